@@ -1,0 +1,128 @@
+"""The command line: `run` a prompt, `bench` the machine, `serve` the page."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import sys
+from collections.abc import Sequence
+
+from specviz.errors import SpecvizError
+from specviz.metrics import Tally
+from specviz.records import SamplingParams
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; a mistake the user can mend is one sentence and exit status 2."""
+    options = _parser().parse_args(arguments)
+    try:
+        return options.command(options)
+    except SpecvizError as error:
+        print(f"specviz: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m specviz", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="continue a prompt, tokens coloured by where they came from")
+    run.add_argument("prompt")
+    run.add_argument(
+        "--drafter", default="draft_model", help="draft_model, prompt_lookup, ... or plain (default: %(default)s)"
+    )
+    run.add_argument("--num-draft-tokens", "--gamma", type=int, default=4, metavar="N", help="γ (default: %(default)s)")
+    run.add_argument("--max-new-tokens", type=int, default=128, metavar="N", help="(default: %(default)s)")
+    run.add_argument("--temperature", type=float, default=1.0, help="0 is greedy (default: %(default)s)")
+    run.add_argument("--top-k", type=int, default=0, help="0 is off")
+    run.add_argument("--top-p", type=float, default=1.0, help="1 is off")
+    run.add_argument("--min-p", type=float, default=0.0, help="0 is off")
+    run.add_argument("--seed", type=int, default=0)
+    run.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end the run at this text; repeatable")
+    run.add_argument("--chat", action="store_true", help="wrap the prompt in the model's chat template")
+    run.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the whole trace there")
+    _add_pair(run)
+    run.set_defaults(command=_run)
+
+    bench = commands.add_parser("bench", help="measure plain decoding, every drafter and transformers in turn")
+    bench.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write all rows there")
+    bench.add_argument("--quick", action="store_true", help="one story, fewer settings: under a minute on two cores")
+    bench.add_argument("--page", action="store_true", help="also: the same run through the page, charts live")
+    _add_pair(bench)
+    bench.set_defaults(command=_bench)
+
+    serve = commands.add_parser("serve", help="serve the page, like app.py")
+    serve.set_defaults(command=_serve)
+    return parser
+
+
+def _add_pair(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--target", metavar="ID", help="folder or Hub id (default: the embedded pair)")
+    parser.add_argument("--draft", metavar="ID", help="folder or Hub id of the draft model")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, ... (default: %(default)s)")
+    parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16, float16 (default: %(default)s)")
+
+
+# Each command loads what it needs when it is called, so that --help answers at once.
+
+
+def _load(options: argparse.Namespace):
+    from specviz.models import load_pair
+
+    return load_pair(options.target, options.draft, device=options.device, dtype=options.dtype)
+
+
+def _run(options: argparse.Namespace) -> int:
+    sampling = SamplingParams(options.temperature, options.top_k, options.top_p, options.min_p)
+    from specviz import engine, terminal
+
+    request = engine.prepare(
+        _load(options),
+        options.prompt,
+        drafter=None if options.drafter == "plain" else options.drafter,
+        num_draft_tokens=options.num_draft_tokens,
+        sampling=sampling,
+        max_new_tokens=options.max_new_tokens,
+        seed=options.seed,
+        stop=options.stop,
+        chat=options.chat,
+    )
+    colour, counts, done = terminal.wants_colour(sys.stdout), Tally(), []
+    print(terminal.harmless(request.prompt.text), end="", flush=True)
+    try:
+        for one in engine.rounds(request):
+            done.append(one)
+            counts.add(one)
+            print(terminal.paint_round(one, colour), end="", flush=True)
+    except KeyboardInterrupt:
+        print(" ^C", file=sys.stderr)
+    run = engine.collect(request, done)
+    print(f"\n\n{terminal.legend(colour)}\n{terminal.summary(counts, run.stop_reason)}", file=sys.stderr)
+    if options.json:
+        run.save(options.json)
+    return 0
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from specviz import bench
+
+    report = bench.measure(
+        _load(options), quick=options.quick, say=lambda line: print(line, file=sys.stderr, flush=True)
+    )
+    print(bench.table(report))
+    if options.json:
+        bench.save(report, options.json)
+    return 0
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from specviz.ui.page import serve
+
+    serve()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""Prompts that show something, on the embedded pair: prose it knows, code, a text that repeats, a draft at a loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A prompt under a name. label: what the page's button says. note: what to look for."""
+
+    name: str
+    label: str
+    prompt: str
+    note: str
+
+
+PRESETS = (
+    Preset(
+        "story",
+        "Story",
+        "Once upon a time there was a little girl who lived in a",
+        "Ordinary prose: the draft model is right more often than not.",
+    ),
+    Preset(
+        "story_king",
+        "Another story",
+        "The King had three sons, and the youngest of them was",
+        "Ordinary prose: the draft model is right more often than not.",
+    ),
+    Preset(
+        "story_sea",
+        "A sea story",
+        "The captain looked at the sea for a long while. At last he said,",
+        "Ordinary prose: the draft model is right more often than not.",
+    ),
+    Preset(
+        "python",
+        "Python",
+        "def read_lines(path):\n    with open(path) as file:\n        for line in file:\n",
+        "Code: names come back, so copying from the text helps.",
+    ),
+    Preset(
+        "repeats",
+        "Repeats itself",
+        "The old man had a cow, and the cow said moo. The old man had a dog, and the dog said bow-wow. "
+        "The old man had a cat, and the cat said mew. The old man had a cow, and the cow said moo. "
+        "The old man had a dog, and the dog said",
+        "The text repeats itself: prompt lookup copies whole phrases for free.",
+    ),
+    Preset(
+        "hard",
+        "Hard for the draft",
+        "17 4 92 35 8 61 Xq zv-- 0x7f Ulm; wke 3 // 88 rho, kappa",
+        "Nothing to hold on to: most guesses are refused, and speculation hardly pays.",
+    ),
+)
+
+#: The presets that are prose; speed over "the stories" is measured on these.
+STORIES = tuple(preset for preset in PRESETS if preset.name.startswith("story"))

@@ -1,0 +1,269 @@
+"""What happened, as plain values: every token, probability, coin and second of a run.
+
+No tensors here: records cross process borders and live in files. Field names are those of the trace file,
+schema ``specviz.run/1``; floats are the exact float32 values the decision was made with.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import pathlib
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from specviz.errors import SpecvizError
+
+SCHEMA = "specviz.run/1"
+
+Outcome = Literal["accepted", "rejected", "discarded"]
+NextKind = Literal["recovered", "bonus"]
+StopReason = Literal["eos", "length", "context", "stop_string", "stopped"]
+
+#: The narrowest temperature that is still sampling: below it logits are divided into infinities.
+MIN_TEMPERATURE = 0.01
+
+
+def _finite(name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise SpecvizError(f"{name} must be an ordinary number, not {value!r}.", name)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How a distribution is made from logits; the same for target and drafter.
+
+    temperature: 0 is greedy; otherwise logits are divided by it (at least 0.01).
+    top_k: keep the k likeliest tokens; 0 keeps all.
+    top_p: keep the smallest set of likeliest tokens with at least this mass, in (0, 1]; 1 keeps all.
+    min_p: keep tokens with at least this fraction of the likeliest one's probability, in [0, 1]; 0 keeps all.
+
+    Raises SpecvizError, with `field` set, for values outside these ranges.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("temperature", "top_k", "top_p", "min_p"):
+            _finite(name, getattr(self, name))
+        if self.temperature < 0:
+            raise SpecvizError("Temperature cannot be negative; 0 is greedy decoding.", "temperature")
+        if 0 < self.temperature < MIN_TEMPERATURE:
+            raise SpecvizError(
+                f"A temperature of {self.temperature:g} is too small to divide by: use 0 for greedy decoding, "
+                f"or at least {MIN_TEMPERATURE:g}.",
+                "temperature",
+            )
+        if self.top_k < 0 or int(self.top_k) != self.top_k:
+            raise SpecvizError("Top-k must be a whole number, 0 (off) or more.", "top_k")
+        if not 0 < self.top_p <= 1:
+            raise SpecvizError("Top-p must be above 0 and at most 1 (1 is off).", "top_p")
+        if not 0 <= self.min_p <= 1:
+            raise SpecvizError("Min-p must be between 0 (off) and 1.", "min_p")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+
+@dataclass(frozen=True, slots=True)
+class DraftedToken:
+    """One draft token and its verdict.
+
+    parent: index in `Round.drafted` of the token it continues; -1 is the committed text.
+    p, q: probability as sampled from (after temperature and filters) under target and drafter.
+    p_raw, q_raw: the models' own softmax at temperature 1. q_raw is None where the drafter has no model.
+    u: the coin of the accept decision; None if never judged, or if greedy (no coin is flipped).
+    accept_prob: the coin must fall below this, min(1, p/q); None if never judged.
+    draft_u: the uniform draw with which the drafter sampled this token; None for an argmax or a copy.
+    """
+
+    id: int
+    text: str
+    parent: int
+    p: float
+    q: float
+    p_raw: float
+    q_raw: float | None
+    u: float | None
+    accept_prob: float | None
+    outcome: Outcome
+    draft_u: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NextToken:
+    """The token the target itself supplied at the end of a round.
+
+    kind: ``recovered`` (drawn from the residual after a rejection) or ``bonus`` (drawn from the target's last
+    row when every draft token was accepted; also the token of a plain step, where nothing was drafted).
+    u: the uniform draw; None when greedy. prob: its probability in the distribution it was drawn from.
+    """
+
+    id: int
+    text: str
+    kind: NextKind
+    u: float | None
+    prob: float
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The likeliest tokens after one row of the target pass, as (token id, probability) pairs, likeliest first.
+
+    Row 0 follows the committed text, row i + 1 follows draft token i; draft token i was judged by row parent + 1.
+    All lists of a row cover the same ids, the likeliest of target and drafter, less those of probability 0; a point
+    mass is a list of one. residual is set on the row whose token was rejected. p_raw and q_raw are the models' own
+    softmax at temperature 1.
+    """
+
+    p: tuple[tuple[int, float], ...]
+    q: tuple[tuple[int, float], ...] = ()
+    residual: tuple[tuple[int, float], ...] = ()
+    p_raw: tuple[tuple[int, float], ...] = ()
+    q_raw: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """Wall seconds of one round, measured on finished work.
+
+    draft + verify + accept = total. `models` is the part of the total spent inside forward passes (target and
+    draft); the rest is the engine's own overhead. `prefill` is the time it took to read the prompt into the caches:
+    set on the first round, and not part of its total.
+    """
+
+    draft: float
+    verify: float
+    accept: float
+    total: float
+    models: float
+    prefill: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One draft phase, one target pass, one verdict.
+
+    emitted: the token ids this round added to the text, after truncation.
+    pieces: their text, one piece a token; joined over all rounds they are the run's text exactly. A token that
+        ends inside a character has an empty piece, and the token that completes it carries the whole character.
+    stop_reason: set on the last round only. dropped: tokens decided but cut off by that stop.
+    """
+
+    index: int
+    drafted: tuple[DraftedToken, ...]
+    next: NextToken
+    emitted: tuple[int, ...]
+    pieces: tuple[str, ...]
+    top: tuple[Candidates, ...]
+    seconds: Seconds
+    stop_reason: StopReason | None = None
+    dropped: int = 0
+
+    @property
+    def accepted(self) -> int:
+        """Draft tokens kept by the verdict (before any truncation)."""
+        return sum(token.outcome == "accepted" for token in self.drafted)
+
+    @property
+    def judged(self) -> int:
+        """Draft tokens the verdict looked at: the accepted ones and the first rejected."""
+        return sum(token.outcome != "discarded" for token in self.drafted)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    text: str
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PairInfo:
+    """Which models made a run: names, sizes in parameters, where and in what precision they ran."""
+
+    name: str
+    target: str
+    target_parameters: int
+    draft: str | None
+    draft_parameters: int | None
+    device: str
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One finished (or stopped) generation with everything needed to show it again without a model.
+
+    drafter: its name; None is plain decoding. settings: the drafter's own settings.
+    vocabulary: text of every token id that appears in `rounds`, so that a trace is readable on its own.
+    """
+
+    pair: PairInfo
+    drafter: str | None
+    settings: dict[str, int | float | str | bool]
+    num_draft_tokens: int
+    sampling: SamplingParams
+    seed: int
+    max_new_tokens: int
+    prompt: Prompt
+    rounds: tuple[Round, ...]
+    stop_reason: StopReason
+    text: str
+    token_ids: tuple[int, ...]
+    vocabulary: dict[int, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    schema: str = SCHEMA
+
+    @property
+    def prefill_seconds(self) -> float:
+        """Time to read the prompt into the caches, before the first round."""
+        return self.rounds[0].seconds.prefill if self.rounds else 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Time to make the whole text: the prompt's reading and every round."""
+        return self.prefill_seconds + sum(one.seconds.total for one in self.rounds)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The run as JSON-ready values (tuples stay tuples; `json` writes them as arrays)."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Run:
+        """The inverse of `to_dict`. Raises SpecvizError (field ``trace``) if `data` is not such a run."""
+        schema = data.get("schema") if isinstance(data, dict) else None
+        if schema != SCHEMA:
+            found = f"its schema is {schema!r}" if schema else "it names no schema"
+            raise SpecvizError(f"This is not a specviz trace: {found}, and {SCHEMA!r} is expected.", "trace")
+        try:
+            return _RUN.validate_python(data)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"])) or "top level"
+            raise SpecvizError(f"The trace is damaged at {place}: {first['msg']}.", "trace") from error
+
+    def save(self, path: str | pathlib.Path) -> None:
+        """Write the run as a JSON trace file."""
+        text = json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        pathlib.Path(path).write_text(text, encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | pathlib.Path) -> Run:
+        """Read a trace file. Raises SpecvizError (field ``trace``) with the reason if it is none."""
+        try:
+            data = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise SpecvizError(f"The trace cannot be read: {error.strerror}.", "trace") from error
+        except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+            raise SpecvizError(f"The trace is not a JSON file: {error}.", "trace") from error
+        return cls.from_dict(data)
+
+
+_RUN = TypeAdapter(Run)

@@ -1,0 +1,84 @@
+"""From logits to the distribution a token is drawn from, and from a distribution and a uniform to a token.
+
+Target and drafter go through the same functions; that is half of why the output is the target's.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from transformers import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from specviz.records import SamplingParams
+
+__all__ = ["SamplingParams", "Warper", "draw", "fit_width"]
+
+
+class Warper:
+    """Logits to probabilities under one SamplingParams.
+
+    The filters are transformers' own, in the order `generate` applies them (temperature, top-k, top-p, min-p), so
+    plain decoding here has the law of `generate`. Greedy is the limit: all mass on the first largest logit.
+    """
+
+    def __init__(self, params: SamplingParams):
+        self.params = params
+        self.filters = LogitsProcessorList()
+        if params.greedy:
+            return
+        if params.temperature != 1:
+            self.filters.append(TemperatureLogitsWarper(float(params.temperature)))
+        if params.top_k > 0:
+            self.filters.append(TopKLogitsWarper(int(params.top_k)))
+        if params.top_p < 1:
+            self.filters.append(TopPLogitsWarper(float(params.top_p)))
+        if params.min_p > 0:
+            self.filters.append(MinPLogitsWarper(float(params.min_p)))
+
+    @property
+    def changes_logits(self) -> bool:
+        """False where the warped distribution is the model's own softmax."""
+        return self.params.greedy or bool(self.filters)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """float32 probabilities [rows, vocab] from logits [rows, vocab] of any float type."""
+        logits = logits.float()
+        if self.params.greedy:
+            best = logits.argmax(-1, keepdim=True)
+            return torch.zeros_like(logits).scatter_(-1, best, 1.0)
+        for one_filter in self.filters:
+            logits = one_filter(None, logits)
+        return logits.softmax(-1)
+
+
+def draw(probs: Tensor, u: Tensor) -> Tensor:
+    """Inverse-CDF draw: the first token whose cumulative probability exceeds u.
+
+    probs: [..., vocab], float32, summing to about 1 (the sum is divided out). u: [...], float32 in [0, 1).
+    Returns token ids [...], int64. A token of probability 0 is never drawn: the sum is taken in float64, where
+    u * total < total for every float32 u < 1, and the comparison is repeated against the mass itself because a
+    parallel sum may round a flat stretch upwards.
+    """
+    cumulative = probs.cumsum(-1, dtype=torch.float64)
+    passed = (cumulative > u.double().unsqueeze(-1) * cumulative[..., -1:]) & (probs > 0)
+    return passed.view(torch.uint8).argmax(-1)
+
+
+def fit_width(logits: Tensor, vocab_size: int) -> Tensor:
+    """A drafter's logits [rows, any width] in the target's width.
+
+    One tokenizer's checkpoints are padded to different widths. Ids the target does not have cannot be proposed;
+    ids the drafter does not have get probability 0.
+    """
+    width = logits.shape[-1]
+    if width > vocab_size:
+        return logits[..., :vocab_size]
+    if width < vocab_size:
+        return torch.nn.functional.pad(logits, (0, vocab_size - width), value=float("-inf"))
+    return logits

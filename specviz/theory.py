@@ -1,0 +1,54 @@
+"""What the papers predict, in closed form: α is the acceptance rate, γ the draft length, c the cost coefficient.
+
+Leviathan, Kalman, Matias: Fast Inference from Transformers via Speculative Decoding, ICML 2023, arXiv 2211.17192.
+All formulas assume that every draft token is accepted independently with the same probability α.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def _check(alpha: float, gamma: int, cost: float = 0.0) -> None:
+    if not 0 <= alpha <= 1:
+        raise ValueError(f"alpha is a probability, not {alpha}.")
+    if gamma < 0:
+        raise ValueError(f"gamma counts tokens and cannot be {gamma}.")
+    if cost < 0:
+        raise ValueError(f"a cost coefficient is a ratio of times and cannot be {cost}.")
+
+
+def expected_tokens(alpha: float, gamma: int) -> float:
+    """Tokens per target pass: (1 − α^(γ+1)) / (1 − α), eq. 1; γ + 1 at α = 1."""
+    _check(alpha, gamma)
+    return float(gamma + 1) if alpha == 1 else (1 - alpha ** (gamma + 1)) / (1 - alpha)
+
+
+def expected_speedup(alpha: float, gamma: int, cost: float) -> float:
+    """Wall-time improvement over plain decoding: expected tokens / (γc + 1), Thm 3.8."""
+    _check(alpha, gamma, cost)
+    return expected_tokens(alpha, gamma) / (gamma * cost + 1)
+
+
+def expected_operations(alpha: float, gamma: int, draft_operations: float = 0.0) -> float:
+    """Growth of arithmetic per token: (γĉ + γ + 1) / expected tokens, Thm 3.11; ĉ: the draft's share of operations."""
+    _check(alpha, gamma, draft_operations)
+    return (gamma * draft_operations + gamma + 1) / expected_tokens(alpha, gamma)
+
+
+def pays(alpha: float, cost: float) -> bool:
+    """Whether some γ gives a speedup: α > c, Cor. 3.9."""
+    _check(alpha, 1, cost)
+    return alpha > cost
+
+
+def optimal_gamma(alpha: float, cost: float, longest: int = 64) -> int:
+    """The γ in 0 … `longest` with the best expected speedup; 0 where speculation does not pay."""
+    return max(range(longest + 1), key=lambda gamma: expected_speedup(alpha, gamma, cost))
+
+
+def acceptance_probability(p: Sequence[float], q: Sequence[float]) -> float:
+    """Chance that one token drawn from q passes against p: Σ min(p, q) = 1 − TV(p, q), Thm 3.5."""
+    if len(p) != len(q):
+        raise ValueError(f"p and q must cover the same tokens, not {len(p)} and {len(q)}.")
+    return sum(map(min, p, q))

@@ -1,0 +1,54 @@
+"""A run as tables: one row a round, or one row a draft token."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from specviz.records import Run
+
+
+def rounds_table(run: Run) -> pd.DataFrame:
+    """One row a target pass: what was drafted, judged, accepted and emitted, and its seconds."""
+    return pd.DataFrame(
+        [
+            {
+                "round": one.index,
+                "drafted": len(one.drafted),
+                "judged": one.judged,
+                "accepted": one.accepted,
+                "next": one.next.text,
+                "next_kind": one.next.kind,
+                "emitted": len(one.emitted),
+                "text": "".join(one.pieces),
+                "draft_seconds": one.seconds.draft,
+                "verify_seconds": one.seconds.verify,
+                "accept_seconds": one.seconds.accept,
+                "total_seconds": one.seconds.total,
+            }
+            for one in run.rounds
+        ]
+    )
+
+
+def tokens_table(run: Run) -> pd.DataFrame:
+    """One row a draft token, with its probabilities, coin and verdict."""
+    return pd.DataFrame(
+        [
+            {
+                "round": one.index,
+                "position": position,
+                "parent": token.parent,
+                "id": token.id,
+                "text": token.text,
+                "p": token.p,
+                "q": token.q,
+                "p_raw": token.p_raw,
+                "q_raw": token.q_raw,
+                "u": token.u,
+                "accept_prob": token.accept_prob,
+                "outcome": token.outcome,
+            }
+            for one in run.rounds
+            for position, token in enumerate(one.drafted)
+        ]
+    )
