@@ -14,7 +14,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from specviz.clock import Stopwatch
 from specviz.errors import SpecvizError
-from specviz.verify import ancestors
+from specviz.verify import shape_of
 
 
 class CachedModel:
@@ -26,6 +26,7 @@ class CachedModel:
 
     def __init__(self, model: PreTrainedModel, stopwatch: Stopwatch):
         self.model = model
+        self.device = model.device
         self.stopwatch = stopwatch
         self.cache = DynamicCache(config=model.config)
         # Sliding windows would otherwise forget the rows that a rewind has to bring back.
@@ -34,7 +35,7 @@ class CachedModel:
 
     def unread(self, committed: Sequence[int]) -> Tensor:
         """The committed tokens that are not in the cache yet, [n] int64 on the model's device."""
-        return torch.tensor(committed[self.length :], dtype=torch.long, device=self.model.device)
+        return torch.tensor(committed[self.length :], dtype=torch.long, device=self.device)
 
     def forward(self, token_ids: Tensor, keep: int, **attention: Tensor) -> Tensor:
         """One pass over the next tokens of the sequence.
@@ -51,10 +52,11 @@ class CachedModel:
                 **attention,
             )
         self.length += token_ids.shape[0]
+        logits = output.logits[0]
         # Some architectures ignore logits_to_keep and return every row.
-        return output.logits[0, -keep:]
+        return logits if logits.shape[0] == keep else logits[-keep:]
 
-    def verify(self, committed: Sequence[int], draft_tokens: Tensor, parents: Sequence[int]) -> Tensor:
+    def verify(self, committed: Sequence[int], draft_tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
         """The target pass: one forward over what is unread and all draft tokens; logits [n + 1, vocab].
 
         draft_tokens: [n] int64, each continuing draft token `parents[i]` or, at −1, the committed text. A tree is
@@ -63,7 +65,7 @@ class CachedModel:
         unread = self.unread(committed)
         token_ids = torch.cat([unread, draft_tokens])
         n = len(parents)
-        if tuple(parents) == tuple(range(-1, n - 1)):
+        if parents == tuple(range(-1, n - 1)):
             return self.forward(token_ids, keep=n + 1)
         if any(self.cache.is_sliding):
             raise SpecvizError("A model with sliding-window attention verifies chains only, not trees.", "drafter")
@@ -91,7 +93,7 @@ class CachedModel:
     def keep(self, committed: int, path: Sequence[int]) -> None:
         """After a target pass over `committed` tokens and a draft: keep those and the draft tokens on `path`."""
         if list(path) != list(range(len(path))):
-            rows = torch.tensor([*range(committed), *(committed + index for index in path)], device=self.model.device)
+            rows = torch.tensor([*range(committed), *(committed + index for index in path)], device=self.device)
             for layer in self.cache.layers:
                 layer.keys, layer.values = layer.keys[:, :, rows], layer.values[:, :, rows]
             self.length = len(rows)
@@ -104,12 +106,12 @@ class CachedModel:
             self.rewind(self.length)
 
 
-def _tree_view(parents: Sequence[int], read: int, unread: int) -> tuple[Tensor, Tensor]:
+def _tree_view(parents: tuple[int, ...], read: int, unread: int) -> tuple[Tensor, Tensor]:
     """What each of `unread` + n tokens may attend to, [unread + n, read + unread + n] bool, and their positions."""
     n = len(parents)
     visible = torch.ones(unread + n, read + unread + n, dtype=torch.bool)
     visible[:, read:] = torch.ones(unread + n, unread + n, dtype=torch.bool).tril()
-    branch = ancestors(parents)
+    branch = shape_of(parents, torch.device("cpu")).ancestors
     visible[unread:, read + unread :] = branch
     text = torch.arange(read, read + unread)
     return visible, torch.cat([text, read + unread - 1 + branch.sum(-1)])

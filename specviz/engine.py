@@ -12,14 +12,13 @@ from dataclasses import dataclass
 
 import torch
 import transformers
-from torch import Tensor
 
 from specviz.cache import CachedModel
 from specviz.clock import Mark, Stopwatch
 from specviz.drafters import DRAFTERS, Draft, Drafter, DraftModel, PromptLookup, Verdict
 from specviz.errors import SpecvizError
 from specviz.models import ModelPair
-from specviz.recording import Report, TargetRows, report
+from specviz.recording import Report, TargetRows, Uniforms, report
 from specviz.records import Prompt, Round, Run, Seconds, StopReason
 from specviz.sampling import SamplingParams, Warper
 from specviz.text import Detokenizer
@@ -182,8 +181,8 @@ def _speculate(request: Request) -> Iterator[Round]:
 
         verified = stopwatch.mark()
         rows = TargetRows.of(logits, warper)
-        decision = _judge(draft, rows, uniforms, warper)
-        outcome = report(draft, decision, rows, uniforms.used(draft, warper), pair.texts)
+        decision = _judge(draft, rows, uniforms)
+        outcome = report(draft, decision, rows, uniforms, pair.texts)
         target.keep(committed, outcome.path)
         if budget:
             drafter.observe(Verdict(committed, outcome.path, outcome.next.id))
@@ -213,8 +212,8 @@ def autoregress(request: Request) -> Iterator[Round]:
 
         verified = stopwatch.mark()
         rows, uniforms = TargetRows.of(logits, warper), coins.flip()
-        decision = _judge(draft, rows, uniforms, warper)
-        outcome = report(draft, decision, rows, uniforms.used(draft, warper), pair.texts)
+        decision = _judge(draft, rows, uniforms)
+        outcome = report(draft, decision, rows, uniforms, pair.texts)
         target.keep(len(text.committed), outcome.path)
 
         emitted, pieces = text.extend(outcome)
@@ -268,14 +267,14 @@ def _make_drafter(request: Request, warper: Warper, stopwatch: Stopwatch) -> Dra
     return PromptLookup(pair.device)
 
 
-def _judge(draft: Draft, rows: TargetRows, uniforms: Uniforms, warper: Warper) -> Decision:
+def _judge(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
     """The acceptance rule that fits: greedy drafts are matched, sampled ones put to the coin."""
-    if warper.params.greedy:
-        return verify_by_match(draft.tokens, draft.parents, rows.probs)
+    if rows.choices is not None:
+        return verify_by_match(draft.tokens, draft.parents, rows.choices)
     if not draft.is_chain:
         raise ValueError("Rejection sampling judges chains; this draft is a tree.")
     coins = uniforms.accept[: len(draft.parents)]
-    return verify_by_rejection(draft.tokens, draft.probs, rows.probs, coins, uniforms.next[0])
+    return verify_by_rejection(draft.tokens, draft.probs, rows.probs, coins, uniforms.next)
 
 
 def _finish_prefill(stopwatch: Stopwatch, start: Mark) -> float:
@@ -293,30 +292,29 @@ def _seconds(stopwatch: Stopwatch, began: float, marks: tuple[Mark, Mark, Mark],
     return Seconds(draft, verify, total - draft - verify, total, stopwatch.take_spans(), prefill)
 
 
-@dataclass(frozen=True, slots=True)
-class Uniforms:
-    """One round's share of chance, on the device: draft [γ], accept [γ], next [1], float32 in [0, 1)."""
-
-    draft: Tensor
-    accept: Tensor
-    next: Tensor
-
-    def used(self, draft: Draft, warper: Warper) -> Tensor | None:
-        """[n + 1]: the coins of the accept decisions and of the next token; None where nothing is left to chance."""
-        return None if warper.params.greedy else torch.cat([self.accept[: len(draft.parents)], self.next])
-
-
 class Coins:
-    """All chance in a run: one stream of uniforms from one seed, the same on every device."""
+    """All chance in a run: one stream of float32 uniforms from one seed, the same on every device.
+
+    Drawn for many rounds at once: a small tensor costs as much to make as a large one.
+    """
+
+    BLOCK = 64
 
     def __init__(self, seed: int, gamma: int, device: torch.device):
         self.generator = torch.Generator().manual_seed(seed)
         self.gamma = gamma
         self.device = device
+        self.block: Iterator[Uniforms] = iter(())
 
     def flip(self) -> Uniforms:
-        flat = torch.rand(2 * self.gamma + 1, generator=self.generator).to(self.device)
-        return Uniforms(*flat.split([self.gamma, self.gamma, 1]))
+        """The next round's share."""
+        uniforms = next(self.block, None)
+        if uniforms is None:
+            flat = torch.rand(self.BLOCK, 2 * self.gamma + 1, generator=self.generator).double().to(self.device)
+            columns = flat.split([self.gamma, self.gamma, 1], dim=-1)
+            self.block = map(Uniforms, columns[0].unbind(), columns[1].unbind(), columns[2].flatten().unbind())
+            uniforms = next(self.block)
+        return uniforms
 
 
 class Continuation:

@@ -1,8 +1,10 @@
-"""From tensors on the device to the plain values of a round, in one transfer."""
+"""From tensors on the device to the plain values of a round, in one transfer.
+
+Small operations are what this costs, not arithmetic: each part is fetched for all rows at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +14,7 @@ from specviz.drafters.base import Draft
 from specviz.records import Candidates, DraftedToken, NextToken, Outcome
 from specviz.sampling import Warper
 from specviz.text import TokenTexts
-from specviz.verify import Decision
+from specviz.verify import Decision, shape_of
 
 #: How many of the likeliest tokens a row lists: this many of the target's and as many of the drafter's.
 TOP = 5
@@ -22,16 +24,33 @@ Listed = tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class TargetRows:
-    """The target's [n + 1, vocab] float32 rows: `probs` as sampled from, `raw` its softmax at temperature 1."""
+class Uniforms:
+    """One round's share of chance, on the device: draft [γ], accept [γ], next []; float32 values held as float64."""
 
-    probs: Tensor
+    draft: Tensor
+    accept: Tensor
+    next: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRows:
+    """The target's say on n + 1 rows.
+
+    raw: [n + 1, vocab] float32, its softmax at temperature 1. probs: the same as sampled from; raw itself if nothing
+    warps it, None if greedy. choices: [n + 1] int64, the likeliest tokens; None unless greedy.
+    """
+
     raw: Tensor
+    probs: Tensor | None
+    choices: Tensor | None
 
     @classmethod
     def of(cls, logits: Tensor, warper: Warper) -> TargetRows:
-        probs = warper.probabilities(logits)
-        return cls(probs, logits.float().softmax(-1) if warper.changes_logits else probs)
+        logits = logits.float()
+        raw = logits.softmax(-1)
+        if warper.params.greedy:
+            return cls(raw, None, logits.argmax(-1))
+        return cls(raw, warper.probabilities(logits) if warper.changes_logits else raw, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,137 +63,154 @@ class Report:
     path: tuple[int, ...]
 
 
-def report(draft: Draft, decision: Decision, rows: TargetRows, coins: Tensor | None, texts: TokenTexts) -> Report:
-    """Fetches what a record needs and builds it.
-
-    coins: [n + 1] float32, the uniforms of the accept decisions and of the next token; None if greedy.
-    """
-    # A draft token's listed rivals are those of the row that judged it; of siblings, the first speaks for the drafter.
-    child_of_row = {parent + 1: token for token, parent in reversed(list(enumerate(draft.parents)))}
-    parts = _decision_parts(draft, decision, coins) | _raw_parts(draft, rows) | _listed_parts(draft, rows, child_of_row)
-    parts["residual_ids"] = decision.next_probs.topk(TOP).indices
-    parts["residual"] = decision.next_probs[parts["residual_ids"]]
-    host = _fetch(parts)
-
-    drafted = tuple(_drafted_token(index, host, draft.parents[index], texts) for index in range(len(draft.parents)))
+def report(draft: Draft, decision: Decision, rows: TargetRows, uniforms: Uniforms, texts: TokenTexts) -> Report:
+    """Fetches what a record needs and builds it."""
+    host = _fetch(_decision_parts(draft, decision, uniforms) | _listed_parts(draft, decision, rows))
+    drafted = tuple(_drafted_token(index, host, draft.parents, texts) for index in range(len(draft.parents)))
     rejected = any(token.outcome == "rejected" for token in drafted)
     next_id = int(host["next_token"][0])
     following = NextToken(
         id=next_id,
         text=texts.chip(next_id),
         kind="recovered" if rejected else "bonus",
-        u=host["coins"][-1] if coins is not None else None,
-        prob=host["next_prob"][0],
+        u=host["next_u"][0] if "next_prob" in host else None,
+        prob=host["next_prob"][0] if "next_prob" in host else 1.0,
     )
-    top = _candidates(host, draft, child_of_row, residual_row=int(host["row"][0]) if rejected else None)
+    top = _candidates(host, draft, following if rejected else None)
     return Report(drafted, following, top, tuple(index for index, kept in enumerate(host["kept"]) if kept))
 
 
-def _decision_parts(draft: Draft, decision: Decision, coins: Tensor | None) -> dict[str, Tensor]:
+def _decision_parts(draft: Draft, decision: Decision, uniforms: Uniforms) -> dict[str, Tensor]:
     parts = {
         "token": draft.tokens,
         "kept": decision.kept,
-        "judged": decision.judged,
         "p": decision.p,
-        "q": decision.q,
-        "accept_prob": decision.accept_prob,
         "next_token": decision.next_token,
-        "next_prob": decision.next_probs[decision.next_token],
         "row": decision.row,
+        "next_u": uniforms.next,
     }
-    if coins is not None:
-        parts["coins"] = coins
+    if decision.next_probs is not None:
+        parts |= {
+            "q": decision.q,
+            "accept_prob": decision.accept_prob,
+            "u": uniforms.accept[: len(draft.parents)],
+            "next_prob": decision.next_probs.gather(0, decision.next_token.view(1)),
+        }
     if draft.draws is not None:
-        parts["draws"] = draft.draws
+        parts["draw"] = draft.draws
     return parts
 
 
-def _raw_parts(draft: Draft, rows: TargetRows) -> dict[str, Tensor]:
-    """The models' own probability of each draft token."""
-    if not draft.parents:
-        return {}
-    judging = torch.tensor(draft.parents, device=draft.tokens.device) + 1
-    parts = {"p_raw": rows.raw[judging, draft.tokens]}
-    if draft.logits is not None:
-        column = draft.tokens.unsqueeze(-1)
-        parts["q_raw"] = draft.logits.gather(-1, column).squeeze(-1).sub(draft.logits.logsumexp(-1)).exp()
-    return parts
-
-
-def _listed_parts(draft: Draft, rows: TargetRows, child_of_row: dict[int, int]) -> dict[str, Tensor]:
-    """Which ids each row lists, [n + 1, ids], and what target and drafter give them.
+def _listed_parts(draft: Draft, decision: Decision, rows: TargetRows) -> dict[str, Tensor]:
+    """Which ids each row lists, and what target and drafter give them.
 
     Filters and temperature keep the order of tokens, so the likeliest before warping are the likeliest after it.
+    Row i + 1's own list is [n + 1, TOP]. A draft token's list, [n, 2 · TOP + 1], is of the row that judged it: the
+    target's likeliest, the drafter's, and the token itself.
     """
-    ids = rows.raw.topk(TOP).indices
-    parts = {}
-    if draft.logits is not None and draft.parents:
-        children = torch.tensor([child_of_row.get(row, -1) for row in range(len(rows.raw))], device=ids.device)
-        drafter_ids = draft.logits.topk(TOP).indices[children]
-        # Rows that nothing was drafted after list the target's ids twice; the record drops doubles.
-        ids = torch.cat([ids, torch.where(children.unsqueeze(-1) < 0, ids, drafter_ids)], dim=-1)
-        parts["listed_q_raw"] = draft.logits.softmax(-1)[children].gather(-1, ids)
-        if draft.probs is not None:
-            parts["listed_q"] = draft.probs[children].gather(-1, ids)
-    parts |= {"ids": ids, "listed_p": rows.probs.gather(-1, ids), "listed_p_raw": rows.raw.gather(-1, ids)}
+    leading = rows.raw.topk(TOP).indices
+    parts = {"leading": leading, "leading_raw": rows.raw.gather(-1, leading)}
+    if rows.probs is not None and rows.probs is not rows.raw:
+        parts["leading_p"] = rows.probs.gather(-1, leading)
+    if decision.next_probs is not None:
+        parts["residual"], parts["residual_ids"] = decision.next_probs.topk(TOP)
+    if not draft.parents:
+        return parts
+    judging = shape_of(draft.parents, leading.device).rows
+    column = draft.tokens.unsqueeze(-1)
+    draft_raw = draft.probs if draft.logits is None else draft.logits.softmax(-1)
+    drafters_own = () if draft_raw is None else (draft_raw.topk(TOP).indices,)
+    ids = torch.cat([leading[judging], *drafters_own, column], dim=-1)
+    parts |= {"ids": ids, "ids_raw": rows.raw[judging].gather(-1, ids)}
+    if rows.probs is not None and rows.probs is not rows.raw:
+        parts["ids_p"] = rows.probs[judging].gather(-1, ids)
+    if draft_raw is not None:
+        parts["ids_q_raw"] = draft_raw.gather(-1, ids)
+    if draft.probs is not None and draft.probs is not draft_raw:
+        parts["ids_q"] = draft.probs.gather(-1, ids)
     return parts
 
 
 def _fetch(parts: dict[str, Tensor]) -> Host:
-    """All parts in one copy to the host. float64 holds every token id and every float32 exactly."""
-    flat = torch.cat([part.reshape(-1).double() for part in parts.values()]).tolist()
+    """All parts in one copy to the host: float64, as the uniforms are, which holds every id and float32 exactly."""
+    flat = torch.cat([part.reshape(-1) for part in parts.values()]).tolist()
     host, start = {}, 0
     for name, part in parts.items():
-        host[name] = flat[start : start + part.numel()]
-        start += part.numel()
+        end = start + part.numel()
+        host[name] = flat[start:end]
+        start = end
     return host
 
 
-def _drafted_token(index: int, host: Host, parent: int, texts: TokenTexts) -> DraftedToken:
-    token, judged = int(host["token"][index]), bool(host["judged"][index])
+def _drafted_token(index: int, host: Host, parents: tuple[int, ...], texts: TokenTexts) -> DraftedToken:
+    token, parent = int(host["token"][index]), parents[index]
+    judged = parent < 0 or bool(host["kept"][parent])
     outcome: Outcome = "accepted" if host["kept"][index] else "rejected" if judged else "discarded"
+    # The token itself closes its row's list; greedy p is 0 or 1, and so is the chance to be kept.
+    last = (index + 1) * (len(host["ids"]) // len(parents)) - 1
     return DraftedToken(
         id=token,
         text=texts.chip(token),
         parent=parent,
         p=host["p"][index],
-        q=host["q"][index],
-        p_raw=host["p_raw"][index],
-        q_raw=host["q_raw"][index] if "q_raw" in host else None,
-        u=host["coins"][index] if judged and "coins" in host else None,
-        accept_prob=host["accept_prob"][index] if judged else None,
+        q=host["q"][index] if "q" in host else 1.0,
+        p_raw=host["ids_raw"][last],
+        q_raw=host["ids_q_raw"][last] if "ids_q_raw" in host else None,
+        u=host["u"][index] if judged and "u" in host else None,
+        accept_prob=host.get("accept_prob", host["p"])[index] if judged else None,
         outcome=outcome,
-        draft_u=host["draws"][index] if "draws" in host else None,
+        draft_u=host["draw"][index] if "draw" in host else None,
     )
 
 
-def _candidates(
-    host: Host, draft: Draft, child_of_row: dict[int, int], residual_row: int | None
-) -> tuple[Candidates, ...]:
-    count = len(draft.parents) + 1
-    width = len(host["ids"]) // count
+def _candidates(host: Host, draft: Draft, recovered: NextToken | None) -> tuple[Candidates, ...]:
+    """The lists of every row; `recovered` says that the row of the rejection has a residual."""
+    n = len(draft.parents)
+    children: dict[int, list[int]] = {}
+    for token, parent in enumerate(draft.parents):
+        children.setdefault(parent + 1, []).append(token)
     top = []
-    for row in range(count):
-        cells = slice(row * width, (row + 1) * width)
-        ids = [int(token) for token in host["ids"][cells]]
-        q: Listed = ()
-        q_raw: Listed = ()
-        if row in child_of_row:
-            q_raw = _listed(ids, host["listed_q_raw"][cells]) if "listed_q_raw" in host else ()
-            if "listed_q" in host:
-                q = _listed(ids, host["listed_q"][cells])
-            else:
-                copies = [token for token, parent in enumerate(draft.parents) if parent + 1 == row]
-                q = tuple((int(host["token"][token]), 1.0) for token in copies)
+    for row in range(n + 1):
         residual: Listed = ()
-        if row == residual_row:
-            residual = _listed([int(token) for token in host["residual_ids"]], host["residual"])
-        p, p_raw = _listed(ids, host["listed_p"][cells]), _listed(ids, host["listed_p_raw"][cells])
-        top.append(Candidates(p, q, residual, p_raw, q_raw))
+        if recovered and row == int(host["row"][0]):
+            residual = ((recovered.id, 1.0),) if "residual" not in host else _pairs(host, "residual_ids", "residual")
+        if row in children:
+            top.append(_with_drafter(host, draft, children[row], residual))
+        else:
+            top.append(_target_only(host, slice(row * TOP, (row + 1) * TOP), residual))
     return tuple(top)
 
 
-def _listed(ids: Iterable[int], values: Iterable[float]) -> Listed:
+def _with_drafter(host: Host, draft: Draft, siblings: list[int], residual: Listed) -> Candidates:
+    """The lists of a row that draft tokens continue; the first of them speaks for the drafter."""
+    width = len(host["ids"]) // len(draft.parents)
+    cells = slice(siblings[0] * width, (siblings[0] + 1) * width)
+    raw = _pairs(host, "ids", "ids_raw", cells)
+    q_raw = _pairs(host, "ids", "ids_q_raw", cells) if "ids_q_raw" in host else ()
+    if draft.probs is None:
+        q = tuple((int(host["token"][token]), 1.0) for token in siblings)
+    else:
+        q = _pairs(host, "ids", "ids_q", cells) if "ids_q" in host else q_raw
+    return Candidates(_warped(host, "ids", "ids_p", raw, cells), q, residual, raw, q_raw)
+
+
+def _target_only(host: Host, cells: slice, residual: Listed) -> Candidates:
+    raw = _pairs(host, "leading", "leading_raw", cells)
+    return Candidates(_warped(host, "leading", "leading_p", raw, cells), residual=residual, p_raw=raw)
+
+
+def _warped(host: Host, ids: str, values: str, raw: Listed, cells: slice) -> Listed:
+    """The target's list as sampled from: a point mass if greedy, its own if warped, else the raw one."""
+    if "next_prob" not in host:
+        return ((raw[0][0], 1.0),)
+    return _pairs(host, ids, values, cells) if values in host else raw
+
+
+def _pairs(host: Host, ids: str, values: str, cells: slice = slice(None)) -> Listed:
     """(id, probability) pairs, likeliest first, without doubles and zeros."""
-    pairs = {token: value for token, value in zip(ids, values) if value > 0}
-    return tuple(sorted(pairs.items(), key=lambda pair: -pair[1]))
+    pairs = {int(token): value for token, value in zip(host[ids][cells], host[values][cells]) if value > 0}
+    return tuple(sorted(pairs.items(), key=_by_falling_probability))
+
+
+def _by_falling_probability(pair: tuple[int, float]) -> float:
+    return -pair[1]

@@ -60,13 +60,22 @@ class Warper:
 def draw(probs: Tensor, u: Tensor) -> Tensor:
     """Inverse-CDF draw: the first token whose cumulative probability exceeds u.
 
-    probs: [..., vocab], float32, summing to about 1 (the sum is divided out). u: [...], float32 in [0, 1).
-    Returns token ids [...], int64. A token of probability 0 is never drawn: the sum is taken in float64, where
-    u * total < total for every float32 u < 1, and the comparison is repeated against the mass itself because a
-    parallel sum may round a flat stretch upwards.
+    probs: [..., vocab], float32, summing to about 1 (the sum is divided out). u: a scalar, or [..., 1] for a draw from
+    each row: float32 values in [0, 1), held as float64. Returns token ids [...], int64.
+
+    A token of probability 0 is never drawn: the sum is taken in float64, where u · total < total for every float32
+    u < 1, and a token without mass does not raise it.
     """
     cumulative = probs.cumsum(-1, dtype=torch.float64)
-    passed = (cumulative > u.double().unsqueeze(-1) * cumulative[..., -1:]) & (probs > 0)
+    threshold = u * cumulative[..., -1:]
+    if probs.device.type == "cpu":
+        return torch.searchsorted(cumulative, threshold, right=True).squeeze(-1)
+    return _first_above(cumulative, threshold, probs)
+
+
+def _first_above(cumulative: Tensor, threshold: Tensor, probs: Tensor) -> Tensor:
+    """The search for sums made in parallel, which may round a flat stretch upwards: the mass itself is asked again."""
+    passed = torch.logical_and(cumulative > threshold, probs)
     return passed.view(torch.uint8).argmax(-1)
 
 

@@ -13,7 +13,8 @@ PACKAGE = pathlib.Path(__file__).parent.parent / "specviz"
 ORDER = [
     ["errors"],
     ["records"],
-    ["metrics", "theory", "text", "catalog"],
+    ["metrics", "theory", "text", "catalog", "presets"],
+    ["compare"],
     ["sampling", "clock"],
     ["verify"],
     ["cache"],

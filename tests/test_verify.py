@@ -6,8 +6,8 @@ import pytest
 import torch
 from scipy import stats
 
-from specviz.sampling import SamplingParams, Warper, draw
-from specviz.verify import ancestors, residual, verify_by_match, verify_by_rejection
+from specviz.sampling import SamplingParams, Warper, _first_above, draw
+from specviz.verify import residual, shape_of, verify_by_match, verify_by_rejection
 
 VOCAB = 4
 
@@ -35,7 +35,7 @@ def first_token_law(p, q, rule=verify_by_rejection, draft_is_drawn_from=None, sh
             continue
         draft, probs = torch.tensor([token]), None if shown is None else shown.unsqueeze(0)
         passing = passing_share(rule, draft, probs, rows)
-        refused = rule(draft, probs, rows, torch.tensor([0.99999994]), torch.tensor([0.5]))
+        refused = rule(draft, probs, rows, torch.tensor([0.99999994]), torch.tensor(0.5))
         law[token] += drawn_from[token].double() * passing
         if passing < 1:
             law += drawn_from[token].double() * (1 - passing) * refused.next_probs.double()
@@ -194,33 +194,29 @@ def test_a_swapped_comparison_is_caught_by_the_samples():
 # Greedy
 
 
-def point_rows(*tokens):
-    return torch.nn.functional.one_hot(torch.tensor(tokens), VOCAB).float()
-
-
 @pytest.mark.parametrize(
     "draft, target, kept",
     [([1, 2, 3], [1, 2, 3, 0], 3), ([1, 2, 3], [1, 2, 0, 0], 2), ([1, 2, 3], [0, 2, 3, 0], 0), ([], [2], 0)],
 )
 def test_matching_keeps_the_agreeing_prefix_and_the_target_goes_on(draft, target, kept):
     parents = tuple(range(-1, len(draft) - 1))
-    decision = verify_by_match(torch.tensor(draft, dtype=torch.long), parents, point_rows(*target))
+    decision = verify_by_match(torch.tensor(draft, dtype=torch.long), parents, torch.tensor(target))
     assert decision.kept.tolist() == [True] * kept + [False] * (len(draft) - kept)
-    assert decision.judged.tolist() == [index <= kept for index in range(len(draft))]
     assert decision.next_token.item() == target[kept]
 
 
 def test_matching_a_tree_follows_the_branch_the_target_takes():
     #            0:a 1:b 2:a.c 3:b.c 4:b.d
     tokens, parents = torch.tensor([1, 2, 3, 3, 0]), (-1, -1, 0, 1, 1)
-    decision = verify_by_match(tokens, parents, point_rows(2, 0, 3, 0, 1, 1))
+    decision = verify_by_match(tokens, parents, torch.tensor([2, 0, 3, 0, 1, 1]))
     assert decision.kept.tolist() == [False, True, False, True, False]
-    assert decision.judged.tolist() == [True, True, False, True, True]
     assert decision.row.item() == 4 and decision.next_token.item() == 1
 
 
-def test_ancestors_of_a_chain_are_everything_before():
-    assert torch.equal(ancestors((-1, 0, 1)), torch.ones(3, 3, dtype=torch.bool).tril())
+def test_the_shape_of_a_tree_says_who_judges_and_who_came_before():
+    shape = shape_of((-1, 0, -1, 2), torch.device("cpu"))
+    assert shape.rows.tolist() == [0, 1, 0, 3]
+    assert shape.ancestors.int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]
 
 
 # Draws and distributions
@@ -238,8 +234,19 @@ def test_a_token_of_probability_zero_is_never_drawn():
     probs[:, 7] += 0.01
     probs /= probs.sum(-1, keepdim=True)
     for u in (0.0, 0.25, 0.5, 0.99999994):
-        tokens = draw(probs, torch.full((200,), u))
+        tokens = draw(probs, torch.full((200, 1), u, dtype=torch.float64))
         assert (probs.gather(-1, tokens[:, None]) > 0).all()
+
+
+def test_the_search_for_parallel_sums_draws_the_same_and_forgives_their_rounding():
+    generator = torch.Generator().manual_seed(2)
+    probs = torch.rand(500, 20, generator=generator).softmax(-1) * (torch.rand(500, 20, generator=generator) < 0.5)
+    probs[:, 3] += 0.01
+    u = torch.rand(500, 1, generator=generator).double()
+    cumulative = probs.cumsum(-1, dtype=torch.float64)
+    assert torch.equal(_first_above(cumulative, u * cumulative[:, -1:], probs), draw(probs, u))
+    rounded_up = torch.tensor([0.5, 0.5 + 1e-16, 1.0], dtype=torch.float64)
+    assert _first_above(rounded_up, torch.tensor([0.5], dtype=torch.float64), torch.tensor([0.5, 0, 0.5])).item() == 2
 
 
 @pytest.mark.parametrize(

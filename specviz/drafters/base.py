@@ -18,8 +18,8 @@ class Draft:
     committed text; (−1, 0, 1, ...) is a chain. A parent stands before its children, and siblings differ.
     probs: [n, vocab] float32, the distribution each token was really drawn from, or None for point masses (a copied
     or argmax token has q = 1, whatever a model's softmax says beside it).
-    logits: [n, vocab], the drafter's own, before any warping, for showing only; None without a model.
-    draws: [n] float32, the uniforms the tokens were drawn with; None where nothing was drawn.
+    logits: [n, vocab], the drafter's own, for showing only; None where probs are their softmax, or without a model.
+    draws: [n] uniforms the tokens were drawn with; None where nothing was drawn.
     """
 
     tokens: Tensor
@@ -65,7 +65,7 @@ class Drafter(Protocol):
         ...
 
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
-        """Up to `budget` ≥ 1 tokens to follow the committed ones; `uniforms` [≥ budget] are there to draw with."""
+        """Up to `budget` ≥ 1 tokens to follow the committed ones; `uniforms` [≥ budget] are to draw with."""
         ...
 
     def observe(self, verdict: Verdict) -> None:

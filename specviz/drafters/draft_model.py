@@ -35,20 +35,20 @@ class DraftModel:
         greedy = self.warper.params.greedy
         unread = self.model.unread(committed)
         tokens, logits, probs = [], [], []
-        for step in range(budget):
+        for u in uniforms[:budget].unbind():
             row = fit_width(self.model.forward(unread, keep=1), self.vocab_size).float()
             logits.append(row)
             if greedy:
                 unread = row.argmax(-1)
             else:
                 probs.append(self.warper.probabilities(row))
-                unread = draw(probs[-1], uniforms[step : step + 1])
+                unread = draw(probs[-1], u)
             tokens.append(unread)
         return Draft(
             tokens=torch.cat(tokens),
             parents=chain(budget),
             probs=None if greedy else torch.cat(probs),
-            logits=torch.cat(logits),
+            logits=torch.cat(logits) if self.warper.changes_logits else None,
             draws=None if greedy else uniforms[:budget],
         )
 

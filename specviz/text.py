@@ -1,0 +1,150 @@
+"""From token ids to text: one token as a chip, and a growing text cut into one piece a token.
+
+A token can be half a character, so neither is a matter of decoding ids one by one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+REPLACEMENT = "\ufffd"
+
+#: How tokenizers with byte fallback (Llama 2, Mistral, Gemma) write the token of one byte.
+_BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+
+
+class TokenTexts:
+    """The text of every token of one tokenizer, worked out on first use and kept.
+
+    `texts[id]`, or `texts.chip(id)`, is the token as it would stand inside a text: its leading space kept, special
+    tokens by name, bytes that are no whole character as U+FFFD, and ids the tokenizer does not have (logits are often
+    padded beyond the vocabulary) as ``<id 4711>``. Neither ever raises.
+    """
+
+    def __init__(self, tokenizer: Any):
+        self.tokenizer = tokenizer
+        vocabulary: dict[str, int] = tokenizer.get_vocab()
+        self._known = frozenset(vocabulary.values())
+        self._bytes = frozenset(id for token, id in vocabulary.items() if _BYTE_TOKEN.fullmatch(token))
+        self._chips: dict[int, str] = {}
+        # id -> text, for tokens whose text never depends on their neighbours; None for the others.
+        self._whole: dict[int, str | None] = {}
+        # A visible token put in front: some decoders strip the first space of a text, which is not the token's own.
+        self._anchor: tuple[int, ...] = ()
+        self._anchor_length = 0
+        self._anchor = self._find_anchor()
+        self._anchor_length = len(self._decode(self._anchor))
+
+    def __getitem__(self, token_id: int) -> str:
+        try:
+            return self._chips[token_id]
+        except KeyError:
+            return self._chips.setdefault(token_id, self._describe(token_id))
+
+    chip = __getitem__
+
+    def decode(self, ids: Iterable[int], *, inside: bool = True) -> str:
+        """The text of `ids` without special tokens, standing inside a text or (`inside=False`) at its beginning.
+
+        Ids the tokenizer does not have are left out.
+        """
+        ids = tuple(ids)
+        return self._decode(self._anchor + ids)[self._anchor_length :] if inside else self._decode(ids)
+
+    def is_hidden(self, token_id: int) -> bool:
+        """Whether the token leaves no mark in decoded text: a special token, or an id that does not exist."""
+        return self.whole(token_id) == "" and token_id not in self._bytes
+
+    def is_byte(self, token_id: int) -> bool:
+        """Whether the token is one bare byte, whose text depends on the bytes around it."""
+        return token_id in self._bytes
+
+    def whole(self, token_id: int) -> str | None:
+        """The token's text inside any text; None if it depends on the neighbours, as half a character does."""
+        try:
+            return self._whole[token_id]
+        except KeyError:
+            text = self.decode((token_id,))
+            mixed = REPLACEMENT in text or token_id in self._bytes
+            return self._whole.setdefault(token_id, None if mixed else text)
+
+    def _decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        known = [id for id in ids if id in self._known]
+        return self.tokenizer.decode(known, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False)
+
+    def _describe(self, token_id: int) -> str:
+        if token_id not in self._known:
+            return f"<id {token_id}>"
+        if self.is_hidden(token_id):
+            return self._decode((token_id,), skip_special_tokens=False)
+        return self.decode((token_id,))
+
+    def _find_anchor(self) -> tuple[int, ...]:
+        """One token that always shows, whole: an "a" where there is one, or else the first that will do."""
+        for token_id in (*self.tokenizer.encode("a", add_special_tokens=False)[-1:], *sorted(self._known)):
+            alone = self._decode((token_id,))
+            if alone.strip() and REPLACEMENT not in alone and token_id not in self._bytes:
+                return (token_id,)
+        return ()
+
+
+class Detokenizer:
+    """Cuts a growing text into one piece a token; all pieces joined are the text of all tokens exactly.
+
+    A token that ends inside a character has an empty piece, and the token that completes it carries the whole
+    character. Special tokens have empty pieces. A run of single-byte tokens (byte fallback) is held until another
+    token ends it, because one bad byte changes how such a decoder writes the whole run.
+
+    The text is that of the pushed tokens as they stand after the prompt: where a tokenizer drops the first space of a
+    text, it is dropped only if the prompt itself shows no text. A prompt cut inside a character stays cut.
+    """
+
+    def __init__(self, texts: TokenTexts, prompt_ids: Iterable[int]):
+        self._texts = texts
+        self._pending: list[int] = []
+        self._inside = any(not texts.is_hidden(token_id) for token_id in prompt_ids)
+
+    def push(self, token_id: int) -> str:
+        """The text that became certain with this token."""
+        if self._inside and not self._pending:
+            piece = self._texts.whole(token_id)
+            if piece is not None:
+                return piece
+        return self._push_slowly(token_id)
+
+    def flush(self) -> str:
+        """The text still held back, at the end; an unfinished character is U+FFFD."""
+        return self._release() if self._pending else ""
+
+    def _push_slowly(self, token_id: int) -> str:
+        texts = self._texts
+        if texts.is_hidden(token_id):
+            return ""
+        if texts.is_byte(token_id):
+            self._pending.append(token_id)
+            return ""
+        settled = self._release() if self._splits_before(token_id) else ""
+        self._pending.append(token_id)
+        if self._text(self._pending).endswith(REPLACEMENT):
+            return settled
+        return settled + self._release()
+
+    def _splits_before(self, token_id: int) -> bool:
+        """Whether the pending tokens and the new one share no character, so that no later token can change them."""
+        if not self._pending:
+            return False
+        if self._texts.is_byte(self._pending[-1]):
+            return True
+        together = self._text([*self._pending, token_id])
+        return together == self._text(self._pending) + self._texts.decode((token_id,))
+
+    def _release(self) -> str:
+        text = self._text(self._pending)
+        self._pending.clear()
+        self._inside = True
+        return text
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return self._texts.decode(ids, inside=self._inside)

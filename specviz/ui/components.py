@@ -1,0 +1,62 @@
+"""The page's own components and its look: gr.HTML around the files of assets/web.
+
+Templates are static and hold no data: Gradio splices a template into a JavaScript literal, where a model's text could
+execute. Data reaches the script as the component's value, one JSON message at a time (specviz.views.messages).
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Callable
+
+import gradio as gr
+
+WEB = pathlib.Path(__file__).resolve().parents[2] / "assets" / "web"
+
+
+def rounds_view(missing_rounds: Callable[[dict], list[str]] | None = None, **options) -> gr.HTML:
+    """The live view of a run (element id ``rounds-view``).
+
+    missing_rounds: asked when a message was lost, with ``{"run": key, "first": i, "count": n}``: the component lacks
+        rounds i to n - 1. Returns messages to apply: the run's `start_message` and one `rounds_message`. Without it,
+        the gap is shown to the reader.
+    """
+    if missing_rounds is not None:
+        options["server_functions"] = [_server_function("missing_rounds", missing_rounds)]
+    return _component("rounds", **options)
+
+
+def race_view(**options) -> gr.HTML:
+    """Two recorded runs replayed on one clock (element id ``race-view``)."""
+    return _component("race", **options)
+
+
+def page_css() -> str:
+    """The look of the whole page, for `launch(css=...)`."""
+    return (WEB / "theme.css").read_text(encoding="utf-8")
+
+
+def _server_function(name: str, function: Callable[[dict], list[str]]) -> Callable[[dict], list[str]]:
+    """A plain function of that name: Gradio marks it with an attribute, which a bound method would not take."""
+
+    def call(wanted: dict) -> list[str]:
+        return function(wanted)
+
+    call.__name__ = name
+    return call
+
+
+def _component(name: str, **options) -> gr.HTML:
+    style = (WEB / f"{name}.css").read_text(encoding="utf-8")
+    script = (WEB / f"{name}.js").read_text(encoding="utf-8")
+    return gr.HTML(
+        html_template=f'<div class="specviz-{name}"></div>',
+        js_on_load=f"const STYLE = {json.dumps(style)};\n{script}",
+        elem_id=f"{name}-view",
+        elem_classes=["specviz-component"],
+        apply_default_css=False,
+        container=False,
+        padding=False,
+        **options,
+    )

@@ -1,0 +1,110 @@
+"""What a visitor asks for, as plain values, and the pair that is to do it."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from specviz import engine
+from specviz.errors import SpecvizError
+from specviz.models import ModelPair, load_pair
+from specviz.records import SamplingParams
+from specviz.ui.settings import Settings
+
+Progress = Callable[[float, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PairName:
+    """How to load a pair; None as target is the one the page starts with."""
+
+    target: str | None = None
+    draft: str | None = None
+    revision: str | None = None
+    dtype: str = "auto"
+
+
+class PairStore:
+    """The models in memory: the starting pair for good, and at most one other beside it."""
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+        self.lock = threading.Lock()
+        self.home = load_pair(settings.target, settings.draft, device=settings.device, dtype=settings.dtype)
+        self.guest_name: PairName | None = None
+        self.guest: ModelPair | None = None
+
+    def get(self, name: PairName, progress: Progress | None = None) -> ModelPair:
+        """The pair, loaded if it is not there; the previous guest leaves first, so that two never add up."""
+        if name.target is None:
+            return self.home
+        with self.lock:
+            if name != self.guest_name:
+                if not self.settings.allow_loading:
+                    raise SpecvizError("This page keeps to the models it started with.", "target")
+                if self.guest is not None:
+                    self.guest.free()
+                self.guest, self.guest_name = None, None
+                self.guest = load_pair(
+                    name.target,
+                    name.draft,
+                    revision=name.revision,
+                    device=self.settings.device,
+                    dtype=name.dtype,
+                    progress=progress,
+                )
+                self.guest_name = name
+            return self.guest
+
+    def loaded(self, name: PairName) -> ModelPair | None:
+        """The pair if it is in memory."""
+        if name.target is None:
+            return self.home
+        return self.guest if name == self.guest_name else None
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One run as the controls stand; plain values, because it may be carried out in another process."""
+
+    pair: PairName
+    prompt: str
+    drafter: str | None
+    num_draft_tokens: float
+    temperature: float
+    top_k: float
+    top_p: float
+    min_p: float
+    max_new_tokens: float
+    seed: float
+    chat: bool = False
+
+    def request(self, pair: ModelPair, settings: Settings) -> engine.Request:
+        """The checked request. Raises SpecvizError with the control's name in `field`."""
+        request = engine.prepare(
+            pair,
+            self.prompt,
+            drafter=self.drafter,
+            num_draft_tokens=_whole("num_draft_tokens", self.num_draft_tokens),
+            sampling=SamplingParams(self.temperature, _whole("top_k", self.top_k), self.top_p, self.min_p),
+            max_new_tokens=_whole("max_new_tokens", self.max_new_tokens),
+            seed=_whole("seed", self.seed),
+            chat=self.chat,
+        )
+        _check_limit("prompt", "tokens in the prompt", len(request.prompt.ids), settings.max_prompt_tokens)
+        _check_limit("max_new_tokens", "new tokens", request.max_new_tokens, settings.max_new_tokens)
+        _check_limit("num_draft_tokens", "draft tokens a round", request.num_draft_tokens, settings.max_draft_tokens)
+        return request
+
+
+def _whole(field: str, value: float) -> int:
+    if value is None or not math.isfinite(value) or value != int(value):
+        raise SpecvizError("Give a whole number here.", field)
+    return int(value)
+
+
+def _check_limit(field: str, what: str, value: int, limit: int) -> None:
+    if value > limit:
+        raise SpecvizError(f"{value} {what} are more than the {limit} that this page allows.", field)

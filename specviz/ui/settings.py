@@ -1,0 +1,45 @@
+"""What whoever deploys the page decides, by environment variables; the README lists them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from specviz.engine import MAX_DRAFT_TOKENS
+from specviz.errors import SpecvizError
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Limits bound what one visitor can ask of a shared machine; the pair is what the page starts with."""
+
+    target: str | None
+    draft: str | None
+    device: str
+    dtype: str
+    max_prompt_tokens: int
+    max_new_tokens: int
+    max_draft_tokens: int
+    queue_size: int
+    allow_loading: bool
+
+    @classmethod
+    def from_environment(cls) -> Settings:
+        return cls(
+            target=os.environ.get("SPECVIZ_TARGET") or None,
+            draft=os.environ.get("SPECVIZ_DRAFT") or None,
+            device=os.environ.get("SPECVIZ_DEVICE", "auto"),
+            dtype=os.environ.get("SPECVIZ_DTYPE", "auto"),
+            max_prompt_tokens=_count("SPECVIZ_MAX_PROMPT_TOKENS", 4096),
+            max_new_tokens=_count("SPECVIZ_MAX_NEW_TOKENS", 1024),
+            max_draft_tokens=min(_count("SPECVIZ_MAX_DRAFT_TOKENS", 16), MAX_DRAFT_TOKENS),
+            queue_size=_count("SPECVIZ_QUEUE_SIZE", 16),
+            allow_loading=os.environ.get("SPECVIZ_ALLOW_LOADING", "1") != "0",
+        )
+
+
+def _count(name: str, default: int) -> int:
+    text = os.environ.get(name, str(default))
+    if not text.isdecimal() or int(text) < 1:
+        raise SpecvizError(f"The environment variable {name} must be a whole number from 1 up, not {text!r}.", name)
+    return int(text)

@@ -1,0 +1,223 @@
+"""The four live charts: rounds in, plotly figures out.
+
+They are redrawn several times a second by the process that runs the models, so a figure is a handful of plain lists,
+bounded in number whatever the length of the run, and skips plotly's validation. Colours pass 3:1 on the light and on
+the dark ground; the page's style sheet gives the text the theme's colour.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import plotly.graph_objects as go
+
+from specviz.metrics import Tally
+from specviz.records import Round
+
+HEIGHT = 220
+#: At most this many points or bars a chart; beyond it neighbouring rounds share one.
+MAX_POINTS = 240
+
+GREEN, BLUE, AMBER, GREY = "#1a9c78", "#2f86c9", "#b97a1a", "#868b95"
+
+
+@dataclass(slots=True)
+class Trail:
+    """What the charts need of the rounds so far; `add` costs the same however many came before.
+
+    counts: the sums. rates: α after each round (None until a token was judged). tokens: emitted by each round.
+    """
+
+    counts: Tally = field(default_factory=Tally)
+    rates: list[float | None] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, rounds: Iterable[Round]) -> Trail:
+        trail = cls()
+        for one in rounds:
+            trail.add(one)
+        return trail
+
+    def add(self, one: Round) -> None:
+        self.counts.add(one)
+        self.rates.append(self.counts.acceptance_rate)
+        self.tokens.append(len(one.emitted))
+
+    def figures(self) -> list[go.Figure]:
+        """The four charts, in the order of the page."""
+        return [acceptance_chart(self), tokens_per_pass_chart(self), position_chart(self), time_chart(self)]
+
+
+#: Names of the four, in the same order: labels for the components that hold them.
+LABELS = ("Acceptance rate so far", "Tokens per target pass", "Acceptance by draft position", "Time of a round")
+
+
+def acceptance_chart(trail: Trail) -> go.Figure:
+    """Running acceptance rate α: accepted / judged draft tokens, from the first round up to each round."""
+    rates = trail.rates
+    # Every step-th point, and always the newest.
+    step = _step(len(rates))
+    shown = sorted({*range(step - 1, len(rates), step), len(rates) - 1}) if rates else []
+    trace = {
+        "type": "scatter",
+        "mode": "lines" if len(rates) > 1 else "markers",
+        "x": [i + 1 for i in shown],
+        "y": [rates[i] for i in shown],
+        "line": {"color": GREEN, "width": 2},
+        "hovertemplate": "after round %{x}: %{y:.1%}<extra></extra>",
+    }
+    title = "Acceptance rate so far"
+    return _figure([trace], title, x_title="round", y_title="accepted / judged", y_range=[0, 1.02], y_format=".0%")
+
+
+def tokens_per_pass_chart(trail: Trail) -> go.Figure:
+    """Tokens each target pass yielded, with their mean. Many rounds share a bar, which is then their mean."""
+    counts = trail.tokens
+    step = _step(len(counts))
+    groups = [counts[i : i + step] for i in range(0, len(counts), step)]
+    means = [sum(group) / len(group) for group in groups]
+    firsts = [i * step + 1 for i in range(len(groups))]
+    lasts = [first + len(group) - 1 for first, group in zip(firsts, groups)]
+    where = "round %{customdata}" if step == 1 else "rounds %{customdata}, mean"
+    data: list[dict[str, Any]] = [
+        {
+            "type": "bar",
+            "x": [(first + last) / 2 for first, last in zip(firsts, lasts)],
+            "y": means,
+            "width": [0.8 * step] * len(means),
+            "customdata": [str(first) if first == last else f"{first}–{last}" for first, last in zip(firsts, lasts)],
+            "marker": {"color": BLUE},
+            "hovertemplate": f"{where}: %{{y:.3g}} tokens<extra></extra>",
+        }
+    ]
+    title = "Tokens per target pass"
+    if counts:
+        mean = sum(counts) / len(counts)
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "x": [0.5, len(counts) + 0.5],
+                "y": [mean, mean],
+                "line": {"color": AMBER, "width": 2, "dash": "dash"},
+                "hovertemplate": f"mean {mean:.2f}<extra></extra>",
+            }
+        )
+        title += f", mean {mean:.2f}"
+    highest = max([1, *means])
+    figure = _figure(data, title, x_title="round", y_title="tokens", y_range=[0, highest * 1.08])
+    figure._layout["yaxis"].update(tick0=0, dtick=math.ceil(highest / 5))
+    return figure
+
+
+def position_chart(trail: Trail) -> go.Figure:
+    """Conditional acceptance by draft position: accepted at i / rounds whose verdict got as far as i."""
+    counts = trail.counts
+    rates = counts.conditional_position_rates()
+    shown = [(i + 1, rate) for i, rate in enumerate(rates) if rate is not None]
+    trace = {
+        "type": "bar",
+        "x": [position for position, _ in shown],
+        "y": [rate for _, rate in shown],
+        "customdata": [[counts.accepted_at[i - 1], counts.judged_at[i - 1]] for i, _ in shown],
+        "text": [f"{rate:.0%}" for _, rate in shown] if len(shown) <= 8 else [],
+        "textposition": "outside",
+        "textfont": {"size": 11},
+        "cliponaxis": False,
+        "marker": {"color": GREEN},
+        "hovertemplate": "position %{x}: %{customdata[0]} accepted of %{customdata[1]} judged<extra></extra>",
+    }
+    title = "Accepted by position, when judged"
+    figure = _figure([trace], title, x_title="draft position", y_title="", y_range=[0, 1.16], y_format=".0%")
+    figure._layout["xaxis"].update(
+        range=[0.4, max(1, len(rates)) + 0.6], tick0=1, dtick=max(1, math.ceil(len(rates) / 8))
+    )
+    figure._layout["yaxis"]["tickvals"] = [0, 0.5, 1]
+    return figure
+
+
+def time_chart(trail: Trail) -> go.Figure:
+    """Where a round's time goes, in milliseconds a round: drafting, verifying, the rest."""
+    counts = trail.counts
+    number = max(1, counts.rounds)
+    parts = [
+        ("drafting", counts.draft_seconds, AMBER),
+        ("verifying", counts.verify_seconds, BLUE),
+        ("the rest", counts.accept_seconds, GREY),
+    ]
+    milliseconds = [1000 * seconds / number for _, seconds, _ in parts]
+    total = sum(milliseconds)
+    shares = [value / total if total else 0.0 for value in milliseconds]
+    trace = {
+        "type": "bar",
+        "orientation": "h",
+        "y": [name for name, _, _ in parts],
+        "x": milliseconds,
+        "customdata": shares,
+        "text": [f"{value:.1f} ms · {share:.0%}" for value, share in zip(milliseconds, shares)]
+        if counts.rounds
+        else [],
+        "textposition": "outside",
+        "textfont": {"size": 11},
+        "cliponaxis": False,
+        "marker": {"color": [colour for _, _, colour in parts]},
+        "hovertemplate": "%{y}: %{x:.3f} ms a round, %{customdata:.1%}<extra></extra>",
+    }
+    title = f"Time of a round, {total:.1f} ms" if counts.rounds else "Time of a round"
+    figure = _figure([trace], title, x_title="milliseconds a round", y_title="", y_range=None)
+    figure._layout["yaxis"].update(autorange="reversed", showgrid=False, ticksuffix=" ")
+    # Room for the longest bar's own label.
+    figure._layout["xaxis"].update(range=[0, 2.3 * max([0.001, *milliseconds])], nticks=3)
+    figure._layout["margin"]["l"] = 62
+    return figure
+
+
+def _step(rounds: int) -> int:
+    return max(1, math.ceil(rounds / MAX_POINTS))
+
+
+def _figure(
+    data: list[dict[str, Any]],
+    title: str,
+    *,
+    x_title: str,
+    y_title: str,
+    y_range: list[float] | None,
+    y_format: str = "",
+) -> go.Figure:
+    axis = {"fixedrange": True, "showline": False, "zeroline": False, "tickfont": {"size": 11}}
+    layout = {
+        "template": {},
+        "height": HEIGHT,
+        "margin": {"l": 44, "r": 10, "t": 34, "b": 38},
+        "title": {"text": title, "font": {"size": 13}, "x": 0.02, "xanchor": "left", "y": 0.96, "yanchor": "top"},
+        "font": {"color": GREY, "size": 11},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "showlegend": False,
+        "dragmode": False,
+        "hovermode": "closest",
+        "hoverlabel": {"bgcolor": "#1d1f23", "bordercolor": "#1d1f23", "font": {"color": "#ffffff", "size": 12}},
+        "xaxis": {
+            **axis,
+            "title": {"text": x_title, "standoff": 6, "font": {"size": 11}},
+            "showgrid": False,
+            "nticks": 6,
+        },
+        "yaxis": {
+            **axis,
+            "title": {"text": y_title, "standoff": 6, "font": {"size": 11}},
+            "gridcolor": "rgba(134,139,149,.3)",
+            "nticks": 5,
+        },
+    }
+    if y_range:
+        layout["yaxis"]["range"] = y_range
+    if y_format:
+        layout["yaxis"]["tickformat"] = y_format
+    # The dictionaries are ours and the tests read them; plotly's own checks would cost more than the drawing.
+    return go.Figure(data=data, layout=layout, _validate=False)

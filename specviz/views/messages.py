@@ -1,0 +1,243 @@
+"""Records -> the JSON messages the page's components receive: what is new, and nothing twice.
+
+A component keeps its own state, so a message's size depends on the rounds it carries, never on how many came before.
+Every message names its run, and `rounds` names the index of its first round: a component that missed one can tell.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from specviz.metrics import emission_times, tally
+from specviz.records import Candidates, DraftedToken, Round, Run
+
+#: The headline figures, in the order of the page; each is a number or None (shown as a dash, never guessed).
+FIGURES = ("acceptance_length", "acceptance_rate", "tokens_per_second", "speedup", "tokens", "target_passes")
+
+#: How a finished run ended, as the page says it.
+STOP_SENTENCES = {
+    "eos": "The target ended its text.",
+    "length": "The asked-for length is reached.",
+    "context": "The model's context is full.",
+    "stop_string": "A stop string appeared.",
+    "stopped": "Stopped by you; everything so far is kept.",
+}
+
+#: One letter a token in the race: where it came from.
+SOURCE_LETTERS = {"accepted": "a", "recovered": "r", "bonus": "b", "plain": "p"}
+
+
+def start_message(
+    run_key: str,
+    *,
+    prompt: str,
+    drafter: str | None,
+    num_draft_tokens: int,
+    greedy: bool,
+    pair: str = "",
+    settings: str = "",
+) -> str:
+    """Clears the component and opens a run. `drafter` is its display name, None for plain decoding."""
+    return _json(
+        {
+            "kind": "start",
+            "run": run_key,
+            "prompt": prompt,
+            "drafter": drafter,
+            "num_draft_tokens": num_draft_tokens,
+            "greedy": greedy,
+            "pair": pair,
+            "settings": settings,
+        }
+    )
+
+
+def rounds_message(
+    run_key: str,
+    rounds: Sequence[Round],
+    vocabulary: Mapping[int, str],
+    *,
+    figures: Mapping[str, float | None] | None = None,
+    sent: set[int] | None = None,
+) -> str:
+    """The next rounds of a run.
+
+    rounds: consecutive, in order; the first one's index travels along.
+    vocabulary: text of token ids (more than needed does no harm: only ids these rounds mention are sent).
+    sent: ids the component already knows; the new ones are added to it. None sends every mentioned id.
+    """
+    mentioned = {id for round in rounds for row in round.top for pairs in _lists(row) for id, _ in pairs}
+    new = sorted(id for id in mentioned if id in vocabulary and (sent is None or id not in sent))
+    if sent is not None:
+        sent.update(new)
+    return _json(
+        {
+            "kind": "rounds",
+            "run": run_key,
+            "first": rounds[0].index if rounds else None,
+            "rounds": [_round(round) for round in rounds],
+            "vocabulary": {id: vocabulary[id] for id in new},
+            "figures": _figures(figures),
+        }
+    )
+
+
+def end_message(
+    run_key: str, *, total: int, reason: str, figures: Mapping[str, float | None] | None = None, note: str = ""
+) -> str:
+    """The run is over after `total` rounds. reason: a `StopReason` or a sentence of its own; note: shown beside it.
+
+    May be sent again for the same run, when the speedup has been measured.
+    """
+    sentence = STOP_SENTENCES.get(reason, reason)
+    return _json(
+        {
+            "kind": "end",
+            "run": run_key,
+            "total": total,
+            "reason": sentence,
+            "note": note,
+            "figures": _figures(figures),
+        }
+    )
+
+
+def waiting_message(text: str) -> str:
+    """Nothing runs yet, and why: a place in the queue, a model being loaded."""
+    return _json({"kind": "waiting", "text": text})
+
+
+def error_message(text: str) -> str:
+    """The run failed. What is on the screen stays there."""
+    return _json({"kind": "error", "text": text})
+
+
+def clear_message() -> str:
+    """Back to the empty state."""
+    return _json({"kind": "clear"})
+
+
+def race_message(plain: Run, speculative: Run, comparison: Mapping[str, Any], *, drafter: str = "") -> str:
+    """Both lanes of a finished race and what came out of it. `drafter` is its display name.
+
+    comparison: ``{"speedup": float, "greedy": bool, "identical": bool | None, "parting": None | {"position": int,
+    "plain": str, "speculative": str, "margin": float, "half_precision": bool}}``; position counts emitted tokens
+    from 0, and margin is the difference of log probability between the target's two best tokens there.
+    """
+    return _json(
+        {
+            "kind": "race",
+            "prompt": plain.prompt.text,
+            "lanes": [_lane(plain, ""), _lane(speculative, drafter or speculative.drafter or "")],
+            "comparison": dict(comparison),
+        }
+    )
+
+
+def race_phase_message(text: str, fraction: float | None = None) -> str:
+    """What the server is measuring right now, with its share done (0 to 1; None if unknown)."""
+    return _json({"kind": "phase", "text": text, "fraction": fraction})
+
+
+def race_error_message(text: str) -> str:
+    """The race could not be run."""
+    return _json({"kind": "error", "text": text})
+
+
+def token_sources(round: Round) -> list[str]:
+    """Where each emitted token came from: ``accepted``, ``recovered``, ``bonus`` or ``plain`` (nothing was drafted)."""
+    last = "plain" if not round.drafted else round.next.kind
+    accepted = round.accepted
+    return ["accepted" if i < accepted else last for i in range(len(round.emitted))]
+
+
+def _lane(run: Run, label: str) -> dict[str, Any]:
+    counts = tally(run.rounds)
+    sources = (source for round in run.rounds for source in token_sources(round))
+    return {
+        "label": label,
+        "times": [_clock(time) for time in emission_times(run.rounds)],
+        "counts": [len(round.emitted) for round in run.rounds],
+        "pieces": [piece for round in run.rounds for piece in round.pieces],
+        "sources": "".join(SOURCE_LETTERS[source] for source in sources),
+        "tokens": counts.tokens,
+        "target_passes": counts.rounds,
+        "tokens_per_second": counts.tokens_per_second,
+    }
+
+
+def _round(round: Round) -> dict[str, Any]:
+    """A round as the trace file writes it, less the phase times (the charts show those)."""
+    message: dict[str, Any] = {
+        "index": round.index,
+        "drafted": [_drafted(token) for token in round.drafted],
+        "next": {
+            "id": round.next.id,
+            "text": round.next.text,
+            "kind": round.next.kind,
+            "u": _exact(round.next.u),
+            "prob": _exact(round.next.prob),
+        },
+        "emitted": list(round.emitted),
+        "pieces": list(round.pieces),
+        "top": [_row(row) for row in round.top],
+        "seconds": _short(round.seconds.total),
+    }
+    if round.stop_reason is not None:
+        message["stop_reason"] = round.stop_reason
+    if round.dropped:
+        message["dropped"] = round.dropped
+    return message
+
+
+def _drafted(token: DraftedToken) -> dict[str, Any]:
+    return {
+        "id": token.id,
+        "text": token.text,
+        "parent": token.parent,
+        "p": _exact(token.p),
+        "q": _exact(token.q),
+        "p_raw": _exact(token.p_raw),
+        "q_raw": _exact(token.q_raw),
+        "u": _exact(token.u),
+        "accept_prob": _exact(token.accept_prob),
+        "outcome": token.outcome,
+    }
+
+
+def _row(row: Candidates) -> dict[str, Any]:
+    lists = {"p": row.p, "q": row.q, "residual": row.residual, "p_raw": row.p_raw, "q_raw": row.q_raw}
+    return {name: [[id, _short(value)] for id, value in pairs] for name, pairs in lists.items() if pairs}
+
+
+def _lists(row: Candidates) -> tuple[tuple[tuple[int, float], ...], ...]:
+    return row.p, row.q, row.residual, row.p_raw, row.q_raw
+
+
+def _figures(figures: Mapping[str, float | None] | None) -> dict[str, float | None] | None:
+    if figures is None:
+        return None
+    return {name: figures.get(name) for name in FIGURES}
+
+
+def _exact(value: float | None) -> float | None:
+    """Nine significant digits: enough to tell any two float32 values apart."""
+    return None if value is None else float(f"{value:.9g}")
+
+
+def _short(value: float) -> float:
+    """For bars, which nobody recomputes."""
+    return float(f"{value:.4g}")
+
+
+def _clock(seconds: float) -> float:
+    return float(f"{seconds:.6f}")
+
+
+def _json(message: Mapping[str, Any]) -> str:
+    text = json.dumps(message, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    # Gradio looks for tags in what an HTML component is given; ours is data. JSON strings may hold any escape.
+    # A lone surrogate in a pasted prompt could not be sent as UTF-8.
+    return text.replace("<", "\\u003c").encode("utf-8", "replace").decode("utf-8")
