@@ -296,6 +296,7 @@ def load_pair(
             if draft is not None:
                 sources.append(_find(draft, "draft", draft_revision, token))
             for source in sources:
+                source.name = f"storybook {source.field}" if embedded else source.name
                 _check_architecture(source)
             tell(0.1, "Reading the tokenizer.")
             tokenizers = [_load_tokenizer(source) for source in sources]
@@ -308,14 +309,13 @@ def load_pair(
         _release_memory()
         raise
     tell(1.0, "Ready.")
-    names = ["storybook target", "storybook draft"] if embedded else [source.name for source in sources]
     return ModelPair.of(
         models[0],
         models[1] if len(models) == 2 else None,
         tokenizers[0],
         name="storybook" if embedded else None,
-        target_name=names[0],
-        draft_name=names[-1],
+        target_name=sources[0].name,
+        draft_name=sources[-1].name,
         pass_seconds=pass_seconds,
     )
 
@@ -331,7 +331,7 @@ def _load_models(
     target, *drafts = sources
     pass_seconds: dict[str, dict[int, float]] = {}
     _check_memory(sources, device, dtype or _half(device, target))
-    tell(0.2, f"Loading {target.name}.")
+    tell(0.2, _announce(target))
     if dtype is None and device.type == "cpu" and not target.quantised:
         spare = sum(_weight_bytes(source, torch.float32) for source in drafts)
         model, pass_seconds = _load_faster(target, spare, tell)
@@ -340,9 +340,15 @@ def _load_models(
     else:
         models.append(_load_weights(target, device, dtype or _half(device, target)))
     for source in drafts:
-        tell(0.8, f"Loading {source.name}.")
+        tell(0.8, _announce(source))
         models.append(_load_weights(source, device, models[0].dtype))
     return pass_seconds
+
+
+def _announce(source: Source) -> str:
+    size = _weight_bytes(source, source.config.dtype or torch.float32)
+    verb = "Loading" if source.options.get("local_files_only") else "Fetching and loading"
+    return f"{verb} {source.name}" + (f" ({in_words(size)})." if size else ".")
 
 
 def _load_faster(

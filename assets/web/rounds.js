@@ -9,6 +9,7 @@ const host = element.querySelector(".specviz-rounds");
 const shadow = host.attachShadow({ mode: "open" });
 
 const CHUNK = 40; // rounds per block of the list; blocks far from the window hold no rows
+const DRAW_EVERY = 80; // ms between two drawings
 const ROW_GUESS = 82; // px, for rows that were never laid out
 const WIDE = 790; // px of component width from which the inspector stands beside the rounds
 const SMALL = 520; // px below which it is a phone
@@ -375,15 +376,18 @@ function refill() {
 // --- drawing -----------------------------------------------------------------------------------------------------------
 
 let scheduled = false;
+let lastDraw = 0;
 
-/** Draw at most once a frame, however many messages came in. */
+/** Draws soon, at most once per DRAW_EVERY however many messages come in: the models want these processors too. */
 function schedule() {
   if (scheduled) return;
   scheduled = true;
-  requestAnimationFrame(() => {
+  const wait = Math.max(0, lastDraw + DRAW_EVERY - performance.now());
+  setTimeout(() => requestAnimationFrame(() => {
     scheduled = false;
+    lastDraw = performance.now();
     draw();
-  });
+  }), wait);
 }
 
 /** Empties text and list; the next frame draws the state from its beginning. */

@@ -26,6 +26,7 @@ class DraftModel:
         self.model = model
         self.warper = warper
         self.vocab_size = vocab_size
+        self.known_ids = model.model.get_input_embeddings().num_embeddings
         self.settings: dict[str, int | float | str | bool] = {}
 
     def prefill(self, prompt: Sequence[int]) -> None:
@@ -34,6 +35,9 @@ class DraftModel:
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
         greedy = self.warper.params.greedy
         unread = self.model.unread(committed)
+        if self.known_ids < self.vocab_size:
+            # A padding id that only the target has: the drafter reads some other one. It costs a guess, never the law.
+            unread = unread.clamp_max(self.known_ids - 1)
         tokens, logits, probs = [], [], []
         for u in uniforms[:budget].unbind():
             row = fit_width(self.model.forward(unread, keep=1), self.vocab_size).float()

@@ -169,7 +169,7 @@ def create_generate_tab(runs: LiveRuns) -> GenerateTab:
 
     view = rounds_view(missing_rounds)
     with gr.Row(elem_classes=["sv-charts"]):
-        charts = [gr.Plot(label=label, show_label=True, elem_classes=["sv-chart"]) for label in LABELS]
+        charts = [gr.Plot(label=label, show_label=False, elem_classes=["sv-chart"]) for label in LABELS]
     with gr.Row(elem_classes=["sv-traces"]):
         download = gr.DownloadButton("Download the trace", interactive=False, size="sm")
         upload = gr.UploadButton("Open a trace", file_types=[".json"], file_count="single", size="sm")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import gradio as gr
@@ -21,13 +21,14 @@ DTYPES = ["auto", "bfloat16", "float16", "float32"]
 class ModelsTab:
     """What other tabs need of this one."""
 
-    pair: gr.State
+    pair: gr.JSON
     line: gr.Markdown
 
 
 def create_models_tab(runner: Runner, line: gr.Markdown) -> ModelsTab:
     """Lays out the tab and wires its buttons; `line`, in the page's head, says which pair is in use."""
-    pair = gr.State(PairName())
+    # A hidden value rather than a gr.State: a page with State keeps a connection open for as long as it is.
+    pair = gr.JSON(asdict(PairName()), visible=False)
     status = gr.Markdown(_describe(runner.store.home), elem_classes=["sv-pair-status"])
     outputs = [pair, status, line]
     home = gr.Button("Use the pair this page started with", size="sm")
@@ -73,7 +74,7 @@ def _catalog_button(runner: Runner, entry: HubPair, available: int, outputs: lis
     button.click(load, None, outputs, concurrency_id="device", api_visibility="private")
 
 
-def _chosen(runner: Runner, name: PairName, progress: gr.Progress | None = None) -> tuple[PairName, str, str]:
+def _chosen(runner: Runner, name: PairName, progress: gr.Progress | None = None) -> tuple[dict[str, Any], str, str]:
     def tell(fraction: float, sentence: str) -> None:
         if progress is not None:
             progress(fraction, sentence)
@@ -82,7 +83,7 @@ def _chosen(runner: Runner, name: PairName, progress: gr.Progress | None = None)
         pair = runner.store.get(name, tell)
     except SpecvizError as error:
         raise gr.Error(error.message, print_exception=False, duration=None) from error
-    return name, _describe(pair), pair_line(pair.info())
+    return asdict(name), _describe(pair), pair_line(pair.info())
 
 
 def _describe(pair: ModelPair) -> str:

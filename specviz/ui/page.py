@@ -53,7 +53,11 @@ def build(settings: Settings | None = None) -> gr.Blocks:
 
         def check(*values: Any) -> list[dict[str, Any]]:
             fields = dict(zip(controls.fields, values))
-            return [*controls.validations(runner, values[-2], fields), gr.validate(True, ""), gr.validate(True, "")]
+            return [
+                *controls.validations(runner, PairName(**values[-2]), fields),
+                gr.validate(True, ""),
+                gr.validate(True, ""),
+            ]
 
         def on_generate(request: gr.Request, *values: Any) -> Iterator[list[Any]]:
             order, flag = _order(controls, values), stops.arm(request.session_hash)
@@ -122,7 +126,7 @@ def _drafters(runner: Runner) -> list[str]:
 
 
 def _order(controls: Controls, values: tuple[Any, ...]) -> Order:
-    return controls.order(values[-2], dict(zip(controls.fields, values)))
+    return controls.order(PairName(**values[-2]), dict(zip(controls.fields, values)))
 
 
 def _running(running: bool) -> list[Any]:
