@@ -255,7 +255,7 @@ def vocabulary(pair: ModelPair, done: Iterable[Round]) -> dict[int, str]:
         ids.update(token.id for token in one.drafted)
         ids.add(one.next.id)
         for row in one.top:
-            for listed in (row.p, row.q, row.residual):
+            for listed in (row.p_raw, row.q_raw, row.p, row.q, row.residual):
                 ids.update(token for token, _ in listed)
     return {token: pair.texts.chip(token) for token in sorted(ids)}
 

@@ -8,10 +8,11 @@ import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import gradio as gr
+import plotly.graph_objects as go
 
 from specviz import engine
 from specviz.compare import speedup
@@ -19,13 +20,11 @@ from specviz.errors import SpecvizError
 from specviz.records import PairInfo, Round, Run
 from specviz.ui.components import rounds_view
 from specviz.ui.controls import DRAFTER_LABELS
+from specviz.ui.measure import Duel
 from specviz.ui.orders import Order
-from specviz.ui.stream import Runner
+from specviz.ui.stream import Runner, closing
 from specviz.views import messages
 from specviz.views.charts import LABELS, Trail
-
-#: Charts are drawn again after this many batches: about four times a second.
-BATCHES_PER_CHART = 4
 
 
 @dataclass
@@ -67,6 +66,11 @@ class LiveRun:
             self.key, total=len(self.rounds), reason=reason or "stopped", figures=self.figures(), note=note
         )
 
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its own end."""
+        return bool(self.rounds) and self.rounds[-1].stop_reason is not None
+
     def figures(self) -> dict[str, float | None]:
         return headline(self.trail, self.speedup)
 
@@ -94,7 +98,7 @@ class LiveRuns:
         first = wanted.get("first")
         if live is None or not isinstance(first, int) or first < 0:
             return []
-        return [live.message(live.rounds[first:], None)]
+        return [live.start(), live.message(live.rounds[first:], None)]
 
 
 def headline(trail: Trail, measured_speedup: float | None) -> dict[str, float | None]:
@@ -154,22 +158,24 @@ class GenerateTab:
     def outputs(self) -> list[gr.components.Component]:
         return [self.view, *self.charts, self.download]
 
-    def update(self, message: str | None, figures: Sequence[Any] | None = None, trace: str | None = None) -> list[Any]:
+    def update(
+        self, message: str | None, *, charts: Sequence[go.Figure | None] = (), trace: str | None = None
+    ) -> list[Any]:
         """Values for `outputs`; what is None stays as it is."""
-        charts = figures or [gr.skip()] * len(self.charts)
+        charts = [gr.skip() if figure is None else figure for figure in charts or [None] * len(self.charts)]
         download = gr.DownloadButton(value=trace, interactive=True) if trace else gr.skip()
         return [gr.skip() if message is None else message, *charts, download]
 
 
 def create_generate_tab(runs: LiveRuns) -> GenerateTab:
     """Lays out the live view, its charts, and the trace's way in and out."""
-
-    def missing_rounds(wanted: dict[str, Any]) -> list[str]:
-        return runs.missing_rounds(wanted)
-
-    view = rounds_view(missing_rounds)
+    view = rounds_view(runs.missing_rounds)
     with gr.Row(elem_classes=["sv-charts"]):
-        charts = [gr.Plot(label=label, show_label=False, elem_classes=["sv-chart"]) for label in LABELS]
+        # Drawn empty at first, so that the browser has plotly at hand before anything is measured.
+        charts = [
+            gr.Plot(figure, label=label, show_label=False, elem_classes=["sv-chart"])
+            for figure, label in zip(Trail().figures(), LABELS)
+        ]
     with gr.Row(elem_classes=["sv-traces"]):
         download = gr.DownloadButton("Download the trace", interactive=False, size="sm")
         upload = gr.UploadButton("Open a trace", file_types=[".json"], file_count="single", size="sm")
@@ -177,44 +183,37 @@ def create_generate_tab(runs: LiveRuns) -> GenerateTab:
 
 
 def generate(
-    tab: GenerateTab, runner: Runner, runs: LiveRuns, order: Order, baseline: bool, halt: threading.Event
+    tab: GenerateTab, runner: Runner, runs: LiveRuns, order: Order, measured: bool, halt: threading.Event
 ) -> Iterator[list[Any]]:
     """Updates for the tab's outputs while an order is carried out; `halt` ends it and keeps what there is."""
     yield tab.update(messages.waiting_message("Making the models ready …"))
     pair = runner.store.get(order.pair)
     live = runs.open(order.request(pair, runner.settings))
-    empty = Trail().figures()
-    yield tab.update(live.start(), empty)
+    yield tab.update(live.start(), charts=Trail().figures())
+    failure = None
     try:
         for count, batch in enumerate(closing(runner.batches(order), halt)):
             message = live.add(batch)
-            yield tab.update(message, live.trail.figures() if count % BATCHES_PER_CHART == 0 else None)
+            yield tab.update(message, charts=live.trail.one_figure(count))
     except SpecvizError as error:
-        yield tab.update(messages.error_message(error.message), live.trail.figures())
-    stopped = not live.rounds or live.rounds[-1].stop_reason is None
-    trace = save_trace(live.run())
-    if order.drafter is None or stopped or not baseline:
-        yield tab.update(live.end(), live.trail.figures(), trace)
-        return
-    yield tab.update(live.end("Measuring plain decoding for comparison …"), live.trail.figures(), trace)
-    plain = [one for batch in closing(runner.batches(replace(order, drafter=None)), halt) for one in batch]
-    if halt.is_set():
-        yield tab.update(live.end())
-        return
-    plain_run = engine.collect(replace(live.request, drafter=None, num_draft_tokens=0), plain)
-    live.speedup = speedup(plain_run, live.run())
-    yield tab.update(live.end())
+        failure = messages.error_message(error.message)
+    yield tab.update(failure or live.end(), charts=live.trail.figures(), trace=save_trace(live.run()))
+    if measured and order.drafter and live.finished:
+        yield from _measure_speedup(tab, Duel(runner, order, halt), live)
 
 
-def closing(batches: Iterator[list[Round]], halt: threading.Event) -> Iterator[list[Round]]:
-    """The batches up to the moment `halt` is set; closes their source, which frees the device, in any case."""
+def _measure_speedup(tab: GenerateTab, duel: Duel, live: LiveRun) -> Iterator[list[Any]]:
+    """Runs the order once more beside plain decoding, both unwatched: drawing a page would slow down one of them."""
+    yield tab.update(live.end("Measuring the speedup: both ways once more, unwatched …"))
     try:
-        for batch in batches:
-            yield batch
-            if halt.is_set():
-                return
-    finally:
-        batches.close()
+        for _ in duel.progress():
+            yield tab.update(None)
+    except SpecvizError as error:
+        yield tab.update(live.end(f"The speedup was not measured: {error.message}"))
+        return
+    runs = duel.runs(live.request)
+    live.speedup = speedup(*runs) if runs else None
+    yield tab.update(live.end())
 
 
 def open_trace(tab: GenerateTab, path: str | None) -> Iterator[list[Any]]:
@@ -235,7 +234,7 @@ def open_trace(tab: GenerateTab, path: str | None) -> Iterator[list[Any]]:
         )
     )
     figures = headline(trail, None)
-    yield tab.update(messages.rounds_message(key, run.rounds, run.vocabulary, figures=figures), trail.figures())
+    yield tab.update(messages.rounds_message(key, run.rounds, run.vocabulary, figures=figures), charts=trail.figures())
     yield tab.update(
         messages.end_message(key, total=len(run.rounds), reason=run.stop_reason, figures=figures), None, path
     )

@@ -36,7 +36,7 @@ def build(settings: Settings | None = None) -> gr.Blocks:
         with gr.Row(elem_classes=["sv-main"]):
             with gr.Column(scale=1, min_width=280, elem_classes=["sv-controls"]):
                 controls = create_controls(settings, drafters=_drafters(runner))
-                baseline = gr.Checkbox(True, label="Then run plain decoding too, to measure the speedup")
+                measured = gr.Checkbox(True, label="Then measure the speedup against plain decoding")
                 go = gr.Button("Generate", variant="primary", elem_id="go")
                 start_race = gr.Button("Race against plain decoding", elem_id="start-race")
                 stop = gr.Button("Stop", variant="stop", visible=False, elem_id="stop")
@@ -49,7 +49,7 @@ def build(settings: Settings | None = None) -> gr.Blocks:
                 with gr.Tab("Models", id="models"):
                     models = create_models_tab(runner, line)
         buttons = [go, start_race, stop]
-        inputs = [*controls.fields.values(), models.pair, baseline]
+        inputs = [*controls.fields.values(), models.pair, measured]
 
         def check(*values: Any) -> list[dict[str, Any]]:
             fields = dict(zip(controls.fields, values))

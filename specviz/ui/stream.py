@@ -84,3 +84,14 @@ def _in_batches(rounds: queue.SimpleQueue) -> Iterator[list[Round]]:
         if isinstance(end, BaseException):
             raise end
         time.sleep(max(0.0, INTERVAL - (time.monotonic() - last)))
+
+
+def closing(batches: Iterator[list[Round]], halt: threading.Event) -> Iterator[list[Round]]:
+    """The batches up to the moment `halt` is set; closes their source, which frees the device, in any case."""
+    try:
+        for batch in batches:
+            yield batch
+            if halt.is_set():
+                return
+    finally:
+        batches.close()

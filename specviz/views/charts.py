@@ -49,7 +49,12 @@ class Trail:
 
     def figures(self) -> list[go.Figure]:
         """The four charts, in the order of the page."""
-        return [acceptance_chart(self), tokens_per_pass_chart(self), position_chart(self), time_chart(self)]
+        return [draw(self) for draw in CHARTS]
+
+    def one_figure(self, turn: int) -> list[go.Figure | None]:
+        """The charts take turns: that of this turn, None for the others. To draw all each time would cost the page
+        more than the run it shows."""
+        return [draw(self) if index == turn % len(CHARTS) else None for index, draw in enumerate(CHARTS)]
 
 
 #: Names of the four, in the same order: labels for the components that hold them.
@@ -174,6 +179,9 @@ def time_chart(trail: Trail) -> go.Figure:
     figure._layout["xaxis"].update(range=[0, 2.3 * max([0.001, *milliseconds])], nticks=3)
     figure._layout["margin"]["l"] = 62
     return figure
+
+
+CHARTS = (acceptance_chart, tokens_per_pass_chart, position_chart, time_chart)
 
 
 def _step(rounds: int) -> int:
