@@ -49,7 +49,9 @@ def _parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="measure plain decoding, every drafter and transformers in turn")
     bench.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write all rows there")
     bench.add_argument("--quick", action="store_true", help="one story, fewer settings: under a minute on two cores")
-    bench.add_argument("--page", action="store_true", help="also: the same run through the page, charts live")
+    bench.add_argument(
+        "--page", action="store_true", help="also: one run with and without a browser watching (needs playwright)"
+    )
     _add_pair(bench)
     bench.set_defaults(command=_bench)
 
@@ -108,9 +110,15 @@ def _run(options: argparse.Namespace) -> int:
 def _bench(options: argparse.Namespace) -> int:
     from specviz import bench
 
-    report = bench.measure(
-        _load(options), quick=options.quick, say=lambda line: print(line, file=sys.stderr, flush=True)
-    )
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    report = bench.measure(_load(options), quick=options.quick, say=say)
+    if options.page:
+        from specviz.ui.page_bench import measure_page
+        from specviz.ui.settings import Settings
+
+        report.page = measure_page(Settings.from_environment(), say)
     print(bench.table(report))
     if options.json:
         bench.save(report, options.json)

@@ -87,6 +87,7 @@ class Report:
     settings: dict[str, int | float | bool]
     rows: list[Row]
     summary: list[dict[str, str | int | float | None]] = field(default_factory=list)
+    page: dict[str, float] | None = None
     schema: str = SCHEMA
 
 
@@ -177,9 +178,8 @@ def _with_transformers(
     options: dict[str, object] = {"do_sample": temperature > 0, "max_new_tokens": max_new_tokens, "use_cache": True}
     if temperature > 0:
         options |= {"temperature": temperature, "top_k": 0, "top_p": 1.0}
-    config = transformers.GenerationConfig(
-        **options, pad_token_id=next(iter(pair.eos_ids), 0), eos_token_id=list(pair.eos_ids) or None
-    )
+    ends = list(pair.eos_ids)
+    config = transformers.GenerationConfig(**options, pad_token_id=ends[0] if ends else 0, eos_token_id=ends or None)
     assistance: dict[str, object] = {}
     if contestant.mode == DraftModel.name:
         drafting = pair.draft.generation_config
@@ -330,6 +330,8 @@ def table(report: Report) -> str:
             f"{entry['group']:<12}{entry['temperature']:>4g}  {title:<34}{entry['tokens_per_second']:>7.0f}"
             f"{_cell(entry['speedup_measured'], '.2f', 9)}{_cell(entry['against_transformers'], '.2f', 17)}"
         )
+    if report.page:
+        lines += ["", f"watched by a browser: {report.page['ratio']:.2f} of the speed without one"]
     lines += ["", f"peak memory of this process: {max(row.peak_mb or 0 for row in report.rows):.0f} MB"]
     return "\n".join(lines)
 

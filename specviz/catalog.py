@@ -83,7 +83,7 @@ def size_bytes(pair: HubPair, dtype_bytes: int = 2) -> int:
 def memory_at_hand() -> int:
     """Bytes of main memory this process may still take: what the machine has free, or its container if that is less.
 
-    For a GPU's memory see `specviz.models.free_memory`.
+    For a GPU's memory see `specviz.placement.free_memory`.
     """
     free = psutil.virtual_memory().available
     left_in_container = _container_bytes_left()

@@ -20,6 +20,7 @@ from specviz.errors import SpecvizError
 from specviz.models import ModelPair
 from specviz.recording import Report, TargetRows, Uniforms, report
 from specviz.records import Prompt, Round, Run, Seconds, StopReason
+from specviz.refusals import refusing_out_of_memory
 from specviz.sampling import SamplingParams, Warper
 from specviz.text import Detokenizer
 from specviz.verify import Decision, verify_by_match, verify_by_rejection
@@ -152,8 +153,19 @@ def run(
 
 
 def rounds(request: Request) -> Iterator[Round]:
-    """The rounds of a checked request."""
-    return autoregress(request) if request.drafter is None else _speculate(request)
+    """The rounds of a checked request. Raises SpecvizError (field ``max_new_tokens``) where memory runs out."""
+    tokens = len(request.prompt.ids)
+
+    def too_long() -> str:
+        return (
+            f"The device ran out of memory at {tokens:,} tokens: ask for fewer new tokens, shorten the prompt or load "
+            "smaller models."
+        )
+
+    with refusing_out_of_memory(too_long, "max_new_tokens"):
+        for one in autoregress(request) if request.drafter is None else _speculate(request):
+            tokens += len(one.emitted)
+            yield one
 
 
 @torch.inference_mode()

@@ -233,7 +233,8 @@ class Run:
 
     def to_dict(self) -> dict[str, Any]:
         """The run as JSON-ready values (tuples stay tuples; `json` writes them as arrays)."""
-        return dataclasses.asdict(self)
+        # Keys of a JSON object are strings, and stricter writers than `json` refuse any other.
+        return dataclasses.asdict(self) | {"vocabulary": {str(id): text for id, text in self.vocabulary.items()}}
 
     @classmethod
     def from_dict(cls, data: Any) -> Run:

@@ -1,6 +1,7 @@
 """The engine's promises: greedy output is `generate`'s, caches are a fresh prefill's, records can be recomputed."""
 
 import dataclasses
+import weakref
 from functools import lru_cache
 
 import pytest
@@ -461,6 +462,56 @@ def test_a_pair_without_a_draft_model_says_what_to_do():
         specviz.run(pair, PROMPT)
     assert caught.value.field == "drafter"
     assert specviz.run(pair, PROMPT, drafter="prompt_lookup", max_new_tokens=5).token_ids
+
+
+def forward_failing_when(condition, error):
+    forward = CachedModel.forward
+
+    def failing(self, *args, **attention):
+        if condition():
+            raise error
+        return forward(self, *args, **attention)
+
+    return failing
+
+
+@pytest.mark.parametrize("drafter", [None, "draft_model"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."),
+        MemoryError(),
+    ],
+)
+def test_running_out_of_memory_ends_the_run_in_a_sentence_and_gives_the_cache_back(drafter, error, monkeypatch):
+    caches, done = [], []
+    build = CachedModel.__init__
+
+    def build_and_note(self, *args):
+        build(self, *args)
+        caches.append(weakref.ref(self))
+
+    monkeypatch.setattr(CachedModel, "__init__", build_and_note)
+    monkeypatch.setattr(CachedModel, "forward", forward_failing_when(lambda: len(done) == 2, error))
+    with pytest.raises(SpecvizError) as caught:
+        for one in specviz.speculate(with_end(pair_of("llama"), 10**9), PROMPT, drafter=drafter):
+            done.append(one)
+    tokens = len(PROMPT) + sum(len(one.emitted) for one in done)
+    assert len(done) == 2 and caught.value.field == "max_new_tokens"
+    assert f"ran out of memory at {tokens} tokens: ask for fewer" in str(caught.value)
+    # The error is still held here, and its traceback with it: the caches must be gone nevertheless.
+    assert caches and all(reference() is None for reference in caches)
+
+
+def test_other_errors_in_a_round_stay_what_they_are(monkeypatch):
+    done = []
+    error = RuntimeError("tensor a must match tensor b")
+    monkeypatch.setattr(CachedModel, "forward", forward_failing_when(lambda: len(done) == 2, error))
+    with pytest.raises(RuntimeError) as caught:
+        for one in specviz.speculate(with_end(pair_of("llama"), 10**9), PROMPT):
+            done.append(one)
+    assert caught.value is error
 
 
 def test_chains_are_told_from_trees():

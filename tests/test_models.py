@@ -20,9 +20,10 @@ from tiny import ARCHITECTURES, byte_tokenizer, edit_config, save_model, save_pa
 from transformers import BertConfig, MambaConfig, Qwen3NextConfig, T5Config, ViTConfig
 from transformers.utils import logging as transformers_logging
 
-from specviz import catalog, models
+from specviz import catalog, models, placement, sources
 from specviz.errors import SpecvizError
-from specviz.models import ModelPair, load_pair, time_passes
+from specviz.models import ModelPair, load_pair
+from specviz.placement import time_passes
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
@@ -70,7 +71,7 @@ def automatic():
     """The embedded pair as `load_pair()` gives it on a CPU, and the progress it told."""
     steps = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(models.HfApi, "model_info", lambda *a, **k: pytest.fail("asked the Hub"))
+        patch.setattr(sources.HfApi, "model_info", lambda *a, **k: pytest.fail("asked the Hub"))
         return load_pair(device="cpu", progress=lambda *step: steps.append(step)), steps
 
 
@@ -98,7 +99,7 @@ def test_auto_dtype_on_a_cpu_is_the_faster_of_the_two_measured(automatic):
 
 def test_auto_dtype_makes_no_float32_copy_that_would_not_fit(saved, monkeypatch):
     parameters = tiny_model("llama").num_parameters()
-    monkeypatch.setattr(models, "memory_at_hand", lambda: parameters * 5)
+    monkeypatch.setattr(placement, "memory_at_hand", lambda: parameters * 5)
     pair = load_pair(*saved, device="cpu")
     assert pair.dtype == torch.bfloat16
     assert set(pair.pass_seconds) == {"bfloat16"}
@@ -351,14 +352,14 @@ def test_a_quantised_model_names_the_package_it_lacks(folder, method, package):
 
 
 def test_too_little_memory_is_found_out_before_loading(saved, monkeypatch):
-    monkeypatch.setattr(models, "memory_at_hand", lambda: 1000)
-    monkeypatch.setattr(models.AutoModelForCausalLM, "from_pretrained", lambda *a, **k: pytest.fail("loaded"))
+    monkeypatch.setattr(placement, "memory_at_hand", lambda: 1000)
+    monkeypatch.setattr(sources.AutoModelForCausalLM, "from_pretrained", lambda *a, **k: pytest.fail("loaded"))
     message = refusal("target", *saved, dtype="float32", device="cpu")
     assert "needs about" in message and "are free" in message and "half precision" in message
 
 
 def test_memory_for_the_target_only_is_the_drafts_refusal(saved, monkeypatch):
-    monkeypatch.setattr(models, "memory_at_hand", lambda: tiny_model("llama").num_parameters() * 3)
+    monkeypatch.setattr(placement, "memory_at_hand", lambda: tiny_model("llama").num_parameters() * 3)
     assert "draft needs about" in refusal("draft", *saved, dtype="bfloat16", device="cpu")
 
 
@@ -372,7 +373,7 @@ def test_memory_for_the_target_only_is_the_drafts_refusal(saved, monkeypatch):
     ],
 )
 def test_running_out_of_memory_gives_back_what_was_taken(saved, monkeypatch, error):
-    real, taken = models.AutoModelForCausalLM.from_pretrained, []
+    real, taken = sources.AutoModelForCausalLM.from_pretrained, []
 
     def target_then_nothing(location, **options):
         if str(location).endswith("draft"):
@@ -383,7 +384,7 @@ def test_running_out_of_memory_gives_back_what_was_taken(saved, monkeypatch, err
         taken.append(weakref.ref(loaded[0]))
         return loaded
 
-    monkeypatch.setattr(models.AutoModelForCausalLM, "from_pretrained", target_then_nothing)
+    monkeypatch.setattr(sources.AutoModelForCausalLM, "from_pretrained", target_then_nothing)
     with pytest.raises(SpecvizError) as caught:
         load_pair(*saved, dtype="float32", device="cpu")
     # The error is still held here, and its traceback with it: the models must be gone nevertheless.
@@ -396,7 +397,7 @@ def test_a_bug_is_not_turned_into_a_sentence(saved, monkeypatch):
     def buggy(*args, **settings):
         raise RuntimeError("tensor a must match tensor b")
 
-    monkeypatch.setattr(models.AutoModelForCausalLM, "from_pretrained", buggy)
+    monkeypatch.setattr(sources.AutoModelForCausalLM, "from_pretrained", buggy)
     with pytest.raises(RuntimeError, match="tensor a must match"):
         load_pair(saved[0])
 
@@ -412,7 +413,7 @@ def hub_cache(saved, tmp_path, monkeypatch):
     (tmp_path / "models--org--tiny" / "refs").mkdir()
     (tmp_path / "models--org--tiny" / "refs" / "main").write_text("0" * 40)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(models.HfApi, "model_info", raising(hub.HTTPError("Name or service not known")))
+    monkeypatch.setattr(sources.HfApi, "model_info", raising(hub.HTTPError("Name or service not known")))
     return tmp_path
 
 
@@ -439,7 +440,7 @@ def test_no_network(hub_cache):
 
 
 def test_told_to_stay_offline(hub_cache, monkeypatch):
-    monkeypatch.setattr(models.HfApi, "model_info", raising(hub.OfflineModeIsEnabled("offline")))
+    monkeypatch.setattr(sources.HfApi, "model_info", raising(hub.OfflineModeIsEnabled("offline")))
     assert "the Hub cannot be reached" in refusal("target", "org/other")
 
 
@@ -454,7 +455,7 @@ def test_told_to_stay_offline(hub_cache, monkeypatch):
     ],
 )
 def test_the_hubs_refusals_are_sentences(error, words, monkeypatch):
-    monkeypatch.setattr(models.HfApi, "model_info", raising(error))
+    monkeypatch.setattr(sources.HfApi, "model_info", raising(error))
     assert words in refusal("target", "org/new")
 
 
@@ -470,8 +471,8 @@ def test_refusals_that_come_with_the_first_file(error, words, monkeypatch):
     def wrapped(*args, **settings):
         raise OSError("wrapped, as transformers does") from error
 
-    monkeypatch.setattr(models.HfApi, "model_info", lambda *a, **k: types.SimpleNamespace(sha="1" * 40))
-    monkeypatch.setattr(models.AutoConfig, "from_pretrained", wrapped)
+    monkeypatch.setattr(sources.HfApi, "model_info", lambda *a, **k: types.SimpleNamespace(sha="1" * 40))
+    monkeypatch.setattr(sources.AutoConfig, "from_pretrained", wrapped)
     assert words in refusal("target", "org/new")
 
 
@@ -482,20 +483,20 @@ def test_a_malformed_id(name):
 
 def test_all_files_come_from_one_commit_with_the_token_given(hub_cache, monkeypatch):
     asked, told = [], []
-    real = models.AutoConfig.from_pretrained
+    real = sources.AutoConfig.from_pretrained
 
     def model_info(self, name, revision=None, timeout=None):
         asked.append((name, revision, self.token))
         return types.SimpleNamespace(sha="0" * 40)
 
-    monkeypatch.setattr(models.HfApi, "model_info", model_info)
+    monkeypatch.setattr(sources.HfApi, "model_info", model_info)
     monkeypatch.setattr(
-        models.AutoConfig,
+        sources.AutoConfig,
         "from_pretrained",
         lambda *a, **k: told.append(k) or real(*a, **k | {"local_files_only": True}),
     )
     monkeypatch.setenv("HF_TOKEN", "from the environment")
-    models._find("org/tiny", "target", "v1", "given")
+    sources.find_model("org/tiny", "target", "v1", "given")
     assert asked == [("org/tiny", "v1", "given")]
     assert told[0]["revision"] == "0" * 40 and told[0]["token"] == "given"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import tempfile
 import threading
@@ -132,17 +133,19 @@ class Stops:
     def __init__(self):
         self.flags: dict[str, threading.Event] = {}
 
-    def arm(self, session: str) -> threading.Event:
+    @contextlib.contextmanager
+    def armed(self, session: str) -> Iterator[threading.Event]:
+        """The flag of a run that is under way."""
         flag = self.flags[session] = threading.Event()
-        return flag
+        try:
+            yield flag
+        finally:
+            if self.flags.get(session) is flag:
+                del self.flags[session]
 
     def press(self, session: str) -> None:
         if session in self.flags:
             self.flags[session].set()
-
-    def disarm(self, session: str, flag: threading.Event) -> None:
-        if self.flags.get(session) is flag:
-            del self.flags[session]
 
 
 @dataclass(frozen=True)
@@ -187,8 +190,11 @@ def generate(
 ) -> Iterator[list[Any]]:
     """Updates for the tab's outputs while an order is carried out; `halt` ends it and keeps what there is."""
     yield tab.update(messages.waiting_message("Making the models ready …"))
-    pair = runner.store.get(order.pair)
-    live = runs.open(order.request(pair, runner.settings))
+    try:
+        live = runs.open(order.request(runner.store.get(order.pair), runner.settings))
+    except SpecvizError as error:
+        yield tab.update(messages.error_message(error.message))
+        return
     yield tab.update(live.start(), charts=Trail().figures())
     failure = None
     try:

@@ -9,7 +9,8 @@ import gradio as gr
 
 from specviz.catalog import CATALOG, HubPair, fits
 from specviz.errors import SpecvizError
-from specviz.models import ModelPair, free_memory
+from specviz.models import ModelPair
+from specviz.placement import free_memory
 from specviz.ui.generate import pair_line
 from specviz.ui.orders import PairName
 from specviz.ui.stream import Runner
@@ -83,12 +84,12 @@ def _chosen(runner: Runner, name: PairName, progress: gr.Progress | None = None)
         pair = runner.store.get(name, tell)
     except SpecvizError as error:
         raise gr.Error(error.message, print_exception=False, duration=None) from error
-    return asdict(name), _describe(pair), pair_line(pair.info())
+    return asdict(name), _describe(pair), as_text(pair_line(pair.info()))
 
 
 def _describe(pair: ModelPair) -> str:
     """The pair in use, and T(K)/T(1) as timed when it was loaded."""
-    lines = [f"**In use:** {_plain(pair_line(pair.info()))}"]
+    lines = [f"**In use:** {as_text(pair_line(pair.info()))}"]
     for dtype, seconds in pair.pass_seconds.items():
         if 1 in seconds:
             costs = ", ".join(
@@ -98,6 +99,6 @@ def _describe(pair: ModelPair) -> str:
     return "\n\n".join(lines)
 
 
-def _plain(text: str) -> str:
+def as_text(text: str) -> str:
     """Names of folders and models are data: none of Markdown's or HTML's signs may work."""
     return "".join(f"&#{ord(sign)};" if sign in "\\`*_{}[]<>()#+-!|&$~" else sign for sign in text)

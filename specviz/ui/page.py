@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
@@ -13,8 +13,8 @@ from specviz.drafters import DRAFTERS, DraftModel
 from specviz.errors import SpecvizError
 from specviz.ui.components import page_css
 from specviz.ui.controls import Controls, create_controls
-from specviz.ui.generate import LiveRuns, Stops, create_generate_tab, generate, open_trace, pair_line
-from specviz.ui.models_tab import create_models_tab
+from specviz.ui.generate import GenerateTab, LiveRuns, Stops, create_generate_tab, generate, open_trace, pair_line
+from specviz.ui.models_tab import ModelsTab, as_text, create_models_tab
 from specviz.ui.orders import Order, PairName, PairStore
 from specviz.ui.race import create_race_tab, race
 from specviz.ui.settings import Settings
@@ -22,101 +22,123 @@ from specviz.ui.stream import Runner
 
 #: Everything that touches a model shares one place in line: a second run at once would falsify both.
 DEVICE = {"concurrency_id": "device", "concurrency_limit": 1}
+#: Events of the page itself are no part of its API.
+INTERNAL = {"api_visibility": "private"}
+QUIET = {"queue": False, "show_progress": "hidden", **INTERNAL}
 
 
-def build(settings: Settings | None = None) -> gr.Blocks:
-    """The whole page, with the starting pair loaded."""
-    settings = settings or Settings.from_environment()
-    runner = Runner(PairStore(settings), settings)
-    runs, stops = LiveRuns(), Stops()
-    with gr.Blocks(title="specviz: speculative decoding, round by round", analytics_enabled=False) as page:
-        with gr.Row(elem_classes=["sv-head"]):
-            gr.HTML("<h1>specviz</h1><p>Speculative decoding, round by round</p>", elem_classes=["sv-brand"])
-            line = gr.Markdown(pair_line(runner.store.home.info()), elem_classes=["sv-pair"])
-        with gr.Row(elem_classes=["sv-main"]):
-            with gr.Column(scale=1, min_width=280, elem_classes=["sv-controls"]):
-                controls = create_controls(settings, drafters=_drafters(runner))
-                measured = gr.Checkbox(True, label="Then measure the speedup against plain decoding")
-                go = gr.Button("Generate", variant="primary", elem_id="go")
-                start_race = gr.Button("Race against plain decoding", elem_id="start-race")
-                stop = gr.Button("Stop", variant="stop", visible=False, elem_id="stop")
-                place = gr.HTML("", elem_classes=["sv-place"], elem_id="place", min_height=28)
-            with gr.Column(scale=4, min_width=320, elem_classes=["sv-stage"]), gr.Tabs() as tabs:
-                with gr.Tab("Generate", id="generate"):
-                    generate_tab = create_generate_tab(runs)
-                with gr.Tab("Race", id="race"):
-                    race_lanes = create_race_tab()
-                with gr.Tab("Models", id="models"):
-                    models = create_models_tab(runner, line)
-        buttons = [go, start_race, stop]
-        inputs = [*controls.fields.values(), models.pair, measured]
+@dataclass(frozen=True)
+class Page:
+    """The page's components, by what they do."""
 
-        def check(*values: Any) -> list[dict[str, Any]]:
-            fields = dict(zip(controls.fields, values))
-            return [
-                *controls.validations(runner, PairName(**values[-2]), fields),
-                gr.validate(True, ""),
-                gr.validate(True, ""),
-            ]
+    controls: Controls
+    measured: gr.Checkbox
+    go: gr.Button
+    start_race: gr.Button
+    stop: gr.Button
+    place: gr.HTML
+    tabs: gr.Tabs
+    generate: GenerateTab
+    race: gr.HTML
+    models: ModelsTab
 
-        def on_generate(request: gr.Request, *values: Any) -> Iterator[list[Any]]:
-            order, flag = _order(controls, values), stops.arm(request.session_hash)
-            try:
-                yield [*_running(True), gr.Tabs(selected="generate"), "", *generate_tab.update(None)]
-                for update in generate(generate_tab, runner, runs, order, values[-1], flag):
-                    yield [*_unchanged(5), *update]
-            except SpecvizError as error:
-                raise gr.Error(error.message, print_exception=False) from error
-            finally:
-                stops.disarm(request.session_hash, flag)
+    @property
+    def buttons(self) -> list[gr.Button]:
+        return [self.go, self.start_race, self.stop]
 
-        def on_race(request: gr.Request, *values: Any) -> Iterator[list[Any]]:
-            order, flag = _order(controls, values), stops.arm(request.session_hash)
-            try:
-                yield [*_running(True), gr.Tabs(selected="race"), "", gr.skip()]
-                for message in race(runner, order, flag):
-                    yield [*_unchanged(5), message]
-            finally:
-                stops.disarm(request.session_hash, flag)
+    @property
+    def inputs(self) -> list[gr.components.Component]:
+        """What a run is ordered with: the controls, the pair, and whether to measure the speedup."""
+        return [*self.controls.fields.values(), self.models.pair, self.measured]
 
-        told = [*buttons, tabs, place]
-        shown = {"show_progress": "minimal", "show_progress_on": place, "api_visibility": "private"}
-        generating = go.click(on_generate, inputs, told + generate_tab.outputs, validator=check, **shown, **DEVICE)
-        racing = start_race.click(on_race, inputs, [*told, race_lanes], validator=check, **shown, **DEVICE)
-        for event in (generating, racing):
-            # Also after an error, so that the buttons never stay as they were mid-run.
-            event.then(
-                lambda: _running(False), None, buttons, queue=False, show_progress="hidden", api_visibility="private"
-            )
+    def fields(self, values: Sequence[Any]) -> tuple[PairName, dict[str, Any]]:
+        """The pair and the controls' values, by field, of `inputs`."""
+        return PairName(**values[-2]), dict(zip(self.controls.fields, values))
 
-        def on_stop(request: gr.Request) -> None:
-            stops.press(request.session_hash)
 
-        def on_upload(path: str) -> Iterator[list[Any]]:
-            yield from open_trace(generate_tab, path)
-
-        stop.click(on_stop, None, None, queue=False, show_progress="hidden", api_visibility="private")
-        generate_tab.upload.upload(
-            on_upload,
-            generate_tab.upload,
-            generate_tab.outputs,
-            show_progress="hidden",
-            api_visibility="private",
-        )
+def build(settings: Settings, runner: Runner) -> gr.Blocks:
+    """The whole page, for the models of `runner`."""
+    runs = LiveRuns()
+    with gr.Blocks(title="specviz: speculative decoding, round by round", analytics_enabled=False) as blocks:
+        page = _lay_out(settings, runner, runs)
+        _wire(page, runner, runs)
         gr.api(_endpoint(runner), api_name="generate", **DEVICE)
-    page.queue(max_size=settings.queue_size)
-    return page
+    blocks.queue(max_size=settings.queue_size)
+    return blocks
+
+
+def _lay_out(settings: Settings, runner: Runner, runs: LiveRuns) -> Page:
+    with gr.Row(elem_classes=["sv-head"]):
+        gr.HTML("<h1>specviz</h1><p>Speculative decoding, round by round</p>", elem_classes=["sv-brand"])
+        line = gr.Markdown(as_text(pair_line(runner.store.home.info())), elem_classes=["sv-pair"])
+    with gr.Row(elem_classes=["sv-main"]):
+        with gr.Column(elem_classes=["sv-controls"]):
+            controls = create_controls(settings, drafters=_drafters(runner))
+            measured = gr.Checkbox(True, label="Then measure the speedup against plain decoding")
+            go = gr.Button("Generate", variant="primary", elem_id="go")
+            start_race = gr.Button("Race against plain decoding", elem_id="start-race")
+            stop = gr.Button("Stop", variant="stop", visible=False, elem_id="stop")
+            # Gradio tells the place in the queue on top of this.
+            place = gr.HTML("", elem_classes=["sv-place"], elem_id="place", min_height=28)
+        with gr.Column(elem_classes=["sv-stage"]), gr.Tabs() as tabs:
+            with gr.Tab("Generate", id="generate"):
+                generate_tab = create_generate_tab(runs)
+            with gr.Tab("Race", id="race"):
+                lanes = create_race_tab()
+            with gr.Tab("Models", id="models"):
+                models = create_models_tab(runner, line)
+    return Page(controls, measured, go, start_race, stop, place, tabs, generate_tab, lanes, models)
+
+
+def _wire(page: Page, runner: Runner, runs: LiveRuns) -> None:
+    """Connects buttons with what they do."""
+    stops = Stops()
+
+    def check(*values: Any) -> list[dict[str, Any]]:
+        pair, fields = page.fields(values)
+        return [*page.controls.validations(runner, pair, fields), gr.validate(True, ""), gr.validate(True, "")]
+
+    def on_generate(request: gr.Request, *values: Any) -> Iterator[list[Any]]:
+        order = page.controls.order(*page.fields(values))
+        with stops.armed(request.session_hash) as halt:
+            yield [*_running("generate"), *page.generate.update(None)]
+            for update in generate(page.generate, runner, runs, order, values[-1], halt):
+                yield [*_unchanged(), *update]
+
+    def on_race(request: gr.Request, *values: Any) -> Iterator[list[Any]]:
+        order = page.controls.order(*page.fields(values))
+        with stops.armed(request.session_hash) as halt:
+            yield [*_running("race"), gr.skip()]
+            for message in race(runner, order, halt):
+                yield [*_unchanged(), message]
+
+    def on_stop(request: gr.Request) -> None:
+        stops.press(request.session_hash)
+
+    def on_upload(path: str) -> Iterator[list[Any]]:
+        yield from open_trace(page.generate, path)
+
+    told = [*page.buttons, page.tabs]
+    shown = {"validator": check, "show_progress": "minimal", "show_progress_on": page.place, **INTERNAL, **DEVICE}
+    generating = page.go.click(on_generate, page.inputs, told + page.generate.outputs, **shown)
+    racing = page.start_race.click(on_race, page.inputs, [*told, page.race], **shown)
+    for event in (generating, racing):
+        # After an error too, so that the buttons never stay as they were mid-run.
+        event.then(_at_rest, None, page.buttons, **QUIET)
+    page.stop.click(on_stop, None, None, **QUIET)
+    page.generate.upload.upload(on_upload, page.generate.upload, page.generate.outputs, **QUIET)
 
 
 def serve() -> None:
-    """Builds the page and serves it; address and port come from Gradio's own environment variables."""
-    build().launch(
-        server_name=os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"),
-        css=page_css(),
-        theme=gr.themes.Base(),
-        show_error=True,
-        footer_links=["api"],
-    )
+    """Loads the starting pair and serves the page; address and port come from Gradio's own environment variables."""
+    settings = Settings.from_environment()
+    launch(build(settings, Runner(PairStore(settings), settings)))
+
+
+def launch(page: gr.Blocks, **options: Any) -> gr.Blocks:
+    """Starts serving `page` in the look of this project."""
+    page.launch(css=page_css(), theme=gr.themes.Base(), show_error=True, footer_links=["api"], **options)
+    return page
 
 
 def _drafters(runner: Runner) -> list[str]:
@@ -125,17 +147,18 @@ def _drafters(runner: Runner) -> list[str]:
     return [*(name for name in DRAFTERS if name not in missing), "plain"]
 
 
-def _order(controls: Controls, values: tuple[Any, ...]) -> Order:
-    return controls.order(PairName(**values[-2]), dict(zip(controls.fields, values)))
+def _running(tab: str) -> list[Any]:
+    """The buttons while something runs, and the tab to look at."""
+    return [gr.Button(visible=False), gr.Button(visible=False), gr.Button(visible=True), gr.Tabs(selected=tab)]
 
 
-def _running(running: bool) -> list[Any]:
-    """The buttons of the page: two to start, or one to stop."""
-    return [gr.Button(visible=not running), gr.Button(visible=not running), gr.Button(visible=running)]
+def _at_rest() -> list[gr.Button]:
+    return [gr.Button(visible=True), gr.Button(visible=True), gr.Button(visible=False)]
 
 
-def _unchanged(count: int) -> list[Any]:
-    return [gr.skip()] * count
+def _unchanged() -> list[Any]:
+    """For what `_running` sets."""
+    return [gr.skip()] * 4
 
 
 def _endpoint(runner: Runner) -> Any:

@@ -42,6 +42,8 @@ class Runner:
         self.store = store
         self.settings = settings
         self.batches = on_gpu(self._batches)
+        #: Wall seconds of the last run in the engine's thread, for the benchmark of the page.
+        self.last_seconds = 0.0
 
     def _batches(self, order: Order) -> Iterator[list[Round]]:
         """The rounds of a run as they come, several at a time; closing the iterator ends the run within a round."""
@@ -53,19 +55,21 @@ class Runner:
             yield from _in_batches(rounds)
         finally:
             halt.set()
-            work.result()
+            self.last_seconds = work.result()
 
 
-def _hand_over(request: engine.Request, rounds: queue.SimpleQueue, halt: threading.Event) -> None:
-    """Puts each round into the queue, then None, or the exception that ended the run."""
+def _hand_over(request: engine.Request, rounds: queue.SimpleQueue, halt: threading.Event) -> float:
+    """Puts each round into the queue, then None, or the exception that ended the run; returns the seconds it took."""
+    start = time.perf_counter()
     try:
         for one in engine.rounds(request):
             rounds.put(one)
             if halt.is_set():
-                return
+                break
         rounds.put(None)
     except Exception as error:  # the reader raises it, in the thread that can show it
         rounds.put(error)
+    return time.perf_counter() - start
 
 
 def _in_batches(rounds: queue.SimpleQueue) -> Iterator[list[Round]]:

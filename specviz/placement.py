@@ -1,0 +1,154 @@
+"""Where models run and in what precision: devices, dtypes, the memory there is, and how long a pass takes.
+
+Knows loaded models only, not where they come from.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+
+import torch
+from transformers import DynamicCache, PreTrainedModel
+
+from specviz.catalog import memory_at_hand
+from specviz.errors import SpecvizError
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+#: The two widths that decide between dtypes: a plain step, and the target pass over four draft tokens.
+TIMED_WIDTHS = (1, 5)
+
+#: Once this long has gone by, no further round of timing is begun.
+_TIMING_SECONDS = 1.0
+
+
+def device_named(name: str | torch.device) -> torch.device:
+    """The device of this name, or the best for auto. Raises SpecvizError (field ``device``) if it cannot be used."""
+    # Not "mps" by itself, nor when asked for: exact draws need float64, which it does not have.
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError) as error:
+        raise SpecvizError(f"{name!r} is no device: use auto, cpu, cuda or cuda:1.", "device") from error
+    if device.type not in ("cpu", "cuda"):
+        raise SpecvizError(f"specviz runs on cpu or cuda, not on {device.type}: choose auto.", "device")
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise SpecvizError("There is no CUDA device that this torch can use: choose cpu or auto.", "device")
+        count = torch.cuda.device_count()
+        if (device.index or 0) >= count:
+            raise SpecvizError(f"There is no device {device}: this machine has {count}, counted from 0.", "device")
+    return device
+
+
+def dtype_named(name: str | torch.dtype) -> torch.dtype | None:
+    """The dtype of this name; None for auto. Raises SpecvizError (field ``dtype``) if it is none to run in."""
+    if name == "auto":
+        return None
+    dtype = _DTYPES.get(str(name).removeprefix("torch."))
+    if dtype is None:
+        raise SpecvizError(f"{name!s} is no dtype to run in: use auto, {', '.join(_DTYPES)}.", "dtype")
+    return dtype
+
+
+def half_precision(device: torch.device, checkpoint: torch.dtype | None) -> torch.dtype:
+    """The half precision to run in: on a CPU the checkpoint's own, so that its weights are not rounded again."""
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+    return torch.float16 if checkpoint == torch.float16 else torch.bfloat16
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """``"bfloat16"`` for `torch.bfloat16`."""
+    return str(dtype).removeprefix("torch.")
+
+
+def free_memory(device: torch.device | str = "cpu") -> int:
+    """Bytes that can still be taken on the device."""
+    device = torch.device(device)
+    if device.type != "cuda":
+        return memory_at_hand()
+    # What torch has reserved and does not use is free to us, though the driver counts it as taken.
+    idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + idle
+
+
+def release_memory() -> None:
+    """Hands back what nothing refers to any more."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def time_in_turns(models: Sequence[PreTrainedModel], rounds: int = 3) -> dict[str, dict[int, float]]:
+    """`time_passes` of one model after the other, again and again, so that a busy moment falls on each of them.
+
+    The quietest round counts: other processes only ever add time. A slow model is timed in one round.
+    """
+    measured: dict[str, list[dict[int, float]]] = {dtype_name(model.dtype): [] for model in models}
+    end = time.perf_counter() + _TIMING_SECONDS
+    for done in range(rounds):
+        if done and time.perf_counter() > end:
+            break
+        for model in models:
+            measured[dtype_name(model.dtype)].append(time_passes(model, TIMED_WIDTHS, repeats=5))
+    return {
+        name: {width: min(passes[width] for passes in taken) for width in TIMED_WIDTHS}
+        for name, taken in measured.items()
+    }
+
+
+def time_passes(
+    model: PreTrainedModel, widths: Iterable[int], context: int = 64, repeats: int = 7, budget: float = 1.0
+) -> dict[int, float]:
+    """Median seconds of one forward pass over K tokens, for each K in `widths`, after `context` cached tokens.
+
+    Warm and synchronised. The widths take turns, so that a busy moment falls on all of them; a model so slow that
+    `budget` seconds are over gets fewer than `repeats` measurements, but at least one. The tokens are arbitrary:
+    a dense model takes the same time for any.
+    """
+    widths = sorted(set(widths))
+    positions = position_limit(model)
+    if positions is not None:
+        context = max(1, min(context, positions - widths[-1]))
+    cache = DynamicCache(config=model.config)
+    cache.activate_past_recording()
+    _timed_pass(model, cache, context)
+    for width in widths:
+        _timed_pass(model, cache, width, rewind=True)
+    measured: dict[int, list[float]] = {width: [] for width in widths}
+    end = time.perf_counter() + budget
+    for repeat in range(repeats):
+        if repeat and time.perf_counter() > end:
+            break
+        for width in widths:
+            measured[width].append(_timed_pass(model, cache, width, rewind=True))
+    return {width: statistics.median(times) for width, times in measured.items()}
+
+
+@torch.inference_mode()
+def _timed_pass(model: PreTrainedModel, cache: DynamicCache, width: int, rewind: bool = False) -> float:
+    ids = torch.ones(1, width, dtype=torch.long, device=model.device)
+    _synchronise(model.device)
+    start = time.perf_counter()
+    model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=width if rewind else 1)
+    _synchronise(model.device)
+    seconds = time.perf_counter() - start
+    # Due even when nothing is removed: a sliding window keeps more rows than it needs until it is told.
+    cache.crop(-width if rewind else 0)
+    return seconds
+
+
+def _synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def position_limit(model: PreTrainedModel) -> int | None:
+    """Positions that the model can tell apart; None if unlimited."""
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return positions if positions and positions > 0 else None

@@ -1,0 +1,255 @@
+"""Where a model comes from: found by folder or Hub id, its configuration and tokenizer checked, its weights read.
+
+Folders are read offline; Hub ids are downloaded. Nothing is loaded before its configuration has been found fit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+import pathlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from huggingface_hub import HfApi
+from huggingface_hub import errors as hub
+from huggingface_hub import utils as hub_utils
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    DynamicCache,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import logging as transformers_logging
+
+from specviz.catalog import in_words
+from specviz.errors import SpecvizError
+from specviz.placement import TIMED_WIDTHS, dtype_name, free_memory, half_precision, time_in_turns, time_passes
+from specviz.refusals import explaining, hub_sentence, refusing_out_of_memory
+
+#: Told of each step: how far along, in [0, 1], and a sentence.
+Progress = Callable[[float, str], None]
+
+_HUB_TIMEOUT_SECONDS = 15.0
+
+
+@dataclass(eq=False)
+class Source:
+    """Where one model comes from. `field` is the parameter that named it, for the errors."""
+
+    field: str
+    name: str
+    location: str
+    options: dict[str, Any]
+    config: PreTrainedConfig | None = None
+
+    @property
+    def quantised(self) -> bool:
+        return getattr(self.config, "quantization_config", None) is not None
+
+    @functools.cached_property
+    def parameters(self) -> int:
+        """Counted on a shell without storage, so before anything is downloaded."""
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(self.config, trust_remote_code=False).num_parameters()
+
+    def weight_bytes(self, dtype: torch.dtype) -> int:
+        """Bytes of the model's weights, counted on an empty shell of it; 0 if unknown (quantised)."""
+        return 0 if self.quantised else self.parameters * dtype.itemsize
+
+    def explaining(self, part: str) -> contextlib.AbstractContextManager[None]:
+        """Inside it, what goes wrong with reading this `part` of the model is told in a sentence."""
+        return explaining(part, self.name, self.field, self.config)
+
+
+def find_model(named: str | os.PathLike[str], field: str, revision: str | None, token: str | None) -> Source:
+    """Reads the configuration of a model named by folder or Hub id."""
+    name = os.fspath(named).strip()
+    folder = pathlib.Path(name).expanduser()
+    if not name:
+        raise SpecvizError(f"Name a {field} model: a folder or a Hub id such as Qwen/Qwen3-0.6B.", field)
+    if folder.is_dir():
+        source = Source(field, folder.resolve().name, str(folder), {"local_files_only": True})
+        if not (folder / "config.json").is_file():
+            raise SpecvizError(f"The folder {name} is no model in transformers' format: no config.json in it.", field)
+    elif folder.is_file():
+        raise SpecvizError(f"{name} is a file: name the folder that holds config.json and the weights.", field)
+    elif isinstance(named, os.PathLike) or name.startswith((".", "~")) or folder.is_absolute() or name.count("/") > 1:
+        raise SpecvizError(f"There is no folder {name}.", field)
+    else:
+        source = Source(field, name, name, _on_the_hub(name, field, revision, token))
+    with source.explaining("configuration"):
+        source.config = AutoConfig.from_pretrained(source.location, trust_remote_code=False, **source.options)
+    return source
+
+
+def _on_the_hub(name: str, field: str, revision: str | None, token: str | None) -> dict[str, Any]:
+    """What `from_pretrained` has to be told for this Hub id: one commit for all files, or to use what is cached.
+
+    Asking the Hub once, first, gives its reason for a refusal at once; a download retries for half a minute.
+    """
+    options = {"revision": revision, "token": token}
+    try:
+        found = HfApi(token=token).model_info(name, revision=revision, timeout=_HUB_TIMEOUT_SECONDS)
+    except hub.HfHubHTTPError as error:
+        raise SpecvizError(hub_sentence(name, error), field) from error
+    except hub.HFValidationError as error:
+        raise SpecvizError(
+            f"{name!r} is neither a folder here nor a Hub id, which reads like Qwen/Qwen3-0.6B.", field
+        ) from error
+    except (hub.HTTPError, OSError):  # no network, or told to stay offline: an earlier download may be at hand
+        return options | {"local_files_only": True}
+    return options | {"revision": found.sha or revision}
+
+
+def check_architecture(source: Source) -> None:
+    """Refuses, from the configuration alone, what speculation cannot run."""
+    config, name = source.config, source.name
+    if config.is_encoder_decoder:
+        raise SpecvizError(
+            f"{name} is an encoder-decoder ({config.model_type}); specviz runs decoder-only language models.",
+            source.field,
+        )
+    model_class = AutoModelForCausalLM._model_mapping.get(type(config), None)
+    if model_class is None or _is_tuned_for_other_work(config, model_class):
+        kind = ", ".join(config.architectures or []) or config.model_type
+        raise SpecvizError(f"{name} ({kind}) is not a language model that writes a text token by token.", source.field)
+    if not _rewinds(config, model_class):
+        raise SpecvizError(
+            f"The cache of {name} ({config.model_type}) cannot be rewound, as in Mamba-like models, so rejected draft "
+            "tokens could not be taken back.",
+            source.field,
+        )
+
+
+def _is_tuned_for_other_work(config: PreTrainedConfig, model_class: type) -> bool:
+    """Whether the checkpoint's head is another than the next-token head: an encoder, a classifier."""
+    heads = config.architectures or []
+    if model_class.__name__ in heads:
+        return False
+    other_head = re.compile(r"For(?!CausalLM|ConditionalGeneration)[A-Z]")
+    return any(map(other_head.search, heads)) or getattr(config, "is_decoder", None) is False
+
+
+def _rewinds(config: PreTrainedConfig, model_class: type) -> bool:
+    if model_class._is_stateful or "past_key_values" not in inspect.signature(model_class.forward).parameters:
+        return False
+    try:
+        return DynamicCache(config=config).is_croppable
+    except (AttributeError, KeyError, ValueError):  # layers that DynamicCache has no cache for
+        return False
+
+
+def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
+    """The tokenizer that lies beside the model."""
+    with source.explaining("tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(source.location, trust_remote_code=False, **source.options)
+    if not tokenizer.get_vocab():
+        raise SpecvizError(f"{source.name} has no tokenizer: its vocabulary is empty.", source.field)
+    return tokenizer
+
+
+def check_one_vocabulary(
+    target: Source, draft: Source, target_tokenizer: PreTrainedTokenizerBase, draft_tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Refuses tokenizers of which an id means two things, or of which each has ids that the other lacks.
+
+    The models' logit widths may differ: checkpoints pad them.
+    """
+    of_target, of_draft = ({i: t for t, i in k.get_vocab().items()} for k in (target_tokenizer, draft_tokenizer))
+    shared = of_target.keys() & of_draft.keys()
+    nested = len(shared) == min(len(of_target), len(of_draft))
+    if not nested or any(of_target[token_id] != of_draft[token_id] for token_id in shared):
+        raise SpecvizError(
+            f"{draft.name} and {target.name} have different tokenizers: speculation needs one vocabulary, so that a "
+            "token id means the same to both.",
+            "draft",
+        )
+
+
+def check_memory(sources: Sequence[Source], device: torch.device, dtype: torch.dtype) -> None:
+    """Refuses before loading: where memory is overcommitted, running out of it kills the process without a word."""
+    free = free_memory(device)
+    for source in sources:
+        needed = source.weight_bytes(dtype)
+        if needed > free:
+            raise SpecvizError(_too_large(source, device, dtype, free), source.field)
+        free -= needed
+
+
+def _too_large(source: Source, device: torch.device, dtype: torch.dtype, free: int) -> str:
+    needed = source.weight_bytes(dtype)
+    place = "GPU memory" if device.type == "cuda" else "memory"
+    needs = f"needs about {in_words(needed)} of {place} in {dtype_name(dtype)}"
+    advice = "choose a smaller model"
+    if dtype == torch.float32:
+        advice += f", or half precision, which takes {in_words(needed / 2)}"
+    needs = needs if needed else f"does not fit into {place}"
+    return f"{source.name} {needs}, and {in_words(free)} are free: {advice}."
+
+
+def load_weights(source: Source, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+    """The model in evaluation mode on `device` in `dtype`."""
+    options = dict(source.options, dtype=dtype, config=source.config, trust_remote_code=False)
+    if device.type == "cuda":
+        options["device_map"] = {"": device}  # shard by shard: main memory never holds the whole model
+
+    def too_large() -> str:
+        return _too_large(source, device, dtype, free_memory(device))
+
+    with refusing_out_of_memory(too_large, source.field), source.explaining("weights"):
+        model, report = AutoModelForCausalLM.from_pretrained(source.location, output_loading_info=True, **options)
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise SpecvizError(
+            f"The weights of {source.name} are not complete: {len(missing)} are missing, {missing[0]} among them.",
+            source.field,
+        )
+    return model.eval()
+
+
+def load_faster(
+    source: Source, spare_bytes: int, tell: Progress
+) -> tuple[PreTrainedModel, dict[str, dict[int, float]]]:
+    """The model in half precision or in float32, whichever runs faster on this CPU, and the passes timed.
+
+    Which one wins depends on the processor's instructions, so it is measured. The checkpoint is read once for each
+    dtype rather than converted: buffers such as rotary frequencies do not survive a cast. float32 is not tried
+    where both copies and `spare_bytes` more would not fit in memory.
+    """
+    cpu = torch.device("cpu")
+    half = load_weights(source, cpu, half_precision(cpu, source.config.dtype))
+    if source.weight_bytes(torch.float32) + spare_bytes > free_memory(cpu):
+        return half, {dtype_name(half.dtype): time_passes(half, TIMED_WIDTHS)}
+    tell(0.5, f"Timing {source.name} in half and in full precision.")
+    full = load_weights(source, cpu, torch.float32)
+    seconds = time_in_turns([half, full])
+    faster = min(seconds, key=lambda name: sum(seconds[name].values()))
+    return (full if faster == "float32" else half), seconds
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Silences the libraries' own bars and reports for a while: `progress` tells, and errors are sentences."""
+    verbosity = transformers_logging.get_verbosity()
+    bars = transformers_logging.is_progress_bar_enabled()
+    hub_bars = not hub_utils.are_progress_bars_disabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    hub_utils.disable_progress_bars()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()
+        if hub_bars:
+            hub_utils.enable_progress_bars()

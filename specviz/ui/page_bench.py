@@ -1,0 +1,97 @@
+"""What the page costs: the same run with and without a browser that watches it, on the same machine."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from specviz.errors import SpecvizError
+from specviz.presets import PRESETS
+from specviz.ui.orders import Order, PairName, PairStore
+from specviz.ui.page import build, launch
+from specviz.ui.settings import Settings
+from specviz.ui.stream import Runner
+
+REPEATS = 5
+ORDER = Order(
+    pair=PairName(),
+    prompt=PRESETS[0].prompt,
+    drafter="draft_model",
+    num_draft_tokens=4,
+    temperature=0.8,
+    top_k=0,
+    top_p=1.0,
+    min_p=0.0,
+    max_new_tokens=256,
+    seed=0,
+)
+
+
+def measure_page(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+    """Tokens per second of one order, watched by a headless browser and unwatched, in turn.
+
+    Wall time in the engine's thread, from the first prefill to the last round handed over. Needs the package
+    playwright and a Chromium; raises SpecvizError without.
+    """
+    store = PairStore(settings)
+    runner = Runner(store, settings)
+    page = launch(build(settings, runner), prevent_thread_lock=True, quiet=True)
+    speeds: dict[str, list[float]] = {"alone": [], "watched": []}
+    try:
+        with _browser() as browser:
+            tab = browser.new_page(viewport={"width": 1280, "height": 900})
+            for repeat in range(REPEATS + 1):  # the first one warms everything up
+                order = replace(ORDER, seed=repeat)
+                tab.goto("about:blank")
+                alone = _tokens(runner, order) / runner.last_seconds
+                watched = _watched_tokens(tab, page.local_url, order) / runner.last_seconds
+                if repeat:
+                    speeds["alone"].append(alone)
+                    speeds["watched"].append(watched)
+                    say(f"page: {alone:.0f} tokens/s alone, {watched:.0f} watched")
+    finally:
+        page.close()
+    return {
+        "tokens_per_second_alone": statistics.median(speeds["alone"]),
+        "tokens_per_second_watched": statistics.median(speeds["watched"]),
+        "ratio": statistics.median(watched / alone for alone, watched in zip(*speeds.values())),
+        "repeats": REPEATS,
+    }
+
+
+def _tokens(runner: Runner, order: Order) -> int:
+    return sum(len(one.emitted) for batch in runner.batches(order) for one in batch)
+
+
+def _watched_tokens(tab: Any, url: str, order: Order) -> int:
+    """Presses the button as a visitor would and waits for the end of the run."""
+    tab.goto(url)
+    tab.get_by_label("Then measure the speedup").uncheck()
+    tab.get_by_role("button", name="More: length").click()
+    for label, value in (("New tokens", order.max_new_tokens), ("Seed", order.seed)):
+        tab.get_by_label(label).first.fill(str(value))
+        tab.get_by_label(label).first.press("Tab")
+    # Let the page settle: what is measured is watching, not loading.
+    time.sleep(2)
+    tab.get_by_role("button", name="Generate", exact=True).click()
+    view = "document.querySelector('#rounds-view .specviz-rounds').specviz"
+    tab.wait_for_function(f"{view} && {view}.state === 'finished'", timeout=120_000)
+    return tab.evaluate(f"{view}.figures.tokens")
+
+
+@contextlib.contextmanager
+def _browser() -> Iterator[Any]:
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError as error:
+        raise SpecvizError("Measuring the page needs a browser: pip install playwright.", "page") from error
+    installed = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chromium-browser"))), None)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=installed, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()
