@@ -24,6 +24,7 @@ from specviz.placement import (
     half_precision,
     position_limit,
     release_memory,
+    settle_threads,
 )
 from specviz.records import PairInfo, Prompt
 from specviz.refusals import first_line
@@ -57,6 +58,8 @@ class ModelPair:
     context_length: positions that both models have; None if unlimited.
     eos_ids: tokens that end a text.
     pass_seconds: measured while choosing a dtype, dtype name -> tokens per pass -> median seconds of a target pass.
+    threads: what suits the target on a CPU, measured; None where that was not done. torch keeps the number for each
+        thread of the program, so a run in another thread than the one that loaded has to set it.
     """
 
     target: PreTrainedModel
@@ -72,6 +75,7 @@ class ModelPair:
     target_name: str
     draft_name: str | None
     pass_seconds: dict[str, dict[int, float]] = field(default_factory=dict)
+    threads: int | None = None
 
     @classmethod
     def of(
@@ -84,6 +88,7 @@ class ModelPair:
         target_name: str = "target",
         draft_name: str = "draft",
         pass_seconds: dict[str, dict[int, float]] | None = None,
+        threads: int | None = None,
     ) -> ModelPair:
         """A pair from models already in memory, on one device and in one dtype. Checks nothing."""
         models = [model for model in (target, draft) if model is not None]
@@ -102,6 +107,7 @@ class ModelPair:
             target_name=target_name,
             draft_name=None if draft is None else draft_name,
             pass_seconds=pass_seconds or {},
+            threads=threads,
         )
 
     @property
@@ -253,6 +259,8 @@ def load_pair(
     revision, draft_revision: branch, tag or commit on the Hub. token: for gated or private models; default HF_TOKEN.
     progress: called with a fraction in [0, 1] and a sentence, before each step.
 
+    On a CPU torch's number of threads is set to what suits the target, by timing it (`settle_threads`).
+
     Raises SpecvizError whose `field` is ``target``, ``draft``, ``device`` or ``dtype``.
     """
     if target is None and draft is not None:
@@ -283,6 +291,10 @@ def load_pair(
         models.clear()
         release_memory()
         raise
+    threads = None
+    if place.type == "cpu":
+        tell(0.9, "Choosing the number of threads.")
+        threads = settle_threads(models[0])
     tell(1.0, "Ready.")
     return ModelPair.of(
         models[0],
@@ -292,6 +304,7 @@ def load_pair(
         target_name=sources[0].name,
         draft_name=sources[-1].name,
         pass_seconds=pass_seconds,
+        threads=threads,
     )
 
 

@@ -21,6 +21,15 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 #: The two widths that decide between dtypes: a plain step, and the target pass over four draft tokens.
 TIMED_WIDTHS = (1, 5)
 
+#: What torch starts with: the cores, or what OMP_NUM_THREADS says.
+_ALL_THREADS = torch.get_num_threads()
+
+#: Fewer threads are taken if they are no more than this factor slower.
+_ABOUT_AS_FAST = 1.1
+
+#: A pass slower than this has work enough for every thread.
+_SMALL_PASS_SECONDS = 0.05
+
 #: Once this long has gone by, no further round of timing is begun.
 _TIMING_SECONDS = 1.0
 
@@ -100,6 +109,27 @@ def time_in_turns(models: Sequence[PreTrainedModel], rounds: int = 3) -> dict[st
         name: {width: min(passes[width] for passes in taken) for width in TIMED_WIDTHS}
         for name, taken in measured.items()
     }
+
+
+def settle_threads(model: PreTrainedModel) -> int:
+    """Sets torch to the fewest threads with which this model's passes are about as fast as with any; returns them.
+
+    A pass of a small model spends its time between operations, where more threads only wait for each other, and wait
+    long whenever another program wants a core. Measured as `time_in_turns` is; a large model keeps all threads.
+    """
+    torch.set_num_threads(_ALL_THREADS)
+    if _ALL_THREADS == 1 or time_passes(model, (1,), repeats=3)[1] > _SMALL_PASS_SECONDS:
+        return _ALL_THREADS
+    choices = sorted({*(2**power for power in range(_ALL_THREADS.bit_length() - 1)), _ALL_THREADS})
+    seconds = dict.fromkeys(choices, float("inf"))
+    for _ in range(2):
+        for threads in choices:
+            torch.set_num_threads(threads)
+            seconds[threads] = min(seconds[threads], sum(time_passes(model, TIMED_WIDTHS, repeats=5).values()))
+    best = min(seconds.values())
+    threads = next(threads for threads in choices if seconds[threads] <= _ABOUT_AS_FAST * best)
+    torch.set_num_threads(threads)
+    return threads
 
 
 def time_passes(

@@ -23,6 +23,9 @@ Outcome = Literal["accepted", "rejected", "discarded"]
 NextKind = Literal["recovered", "bonus"]
 StopReason = Literal["eos", "length", "context", "stop_string", "stopped"]
 
+#: For pydantic: no NaN, no infinity, which Python's JSON reader lets in.
+_FINITE = {"allow_inf_nan": False}
+
 #: The narrowest temperature that is still sampling: below it logits are divided into infinities.
 MIN_TEMPERATURE = 0.01
 
@@ -84,6 +87,7 @@ class DraftedToken:
     draft_u: the uniform draw with which the drafter sampled this token; None for an argmax or a copy.
     """
 
+    __pydantic_config__ = _FINITE
     id: int
     text: str
     parent: int
@@ -106,6 +110,7 @@ class NextToken:
     u: the uniform draw; None when greedy. prob: its probability in the distribution it was drawn from.
     """
 
+    __pydantic_config__ = _FINITE
     id: int
     text: str
     kind: NextKind
@@ -123,6 +128,7 @@ class Candidates:
     softmax at temperature 1.
     """
 
+    __pydantic_config__ = _FINITE
     p: tuple[tuple[int, float], ...]
     q: tuple[tuple[int, float], ...] = ()
     residual: tuple[tuple[int, float], ...] = ()
@@ -139,6 +145,7 @@ class Seconds:
     set on the first round, and not part of its total.
     """
 
+    __pydantic_config__ = _FINITE
     draft: float
     verify: float
     accept: float
@@ -262,7 +269,7 @@ class Run:
             data = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise SpecvizError(f"The trace cannot be read: {error.strerror}.", "trace") from error
-        except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise SpecvizError(f"The trace is not a JSON file: {error}.", "trace") from error
         return cls.from_dict(data)
 

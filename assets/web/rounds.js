@@ -315,6 +315,7 @@ function receive(text) {
   }
   if (!message || !Object.hasOwn(handlers, message.kind)) return;
   handlers[message.kind](message);
+  if (message.charts) window.dispatchEvent(new CustomEvent("specviz:charts", { detail: message.charts }));
   schedule();
 }
 

@@ -11,6 +11,9 @@ import pathlib
 from collections.abc import Callable
 
 import gradio as gr
+import plotly
+
+from specviz.views.charts import LABELS, Trail
 
 WEB = pathlib.Path(__file__).resolve().parents[2] / "assets" / "web"
 
@@ -30,6 +33,30 @@ def rounds_view(missing_rounds: Callable[[dict], list[str]] | None = None, **opt
 def race_view(**options) -> gr.HTML:
     """Two recorded runs replayed on one clock (element id ``race-view``)."""
     return _component("race", **options)
+
+
+def charts_view() -> gr.HTML:
+    """The four charts (element id ``charts-view``); they draw what the live view hands on.
+
+    plotly.js comes with the package plotly, so that the page needs no network.
+    """
+    plotly_js = pathlib.Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
+    gr.set_static_paths([plotly_js])
+    frames = [
+        f'<figure class="sv-chart" aria-label="{label}"><div data-chart="{place}"></div></figure>'
+        for place, label in enumerate(LABELS)
+    ]
+    return gr.HTML(
+        value=json.dumps(Trail().charts()),
+        html_template=f'<div class="sv-charts">{"".join(frames)}</div>',
+        js_on_load=(WEB / "charts.js").read_text(encoding="utf-8"),
+        head=f'<script src="gradio_api/file={plotly_js.as_posix()}"></script>',
+        elem_id="charts-view",
+        elem_classes=["specviz-component"],
+        apply_default_css=False,
+        container=False,
+        padding=False,
+    )
 
 
 def page_css() -> str:

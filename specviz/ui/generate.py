@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
+import html
 import pathlib
 import tempfile
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import gradio as gr
-import plotly.graph_objects as go
 
 from specviz import engine
 from specviz.compare import speedup
 from specviz.errors import SpecvizError
 from specviz.records import PairInfo, Round, Run
-from specviz.ui.components import rounds_view
+from specviz.ui.components import charts_view, rounds_view
 from specviz.ui.controls import DRAFTER_LABELS
 from specviz.ui.measure import Duel
 from specviz.ui.orders import Order
 from specviz.ui.stream import Runner, closing
 from specviz.views import messages
-from specviz.views.charts import LABELS, Trail
+from specviz.views.charts import Trail
+
+#: A chart is drawn with every third batch, three or four a second; the others wait for their turn.
+BATCHES_PER_CHART = 3
 
 
 @dataclass
@@ -33,11 +35,14 @@ class LiveRun:
     """A run as the page follows it."""
 
     key: str
+    session: str | None
     request: engine.Request
     rounds: list[Round] = field(default_factory=list)
     trail: Trail = field(default_factory=Trail)
     sent: set[int] = field(default_factory=set)
+    batches: int = 0
     speedup: float | None = None
+    trace: str | None = None
 
     def start(self) -> str:
         request = self.request
@@ -49,31 +54,38 @@ class LiveRun:
             num_draft_tokens=request.num_draft_tokens,
             greedy=request.sampling.greedy,
             pair=pair_line(request.pair.info()),
+            charts=Trail().charts(),
         )
 
     def add(self, batch: list[Round]) -> str:
         self.rounds += batch
         for one in batch:
             self.trail.add(one)
-        return self.message(batch, self.sent)
+        turn, due = divmod(self.batches, BATCHES_PER_CHART)
+        self.batches += 1
+        return self.message(batch, self.sent, charts=None if due else self.trail.charts(turn))
 
-    def message(self, batch: list[Round], sent: set[int] | None) -> str:
+    def message(self, batch: list[Round], sent: set[int] | None, charts: messages.Charts | None = None) -> str:
         words = engine.vocabulary(self.request.pair, batch)
-        return messages.rounds_message(self.key, batch, words, figures=self.figures(), sent=sent)
+        return messages.rounds_message(
+            self.key, batch, words, figures=headline(self.trail, self.speedup), sent=sent, charts=charts
+        )
 
     def end(self, note: str = "") -> str:
         reason = self.rounds[-1].stop_reason if self.rounds else None
         return messages.end_message(
-            self.key, total=len(self.rounds), reason=reason or "stopped", figures=self.figures(), note=note
+            self.key,
+            total=len(self.rounds),
+            reason=reason or "stopped",
+            figures=headline(self.trail, self.speedup),
+            note=note,
+            charts=self.trail.charts(),
         )
 
     @property
     def finished(self) -> bool:
         """Whether the run came to its own end."""
         return bool(self.rounds) and self.rounds[-1].stop_reason is not None
-
-    def figures(self) -> dict[str, float | None]:
-        return headline(self.trail, self.speedup)
 
     def run(self) -> Run:
         return engine.collect(self.request, self.rounds)
@@ -86,12 +98,17 @@ class LiveRuns:
         self.most = most
         self.runs: OrderedDict[str, LiveRun] = OrderedDict()
 
-    def open(self, request: engine.Request) -> LiveRun:
-        live = LiveRun(uuid.uuid4().hex, request)
+    def open(self, request: engine.Request, session: str | None) -> LiveRun:
+        live = LiveRun(uuid.uuid4().hex, session, request)
         self.runs[live.key] = live
         while len(self.runs) > self.most:
             self.runs.popitem(last=False)
         return live
+
+    def trace_of(self, session: str | None) -> str | None:
+        """The trace file of the visitor's latest run."""
+        traces = (live.trace for live in reversed(self.runs.values()) if live.session == session)
+        return next(filter(None, traces), None)
 
     def missing_rounds(self, wanted: dict[str, Any]) -> list[str]:
         """The messages for rounds that a component lacks; nothing for a run that is no longer kept."""
@@ -130,22 +147,21 @@ def _millions(parameters: int) -> str:
 class Stops:
     """Who pressed Stop: one flag a visitor, raised by the button and seen by the run between two batches."""
 
-    def __init__(self):
-        self.flags: dict[str, threading.Event] = {}
+    def __init__(self, most: int = 1024):
+        self.most = most
+        self.flags: OrderedDict[str | None, threading.Event] = OrderedDict()
 
-    @contextlib.contextmanager
-    def armed(self, session: str) -> Iterator[threading.Event]:
-        """The flag of a run that is under way."""
-        flag = self.flags[session] = threading.Event()
-        try:
-            yield flag
-        finally:
-            if self.flags.get(session) is flag:
-                del self.flags[session]
+    def arm(self, session: str | None) -> None:
+        """A new run is asked for: whatever was pressed before does not count."""
+        self.flags[session] = threading.Event()
+        while len(self.flags) > self.most:
+            self.flags.popitem(last=False)
 
-    def press(self, session: str) -> None:
-        if session in self.flags:
-            self.flags[session].set()
+    def flag(self, session: str | None) -> threading.Event:
+        return self.flags.setdefault(session, threading.Event())
+
+    def press(self, session: str | None) -> None:
+        self.flag(session).set()
 
 
 @dataclass(frozen=True)
@@ -153,96 +169,77 @@ class GenerateTab:
     """The tab's components, by what they show."""
 
     view: gr.HTML
-    charts: Sequence[gr.Plot]
     download: gr.DownloadButton
     upload: gr.UploadButton
-
-    @property
-    def outputs(self) -> list[gr.components.Component]:
-        return [self.view, *self.charts, self.download]
-
-    def update(
-        self, message: str | None, *, charts: Sequence[go.Figure | None] = (), trace: str | None = None
-    ) -> list[Any]:
-        """Values for `outputs`; what is None stays as it is."""
-        charts = [gr.skip() if figure is None else figure for figure in charts or [None] * len(self.charts)]
-        download = gr.DownloadButton(value=trace, interactive=True) if trace else gr.skip()
-        return [gr.skip() if message is None else message, *charts, download]
 
 
 def create_generate_tab(runs: LiveRuns) -> GenerateTab:
     """Lays out the live view, its charts, and the trace's way in and out."""
     view = rounds_view(runs.missing_rounds)
-    with gr.Row(elem_classes=["sv-charts"]):
-        # Drawn empty at first, so that the browser has plotly at hand before anything is measured.
-        charts = [
-            gr.Plot(figure, label=label, show_label=False, elem_classes=["sv-chart"])
-            for figure, label in zip(Trail().figures(), LABELS)
-        ]
+    charts_view()
     with gr.Row(elem_classes=["sv-traces"]):
         download = gr.DownloadButton("Download the trace", interactive=False, size="sm")
         upload = gr.UploadButton("Open a trace", file_types=[".json"], file_count="single", size="sm")
-    return GenerateTab(view, charts, download, upload)
+    return GenerateTab(view, download, upload)
 
 
 def generate(
-    tab: GenerateTab, runner: Runner, runs: LiveRuns, order: Order, measured: bool, halt: threading.Event
-) -> Iterator[list[Any]]:
-    """Updates for the tab's outputs while an order is carried out; `halt` ends it and keeps what there is."""
-    yield tab.update(messages.waiting_message("Making the models ready …"))
+    runner: Runner, runs: LiveRuns, order: Order, measured: bool, session: str | None, halt: threading.Event
+) -> Iterator[str]:
+    """Messages for the live view while an order is carried out; `halt` ends it and keeps what there is."""
+    yield messages.waiting_message("Making the models ready …")
     try:
-        live = runs.open(order.request(runner.store.get(order.pair), runner.settings))
+        live = runs.open(order.request(runner.store.get(order.pair), runner.settings), session)
     except SpecvizError as error:
-        yield tab.update(messages.error_message(error.message))
+        yield messages.error_message(error.message)
         return
-    yield tab.update(live.start(), charts=Trail().figures())
+    yield live.start()
     failure = None
     try:
-        for count, batch in enumerate(closing(runner.batches(order), halt)):
-            message = live.add(batch)
-            yield tab.update(message, charts=live.trail.one_figure(count))
+        for batch in closing(runner.batches(order), halt):
+            yield live.add(batch)
     except SpecvizError as error:
         failure = messages.error_message(error.message)
-    yield tab.update(failure or live.end(), charts=live.trail.figures(), trace=save_trace(live.run()))
+    live.trace = save_trace(live.run())
+    yield failure or live.end()
     if measured and order.drafter and live.finished:
-        yield from _measure_speedup(tab, Duel(runner, order, halt), live)
+        yield from _measure_speedup(Duel(runner, order, halt), live)
 
 
-def _measure_speedup(tab: GenerateTab, duel: Duel, live: LiveRun) -> Iterator[list[Any]]:
+def _measure_speedup(duel: Duel, live: LiveRun) -> Iterator[str]:
     """Runs the order once more beside plain decoding, both unwatched: drawing a page would slow down one of them."""
-    yield tab.update(live.end("Measuring the speedup: both ways once more, unwatched …"))
+    yield live.end("Measuring the speedup: both ways once more, unwatched …")
     try:
-        for _ in duel.progress():
-            yield tab.update(None)
+        for what, _ in duel.progress():
+            yield live.end(f"Measuring the speedup, unwatched. {what}")
     except SpecvizError as error:
-        yield tab.update(live.end(f"The speedup was not measured: {error.message}"))
+        yield live.end(f"The speedup was not measured: {error.message}")
         return
     runs = duel.runs(live.request)
     live.speedup = speedup(*runs) if runs else None
-    yield tab.update(live.end())
+    yield live.end()
 
 
-def open_trace(tab: GenerateTab, path: str | None) -> Iterator[list[Any]]:
-    """Updates that show a trace file; a bad one is a sentence, and what was on the page stays."""
+def open_trace(path: str) -> Iterator[str]:
+    """Messages that show a trace file; a bad one is a sentence, and what was on the page stays."""
     try:
         run = Run.load(path)
     except SpecvizError as error:
-        raise gr.Error(error.message, print_exception=False) from error
+        # A toast is HTML, and the sentence may quote the file.
+        raise gr.Error(html.escape(error.message), print_exception=False) from error
     trail, key = Trail.of(run.rounds), uuid.uuid4().hex
-    yield tab.update(
-        messages.start_message(
-            key,
-            prompt=run.prompt.text,
-            drafter=DRAFTER_LABELS.get(run.drafter, run.drafter) if run.drafter else None,
-            num_draft_tokens=run.num_draft_tokens,
-            greedy=run.sampling.greedy,
-            pair=pair_line(run.pair),
-        )
+    yield messages.start_message(
+        key,
+        prompt=run.prompt.text,
+        drafter=DRAFTER_LABELS.get(run.drafter, run.drafter) if run.drafter else None,
+        num_draft_tokens=run.num_draft_tokens,
+        greedy=run.sampling.greedy,
+        pair=pair_line(run.pair),
     )
     figures = headline(trail, None)
-    yield tab.update(messages.rounds_message(key, run.rounds, run.vocabulary, figures=figures), charts=trail.figures())
-    yield tab.update(
-        messages.end_message(key, total=len(run.rounds), reason=run.stop_reason, figures=figures), None, path
+    yield messages.rounds_message(key, run.rounds, run.vocabulary, figures=figures)
+    yield messages.end_message(
+        key, total=len(run.rounds), reason=run.stop_reason, figures=figures, charts=trail.charts()
     )
 
 

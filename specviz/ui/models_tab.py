@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -83,7 +84,7 @@ def _chosen(runner: Runner, name: PairName, progress: gr.Progress | None = None)
     try:
         pair = runner.store.get(name, tell)
     except SpecvizError as error:
-        raise gr.Error(error.message, print_exception=False, duration=None) from error
+        raise gr.Error(html.escape(error.message), print_exception=False, duration=None) from error
     return asdict(name), _describe(pair), as_text(pair_line(pair.info()))
 
 

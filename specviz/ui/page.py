@@ -43,10 +43,6 @@ class Page:
     models: ModelsTab
 
     @property
-    def buttons(self) -> list[gr.Button]:
-        return [self.go, self.start_race, self.stop]
-
-    @property
     def inputs(self) -> list[gr.components.Component]:
         """What a run is ordered with: the controls, the pair, and whether to measure the speedup."""
         return [*self.controls.fields.values(), self.models.pair, self.measured]
@@ -91,42 +87,56 @@ def _lay_out(settings: Settings, runner: Runner, runs: LiveRuns) -> Page:
 
 
 def _wire(page: Page, runner: Runner, runs: LiveRuns) -> None:
-    """Connects buttons with what they do."""
+    """Connects buttons with what they do.
+
+    A run streams into one component only: each further output of a streaming event costs the server as much as the
+    update itself, and the server's interpreter is the engine's.
+    """
     stops = Stops()
 
     def check(*values: Any) -> list[dict[str, Any]]:
         pair, fields = page.fields(values)
         return [*page.controls.validations(runner, pair, fields), gr.validate(True, ""), gr.validate(True, "")]
 
-    def on_generate(request: gr.Request, *values: Any) -> Iterator[list[Any]]:
-        order = page.controls.order(*page.fields(values))
-        with stops.armed(request.session_hash) as halt:
-            yield [*_running("generate"), *page.generate.update(None)]
-            for update in generate(page.generate, runner, runs, order, values[-1], halt):
-                yield [*_unchanged(), *update]
+    def ask(tab: str, request: gr.Request) -> list[Any]:
+        stops.arm(request.session_hash)
+        return [gr.Button(visible=False), gr.Button(visible=False), gr.Button(visible=True), gr.Tabs(selected=tab)]
 
-    def on_race(request: gr.Request, *values: Any) -> Iterator[list[Any]]:
+    def ask_generate(request: gr.Request, *values: Any) -> list[Any]:
+        return ask("generate", request)
+
+    def ask_race(request: gr.Request, *values: Any) -> list[Any]:
+        return ask("race", request)
+
+    def on_generate(request: gr.Request, *values: Any) -> Iterator[str]:
+        order, session = page.controls.order(*page.fields(values)), request.session_hash
+        yield from generate(runner, runs, order, values[-1], session, stops.flag(session))
+
+    def on_race(request: gr.Request, *values: Any) -> Iterator[str]:
         order = page.controls.order(*page.fields(values))
-        with stops.armed(request.session_hash) as halt:
-            yield [*_running("race"), gr.skip()]
-            for message in race(runner, order, halt):
-                yield [*_unchanged(), message]
+        yield from race(runner, order, stops.flag(request.session_hash))
+
+    def on_end(request: gr.Request) -> list[Any]:
+        trace = runs.trace_of(request.session_hash)
+        download = gr.DownloadButton(value=trace, interactive=True) if trace else gr.skip()
+        return [gr.Button(visible=True), gr.Button(visible=True), gr.Button(visible=False), download]
 
     def on_stop(request: gr.Request) -> None:
         stops.press(request.session_hash)
 
-    def on_upload(path: str) -> Iterator[list[Any]]:
-        yield from open_trace(page.generate, path)
-
-    told = [*page.buttons, page.tabs]
-    shown = {"validator": check, "show_progress": "minimal", "show_progress_on": page.place, **INTERNAL, **DEVICE}
-    generating = page.go.click(on_generate, page.inputs, told + page.generate.outputs, **shown)
-    racing = page.start_race.click(on_race, page.inputs, [*told, page.race], **shown)
-    for event in (generating, racing):
-        # After an error too, so that the buttons never stay as they were mid-run.
-        event.then(_at_rest, None, page.buttons, **QUIET)
+    buttons = [page.go, page.start_race, page.stop]
+    asking = {"validator": check, "show_progress": "hidden", "concurrency_limit": None, **INTERNAL}
+    running = {"show_progress": "minimal", "show_progress_on": page.place, **INTERNAL, **DEVICE}
+    ending = {"fn": on_end, "outputs": [*buttons, page.generate.download], **QUIET}
+    for button, ask_for, start, view in (
+        (page.go, ask_generate, on_generate, page.generate.view),
+        (page.start_race, ask_race, on_race, page.race),
+    ):
+        asked = button.click(ask_for, page.inputs, [*buttons, page.tabs], **asking)
+        # `then`, so that the buttons come back after an error too.
+        asked.success(start, page.inputs, view, **running).then(**ending)
     page.stop.click(on_stop, None, None, **QUIET)
-    page.generate.upload.upload(on_upload, page.generate.upload, page.generate.outputs, **QUIET)
+    page.generate.upload.upload(open_trace, page.generate.upload, page.generate.view, **QUIET)
 
 
 def serve() -> None:
@@ -145,20 +155,6 @@ def _drafters(runner: Runner) -> list[str]:
     """What can be chosen: drafters the pair has the parts for, and plain decoding."""
     missing = {DraftModel.name} if runner.store.home.draft is None else set()
     return [*(name for name in DRAFTERS if name not in missing), "plain"]
-
-
-def _running(tab: str) -> list[Any]:
-    """The buttons while something runs, and the tab to look at."""
-    return [gr.Button(visible=False), gr.Button(visible=False), gr.Button(visible=True), gr.Tabs(selected=tab)]
-
-
-def _at_rest() -> list[gr.Button]:
-    return [gr.Button(visible=True), gr.Button(visible=True), gr.Button(visible=False)]
-
-
-def _unchanged() -> list[Any]:
-    """For what `_running` sets."""
-    return [gr.skip()] * 4
 
 
 def _endpoint(runner: Runner) -> Any:

@@ -47,17 +47,16 @@ class Trail:
         self.rates.append(self.counts.acceptance_rate)
         self.tokens.append(len(one.emitted))
 
-    def figures(self) -> list[go.Figure]:
-        """The four charts, in the order of the page."""
-        return [draw(self) for draw in CHARTS]
+    def charts(self, turn: int | None = None) -> dict[int, dict[str, Any]]:
+        """All four charts by their place on the page, ready for JSON; of a turn, the one whose turn it is.
 
-    def one_figure(self, turn: int) -> list[go.Figure | None]:
-        """The charts take turns: that of this turn, None for the others. To draw all each time would cost the page
-        more than the run it shows."""
-        return [draw(self) if index == turn % len(CHARTS) else None for index, draw in enumerate(CHARTS)]
+        During a run they take turns: drawing all of them each time would cost the page more than the run it shows.
+        """
+        places = range(len(CHARTS)) if turn is None else [turn % len(CHARTS)]
+        return {place: CHARTS[place](self).to_plotly_json() for place in places}
 
 
-#: Names of the four, in the same order: labels for the components that hold them.
+#: Names of the four, in the order of the page, for those who cannot see them.
 LABELS = ("Acceptance rate so far", "Tokens per target pass", "Acceptance by draft position", "Time of a round")
 
 

@@ -13,6 +13,9 @@ from typing import Any
 from specviz.metrics import emission_times, tally
 from specviz.records import Candidates, DraftedToken, Round, Run
 
+#: Figures as JSON-ready values by their place on the page (specviz.views.charts).
+Charts = Mapping[int, dict[str, Any]]
+
 #: The headline figures, in the order of the page; each is a number or None (shown as a dash, never guessed).
 FIGURES = ("acceptance_length", "acceptance_rate", "tokens_per_second", "speedup", "tokens", "target_passes")
 
@@ -38,6 +41,7 @@ def start_message(
     greedy: bool,
     pair: str = "",
     settings: str = "",
+    charts: Charts | None = None,
 ) -> str:
     """Clears the component and opens a run. `drafter` is its display name, None for plain decoding."""
     return _json(
@@ -50,6 +54,7 @@ def start_message(
             "greedy": greedy,
             "pair": pair,
             "settings": settings,
+            "charts": charts,
         }
     )
 
@@ -61,12 +66,14 @@ def rounds_message(
     *,
     figures: Mapping[str, float | None] | None = None,
     sent: set[int] | None = None,
+    charts: Charts | None = None,
 ) -> str:
     """The next rounds of a run.
 
     rounds: consecutive, in order; the first one's index travels along.
     vocabulary: text of token ids (more than needed does no harm: only ids these rounds mention are sent).
     sent: ids the component already knows; the new ones are added to it. None sends every mentioned id.
+    charts: those to draw again.
     """
     mentioned = {id for round in rounds for row in round.top for pairs in _lists(row) for id, _ in pairs}
     new = sorted(id for id in mentioned if id in vocabulary and (sent is None or id not in sent))
@@ -80,12 +87,19 @@ def rounds_message(
             "rounds": [_round(round) for round in rounds],
             "vocabulary": {id: vocabulary[id] for id in new},
             "figures": _figures(figures),
+            "charts": charts,
         }
     )
 
 
 def end_message(
-    run_key: str, *, total: int, reason: str, figures: Mapping[str, float | None] | None = None, note: str = ""
+    run_key: str,
+    *,
+    total: int,
+    reason: str,
+    figures: Mapping[str, float | None] | None = None,
+    note: str = "",
+    charts: Charts | None = None,
 ) -> str:
     """The run is over after `total` rounds. reason: a `StopReason` or a sentence of its own; note: shown beside it.
 
@@ -100,6 +114,7 @@ def end_message(
             "reason": sentence,
             "note": note,
             "figures": _figures(figures),
+            "charts": charts,
         }
     )
 
