@@ -25,6 +25,7 @@ from specviz.placement import (
     position_limit,
     release_memory,
     settle_threads,
+    time_passes,
 )
 from specviz.records import PairInfo, Prompt
 from specviz.refusals import first_line
@@ -49,6 +50,10 @@ EMBEDDED = pathlib.Path(__file__).resolve().parent.parent / "assets" / "models"
 _MAX_PROMPT_CHARACTERS = 4_000_000
 
 
+#: Tokens a pass whose cost beside one token's is measured and shown.
+SHOWN_WIDTHS = (1, 2, 5, 9)
+
+
 @dataclass(eq=False)
 class ModelPair:
     """Two models with one vocabulary, ready to run.
@@ -57,7 +62,7 @@ class ModelPair:
     vocab_size: width of the target's logits; it may exceed the tokenizer's vocabulary, and differ from the draft's.
     context_length: positions that both models have; None if unlimited.
     eos_ids: tokens that end a text.
-    pass_seconds: measured while choosing a dtype, dtype name -> tokens per pass -> median seconds of a target pass.
+    pass_seconds: measured while loading, dtype name -> tokens per pass -> median seconds of a target pass.
     threads: what suits the target on a CPU, measured; None where that was not done. torch keeps the number for each
         thread of the program, so a run in another thread than the one that loaded has to set it.
     """
@@ -295,6 +300,7 @@ def load_pair(
     if place.type == "cpu":
         tell(0.9, "Choosing the number of threads.")
         threads = settle_threads(models[0])
+    pass_seconds[dtype_name(models[0].dtype)] = time_passes(models[0], SHOWN_WIDTHS, budget=0.5)
     tell(1.0, "Ready.")
     return ModelPair.of(
         models[0],

@@ -25,7 +25,7 @@ TIMED_WIDTHS = (1, 5)
 _ALL_THREADS = torch.get_num_threads()
 
 #: Fewer threads are taken if they are no more than this factor slower.
-_ABOUT_AS_FAST = 1.1
+_ABOUT_AS_FAST = 1.25
 
 #: A pass slower than this has work enough for every thread.
 _SMALL_PASS_SECONDS = 0.05

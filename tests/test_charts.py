@@ -13,9 +13,9 @@ RUN = a_run(rounds_of("", "aaa", "ard", "rdd", "aar"))
 
 def drawn(rounds):
     """The four figures as the browser gets them."""
-    figures = Trail.of(rounds).figures()
-    assert len(figures) == len(LABELS) == 4
-    return [json.loads(figure.to_json()) for figure in figures]
+    charts = Trail.of(rounds).charts()
+    assert list(charts) == list(range(len(LABELS)))
+    return [json.loads(json.dumps(chart, allow_nan=False)) for chart in charts.values()]
 
 
 def test_the_running_rate_is_that_of_the_tally_after_each_round():
@@ -78,8 +78,10 @@ def test_five_thousand_rounds_draw_no_more_than_a_bounded_number_of_points():
     assert sum(width * height for width, height in zip(widths, bars["y"])) == pytest.approx(counts.tokens)
 
 
-def test_adding_rounds_one_by_one_draws_the_same_as_all_at_once():
+def test_in_a_run_the_charts_take_turns_and_each_is_up_to_date():
     trail = Trail()
-    for one in RUN.rounds:
+    for turn, one in enumerate(RUN.rounds):
         trail.add(one)
-    assert [figure.to_json() for figure in trail.figures()] == [f.to_json() for f in Trail.of(RUN.rounds).figures()]
+        drawn_now = trail.charts(turn)
+        assert list(drawn_now) == [turn % 4]
+        assert drawn_now[turn % 4] == Trail.of(RUN.rounds[: turn + 1]).charts()[turn % 4]

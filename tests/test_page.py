@@ -466,7 +466,6 @@ def test_an_opened_trace_shows_the_run_that_was_downloaded(page, visit, tmp_path
     other = visit()
     open_run(other, run)
     assert_shows(other, run)
-    assert downloaded_trace(other, tmp_path) == run
 
 
 # Bad input

@@ -8,7 +8,7 @@ from typing import Any
 
 import gradio as gr
 
-from specviz.catalog import CATALOG, HubPair, fits
+from specviz.catalog import CATALOG, HubPair, fits, in_words, size_bytes
 from specviz.errors import SpecvizError
 from specviz.models import ModelPair
 from specviz.placement import free_memory
@@ -38,7 +38,9 @@ def create_models_tab(runner: Runner, line: gr.Markdown) -> ModelsTab:
     if not runner.settings.allow_loading:
         return ModelsTab(pair, line)
 
-    gr.Markdown("### Well-known pairs\nFetched from the Hugging Face Hub when you press the button.")
+    gr.Markdown(
+        "### Well-known pairs\nFetched from the Hugging Face Hub when you press the button; sizes are in half precision. Gated ones want their licence accepted and `HF_TOKEN` set."
+    )
     available = free_memory(runner.store.home.device)
     with gr.Row(elem_classes=["sv-catalog"]):
         for entry in CATALOG:
@@ -65,9 +67,8 @@ def create_models_tab(runner: Runner, line: gr.Markdown) -> ModelsTab:
 
 def _catalog_button(runner: Runner, entry: HubPair, available: int, outputs: list[Any]) -> None:
     fit, reason = fits(entry, available)
-    sizes = f"{entry.target_parameters / 1e9:.2g} B + {entry.draft_parameters / 1e9:.2g} B"
-    access = " · licence to accept first" if entry.gated else ""
-    label = f"{entry.name} · {sizes}{access}" if fit else f"{entry.name} · {sizes} · {reason}"
+    access = " · gated" if entry.gated else ""
+    label = f"{entry.name} · {in_words(size_bytes(entry))}{access}" if fit else f"{entry.name} · {reason}"
     button = gr.Button(label, interactive=fit, size="sm", min_width=240)
 
     def load(progress: gr.Progress = gr.Progress()) -> Any:
@@ -92,11 +93,12 @@ def _describe(pair: ModelPair) -> str:
     """The pair in use, and T(K)/T(1) as timed when it was loaded."""
     lines = [f"**In use:** {as_text(pair_line(pair.info()))}"]
     for dtype, seconds in pair.pass_seconds.items():
-        if 1 in seconds:
-            costs = ", ".join(
-                f"{width} tokens {seconds[width] / seconds[1]:.2f}×" for width in sorted(seconds) if width > 1
-            )
-            lines.append(f"One target pass in {dtype}: {1000 * seconds[1]:.1f} ms for one token; {costs}.")
+        costs = ", ".join(
+            f"{width} tokens {seconds[width] / seconds[1]:.2f}×" for width in sorted(seconds) if width > 1
+        )
+        lines.append(f"A target pass in {dtype}, measured: {1000 * seconds[1]:.1f} ms for one token; {costs} of that.")
+    if pair.threads:
+        lines.append(f"Threads: {pair.threads}, the fewest that were about as fast as any number.")
     return "\n\n".join(lines)
 
 

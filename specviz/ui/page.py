@@ -136,7 +136,10 @@ def _wire(page: Page, runner: Runner, runs: LiveRuns) -> None:
         # `then`, so that the buttons come back after an error too.
         asked.success(start, page.inputs, view, **running).then(**ending)
     page.stop.click(on_stop, None, None, **QUIET)
-    page.generate.upload.upload(open_trace, page.generate.upload, page.generate.view, **QUIET)
+    # Through the queue: without it only the first message of several would arrive.
+    page.generate.upload.upload(
+        open_trace, page.generate.upload, page.generate.view, show_progress="hidden", **INTERNAL
+    )
 
 
 def serve() -> None:
