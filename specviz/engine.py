@@ -23,7 +23,7 @@ from specviz.records import Prompt, Round, Run, Seconds, StopReason
 from specviz.refusals import refusing_out_of_memory
 from specviz.sampling import SamplingParams, Warper
 from specviz.text import Detokenizer
-from specviz.verify import Decision, verify_by_match, verify_by_rejection
+from specviz.verify import Decision, follow_target, verify_by_match, verify_by_rejection
 
 #: Longer drafts than this never pay and only fill memory.
 MAX_DRAFT_TOKENS = 64
@@ -281,6 +281,8 @@ def _make_drafter(request: Request, warper: Warper, stopwatch: Stopwatch) -> Dra
 
 def _judge(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
     """The acceptance rule that fits: greedy drafts are matched, sampled ones put to the coin."""
+    if not draft.parents:
+        return follow_target(rows.choices, rows.probs, uniforms.next)
     if rows.choices is not None:
         return verify_by_match(draft.tokens, draft.parents, rows.choices)
     if not draft.is_chain:

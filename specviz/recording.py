@@ -65,7 +65,7 @@ class Report:
 
 def report(draft: Draft, decision: Decision, rows: TargetRows, uniforms: Uniforms, texts: TokenTexts) -> Report:
     """Fetches what a record needs and builds it."""
-    host = _fetch(_decision_parts(draft, decision, uniforms) | _listed_parts(draft, decision, rows))
+    host = _fetch(_decision_parts(draft, decision, uniforms) | _listed_parts(draft, rows))
     drafted = tuple(_drafted_token(index, host, draft.parents, texts) for index in range(len(draft.parents)))
     rejected = any(token.outcome == "rejected" for token in drafted)
     next_id = int(host["next_token"][0])
@@ -77,43 +77,39 @@ def report(draft: Draft, decision: Decision, rows: TargetRows, uniforms: Uniform
         prob=host["next_prob"][0] if "next_prob" in host else 1.0,
     )
     top = _candidates(host, draft, following if rejected else None)
-    return Report(drafted, following, top, tuple(index for index, kept in enumerate(host["kept"]) if kept))
+    return Report(drafted, following, top, tuple(index for index, kept in enumerate(host.get("kept", ())) if kept))
 
 
 def _decision_parts(draft: Draft, decision: Decision, uniforms: Uniforms) -> dict[str, Tensor]:
-    parts = {
-        "token": draft.tokens,
-        "kept": decision.kept,
-        "p": decision.p,
-        "next_token": decision.next_token,
-        "row": decision.row,
-        "next_u": uniforms.next,
-    }
+    parts = {"next_token": decision.next_token, "next_u": uniforms.next}
+    if decision.next_probs is not None:
+        parts["next_prob"] = decision.next_probs.gather(0, decision.next_token.view(1))
+    if not draft.parents:
+        return parts
+    parts |= {"token": draft.tokens, "kept": decision.kept, "p": decision.p, "row": decision.row}
     if decision.next_probs is not None:
         parts |= {
             "q": decision.q,
             "accept_prob": decision.accept_prob,
             "u": uniforms.accept[: len(draft.parents)],
-            "next_prob": decision.next_probs.gather(0, decision.next_token.view(1)),
         }
+        parts["residual"], parts["residual_ids"] = decision.next_probs.topk(TOP)
     if draft.draws is not None:
         parts["draw"] = draft.draws
     return parts
 
 
-def _listed_parts(draft: Draft, decision: Decision, rows: TargetRows) -> dict[str, Tensor]:
+def _listed_parts(draft: Draft, rows: TargetRows) -> dict[str, Tensor]:
     """Which ids each row lists, and what target and drafter give them.
 
     Filters and temperature keep the order of tokens, so the likeliest before warping are the likeliest after it.
     Row i + 1's own list is [n + 1, TOP]. A draft token's list, [n, 2 · TOP + 1], is of the row that judged it: the
     target's likeliest, the drafter's, and the token itself.
     """
-    leading = rows.raw.topk(TOP).indices
-    parts = {"leading": leading, "leading_raw": rows.raw.gather(-1, leading)}
+    leading_raw, leading = rows.raw.topk(TOP)
+    parts = {"leading": leading, "leading_raw": leading_raw}
     if rows.probs is not None and rows.probs is not rows.raw:
         parts["leading_p"] = rows.probs.gather(-1, leading)
-    if decision.next_probs is not None:
-        parts["residual"], parts["residual_ids"] = decision.next_probs.topk(TOP)
     if not draft.parents:
         return parts
     judging = shape_of(draft.parents, leading.device).rows

@@ -70,6 +70,20 @@ def residual(target_probs: Tensor, draft_probs: Tensor) -> Tensor:
     return torch.where(total > 0, left / total, target_probs)
 
 
+def follow_target(target_choices: Tensor | None, target_probs: Tensor | None, next_u: Tensor) -> Decision:
+    """Nothing was drafted: the next token is the target's own, its choice if greedy, else a draw from its one row.
+
+    target_choices: [1] int64, or None; then target_probs: [1, vocab]. What the rules below come to for n = 0.
+    """
+    nothing = next_u.new_empty(0)
+    if target_choices is not None:
+        next_token, next_probs = target_choices[0], None
+    else:
+        next_probs = target_probs[0]
+        next_token = draw(next_probs, next_u)
+    return Decision(nothing, nothing, nothing, nothing, next_u.new_zeros(()), next_token, next_probs)
+
+
 def verify_by_rejection(
     draft_tokens: Tensor, draft_probs: Tensor | None, target_probs: Tensor, coins: Tensor, next_u: Tensor
 ) -> Decision:

@@ -14,12 +14,12 @@ import urllib.request
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Browser, BrowserType, Error, Page, Playwright, sync_playwright
+from playwright.sync_api import Browser, BrowserType, Error, Page, Playwright, expect, sync_playwright
 
 ROOT = pathlib.Path(__file__).parent.parent
 
 #: Seconds the app may take to answer, and Playwright's steps to happen: generous, only a hang should reach them.
-PATIENCE = 20
+PATIENCE = 60
 
 BROWSERS = ("chromium", "google-chrome", "chromium-browser")
 BROWSER_OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
@@ -130,6 +130,7 @@ def visit(browser: Browser, page_url: str) -> Iterator[Callable[..., Page]]:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}} | options)
         contexts.append(context)
         context.set_default_timeout(1000 * PATIENCE)
+        expect.set_options(timeout=1000 * PATIENCE)
         context.route(lambda url: not url.startswith(page_url), lambda route: route.abort())
         page = context.new_page()
         page.on("pageerror", lambda error: mishaps.append(f"error: {error}"))

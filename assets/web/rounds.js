@@ -667,7 +667,8 @@ function chooseSomething() {
 
 function revealRound(index) {
   const chunk = chunkOf(index);
-  if (!chunk.built) fill(chunk);
+  // The blocks beside it too: filled only when they come near, they would grow and push the round out of sight.
+  for (const near of [chunk.box.previousSibling?.chunk, chunk, chunk.box.nextSibling?.chunk]) if (near && !near.built) fill(near);
   const row = chunk.box.querySelector(`.round[data-round="${index}"]`);
   const box = ui.rounds.getBoundingClientRect();
   const at = row.getBoundingClientRect();

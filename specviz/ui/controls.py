@@ -78,8 +78,8 @@ def create_controls(settings: Settings, *, drafters: list[str], prompt_lines: in
         fields["max_new_tokens"] = gr.Slider(
             1, settings.max_new_tokens, value=min(128, settings.max_new_tokens), step=1, label="New tokens"
         )
-        fields["seed"] = gr.Number(0, precision=0, label="Seed")
-        fields["top_k"] = gr.Number(0, precision=0, label="Top-k (0 is off)")
+        fields["seed"] = gr.Number(0, label="Seed")
+        fields["top_k"] = gr.Number(0, label="Top-k (0 is off)")
         fields["top_p"] = gr.Number(1, label="Top-p (1 is off)")
         fields["min_p"] = gr.Number(0, label="Min-p (0 is off)")
         fields["chat"] = gr.Checkbox(False, label="Chat template (for chat-tuned models)")
