@@ -6,6 +6,7 @@ Small operations are what this costs, not arithmetic: each part is fetched for a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import itemgetter
 
 import torch
 from torch import Tensor
@@ -204,9 +205,6 @@ def _warped(host: Host, ids: str, values: str, raw: Listed, cells: slice) -> Lis
 
 def _pairs(host: Host, ids: str, values: str, cells: slice = slice(None)) -> Listed:
     """(id, probability) pairs, likeliest first, without doubles and zeros."""
-    pairs = {int(token): value for token, value in zip(host[ids][cells], host[values][cells]) if value > 0}
-    return tuple(sorted(pairs.items(), key=_by_falling_probability))
-
-
-def _by_falling_probability(pair: tuple[int, float]) -> float:
-    return -pair[1]
+    pairs = {token: value for token, value in zip(host[ids][cells], host[values][cells]) if value > 0}
+    ordered = sorted(pairs.items(), key=itemgetter(1), reverse=True)
+    return tuple([(int(token), value) for token, value in ordered])

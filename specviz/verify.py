@@ -20,7 +20,7 @@ class Decision:
     """What a rule decided about n draft tokens, still on the device.
 
     kept: [n] bool or 0/1. p, q, accept_prob: [n] float32, each token's probability under target and drafter, and the
-    chance it had to be kept. row: [] int64, the target row the next token comes from. next_token: [] int64.
+    chance it had to be kept. row: [1] int64, the target row the next token comes from. next_token: [] int64.
     next_probs: [vocab] float32, what it was drawn from (the residual, or the target's row itself); None if greedy.
     """
 
@@ -60,7 +60,7 @@ def shape_of(parents: tuple[int, ...], device: torch.device) -> Shape:
 
 
 def residual(target_probs: Tensor, draft_probs: Tensor) -> Tensor:
-    """norm(max(0, p − q)), both [vocab] float32: what is left of the target after the drafter had its say.
+    """norm(max(0, p − q)), each one distribution of float32: what is left of the target after the drafter had its say.
 
     Leviathan et al. 2023, arXiv 2211.17192, Alg. 1 (p'); Chen et al. 2023, arXiv 2302.01318, (·)+.
     It sums to 0 only when p = q up to rounding; then p itself is the right distribution.
@@ -81,7 +81,7 @@ def follow_target(target_choices: Tensor | None, target_probs: Tensor | None, ne
     else:
         next_probs = target_probs[0]
         next_token = draw(next_probs, next_u)
-    return Decision(nothing, nothing, nothing, nothing, next_u.new_zeros(()), next_token, next_probs)
+    return Decision(nothing, nothing, nothing, nothing, next_u.new_zeros(1), next_token, next_probs)
 
 
 def verify_by_rejection(
@@ -109,8 +109,8 @@ def verify_by_rejection(
         q_rows = torch.nn.functional.pad(draft_probs, (0, 0, 0, 1))
     accept_prob = (p / q).clamp_max_(1)
     kept = (coins < accept_prob).cumprod(0)
-    row = kept.sum()
-    next_probs = residual(_at(target_probs, row), _at(q_rows, row))
+    row = kept.sum(0, keepdim=True)
+    next_probs = residual(target_probs.index_select(0, row), q_rows.index_select(0, row))[0]
     return Decision(kept, p, q, accept_prob, row, draw(next_probs, next_u), next_probs)
 
 
@@ -124,11 +124,7 @@ def verify_by_match(draft_tokens: Tensor, parents: tuple[int, ...], target_choic
     shape = shape_of(parents, draft_tokens.device)
     match = draft_tokens == target_choices[shape.rows]
     kept = (match | ~shape.ancestors).all(-1)
-    row = (kept * shape.steps).sum()
+    row = (kept * shape.steps).sum(0, keepdim=True)
     p = match.float()
-    return Decision(kept, p, torch.ones_like(p), p, row, _at(target_choices, row), None)
-
-
-def _at(rows: Tensor, index: Tensor) -> Tensor:
-    """rows[index] for an index [] on the device; plain indexing would fetch it to the host first."""
-    return rows.index_select(0, index.view(1)).squeeze(0)
+    # index_select, because plain indexing would fetch the row to the host first.
+    return Decision(kept, p, torch.ones_like(p), p, row, target_choices.index_select(0, row)[0], None)

@@ -39,7 +39,8 @@ def create_models_tab(runner: Runner, line: gr.Markdown) -> ModelsTab:
         return ModelsTab(pair, line)
 
     gr.Markdown(
-        "### Well-known pairs\nFetched from the Hugging Face Hub when you press the button; sizes are in half precision. Gated ones want their licence accepted and `HF_TOKEN` set."
+        "### Well-known pairs\nFetched from the Hugging Face Hub when you press the button; sizes in half precision. "
+        "Gated ones want their licence accepted and `HF_TOKEN` set."
     )
     available = free_memory(runner.store.home.device)
     with gr.Row(elem_classes=["sv-catalog"]):
