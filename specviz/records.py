@@ -251,11 +251,15 @@ class Run:
             found = f"its schema is {schema!r}" if schema else "it names no schema"
             raise SpecvizError(f"This is not a specviz trace: {found}, and {SCHEMA!r} is expected.", "trace")
         try:
-            return _RUN.validate_python(data)
+            run = _RUN.validate_python(data)
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"])) or "top level"
             raise SpecvizError(f"The trace is damaged at {place}: {first['msg']}.", "trace") from error
+        for index, one in enumerate(run.rounds):
+            if flaw := _flaw(one, index, run.sampling.greedy):
+                raise SpecvizError(f"The trace is damaged at rounds.{index}: {flaw}.", "trace")
+        return run
 
     def save(self, path: str | pathlib.Path) -> None:
         """Write the run as a JSON trace file."""
@@ -272,6 +276,22 @@ class Run:
         except (ValueError, RecursionError) as error:
             raise SpecvizError(f"The trace is not a JSON file: {error}.", "trace") from error
         return cls.from_dict(data)
+
+
+def _flaw(one: Round, index: int, greedy: bool) -> str | None:
+    """What contradicts itself in a round, each of whose fields is well-formed."""
+    if one.index != index:
+        return f"its index is {one.index}"
+    if not all(-1 <= token.parent < place for place, token in enumerate(one.drafted)):
+        return "a draft token continues one that does not come before it"
+    judged = [token for token in one.drafted if token.outcome != "discarded"]
+    if any(token.accept_prob is None or (token.u is None and not greedy) for token in judged):
+        return "a judged draft token has no coin"
+    if len(one.top) != len(one.drafted) + 1:
+        return "it does not list one row of candidates more than draft tokens"
+    if len(one.pieces) != len(one.emitted):
+        return "its text has not one piece a token"
+    return None
 
 
 _RUN = TypeAdapter(Run)

@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, BrowserType, Error, Page, Playwright, e
 ROOT = pathlib.Path(__file__).parent.parent
 
 #: Seconds the app may take to answer, and Playwright's steps to happen: generous, only a hang should reach them.
-PATIENCE = 60
+PATIENCE = 120
 
 BROWSERS = ("chromium", "google-chrome", "chromium-browser")
 BROWSER_OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]

@@ -319,8 +319,16 @@ function receive(text) {
   schedule();
 }
 
+/** On a phone the controls fill the screen: a run that starts below it is brought into view. */
+function comeIntoView() {
+  if (host.getBoundingClientRect().top < 0.75 * window.innerHeight) return;
+  const still = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
+  host.scrollIntoView({ behavior: still ? "auto" : "smooth", block: "start" });
+}
+
 function begin(run) {
   reset();
+  comeIntoView();
   state.run = run;
   state.phase = "running";
   state.status = "Running";

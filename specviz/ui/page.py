@@ -118,8 +118,12 @@ def _wire(page: Page, runner: Runner, runs: LiveRuns) -> None:
 
     def on_end(request: gr.Request) -> list[Any]:
         trace = runs.trace_of(request.session_hash)
-        download = gr.DownloadButton(value=trace, interactive=True) if trace else gr.skip()
+        download = offer(trace) if trace else gr.skip()
         return [gr.Button(visible=True), gr.Button(visible=True), gr.Button(visible=False), download]
+
+    def offer(trace: str) -> gr.DownloadButton:
+        """What is on the screen is what can be downloaded."""
+        return gr.DownloadButton(value=trace, interactive=True)
 
     def on_stop(request: gr.Request) -> None:
         stops.press(request.session_hash)
@@ -137,9 +141,10 @@ def _wire(page: Page, runner: Runner, runs: LiveRuns) -> None:
         asked.success(start, page.inputs, view, **running).then(**ending)
     page.stop.click(on_stop, None, None, **QUIET)
     # Through the queue: without it only the first message of several would arrive.
-    page.generate.upload.upload(
+    opened = page.generate.upload.upload(
         open_trace, page.generate.upload, page.generate.view, show_progress="hidden", **INTERNAL
     )
+    opened.success(offer, page.generate.upload, page.generate.download, **QUIET)
 
 
 def serve() -> None:
