@@ -51,8 +51,8 @@ PRESETS = (
     Preset(
         "hard",
         "Hard for the draft",
-        "17 4 92 35 8 61 Xq zv-- 0x7f Ulm; wke 3 // 88 rho, kappa",
-        "Nothing to hold on to: most guesses are refused, and speculation hardly pays.",
+        "    (r'^\\s*(?P<key>[^=]+?)\\s*=\\s*(?P<val>.*)$', re.VERBOSE | re.M),\n    (",
+        "A regular expression: about half of the sampled guesses are refused, and speculation hardly pays.",
     ),
 )
 
