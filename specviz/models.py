@@ -62,7 +62,8 @@ class ModelPair:
     vocab_size: width of the target's logits; it may exceed the tokenizer's vocabulary, and differ from the draft's.
     context_length: positions that both models have; None if unlimited.
     eos_ids: tokens that end a text.
-    pass_seconds: measured while loading, dtype name -> tokens per pass -> median seconds of a target pass.
+    pass_seconds: measured while choosing a dtype, dtype name -> tokens per pass -> median seconds of a target pass.
+    width_seconds: the same of the pair as it runs, tokens per pass -> seconds: T(K), of which speculation lives.
     threads: what suits the target on a CPU, measured; None where that was not done. torch keeps the number for each
         thread of the program, so a run in another thread than the one that loaded has to set it.
     """
@@ -80,6 +81,7 @@ class ModelPair:
     target_name: str
     draft_name: str | None
     pass_seconds: dict[str, dict[int, float]] = field(default_factory=dict)
+    width_seconds: dict[int, float] = field(default_factory=dict)
     threads: int | None = None
 
     @classmethod
@@ -93,6 +95,7 @@ class ModelPair:
         target_name: str = "target",
         draft_name: str = "draft",
         pass_seconds: dict[str, dict[int, float]] | None = None,
+        width_seconds: dict[int, float] | None = None,
         threads: int | None = None,
     ) -> ModelPair:
         """A pair from models already in memory, on one device and in one dtype. Checks nothing."""
@@ -112,6 +115,7 @@ class ModelPair:
             target_name=target_name,
             draft_name=None if draft is None else draft_name,
             pass_seconds=pass_seconds or {},
+            width_seconds=width_seconds or {},
             threads=threads,
         )
 
@@ -300,7 +304,7 @@ def load_pair(
     if place.type == "cpu":
         tell(0.9, "Choosing the number of threads.")
         threads = settle_threads(models[0])
-    pass_seconds[dtype_name(models[0].dtype)] = time_passes(models[0], SHOWN_WIDTHS, budget=0.5)
+    width_seconds = time_passes(models[0], SHOWN_WIDTHS, budget=0.5)
     tell(1.0, "Ready.")
     return ModelPair.of(
         models[0],
@@ -310,6 +314,7 @@ def load_pair(
         target_name=sources[0].name,
         draft_name=sources[-1].name,
         pass_seconds=pass_seconds,
+        width_seconds=width_seconds,
         threads=threads,
     )
 

@@ -97,6 +97,13 @@ def test_auto_dtype_on_a_cpu_is_the_faster_of_the_two_measured(automatic):
     assert all(set(seconds) == {1, 5} for seconds in pair.pass_seconds.values())
 
 
+def test_the_cost_of_wide_passes_and_the_threads_that_suit_are_measured(automatic):
+    pair, _ = automatic
+    assert sorted(pair.width_seconds) == sorted(models.SHOWN_WIDTHS)
+    assert all(seconds > 0 for seconds in pair.width_seconds.values())
+    assert pair.threads == torch.get_num_threads() >= 1
+
+
 def test_auto_dtype_makes_no_float32_copy_that_would_not_fit(saved, monkeypatch):
     parameters = tiny_model("llama").num_parameters()
     monkeypatch.setattr(placement, "memory_at_hand", lambda: parameters * 5)

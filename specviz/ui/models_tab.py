@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -32,9 +31,8 @@ def create_models_tab(runner: Runner, line: gr.Markdown) -> ModelsTab:
     # A hidden value rather than a gr.State: a page with State keeps a connection open for as long as it is.
     pair = gr.JSON(asdict(PairName()), visible=False)
     status = gr.Markdown(_describe(runner.store.home), elem_classes=["sv-pair-status"])
-    outputs = [pair, status, line]
     home = gr.Button("Use the pair this page started with", size="sm")
-    home.click(lambda: _chosen(runner, PairName()), None, outputs, api_visibility="private")
+    home.click(lambda: _in_use(PairName(), runner.store.home), None, [pair, status, line], api_visibility="private")
     if not runner.settings.allow_loading:
         return ModelsTab(pair, line)
 
@@ -42,10 +40,11 @@ def create_models_tab(runner: Runner, line: gr.Markdown) -> ModelsTab:
         "### Well-known pairs\nFetched from the Hugging Face Hub when you press the button; sizes in half precision. "
         "Gated ones want their licence accepted and `HF_TOKEN` set."
     )
+    problem = gr.Markdown(elem_classes=["sv-problem"])
     available = free_memory(runner.store.home.device)
     with gr.Row(elem_classes=["sv-catalog"]):
         for entry in CATALOG:
-            _catalog_button(runner, entry, available, outputs)
+            _catalog_button(runner, entry, available, [pair, status, line, problem])
 
     gr.Markdown("### Your own pair\nFolders on this machine, or Hub ids. Both models must share one vocabulary.")
     with gr.Row():
@@ -54,15 +53,25 @@ def create_models_tab(runner: Runner, line: gr.Markdown) -> ModelsTab:
     with gr.Row():
         revision = gr.Textbox(label="Revision (branch, tag or commit; may stay empty)")
         dtype = gr.Dropdown(DTYPES, value="auto", label="Precision (auto: the faster one, measured)")
+    own_problem = gr.Markdown(elem_classes=["sv-problem"])
     load = gr.Button("Load this pair", variant="primary")
 
-    def load_own(target: str, draft: str, revision: str, dtype: str, progress: gr.Progress = gr.Progress()) -> Any:
-        if not target.strip():
-            raise gr.Error("Name a target model first.", print_exception=False)
-        name = PairName(target.strip(), draft.strip() or None, revision.strip() or None, dtype)
-        return _chosen(runner, name, progress)
+    def check(target: str, *others: str) -> list[dict[str, Any]]:
+        named = gr.validate(bool(target.strip()), "Name a target model first.")
+        return [named, *(gr.validate(True, "") for _ in others)]
 
-    load.click(load_own, [target, draft, revision, dtype], outputs, concurrency_id="device", api_visibility="private")
+    def load_own(target: str, draft: str, revision: str, dtype: str, progress: gr.Progress = gr.Progress()) -> Any:
+        name = PairName(target.strip(), draft.strip() or None, revision.strip() or None, dtype)
+        return _load(runner, name, progress)
+
+    load.click(
+        load_own,
+        [target, draft, revision, dtype],
+        [pair, status, line, own_problem],
+        validator=check,
+        concurrency_id="device",
+        api_visibility="private",
+    )
     return ModelsTab(pair, line)
 
 
@@ -73,31 +82,39 @@ def _catalog_button(runner: Runner, entry: HubPair, available: int, outputs: lis
     button = gr.Button(label, interactive=fit, size="sm", min_width=240)
 
     def load(progress: gr.Progress = gr.Progress()) -> Any:
-        return _chosen(runner, PairName(entry.target, entry.draft), progress)
+        return _load(runner, PairName(entry.target, entry.draft), progress)
 
     button.click(load, None, outputs, concurrency_id="device", api_visibility="private")
 
 
-def _chosen(runner: Runner, name: PairName, progress: gr.Progress | None = None) -> tuple[dict[str, Any], str, str]:
-    def tell(fraction: float, sentence: str) -> None:
-        if progress is not None:
-            progress(fraction, sentence)
+def _load(runner: Runner, name: PairName, progress: gr.Progress) -> list[Any]:
+    """Values for the pair, its description, the head's line and the place for a problem, beside what was pressed.
 
+    A pair that cannot be loaded is a sentence there, and the pair in use stays.
+    """
     try:
-        pair = runner.store.get(name, tell)
+        pair = runner.store.get(name, lambda fraction, sentence: progress(fraction, sentence))
     except SpecvizError as error:
-        raise gr.Error(html.escape(error.message), print_exception=False, duration=None) from error
-    return asdict(name), _describe(pair), as_text(pair_line(pair.info()))
+        return [gr.skip(), gr.skip(), gr.skip(), f"✗ {as_text(error.message)}"]
+    return [*_in_use(name, pair), ""]
+
+
+def _in_use(name: PairName, pair: ModelPair) -> list[Any]:
+    return [asdict(name), _describe(pair), as_text(pair_line(pair.info()))]
 
 
 def _describe(pair: ModelPair) -> str:
     """The pair in use, and T(K)/T(1) as timed when it was loaded."""
     lines = [f"**In use:** {as_text(pair_line(pair.info()))}"]
-    for dtype, seconds in pair.pass_seconds.items():
+    if pair.width_seconds:
+        one = pair.width_seconds[1]
         costs = ", ".join(
-            f"{width} tokens {seconds[width] / seconds[1]:.2f}×" for width in sorted(seconds) if width > 1
+            f"{width} tokens {cost / one:.2f}×" for width, cost in pair.width_seconds.items() if width > 1
         )
-        lines.append(f"A target pass in {dtype}, measured: {1000 * seconds[1]:.1f} ms for one token; {costs} of that.")
+        lines.append(f"A target pass, measured here: {1000 * one:.1f} ms for one token; {costs} of that.")
+    if len(pair.pass_seconds) > 1:
+        tried = ", ".join(f"{dtype} {1000 * seconds[1]:.1f} ms" for dtype, seconds in pair.pass_seconds.items())
+        lines.append(f"Precision: the faster of those tried ({tried} a token).")
     if pair.threads:
         lines.append(f"Threads: {pair.threads}, the fewest that were about as fast as any number.")
     return "\n\n".join(lines)
