@@ -237,7 +237,9 @@ def autoregress(request: Request) -> Iterator[Round]:
 def collect(request: Request, done: Sequence[Round]) -> Run:
     """A Run from the rounds that were made; one that did not come to its end counts as stopped."""
     pair = request.pair
-    settings = _make_drafter(request, Warper(request.sampling), Stopwatch(pair.device)).settings
+    settings = {}
+    if request.drafter is not None:
+        settings = _make_drafter(request, Warper(request.sampling), Stopwatch(pair.device)).settings
     return Run(
         pair=pair.info(),
         drafter=request.drafter,

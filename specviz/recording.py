@@ -109,6 +109,8 @@ def _listed_parts(draft: Draft, rows: TargetRows) -> dict[str, Tensor]:
     """
     leading_raw, leading = rows.raw.topk(TOP)
     parts = {"leading": leading, "leading_raw": leading_raw}
+    if rows.choices is not None:
+        parts["choice"] = rows.choices
     if rows.probs is not None and rows.probs is not rows.raw:
         parts["leading_p"] = rows.probs.gather(-1, leading)
     if not draft.parents:
@@ -172,13 +174,13 @@ def _candidates(host: Host, draft: Draft, recovered: NextToken | None) -> tuple[
         if recovered and row == int(host["row"][0]):
             residual = ((recovered.id, 1.0),) if "residual" not in host else _pairs(host, "residual_ids", "residual")
         if row in children:
-            top.append(_with_drafter(host, draft, children[row], residual))
+            top.append(_with_drafter(host, draft, row, children[row], residual))
         else:
-            top.append(_target_only(host, slice(row * TOP, (row + 1) * TOP), residual))
+            top.append(_target_only(host, row, residual))
     return tuple(top)
 
 
-def _with_drafter(host: Host, draft: Draft, siblings: list[int], residual: Listed) -> Candidates:
+def _with_drafter(host: Host, draft: Draft, row: int, siblings: list[int], residual: Listed) -> Candidates:
     """The lists of a row that draft tokens continue; the first of them speaks for the drafter."""
     width = len(host["ids"]) // len(draft.parents)
     cells = slice(siblings[0] * width, (siblings[0] + 1) * width)
@@ -188,18 +190,19 @@ def _with_drafter(host: Host, draft: Draft, siblings: list[int], residual: Liste
         q = tuple((int(host["token"][token]), 1.0) for token in siblings)
     else:
         q = _pairs(host, "ids", "ids_q", cells) if "ids_q" in host else q_raw
-    return Candidates(_warped(host, "ids", "ids_p", raw, cells), q, residual, raw, q_raw)
+    return Candidates(_warped(host, "ids", "ids_p", raw, row, cells), q, residual, raw, q_raw)
 
 
-def _target_only(host: Host, cells: slice, residual: Listed) -> Candidates:
+def _target_only(host: Host, row: int, residual: Listed) -> Candidates:
+    cells = slice(row * TOP, (row + 1) * TOP)
     raw = _pairs(host, "leading", "leading_raw", cells)
-    return Candidates(_warped(host, "leading", "leading_p", raw, cells), residual=residual, p_raw=raw)
+    return Candidates(_warped(host, "leading", "leading_p", raw, row, cells), residual=residual, p_raw=raw)
 
 
-def _warped(host: Host, ids: str, values: str, raw: Listed, cells: slice) -> Listed:
+def _warped(host: Host, ids: str, values: str, raw: Listed, row: int, cells: slice) -> Listed:
     """The target's list as sampled from: a point mass if greedy, its own if warped, else the raw one."""
-    if "next_prob" not in host:
-        return ((raw[0][0], 1.0),)
+    if "choice" in host:
+        return ((int(host["choice"][row]), 1.0),)
     return _pairs(host, ids, values, cells) if values in host else raw
 
 

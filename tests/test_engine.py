@@ -18,13 +18,16 @@ from specviz.drafters.base import Draft, Verdict, chain
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.errors import SpecvizError
 from specviz.models import ModelPair
+from specviz.recording import TargetRows, Uniforms, report
 from specviz.records import SamplingParams
-from specviz.verify import residual
+from specviz.sampling import Warper
+from specviz.verify import follow_target, residual
 
 GREEDY = SamplingParams(temperature=0)
 PROMPT = [5, 17, 33, 8, 5, 17, 33, 8, 60, 61]
 ARCHITECTURES = ["llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "gpt2", "gpt_neox"]
 CPU = torch.device("cpu")
+RUNS = (None, "draft_model", "prompt_lookup")
 
 
 @lru_cache
@@ -314,6 +317,20 @@ def test_greedy_records_flip_no_coin():
             assert token.u is None and token.draft_u is None and token.q == 1.0
             if token.outcome != "discarded":
                 assert token.accept_prob == token.p == float(token.outcome == "accepted")
+
+
+def test_among_equal_logits_the_record_names_the_token_that_was_chosen():
+    rows = TargetRows.of(torch.zeros(1, 4096), Warper(GREEDY))
+    u = torch.zeros(1, dtype=torch.float64)
+    decision = follow_target(rows.choices, rows.probs, u[0])
+    told = report(Draft.copied((), CPU), decision, rows, Uniforms(u, u, u[0]), pair_of("llama").texts)
+    assert told.top[0].p == ((told.next.id, 1.0),) == ((0, 1.0),)
+
+
+def test_only_a_drafter_leaves_settings():
+    pair = pair_of("llama")
+    settings = {name: specviz.run(pair, PROMPT, drafter=name, max_new_tokens=2).settings for name in RUNS}
+    assert settings == {None: {}, "draft_model": {}, "prompt_lookup": {"max_ngram": 4, "min_ngram": 1}}
 
 
 def test_copied_drafts_are_point_masses():

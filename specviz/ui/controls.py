@@ -50,12 +50,10 @@ class Controls:
         return None
 
 
-def create_controls(settings: Settings, *, drafters: list[str], prompt_lines: int = 4) -> Controls:
+def create_controls(settings: Settings, *, drafters: list[str]) -> Controls:
     """Prompt with presets, drafter, γ, temperature; the rest folded away."""
     fields: dict[str, gr.components.Component] = {}
-    fields["prompt"] = gr.Textbox(
-        PRESETS[0].prompt, label="Prompt", lines=prompt_lines, max_lines=10, elem_classes=["sv-prompt"]
-    )
+    fields["prompt"] = gr.Textbox(PRESETS[0].prompt, label="Prompt", lines=4, max_lines=10, elem_classes=["sv-prompt"])
     with gr.Row(elem_classes=["sv-presets"]):
         for preset in PRESETS:
             button = gr.Button(preset.label, size="sm", min_width=40, elem_classes=["sv-preset"])
