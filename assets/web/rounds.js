@@ -1,7 +1,7 @@
 // The live view of a run: headline figures, the text with its provenance, every round, and an inspector.
 //
 // This file is the body of a gr.HTML component's js_on_load: `element`, `props`, `server` and `watch` are given, and
-// `STYLE` (rounds.css) is put in front. Messages (specviz/views/messages.py) arrive one by one as the component's value
+// `STYLE` (rounds.css) and dom.js are put in front. Messages (specviz/views/messages.py) arrive one by one as the component's value
 // and carry only what is new; the state lives here. Model text reaches the page through textContent alone, inside a
 // shadow root that neither Gradio's re-rendering nor its styles can touch.
 
@@ -17,19 +17,6 @@ const SYMBOL = { accepted: "✓", rejected: "✗", discarded: "┄", recovered: 
 const CONTROL = { "\n": "⏎", "\r": "␍", "\t": "⇥" };
 
 // --- small helpers --------------------------------------------------------------------------------------------------
-
-/** An element: make("b", { class: "x", text: "…", on: { click } }, child, …). Text is never parsed as HTML. */
-function make(tag, options = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(options)) {
-    if (value === null || value === undefined || value === false) continue;
-    if (name === "text") node.textContent = value;
-    else if (name === "on") for (const [type, handler] of Object.entries(value)) node.addEventListener(type, handler);
-    else node.setAttribute(name, value === true ? "" : value);
-  }
-  node.append(...children);
-  return node;
-}
 
 const isPartial = (text) => /^\ufffd*$/.test(text); // bytes that are no whole character
 

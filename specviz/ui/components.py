@@ -76,10 +76,10 @@ def _server_function(name: str, function: Callable[[dict], list[str]]) -> Callab
 
 def _component(name: str, **options) -> gr.HTML:
     style = (WEB / f"{name}.css").read_text(encoding="utf-8")
-    script = (WEB / f"{name}.js").read_text(encoding="utf-8")
+    shared, script = ((WEB / f"{file}.js").read_text(encoding="utf-8") for file in ("dom", name))
     return gr.HTML(
         html_template=f'<div class="specviz-{name}"></div>',
-        js_on_load=f"const STYLE = {json.dumps(style)};\n{script}",
+        js_on_load=f"const STYLE = {json.dumps(style)};\n{shared}\n{script}",
         elem_id=f"{name}-view",
         elem_classes=["specviz-component"],
         apply_default_css=False,
