@@ -1,0 +1,182 @@
+"""`python -m specviz.training {target,draft,medusa,eagle}`: trains one part of a pair and says how good it became."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import sys
+from collections.abc import Sequence
+
+import torch
+from transformers import PreTrainedModel
+
+from specviz.errors import SpecvizError
+from specviz.models import EMBEDDED, ModelPair, load_pair
+from specviz.placement import device_named
+from specviz.sources import find_model, load_tokenizer, load_weights
+from specviz.training.data import Corpus, read_corpus, with_own_text
+from specviz.training.draft import DraftRecipe
+from specviz.training.eagle import EagleRecipe
+from specviz.training.loop import Recipe, Schedule, train
+from specviz.training.medusa import MedusaRecipe
+from specviz.training.target import TargetRecipe, small_llama
+from specviz.vocabularies import same_vocabulary
+
+#: Recipe -> tokens learnt from, and the matrices' learning rate, unless told otherwise.
+_DEFAULTS = {
+    "target": (15_000_000, 2e-3),
+    "draft": (3_000_000, 3e-3),
+    "medusa": (1_000_000, 3e-3),
+    "eagle": (1_500_000, 3e-3),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one recipe; a mistake the user can mend is one sentence and exit status 2."""
+    options = _parser().parse_args(arguments)
+    try:
+        _check(options)
+        _run(options)
+    except SpecvizError as error:
+        print(f"specviz: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nStopped. The same command goes on from the last checkpoint.", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m specviz.training", description=__doc__)
+    recipes = parser.add_subparsers(dest="recipe", required=True, metavar="RECIPE")
+    for name, help_text in (
+        ("target", "a small Llama from scratch, with early exits"),
+        ("draft", "a small Llama that imitates the target"),
+        ("medusa", "Medusa heads on the frozen target"),
+        ("eagle", "an EAGLE head on the frozen target"),
+    ):
+        recipe = recipes.add_parser(name, help=help_text, description=help_text)
+        _add_common(recipe, *_DEFAULTS[name])
+        if name in ("target", "draft"):
+            layers, width = (8, 384) if name == "target" else (1, 384)
+            recipe.add_argument("--layers", type=int, default=layers, help="(default: %(default)s)")
+            recipe.add_argument("--width", type=int, default=width, help="a multiple of 64 (default: %(default)s)")
+        if name == "target":
+            recipe.add_argument("--tokenizer", default=str(EMBEDDED / "target"), help="folder (default: the embedded)")
+        else:
+            recipe.add_argument("--target", default=str(EMBEDDED / "target"), help="folder (default: the embedded)")
+            recipe.add_argument(
+                "--continuations",
+                type=int,
+                default=500_000,
+                metavar="N",
+                help="tokens the target writes itself for half of the lessons; 0: none (default: %(default)s)",
+            )
+        if name in ("draft", "eagle"):
+            help_text = "a draft model to improve" if name == "draft" else "a one-layer draft model to begin with"
+            recipe.add_argument("--start", metavar="FOLDER", help=f"{help_text}, in place of a new one")
+    return parser
+
+
+def _add_common(recipe: argparse.ArgumentParser, tokens: int, lr: float) -> None:
+    recipe.add_argument(
+        "--text", type=pathlib.Path, nargs="+", required=True, metavar="FILE", help=".txt, .xz, or a folder of text"
+    )
+    recipe.add_argument("--weights", type=float, nargs="+", default=[], help="how often each text is drawn from")
+    recipe.add_argument(
+        "--held-out", type=int, nargs="+", default=[], metavar="N", help="tokens at each text's end never learnt from"
+    )
+    recipe.add_argument("--out", type=pathlib.Path, metavar="FOLDER", help="where the result goes")
+    recipe.add_argument(
+        "--work",
+        type=pathlib.Path,
+        metavar="FOLDER",
+        help="where checkpoints and the target's own text are kept; a run found there is resumed (default: OUT)",
+    )
+    recipe.add_argument("--tokens", type=int, default=tokens, help="to learn from in all (default: %(default)s)")
+    recipe.add_argument("--batch", type=int, default=4, help="blocks of 256 tokens a step (default: %(default)s)")
+    recipe.add_argument("--lr", type=float, default=lr, help="learning rate (default: %(default)s)")
+    recipe.add_argument("--every", type=int, default=100, help="steps between checkpoints (default: %(default)s)")
+    recipe.add_argument("--device", default="auto", help="auto, cpu, cuda, ... (default: %(default)s)")
+    recipe.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16"), help="of the products")
+    recipe.add_argument("--seed", type=int, default=0)
+
+
+def _check(options: argparse.Namespace) -> None:
+    for name in ("tokens", "batch", "every", "lr"):
+        if getattr(options, name) <= 0:
+            raise SpecvizError(f"--{name} is a positive number.", name)
+    if getattr(options, "continuations", 0) < 0:
+        raise SpecvizError("--continuations is a number of tokens, or 0.", "continuations")
+    if options.recipe in ("target", "draft") and (options.layers < 1 or options.width < 64 or options.width % 64):
+        raise SpecvizError("--layers is at least 1, and --width a multiple of 64.", "width")
+
+
+def _run(options: argparse.Namespace) -> None:
+    out = options.out or _default_out(options)
+    work = options.work or out
+    recipe, corpus = _from_scratch(options) if options.recipe == "target" else _on_a_target(options, work)
+    schedule = Schedule(options.tokens, options.batch, options.lr, work, options.seed, options.every)
+    train(recipe, corpus, schedule, out)
+
+
+def _default_out(options: argparse.Namespace) -> pathlib.Path:
+    """Where loading looks: below the target's folder; the embedded parts lie side by side."""
+    folder = pathlib.Path(getattr(options, "target", ""))
+    if options.recipe == "target" or not folder.is_dir():
+        raise SpecvizError("Name the folder for the result with --out.", "out")
+    return (EMBEDDED if folder.resolve() == EMBEDDED / "target" else folder) / options.recipe
+
+
+def _from_scratch(options: argparse.Namespace) -> tuple[Recipe, Corpus]:
+    device = device_named(options.device)
+    tokenizer = load_tokenizer(find_model(options.tokenizer, "tokenizer", None, None))
+    corpus = read_corpus(options.text, tokenizer, options.weights, options.held_out)
+    dtype = torch.bfloat16 if options.dtype == "bfloat16" else torch.float32
+    model = small_llama(tokenizer, options.layers, options.width, seed=options.seed).to(device)
+    return TargetRecipe(model, tokenizer, dtype, options.seed), corpus
+
+
+def _on_a_target(options: argparse.Namespace, work: pathlib.Path) -> tuple[Recipe, Corpus]:
+    pair = _load(options)
+    corpus = read_corpus(options.text, pair.tokenizer, options.weights, options.held_out)
+    if options.continuations:
+        corpus = with_own_text(pair.target, corpus, options.continuations, work / "continuations.safetensors")
+    if options.recipe == "draft":
+        return DraftRecipe(pair.target, _draft(options, pair), pair.tokenizer), corpus
+    sample = corpus.batch(options.batch, options.seed, step=0)
+    if options.recipe == "medusa":
+        return MedusaRecipe(pair.target, sample, options.seed), corpus
+    start = None if options.start is None else _start(options, pair)
+    return EagleRecipe(pair.target, sample, options.seed, start), corpus
+
+
+def _load(options: argparse.Namespace) -> ModelPair:
+    threads = torch.get_num_threads()
+    pair = load_pair(options.target, device=options.device, dtype=options.dtype)
+    # A pair settles on what suits one token a pass; training passes are wide.
+    torch.set_num_threads(threads)
+    if pair.dtype == torch.float16:
+        raise SpecvizError("Training in float16 is not steady here: say --dtype float32.", "dtype")
+    return pair
+
+
+def _draft(options: argparse.Namespace, pair: ModelPair) -> PreTrainedModel:
+    """The draft model that learns, in float32: a new one or the one to start from."""
+    if options.start is None:
+        return small_llama(pair.tokenizer, options.layers, options.width, seed=options.seed).to(pair.device)
+    return _start(options, pair)
+
+
+def _start(options: argparse.Namespace, pair: ModelPair) -> PreTrainedModel:
+    """The draft model to go on from, in float32."""
+    source = find_model(options.start, "start", None, None)
+    if not same_vocabulary(pair.tokenizer, load_tokenizer(source)):
+        raise SpecvizError(
+            f"{source.name} has another tokenizer than the target: start from a draft of its own.", "start"
+        )
+    return load_weights(source, pair.device, torch.float32)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,194 @@
+"""Text for training: files to tokens with a held-out tail, blocks drawn from them, and the target's own continuations.
+
+A drafter meets two kinds of text: what people wrote (prompts) and what the target writes. It learns from both.
+"""
+
+from __future__ import annotations
+
+import lzma
+import pathlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from tqdm import tqdm
+from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+
+from specviz.errors import SpecvizError
+
+#: Tokens a block: what one row of a batch holds.
+BLOCK = 256
+
+#: The part of a text that is held out unless a number of tokens is named, and the most that is then taken.
+_HELD_OUT_SHARE, _HELD_OUT_MOST = 0.05, 100_000
+
+#: Tokens of the corpus that begin each continuation, how the rest is drawn, and how many are written at a time.
+_PROMPT_TOKENS = 32
+_TEMPERATURES = (0.0, 0.7, 1.0)
+_ROWS = 64
+_ROWS_HELD_OUT = 16
+
+#: Characters tokenised at a time.
+_PIECE = 100_000
+
+
+@dataclass(frozen=True)
+class Text:
+    """One text in tokens: `ids` to learn from and the `held_out` tail that is only ever measured on, both [n] int64."""
+
+    name: str
+    ids: Tensor
+    held_out: Tensor
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Texts and how often each is drawn from. continuations: [n, BLOCK] blocks that the target wrote, or None.
+
+    weights: one a text, summing to 1. Half of all blocks are continuations where there are any.
+    """
+
+    texts: tuple[Text, ...]
+    weights: tuple[float, ...]
+    continuations: Tensor | None = None
+
+    def batch(self, rows: int, seed: int, step: int) -> Tensor:
+        """Blocks to learn from in this step, [rows, BLOCK] int64; they follow from `seed` and `step` alone."""
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
+        own = 0 if self.continuations is None else rows // 2
+        blocks = [self._cut(generator, BLOCK) for _ in range(rows - own)]
+        if own:
+            chosen = torch.randint(len(self.continuations), (own,), generator=generator)
+            blocks.extend(self.continuations[chosen].long())
+        return torch.stack(blocks)
+
+    def prompts(self, rows: int, generator: torch.Generator, held_out: bool = False) -> Tensor:
+        """Beginnings for continuations, [rows, _PROMPT_TOKENS] int64."""
+        return torch.stack([self._cut(generator, _PROMPT_TOKENS, held_out) for _ in range(rows)])
+
+    def _cut(self, generator: torch.Generator, length: int, held_out: bool = False) -> Tensor:
+        index = int(torch.multinomial(torch.tensor(self.weights), 1, generator=generator))
+        ids = self.texts[index].held_out if held_out else self.texts[index].ids
+        start = int(torch.randint(len(ids) - length + 1, (1,), generator=generator))
+        return ids[start : start + length]
+
+
+def held_out_blocks(text: Text, most: int) -> Tensor:
+    """At most `most` blocks spread evenly over the held-out tail, [n, BLOCK] int64; they do not overlap."""
+    blocks = text.held_out[: len(text.held_out) // BLOCK * BLOCK].view(-1, BLOCK)
+    count = min(most, len(blocks))
+    return blocks[torch.arange(count) * len(blocks) // count]
+
+
+def read_corpus(
+    files: Sequence[pathlib.Path],
+    tokenizer: PreTrainedTokenizerBase,
+    weights: Sequence[float] = (),
+    held_out: Sequence[int] = (),
+) -> Corpus:
+    """Reads and tokenises texts.
+
+    files: text files, `.xz` files of text, or folders whose `.txt` and `.py` files are read in the order of their
+    paths. weights: how often each is drawn from; by default in proportion to their lengths. held_out: how many tokens
+    at the end of each are never learnt from; by default 5 %, at most 100,000.
+
+    Raises SpecvizError (field ``text``) for a file that cannot be read or is too short for one block of each kind.
+    """
+    for given, name in ((weights, "weights"), (held_out, "held-out")):
+        if given and len(given) != len(files):
+            raise SpecvizError(f"Give --{name} one number for each --text: {len(files)}, not {len(given)}.", name)
+    if any(weight < 0 for weight in weights) or (weights and not sum(weights)):
+        raise SpecvizError("The weights of the texts are positive numbers.", "weights")
+    texts = tuple(
+        _split(path.name, _tokenise(_read(path), tokenizer), held_out[index] if held_out else None)
+        for index, path in enumerate(files)
+    )
+    shares = list(weights) or [len(text.ids) for text in texts]
+    return Corpus(texts, tuple(share / sum(shares) for share in shares))
+
+
+def _read(path: pathlib.Path) -> str:
+    try:
+        if path.is_dir():
+            inside = sorted(file for file in path.rglob("*") if file.suffix in (".txt", ".py") and file.is_file())
+            return "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in inside)
+        raw = path.read_bytes()
+        return (lzma.decompress(raw) if path.suffix == ".xz" else raw).decode("utf-8", errors="replace")
+    except OSError as error:
+        raise SpecvizError(f"The text {path} cannot be read: {error.strerror or error}.", "text") from error
+    except lzma.LZMAError as error:
+        raise SpecvizError(f"The text {path} is no .xz file, or a damaged one.", "text") from error
+
+
+def _tokenise(text: str, tokenizer: PreTrainedTokenizerBase) -> Tensor:
+    # In pieces: a tokenizer's memory grows far faster than the text. Cut after a line, where words end anyway.
+    lines, pieces, size = text.splitlines(keepends=True), [[]], 0
+    for line in lines:
+        if size > _PIECE:
+            pieces.append([])
+            size = 0
+        pieces[-1].append(line)
+        size += len(line)
+    encoded = tokenizer(["".join(piece) for piece in pieces], add_special_tokens=False, verbose=False)["input_ids"]
+    return torch.tensor([token for ids in encoded for token in ids], dtype=torch.long)
+
+
+def _split(name: str, ids: Tensor, held_out: int | None) -> Text:
+    if held_out is None:
+        held_out = max(BLOCK, min(int(_HELD_OUT_SHARE * len(ids)), _HELD_OUT_MOST))
+    if held_out < BLOCK or len(ids) - held_out < BLOCK:
+        raise SpecvizError(
+            f"{name} has {len(ids):,} tokens: too few for a block of {BLOCK} to learn from and, with {held_out:,} held "
+            "out, one to measure on.",
+            "text",
+        )
+    return Text(name, ids[:-held_out], ids[-held_out:])
+
+
+def with_own_text(target: PreTrainedModel, corpus: Corpus, tokens: int, file: pathlib.Path) -> Corpus:
+    """The corpus with what the target writes itself: blocks to learn from, and two texts that are only measured on,
+    greedy and at temperature 1, which begin with held-out text."""
+    blocks = continue_texts(target, corpus, tokens, file)
+    generator = torch.Generator().manual_seed(0)
+    own = []
+    for name, temperature in (("own, greedy", 0.0), ("own, sampled", 1.0)):
+        written = write_on(target, corpus.prompts(_ROWS_HELD_OUT, generator, held_out=True), temperature, seed=0)
+        own.append(Text(name, torch.empty(0, dtype=torch.long), written.long().flatten()))
+    return Corpus((*corpus.texts, *own), (*corpus.weights, *[0.0] * len(own)), blocks)
+
+
+def continue_texts(target: PreTrainedModel, corpus: Corpus, tokens: int, file: pathlib.Path, seed: int = 0) -> Tensor:
+    """Blocks that begin with the corpus and are continued by the target, [n, BLOCK] int32 on the CPU.
+
+    tokens: at least as many in all. file: where they are kept between runs; what lies there is not written again.
+    A third of the batches each at temperatures 0, 0.7 and 1: greedy text with its loops is text a drafter meets.
+    """
+    blocks = load_file(file)["blocks"] if file.exists() else torch.empty(0, BLOCK, dtype=torch.int32)
+    wanted = -(-tokens // (BLOCK * _ROWS))
+    missing = range(len(blocks) // _ROWS, wanted)
+    for index in tqdm(missing, desc="the target writes", unit="batch", disable=not missing):
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + index)
+        prompts = corpus.prompts(_ROWS, generator)
+        blocks = torch.cat([blocks, write_on(target, prompts, _TEMPERATURES[index % 3], seed + index)])
+        file.parent.mkdir(parents=True, exist_ok=True)
+        save_file({"blocks": blocks}, file)
+    return blocks[: wanted * _ROWS]
+
+
+@torch.inference_mode()
+def write_on(target: PreTrainedModel, prompts: Tensor, temperature: float, seed: int) -> Tensor:
+    """The prompts [n, k] continued to blocks [n, BLOCK], int32 on the CPU; an end token does not end them."""
+    generator = torch.Generator(target.device).manual_seed(seed)
+    unread = written = prompts.to(target.device)
+    cache = DynamicCache(config=target.config)
+    while written.shape[1] < BLOCK:
+        output = target(input_ids=unread, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        logits = output.logits[:, -1].float()
+        if temperature:
+            unread = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
+        else:
+            unread = logits.argmax(-1, keepdim=True)
+        written = torch.cat([written, unread], 1)
+    return written.cpu().to(torch.int32)

@@ -1,0 +1,131 @@
+"""The EAGLE head, trained on its own drafts (training-time test, EAGLE-3, arXiv 2503.01840, §3.2)."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specviz.errors import SpecvizError
+from specviz.heads import EagleConfig, EagleHead, fingerprint, rotation, save
+from specviz.training.frozen import FrozenTarget
+from specviz.training.loop import Recipe
+from specviz.training.losses import agreement, distillation, of_one_width
+
+#: Draft steps that are unrolled, and how much less each counts than the one before.
+_UNROLLED = 3
+_DECAY = 0.8
+
+#: Draft steps that are measured.
+_MEASURED = 5
+
+
+class EagleRecipe(Recipe):
+    """0.5 · KL + TV to the frozen target's distribution at each unrolled draft step, weighted 0.8^j.
+
+    sample: [rows, n] int64, some text to set the head's scale by. start: a one-layer draft model to begin with.
+    """
+
+    name = "eagle"
+
+    def __init__(self, target: PreTrainedModel, sample: Tensor, seed: int = 0, start: PreTrainedModel | None = None):
+        torch.manual_seed(seed)
+        self.device, self.dtype = target.device, target.dtype
+        if start is None:
+            self.student = EagleHead(EagleConfig.of(target)).to(self.device)
+        else:
+            self.student = head_from(start, EagleConfig.of(target)).to(self.device)
+        self.target = FrozenTarget(target, self.student.feature_layers)
+        if start is None:
+            with torch.no_grad():
+                self.student.scale.fill_(self.target.last_scale(sample.to(self.device)))
+
+    def loss(self, ids: Tensor, step: int) -> Tensor:
+        weights = [_DECAY**j for j in range(_UNROLLED)]
+        terms = [distillation(*both) for both in self._drafts(ids, _UNROLLED)]
+        return sum(weight * term for weight, term in zip(weights, terms)) / sum(weights)
+
+    def measure(self, ids: Tensor) -> dict[str, Tensor]:
+        return {f"step {j + 1}": agreement(*both) for j, both in enumerate(self._drafts(ids, _MEASURED))}
+
+    def save(self, folder: pathlib.Path) -> None:
+        save(self.student, folder, fingerprint(self.target.model))
+
+    def _drafts(self, ids: Tensor, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """The head's and the target's logits, [rows, n, vocab] each, of every draft step, for chains from n rows.
+
+        A chain from row t reads the target's features up to t and continues on its own hidden states, as it will when
+        drafting; its tokens are the text's.
+        """
+        text, head = self.target.read(ids), self.student
+        n = ids.shape[1] - steps
+        hidden, keys_values = head.fuse(text.features[:, :n]), []
+        for j in range(steps):
+            ahead = slice(1 + j, 1 + j + n)
+            embeddings = head.embed(ids[:, ahead], self.target.model)
+            turns = rotation(torch.arange(j, j + n, device=ids.device), head.config)
+            entered, queries, own = head.project(hidden, embeddings, turns)
+            keys_values.append(own)
+            hidden = head.finish(entered, attend(queries, keys_values))
+            yield of_one_width(head.logits(hidden, self.target.model), text.logits[:, ahead])
+
+
+@torch.no_grad()
+def head_from(draft: PreTrainedModel, config: EagleConfig) -> EagleHead:
+    """The head that drafts exactly as this one-layer Llama: its weights, and nothing taken from features yet.
+
+    Raises SpecvizError (field ``start``) for a draft of another shape than the head's.
+    """
+    sizes, heads = draft.config, draft.config.num_attention_heads
+    wanted = {"num_hidden_layers": 1, "hidden_size": config.hidden_size, "tie_word_embeddings": True}
+    wanted |= {"attention_bias": False, "mlp_bias": False, "hidden_act": "silu"}
+    if sizes.model_type != "llama" or any(getattr(sizes, name) != value for name, value in wanted.items()):
+        raise SpecvizError(
+            f"An EAGLE head can begin with a draft that is a Llama of one layer, {config.hidden_size} wide, with tied "
+            "embeddings and without biases; leave --start out to begin with a new one.",
+            "start",
+        )
+    if sizes.num_key_value_heads != heads or sizes.head_dim * heads != config.hidden_size:
+        raise SpecvizError("An EAGLE head has as many key heads as query heads, and this draft has fewer.", "start")
+    config = replace(
+        config,
+        num_attention_heads=heads,
+        intermediate_size=sizes.intermediate_size,
+        rope_theta=sizes.rope_parameters["rope_theta"],
+        own_vocabulary=sizes.vocab_size,
+    )
+    head, layer, d = EagleHead(config), draft.model.layers[0], config.hidden_size
+    attention, mlp = layer.self_attn, layer.mlp
+    head.table.weight.copy_(draft.model.embed_tokens.weight)
+    # Norm weights go into the matrices behind them.
+    head.entry.zero_()
+    for place, part in enumerate((attention.q_proj, attention.k_proj, attention.v_proj), start=1):
+        head.entry[place, :, :d] = part.weight * layer.input_layernorm.weight
+    head.out.copy_(attention.o_proj.weight)
+    head.gate_up.copy_(torch.stack([mlp.gate_proj.weight, mlp.up_proj.weight]) * layer.post_attention_layernorm.weight)
+    head.down.copy_(mlp.down_proj.weight)
+    head.scale.copy_(draft.model.norm.weight)
+    return head
+
+
+def attend(queries: Tensor, keys_values: Sequence[Tensor]) -> Tensor:
+    """What the chains from n rows gather at a draft step, [rows, n, heads, width].
+
+    queries: [rows, n, heads, width]. keys_values: of this step and all before it, [rows, n, 2, heads, width] each. The
+    chain from row t sees the first step's rows up to t, and of the later steps its own row alone.
+    """
+    first, *later = keys_values
+    n, scale = queries.shape[1], 1 / math.sqrt(queries.shape[-1])
+    hidden_rows = torch.ones(n, n, dtype=torch.bool, device=queries.device).triu(1)
+    scores = torch.einsum("bqhw,bkhw->bhqk", queries, first[:, :, 0]).masked_fill(hidden_rows, float("-inf"))
+    own = [(queries * step[:, :, 0]).sum(-1).transpose(1, 2).unsqueeze(-1) for step in later]
+    weights = (torch.cat([scores, *own], -1) * scale).softmax(-1)
+    gathered = torch.einsum("bhqk,bkhw->bqhw", weights[..., :n], first[:, :, 1])
+    for index, step in enumerate(later):
+        gathered = gathered + weights[..., n + index].transpose(1, 2).unsqueeze(-1) * step[:, :, 1]
+    return gathered

@@ -1,0 +1,47 @@
+"""The target as a teacher: what a trained part may see of it, without gradients for its own weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Of each token of [rows, n] that the target read: `features` [rows, n, layers · d], its own `embeddings`
+    [rows, n, d], and the `logits` [rows, n, vocab] of the token after it."""
+
+    features: Tensor
+    embeddings: Tensor
+    logits: Tensor
+
+
+class FrozenTarget:
+    """A target whose weights stay as they are. feature_layers: which hidden states a trained part reads of it."""
+
+    def __init__(self, model: PreTrainedModel, feature_layers: tuple[int, ...] = ()):
+        self.model = model.eval().requires_grad_(False)
+        self.feature_layers = feature_layers
+
+    @torch.no_grad()
+    def read(self, ids: Tensor) -> Reading:
+        """One pass over blocks [rows, n] int64."""
+        output = self.model(input_ids=ids, output_hidden_states=True, use_cache=False)
+        features = torch.cat([output.hidden_states[layer] for layer in self.feature_layers], -1)
+        return Reading(features, self.model.get_input_embeddings()(ids), output.logits)
+
+    @torch.no_grad()
+    def logits(self, ids: Tensor) -> Tensor:
+        """[rows, n, vocab] of one pass over blocks [rows, n] int64."""
+        return self.model(input_ids=ids, use_cache=False).logits
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """The output head on [..., d]: logits [..., vocab]; gradients flow through it, not into it."""
+        return self.model.get_output_embeddings()(hidden)
+
+    def last_scale(self, ids: Tensor) -> Tensor:
+        """Root mean square of the last hidden states of some text."""
+        return self.read(ids).features[..., -self.model.config.get_text_config().hidden_size :].square().mean().sqrt()

@@ -1,0 +1,171 @@
+"""The loop that every recipe runs through: steps, checkpoints to resume from, a progress bar, validation."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from specviz.errors import SpecvizError
+from specviz.training.data import BLOCK, Corpus, held_out_blocks
+from specviz.training.optimisers import learning_rate_factor, make_optimisers
+
+#: Gradients are scaled down to this norm at most.
+_LARGEST_GRADIENT = 1.0
+
+#: Held-out blocks of each text that are measured during training, at its end, and how many at a time.
+_BLOCKS_DURING, _BLOCKS_AT_END = 16, 128
+_ROWS_MEASURED = 8
+
+
+class Recipe(ABC):
+    """What is trained and on what loss.
+
+    name: of the recipe. student: the module that learns, in float32. device, dtype: where it runs, and in what
+    precision its products are taken.
+    """
+
+    name: str
+    student: nn.Module
+    device: torch.device
+    dtype: torch.dtype
+
+    @abstractmethod
+    def loss(self, ids: Tensor, step: int) -> Tensor:
+        """The scalar to bring down on blocks [rows, BLOCK] int64 on the device; what it draws follows from `step`."""
+
+    @abstractmethod
+    def measure(self, ids: Tensor) -> dict[str, Tensor]:
+        """What each predictor in the student is worth on blocks [rows, BLOCK]: its name -> a loss [1], or
+        `agreement` [3]."""
+
+    @abstractmethod
+    def save(self, folder: pathlib.Path) -> None:
+        """Writes what was learnt as the app loads it."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """tokens: to learn from in all. rows: blocks a step. lr: of the matrices, at its highest. every: steps between two
+    checkpoints, each with a validation. folder: where the checkpoint lies while training is under way."""
+
+    tokens: int
+    rows: int
+    lr: float
+    folder: pathlib.Path
+    seed: int = 0
+    every: int = 200
+
+    @property
+    def steps(self) -> int:
+        return max(1, self.tokens // (self.rows * BLOCK))
+
+
+def train(recipe: Recipe, corpus: Corpus, schedule: Schedule, out: pathlib.Path, stop_after: int | None = None) -> None:
+    """Trains from the last checkpoint, or from the start, to the end of the schedule, then writes the result to `out`.
+
+    stop_after: end early after this many steps in all, as an interruption would; a later call goes on from there.
+    """
+    optimisers = make_optimisers(recipe.student, schedule.lr)
+    file = schedule.folder / f"{recipe.name}.checkpoint.pt"
+    done = _resume(recipe, optimisers, schedule, file)
+    if done == 0:
+        print(_in_lines("before training, held out", validate(recipe, corpus, _BLOCKS_DURING)))
+    bar = tqdm(total=schedule.steps, initial=done, desc=recipe.name, unit="step", smoothing=0.05)
+    while done < min(schedule.steps, stop_after or schedule.steps):
+        ids = corpus.batch(schedule.rows, schedule.seed, done).to(recipe.device)
+        loss = _step(recipe, optimisers, ids, done, schedule)
+        done += 1
+        bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
+        bar.update()
+        if done % schedule.every == 0 or done == stop_after:
+            _write_checkpoint(recipe, optimisers, schedule, done, file)
+            bar.write(_in_lines(f"step {done}, held out", validate(recipe, corpus, _BLOCKS_DURING)))
+    bar.close()
+    if done == schedule.steps:
+        recipe.save(out)
+        print(_in_lines(f"{recipe.name} in {out}, held out", validate(recipe, corpus, _BLOCKS_AT_END)))
+        file.unlink(missing_ok=True)
+
+
+def _step(recipe: Recipe, optimisers: list[torch.optim.Optimizer], ids: Tensor, done: int, schedule: Schedule) -> float:
+    recipe.student.train()
+    with torch.autocast(recipe.device.type, recipe.dtype, enabled=recipe.dtype != torch.float32):
+        loss = recipe.loss(ids, done)
+    loss.backward()
+    nn.utils.clip_grad_norm_(recipe.student.parameters(), _LARGEST_GRADIENT)
+    for optimiser in optimisers:
+        for group in optimiser.param_groups:
+            group["lr"] = optimiser.defaults["lr"] * learning_rate_factor(done, schedule.steps)
+        optimiser.step()
+        optimiser.zero_grad()
+    return loss.item()
+
+
+@torch.no_grad()
+def validate(recipe: Recipe, corpus: Corpus, blocks: int) -> dict[str, dict[str, list[float]]]:
+    """Text -> predictor -> what `Recipe.measure` gives, averaged over at most `blocks` held-out blocks of that text."""
+    recipe.student.eval()
+    results: dict[str, dict[str, list[float]]] = {}
+    for text in corpus.texts:
+        held_out = held_out_blocks(text, blocks)
+        total: dict[str, Tensor] = {}
+        for ids in held_out.split(_ROWS_MEASURED):
+            with torch.autocast(recipe.device.type, recipe.dtype, enabled=recipe.dtype != torch.float32):
+                figures = recipe.measure(ids.to(recipe.device))
+            for name, values in figures.items():
+                total[name] = total.get(name, 0) + values.cpu() * len(ids) / len(held_out)
+        results[text.name] = {name: values.tolist() for name, values in total.items()}
+    return results
+
+
+def _in_lines(title: str, results: dict[str, dict[str, list[float]]]) -> str:
+    lines = [title]
+    for text, figures in results.items():
+        for name, values in figures.items():
+            loss, *rates = values
+            accepted = "" if not rates else f"  Σ min(p, q) {rates[0]:.3f}  first choices agree {rates[1]:.3f}"
+            lines.append(f"  {text:<20} {name:<12} loss {loss:.3f}{accepted}")
+    return "\n".join(lines)
+
+
+def _write_checkpoint(
+    recipe: Recipe, optimisers: list[torch.optim.Optimizer], schedule: Schedule, done: int, file: pathlib.Path
+) -> None:
+    """Everything the rest of the run depends on; written beside and moved, so that a broken write costs nothing."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    state = {
+        "done": done,
+        "run": _identity(schedule),
+        "student": recipe.student.state_dict(),
+        "optimisers": [optimiser.state_dict() for optimiser in optimisers],
+    }
+    partial = file.with_suffix(".partial")
+    torch.save(state, partial)
+    os.replace(partial, file)
+
+
+def _resume(recipe: Recipe, optimisers: list[torch.optim.Optimizer], schedule: Schedule, file: pathlib.Path) -> int:
+    """Takes up the checkpoint if there is one; returns how many steps it had done."""
+    if not file.exists():
+        return 0
+    state = torch.load(file, map_location=recipe.device, weights_only=True)
+    if state["run"] != _identity(schedule):
+        raise SpecvizError(
+            f"{file} is the checkpoint of a run with other settings ({state['run']}): finish that one, or delete it.",
+            "tokens",
+        )
+    recipe.student.load_state_dict(state["student"])
+    for optimiser, saved in zip(optimisers, state["optimisers"]):
+        optimiser.load_state_dict(saved)
+    return state["done"]
+
+
+def _identity(schedule: Schedule) -> dict[str, float]:
+    """What a run cannot change half-way."""
+    return {"tokens": schedule.tokens, "batch": schedule.rows, "lr": schedule.lr, "seed": schedule.seed}

@@ -1,0 +1,54 @@
+"""Medusa heads on the frozen target (Medusa-1, arXiv 2401.10774, §2.2.1), with its own distributions as labels."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specviz.heads import MedusaConfig, MedusaHeads, fingerprint, save
+from specviz.training.frozen import FrozenTarget
+from specviz.training.loop import Recipe
+from specviz.training.losses import agreement, distillation
+
+#: How much less each head counts than the one before (§2.2.1: λ_k).
+_DECAY = 0.8
+
+
+class MedusaRecipe(Recipe):
+    """0.5 · KL + TV of head k at row t to the frozen target's distribution at row t + k along the text.
+
+    sample: [rows, n] int64, some text to set the heads' scale by.
+    """
+
+    name = "medusa"
+
+    def __init__(self, target: PreTrainedModel, sample: Tensor, seed: int = 0):
+        torch.manual_seed(seed)
+        self.device, self.dtype = target.device, target.dtype
+        self.student = MedusaHeads(MedusaConfig.of(target)).to(self.device)
+        self.target = FrozenTarget(target, self.student.feature_layers)
+        with torch.no_grad():
+            self.student.scale.fill_(self.target.last_scale(sample.to(self.device)))
+
+    def loss(self, ids: Tensor, step: int) -> Tensor:
+        weights = [_DECAY**k for k in range(self.student.config.num_heads)]
+        terms = [distillation(*both) for both in self._heads(ids)]
+        return sum(weight * term for weight, term in zip(weights, terms)) / sum(weights)
+
+    def measure(self, ids: Tensor) -> dict[str, Tensor]:
+        return {f"head {k + 1}": agreement(*both) for k, both in enumerate(self._heads(ids))}
+
+    def save(self, folder: pathlib.Path) -> None:
+        save(self.student, folder, fingerprint(self.target.model))
+
+    def _heads(self, ids: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Each head's and the target's logits, [rows · n, vocab] each, for the n rows at which all have an answer."""
+        text, heads = self.target.read(ids), self.student.config.num_heads
+        n = ids.shape[1] - heads
+        hidden = self.student(text.features[:, :n].flatten(0, 1), text.embeddings[:, 1 : 1 + n].flatten(0, 1))
+        for k in range(1, heads + 1):
+            yield self.target.head(hidden[:, k - 1]), text.logits[:, k : k + n].flatten(0, 1)
