@@ -12,3 +12,16 @@ function make(tag, options = {}, ...children) {
   node.append(...children);
   return node;
 }
+
+/** Hands a JSON message to the handler of its kind; returns it, or null where there is nothing to show. */
+function dispatch(text, handlers) {
+  let message;
+  try {
+    message = JSON.parse(text);
+  } catch {
+    return null; // an empty or foreign value
+  }
+  if (!message || !Object.hasOwn(handlers, message.kind)) return null;
+  handlers[message.kind](message);
+  return message;
+}

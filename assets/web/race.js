@@ -140,13 +140,7 @@ const handlers = {
 };
 
 function receive() {
-  let message;
-  try {
-    message = JSON.parse(props.value);
-  } catch {
-    return; // an empty or foreign value: nothing to show
-  }
-  if (message && Object.hasOwn(handlers, message.kind)) handlers[message.kind](message);
+  dispatch(props.value, handlers);
 }
 
 function show(phase) {

@@ -81,6 +81,7 @@ function quotient(p, q, shown) {
 }
 
 const plural = (n, one, many = `${one}s`) => `${n} ${n === 1 ? one : many}`;
+const ordinal = (n) => `${n}${{ 1: "st", 2: "nd", 3: "rd" }[n % 100 > 10 && n % 100 < 14 ? 0 : n % 10] ?? "th"}`;
 
 // --- state ------------------------------------------------------------------------------------------------------------
 
@@ -104,6 +105,8 @@ function reset() {
     chosen: null, // { round, index }; index is a draft position or "next"
     pinned: false,
     everChosen: false,
+    opened: new Set(), // rounds whose tree is shown, by index
+    everOpened: false,
   });
 }
 
@@ -123,7 +126,12 @@ host.specviz = {
 const nextKind = (round) => (round.drafted.length ? round.next.kind : "plain");
 const acceptedIndexes = (round) => round.drafted.flatMap((token, i) => (token.outcome === "accepted" ? [i] : []));
 const isGreedy = (token) => Boolean(state.start.greedy) && token.u === null;
-const isCopy = (token) => token.q_raw === null && token.q === 1;
+const isCopy = (token) => token.q_raw === null && token.q === 1 && /^match |^$/.test(token.source ?? "");
+
+// Under a lossy rule every round carries its distance from the target's law; greedy drafts are matched by any rule.
+const isLossy = (round) => round.distance !== undefined;
+const isBlock = () => state.start.rule === "block" && !state.start.greedy;
+const isJudged = (token) => token.accept_prob !== null;
 
 /** The chip an emitted token belongs to: accepted draft tokens in path order, then the target's own. */
 function chipOfEmitted(round, k) {
@@ -152,6 +160,66 @@ function wasDropped(round, index) {
 
 function tokenText(id) {
   return state.vocabulary.get(id) ?? `#${id}`;
+}
+
+// --- trees -------------------------------------------------------------------------------------------------------------
+
+/** Whether a draft branches: in a chain each token continues the one before it. */
+const isTree = (round) => round.drafted.some((token, i) => token.parent !== i - 1);
+
+/** What a node continues: a draft token's index, or −1 for the committed text. */
+function parentOf(round, index) {
+  return index === "next" ? (acceptedIndexes(round).at(-1) ?? -1) : round.drafted[index].parent;
+}
+
+/** From each node to what continues it, in the order tried; the target's own token comes after the draft's. */
+function families(round) {
+  const found = new Map([[-1, []]]);
+  round.drafted.forEach((token, i) => {
+    found.get(token.parent).push(i);
+    found.set(i, []);
+  });
+  found.get(parentOf(round, "next")).push("next");
+  return found.set("next", []);
+}
+
+/** A draft token among its siblings: { kin, order }, order from 1. A chain has no siblings: kin is the token alone. */
+function siblings(round, index) {
+  const kin = families(round).get(parentOf(round, index)).filter((node) => node !== "next");
+  return { kin, order: kin.indexOf(index) + 1 };
+}
+
+function depthOf(round, index) {
+  const parent = parentOf(round, index);
+  return parent < 0 ? 1 : 1 + depthOf(round, parent);
+}
+
+function placeInTree(round, index) {
+  const { kin, order } = siblings(round, index);
+  return `depth ${depthOf(round, index)}${kin.length > 1 ? `, candidate ${order} of ${kin.length}` : ""}`;
+}
+
+/**
+ * A { column, row } for every node, one column a depth, no column higher than the widest depth. A node stands beside
+ * its parent unless those above it need the place or those below would run out of it; as every column keeps the order
+ * of the one before, no two branches cross.
+ */
+function layOut(round) {
+  const kin = families(round);
+  const columns = [];
+  for (let column = kin.get(-1); column.length; column = column.flatMap((node) => kin.get(node))) columns.push(column);
+  const height = Math.max(...columns.map((column) => column.length));
+  const spots = new Map([[-1, { column: -1, row: 0 }]]);
+  columns.forEach((nodes, column) => {
+    let free = 0;
+    nodes.forEach((node, i) => {
+      const beside = spots.get(parentOf(round, node)).row;
+      const row = Math.max(free, Math.min(beside, height - (nodes.length - i)));
+      spots.set(node, { column, row });
+      free = row + 1;
+    });
+  });
+  return { spots, columns, height };
 }
 
 // --- the page's skeleton ---------------------------------------------------------------------------------------------
@@ -217,8 +285,9 @@ function roundsCard() {
     on: { click: () => ui.followRounds.jump() } });
   ui.watcher = new IntersectionObserver(onChunksMoved, { root: ui.rounds, rootMargin: "700px 0px" });
   ui.head = make("h3", { text: "Rounds, newest last. One row is one pass of the target." });
+  ui.lossy = make("span", { class: "lossy hidden", part: "lossy", role: "note" });
   ui.meta = make("span", { class: "quiet meta", part: "meta" });
-  return make("div", { class: "card", part: "rounds-card" }, make("div", { class: "head" }, ui.head, ui.meta),
+  return make("div", { class: "card", part: "rounds-card" }, make("div", { class: "head" }, ui.head, ui.lossy, ui.meta),
     make("div", { class: "scroller" }, ui.rounds, ui.newest));
 }
 
@@ -294,14 +363,8 @@ const handlers = {
 };
 
 function receive(text) {
-  let message;
-  try {
-    message = JSON.parse(text);
-  } catch {
-    return; // an empty or foreign value: nothing to show
-  }
-  if (!message || !Object.hasOwn(handlers, message.kind)) return;
-  handlers[message.kind](message);
+  const message = dispatch(text, handlers);
+  if (!message) return;
   if (message.charts) window.dispatchEvent(new CustomEvent("specviz:charts", { detail: message.charts }));
   schedule();
 }
@@ -392,7 +455,7 @@ function redraw() {
   ui.list.replaceChildren();
   ui.prompt.textContent = state.start.prompt ?? "";
   ui.paper.replaceChildren(make("div", { class: "lines" }, ui.prompt, ui.caret));
-  Object.assign(state, { drawn: 0, chunks: [], spans: [] });
+  Object.assign(state, { drawn: 0, chunks: [], spans: [], distance: { sum: 0, rounds: 0 } });
   ui.followText.jump();
   ui.followRounds.jump();
   renderInspector();
@@ -409,7 +472,8 @@ function draw() {
   ui.textEmpty.classList.toggle("hidden", some);
   ui.roundsEmpty.classList.toggle("hidden", state.rounds.length > 0);
   if (state.drawn < state.rounds.length) appendRounds();
-  if (state.phase === "finished" && !state.everChosen && ui.view.dataset.layout === "wide") chooseSomething();
+  drawLossy();
+  if (state.phase === "finished") showSomething();
   ui.followText.settle();
   ui.followRounds.settle();
 }
@@ -441,11 +505,21 @@ function drawFigures() {
   }
 }
 
+/** The rule's mark, with what it costs as measured so far: no reader should take a lossy text for the target's. */
+function drawLossy() {
+  const { sum, rounds } = state.distance;
+  const lossy = rounds > 0 || (state.start.rule === "typical" && !state.start.greedy && Boolean(state.start.drafter));
+  const measured = rounds ? ` A round's first token is ${plainNumber(sum / rounds)} in total variation away from the target's law, on average.` : "";
+  setText(ui.lossy, lossy ? `lossy: this text does not follow the target's distribution.${measured}` : "");
+  ui.lossy.classList.toggle("hidden", !lossy);
+}
+
 function appendRounds() {
   const newestChunk = Math.floor((state.rounds.length - 1) / CHUNK);
   for (let index = state.drawn; index < state.rounds.length; index += 1) {
     state.spans[index] = textSpans(index);
     state.spans[index].forEach(writeToken);
+    countDistance(state.rounds[index]);
     const chunk = chunkOf(index);
     if (Math.floor(index / CHUNK) === newestChunk && !chunk.built) fill(chunk, index);
     if (chunk.built) chunk.box.append(roundRow(index));
@@ -453,6 +527,12 @@ function appendRounds() {
   }
   state.drawn = state.rounds.length;
   ensureTabStop();
+}
+
+function countDistance(round) {
+  if (!round || !isLossy(round)) return;
+  state.distance.sum += round.distance;
+  state.distance.rounds += 1;
 }
 
 /**
@@ -511,23 +591,142 @@ function onChunksMoved(entries) {
   ensureTabStop();
 }
 
+/**
+ * A round's row. A tree's row holds the kept path alone, in the chips of a chain, and says how much was tried for it:
+ * a class reads the list as text grows, and can read one tree at a time, so a tree unfolds where somebody asks for it.
+ */
 function roundRow(index) {
   const round = state.rounds[index];
   if (!round) return make("div", { class: "hole", role: "listitem", "data-missing": index, text: `Round ${index + 1} did not reach this page.` });
+  const tree = isTree(round);
+  const open = tree && state.opened.has(index);
   const chips = make("div", { class: "chips" });
-  round.drafted.forEach((token, i) => chips.append(draftChip(index, i, round)));
-  const arrow = make("span", { class: "arrow", "aria-hidden": "true", text: "→" });
-  chips.append(round.drafted.length ? make("span", { class: "ending" }, arrow, nextChip(index, round)) : nextChip(index, round));
+  if (!open) fillPath(chips, index, round);
+  if (tree) chips.append(toggle(index, round, open));
+  if (open) chips.append(...early(round));
   return make("div", { class: "round", part: "round", role: "listitem", "data-round": index },
-    make("div", { class: "n", text: String(index + 1) }), chips, sumCell(round));
+    make("div", { class: "n", text: String(index + 1) }), chips, sumCell(round, tree), ...(open ? [treeBox(index, round)] : []));
 }
 
-function sumCell(round) {
+/** The chips of one line: a chain's draft tokens, or a tree's kept path, and the target's own token. */
+function fillPath(chips, index, round) {
+  for (const position of pathOf(round)) {
+    if (position !== "next") chips.append(draftChip(index, position, round));
+  }
+  chips.append(...early(round));
+  const arrow = make("span", { class: "arrow", "aria-hidden": "true", text: "→" });
+  chips.append(round.drafted.length ? make("span", { class: "ending" }, arrow, nextChip(index, round)) : nextChip(index, round));
+}
+
+/** What a round's line holds: all of a chain, of a tree the kept path; then the target's own token. */
+const pathOf = (round) => [...(isTree(round) ? acceptedIndexes(round) : round.drafted.keys()), "next"];
+
+/** Why the drafter stopped before γ. */
+function early(round) {
+  if (round.confidence === undefined) return [];
+  return [make("span", { class: "early", part: "early", text: `stopped drafting: own confidence ${plainNumber(round.confidence)}` })];
+}
+
+/** Scrolls the list no further than it takes to show a row; one too high for it, from its top. */
+function bringIn(row) {
+  const box = ui.rounds.getBoundingClientRect();
+  const at = row.getBoundingClientRect();
+  if (state.phase === "running" || row.dataset.round < state.rounds.length - 1) ui.followRounds.hold();
+  ui.rounds.scrollTop += Math.min(Math.max(0, at.bottom - box.bottom), at.top - box.top);
+}
+
+function toggle(index, round, open) {
+  const kept = `${acceptedIndexes(round).length} of ${round.drafted.length} kept`;
+  return make("button", { type: "button", class: "toggle", part: "toggle", tabindex: "-1", "data-round": index, "aria-expanded": String(open),
+    "aria-label": `Tree of round ${index + 1}, ${kept}`, text: `${open ? "▾" : "▸"} ${kept}` });
+}
+
+/** Shows or folds a round's tree, in place. */
+function setOpen(index, open) {
+  state.everOpened = true;
+  if (open) state.opened.add(index);
+  else state.opened.delete(index);
+  const row = ui.list.querySelector(`.round[data-round="${index}"]`);
+  if (!row) return; // its block is far from the window, and will be built as it should be
+  const focused = row.contains(shadow.activeElement) ? shadow.activeElement : null;
+  const next = roundRow(index);
+  row.replaceWith(next);
+  if (open) bringIn(next);
+  if (!ui.tabStop?.isConnected) setTabStop(next.querySelector(".chip.chosen") ?? next.querySelector(".chip"));
+  if (!focused) return;
+  const same = focused.matches(".chip") && chipAt(index, focused.dataset.index);
+  (same || next.querySelector(".toggle")).focus({ preventScroll: true });
+}
+
+// Sizes in a tree, px: lines are drawn from them, so nothing has to be measured.
+const TREE = { root: 18, chip: 92, line: 18, height: 41, space: 6, heads: 18 };
+
+function treeBox(index, round) {
+  const { spots, columns, height } = layOut(round);
+  const heads = columns.map((nodes) => columnHead(round, nodes));
+  const top = heads.some(Boolean) ? TREE.heads : 0;
+  const x = (column) => TREE.root + column * (TREE.chip + TREE.line);
+  const y = (row) => top + row * (TREE.height + TREE.space);
+  const plane = make("div", { class: "plane" });
+  plane.style.cssText = `width: ${x(columns.length) - TREE.line}px; height: ${y(height) - TREE.space}px;`
+    + ` --chip-width: ${TREE.chip}px; --chip-height: ${TREE.height}px;`;
+  plane.append(branches(round, spots, x, y));
+  heads.forEach((text, column) => {
+    if (!text) return;
+    const head = make("span", { class: "source", text });
+    head.style.left = `${x(column)}px`;
+    plane.append(head);
+  });
+  for (const node of columns.flat()) {
+    const button = node === "next" ? nextChip(index, round) : draftChip(index, node, round);
+    const spot = spots.get(node);
+    button.style.left = `${x(spot.column)}px`;
+    button.style.top = `${y(spot.row)}px`;
+    plane.append(button);
+  }
+  return make("div", { class: "tree", part: "tree", role: "group", "aria-label": `Draft tree of round ${index + 1}` }, plane);
+}
+
+/** What proposed a whole column, where one layer or head did. */
+function columnHead(round, nodes) {
+  const sources = new Set(nodes.filter((node) => node !== "next").map((node) => round.drafted[node].source));
+  return sources.size === 1 ? [...sources][0] : undefined;
+}
+
+const svg = (name, attributes) => {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  return node;
+};
+
+/** The lines from each node to its parent; the kept path is drawn last, over the others. */
+function branches(round, spots, x, y) {
+  const lines = svg("svg", { class: "branches", "aria-hidden": "true" });
+  const middle = (row) => y(row) + TREE.height / 2;
+  lines.append(svg("circle", { cx: 4, cy: middle(0), r: 3.5 }));
+  const kind = (node) => (node === "next" ? nextKind(round) : round.drafted[node].outcome);
+  const rank = { discarded: 0, rejected: 1 };
+  const nodes = [...spots.keys()].filter((node) => node !== -1).sort((a, b) => (rank[kind(a)] ?? 2) - (rank[kind(b)] ?? 2));
+  for (const node of nodes) {
+    const from = spots.get(parentOf(round, node));
+    const to = spots.get(node);
+    const start = from.column < 0 ? 4 : x(from.column) + TREE.chip;
+    const end = x(to.column);
+    const bend = (start + end) / 2;
+    lines.append(svg("path", { class: kind(node),
+      d: `M${start} ${middle(from.row)}C${bend} ${middle(from.row)} ${bend} ${middle(to.row)} ${end} ${middle(to.row)}` }));
+  }
+  return lines;
+}
+
+function sumCell(round, tree) {
   const judged = round.drafted.filter((token) => token.outcome !== "discarded").length;
   const accepted = acceptedIndexes(round).length;
   const lines = [make("b", { text: plural(round.emitted.length, "token") })];
   if (!round.drafted.length) lines.push("plain step");
+  else if (tree) lines.push(`${judged} judged`);
   else lines.push(`${accepted} of ${judged}${judged < round.drafted.length ? " judged" : ""}`);
+  if (isLossy(round)) lines.push(make("span", { class: "lossy", text: `lossy ${brief(round.distance)}`, title: sayDistance(round) }));
   if (round.dropped) lines.push(make("span", { class: "cut", text: `✂ ${round.dropped} cut off`, title: "Decided, then cut off because the run stopped" }));
   return make("div", { class: "sum" }, ...lines);
 }
@@ -543,14 +742,21 @@ function chip(index, position, kind, text, lines, label, dropped) {
 
 function draftChip(index, i, round) {
   const token = round.drafted[i];
-  const greedy = isGreedy(token);
-  const lines = [];
-  if (token.outcome === "discarded") lines.push(line(`┄ discarded`));
-  else if (greedy) {
-    lines.push(line(token.outcome === "accepted" ? "✓ match" : "✗ no match"));
-    lines.push(line(`raw ${token.q_raw === null ? "" : `q ${brief(token.q_raw)} `}p ${brief(token.p_raw)}`));
-  } else lines.push(line(`${SYMBOL[token.outcome]} q ${brief(token.q)} p ${brief(token.p)}`), coinBar(token));
-  return chip(index, i, token.outcome, token.text, lines, chipLabel(round, token, greedy), wasDropped(round, i));
+  return chip(index, i, token.outcome, token.text, chipLines(round, token), chipLabel(round, i), wasDropped(round, i));
+}
+
+/** A verdict at a glance: its sign, the numbers it came from, and the coin. */
+function chipLines(round, token) {
+  const sign = SYMBOL[token.outcome];
+  if (isGreedy(token) && token.outcome !== "discarded") {
+    return [line(token.outcome === "accepted" ? "✓ match" : "✗ no match"),
+      line(`raw ${token.q_raw === null ? "" : `q ${brief(token.q_raw)} `}p ${brief(token.p_raw)}`)];
+  }
+  if (isBlock() && isJudged(token)) return [line(`${sign} h ${brief(token.accept_prob)} u ${brief(token.u)}`), coinBar(token)];
+  if (token.outcome === "discarded") return [line("┄ discarded")];
+  if (isLossy(round)) return [line(`${sign} p ${brief(token.p)}`)];
+  const left = token.p_left === undefined ? `p ${brief(token.p)}` : `p′ ${brief(token.p_left)}`;
+  return [line(`${sign} q ${brief(token.q)} ${left}`), coinBar(token)];
 }
 
 const line = (text) => make("span", { class: "m", text });
@@ -568,11 +774,20 @@ function coinBar(token) {
   return bar;
 }
 
-function chipLabel(round, token, greedy) {
-  const name = quoted(token.text);
-  if (token.outcome === "discarded") return `${name}, discarded, never judged`;
-  if (greedy) return `${name}, ${token.outcome}, ${token.outcome === "accepted" ? "matches" : "is not"} the target's choice`;
-  return `${name}, ${token.outcome}, q ${plainNumber(token.q)}, p ${plainNumber(token.p)}, coin ${plainNumber(token.u)} against ${plainNumber(token.accept_prob)}`;
+function chipLabel(round, index) {
+  const token = round.drafted[index];
+  const where = isTree(round) ? `, ${placeInTree(round, index)}` : "";
+  const by = token.source === undefined ? "" : `, by ${token.source}`;
+  return `${quoted(token.text)}, ${token.outcome}${verdictLabel(round, token)}${where}${by}`;
+}
+
+function verdictLabel(round, token) {
+  const block = isBlock() && isJudged(token);
+  if (token.outcome === "discarded" && !block) return ", never judged";
+  if (isGreedy(token)) return `, ${token.outcome === "accepted" ? "matches" : "is not"} the target's choice`;
+  if (isLossy(round)) return `, p ${plainNumber(token.p)}, no coin`;
+  const left = token.p_left === undefined ? "" : `, of which its siblings left ${plainNumber(token.p_left)}`;
+  return `, q ${plainNumber(token.q)}, p ${plainNumber(token.p)}${left}, coin ${plainNumber(token.u)} against ${plainNumber(token.accept_prob)}`;
 }
 
 function nextChip(index, round) {
@@ -581,7 +796,7 @@ function nextChip(index, round) {
   const greedy = next.u === null;
   const raw = greedy ? (rowOf(round, "next").p_raw ?? []).find(([id]) => id === next.id)?.[1] : undefined;
   const lines = [];
-  if (!greedy) lines.push(line(`${SYMBOL[kind]} ${kind === "recovered" ? "residual" : `${kind} p`} ${brief(next.prob)}`));
+  if (!greedy) lines.push(line(`${SYMBOL[kind]} ${kind !== "recovered" ? `${kind} p` : isLossy(round) ? "target p" : "residual"} ${brief(next.prob)}`));
   else {
     lines.push(line(`${SYMBOL[kind]} ${kind === "recovered" ? "target's choice" : kind}`));
     if (raw !== undefined) lines.push(line(`raw p ${brief(raw)}`));
@@ -622,6 +837,7 @@ function choose(spot, { pin = false, reveal = false } = {}) {
   if (reveal) revealRound(spot.round);
   const button = chipAt(spot.round, spot.index);
   if (button) markChosen(button);
+  if (button && reveal) showInTree(button);
   const position = emittedPosition(state.rounds[spot.round], spot.index);
   if (position >= 0) state.spans[spot.round]?.[position]?.classList.add("chosen");
   ui.inspector.toggleAttribute("data-open", pin);
@@ -651,13 +867,31 @@ function letGo(refocus) {
   renderInspector();
 }
 
-/** When a run ends and nobody has pointed at anything: the newest refusal is the most telling token to show. */
-function chooseSomething() {
+/**
+ * When a run ends and nobody has pointed at anything, the newest refusal is the most telling token to show; and if
+ * nobody has unfolded a tree, that round's.
+ */
+function showSomething() {
+  const spot = newestRefusal();
+  if (!spot) return;
+  if (!state.everOpened && isTree(state.rounds[spot.round])) setOpen(spot.round, true);
+  if (!state.everChosen && ui.view.dataset.layout === "wide") choose(spot);
+}
+
+function newestRefusal() {
   for (let r = state.rounds.length - 1; r >= Math.max(0, state.rounds.length - 60); r -= 1) {
     const i = state.rounds[r]?.drafted.findIndex((token) => token.outcome === "rejected") ?? -1;
-    if (i >= 0) return choose({ round: r, index: i });
+    if (i >= 0) return { round: r, index: i };
   }
-  if (state.rounds.at(-1)) choose({ round: state.rounds.length - 1, index: "next" });
+  return state.rounds.at(-1) ? { round: state.rounds.length - 1, index: "next" } : null;
+}
+
+/** A deep tree scrolls in its own box: brings a chip of it into that box, and moves nothing else. */
+function showInTree(button) {
+  const box = button.closest(".tree");
+  if (!box) return;
+  const at = button.offsetLeft;
+  if (at < box.scrollLeft || at + button.offsetWidth > box.scrollLeft + box.clientWidth) box.scrollLeft = at - TREE.root - TREE.line;
 }
 
 function revealRound(index) {
@@ -675,6 +909,8 @@ function revealRound(index) {
 // --- events -----------------------------------------------------------------------------------------------------------
 
 function onChipClick(event) {
+  const opener = event.target.closest(".toggle");
+  if (opener) return setOpen(Number(opener.dataset.round), opener.getAttribute("aria-expanded") === "false");
   const button = event.target.closest(".chip");
   if (!button) return;
   const spot = place(button);
@@ -713,37 +949,61 @@ function onKey(event) {
   const button = event.target.closest(".chip");
   if (!button) return;
   const { round, index } = place(button);
-  const at = index === "next" ? state.rounds[round].drafted.length : index;
+  const within = button.closest(".tree") ? stepInTree(event.key, state.rounds[round], index) : undefined;
+  const at = Math.max(0, pathOf(state.rounds[round]).indexOf(index));
   const moves = {
     ArrowRight: [round, at + 1], ArrowLeft: [round, at - 1], ArrowDown: [round + 1, at], ArrowUp: [round - 1, at],
     Home: [0, 0], End: [state.rounds.length - 1, 0],
   };
   if (!Object.hasOwn(moves, event.key)) return; // Enter and Space click the button
   event.preventDefault();
-  focusChip(...moves[event.key]);
+  if (within !== undefined) chipAt(round, within).focus();
+  else focusChip(...moves[event.key]);
 }
 
-/** Focuses chip `at` of a round; past either end of a row it steps into the neighbouring round. */
+/** Where a key leads inside an open tree: along the branch, or between siblings; undefined where it leads out of it. */
+function stepInTree(key, round, index) {
+  const kin = families(round);
+  const parent = parentOf(round, index);
+  const beside = kin.get(parent);
+  const ahead = kin.get(index);
+  switch (key) {
+    case "ArrowLeft": return parent < 0 ? undefined : parent;
+    case "ArrowUp": return beside[beside.indexOf(index) - 1];
+    case "ArrowDown": return beside[beside.indexOf(index) + 1];
+    case "ArrowRight":
+      if (!ahead.length) return index === "next" ? undefined : index; // the end of a branch that was cut
+      return ahead.find((node) => node === "next" || round.drafted[node].outcome === "accepted") ?? ahead[0];
+    default: return undefined;
+  }
+}
+
+/** Focuses chip `at` of a round's line; past either end it steps into the neighbouring round. */
 function focusChip(round, at) {
-  const sideways = at < 0 ? -1 : state.rounds[round] && at > state.rounds[round].drafted.length ? 1 : 0;
+  const lane = (index) => (state.rounds[index] ? pathOf(state.rounds[index]) : null);
+  const sideways = at < 0 ? -1 : lane(round) && at >= lane(round).length ? 1 : 0;
   const vertical = shadow.activeElement?.dataset.round !== String(round);
   if (sideways && !vertical) {
     round += sideways;
     at = sideways < 0 ? Infinity : 0;
   }
-  const target = state.rounds[round];
-  if (!target) return;
-  const position = Math.min(Math.max(at, 0), target.drafted.length);
+  const path = lane(round);
+  if (!path) return;
   const chunk = chunkOf(round);
   if (!chunk.built) fill(chunk);
   if (round < state.rounds.length - 1) ui.followRounds.hold();
-  chipAt(round, position === target.drafted.length ? "next" : position)?.focus();
+  chipAt(round, path[Math.min(Math.max(at, 0), path.length - 1)])?.focus();
 }
 
+/** One chip of the list is reached with Tab, and after it the switch of its row's tree. */
 function setTabStop(button) {
-  if (ui.tabStop) ui.tabStop.tabIndex = -1;
+  for (const [stop, tabIndex] of [[ui.tabStop, -1], [button, 0]]) {
+    if (!stop) continue;
+    stop.tabIndex = tabIndex;
+    const opener = stop.closest(".round")?.querySelector(".toggle");
+    if (opener) opener.tabIndex = tabIndex;
+  }
   ui.tabStop = button;
-  button.tabIndex = 0;
 }
 
 /** Tab enters the list at one chip: the one last focused, else the newest. */
@@ -769,67 +1029,148 @@ function renderInspector() {
   const token = index === "next" ? round.next : round.drafted[index];
   ui.title.textContent = `Round ${chosen.round + 1}, ${tokenName(round, index)}: ${quoted(token.text)}`;
   const parts = [make("p", { class: "say", part: "say", text: sentence(round, index) })];
-  if (index !== "next" && token.u !== null) parts.push(coinLine(token));
-  parts.push(...distribution(round, index), ...residual(round, index));
+  if (index !== "next" && token.u !== null && isJudged(token) && !isLossy(round)) parts.push(coinLine(token));
+  parts.push(...siblingTable(round, index), ...distribution(round, index), ...residual(round, index));
+  if (isLossy(round)) parts.push(make("p", { class: "raw", part: "distance", text: sayDistance(round) }));
   if (state.pinned && ui.view.dataset.layout === "wide") parts.push(make("p", { class: "raw", text: "Pinned. Esc, or the same chip again, lets go." }));
   ui.body.replaceChildren(...parts);
 }
 
 function tokenName(round, index) {
+  if (index !== "next" && isTree(round)) return placeInTree(round, index);
   if (index !== "next") return `draft token ${index + 1}`;
   return { recovered: "recovered token", bonus: "bonus token", plain: "plain step" }[nextKind(round)];
 }
 
 function sentence(round, index) {
-  const say = index === "next" ? sayNext(round) : sayDrafted(round, round.drafted[index]);
+  const say = index === "next" ? sayNext(round) : sayDrafted(round, index);
   const whole = wasDropped(round, index) ? `${say} It was cut off afterwards, because the run stopped before it.` : say;
   return whole.replace(/ ([=<]) /g, "\u00a0$1\u00a0"); // an equation stays on one line
 }
 
-function sayDrafted(round, token) {
+function sayDrafted(round, index) {
+  const token = round.drafted[index];
+  const block = isBlock() && isJudged(token);
+  if (token.outcome === "discarded" && !block) return sayDiscarded(round, index);
+  if (isGreedy(token)) return `${sayProposed(token)} ${sayGreedy(round, index)}`.trim();
+  const opening = `${sayTurn(round, index)} ${sayProposed(token)} ${sayDraw(round, index)}`.trim();
+  if (isLossy(round)) return `${opening} ${sayTypical(token)}`;
+  if (block) return `${opening} ${sayBlock(round, index)}`;
+  return `${opening} ${sayCoin(token)} ${sayAfter(round, index)}`.trim();
+}
+
+/** Which layer, head or match put a token forward. */
+function sayProposed(token) {
+  if (token.source === undefined) return "";
+  const match = /^match (\d+)$/.exec(token.source);
+  if (match) return `Found after an earlier match of ${plural(Number(match[1]), "token")}.`;
+  return `Proposed by ${/^(pool|window)$/.test(token.source) ? "the " : ""}${token.source}.`;
+}
+
+/** A sibling's turn: after whom it was tried. */
+function sayTurn(round, index) {
+  const { kin, order } = siblings(round, index);
+  if (kin.length < 2 || isLossy(round)) return "";
+  const others = order === 1 ? "tried first" : order === 2
+    ? `tried after ${quoted(round.drafted[kin[0]].text)} was refused` : `tried ${ordinal(order)}, after those before it were refused`;
+  return `Candidate ${order} of ${kin.length} here, ${others}.`;
+}
+
+/** How the draft came to propose a token, with its q. */
+function sayDraw(round, index) {
+  const token = round.drafted[index];
   const name = quoted(token.text);
-  if (token.outcome === "discarded") return sayDiscarded(round, token);
-  if (isGreedy(token)) return sayGreedy(round, token);
-  const opening = isCopy(token)
-    ? `${name} was copied from the text so far; a copy is certain to be proposed, so q = 1.`
-    : token.q === 1
-      ? `The draft was certain to say ${name}: q = 1.`
-      : `The draft said ${name} with q = ${plainNumber(token.q)}.`;
-  return `${opening} ${sayCoin(token)} ${sayAfter(round, token)}`.trim();
+  if (isCopy(token)) return `${name} was copied from the text so far; a copy is certain to be proposed, so q = 1.`;
+  if (token.q === 1 && isTree(round)) return `${name} was chosen, not drawn, so q = 1.`;
+  if (token.q === 1) return `The draft was certain to say ${name}: q = 1.`;
+  const again = siblings(round, index).order > 1 ? ", drawing no candidate twice," : "";
+  return `The draft${again} said ${name} with q = ${plainNumber(token.q)}.`;
 }
 
 function sayCoin(token) {
-  if (token.p === 0) return "The target gives it p = 0, so no coin can pass.";
   const [u, threshold] = compared(token.u, token.accept_prob);
   const verdict = token.outcome === "accepted" ? "accepted" : "refused";
-  if (token.accept_prob >= 1) {
-    return `The target likes it at least as much, p = ${plainNumber(token.p)}, so every coin passes (it fell on u = ${u}): ${verdict}.`;
-  }
-  const ratio = token.q === 1 ? threshold : `${quotient(token.p, token.q, threshold)} = ${threshold}`;
-  return `The target gives it p = ${plainNumber(token.p)}, so it passes if u < ${ratio}. The coin fell on u = ${u}: ${verdict}.`;
+  const tried = token.p_left !== undefined;
+  const share = tried ? token.p_left : token.p;
+  if (token.p === 0) return "The target gives it p = 0, so no coin can pass.";
+  if (share === 0) return `The target gives it p = ${plainNumber(token.p)}, but the candidates before it left nothing of that, p′ = 0: no coin can pass.`;
+  const says = tried
+    ? `The target gives it p = ${plainNumber(token.p)}; in what the candidates before it left of the target it has p′ = ${plainNumber(share)}`
+    : `The target gives it p = ${plainNumber(token.p)}`;
+  if (token.accept_prob >= 1) return `${says}, at least as much as the draft, so every coin passes (it fell on u = ${u}): ${verdict}.`;
+  const ratio = token.q === 1 ? threshold : `${quotient(share, token.q, threshold)} = ${threshold}`;
+  return `${says}, so it passes if u < ${ratio}. The coin fell on u = ${u}: ${verdict}.`;
 }
 
-function sayAfter(round, token) {
-  if (token.outcome !== "rejected") return "";
-  return `From the residual the target took ${quoted(round.next.text)}.`;
+function sayAfter(round, index) {
+  if (round.drafted[index].outcome !== "rejected") return "";
+  const next = quoted(round.next.text);
+  if (!isTree(round)) return `From the residual the target took ${next}.`;
+  const { kin, order } = siblings(round, index);
+  const after = round.drafted[kin[order]];
+  return after ? `Then ${quoted(after.text)} was tried, on what was left.` : `From what was left the target took ${next}.`;
 }
 
-function sayDiscarded(round, token) {
-  const refused = round.drafted.find((other) => other.outcome === "rejected");
+/** Block verification (Sun et al. 2024): every coin is flipped, and the last one below its h decides. */
+function sayBlock(round, index) {
+  const token = round.drafted[index];
+  const last = acceptedIndexes(round).at(-1);
+  const [u, h] = compared(token.u, token.accept_prob);
+  const below = token.u < token.accept_prob;
+  const opening = "Block verification keeps up to the last position whose coin falls below h.";
+  const coin = `Here h = ${h} and the coin fell on u = ${u}`;
+  if (token.outcome === "accepted" && index === last) return `${opening} ${coin}, below it, and no later one is: kept, with all before it.`;
+  const later = token.outcome === "accepted" && quoted(round.drafted[last].text);
+  if (later && below) return `${opening} ${coin}, below it; ${later} passed later still: kept.`;
+  if (later) return `${opening} ${coin}, not below it; this one is kept because a later one, ${later}, passed.`;
+  return `${opening} ${coin}, not below it, and no later one passed either: ${token.outcome === "rejected" ? "refused" : "thrown away with what was refused before it"}.`;
+}
+
+/** Typical acceptance (Medusa): no coin, a threshold. */
+function sayTypical(token) {
+  const rule = "Typical acceptance flips no coin: a token passes when its p is above min(ε, δ·exp(−H)), a threshold that falls as the target's entropy H grows.";
+  const passes = token.accept_prob >= 1;
+  const verdict = token.outcome === "accepted" ? "above it, and on the longest path of such tokens: accepted"
+    : passes ? "above it, but a path of such tokens was kept that goes another way: left out" : "not above it: refused";
+  return `${rule} Here p = ${plainNumber(token.p)} is ${verdict}.`;
+}
+
+function sayDistance(round) {
+  return `Lossy: the first token's law was ${plainNumber(round.distance)} in total variation away from the target's.`;
+}
+
+function sayDiscarded(round, index) {
+  const token = round.drafted[index];
   const opening = isCopy(token) ? `${quoted(token.text)} was copied from the text so far.`
-    : state.start.greedy ? `The draft went on with ${quoted(token.text)}.`
+    : state.start.greedy || token.q === 1 ? `The draft went on with ${quoted(token.text)}.`
     : `The draft said ${quoted(token.text)} with q = ${plainNumber(token.q)}.`;
-  const why = refused
-    ? `It was never judged: ${quoted(refused.text)} before it was refused, and what was drafted after a refusal is thrown away.`
-    : "It was never judged: the accepted path went another way.";
-  return `${opening} ${why}`;
+  return [sayProposed(token), opening, sayCut(round, index)].filter(Boolean).join(" ");
 }
 
-function sayGreedy(round, token) {
+/** Where the branch of a discarded token was cut: the nearest judged token above it, or a sibling of its branch. */
+function sayCut(round, index) {
+  let top = index;
+  while (parentOf(round, top) >= 0 && round.drafted[parentOf(round, top)].outcome === "discarded") top = parentOf(round, top);
+  const above = round.drafted[parentOf(round, top)];
+  if (above?.outcome === "rejected") {
+    return `It was never judged: ${quoted(above.text)} before it was refused, and what was drafted after a refusal is thrown away.`;
+  }
+  if (isLossy(round)) return "It was left out: the longest path of tokens above their threshold went another way.";
+  const taken = siblings(round, top).kin.map((node) => round.drafted[node]).find((other) => other.outcome === "accepted");
+  if (!taken) return "It was never judged: the accepted path went another way.";
+  return top === index ? `It was never tried: ${quoted(taken.text)}, before it in line, was accepted.`
+    : `It was never judged: the accepted path went another way, with ${quoted(taken.text)}.`;
+}
+
+function sayGreedy(round, index) {
+  const token = round.drafted[index];
   const name = quoted(token.text);
   const opening = isCopy(token) ? `${name} was copied from the text so far.` : `The draft's choice was ${name}.`;
   if (token.outcome === "accepted") return `${opening} It is also the target's likeliest token here: a match, accepted. Greedy decoding flips no coin.`;
-  return `${opening} The target's likeliest token here is ${quoted(round.next.text)}. They differ, so the draft token is refused and the target's own stands in its place.`;
+  const sibling = siblings(round, index).kin.map((node) => round.drafted[node]).find((other) => other.outcome === "accepted");
+  const choice = `${opening} The target's likeliest token here is ${quoted((sibling ?? round.next).text)}.`;
+  return sibling ? `${choice} They differ, so this branch is refused; another candidate matched.`
+    : `${choice} They differ, so the draft token is refused and the target's own stands in its place.`;
 }
 
 function sayNext(round) {
@@ -837,27 +1178,39 @@ function sayNext(round) {
   const name = quoted(next.text);
   const kind = nextKind(round);
   const greedy = next.u === null;
-  const draw = greedy ? "" : `The draw fell on u = ${plainNumber(next.u)} and gave ${name}`;
-  if (kind === "plain") {
-    const opening = "Nothing was drafted in this round, so the target took an ordinary step.";
-    return greedy ? `${opening} Its likeliest token is ${name}.` : `${opening} ${draw}, p = ${plainNumber(next.prob)}.`;
-  }
-  if (kind === "bonus") {
-    const opening = `All ${round.drafted.length > 1 ? `${acceptedIndexes(round).length} draft tokens were` : "that was drafted was"} accepted. The same pass already holds the target's distribution after the last of them, so one more token comes free.`;
-    return greedy ? `${opening} The likeliest is ${name}.` : `${opening} ${draw}, p = ${plainNumber(next.prob)}.`;
-  }
-  const refused = round.drafted.find((token) => token.outcome === "rejected");
-  const opening = refused ? `${quoted(refused.text)} was refused` : "No draft token was left standing";
-  if (greedy) return `${opening}, so the target's own likeliest token, ${name}, takes its place.`;
-  const residual = rowOf(round, "next").residual ?? [];
-  if (!residual.length) return `${opening}, and the target drew again. ${draw}, probability ${plainNumber(next.prob)}.`;
-  return `${opening}, so the target drew from the residual: max(0, p − q), scaled to sum to 1. ${draw}, which has probability ${plainNumber(next.prob)} there.`;
+  const draw = greedy ? `The likeliest is ${name}.`
+    : `The draw fell on u = ${plainNumber(next.u)} and gave ${name}, p = ${plainNumber(next.prob)}.`;
+  if (kind === "plain") return `Nothing was drafted in this round, so the target took an ordinary step. ${draw}`;
+  if (isLossy(round)) return `The kept path ends here, and the target added a token from its own distribution. ${draw}`;
+  if (kind === "bonus") return `${sayClean(round)} The same pass already holds the target's distribution after the last of them, so one more token comes free. ${draw}`;
+  return sayRecovered(round);
 }
 
-/** The unit interval: below min(1, p/q) the coin passes. */
+function sayClean(round) {
+  const count = acceptedIndexes(round).length;
+  if (isTree(round)) return `${count === 1 ? "A draft token was" : `${count} draft tokens were`} accepted, up to the end of their branch.`;
+  return `All ${count > 1 ? `${count} draft tokens were` : "that was drafted was"} accepted.`;
+}
+
+function sayRecovered(round) {
+  const { next } = round;
+  const name = quoted(next.text);
+  const refused = round.drafted.filter((token) => token.outcome === "rejected" && token.parent === parentOf(round, "next"));
+  const opening = refused.length > 1 ? `All ${refused.length} candidates here were refused`
+    : refused.length ? `${quoted(refused[0].text)} was refused` : "No draft token was left standing";
+  if (next.u === null) return `${opening}, so the target's own likeliest token, ${name}, takes its place.`;
+  const draw = `The draw fell on u = ${plainNumber(next.u)} and gave ${name}`;
+  if (!(rowOf(round, "next").residual ?? []).length) return `${opening}, and the target drew again. ${draw}, probability ${plainNumber(next.prob)}.`;
+  const from = isBlock()
+    ? "the residual of the block: max(0, w·p − q), scaled to sum to 1, where w is the weight of what was kept (p_τ in the paper)"
+    : refused.length > 1 ? "what they left of it: each in turn leaves max(0, p′ − q), scaled to sum to 1" : "the residual: max(0, p − q), scaled to sum to 1";
+  return `${opening}, so the target drew from ${from}. ${draw}, which has probability ${plainNumber(next.prob)} there.`;
+}
+
+/** The unit interval: below accept_prob, the token's own threshold, the coin passes. */
 function coinLine(token) {
   const [u, threshold] = compared(token.u, token.accept_prob);
-  const box = make("div", { class: `line ${token.outcome}`, role: "img", "aria-label": `Coin ${u}; it passes below ${threshold}` });
+  const box = make("div", { class: `line ${token.outcome === "accepted" ? "accepted" : "rejected"}`, role: "img", "aria-label": `Coin ${u}; it passes below ${threshold}` });
   const pass = make("div", { class: "pass" });
   pass.style.width = `${100 * token.accept_prob}%`;
   const tick = make("div", { class: "u" });
@@ -887,6 +1240,9 @@ function distribution(round, index) {
     p.set(token.id, token.p);
     q.set(token.id, token.q);
   }
+  // Drawn siblings come from different laws, and the row lists that of the first; chosen ones come from none.
+  const first = !isTree(round) || families(round).get(parentOf(round, index))[0] === index;
+  if (!greedy && (!first || (isTree(round) && token.q === 1))) q.clear();
   const ids = [...new Set([...p.keys(), ...q.keys()])].sort((a, b) => (p.get(b) ?? 0) - (p.get(a) ?? 0));
   const shown = ids.slice(0, SHOWN);
   if (!shown.includes(token.id) && (p.has(token.id) || q.has(token.id))) shown[Math.max(0, Math.min(SHOWN, shown.length) - 1)] = token.id;
@@ -934,6 +1290,7 @@ function rawLine(token, index, greedy) {
 
 function residual(round, index) {
   if (state.start.greedy) return [];
+  if (isLossy(round)) return []; // it draws from the target's own row
   if (index !== "next" && round.drafted[index].outcome !== "rejected") return [];
   const pairs = rowOf(round, index).residual ?? [];
   if (!pairs.length) return [];
@@ -949,7 +1306,45 @@ function residual(round, index) {
   };
   for (const [id, value] of shown) add(showToken(make("span", { class: id === round.next.id ? "name on" : "name" }), tokenText(id)), value, "r");
   if (rest > 0.0005) add(make("span", { class: "name rest", text: "rest" }), rest, "r rest");
-  return [make("h4", { text: "Residual: max(0, p − q), scaled to sum to 1" }), bars];
+  return [make("h4", { text: residualHeading(round) }), bars];
+}
+
+function residualHeading(round) {
+  if (isBlock()) return "Residual of the block: max(0, w·p − q), scaled to sum to 1";
+  return isTree(round) ? "What the refused candidates left of the target" : "Residual: max(0, p − q), scaled to sum to 1";
+}
+
+/** The candidates for one place, in the order tried, each with what those before it left of the target. */
+function siblingTable(round, index) {
+  if (!isTree(round)) return [];
+  const { kin } = siblings(round, index);
+  if (kin.length < 2) return [];
+  const columns = siblingColumns(round, kin);
+  const table = make("table", { class: "siblings", part: "siblings" });
+  const heads = columns.map(([name]) => make("th", { scope: "col", text: name }));
+  table.append(make("thead", {}, make("tr", {}, make("th", { scope: "col", text: "token" }), ...heads, make("th", { scope: "col", "aria-label": "verdict" }))));
+  const body = make("tbody");
+  for (const node of kin) {
+    const token = round.drafted[node];
+    const cells = columns.map(([, value]) => make("td", { text: brief(value(token)) }));
+    body.append(make("tr", { class: node === index ? `${token.outcome} on` : token.outcome },
+      showToken(make("th", { scope: "row" }), token.text), ...cells,
+      make("td", { class: "sign", text: SYMBOL[token.outcome], "aria-label": token.outcome })));
+  }
+  table.append(body);
+  const inTurn = columns.length > 1;
+  const parts = [make("h4", { text: inTurn ? "Candidates here, in the order tried" : "Candidates here" }), table];
+  if (inTurn) parts.push(make("p", { class: "raw", text: "p′ is p in what the refused candidates above left of the target." }));
+  return parts;
+}
+
+/** [heading, value of a token] for each column of numbers that the rule goes by. */
+function siblingColumns(round, kin) {
+  const p = ["p", (token) => (state.start.greedy ? token.p_raw : token.p)];
+  if (state.start.greedy || isLossy(round)) return [p];
+  const left = ["p′", (token) => token.p_left ?? (token.outcome === "discarded" ? null : token.p)];
+  const q = ["q", (token) => token.q];
+  return [p, left, q, ["u <", (token) => token.accept_prob], ["u", (token) => token.u]];
 }
 
 // --- go ------------------------------------------------------------------------------------------------------------------

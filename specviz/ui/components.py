@@ -35,6 +35,11 @@ def race_view(**options) -> gr.HTML:
     return _component("race", **options)
 
 
+def compare_view() -> gr.HTML:
+    """Table, heat map and replayed rules of the Compare tab (element id ``compare-view``)."""
+    return _component("compare")
+
+
 def charts_view() -> gr.HTML:
     """The four charts (element id ``charts-view``); they draw what the live view hands on.
 
@@ -62,6 +67,11 @@ def charts_view() -> gr.HTML:
 def page_css() -> str:
     """The look of the whole page, for `launch(css=...)`."""
     return (WEB / "theme.css").read_text(encoding="utf-8")
+
+
+def as_text(text: str) -> str:
+    """Names of folders and models are data: none of Markdown's or HTML's signs may work."""
+    return "".join(f"&#{ord(sign)};" if sign in "\\`*_{}[]<>()#+-!|&$~" else sign for sign in text)
 
 
 def _server_function(name: str, function: Callable[[dict], list[str]]) -> Callable[[dict], list[str]]:

@@ -2,44 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
 
+from specviz.drafters import DRAFTERS
+from specviz.drafters.early_exit import exit_layer
 from specviz.errors import SpecvizError
+from specviz.exits import layer_count
+from specviz.models import ModelPair
 from specviz.presets import PRESETS
+from specviz.records import MAX_BRANCHES, DraftParams
+from specviz.rules import rule_named
+from specviz.ui.components import as_text
 from specviz.ui.orders import Order, PairName
 from specviz.ui.settings import Settings
 from specviz.ui.stream import Runner
+from specviz.ui.ways import LOSSY, PLAIN, RULE_WORDS, WAYS, about, available, default_branches
 
-DRAFTER_LABELS = {"draft_model": "Draft model", "prompt_lookup": "Prompt lookup", "plain": "None: plain decoding"}
+#: What a control says while its drafter does not read it.
+UNREAD = {"branches": None, "exit_layer": None, "confidence": 0.0}
+
+QUIET = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """The components by the name of the Order field they fill."""
+    """The components by the name of the Order field they fill, and what is said about drafter and rule."""
 
     fields: dict[str, gr.components.Component]
+    drafter_note: gr.Markdown
+    rule_note: gr.Markdown
+    lossy_note: gr.Markdown
 
     def order(self, pair: PairName, values: dict[str, Any]) -> Order:
         """The order that `values`, by field, describe."""
-        drafter = None if values["drafter"] == "plain" else values["drafter"]
-        return Order(pair=pair, **(values | {"drafter": drafter, "prompt": values["prompt"] or ""}))
+        name = values["drafter"]
+        read = WAYS[name].controls
+        unread = {field: nothing for field, nothing in UNREAD.items() if field not in read}
+        if name == PLAIN:
+            unread |= {"drafter": None, "rule": "auto"}
+        return Order(pair=pair, **(values | unread | {"prompt": values["prompt"] or ""}))
 
-    def validations(self, runner: Runner, pair: PairName, values: dict[str, Any]) -> list[dict[str, Any]]:
-        """One verdict a control, in their order: Gradio shows the sentence at the control and starts nothing.
-
-        What only a loaded pair can tell is checked when it is loaded.
-        """
-        error = self._mistake(runner, pair, values)
+    def validations(self, error: SpecvizError | None) -> list[dict[str, Any]]:
+        """One verdict a control, in their order: Gradio shows the sentence at the control and starts nothing."""
         verdicts = [gr.validate(True, "") for _ in self.fields]
         if error:
             place = list(self.fields).index(error.field) if error.field in self.fields else 0
             verdicts[place] = gr.validate(False, error.message)
         return verdicts
 
-    def _mistake(self, runner: Runner, pair: PairName, values: dict[str, Any]) -> SpecvizError | None:
+    def mistake(self, runner: Runner, pair: PairName, values: dict[str, Any]) -> SpecvizError | None:
+        """What is wrong with these values. What only a loaded pair can tell is checked when it is loaded."""
         loaded = runner.store.loaded(pair)
         if loaded is None:
             return None
@@ -49,30 +65,80 @@ class Controls:
             return error
         return None
 
+    def wire(self, runner: Runner, pair: gr.JSON, loads: list[Any]) -> None:
+        """Controls come and go with the drafter; these events pass the queue by, so a run in progress delays none.
 
-def create_controls(settings: Settings, *, drafters: list[str]) -> Controls:
-    """Prompt with presets, drafter, γ, temperature; the rest folded away."""
+        pair: holds the name of the pair in use. loads: the events that put another one there.
+        """
+        drafter, rule = self.fields["drafter"], self.fields["rule"]
+        shown = [self.drafter_note, *(self.fields[name] for name in ("num_draft_tokens", *UNREAD, "rule"))]
+
+        def on_drafter(pair: dict[str, Any], name: str) -> list[Any]:
+            loaded = runner.store.loaded(PairName(**pair)) or runner.store.home
+            return [as_text(about(loaded, name)), *(gr.update(**change) for change in shape(loaded, name).values())]
+
+        def on_pair(pair: dict[str, Any], name: str) -> list[Any]:
+            """The starting pair offers what it can do; of another, each drafter says for itself what it lacks."""
+            home = PairName(**pair) == PairName()
+            offered = available(runner.store.home) if home else [*DRAFTERS, PLAIN]
+            chosen = name if name in offered else offered[0]
+            return [gr.update(choices=_choices(offered), value=chosen), *on_drafter(pair, chosen)]
+
+        drafter.change(on_drafter, [pair, drafter], shown, **QUIET)
+        for loaded in loads:
+            loaded.success(on_pair, [pair, drafter], [drafter, *shown], **QUIET)
+        rule.change(_about_rule, rule, [self.rule_note, self.lossy_note], **QUIET)
+
+
+def shape(pair: ModelPair, name: str) -> dict[str, Mapping[str, Any]]:
+    """By field, the properties of the controls that depend on the drafter, in the order of the page."""
+    read = WAYS[name].controls
+    speculative = {"visible": name != PLAIN}
+    return {
+        "num_draft_tokens": speculative,
+        "branches": {"visible": "branches" in read, "value": default_branches(pair, name)},
+        "exit_layer": {
+            "visible": "exit_layer" in read,
+            # A slider wants two values at least; of those a small target lacks, the engine says so.
+            "maximum": max(2, layer_count(pair.target) - 1),
+            "value": exit_layer(pair, DraftParams()),
+        },
+        "confidence": {"visible": "confidence" in read},
+        "rule": speculative,
+    }
+
+
+def create_controls(settings: Settings, pair: ModelPair) -> Controls:
+    """Prompt with presets, drafter, γ and the tree's width, temperature; the rest folded away."""
     fields: dict[str, gr.components.Component] = {}
+    drafters = available(pair)
+    shapes = shape(pair, drafters[0])
     fields["prompt"] = gr.Textbox(PRESETS[0].prompt, label="Prompt", lines=4, max_lines=10, elem_classes=["sv-prompt"])
     with gr.Row(elem_classes=["sv-presets"]):
         for preset in PRESETS:
             button = gr.Button(preset.label, size="sm", min_width=40, elem_classes=["sv-preset"])
-            button.click(
-                lambda text=preset.prompt: text,
-                None,
-                fields["prompt"],
-                show_progress="hidden",
-                queue=False,
-                api_visibility="private",
-            )
-    fields["drafter"] = gr.Radio(
-        [(DRAFTER_LABELS[name], name) for name in drafters], value=drafters[0], label="Drafter"
-    )
-    fields["num_draft_tokens"] = gr.Slider(
-        1, settings.max_draft_tokens, value=4, step=1, label="Draft tokens per round, γ"
-    )
-    fields["temperature"] = gr.Slider(0, 2, value=0.8, step=0.05, label="Temperature (0 is greedy)")
-    with gr.Accordion("More: length, seed, top-k, top-p, min-p", open=False):
+            button.click(lambda text=preset.prompt: text, None, fields["prompt"], **QUIET)
+    with gr.Group(elem_classes=["sv-drafting"]):
+        fields["drafter"] = gr.Radio(
+            _choices(drafters), value=drafters[0], label="Drafter", elem_classes=["sv-drafters"]
+        )
+        drafter_note = gr.Markdown(as_text(about(pair, drafters[0])), elem_classes=["sv-note"])
+        fields["num_draft_tokens"] = gr.Slider(
+            1,
+            settings.max_draft_tokens,
+            value=4,
+            step=1,
+            label="Draft tokens per round, γ",
+            **shapes["num_draft_tokens"],
+        )
+        fields["branches"] = gr.Slider(
+            1, MAX_BRANCHES, step=1, label="Branches (1 is a chain, more a tree)", **shapes["branches"]
+        )
+        fields["exit_layer"] = gr.Slider(
+            1, step=1, label="Exit layer: how many of the target's layers guess", **shapes["exit_layer"]
+        )
+        fields["temperature"] = gr.Slider(0, 2, value=0.8, step=0.05, label="Temperature (0 is greedy)")
+    with gr.Accordion("More: length, seed, top-k, top-p, min-p, rule", open=False):
         fields["max_new_tokens"] = gr.Slider(
             1, settings.max_new_tokens, value=min(128, settings.max_new_tokens), step=1, label="New tokens"
         )
@@ -81,4 +147,26 @@ def create_controls(settings: Settings, *, drafters: list[str]) -> Controls:
         fields["top_p"] = gr.Number(1, step=0.05, label="Top-p (1 is off)")
         fields["min_p"] = gr.Number(0, step=0.01, label="Min-p (0 is off)")
         fields["chat"] = gr.Checkbox(False, label="Chat template (for chat-tuned models)")
-    return Controls(fields)
+        fields["confidence"] = gr.Number(
+            0, step=0.05, label="Stop drafting below this confidence (0 is off)", **shapes["confidence"]
+        )
+        fields["rule"] = gr.Dropdown(
+            [(title, name) for name, (title, _) in RULE_WORDS.items()],
+            value="auto",
+            label="Rule that judges the draft",
+            filterable=False,
+            **shapes["rule"],
+        )
+        rule_note = gr.Markdown(RULE_WORDS["auto"][1], elem_classes=["sv-note"])
+    # Below the fold, so that it is seen folded too.
+    lossy_note = gr.Markdown(LOSSY, visible=False, elem_classes=["sv-warning"])
+    return Controls(fields, drafter_note, rule_note, lossy_note)
+
+
+def _choices(drafters: list[str]) -> list[tuple[str, str]]:
+    return [(WAYS[name].label, name) for name in drafters]
+
+
+def _about_rule(name: str) -> list[Any]:
+    lossy = name != "auto" and not rule_named(name).lossless
+    return [RULE_WORDS[name][1], gr.update(visible=lossy)]

@@ -19,10 +19,10 @@ from specviz.compare import speedup
 from specviz.errors import SpecvizError
 from specviz.records import PairInfo, Round, Run
 from specviz.ui.components import charts_view, rounds_view
-from specviz.ui.controls import DRAFTER_LABELS
 from specviz.ui.measure import Duel
 from specviz.ui.orders import Order
 from specviz.ui.stream import Runner, closing
+from specviz.ui.ways import label
 from specviz.views import messages
 from specviz.views.charts import Trail
 
@@ -37,6 +37,7 @@ class LiveRun:
     key: str
     session: str | None
     request: engine.Request
+    settings: str
     rounds: list[Round] = field(default_factory=list)
     trail: Trail = field(default_factory=Trail)
     sent: set[int] = field(default_factory=set)
@@ -50,10 +51,12 @@ class LiveRun:
         return messages.start_message(
             self.key,
             prompt=request.prompt.text,
-            drafter=DRAFTER_LABELS[drafter] if drafter else None,
+            drafter=label(drafter) if drafter else None,
             num_draft_tokens=request.num_draft_tokens,
             greedy=request.sampling.greedy,
             pair=pair_line(request.pair.info()),
+            settings=self.settings,
+            rule=request.rule,
             charts=Trail().charts(),
         )
 
@@ -99,7 +102,7 @@ class LiveRuns:
         self.runs: OrderedDict[str, LiveRun] = OrderedDict()
 
     def open(self, request: engine.Request, session: str | None) -> LiveRun:
-        live = LiveRun(uuid.uuid4().hex, session, request)
+        live = LiveRun(uuid.uuid4().hex, session, request, settings_line(engine.collect(request, ())))
         self.runs[live.key] = live
         while len(self.runs) > self.most:
             self.runs.popitem(last=False)
@@ -130,6 +133,13 @@ def headline(trail: Trail, measured_speedup: float | None) -> dict[str, float | 
         "tokens": counts.tokens,
         "target_passes": counts.rounds,
     }
+
+
+def settings_line(run: Run) -> str:
+    """How a run was made, beyond drafter and γ."""
+    return messages.settings_line(
+        run.settings, drafter=run.drafter, rule=run.rule, sampling=run.sampling, seed=run.seed
+    )
 
 
 def pair_line(info: PairInfo) -> str:
@@ -231,10 +241,12 @@ def open_trace(path: str) -> Iterator[str]:
     yield messages.start_message(
         key,
         prompt=run.prompt.text,
-        drafter=DRAFTER_LABELS.get(run.drafter, run.drafter) if run.drafter else None,
+        drafter=label(run.drafter) if run.drafter else None,
         num_draft_tokens=run.num_draft_tokens,
         greedy=run.sampling.greedy,
         pair=pair_line(run.pair),
+        settings=settings_line(run),
+        rule=run.rule,
     )
     figures = headline(trail, None)
     yield messages.rounds_message(key, run.rounds, run.vocabulary, figures=figures)

@@ -1,4 +1,4 @@
-"""Plain and speculative decoding of one order, measured: in turn, warm, on a device and a page at rest."""
+"""Plain and speculative decoding measured: in turn, warm, on a device and a page at rest."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from specviz import engine
+from specviz.contest import Contestant, Standing, standing
+from specviz.metrics import Tally, tally
 from specviz.records import Round, Run
 from specviz.ui.orders import Order
 from specviz.ui.stream import Runner, closing
+from specviz.ui.ways import PLAIN, RULE_WORDS, label
 
 #: New tokens of the runs that warm both paths up before anything is timed.
 WARM_UP_TOKENS = 16
@@ -55,3 +58,97 @@ class Duel:
             return None
         plain_request = replace(request, drafter=None, num_draft_tokens=0)
         return engine.collect(plain_request, self.plain_rounds), engine.collect(request, self.fast_rounds)
+
+
+@dataclass
+class Contest:
+    """Several ways to decode one prompt, each run in turn, several times; plain decoding comes first every time.
+
+    contestants: plain decoding first, branches and rules resolved. `progress` runs them; what is finished is in
+    `tallies`, a tally a repeat, and in `texts`, the rounds of the first repeat.
+    """
+
+    runner: Runner
+    order: Order
+    contestants: tuple[Contestant, ...]
+    repeats: int
+    halt: threading.Event
+    tallies: dict[Contestant, list[Tally]] = field(default_factory=dict)
+    texts: dict[Contestant, list[Round]] = field(default_factory=dict)
+    _seconds: dict[Contestant, float] = field(default_factory=dict)
+
+    def progress(self) -> Iterator[tuple[str, float]]:
+        """What is being done, and how far it is; once more after each run, when its figures are there."""
+        yield from self._warm_up()
+        for repeat in range(self.repeats):
+            for place, contestant in enumerate(self.contestants):
+                yield from self._run(repeat, place, contestant)
+                if self.halt.is_set():
+                    return
+
+    def standing(self, contestant: Contestant) -> Standing | None:
+        """What the contestant's finished repeats came to; None before the first."""
+        own = self.tallies.get(contestant)
+        beside = () if contestant.mode == PLAIN else self.tallies.get(self.contestants[0], ())
+        return standing(own, beside) if own else None
+
+    def _warm_up(self) -> Iterator[tuple[str, float]]:
+        for number, contestant in enumerate(self.contestants, start=1):
+            yield f"Warming up, {number} of {len(self.contestants)}: {title(contestant)} …", 0.0
+            order = order_of(self.order, contestant)
+            short = replace(order, max_new_tokens=min(WARM_UP_TOKENS, order.max_new_tokens))
+            for _ in closing(self.runner.batches(short), self.halt):
+                pass
+            if self.halt.is_set():
+                return
+
+    def _run(self, repeat: int, place: int, contestant: Contestant) -> Iterator[tuple[str, float]]:
+        done, runs = repeat * len(self.contestants) + place, self.repeats * len(self.contestants)
+        what = f"Run {done + 1} of {runs}: {title(contestant)}"
+        yield self._said(what, done), done / runs
+        rounds, tokens, told = [], 0, time.monotonic()
+        for batch in closing(self.runner.batches(order_of(self.order, contestant, repeat)), self.halt):
+            rounds += batch
+            tokens += sum(len(one.emitted) for one in batch)
+            if time.monotonic() - told > REPORT_EVERY:
+                told = time.monotonic()
+                yield self._said(what, done), (done + tokens / self.order.max_new_tokens) / runs
+        if rounds and rounds[-1].stop_reason is not None:
+            self.tallies.setdefault(contestant, []).append(tally(rounds))
+            self.texts.setdefault(contestant, rounds)
+            self._seconds[contestant] = self.runner.last_seconds
+            yield self._said(what, done + 1), (done + 1) / runs
+
+    def _said(self, what: str, done: int) -> str:
+        """With about how long the runs after the first `done` will take, once every contestant was timed."""
+        if len(self._seconds) < len(self.contestants):
+            return f"{what} …"
+        runs = [*self.contestants] * self.repeats
+        left = sum(self._seconds[contestant] for contestant in runs[done:])
+        return f"{what}, about {left / 60:.0f} min left …" if left > 90 else f"{what}, about {left:.0f} s left …"
+
+
+def order_of(order: Order, contestant: Contestant, repeat: int = 0) -> Order:
+    """`order` as a contestant runs it. Each repeat has the next seed: one sampled text alone may be a lucky one."""
+    return replace(
+        order,
+        drafter=None if contestant.mode == PLAIN else contestant.mode,
+        num_draft_tokens=contestant.num_draft_tokens or 1,
+        branches=contestant.branches,
+        exit_layer=contestant.exit_layer,
+        confidence=0.0,
+        rule=contestant.rule,
+        seed=order.seed + repeat,
+    )
+
+
+def title(contestant: Contestant) -> str:
+    """A contestant in words, with what differs from a chain judged token by token."""
+    parts = [label(contestant.mode)]
+    if contestant.num_draft_tokens is not None:
+        parts.append(f"γ = {contestant.num_draft_tokens}")
+    if contestant.branches not in (None, 1):
+        parts.append(f"{contestant.branches} branches")
+    if contestant.rule in ("block", "typical"):
+        parts.append(RULE_WORDS[contestant.rule][0])
+    return ", ".join(parts)

@@ -11,6 +11,7 @@ from specviz.catalog import CATALOG, HubPair, fits, in_words, size_bytes
 from specviz.errors import SpecvizError
 from specviz.models import ModelPair
 from specviz.placement import free_memory
+from specviz.ui.components import as_text
 from specviz.ui.generate import pair_line
 from specviz.ui.orders import PairName
 from specviz.ui.stream import Runner
@@ -20,10 +21,11 @@ DTYPES = ["auto", "bfloat16", "float16", "float32"]
 
 @dataclass(frozen=True)
 class ModelsTab:
-    """What other tabs need of this one."""
+    """What other tabs need of this one. pair: the name of the pair in use. loads: the events that change it."""
 
     pair: gr.JSON
     line: gr.Markdown
+    loads: list[Any]
 
 
 def create_models_tab(runner: Runner, line: gr.Markdown) -> ModelsTab:
@@ -32,9 +34,11 @@ def create_models_tab(runner: Runner, line: gr.Markdown) -> ModelsTab:
     pair = gr.JSON(asdict(PairName()), visible=False)
     status = gr.Markdown(_describe(runner.store.home), elem_classes=["sv-pair-status"])
     home = gr.Button("Use the pair this page started with", size="sm")
-    home.click(lambda: _in_use(PairName(), runner.store.home), None, [pair, status, line], api_visibility="private")
+    returned = home.click(
+        lambda: _in_use(PairName(), runner.store.home), None, [pair, status, line], api_visibility="private"
+    )
     if not runner.settings.allow_loading:
-        return ModelsTab(pair, line)
+        return ModelsTab(pair, line, [returned])
 
     gr.Markdown(
         "### Well-known pairs\nFetched from the Hugging Face Hub when you press the button; sizes in half precision. "
@@ -43,16 +47,21 @@ def create_models_tab(runner: Runner, line: gr.Markdown) -> ModelsTab:
     problem = gr.Markdown(elem_classes=["sv-problem"])
     available = free_memory(runner.store.home.device)
     with gr.Row(elem_classes=["sv-catalog"]):
-        for entry in CATALOG:
-            _catalog_button(runner, entry, available, [pair, status, line, problem])
+        fetched = [_catalog_button(runner, entry, available, [pair, status, line, problem]) for entry in CATALOG]
 
-    gr.Markdown("### Your own pair\nFolders on this machine, or Hub ids. Both models must share one vocabulary.")
+    gr.Markdown(
+        "### Your own pair\nFolders on this machine, or Hub ids. A draft with another tokenizer guesses among the "
+        "tokens that both have."
+    )
     with gr.Row():
         target = gr.Textbox(label="Target", placeholder="organisation/model or /path/to/folder")
         draft = gr.Textbox(label="Draft (may stay empty: prompt lookup needs none)")
     with gr.Row():
         revision = gr.Textbox(label="Revision (branch, tag or commit; may stay empty)")
         dtype = gr.Dropdown(DTYPES, value="auto", label="Precision (auto: the faster one, measured)")
+    with gr.Row():
+        medusa = gr.Textbox(label="Trained Medusa heads (folder; may stay empty)")
+        eagle = gr.Textbox(label="Trained EAGLE head (folder; may stay empty)")
     own_problem = gr.Markdown(elem_classes=["sv-problem"])
     load = gr.Button("Load this pair", variant="primary")
 
@@ -60,22 +69,30 @@ def create_models_tab(runner: Runner, line: gr.Markdown) -> ModelsTab:
         named = gr.validate(bool(target.strip()), "Name a target model first.")
         return [named, *(gr.validate(True, "") for _ in others)]
 
-    def load_own(target: str, draft: str, revision: str, dtype: str, progress: gr.Progress = gr.Progress()) -> Any:
-        name = PairName(target.strip(), draft.strip() or None, revision.strip() or None, dtype)
-        return _load(runner, name, progress)
+    def load_own(
+        target: str,
+        draft: str,
+        revision: str,
+        dtype: str,
+        medusa: str,
+        eagle: str,
+        progress: gr.Progress = gr.Progress(),
+    ) -> Any:
+        draft, revision, medusa, eagle = (text.strip() or None for text in (draft, revision, medusa, eagle))
+        return _load(runner, PairName(target.strip(), draft, revision, dtype, medusa, eagle), progress)
 
-    load.click(
+    loaded = load.click(
         load_own,
-        [target, draft, revision, dtype],
+        [target, draft, revision, dtype, medusa, eagle],
         [pair, status, line, own_problem],
         validator=check,
         concurrency_id="device",
         api_visibility="private",
     )
-    return ModelsTab(pair, line)
+    return ModelsTab(pair, line, [returned, *fetched, loaded])
 
 
-def _catalog_button(runner: Runner, entry: HubPair, available: int, outputs: list[Any]) -> None:
+def _catalog_button(runner: Runner, entry: HubPair, available: int, outputs: list[Any]) -> Any:
     fit, reason = fits(entry, available)
     access = " · gated" if entry.gated else ""
     label = f"{entry.name} · {in_words(size_bytes(entry))}{access}" if fit else f"{entry.name} · {reason}"
@@ -84,7 +101,7 @@ def _catalog_button(runner: Runner, entry: HubPair, available: int, outputs: lis
     def load(progress: gr.Progress = gr.Progress()) -> Any:
         return _load(runner, PairName(entry.target, entry.draft), progress)
 
-    button.click(load, None, outputs, concurrency_id="device", api_visibility="private")
+    return button.click(load, None, outputs, concurrency_id="device", api_visibility="private")
 
 
 def _load(runner: Runner, name: PairName, progress: gr.Progress) -> list[Any]:
@@ -118,8 +135,3 @@ def _describe(pair: ModelPair) -> str:
     if pair.threads:
         lines.append(f"Threads: {pair.threads}, the fewest that were about as fast as any number.")
     return "\n\n".join(lines)
-
-
-def as_text(text: str) -> str:
-    """Names of folders and models are data: none of Markdown's or HTML's signs may work."""
-    return "".join(f"&#{ord(sign)};" if sign in "\\`*_{}[]<>()#+-!|&$~" else sign for sign in text)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from specviz import engine
 from specviz.errors import SpecvizError
 from specviz.models import ModelPair, load_pair
-from specviz.records import SamplingParams
+from specviz.records import DraftParams, SamplingParams
 from specviz.ui.settings import Settings
 
 Progress = Callable[[float, str], None]
@@ -18,12 +18,14 @@ Progress = Callable[[float, str], None]
 
 @dataclass(frozen=True, slots=True)
 class PairName:
-    """How to load a pair; None as target is the one the page starts with."""
+    """How to load a pair; None as target is the one the page starts with. medusa, eagle: folders of trained parts."""
 
     target: str | None = None
     draft: str | None = None
     revision: str | None = None
     dtype: str = "auto"
+    medusa: str | None = None
+    eagle: str | None = None
 
 
 class PairStore:
@@ -50,6 +52,8 @@ class PairStore:
                 self.guest = load_pair(
                     name.target,
                     name.draft,
+                    medusa=name.medusa,
+                    eagle=name.eagle,
                     revision=name.revision,
                     device=self.settings.device,
                     dtype=name.dtype,
@@ -67,7 +71,10 @@ class PairStore:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One run as the controls stand; plain values, because it may be carried out in another process."""
+    """One run as the controls stand; plain values, because it may be carried out in another process.
+
+    branches, exit_layer: None where the drafter decides, and where it does not ask.
+    """
 
     pair: PairName
     prompt: str
@@ -80,6 +87,10 @@ class Order:
     max_new_tokens: float
     seed: float
     chat: bool = False
+    branches: float | None = None
+    exit_layer: float | None = None
+    confidence: float = 0.0
+    rule: str = "auto"
 
     def request(self, pair: ModelPair, settings: Settings) -> engine.Request:
         """The checked request. Raises SpecvizError with the control's name in `field`."""
@@ -92,6 +103,12 @@ class Order:
             max_new_tokens=_whole("max_new_tokens", self.max_new_tokens),
             seed=_whole("seed", self.seed),
             chat=self.chat,
+            drafting=DraftParams(
+                branches=None if self.branches is None else _whole("branches", self.branches),
+                confidence=self.confidence,
+                exit_layer=None if self.exit_layer is None else _whole("exit_layer", self.exit_layer),
+            ),
+            rule=self.rule,
         )
         _check_limit("prompt", "tokens in the prompt", len(request.prompt.ids), settings.max_prompt_tokens)
         _check_limit("max_new_tokens", "new tokens", request.max_new_tokens, settings.max_new_tokens)

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
 
 from specviz import engine
-from specviz.drafters import DRAFTERS, DraftModel
 from specviz.errors import SpecvizError
-from specviz.ui.components import page_css
-from specviz.ui.controls import Controls, create_controls
+from specviz.ui.compare_tab import (
+    Choice,
+    CompareTab,
+    compare,
+    comparison_mistake,
+    create_compare_tab,
+    replay,
+    replay_mistake,
+)
+from specviz.ui.components import as_text, page_css
+from specviz.ui.controls import QUIET, Controls, create_controls
 from specviz.ui.generate import GenerateTab, LiveRuns, Stops, create_generate_tab, generate, open_trace, pair_line
-from specviz.ui.models_tab import ModelsTab, as_text, create_models_tab
+from specviz.ui.models_tab import ModelsTab, create_models_tab
 from specviz.ui.orders import Order, PairName, PairStore
 from specviz.ui.race import create_race_tab, race
 from specviz.ui.settings import Settings
@@ -24,7 +33,6 @@ from specviz.ui.stream import Runner
 DEVICE = {"concurrency_id": "device", "concurrency_limit": 1}
 #: Events of the page itself are no part of its API.
 INTERNAL = {"api_visibility": "private"}
-QUIET = {"queue": False, "show_progress": "hidden", **INTERNAL}
 
 
 @dataclass(frozen=True)
@@ -40,16 +48,39 @@ class Page:
     tabs: gr.Tabs
     generate: GenerateTab
     race: gr.HTML
+    compare: CompareTab
     models: ModelsTab
 
     @property
     def inputs(self) -> list[gr.components.Component]:
-        """What a run is ordered with: the controls, the pair, and whether to measure the speedup."""
-        return [*self.controls.fields.values(), self.models.pair, self.measured]
+        """What a run is ordered with: the controls, then the pair."""
+        return [*self.controls.fields.values(), self.models.pair]
 
     def fields(self, values: Sequence[Any]) -> tuple[PairName, dict[str, Any]]:
         """The pair and the controls' values, by field, of `inputs`."""
-        return PairName(**values[-2]), dict(zip(self.controls.fields, values))
+        return PairName(**values[len(self.controls.fields)]), dict(zip(self.controls.fields, values))
+
+    def order(self, values: Sequence[Any]) -> Order:
+        return self.controls.order(*self.fields(values))
+
+    def choice(self, values: Sequence[Any]) -> Choice:
+        """What is to be compared, of `inputs` and the Compare tab's own fields after them."""
+        return Choice(**dict(zip(self.compare.fields, values[len(self.inputs) :])))
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a button starts: where it is seen, what it is ordered with, and the messages it streams into one view.
+
+    check: one verdict an input. run(halt, session, values): the messages.
+    """
+
+    button: gr.Button
+    tab: str
+    inputs: list[gr.components.Component]
+    check: Callable[..., list[dict[str, Any]]]
+    run: Callable[[threading.Event, str | None, Sequence[Any]], Iterator[str]]
+    view: gr.HTML
 
 
 def build(settings: Settings, runner: Runner) -> gr.Blocks:
@@ -69,7 +100,7 @@ def _lay_out(settings: Settings, runner: Runner, runs: LiveRuns) -> Page:
         line = gr.Markdown(as_text(pair_line(runner.store.home.info())), elem_classes=["sv-pair"])
     with gr.Row(elem_classes=["sv-main"]):
         with gr.Column(elem_classes=["sv-controls"]):
-            controls = create_controls(settings, drafters=_drafters(runner))
+            controls = create_controls(settings, runner.store.home)
             measured = gr.Checkbox(True, label="Then measure the speedup against plain decoding")
             go = gr.Button("Generate", variant="primary", elem_id="go")
             start_race = gr.Button("Race against plain decoding", elem_id="start-race")
@@ -81,9 +112,11 @@ def _lay_out(settings: Settings, runner: Runner, runs: LiveRuns) -> Page:
                 generate_tab = create_generate_tab(runs)
             with gr.Tab("Race", id="race"):
                 lanes = create_race_tab()
+            with gr.Tab("Compare", id="compare"):
+                comparison = create_compare_tab(settings, runner.store.home)
             with gr.Tab("Models", id="models"):
                 models = create_models_tab(runner, line)
-    return Page(controls, measured, go, start_race, stop, place, tabs, generate_tab, lanes, models)
+    return Page(controls, measured, go, start_race, stop, place, tabs, generate_tab, lanes, comparison, models)
 
 
 def _wire(page: Page, runner: Runner, runs: LiveRuns) -> None:
@@ -93,33 +126,12 @@ def _wire(page: Page, runner: Runner, runs: LiveRuns) -> None:
     update itself, and the server's interpreter is the engine's.
     """
     stops = Stops()
-
-    def check(*values: Any) -> list[dict[str, Any]]:
-        pair, fields = page.fields(values)
-        return [*page.controls.validations(runner, pair, fields), gr.validate(True, ""), gr.validate(True, "")]
-
-    def ask(tab: str, request: gr.Request) -> list[Any]:
-        stops.arm(request.session_hash)
-        return [gr.Button(visible=False), gr.Button(visible=False), gr.Button(visible=True), gr.Tabs(selected=tab)]
-
-    def ask_generate(request: gr.Request, *values: Any) -> list[Any]:
-        return ask("generate", request)
-
-    def ask_race(request: gr.Request, *values: Any) -> list[Any]:
-        return ask("race", request)
-
-    def on_generate(request: gr.Request, *values: Any) -> Iterator[str]:
-        order, session = page.controls.order(*page.fields(values)), request.session_hash
-        yield from generate(runner, runs, order, values[-1], session, stops.flag(session))
-
-    def on_race(request: gr.Request, *values: Any) -> Iterator[str]:
-        order = page.controls.order(*page.fields(values))
-        yield from race(runner, order, stops.flag(request.session_hash))
+    starts = [page.go, page.start_race, page.compare.go, page.compare.replay]
+    ends = [page.stop, page.compare.stop]
 
     def on_end(request: gr.Request) -> list[Any]:
         trace = runs.trace_of(request.session_hash)
-        download = offer(trace) if trace else gr.skip()
-        return [gr.Button(visible=True), gr.Button(visible=True), gr.Button(visible=False), download]
+        return [*_switched(starts, ends, running=False), offer(trace) if trace else gr.skip()]
 
     def offer(trace: str) -> gr.DownloadButton:
         """What is on the screen is what can be downloaded."""
@@ -128,23 +140,83 @@ def _wire(page: Page, runner: Runner, runs: LiveRuns) -> None:
     def on_stop(request: gr.Request) -> None:
         stops.press(request.session_hash)
 
-    buttons = [page.go, page.start_race, page.stop]
-    asking = {"validator": check, "show_progress": "hidden", "concurrency_limit": None, **INTERNAL}
-    running = {"show_progress": "minimal", "show_progress_on": page.place, **INTERNAL, **DEVICE}
-    ending = {"fn": on_end, "outputs": [*buttons, page.generate.download], **QUIET}
-    for button, ask_for, start, view in (
-        (page.go, ask_generate, on_generate, page.generate.view),
-        (page.start_race, ask_race, on_race, page.race),
-    ):
-        asked = button.click(ask_for, page.inputs, [*buttons, page.tabs], **asking)
+    def wire(job: Job) -> None:
+        def ask(request: gr.Request, *values: Any) -> list[Any]:
+            stops.arm(request.session_hash)
+            return [*_switched(starts, ends, running=True), gr.Tabs(selected=job.tab)]
+
+        def start(request: gr.Request, *values: Any) -> Iterator[str]:
+            yield from job.run(stops.flag(request.session_hash), request.session_hash, values)
+
+        asked = job.button.click(
+            ask,
+            job.inputs,
+            [*starts, *ends, page.tabs],
+            validator=job.check,
+            show_progress="hidden",
+            concurrency_limit=None,
+            **INTERNAL,
+        )
+        running = {"show_progress": "minimal", "show_progress_on": page.place, **INTERNAL, **DEVICE}
         # `then`, so that the buttons come back after an error too.
-        asked.success(start, page.inputs, view, **running).then(**ending)
-    page.stop.click(on_stop, None, None, **QUIET)
+        asked.success(start, job.inputs, job.view, **running).then(
+            on_end, None, [*starts, *ends, page.generate.download], **QUIET
+        )
+
+    for job in _jobs(page, runner, runs):
+        wire(job)
+    for stop in ends:
+        stop.click(on_stop, None, None, **QUIET)
+    page.controls.wire(runner, page.models.pair, page.models.loads)
     # Through the queue: without it only the first message of several would arrive.
     opened = page.generate.upload.upload(
         open_trace, page.generate.upload, page.generate.view, show_progress="hidden", **INTERNAL
     )
     opened.success(offer, page.generate.upload, page.generate.download, **QUIET)
+
+
+def _switched(starts: list[gr.Button], ends: list[gr.Button], running: bool) -> list[Any]:
+    """While a run is on, a visitor can stop it, and start no other."""
+    return [*(gr.Button(visible=not running) for _ in starts), *(gr.Button(visible=running) for _ in ends)]
+
+
+def _jobs(page: Page, runner: Runner, runs: LiveRuns) -> list[Job]:
+    controls = page.controls
+    fine = gr.validate(True, "")
+
+    def check_run(*values: Any) -> list[dict[str, Any]]:
+        """For the controls, the pair, and whatever else is an input."""
+        verdicts = controls.validations(controls.mistake(runner, *page.fields(values)))
+        return [*verdicts, *(fine for _ in values[len(verdicts) :])]
+
+    def check_comparison(*values: Any) -> list[dict[str, Any]]:
+        error = comparison_mistake(runner, page.order(values), page.choice(values))
+        of_tab = error is not None and error.field in page.compare.fields
+        return [*controls.validations(None if of_tab else error), fine, *page.compare.validations(error)]
+
+    def check_replay(*values: Any) -> list[dict[str, Any]]:
+        return [*controls.validations(replay_mistake(runner, page.order(values))), fine]
+
+    def on_generate(halt: threading.Event, session: str | None, values: Sequence[Any]) -> Iterator[str]:
+        return generate(runner, runs, page.order(values), values[-1], session, halt)
+
+    def on_race(halt: threading.Event, session: str | None, values: Sequence[Any]) -> Iterator[str]:
+        return race(runner, page.order(values), halt)
+
+    def on_compare(halt: threading.Event, session: str | None, values: Sequence[Any]) -> Iterator[str]:
+        return compare(runner, page.order(values), page.choice(values), halt)
+
+    def on_replay(halt: threading.Event, session: str | None, values: Sequence[Any]) -> Iterator[str]:
+        return replay(runner, page.order(values), halt)
+
+    tab = page.compare
+    with_choice = [*page.inputs, *tab.fields.values()]
+    return [
+        Job(page.go, "generate", [*page.inputs, page.measured], check_run, on_generate, page.generate.view),
+        Job(page.start_race, "race", page.inputs, check_run, on_race, page.race),
+        Job(tab.go, "compare", with_choice, check_comparison, on_compare, tab.view),
+        Job(tab.replay, "compare", page.inputs, check_replay, on_replay, tab.view),
+    ]
 
 
 def serve() -> None:
@@ -157,12 +229,6 @@ def launch(page: gr.Blocks, **options: Any) -> gr.Blocks:
     """Starts serving `page` in the look of this project."""
     page.launch(css=page_css(), theme=gr.themes.Base(), show_error=True, footer_links=["api"], **options)
     return page
-
-
-def _drafters(runner: Runner) -> list[str]:
-    """What can be chosen: drafters the pair has the parts for, and plain decoding."""
-    missing = {DraftModel.name} if runner.store.home.draft is None else set()
-    return [*(name for name in DRAFTERS if name not in missing), "plain"]
 
 
 def _endpoint(runner: Runner) -> Any:
@@ -179,10 +245,16 @@ def _endpoint(runner: Runner) -> Any:
         max_new_tokens: int = 128,
         seed: int = 0,
         chat: bool = False,
+        branches: int | None = None,
+        exit_layer: int | None = None,
+        confidence: float = 0.0,
+        rule: str = "auto",
     ) -> dict:
         """Continues a prompt on the page's own pair and returns the trace, schema specviz.run/1.
 
-        drafter is draft_model, prompt_lookup or plain; temperature 0 is greedy.
+        drafter is plain or one of specviz.DRAFTERS; temperature 0 is greedy. branches: more than 1 makes trees; None
+        is the drafter's own number. exit_layer: of early_exit. confidence: stop drafting below it. rule is auto,
+        token, block, tree or typical, which is lossy.
         """
         order = Order(
             PairName(),
@@ -196,6 +268,10 @@ def _endpoint(runner: Runner) -> Any:
             max_new_tokens,
             seed,
             chat,
+            branches,
+            exit_layer,
+            confidence,
+            rule,
         )
         try:
             request = order.request(runner.store.home, runner.settings)

@@ -10,10 +10,10 @@ import gradio as gr
 from specviz.compare import compare
 from specviz.errors import SpecvizError
 from specviz.ui.components import race_view
-from specviz.ui.controls import DRAFTER_LABELS
 from specviz.ui.measure import Duel
 from specviz.ui.orders import Order
 from specviz.ui.stream import Runner
+from specviz.ui.ways import label
 from specviz.views import messages
 
 
@@ -40,4 +40,4 @@ def race(runner: Runner, order: Order, halt: threading.Event) -> Iterator[str]:
     if runs is None:
         yield messages.race_error_message("Stopped: a race needs both runs to their end.")
         return
-    yield messages.race_message(*runs, compare(*runs), drafter=DRAFTER_LABELS[order.drafter])
+    yield messages.race_message(*runs, compare(*runs), drafter=label(order.drafter))

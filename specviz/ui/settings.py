@@ -20,6 +20,7 @@ class Settings:
     max_prompt_tokens: int
     max_new_tokens: int
     max_draft_tokens: int
+    max_compare_runs: int
     queue_size: int
     allow_loading: bool
 
@@ -33,6 +34,7 @@ class Settings:
             max_prompt_tokens=_count("SPECVIZ_MAX_PROMPT_TOKENS", 4096),
             max_new_tokens=_count("SPECVIZ_MAX_NEW_TOKENS", 1024),
             max_draft_tokens=min(_count("SPECVIZ_MAX_DRAFT_TOKENS", 16), MAX_DRAFT_TOKENS),
+            max_compare_runs=_count("SPECVIZ_MAX_COMPARE_RUNS", 64),
             queue_size=_count("SPECVIZ_QUEUE_SIZE", 16),
             allow_loading=os.environ.get("SPECVIZ_ALLOW_LOADING", "1") != "0",
         )

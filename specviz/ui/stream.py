@@ -27,6 +27,7 @@ INTERVAL = 0.1
 GPU_SECONDS = 120
 
 Function = TypeVar("Function", bound=Callable)
+Item = TypeVar("Item")
 
 #: All engine work happens in this one thread: one run at a time, and the thread's pool of helpers stays warm.
 _device = ThreadPoolExecutor(max_workers=1, thread_name_prefix="device")
@@ -38,50 +39,68 @@ def on_gpu(function: Function) -> Function:
 
 
 class Runner:
-    """Carries out orders on the pairs of a store."""
+    """Carries out orders on the pairs of a store.
+
+    batches(order): the rounds of a run as they come, several at a time. replays(order, rule): the same of
+    `engine.replay`, in pairs: each round of the order, and what another rule makes of its draft and its coins.
+    Closing either iterator ends the run within a round.
+    """
 
     def __init__(self, store: PairStore, settings: Settings):
         self.store = store
         self.settings = settings
         self.batches = on_gpu(self._batches)
+        self.replays = on_gpu(self._replays)
         #: Wall seconds of the last run in the engine's thread, for the benchmark of the page.
         self.last_seconds = 0.0
 
     def _batches(self, order: Order) -> Iterator[list[Round]]:
-        """The rounds of a run as they come, several at a time; closing the iterator ends the run within a round."""
-        request = order.request(self.store.get(order.pair), self.settings)
-        rounds: queue.SimpleQueue[Round | BaseException | None] = queue.SimpleQueue()
+        request = self._request(order)
+        yield from self._carry_out(request, lambda: engine.rounds(request))
+
+    def _replays(self, order: Order, rule: str) -> Iterator[list[tuple[Round, Round]]]:
+        request = self._request(order)
+        yield from self._carry_out(request, lambda: engine.replay(request, rule))
+
+    def _request(self, order: Order) -> engine.Request:
+        return order.request(self.store.get(order.pair), self.settings)
+
+    def _carry_out(self, request: engine.Request, start: Callable[[], Iterator[Item]]) -> Iterator[list[Item]]:
+        """What `start()` makes in the engine's thread, in batches."""
+        made: queue.SimpleQueue[Item | BaseException | None] = queue.SimpleQueue()
         halt = threading.Event()
-        work = _device.submit(_hand_over, request, rounds, halt)
+        work = _device.submit(_hand_over, request.pair.threads, start, made, halt)
         try:
-            yield from _in_batches(rounds)
+            yield from _in_batches(made)
         finally:
             halt.set()
             self.last_seconds = work.result()
 
 
-def _hand_over(request: engine.Request, rounds: queue.SimpleQueue, halt: threading.Event) -> float:
-    """Puts each round into the queue, then None, or the exception that ended the run; returns the seconds it took."""
-    if request.pair.threads is not None:
-        torch.set_num_threads(request.pair.threads)
-    start = time.perf_counter()
+def _hand_over(
+    threads: int | None, start: Callable[[], Iterator[Item]], made: queue.SimpleQueue, halt: threading.Event
+) -> float:
+    """Puts each item into the queue, then None, or the exception that ended the run; returns the seconds it took."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    began = time.perf_counter()
     try:
-        for one in engine.rounds(request):
-            rounds.put(one)
+        for one in start():
+            made.put(one)
             if halt.is_set():
                 break
-        rounds.put(None)
+        made.put(None)
     except Exception as error:  # the reader raises it, in the thread that can show it
-        rounds.put(error)
-    return time.perf_counter() - start
+        made.put(error)
+    return time.perf_counter() - began
 
 
-def _in_batches(rounds: queue.SimpleQueue) -> Iterator[list[Round]]:
+def _in_batches(made: queue.SimpleQueue) -> Iterator[list]:
     while True:
-        batch, last = [rounds.get()], time.monotonic()
+        batch, last = [made.get()], time.monotonic()
         while batch[-1] is not None and not isinstance(batch[-1], BaseException):
             try:
-                batch.append(rounds.get_nowait())
+                batch.append(made.get_nowait())
             except queue.Empty:
                 break
         end = batch.pop() if batch[-1] is None or isinstance(batch[-1], BaseException) else ...
@@ -94,7 +113,7 @@ def _in_batches(rounds: queue.SimpleQueue) -> Iterator[list[Round]]:
         time.sleep(max(0.0, INTERVAL - (time.monotonic() - last)))
 
 
-def closing(batches: Iterator[list[Round]], halt: threading.Event) -> Iterator[list[Round]]:
+def closing(batches: Iterator[list[Item]], halt: threading.Event) -> Iterator[list[Item]]:
     """The batches up to the moment `halt` is set; closes their source, which frees the device, in any case."""
     try:
         for batch in batches:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specviz.metrics import emission_times, tally
-from specviz.records import Candidates, DraftedToken, Round, Run
+from specviz.records import Candidates, DraftedToken, Round, Run, SamplingParams
 
 #: Figures as JSON-ready values by their place on the page (specviz.views.charts).
 Charts = Mapping[int, dict[str, Any]]
@@ -28,6 +28,14 @@ STOP_SENTENCES = {
     "stopped": "Stopped by you; everything so far is kept.",
 }
 
+#: What the page calls the acceptance rules.
+RULE_WORDS = {
+    "token": "judged token by token",
+    "tree": "siblings tried in turn",
+    "block": "block verification",
+    "typical": "typical acceptance",
+}
+
 #: One letter a token in the race: where it came from.
 SOURCE_LETTERS = {"accepted": "a", "recovered": "r", "bonus": "b", "plain": "p"}
 
@@ -41,10 +49,15 @@ def start_message(
     greedy: bool,
     pair: str = "",
     settings: str = "",
+    rule: str = "token",
     charts: Charts | None = None,
 ) -> str:
-    """Clears the component and opens a run. `drafter` is its display name, None for plain decoding."""
-    return _json(
+    """Clears the component and opens a run.
+
+    drafter: its display name, None for plain decoding. settings: what `settings_line` says. rule: the acceptance
+    rule's name, on which the wording of verdicts depends.
+    """
+    return as_json(
         {
             "kind": "start",
             "run": run_key,
@@ -54,9 +67,36 @@ def start_message(
             "greedy": greedy,
             "pair": pair,
             "settings": settings,
+            "rule": rule,
             "charts": charts,
         }
     )
+
+
+def settings_line(
+    settings: Mapping[str, int | float | str | bool | None],
+    *,
+    drafter: str | None,
+    rule: str,
+    sampling: SamplingParams,
+    seed: int,
+) -> str:
+    """How a run was made, beyond drafter and γ, in one line for its header.
+
+    settings: the drafter's own (`Run.settings`), None where it decides; those a reader needs to compare runs are
+        named, the trace has all.
+    drafter: None for plain decoding, which no rule judges; nor does a greedy run need one: its drafts are matched.
+    """
+    parts = []
+    if settings.get("branches") not in (None, 1):
+        parts.append(f"{settings['branches']} branches")
+    if settings.get("exit_layer") is not None:
+        parts.append(f"exit after layer {settings['exit_layer']}")
+    if settings.get("confidence"):
+        parts.append(f"stops below confidence {settings['confidence']}")
+    if drafter is not None and not sampling.greedy:
+        parts.append(RULE_WORDS.get(rule, rule))
+    return " · ".join([*parts, _sampling_words(sampling), f"seed {seed}"])
 
 
 def rounds_message(
@@ -79,7 +119,7 @@ def rounds_message(
     new = sorted(id for id in mentioned if id in vocabulary and (sent is None or id not in sent))
     if sent is not None:
         sent.update(new)
-    return _json(
+    return as_json(
         {
             "kind": "rounds",
             "run": run_key,
@@ -106,7 +146,7 @@ def end_message(
     May be sent again for the same run, when the speedup has been measured.
     """
     sentence = STOP_SENTENCES.get(reason, reason)
-    return _json(
+    return as_json(
         {
             "kind": "end",
             "run": run_key,
@@ -121,17 +161,17 @@ def end_message(
 
 def waiting_message(text: str) -> str:
     """Nothing runs yet, and why: a place in the queue, a model being loaded."""
-    return _json({"kind": "waiting", "text": text})
+    return as_json({"kind": "waiting", "text": text})
 
 
 def error_message(text: str) -> str:
     """The run failed. What is on the screen stays there."""
-    return _json({"kind": "error", "text": text})
+    return as_json({"kind": "error", "text": text})
 
 
 def clear_message() -> str:
     """Back to the empty state."""
-    return _json({"kind": "clear"})
+    return as_json({"kind": "clear"})
 
 
 def race_message(plain: Run, speculative: Run, comparison: Mapping[str, Any], *, drafter: str = "") -> str:
@@ -141,7 +181,7 @@ def race_message(plain: Run, speculative: Run, comparison: Mapping[str, Any], *,
     "plain": str, "speculative": str, "margin": float, "half_precision": bool}}``; position counts emitted tokens
     from 0, and margin is the difference of log probability between the target's two best tokens there.
     """
-    return _json(
+    return as_json(
         {
             "kind": "race",
             "prompt": plain.prompt.text,
@@ -153,12 +193,12 @@ def race_message(plain: Run, speculative: Run, comparison: Mapping[str, Any], *,
 
 def race_phase_message(text: str, fraction: float | None = None) -> str:
     """What the server is measuring right now, with its share done (0 to 1; None if unknown)."""
-    return _json({"kind": "phase", "text": text, "fraction": fraction})
+    return as_json({"kind": "phase", "text": text, "fraction": fraction})
 
 
 def race_error_message(text: str) -> str:
     """The race could not be run."""
-    return _json({"kind": "error", "text": text})
+    return as_json({"kind": "error", "text": text})
 
 
 def token_sources(round: Round) -> list[str]:
@@ -166,6 +206,19 @@ def token_sources(round: Round) -> list[str]:
     last = "plain" if not round.drafted else round.next.kind
     accepted = round.accepted
     return ["accepted" if i < accepted else last for i in range(len(round.emitted))]
+
+
+def _sampling_words(sampling: SamplingParams) -> str:
+    if sampling.greedy:
+        return "greedy"
+    words = [f"temperature {sampling.temperature:g}"]
+    if sampling.top_k:
+        words.append(f"top-k {sampling.top_k}")
+    if sampling.top_p < 1:
+        words.append(f"top-p {sampling.top_p:g}")
+    if sampling.min_p:
+        words.append(f"min-p {sampling.min_p:g}")
+    return ", ".join(words)
 
 
 def _lane(run: Run, label: str) -> dict[str, Any]:
@@ -197,18 +250,32 @@ def _round(round: Round) -> dict[str, Any]:
         },
         "emitted": list(round.emitted),
         "pieces": list(round.pieces),
-        "top": [_row(row) for row in round.top],
+        "top": [_row(row) if told else {"p": []} for row, told in zip(round.top, _told_rows(round))],
         "seconds": _short(round.seconds.total),
     }
     if round.stop_reason is not None:
         message["stop_reason"] = round.stop_reason
     if round.dropped:
         message["dropped"] = round.dropped
+    if round.confidence is not None:
+        message["confidence"] = _exact(round.confidence)
+    if round.distance is not None:
+        message["distance"] = _exact(round.distance)
     return message
 
 
+def _told_rows(round: Round) -> list[bool]:
+    """Which rows of candidates are sent: of a chain all; of a tree those on the accepted path, where its verdict fell.
+
+    A tree has a row for every branch that was cut, several times what anybody looks at; the trace file keeps them.
+    """
+    if all(token.parent == place - 1 for place, token in enumerate(round.drafted)):
+        return [True] * len(round.top)
+    return [True, *(token.outcome == "accepted" for token in round.drafted)]
+
+
 def _drafted(token: DraftedToken) -> dict[str, Any]:
-    return {
+    message: dict[str, Any] = {
         "id": token.id,
         "text": token.text,
         "parent": token.parent,
@@ -220,6 +287,11 @@ def _drafted(token: DraftedToken) -> dict[str, Any]:
         "accept_prob": _exact(token.accept_prob),
         "outcome": token.outcome,
     }
+    if token.p_left is not None:
+        message["p_left"] = _exact(token.p_left)
+    if token.source is not None:
+        message["source"] = token.source
+    return message
 
 
 def _row(row: Candidates) -> dict[str, Any]:
@@ -251,7 +323,7 @@ def _clock(seconds: float) -> float:
     return float(f"{seconds:.6f}")
 
 
-def _json(message: Mapping[str, Any]) -> str:
+def as_json(message: Mapping[str, Any]) -> str:
     text = json.dumps(message, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     # Gradio looks for tags in what an HTML component is given; ours is data. JSON strings may hold any escape.
     # A lone surrogate in a pasted prompt could not be sent as UTF-8.

@@ -1,0 +1,146 @@
+"""The JSON messages of the Compare tab: each holds all that its part of the tab shows, so a lost one is no loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from specviz.contest import Contestant, Standing
+from specviz.records import Round
+from specviz.views.messages import as_json
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A contestant of the table.
+
+    drafter: its display name. contestant: branches and rule resolved. rule: the rule's display name.
+    standing: what its finished repeats came to; None before the first. repeats: how many are finished.
+    """
+
+    drafter: str
+    contestant: Contestant
+    rule: str
+    lossless: bool
+    standing: Standing | None = None
+    repeats: int = 0
+
+
+def contest_message(
+    rows: Sequence[Row],
+    *,
+    phase: str,
+    text: str,
+    fraction: float,
+    repeats: int = 1,
+    texts: dict[str, Any] | None = None,
+) -> str:
+    """The whole table. phase: ``running``, ``finished`` or ``stopped``; text: what is going on, in a sentence.
+
+    texts: at temperature 0, how the lossless texts compare with plain decoding's: ``{"of": how many, "partings":
+    [{"name": …, and the parting of specviz.compare}]}``.
+    """
+    best = fastest(rows)
+    return as_json(
+        {
+            "kind": "contest",
+            "phase": phase,
+            "text": text,
+            "fraction": fraction,
+            "repeats": repeats,
+            "rows": [_row(row, best=row is best) for row in rows],
+            "texts": texts,
+        }
+    )
+
+
+def contest_phase_message(text: str, fraction: float) -> str:
+    """What is being measured right now, with the share done; the table stays as it is."""
+    return as_json({"kind": "contest_phase", "text": text, "fraction": fraction})
+
+
+def contest_error_message(text: str) -> str:
+    """The comparison could not be run, or not to its end. What is in the table stays there."""
+    return as_json({"kind": "contest_error", "text": text})
+
+
+def fastest(rows: Iterable[Row]) -> Row | None:
+    """The lossless drafter with the highest measured speedup; a lossy one does not run on the same terms."""
+    measured = [row for row in rows if row.lossless and row.standing and row.standing.speedup is not None]
+    return max(measured, key=lambda row: row.standing.speedup, default=None)
+
+
+def _row(row: Row, best: bool) -> dict[str, Any]:
+    contestant = row.contestant
+    return {
+        "drafter": row.drafter,
+        "num_draft_tokens": contestant.num_draft_tokens,
+        "branches": contestant.branches,
+        "rule": row.rule,
+        "lossless": row.lossless,
+        "repeats": row.repeats,
+        "best": best,
+        "figures": asdict(row.standing) if row.standing else None,
+    }
+
+
+@dataclass(slots=True)
+class Replayed:
+    """Two rules on the same drafts and coins, counted round by round.
+
+    kept: draft tokens kept by the token rule and by the block rule. ahead, behind: rounds in which the block rule kept
+    more, or fewer. differing: those rounds, as the page shows them: each draft token with its coin u, min(1, p/q) that
+    the token rule holds against it and the h of the block rule, and the token each rule puts after those it kept.
+    """
+
+    rounds: int = 0
+    drafted: int = 0
+    kept: tuple[int, int] = (0, 0)
+    ahead: int = 0
+    behind: int = 0
+    differing: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, token: Round, block: Round) -> None:
+        self.rounds += 1
+        self.drafted += len(token.drafted)
+        self.kept = (self.kept[0] + token.accepted, self.kept[1] + block.accepted)
+        self.ahead += block.accepted > token.accepted
+        self.behind += block.accepted < token.accepted
+        if block.accepted != token.accepted:
+            self.differing.append(_differing(token, block))
+
+
+def replay_message(counts: Replayed, *, phase: str, text: str, fraction: float) -> str:
+    """Totals of the replayed rules; the rounds in which they differ come when it is over."""
+    return as_json(
+        {
+            "kind": "replay",
+            "phase": phase,
+            "text": text,
+            "fraction": fraction,
+            "rounds": counts.rounds,
+            "drafted": counts.drafted,
+            "kept": counts.kept,
+            "ahead": counts.ahead,
+            "behind": counts.behind,
+            "differing": [] if phase == "running" else counts.differing,
+        }
+    )
+
+
+def replay_error_message(text: str) -> str:
+    """The rules could not be replayed."""
+    return as_json({"kind": "replay_error", "text": text})
+
+
+def _differing(token: Round, block: Round) -> dict[str, Any]:
+    return {
+        "index": token.index,
+        "drafted": [
+            {"text": one.text, "u": one.u, "ratio": min(1.0, one.p / one.q), "h": one.accept_prob}
+            for one in block.drafted
+        ],
+        "kept": [token.accepted, block.accepted],
+        "next": [{"text": one.next.text, "kind": one.next.kind} for one in (token, block)],
+    }
