@@ -10,23 +10,40 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specviz.drafters import DRAFTERS
-    from specviz.engine import run, speculate
+    from specviz.engine import replay, run, speculate
     from specviz.errors import SpecvizError
     from specviz.models import ModelPair, load_pair
-    from specviz.records import Round, Run, SamplingParams
+    from specviz.records import DraftParams, Round, Run, SamplingParams
+    from specviz.rules import RULES
 
-__all__ = ["DRAFTERS", "ModelPair", "Round", "Run", "SamplingParams", "SpecvizError", "load_pair", "run", "speculate"]
+__all__ = [
+    "DRAFTERS",
+    "RULES",
+    "DraftParams",
+    "ModelPair",
+    "Round",
+    "Run",
+    "SamplingParams",
+    "SpecvizError",
+    "load_pair",
+    "replay",
+    "run",
+    "speculate",
+]
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "DRAFTERS": "drafters",
+    "RULES": "rules",
+    "DraftParams": "records",
     "ModelPair": "models",
     "Round": "records",
     "Run": "records",
     "SamplingParams": "records",
     "SpecvizError": "errors",
     "load_pair": "models",
+    "replay": "engine",
     "run": "engine",
     "speculate": "engine",
 }

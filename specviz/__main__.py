@@ -9,7 +9,11 @@ from collections.abc import Sequence
 
 from specviz.errors import SpecvizError
 from specviz.metrics import Tally
-from specviz.records import SamplingParams
+from specviz.records import DraftParams, SamplingParams
+from specviz.rules import RULES
+
+#: For the help texts: the drafters themselves load torch, and --help should answer at once.
+DRAFTER_NAMES = ("draft_model", "prompt_lookup", "suffix", "lookahead", "early_exit", "medusa", "eagle")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,9 +35,20 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="continue a prompt, tokens coloured by where they came from")
     run.add_argument("prompt")
     run.add_argument(
-        "--drafter", default="draft_model", help="draft_model, prompt_lookup, ... or plain (default: %(default)s)"
+        "--drafter",
+        default="draft_model",
+        metavar="NAME",
+        help=f"{', '.join(DRAFTER_NAMES)}, or plain (default: %(default)s)",
     )
     run.add_argument("--num-draft-tokens", "--gamma", type=int, default=4, metavar="N", help="γ (default: %(default)s)")
+    run.add_argument("--branches", type=int, metavar="N", help="draft tokens at each depth, 1 is a chain, more a tree")
+    run.add_argument(
+        "--confidence", type=float, default=0.0, metavar="Q", help="stop drafting below this probability; 0 is off"
+    )
+    run.add_argument("--exit-layer", type=int, metavar="E", help="early_exit: leave the target after so many layers")
+    run.add_argument(
+        "--rule", default="auto", help=f"how drafts are judged: auto, {', '.join(RULES)} (lossy) (default: %(default)s)"
+    )
     run.add_argument("--max-new-tokens", type=int, default=128, metavar="N", help="(default: %(default)s)")
     run.add_argument("--temperature", type=float, default=1.0, help="0 is greedy (default: %(default)s)")
     run.add_argument("--top-k", type=int, default=0, help="0 is off")
@@ -50,6 +65,11 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write all rows there")
     bench.add_argument("--quick", action="store_true", help="one story, fewer settings: under a minute on two cores")
     bench.add_argument(
+        "--only", default="", metavar="NAME[,NAME]", help=f"these drafters alone, of {', '.join(DRAFTER_NAMES)}"
+    )
+    bench.add_argument("--preset", default="", metavar="NAME[,NAME]", help="these prompts alone, such as story,repeats")
+    bench.add_argument("--temperature", type=float, metavar="T", help="this temperature alone, instead of 0 and 1")
+    bench.add_argument(
         "--page", action="store_true", help="also: one run with and without a browser watching (needs playwright)"
     )
     _add_pair(bench)
@@ -63,6 +83,8 @@ def _parser() -> argparse.ArgumentParser:
 def _add_pair(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", metavar="ID", help="folder or Hub id (default: the embedded pair)")
     parser.add_argument("--draft", metavar="ID", help="folder or Hub id of the draft model")
+    parser.add_argument("--medusa", metavar="FOLDER", help="trained Medusa heads of this target")
+    parser.add_argument("--eagle", metavar="FOLDER", help="a trained EAGLE head of this target")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, ... (default: %(default)s)")
     parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16, float16 (default: %(default)s)")
 
@@ -73,11 +95,19 @@ def _add_pair(parser: argparse.ArgumentParser) -> None:
 def _load(options: argparse.Namespace):
     from specviz.models import load_pair
 
-    return load_pair(options.target, options.draft, device=options.device, dtype=options.dtype)
+    return load_pair(
+        options.target,
+        options.draft,
+        medusa=options.medusa,
+        eagle=options.eagle,
+        device=options.device,
+        dtype=options.dtype,
+    )
 
 
 def _run(options: argparse.Namespace) -> int:
     sampling = SamplingParams(options.temperature, options.top_k, options.top_p, options.min_p)
+    drafting = DraftParams(options.branches, options.confidence, options.exit_layer)
     from specviz import engine, terminal
 
     request = engine.prepare(
@@ -90,6 +120,8 @@ def _run(options: argparse.Namespace) -> int:
         seed=options.seed,
         stop=options.stop,
         chat=options.chat,
+        drafting=drafting,
+        rule=options.rule,
     )
     colour, counts, done = terminal.wants_colour(sys.stdout), Tally(), []
     print(terminal.harmless(request.prompt.text), end="", flush=True)
@@ -101,27 +133,31 @@ def _run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(" ^C", file=sys.stderr)
     run = engine.collect(request, done)
-    print(f"\n\n{terminal.legend(colour)}\n{terminal.summary(counts, run.stop_reason)}", file=sys.stderr)
+    print(f"\n\n{terminal.legend(colour)}\n{terminal.summary(counts, run.stop_reason, run.rule)}", file=sys.stderr)
     if options.json:
         run.save(options.json)
     return 0
 
 
 def _bench(options: argparse.Namespace) -> int:
-    from specviz import bench
+    temperatures = (0.0, 1.0) if options.temperature is None else (SamplingParams(options.temperature).temperature,)
+    only, presets = (
+        [name.strip() for name in names.split(",") if name.strip()] for names in (options.only, options.preset)
+    )
+    from specviz import bench, figures
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    report = bench.measure(_load(options), quick=options.quick, say=say)
+    report = bench.measure(_load(options), options.quick, say, only, temperatures, presets)
     if options.page:
         from specviz.ui.page_bench import measure_page
         from specviz.ui.settings import Settings
 
         report.page = measure_page(Settings.from_environment(), say)
-    print(bench.table(report))
+    print(figures.table(report))
     if options.json:
-        bench.save(report, options.json)
+        figures.save(report, options.json)
     return 0
 
 

@@ -6,42 +6,36 @@ are ratios within a repeat. Nothing is estimated: a row is the median over repea
 
 from __future__ import annotations
 
-import json
+import itertools
 import os
-import pathlib
 import platform
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 
 import psutil
 import torch
 import transformers
 
-from specviz import engine, theory
-from specviz.drafters import DraftModel, PromptLookup
+from specviz import engine
+from specviz.contest import PLAIN, Contestant, pace, standing
+from specviz.drafters import DRAFTERS, DraftModel, Eagle, Medusa, PromptLookup, Suffix, drafter_class
+from specviz.errors import SpecvizError
+from specviz.figures import Report, Row, RulesRow
 from specviz.metrics import Tally, tally
 from specviz.models import ModelPair
-from specviz.presets import PRESETS, STORIES, Preset
-from specviz.records import SamplingParams
-
-SCHEMA = "specviz.bench/1"
+from specviz.presets import PRESETS, Preset
+from specviz.records import DraftParams, SamplingParams
 
 Say = Callable[[str], None]
 
+#: Drafters that copy: a longer draft costs them nothing.
+COPYING = (PromptLookup.name, Suffix.name)
+#: Drafters measured as trees too.
+BRANCHING = (DraftModel.name, Medusa.name, Eagle.name)
 
-@dataclass(frozen=True, slots=True)
-class Contestant:
-    """One way to decode. engine: specviz or transformers. mode: plain or a drafter's name."""
-
-    engine: str
-    mode: str
-    num_draft_tokens: int | None = None
-
-    @property
-    def title(self) -> str:
-        return f"{self.engine} {self.mode}" + (f" γ={self.num_draft_tokens}" if self.num_draft_tokens else "")
+#: New tokens of the run that warms a contestant up before anything is timed.
+WARM_UP_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,91 +44,162 @@ class Timing:
 
     tokens: int
     seconds: float
-    counts: Tally | None
+    counts: Tally | None = None
 
-
-@dataclass(slots=True)
-class Row:
-    """One contestant on one preset at one temperature; None where a figure does not apply.
-
-    tokens_per_second: median, spread: [least, most] over repeats. speedup_measured: median ratio to the same
-    engine's plain run of the same repeat. speedup_formula: Thm 3.8 from the measured α and c. seconds: share of a
-    round in drafting, verifying and the rest. peak_mb: the process's (on CUDA the device's) peak so far.
-    """
-
-    engine: str
-    mode: str
-    num_draft_tokens: int | None
-    temperature: float
-    preset: str
-    tokens: int
-    tokens_per_second: float
-    spread: tuple[float, float]
-    speedup_measured: float | None
-    acceptance_rate: float | None = None
-    acceptance_length: float | None = None
-    cost_coefficient: float | None = None
-    speedup_formula: float | None = None
-    overhead_share: float | None = None
-    phase_share: dict[str, float] | None = None
-    peak_mb: float | None = None
-
-
-@dataclass(slots=True)
-class Report:
-    machine: dict[str, str | int | float]
-    pair: dict[str, str | int | None]
-    settings: dict[str, int | float | bool]
-    rows: list[Row]
-    summary: list[dict[str, str | int | float | None]] = field(default_factory=list)
-    page: dict[str, float] | None = None
-    schema: str = SCHEMA
+    @property
+    def speed(self) -> float:
+        return self.tokens / self.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is measured. gammas: of our drafters; yardstick_gammas: of transformers' assisted generation."""
+    """What is measured.
+
+    gammas: of chains; copied_gammas: of those that copy. tree_gamma, tree_branches: of trees. yardstick_gammas: of
+    transformers' assisted generation and prompt lookup. rule_gammas, rule_rounds: of the comparison of two rules on
+    the same draws, with at least so many rounds for each γ.
+    """
 
     presets: Sequence[Preset]
     gammas: Sequence[int]
+    copied_gammas: Sequence[int]
+    tree_gamma: int
+    tree_branches: Sequence[int]
     yardstick_gammas: Sequence[int]
+    rule_gammas: Sequence[int]
+    rule_rounds: int
     max_new_tokens: int
     repeats: int
-    temperatures: Sequence[float] = (0.0, 1.0)
 
 
-FULL = Plan(presets=PRESETS, gammas=range(1, 9), yardstick_gammas=(4, 6), max_new_tokens=128, repeats=3)
-QUICK = Plan(presets=PRESETS[:1], gammas=(2, 4, 6), yardstick_gammas=(4,), max_new_tokens=64, repeats=2)
+FULL = Plan(
+    presets=PRESETS,
+    gammas=(2, 4, 6),
+    copied_gammas=(2, 4, 8),
+    tree_gamma=4,
+    tree_branches=(2, 3, 4),
+    yardstick_gammas=(4, 6),
+    rule_gammas=(4, 8),
+    rule_rounds=1200,
+    max_new_tokens=128,
+    repeats=3,
+)
+QUICK = Plan(
+    presets=PRESETS[:1],
+    gammas=(4,),
+    copied_gammas=(4,),
+    tree_gamma=4,
+    tree_branches=(3,),
+    yardstick_gammas=(4,),
+    rule_gammas=(4,),
+    rule_rounds=200,
+    max_new_tokens=64,
+    repeats=2,
+)
 
 
-def measure(pair: ModelPair, quick: bool = False, say: Say = lambda line: None) -> Report:
-    """Runs the whole plan; `say` hears a line of progress a setting."""
+def measure(
+    pair: ModelPair,
+    quick: bool = False,
+    say: Say = lambda line: None,
+    only: Sequence[str] = (),
+    temperatures: Sequence[float] = (0.0, 1.0),
+    presets: Sequence[str] = (),
+) -> Report:
+    """Runs the whole plan; `say` hears a line of progress a setting.
+
+    only: names of the drafters to measure; presets: of the prompts; empty is all of the plan's. A drafter that this
+    pair cannot run is left out, and the report says why. Raises SpecvizError for one that was named (field ``only`` if
+    there is no such drafter), for a preset that does not exist (field ``preset``), and for a temperature out of range.
+    """
     plan = QUICK if quick else FULL
-    contestants = list(_contestants(pair, plan))
-    for contestant in contestants:
-        _time(contestant, pair, plan.presets[0], plan.temperatures[0], 16, seed=0)
+    if presets:
+        plan = replace(plan, presets=[_preset_named(name) for name in presets])
+    for name in only:
+        if name not in DRAFTERS:
+            raise SpecvizError(f"There is no drafter {name!r} to measure; choose from {', '.join(DRAFTERS)}.", "only")
+    contestants, refused = _able(pair, _contestants(pair, plan, only or DRAFTERS))
+    for mode, error in refused:
+        if mode in (PLAIN, *only) and not any(contestant.mode == mode for contestant in contestants):
+            raise error
+        say(f"left out, {mode}: {error}")
     rows: list[Row] = []
-    for temperature in plan.temperatures:
+    rules: list[RulesRow] = []
+    for temperature in temperatures:
+        # Greedy drafts are matched with the target's choice, whatever the rule.
+        present = [contestant for contestant in contestants if temperature > 0 or contestant.rule == "auto"]
+        for contestant in present:
+            _time(contestant, pair, plan.presets[0], temperature, WARM_UP_TOKENS, seed=0)
         for preset in plan.presets:
-            say(f"{preset.name}, temperature {temperature:g}: {len(contestants)} contestants, {plan.repeats} times")
-            rows += _measure_setting(pair, contestants, preset, temperature, plan)
-    report = Report(
+            say(f"{preset.name}, temperature {temperature:g}: {len(present)} contestants, {plan.repeats} times")
+            rows += _measure_setting(pair, present, preset, temperature, plan)
+        if temperature > 0 and any(contestant.rule == "block" for contestant in present):
+            for gamma in plan.rule_gammas:
+                say(f"two rules on the same draws, γ={gamma}, temperature {temperature:g}: {plan.rule_rounds} rounds")
+                rules.append(_compare_rules(pair, plan, gamma, temperature))
+    return Report(
         machine=_machine(pair),
         pair=asdict(pair.info()),
-        settings={"max_new_tokens": plan.max_new_tokens, "repeats": plan.repeats, "quick": quick},
+        settings={"max_new_tokens": plan.max_new_tokens, "repeats": plan.repeats, "quick": quick, "only": list(only)},
         rows=rows,
+        rules=rules,
+        left_out=[{"mode": mode, "reason": error.message} for mode, error in refused],
     )
-    report.summary = _summaries(rows)
-    return report
 
 
-def _contestants(pair: ModelPair, plan: Plan) -> Iterator[Contestant]:
-    for library, gammas in (("specviz", plan.gammas), ("transformers", plan.yardstick_gammas)):
-        yield Contestant(library, "plain")
-        for gamma in gammas:
-            if pair.draft is not None:
-                yield Contestant(library, DraftModel.name, gamma)
-            yield Contestant(library, PromptLookup.name, gamma)
+def _preset_named(name: str) -> Preset:
+    for preset in PRESETS:
+        if preset.name == name:
+            return preset
+    names = ", ".join(preset.name for preset in PRESETS)
+    raise SpecvizError(f"There is no preset {name!r}; choose from {names}.", "preset")
+
+
+def _contestants(pair: ModelPair, plan: Plan, names: Sequence[str]) -> Iterator[Contestant]:
+    """Plain decoding, then every drafter named, able or not; then what transformers has of them."""
+    yield Contestant(PLAIN)
+    for name in names:
+        # A drafter that makes trees unless told otherwise is told.
+        chain = 1 if name in BRANCHING and drafter_class(pair, name).default_branches > 1 else None
+        for gamma in _gammas(pair, plan, name):
+            yield Contestant(name, gamma, branches=chain)
+        if name == DraftModel.name:
+            for gamma in plan.gammas:
+                yield Contestant(name, gamma, rule="block")
+        if name in BRANCHING:
+            for branches in plan.tree_branches:
+                yield Contestant(name, plan.tree_gamma, branches=branches)
+    assisted = DraftModel.name in names and pair.draft is not None and pair.translation is None
+    yardsticks = [DraftModel.name] * assisted + [PromptLookup.name] * (PromptLookup.name in names)
+    if yardsticks:
+        yield Contestant(PLAIN, engine="transformers")
+    for name, gamma in itertools.product(yardsticks, plan.yardstick_gammas):
+        yield Contestant(name, gamma, engine="transformers")
+
+
+def _gammas(pair: ModelPair, plan: Plan, name: str) -> Sequence[int]:
+    """Draft lengths for chains of this drafter. Medusa heads do not look further ahead than there are heads."""
+    if name in COPYING:
+        return plan.copied_gammas
+    if name == Medusa.name and pair.medusa is not None:
+        return [gamma for gamma in plan.gammas if gamma <= pair.medusa.config.num_heads]
+    return plan.gammas
+
+
+def _able(
+    pair: ModelPair, contestants: Iterator[Contestant]
+) -> tuple[list[Contestant], list[tuple[str, SpecvizError]]]:
+    """The contestants that this pair can run; of the others the drafter and why not, each reason once."""
+    able, refused = [], {}
+    for contestant in contestants:
+        try:
+            if contestant.engine == "specviz":
+                _settings(_request(contestant, pair, PRESETS[0], 1.0, 1, seed=0))
+        except SpecvizError as error:
+            refused.setdefault((contestant.mode, error.message), (contestant.mode, error))
+        else:
+            able.append(contestant)
+    return able, list(refused.values())
 
 
 def _measure_setting(
@@ -144,34 +209,38 @@ def _measure_setting(
     for repeat in range(plan.repeats):
         for contestant in contestants:
             timings[contestant].append(_time(contestant, pair, preset, temperature, plan.max_new_tokens, seed=repeat))
-    return [_row(contestant, timings, preset, temperature, pair.device) for contestant in contestants]
+    return [_row(contestant, timings, pair, preset, temperature) for contestant in contestants]
 
 
 def _time(
     contestant: Contestant, pair: ModelPair, preset: Preset, temperature: float, max_new_tokens: int, seed: int
 ) -> Timing:
-    generate = _with_specviz if contestant.engine == "specviz" else _with_transformers
-    return generate(contestant, pair, preset, temperature, max_new_tokens, seed)
+    if contestant.engine == "transformers":
+        return _with_transformers(contestant, pair, preset, temperature, max_new_tokens, seed)
+    # Our engine records its full trace.
+    counts = tally(engine.rounds(_request(contestant, pair, preset, temperature, max_new_tokens, seed)))
+    return Timing(counts.tokens, counts.prefill + counts.seconds, counts)
 
 
-def _with_specviz(
+def _request(
     contestant: Contestant, pair: ModelPair, preset: Preset, temperature: float, max_new_tokens: int, seed: int
-) -> Timing:
-    """Our engine with its full trace recorded."""
-    request = engine.prepare(
+) -> engine.Request:
+    return engine.prepare(
         pair,
         preset.prompt,
-        drafter=None if contestant.mode == "plain" else contestant.mode,
+        drafter=None if contestant.mode == PLAIN else contestant.mode,
         num_draft_tokens=contestant.num_draft_tokens or 1,
         sampling=SamplingParams(temperature=temperature),
         max_new_tokens=max_new_tokens,
         seed=seed,
+        drafting=DraftParams(branches=contestant.branches, exit_layer=contestant.exit_layer),
+        rule=contestant.rule,
     )
-    start = time.perf_counter()
-    rounds = list(engine.rounds(request))
-    seconds = time.perf_counter() - start
-    counts = tally(rounds)
-    return Timing(counts.tokens, seconds, counts)
+
+
+def _settings(request: engine.Request) -> dict[str, int | float | str | bool]:
+    """The drafter's settings, defaults filled in: those of a run that has made no round yet."""
+    return engine.collect(request, ()).settings
 
 
 def _with_transformers(
@@ -197,52 +266,54 @@ def _with_transformers(
     start = time.perf_counter()
     output = pair.target.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config, **assistance)
     tokens = output[0].tolist()
-    return Timing(len(tokens) - ids.shape[1], time.perf_counter() - start, None)
+    return Timing(len(tokens) - ids.shape[1], time.perf_counter() - start)
 
 
 def _row(
     contestant: Contestant,
     timings: dict[Contestant, list[Timing]],
+    pair: ModelPair,
     preset: Preset,
     temperature: float,
-    device: torch.device,
 ) -> Row:
-    own, plain = timings[contestant], timings[Contestant(contestant.engine, "plain")]
-    speeds = [timing.tokens / timing.seconds for timing in own]
-    ratios = [speed / (other.tokens / other.seconds) for speed, other in zip(speeds, plain)]
+    own = timings[contestant]
+    plain = [] if contestant.mode == PLAIN else timings[Contestant(PLAIN, engine=contestant.engine)]
+    if contestant.engine == "specviz":
+        figures = standing([timing.counts for timing in own], [timing.counts for timing in plain])
+    else:
+        figures = pace([timing.speed for timing in own], [timing.speed for timing in plain])
+    known = asdict(figures)
     row = Row(
+        title=contestant.title,
         engine=contestant.engine,
         mode=contestant.mode,
         num_draft_tokens=contestant.num_draft_tokens,
         temperature=temperature,
         preset=preset.name,
         tokens=sum(timing.tokens for timing in own),
-        tokens_per_second=statistics.median(speeds),
-        spread=(min(speeds), max(speeds)),
-        speedup_measured=None if contestant.mode == "plain" else statistics.median(ratios),
-        peak_mb=_peak_mb(device),
+        speedup_measured=known.pop("speedup"),
+        peak_mb=_peak_mb(pair.device),
+        **known,
     )
-    if own[0].counts is not None:
-        _add_counts(row, [timing.counts for timing in own], [timing.counts for timing in plain])
+    if contestant.engine == "specviz":
+        row.rounds = sum(timing.counts.rounds for timing in own)
+        if contestant.mode != PLAIN:
+            request = _request(contestant, pair, preset, temperature, 1, seed=0)
+            row.rule = request.rule
+            row.branches = drafter_class(pair, contestant.mode).branches(pair, request.drafting)
+            row.exit_layer = _settings(request).get("exit_layer")
     return row
 
 
-def _add_counts(row: Row, own: Sequence[Tally], plain: Sequence[Tally]) -> None:
-    """What our engine's records say beyond speed, over all repeats together."""
-    seconds = sum(counts.seconds for counts in own)
-    row.overhead_share = 1 - sum(counts.model_seconds for counts in own) / seconds
-    phases = {"draft": "draft_seconds", "verify": "verify_seconds", "rest": "accept_seconds"}
-    row.phase_share = {name: sum(getattr(counts, key) for counts in own) / seconds for name, key in phases.items()}
-    row.acceptance_length = 1 + sum(counts.accepted for counts in own) / sum(counts.rounds for counts in own)
-    judged, drafted = sum(counts.judged for counts in own), sum(counts.drafted for counts in own)
-    if drafted and judged:
-        row.acceptance_rate = sum(counts.accepted for counts in own) / judged
-        draft_step = sum(counts.draft_seconds for counts in own) / drafted
-        target_pass = sum(counts.verify_seconds for counts in plain) / sum(counts.rounds for counts in plain)
-        row.cost_coefficient = draft_step / target_pass
-        row.speedup_formula = theory.expected_speedup(
-            row.acceptance_rate, row.num_draft_tokens or 0, row.cost_coefficient
-        )
+def _compare_rules(pair: ModelPair, plan: Plan, gamma: int, temperature: float) -> RulesRow:
+    """What token by token and block verification keep of the same drafts of the draft model, with the same coins."""
+    contestant, kept = Contestant(DraftModel.name, gamma), []
+    for seed in itertools.count():
+        for preset in plan.presets:
+            request = _request(contestant, pair, preset, temperature, plan.max_new_tokens, seed)
+            kept += [(one.accepted, other.accepted) for one, other in engine.replay(request, "block")]
+            if len(kept) >= plan.rule_rounds:
+                return RulesRow.of(DraftModel.name, gamma, temperature, kept)
 
 
 def _peak_mb(device: torch.device) -> float:
@@ -272,85 +343,3 @@ def _machine(pair: ModelPair) -> dict[str, str | int | float]:
         "transformers": transformers.__version__,
     }
     return machine
-
-
-def _summaries(rows: Sequence[Row]) -> list[dict[str, str | int | float | None]]:
-    """Per temperature and contestant, the speed over the story presets and over each other preset."""
-    stories = {preset.name for preset in STORIES}
-    groups: dict[tuple[float, str], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row.temperature, "stories" if row.preset in stories else row.preset), []).append(row)
-    summaries = []
-    for (temperature, group), members in groups.items():
-        speeds = _speeds(members)
-        for (library, mode, gamma), speed in speeds.items():
-            if mode == "plain" and library == "specviz":
-                against = ("transformers", "plain", None)
-            elif library == "specviz":
-                against = ("transformers", mode, gamma)
-            else:
-                against = None
-            summaries.append(
-                {
-                    "group": group,
-                    "temperature": temperature,
-                    "engine": library,
-                    "mode": mode,
-                    "num_draft_tokens": gamma,
-                    "tokens_per_second": speed,
-                    "speedup_measured": None if mode == "plain" else speed / speeds[library, "plain", None],
-                    "against_transformers": speed / speeds[against] if against in speeds else None,
-                }
-            )
-    return summaries
-
-
-def _speeds(rows: Sequence[Row]) -> dict[tuple[str, str, int | None], float]:
-    """Tokens per second of each contestant over several presets: the harmonic mean, as of equally long texts."""
-    by_contestant: dict[tuple[str, str, int | None], list[float]] = {}
-    for row in rows:
-        by_contestant.setdefault((row.engine, row.mode, row.num_draft_tokens), []).append(row.tokens_per_second)
-    return {key: statistics.harmonic_mean(speeds) for key, speeds in by_contestant.items()}
-
-
-def save(report: Report, path: pathlib.Path) -> None:
-    path.write_text(json.dumps(asdict(report), indent=1, ensure_ascii=False), encoding="utf-8")
-
-
-def table(report: Report) -> str:
-    """The report for people: each contestant on each preset, then the groups."""
-    lines = [f"{key}: {value}" for key, value in report.machine.items()]
-    header = (
-        f"{'preset':<12}{'T':>4}  {'contestant':<34}{'tok/s':>7}{'spread':>15}{'speedup':>9}{'formula':>9}"
-        f"{'α':>6}{'len':>6}{'c':>6}{'draft':>7}{'verify':>8}{'rest':>6}{'outside':>9}"
-    )
-    lines += ["", header, "-" * len(header)]
-    lines += [_line(row) for row in report.rows]
-    lines += ["", f"{'group':<12}{'T':>4}  {'contestant':<34}{'tok/s':>7}{'speedup':>9}{'vs transformers':>17}"]
-    for entry in report.summary:
-        title = Contestant(entry["engine"], entry["mode"], entry["num_draft_tokens"]).title
-        lines.append(
-            f"{entry['group']:<12}{entry['temperature']:>4g}  {title:<34}{entry['tokens_per_second']:>7.0f}"
-            f"{_cell(entry['speedup_measured'], '.2f', 9)}{_cell(entry['against_transformers'], '.2f', 17)}"
-        )
-    if report.page:
-        lines += ["", f"watched by a browser: {report.page['ratio']:.2f} of the speed without one"]
-    lines += ["", f"peak memory of this process: {max(row.peak_mb or 0 for row in report.rows):.0f} MB"]
-    return "\n".join(lines)
-
-
-def _line(row: Row) -> str:
-    title = Contestant(row.engine, row.mode, row.num_draft_tokens).title
-    shares = row.phase_share or {}
-    return (
-        f"{row.preset:<12}{row.temperature:>4g}  {title:<34}{row.tokens_per_second:>7.0f}"
-        f"{f'{row.spread[0]:.0f}–{row.spread[1]:.0f}':>15}{_cell(row.speedup_measured, '.2f', 9)}"
-        f"{_cell(row.speedup_formula, '.2f', 9)}{_cell(row.acceptance_rate, '.2f', 6)}"
-        f"{_cell(row.acceptance_length, '.2f', 6)}{_cell(row.cost_coefficient, '.2f', 6)}"
-        f"{_cell(shares.get('draft'), '.0%', 7)}{_cell(shares.get('verify'), '.0%', 8)}"
-        f"{_cell(shares.get('rest'), '.0%', 6)}{_cell(row.overhead_share, '.1%', 9)}"
-    )
-
-
-def _cell(value: float | None, form: str, width: int) -> str:
-    return f"{'–' if value is None else format(value, form):>{width}}"

@@ -17,21 +17,38 @@ from specviz.errors import SpecvizError
 from specviz.verify import shape_of
 
 
+def has_sliding_windows(model: PreTrainedModel) -> bool:
+    """Whether some layer looks back a limited way only."""
+    return any(DynamicCache(config=model.config).is_sliding)
+
+
 class CachedModel:
     """`model` reading one sequence, with rows for its first `length` tokens in the cache.
 
     Works for every cache that transformers can crop: full attention, sliding windows, mixtures of both.
-    Forward passes count as spans of `stopwatch`.
+    Forward passes count as spans of `stopwatch`. feature_layers: which hidden states each pass leaves in `features`,
+    [tokens of the pass, width], side by side; indices into transformers' ``hidden_states``.
     """
 
-    def __init__(self, model: PreTrainedModel, stopwatch: Stopwatch):
+    def __init__(self, model: PreTrainedModel, stopwatch: Stopwatch, feature_layers: tuple[int, ...] = ()):
         self.model = model
         self.device = model.device
         self.stopwatch = stopwatch
+        self.feature_layers = feature_layers
+        self.features: Tensor | None = None
         self.cache = DynamicCache(config=model.config)
         # Sliding windows would otherwise forget the rows that a rewind has to bring back.
         self.cache.activate_past_recording()
         self.length = 0
+
+    def sharing_first_layers(self, model: PreTrainedModel, layers: int) -> CachedModel:
+        """The same sequence, read by a model of this one's first `layers` layers: their rows are shared, not copied.
+
+        Whoever reads on with it rewinds it to this one's length before this one reads on.
+        """
+        twin = CachedModel(model, self.stopwatch)
+        twin.cache.layers = self.cache.layers[:layers]
+        return twin
 
     def unread(self, committed: Sequence[int]) -> Tensor:
         """The committed tokens that are not in the cache yet, [n] int64 on the model's device."""
@@ -49,8 +66,11 @@ class CachedModel:
                 past_key_values=self.cache,
                 use_cache=True,
                 logits_to_keep=keep,
+                output_hidden_states=bool(self.feature_layers),
                 **attention,
             )
+            if self.feature_layers:
+                self.features = torch.cat([output.hidden_states[layer][0] for layer in self.feature_layers], -1)
         self.length += token_ids.shape[0]
         logits = output.logits[0]
         # Some architectures ignore logits_to_keep and return every row.
@@ -67,16 +87,36 @@ class CachedModel:
         n = len(parents)
         if parents == tuple(range(-1, n - 1)):
             return self.forward(token_ids, keep=n + 1)
+        self._refuse_windows()
+        visible, positions = _tree_view(parents, read=self.length, unread=len(unread))
+        return self.forward(token_ids, keep=n + 1, **self._attention(visible, positions))
+
+    def extend(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
+        """One pass over the next level of a draft that is being made; logits [k, vocab].
+
+        tokens: [k] int64, the last k of a draft with these `parents`, the others having been read before.
+        """
+        n, k = len(parents), tokens.shape[0]
+        if parents == tuple(range(-1, n - 1)):
+            return self.forward(tokens, keep=k)
+        self._refuse_windows()
+        branch = shape_of(parents, torch.device("cpu")).ancestors[n - k :]
+        text = self.length - (n - k)
+        visible = torch.cat([torch.ones(k, text, dtype=torch.bool), branch], -1)
+        return self.forward(tokens, keep=k, **self._attention(visible, text + branch.sum(-1) - 1))
+
+    def _refuse_windows(self) -> None:
         if any(self.cache.is_sliding):
-            raise SpecvizError("A model with sliding-window attention verifies chains only, not trees.", "drafter")
-        visible, depth = _tree_view(parents, read=self.length, unread=len(unread))
-        device = token_ids.device
-        return self.forward(
-            token_ids,
-            keep=n + 1,
-            attention_mask=visible.to(device)[None, None],
-            position_ids=depth.to(device)[None],
-        )
+            raise SpecvizError(
+                "A model with sliding-window attention takes chains only: set branches to 1.", "branches"
+            )
+
+    def _attention(self, visible: Tensor, positions: Tensor) -> dict[str, Tensor]:
+        """The mask and positions of a pass that is not plainly causal."""
+        return {
+            "attention_mask": visible.to(self.device)[None, None],
+            "position_ids": positions.to(self.device)[None],
+        }
 
     def rewind(self, length: int) -> None:
         """Forget all rows after the first `length`.
@@ -93,10 +133,11 @@ class CachedModel:
     def keep(self, committed: int, path: Sequence[int]) -> None:
         """After a target pass over `committed` tokens and a draft: keep those and the draft tokens on `path`."""
         if list(path) != list(range(len(path))):
-            rows = torch.tensor([*range(committed), *(committed + index for index in path)], device=self.device)
+            rows, end = torch.tensor(path, device=self.device) + committed, committed + len(path)
             for layer in self.cache.layers:
-                layer.keys, layer.values = layer.keys[:, :, rows], layer.values[:, :, rows]
-            self.length = len(rows)
+                # Indexing copies, so rows may move over each other; the text's own stay where they are.
+                layer.keys[:, :, committed:end] = layer.keys[:, :, rows]
+                layer.values[:, :, committed:end] = layer.values[:, :, rows]
         self.rewind(committed + len(path))
 
     def prefill(self, prompt: Sequence[int]) -> None:

@@ -7,26 +7,39 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import torch
 import transformers
+from torch import Tensor
 
-from specviz.cache import CachedModel
+from specviz.cache import CachedModel, has_sliding_windows
 from specviz.clock import Mark, Stopwatch
-from specviz.drafters import DRAFTERS, Draft, Drafter, DraftModel, PromptLookup, Verdict
+from specviz.drafters import DRAFTERS, Draft, Drafter, Draws, Setting, TopChoices, Verdict, drafter_class
 from specviz.errors import SpecvizError
 from specviz.models import ModelPair
 from specviz.recording import Report, TargetRows, Uniforms, report
-from specviz.records import Prompt, Round, Run, Seconds, StopReason
+from specviz.records import DraftParams, Prompt, Round, Run, Seconds, StopReason
 from specviz.refusals import refusing_out_of_memory
+from specviz.rules import choose_rule, rule_named
 from specviz.sampling import SamplingParams, Warper
 from specviz.text import Detokenizer
-from specviz.verify import Decision, follow_target, verify_by_match, verify_by_rejection
+from specviz.verify import (
+    Decision,
+    follow_target,
+    verify_by_block,
+    verify_by_match,
+    verify_by_rejection,
+    verify_by_tree,
+    verify_by_typical,
+)
 
 #: Longer drafts than this never pay and only fill memory.
 MAX_DRAFT_TOKENS = 64
+
+#: A tree larger than this costs more in the target pass than its last branches can bring.
+MAX_TREE_TOKENS = 256
 
 
 @dataclass(frozen=True)
@@ -41,6 +54,8 @@ class Request:
     max_new_tokens: int
     seed: int
     stop: tuple[str, ...] = ()
+    drafting: DraftParams = field(default_factory=DraftParams)
+    rule: str = "token"
 
 
 def prepare(
@@ -54,14 +69,13 @@ def prepare(
     seed: int = 0,
     stop: Sequence[str] = (),
     chat: bool = False,
+    drafting: DraftParams | None = None,
+    rule: str = "auto",
 ) -> Request:
     """Checks everything that can be checked before a model runs; see `speculate` for the arguments."""
     if drafter is not None and drafter not in DRAFTERS:
         raise SpecvizError(f"There is no drafter {drafter!r}; choose from {', '.join(DRAFTERS)}.", "drafter")
-    if drafter == DraftModel.name and pair.draft is None:
-        raise SpecvizError(
-            "This pair has no draft model: name one when loading it, or draft with prompt_lookup.", "drafter"
-        )
+    drafting = drafting or DraftParams()
     _check_count("max_new_tokens", max_new_tokens, "at least one new token")
     if drafter is not None:
         _check_count("num_draft_tokens", num_draft_tokens, "at least one draft token a round (drafter=None is plain)")
@@ -69,6 +83,13 @@ def prepare(
             raise SpecvizError(
                 f"{num_draft_tokens} draft tokens a round are too many: at most {MAX_DRAFT_TOKENS}.", "num_draft_tokens"
             )
+    if drafter is not None:
+        rule = _check_drafting(pair, drafter, num_draft_tokens, drafting, rule)
+        if sampling is not None and sampling.greedy:
+            # At temperature 0 every rule comes to one comparison with the target's choice.
+            rule = _check_drafting(pair, drafter, num_draft_tokens, drafting, "auto")
+    elif rule != "auto":
+        rule_named(rule)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
         raise SpecvizError("The seed must be a whole number from 0 to 2^63 − 1.", "seed")
     if isinstance(stop, str) or not all(isinstance(text, str) and text for text in stop):
@@ -82,7 +103,30 @@ def prepare(
         max_new_tokens=max_new_tokens,
         seed=seed,
         stop=tuple(stop),
+        drafting=drafting,
+        rule="token" if drafter is None else rule,
     )
+
+
+def _check_drafting(pair: ModelPair, name: str, num_draft_tokens: int, drafting: DraftParams, rule: str) -> str:
+    """Checks what drafter, pair and rule make of each other; returns the rule, ``auto`` resolved."""
+    drafter = drafter_class(pair, name)
+    drafter.check(pair, drafting)
+    branches = drafter.branches(pair, drafting)
+    size = drafter.most_tokens(num_draft_tokens, branches)
+    if branches > 1 and size > MAX_TREE_TOKENS:
+        raise SpecvizError(
+            f"A tree of {num_draft_tokens} × {branches} = {size} draft tokens is too large for one target pass: "
+            f"at most {MAX_TREE_TOKENS}.",
+            "branches",
+        )
+    if branches > 1 and has_sliding_windows(pair.target):
+        raise SpecvizError(
+            f"{pair.target_name} has sliding-window attention and reads chains only: set branches to 1, or choose a "
+            "drafter that makes chains.",
+            "branches",
+        )
+    return choose_rule(rule, name, makes_trees=branches > 1)
 
 
 def _check_count(field: str, value: int, wanted: str) -> None:
@@ -101,15 +145,20 @@ def speculate(
     seed: int = 0,
     stop: Sequence[str] = (),
     chat: bool = False,
+    drafting: DraftParams | None = None,
+    rule: str = "auto",
 ) -> Iterator[Round]:
     """Continues `prompt`, one Round per target pass.
 
     prompt: text, or token ids. drafter: a name from `DRAFTERS`, or None for plain decoding. num_draft_tokens: γ.
     sampling: default is temperature 1. stop: texts that end the run. chat: wrap the prompt in the chat template.
+    drafting: trees, early exits and the like; see `DraftParams`. rule: how drafts are judged, a name from `RULES`;
+    ``auto`` is token by token for chains and sibling by sibling for trees.
 
-    Whatever the drafter, the output has the target's law: Leviathan et al. 2023, arXiv 2211.17192, Alg. 1. The same
-    seed gives the same run on the same device. Raises SpecvizError, with `field` set, before the first round for
-    what is wrong with the arguments. Closing the generator stops the run at the end of its round.
+    Whatever the drafter, the output has the target's law (Leviathan et al. 2023, arXiv 2211.17192, Alg. 1), unless the
+    rule is ``typical``, which is lossy. The same seed gives the same run on the same device. Raises SpecvizError, with
+    `field` set, before the first round for what is wrong with the arguments. Closing the generator stops the run at the
+    end of its round.
     """
     request = prepare(
         pair,
@@ -121,6 +170,8 @@ def speculate(
         seed=seed,
         stop=stop,
         chat=chat,
+        drafting=drafting,
+        rule=rule,
     )
     return rounds(request)
 
@@ -136,6 +187,8 @@ def run(
     seed: int = 0,
     stop: Sequence[str] = (),
     chat: bool = False,
+    drafting: DraftParams | None = None,
+    rule: str = "auto",
 ) -> Run:
     """The rounds of `speculate`, collected; the same arguments."""
     request = prepare(
@@ -148,12 +201,18 @@ def run(
         seed=seed,
         stop=stop,
         chat=chat,
+        drafting=drafting,
+        rule=rule,
     )
     return collect(request, list(rounds(request)))
 
 
 def rounds(request: Request) -> Iterator[Round]:
     """The rounds of a checked request. Raises SpecvizError (field ``max_new_tokens``) where memory runs out."""
+    return _within_memory(request, autoregress(request) if request.drafter is None else _speculate(request))
+
+
+def _within_memory(request: Request, made: Iterator[Round]) -> Iterator[Round]:
     tokens = len(request.prompt.ids)
 
     def too_long() -> str:
@@ -163,22 +222,62 @@ def rounds(request: Request) -> Iterator[Round]:
         )
 
     with refusing_out_of_memory(too_long, "max_new_tokens"):
-        for one in autoregress(request) if request.drafter is None else _speculate(request):
+        for one in made:
             tokens += len(one.emitted)
             yield one
 
 
+def replay(request: Request, rule: str) -> Iterator[tuple[Round, Round]]:
+    """Two rules on the same drafts and the same coins: each round of the request, and what `rule` makes of it.
+
+    The text goes on as the request's own rule decides, so both always judge the same draft. The other rule's round
+    has nothing in `pieces` and no times. Raises SpecvizError at once, with field ``rule`` where that rule does not fit
+    the drafts.
+    """
+    if request.drafter is None:
+        raise SpecvizError("Plain decoding drafts nothing that two rules could judge: choose a drafter.", "drafter")
+    name = _check_drafting(request.pair, request.drafter, request.num_draft_tokens, request.drafting, rule)
+    if rule_named(name).lossless != rule_named(request.rule).lossless:
+        raise SpecvizError("A lossy rule is given top choices, the others draws: these are not the same draft.", "rule")
+    return _replay(request, name)
+
+
+def _replay(request: Request, rule: str) -> Iterator[tuple[Round, Round]]:
+    others: list[Round] = []
+    made = _speculate(request, lambda *judged: others.append(_other_round(request, rule, *judged)))
+    for one in _within_memory(request, made):
+        yield one, others.pop()
+
+
+def _other_round(request: Request, rule: str, index: int, draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Round:
+    decision = _judge(rule, draft, rows, uniforms)
+    outcome = report(draft, decision, rows, uniforms, request.pair.texts, weighs_all=rule == "block")
+    kept = tuple(outcome.drafted[place].id for place in outcome.path)
+    return Round(
+        index=index,
+        drafted=outcome.drafted,
+        next=outcome.next,
+        emitted=(*kept, outcome.next.id),
+        pieces=(),
+        top=outcome.top,
+        seconds=Seconds(0.0, 0.0, 0.0, 0.0, 0.0),
+        distance=outcome.distance,
+    )
+
+
 @torch.inference_mode()
-def _speculate(request: Request) -> Iterator[Round]:
-    pair, stopwatch = request.pair, Stopwatch(request.pair.device)
-    warper, coins = Warper(request.sampling), Coins(request.seed, request.num_draft_tokens, pair.device)
+def _speculate(request: Request, overhear: Callable[..., None] | None = None) -> Iterator[Round]:
+    """overhear: told of every draft before its verdict: the round's index, the draft, the target's rows, the coins."""
+    pair, stopwatch, warper = request.pair, Stopwatch(request.pair.device), Warper(request.sampling)
     target = CachedModel(pair.target, stopwatch)
-    drafter = _make_drafter(request, warper, stopwatch)
+    drafter = _make_drafter(request, warper, target)
+    target.feature_layers = drafter.feature_layers
+    coins = Coins(request.seed, _most_tokens(request), pair.device)
     text = Continuation(request)
 
     start = stopwatch.mark()
     target.prefill(text.committed)
-    drafter.prefill(text.committed)
+    drafter.prefill(text.committed, target.features)
     prefill = _finish_prefill(stopwatch, start)
 
     while text.stop_reason is None:
@@ -193,11 +292,14 @@ def _speculate(request: Request) -> Iterator[Round]:
 
         verified = stopwatch.mark()
         rows = TargetRows.of(logits, warper)
-        decision = _judge(draft, rows, uniforms)
-        outcome = report(draft, decision, rows, uniforms, pair.texts)
+        if overhear:
+            overhear(text.rounds, draft, rows, uniforms)
+        decision = _judge(request.rule, draft, rows, uniforms)
+        outcome = report(draft, decision, rows, uniforms, pair.texts, weighs_all=request.rule == "block")
         target.keep(committed, outcome.path)
         if budget:
-            drafter.observe(Verdict(committed, outcome.path, outcome.next.id))
+            features = kept_rows(target.features, len(draft.parents), outcome.path)
+            drafter.observe(Verdict(committed, outcome.path, outcome.next.id, outcome.choices, features))
 
         emitted, pieces = text.extend(outcome)
         seconds = _seconds(stopwatch, began, (start, drafted, verified), prefill)
@@ -209,7 +311,7 @@ def _speculate(request: Request) -> Iterator[Round]:
 def autoregress(request: Request) -> Iterator[Round]:
     """Plain decoding of the target, one token a pass: the baseline, with the same records."""
     pair, stopwatch = request.pair, Stopwatch(request.pair.device)
-    warper, coins = Warper(request.sampling), Coins(request.seed, request.num_draft_tokens, pair.device)
+    warper, coins = Warper(request.sampling), Coins(request.seed, 0, pair.device)
     target = CachedModel(pair.target, stopwatch)
     text, draft = Continuation(request), Draft.copied((), pair.device)
 
@@ -224,7 +326,7 @@ def autoregress(request: Request) -> Iterator[Round]:
 
         verified = stopwatch.mark()
         rows, uniforms = TargetRows.of(logits, warper), coins.flip()
-        decision = _judge(draft, rows, uniforms)
+        decision = _judge(request.rule, draft, rows, uniforms)
         outcome = report(draft, decision, rows, uniforms, pair.texts)
         target.keep(len(text.committed), outcome.path)
 
@@ -239,7 +341,8 @@ def collect(request: Request, done: Sequence[Round]) -> Run:
     pair = request.pair
     settings = {}
     if request.drafter is not None:
-        settings = _make_drafter(request, Warper(request.sampling), Stopwatch(pair.device)).settings
+        target = CachedModel(pair.target, Stopwatch(pair.device))
+        settings = _make_drafter(request, Warper(request.sampling), target).settings
     return Run(
         pair=pair.info(),
         drafter=request.drafter,
@@ -259,6 +362,7 @@ def collect(request: Request, done: Sequence[Round]) -> Run:
             "torch": torch.__version__,
             "transformers": transformers.__version__,
         },
+        rule=request.rule,
     )
 
 
@@ -274,23 +378,53 @@ def vocabulary(pair: ModelPair, done: Iterable[Round]) -> dict[int, str]:
     return {token: pair.texts.chip(token) for token in sorted(ids)}
 
 
-def _make_drafter(request: Request, warper: Warper, stopwatch: Stopwatch) -> Drafter:
-    pair = request.pair
-    if request.drafter == DraftModel.name:
-        return DraftModel(CachedModel(pair.draft, stopwatch), warper, pair.vocab_size)
-    return PromptLookup(pair.device)
+def _make_drafter(request: Request, warper: Warper, target: CachedModel) -> Drafter:
+    """The request's drafter. Greedy decoding and a lossy rule want its top choices, all else wants draws."""
+    drafter = drafter_class(request.pair, request.drafter)
+    drawn = not request.sampling.greedy and rule_named(request.rule).lossless
+    return drafter.build(
+        Setting(
+            pair=request.pair,
+            params=request.drafting,
+            branches=drafter.branches(request.pair, request.drafting),
+            chooser=Draws(warper) if drawn else TopChoices(),
+            target=target,
+            stopwatch=target.stopwatch,
+            seed=request.seed,
+        )
+    )
 
 
-def _judge(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
-    """The acceptance rule that fits: greedy drafts are matched, sampled ones put to the coin."""
-    if not draft.parents:
+def _most_tokens(request: Request) -> int:
+    drafter = drafter_class(request.pair, request.drafter)
+    return drafter.most_tokens(request.num_draft_tokens, drafter.branches(request.pair, request.drafting))
+
+
+def _judge(rule: str, draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
+    """Greedy drafts are matched, whatever the rule; sampled ones are judged by it."""
+    tokens, parents, coins = draft.tokens, draft.parents, uniforms.accept[: len(draft.parents)]
+    if not parents:
         return follow_target(rows.choices, rows.probs, uniforms.next)
     if rows.choices is not None:
-        return verify_by_match(draft.tokens, draft.parents, rows.choices)
-    if not draft.is_chain:
-        raise ValueError("Rejection sampling judges chains; this draft is a tree.")
-    coins = uniforms.accept[: len(draft.parents)]
-    return verify_by_rejection(draft.tokens, draft.probs, rows.probs, coins, uniforms.next)
+        return verify_by_match(tokens, parents, rows.choices)
+    if rule == "typical":
+        return verify_by_typical(tokens, parents, rows.probs, uniforms.next)
+    if rule == "tree":
+        return verify_by_tree(tokens, parents, draft.probs, rows.probs, coins, uniforms.next)
+    if rule == "block":
+        return verify_by_block(tokens, draft.probs, rows.probs, coins, uniforms.next)
+    return verify_by_rejection(tokens, draft.probs, rows.probs, coins, uniforms.next)
+
+
+def kept_rows(features: Tensor | None, drafted: int, path: Sequence[int]) -> Tensor | None:
+    """Of a target pass over unread text and `drafted` tokens: the rows of the text and of the kept tokens."""
+    if features is None:
+        return None
+    unread = features.shape[0] - drafted
+    if list(path) == list(range(len(path))):
+        return features[: unread + len(path)]
+    rows = torch.tensor([*range(unread), *(unread + index for index in path)], device=features.device)
+    return features.index_select(0, rows)
 
 
 def _finish_prefill(stopwatch: Stopwatch, start: Mark) -> float:
@@ -316,9 +450,9 @@ class Coins:
 
     BLOCK = 64
 
-    def __init__(self, seed: int, gamma: int, device: torch.device):
+    def __init__(self, seed: int, most_tokens: int, device: torch.device):
         self.generator = torch.Generator().manual_seed(seed)
-        self.gamma = gamma
+        self.most_tokens = most_tokens
         self.device = device
         self.block: Iterator[Uniforms] = iter(())
 
@@ -326,8 +460,9 @@ class Coins:
         """The next round's share."""
         uniforms = next(self.block, None)
         if uniforms is None:
-            flat = torch.rand(self.BLOCK, 2 * self.gamma + 1, generator=self.generator).double().to(self.device)
-            columns = flat.split([self.gamma, self.gamma, 1], dim=-1)
+            widths = [self.most_tokens, self.most_tokens, 1]
+            flat = torch.rand(self.BLOCK, sum(widths), generator=self.generator).double().to(self.device)
+            columns = flat.split(widths, dim=-1)
             self.block = map(Uniforms, columns[0].unbind(), columns[1].unbind(), columns[2].flatten().unbind())
             uniforms = next(self.block)
         return uniforms
@@ -399,4 +534,6 @@ class Continuation:
             seconds=seconds,
             stop_reason=self.stop_reason,
             dropped=len(outcome.path) + 1 - len(emitted),
+            confidence=outcome.confidence,
+            distance=outcome.distance,
         )

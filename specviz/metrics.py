@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -15,8 +16,10 @@ class Tally:
     drafted, judged, accepted: draft tokens proposed, looked at by the verdict, kept by it.
     judged_at, accepted_at: the same by draft position, first position first. A position that was never drafted or
         never reached is unobserved, not rejected.
-    tokens: emitted, after truncation. decided: accepted plus one a round, before truncation.
+    rounds_by_depth: how many rounds drafted so many positions deep; 0 is a plain step.
+    tokens: emitted, after truncation.
     seconds: of the rounds; prefill: of reading the prompt.
+    distance_sum, measured_distances: of `Round.distance`, over the rounds that have one.
     """
 
     rounds: int = 0
@@ -26,18 +29,22 @@ class Tally:
     tokens: int = 0
     judged_at: list[int] = field(default_factory=list)
     accepted_at: list[int] = field(default_factory=list)
+    rounds_by_depth: Counter[int] = field(default_factory=Counter)
     prefill: float = 0.0
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     accept_seconds: float = 0.0
     seconds: float = 0.0
     model_seconds: float = 0.0
+    distance_sum: float = 0.0
+    measured_distances: int = 0
 
     def add(self, one: Round) -> None:
         self.rounds += 1
         self.tokens += len(one.emitted)
         self.drafted += len(one.drafted)
-        depths = _depths(one)
+        depths = draft_depths(one)
+        self.rounds_by_depth[max(depths, default=-1) + 1] += 1
         for token, depth in zip(one.drafted, depths):
             while len(self.judged_at) <= depth:
                 self.judged_at.append(0)
@@ -52,6 +59,9 @@ class Tally:
         self.accept_seconds += one.seconds.accept
         self.seconds += one.seconds.total
         self.model_seconds += one.seconds.models
+        if one.distance is not None:
+            self.distance_sum += one.distance
+            self.measured_distances += 1
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -62,6 +72,21 @@ class Tally:
     def acceptance_length(self) -> float | None:
         """Tokens per target pass, 1 + accepted / rounds: the recovered or bonus token counts, truncation does not."""
         return 1 + self.accepted / self.rounds if self.rounds else None
+
+    @property
+    def levels(self) -> int:
+        """Draft positions drafted for, over all rounds: each is one draft step. A chain has a token a level."""
+        return sum(depth * rounds for depth, rounds in self.rounds_by_depth.items())
+
+    @property
+    def drafted_trees(self) -> bool:
+        """Whether any round drafted siblings."""
+        return self.drafted > self.levels
+
+    @property
+    def distance(self) -> float | None:
+        """Mean total variation from the target under a lossy rule (see `Round`); None under lossless ones."""
+        return self.distance_sum / self.measured_distances if self.measured_distances else None
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -90,15 +115,6 @@ def tally(rounds: Iterable[Round]) -> Tally:
     return counts
 
 
-def running_acceptance(rounds: Sequence[Round]) -> list[float | None]:
-    """α after each round, from the first round on; None until a token was judged."""
-    rates, counts = [], Tally()
-    for one in rounds:
-        counts.add(one)
-        rates.append(counts.acceptance_rate)
-    return rates
-
-
 def emission_times(rounds: Sequence[Round]) -> list[float]:
     """Seconds from the start of the run, prompt included, at which each round's tokens were there."""
     times, now = [], 0.0
@@ -108,7 +124,7 @@ def emission_times(rounds: Sequence[Round]) -> list[float]:
     return times
 
 
-def _depths(one: Round) -> list[int]:
+def draft_depths(one: Round) -> list[int]:
     """Draft position of each draft token, 0 for those that continue the committed text."""
     depths: list[int] = []
     for token in one.drafted:

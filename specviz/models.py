@@ -17,6 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specviz.catalog import in_words
 from specviz.errors import SpecvizError
+from specviz.heads import EagleHead, MedusaHeads, load_eagle, load_medusa
 from specviz.placement import (
     device_named,
     dtype_name,
@@ -34,14 +35,15 @@ from specviz.sources import (
     Source,
     check_architecture,
     check_memory,
-    check_one_vocabulary,
     find_model,
+    find_translation,
     load_faster,
     load_tokenizer,
     load_weights,
     quietly,
 )
 from specviz.text import TokenTexts
+from specviz.vocabularies import Translation
 
 #: The pair that comes with the repository.
 EMBEDDED = pathlib.Path(__file__).resolve().parent.parent / "assets" / "models"
@@ -56,16 +58,19 @@ SHOWN_WIDTHS = (1, 2, 5, 9)
 
 @dataclass(eq=False)
 class ModelPair:
-    """Two models with one vocabulary, ready to run.
+    """Two models, ready to run.
 
     draft: None where only drafters without a model of their own are wanted.
     vocab_size: width of the target's logits; it may exceed the tokenizer's vocabulary, and differ from the draft's.
-    context_length: positions that both models have; None if unlimited.
+    context_length: positions that both models have, of the target alone if there is a translation; None if unlimited.
     eos_ids: tokens that end a text.
     pass_seconds: measured while choosing a dtype, dtype name -> tokens per pass -> median seconds of a target pass.
     width_seconds: the same of the pair as it runs, tokens per pass -> seconds: T(K), of which speculation lives.
+    medusa, eagle: trained parts that draft for this target; None where there are none. flaws: why a part that was
+        found beside the target could not be used, by its name.
     threads: what suits the target on a CPU, measured; None where that was not done. torch keeps the number for each
         thread of the program, so a run in another thread than the one that loaded has to set it.
+    translation: between the draft's tokens and the target's; None where one vocabulary serves both.
     """
 
     target: PreTrainedModel
@@ -83,6 +88,10 @@ class ModelPair:
     pass_seconds: dict[str, dict[int, float]] = field(default_factory=dict)
     width_seconds: dict[int, float] = field(default_factory=dict)
     threads: int | None = None
+    translation: Translation | None = None
+    medusa: MedusaHeads | None = None
+    eagle: EagleHead | None = None
+    flaws: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -97,9 +106,11 @@ class ModelPair:
         pass_seconds: dict[str, dict[int, float]] | None = None,
         width_seconds: dict[int, float] | None = None,
         threads: int | None = None,
+        translation: Translation | None = None,
     ) -> ModelPair:
         """A pair from models already in memory, on one device and in one dtype. Checks nothing."""
-        models = [model for model in (target, draft) if model is not None]
+        # A draft with another tokenizer counts other tokens.
+        counting = [target] if draft is None or translation else [target, draft]
         vocab_size = logit_width(target)
         return cls(
             target=target,
@@ -110,13 +121,14 @@ class ModelPair:
             device=target.device,
             dtype=target.dtype,
             vocab_size=vocab_size,
-            context_length=min(filter(None, map(position_limit, models)), default=None),
+            context_length=min(filter(None, map(position_limit, counting)), default=None),
             eos_ids=_eos_ids(target, tokenizer, vocab_size),
             target_name=target_name,
             draft_name=None if draft is None else draft_name,
             pass_seconds=pass_seconds or {},
             width_seconds=width_seconds or {},
             threads=threads,
+            translation=translation,
         )
 
     @property
@@ -156,9 +168,17 @@ class ModelPair:
         self._check_room(len(ids))
         return Prompt(text, ids)
 
+    def missing_part(self, name: str) -> str:
+        """Why the trained part ``medusa`` or ``eagle`` cannot draft here, and what to do about it."""
+        folder = self.target.name_or_path or "FOLDER"
+        return self.flaws.get(name) or (
+            f"{self.target_name} has no trained {name} part: train one with "
+            f"python -m specviz.training {name} --target {folder} --text FILE, or choose another drafter."
+        )
+
     def free(self) -> None:
-        """Give up both models and the memory they held. The pair cannot be used afterwards."""
-        self.target = self.draft = None
+        """Give up all models and the memory they held. The pair cannot be used afterwards."""
+        self.target = self.draft = self.medusa = self.eagle = None
         release_memory()
 
     def _tokenise(self, text: str, add_special_tokens: bool) -> tuple[int, ...]:
@@ -193,7 +213,8 @@ class ModelPair:
             raise SpecvizError(f"A prompt is a text or a list of token ids, not {type(prompt).__name__}.", "prompt")
         if not ids:
             raise SpecvizError("Write a prompt first: the list of token ids is empty.", "prompt")
-        width = min(self.vocab_size, self.vocab_size if self.draft is None else logit_width(self.draft))
+        alone = self.draft is None or self.translation is not None
+        width = self.vocab_size if alone else min(self.vocab_size, logit_width(self.draft))
         for token_id in ids:
             if isinstance(token_id, bool) or not isinstance(token_id, int):
                 raise SpecvizError(f"A prompt of token ids holds whole numbers only, not {token_id!r:.80}.", "prompt")
@@ -252,6 +273,8 @@ def load_pair(
     target: str | os.PathLike[str] | None = None,
     draft: str | os.PathLike[str] | None = None,
     *,
+    medusa: str | os.PathLike[str] | None = None,
+    eagle: str | os.PathLike[str] | None = None,
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "auto",
     revision: str | None = None,
@@ -262,6 +285,8 @@ def load_pair(
     """Load a target and, if named, a draft model; with neither, the embedded pair.
 
     target, draft: local folders in transformers' format, or model ids on the Hugging Face Hub.
+    medusa, eagle: folders of trained parts of this target; without, those in the target folder's own ``medusa`` and
+        ``eagle``, if there are any, which is where the training recipes put them.
     device: ``"auto"`` (CUDA if there is one, else CPU), ``"cpu"``, ``"cuda"``, ``"cuda:1"``.
     dtype: ``"float32"``, ``"bfloat16"``, ``"float16"`` or ``"auto"``: on CUDA half precision, on a CPU whichever of
         half precision and float32 is measured to be faster there. Both models get the same.
@@ -292,21 +317,21 @@ def load_pair(
                 check_architecture(source)
             tell(0.1, "Reading the tokenizer.")
             tokenizers = [load_tokenizer(source) for source in sources]
-            if len(sources) == 2:
-                check_one_vocabulary(*sources, *tokenizers)
+            translation = find_translation(*sources, *tokenizers) if len(sources) == 2 else None
             pass_seconds = _load_models(models, sources, place, wanted, tell)
     except BaseException:
         # The traceback keeps this frame, and through it the models, alive: let go of them by name.
         models.clear()
         release_memory()
         raise
+    parts, flaws = _load_parts(models[0], sources[0], embedded, {"medusa": medusa, "eagle": eagle})
     threads = None
     if place.type == "cpu":
         tell(0.9, "Choosing the number of threads.")
         threads = settle_threads(models[0])
     width_seconds = time_passes(models[0], SHOWN_WIDTHS, budget=0.5)
     tell(1.0, "Ready.")
-    return ModelPair.of(
+    pair = ModelPair.of(
         models[0],
         models[1] if len(models) == 2 else None,
         tokenizers[0],
@@ -316,7 +341,29 @@ def load_pair(
         pass_seconds=pass_seconds,
         width_seconds=width_seconds,
         threads=threads,
+        translation=translation,
     )
+    pair.medusa, pair.eagle, pair.flaws = parts.get("medusa"), parts.get("eagle"), flaws
+    return pair
+
+
+def _load_parts(
+    target: PreTrainedModel, source: Source, embedded: bool, named: dict[str, str | os.PathLike[str] | None]
+) -> tuple[dict[str, MedusaHeads | EagleHead], dict[str, str]]:
+    """The trained parts, and why any that merely lies beside the target cannot be used. One that was named must."""
+    home = EMBEDDED if embedded else pathlib.Path(source.location).expanduser()
+    parts, flaws = {}, {}
+    for name, load in (("medusa", load_medusa), ("eagle", load_eagle)):
+        folder = home / name if named[name] is None else pathlib.Path(named[name]).expanduser()
+        if named[name] is None and not (folder / "config.json").is_file():
+            continue
+        try:
+            parts[name] = load(folder, target)
+        except SpecvizError as error:
+            if named[name] is not None:
+                raise SpecvizError(str(error), name) from error
+            flaws[name] = str(error)
+    return parts, flaws
 
 
 def _load_models(

@@ -5,6 +5,7 @@ Small operations are what this costs, not arithmetic: each part is fetched for a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -56,19 +57,33 @@ class TargetRows:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A round's decision in host values; see `Round` for the fields. path: indices of the kept draft tokens."""
+    """A round's decision in host values; see `Round` for the fields.
+
+    path: indices of the kept draft tokens. choices: [n + 1], the target's likeliest token of each row.
+    """
 
     drafted: tuple[DraftedToken, ...]
     next: NextToken
     top: tuple[Candidates, ...]
     path: tuple[int, ...]
+    choices: tuple[int, ...]
+    confidence: float | None = None
+    distance: float | None = None
 
 
-def report(draft: Draft, decision: Decision, rows: TargetRows, uniforms: Uniforms, texts: TokenTexts) -> Report:
-    """Fetches what a record needs and builds it."""
+def report(
+    draft: Draft, decision: Decision, rows: TargetRows, uniforms: Uniforms, texts: TokenTexts, weighs_all: bool = False
+) -> Report:
+    """Fetches what a record needs and builds it. weighs_all: the rule has looked at every draft token's coin."""
     host = _fetch(_decision_parts(draft, decision, uniforms) | _listed_parts(draft, rows))
-    drafted = tuple(_drafted_token(index, host, draft.parents, texts) for index in range(len(draft.parents)))
-    rejected = any(token.outcome == "rejected" for token in drafted)
+    outcomes = _outcomes(draft.parents, host.get("kept", ()))
+    drafted = tuple(
+        _drafted_token(index, host, draft, outcome, texts, weighs_all) for index, outcome in enumerate(outcomes)
+    )
+    # Refused siblings of a token that was taken leave nothing to recover from: the last row decides.
+    rejected = any(
+        outcome == "rejected" and parent + 1 == int(host["row"][0]) for outcome, parent in zip(outcomes, draft.parents)
+    )
     next_id = int(host["next_token"][0])
     following = NextToken(
         id=next_id,
@@ -78,7 +93,29 @@ def report(draft: Draft, decision: Decision, rows: TargetRows, uniforms: Uniform
         prob=host["next_prob"][0] if "next_prob" in host else 1.0,
     )
     top = _candidates(host, draft, following if rejected else None)
-    return Report(drafted, following, top, tuple(index for index, kept in enumerate(host.get("kept", ())) if kept))
+    return Report(
+        drafted=drafted,
+        next=following,
+        top=top,
+        path=tuple(index for index, kept in enumerate(host.get("kept", ())) if kept),
+        choices=tuple(map(int, host["choice"] if "choice" in host else host["leading"][::TOP])),
+        confidence=draft.confidence,
+        distance=host["distance"][0] if "distance" in host else None,
+    )
+
+
+def _outcomes(parents: tuple[int, ...], kept: Sequence[float]) -> list[Outcome]:
+    """Rejected is what was tried and refused: it continues what was kept, and no earlier sibling was taken."""
+    outcomes: list[Outcome] = []
+    continued: set[int] = set()
+    for index, parent in enumerate(parents):
+        if kept[index]:
+            outcomes.append("accepted")
+            continued.add(parent)
+        else:
+            tried = (parent < 0 or bool(kept[parent])) and parent not in continued
+            outcomes.append("rejected" if tried else "discarded")
+    return outcomes
 
 
 def _decision_parts(draft: Draft, decision: Decision, uniforms: Uniforms) -> dict[str, Tensor]:
@@ -89,12 +126,14 @@ def _decision_parts(draft: Draft, decision: Decision, uniforms: Uniforms) -> dic
         return parts
     parts |= {"token": draft.tokens, "kept": decision.kept, "p": decision.p, "row": decision.row}
     if decision.next_probs is not None:
-        parts |= {
-            "q": decision.q,
-            "accept_prob": decision.accept_prob,
-            "u": uniforms.accept[: len(draft.parents)],
-        }
+        parts |= {"q": decision.q, "accept_prob": decision.accept_prob}
+        if decision.distance is None:  # a lossy rule flips no coins
+            parts["u"] = uniforms.accept[: len(draft.parents)]
         parts["residual"], parts["residual_ids"] = decision.next_probs.topk(TOP)
+    if decision.p_left is not None:
+        parts["p_left"] = decision.p_left
+    if decision.distance is not None:
+        parts["distance"] = decision.distance
     if draft.draws is not None:
         parts["draw"] = draft.draws
     return parts
@@ -141,24 +180,28 @@ def _fetch(parts: dict[str, Tensor]) -> Host:
     return host
 
 
-def _drafted_token(index: int, host: Host, parents: tuple[int, ...], texts: TokenTexts) -> DraftedToken:
-    token, parent = int(host["token"][index]), parents[index]
-    judged = parent < 0 or bool(host["kept"][parent])
-    outcome: Outcome = "accepted" if host["kept"][index] else "rejected" if judged else "discarded"
+def _drafted_token(
+    index: int, host: Host, draft: Draft, outcome: Outcome, texts: TokenTexts, weighs_all: bool
+) -> DraftedToken:
+    token, parent, p = int(host["token"][index]), draft.parents[index], host["p"][index]
     # The token itself closes its row's list; greedy p is 0 or 1, and so is the chance to be kept.
-    last = (index + 1) * (len(host["ids"]) // len(parents)) - 1
+    last = (index + 1) * (len(host["ids"]) // len(draft.parents)) - 1
+    weighed = weighs_all or outcome != "discarded"
+    p_left = host["p_left"][index] if "p_left" in host and weighed else p
     return DraftedToken(
         id=token,
         text=texts.chip(token),
         parent=parent,
-        p=host["p"][index],
+        p=p,
         q=host["q"][index] if "q" in host else 1.0,
         p_raw=host["ids_raw"][last],
         q_raw=host["ids_q_raw"][last] if "ids_q_raw" in host else None,
-        u=host["u"][index] if judged and "u" in host else None,
-        accept_prob=host.get("accept_prob", host["p"])[index] if judged else None,
+        u=host["u"][index] if weighed and "u" in host else None,
+        accept_prob=host.get("accept_prob", host["p"])[index] if weighed else None,
         outcome=outcome,
         draft_u=host["draw"][index] if "draw" in host else None,
+        p_left=None if p_left == p else p_left,
+        source=draft.sources[index] if draft.sources else None,
     )
 
 

@@ -75,6 +75,39 @@ class SamplingParams:
         return self.temperature == 0
 
 
+#: The widest tree: siblings beyond this are never worth their place in the target pass.
+MAX_BRANCHES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class DraftParams:
+    """How to draft, beyond how much: each drafter reads what concerns it.
+
+    branches: draft tokens at each depth of a tree, 1 to 8; 1 is a chain; None is the drafter's own default.
+    confidence: stop drafting once the drafter's probability for its own last token is below this, in [0, 1); 0 never.
+    exit_layer: after how many of the target's layers `early_exit` leaves it; None is about a quarter of them.
+
+    Raises SpecvizError, with `field` set, for values outside these ranges.
+    """
+
+    branches: int | None = None
+    confidence: float = 0.0
+    exit_layer: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, most in (("branches", MAX_BRANCHES), ("exit_layer", None)):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1 or (most and value > most):
+                words = {"branches": "Branches", "exit_layer": "The exit layer"}[name]
+                limit = f"from 1 to {most}" if most else "from 1"
+                raise SpecvizError(f"{words} must be a whole number {limit}, not {value!r}.", name)
+        _finite("confidence", self.confidence)
+        if not 0 <= self.confidence < 1:
+            raise SpecvizError("The confidence to stop at must be at least 0 (off) and below 1.", "confidence")
+
+
 @dataclass(frozen=True, slots=True)
 class DraftedToken:
     """One draft token and its verdict.
@@ -83,8 +116,11 @@ class DraftedToken:
     p, q: probability as sampled from (after temperature and filters) under target and drafter.
     p_raw, q_raw: the models' own softmax at temperature 1. q_raw is None where the drafter has no model.
     u: the coin of the accept decision; None if never judged, or if greedy (no coin is flipped).
-    accept_prob: the coin must fall below this, min(1, p/q); None if never judged.
+    accept_prob: the coin must fall below this; None if never judged. min(1, p/q) token by token; in a tree
+        min(1, p_left/q); block verification's h, which also judges tokens after the first refused one.
     draft_u: the uniform draw with which the drafter sampled this token; None for an argmax or a copy.
+    p_left: for a sibling tried after others: its probability in what those had left of the target; else None.
+    source: what in the drafter proposed it, such as ``layer 2`` or ``head 3``; None where that goes without saying.
     """
 
     __pydantic_config__ = _FINITE
@@ -99,6 +135,8 @@ class DraftedToken:
     accept_prob: float | None
     outcome: Outcome
     draft_u: float | None = None
+    p_left: float | None = None
+    source: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +196,14 @@ class Seconds:
 class Round:
     """One draft phase, one target pass, one verdict.
 
+    drafted: a chain or a tree; siblings stand in the order in which they are tried.
     emitted: the token ids this round added to the text, after truncation.
     pieces: their text, one piece a token; joined over all rounds they are the run's text exactly. A token that
         ends inside a character has an empty piece, and the token that completes it carries the whole character.
     stop_reason: set on the last round only. dropped: tokens decided but cut off by that stop.
+    confidence: the drafter's probability for its last token where that ended drafting early; else None.
+    distance: under a lossy rule, total variation between the law of this round's first token and the target's,
+        given the text before it; None under a lossless rule, where it is 0.
     """
 
     index: int
@@ -173,6 +215,8 @@ class Round:
     seconds: Seconds
     stop_reason: StopReason | None = None
     dropped: int = 0
+    confidence: float | None = None
+    distance: float | None = None
 
     @property
     def accepted(self) -> int:
@@ -209,6 +253,7 @@ class Run:
     """One finished (or stopped) generation with everything needed to show it again without a model.
 
     drafter: its name; None is plain decoding. settings: the drafter's own settings.
+    rule: the acceptance rule's name; ``typical`` is lossy. A plain run has a rule too: nothing is drafted for it.
     vocabulary: text of every token id that appears in `rounds`, so that a trace is readable on its own.
     """
 
@@ -226,6 +271,7 @@ class Run:
     token_ids: tuple[int, ...]
     vocabulary: dict[int, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    rule: str = "token"
     schema: str = SCHEMA
 
     @property
@@ -257,7 +303,7 @@ class Run:
             place = ".".join(map(str, first["loc"])) or "top level"
             raise SpecvizError(f"The trace is damaged at {place}: {first['msg']}.", "trace") from error
         for index, one in enumerate(run.rounds):
-            if flaw := _flaw(one, index, run.sampling.greedy):
+            if flaw := _flaw(one, index, coins=not run.sampling.greedy and run.rule != "typical"):
                 raise SpecvizError(f"The trace is damaged at rounds.{index}: {flaw}.", "trace")
         return run
 
@@ -278,14 +324,14 @@ class Run:
         return cls.from_dict(data)
 
 
-def _flaw(one: Round, index: int, greedy: bool) -> str | None:
-    """What contradicts itself in a round, each of whose fields is well-formed."""
+def _flaw(one: Round, index: int, coins: bool) -> str | None:
+    """What contradicts itself in a round, each of whose fields is well-formed. coins: the rule flips some."""
     if one.index != index:
         return f"its index is {one.index}"
     if not all(-1 <= token.parent < place for place, token in enumerate(one.drafted)):
         return "a draft token continues one that does not come before it"
     judged = [token for token in one.drafted if token.outcome != "discarded"]
-    if any(token.accept_prob is None or (token.u is None and not greedy) for token in judged):
+    if any(token.accept_prob is None or (token.u is None and coins) for token in judged):
         return "a judged draft token has no coin"
     if len(one.top) != len(one.drafted) + 1:
         return "it does not list one row of candidates more than draft tokens"

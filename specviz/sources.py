@@ -34,11 +34,15 @@ from specviz.catalog import in_words
 from specviz.errors import SpecvizError
 from specviz.placement import TIMED_WIDTHS, dtype_name, free_memory, half_precision, time_in_turns, time_passes
 from specviz.refusals import explaining, hub_sentence, refusing_out_of_memory
+from specviz.vocabularies import Translation, same_vocabulary
 
 #: Told of each step: how far along, in [0, 1], and a sentence.
 Progress = Callable[[float, str], None]
 
 _HUB_TIMEOUT_SECONDS = 15.0
+
+#: A draft that has to do with less of its vocabulary than this says next to nothing.
+_LEAST_SHARED = 0.01
 
 
 @dataclass(eq=False)
@@ -157,22 +161,24 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def check_one_vocabulary(
+def find_translation(
     target: Source, draft: Source, target_tokenizer: PreTrainedTokenizerBase, draft_tokenizer: PreTrainedTokenizerBase
-) -> None:
-    """Refuses tokenizers of which an id means two things, or of which each has ids that the other lacks.
+) -> Translation | None:
+    """Between the draft's tokens and the target's; None where one vocabulary serves both.
 
-    The models' logit widths may differ: checkpoints pad them.
+    The models' logit widths may differ either way: checkpoints pad them. Refuses tokenizers with too little in common.
     """
-    of_target, of_draft = ({i: t for t, i in k.get_vocab().items()} for k in (target_tokenizer, draft_tokenizer))
-    shared = of_target.keys() & of_draft.keys()
-    nested = len(shared) == min(len(of_target), len(of_draft))
-    if not nested or any(of_target[token_id] != of_draft[token_id] for token_id in shared):
+    if same_vocabulary(target_tokenizer, draft_tokenizer):
+        return None
+    translation = Translation(target_tokenizer, draft_tokenizer)
+    shared, size = len(translation.pairs), translation.draft_size
+    if shared < max(1, _LEAST_SHARED * size):
         raise SpecvizError(
-            f"{draft.name} and {target.name} have different tokenizers: speculation needs one vocabulary, so that a "
-            "token id means the same to both.",
+            f"{draft.name} and {target.name} have different tokenizers that share {shared or 'none'} of the draft's "
+            f"{size:,} tokens, too few to draft with: take a draft model whose tokenizer is closer to the target's.",
             "draft",
         )
+    return translation
 
 
 def check_memory(sources: Sequence[Source], device: torch.device, dtype: torch.dtype) -> None:

@@ -8,6 +8,7 @@ from typing import TextIO
 
 from specviz.metrics import Tally
 from specviz.records import Round
+from specviz.rules import rule_named
 
 #: The page's colours as 256-colour codes, and the page's signs.
 ACCEPTED, RECOVERED, BONUS, PLAIN = "38;5;35", "38;5;172", "38;5;32", "0"
@@ -45,13 +46,22 @@ def legend(enabled: bool) -> str:
     return "  ".join(painted(text, colour, enabled) for colour, text in LEGEND)
 
 
-def summary(counts: Tally, stop_reason: str) -> str:
-    """One line of measured figures."""
+def summary(counts: Tally, stop_reason: str, rule: str) -> str:
+    """One line of measured figures. rule: the name of the acceptance rule; a lossy one is called that."""
     parts = [
         f"{counts.tokens} tokens in {counts.rounds} target passes",
         f"{counts.acceptance_length:.2f} tokens per pass" if counts.rounds else "",
+        f"{counts.drafted / counts.levels:.1f} draft tokens per depth" if counts.drafted_trees else "",
         f"{counts.acceptance_rate:.0%} of judged draft tokens accepted" if counts.judged else "",
+        _rule_in_words(counts, rule) if counts.drafted else "",
         f"{counts.tokens_per_second:.0f} tokens/s" if counts.rounds else "",
         f"stopped: {stop_reason}",
     ]
     return " · ".join(part for part in parts if part)
+
+
+def _rule_in_words(counts: Tally, rule: str) -> str:
+    if rule_named(rule).lossless:
+        return f"rule: {rule}"
+    away = "" if counts.distance is None else f", {counts.distance:.3f} away on average (total variation)"
+    return f"rule: {rule}, LOSSY: the text does not follow the target's distribution{away}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from specviz.metrics import draft_depths
 from specviz.records import Run
 
 
@@ -24,6 +25,8 @@ def rounds_table(run: Run) -> pd.DataFrame:
                 "verify_seconds": one.seconds.verify,
                 "accept_seconds": one.seconds.accept,
                 "total_seconds": one.seconds.total,
+                "confidence": one.confidence,
+                "distance": one.distance,
             }
             for one in run.rounds
         ]
@@ -31,12 +34,16 @@ def rounds_table(run: Run) -> pd.DataFrame:
 
 
 def tokens_table(run: Run) -> pd.DataFrame:
-    """One row a draft token, with its probabilities, coin and verdict."""
+    """One row a draft token, with its probabilities, coin and verdict.
+
+    token: its place in the round's draft, which `parent` refers to. position: its depth, 0 for the first.
+    """
     return pd.DataFrame(
         [
             {
                 "round": one.index,
-                "position": position,
+                "token": place,
+                "position": depth,
                 "parent": token.parent,
                 "id": token.id,
                 "text": token.text,
@@ -46,9 +53,12 @@ def tokens_table(run: Run) -> pd.DataFrame:
                 "q_raw": token.q_raw,
                 "u": token.u,
                 "accept_prob": token.accept_prob,
+                "p_left": token.p_left,
+                "draft_u": token.draft_u,
+                "source": token.source,
                 "outcome": token.outcome,
             }
             for one in run.rounds
-            for position, token in enumerate(one.drafted)
+            for place, (token, depth) in enumerate(zip(one.drafted, draft_depths(one)))
         ]
     )

@@ -6,15 +6,13 @@ from functools import lru_cache
 
 import pytest
 import torch
-import transformers
-from tiny import byte_tokenizer, tiny_model, tiny_pair
+from tiny import assert_same_rows, byte_tokenizer, generated, tiny_model, tiny_pair
 
 import specviz
 import specviz.sampling
 from specviz import engine
 from specviz.cache import CachedModel
-from specviz.clock import Stopwatch
-from specviz.drafters.base import Draft, Verdict, chain
+from specviz.drafters.base import Draft, chain
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.errors import SpecvizError
 from specviz.models import ModelPair
@@ -35,25 +33,15 @@ def pair_of(architecture):
     return tiny_pair(architecture)
 
 
-def generated(pair, prompt, max_new_tokens):
-    """transformers' own greedy continuation."""
-    config = transformers.GenerationConfig(
-        max_new_tokens=max_new_tokens, do_sample=False, eos_token_id=list(pair.eos_ids) or None, pad_token_id=0
-    )
-    ids = torch.tensor([prompt])
-    output = pair.target.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
-    return output[0, len(prompt) :].tolist()
-
-
 # Greedy equality
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("drafter", [None, "draft_model", "prompt_lookup"])
+@pytest.mark.parametrize("drafter", [None, "draft_model"])
 def test_greedy_output_is_that_of_generate(architecture, drafter):
     pair = pair_of(architecture)
     expected = generated(pair, PROMPT, 33)
-    for gamma in [1] if drafter is None else [1, 2, 3, 5, 8]:
+    for gamma in [1] if drafter is None else [1, 2, 5]:
         run = specviz.run(
             pair, PROMPT, drafter=drafter, num_draft_tokens=gamma, sampling=GREEDY, max_new_tokens=len(expected)
         )
@@ -61,7 +49,7 @@ def test_greedy_output_is_that_of_generate(architecture, drafter):
 
 
 @pytest.mark.parametrize("length", [1, 2, 33])
-@pytest.mark.parametrize("gamma", range(1, 9))
+@pytest.mark.parametrize("gamma", [1, 2, 3, 5, 8])
 def test_greedy_output_holds_for_every_length_and_gamma(length, gamma):
     pair = pair_of("llama")
     for prompt in (PROMPT, PROMPT[:1]):
@@ -81,10 +69,10 @@ def test_greedy_output_holds_far_beyond_a_sliding_window(architecture):
 def test_greedy_output_of_the_embedded_pair_is_that_of_generate():
     pair = specviz.load_pair(dtype="float32")
     prompt = "Once upon a time there was a little girl who lived in a"
-    expected = generated(pair, list(pair.encode(prompt).ids), 60)
-    for drafter in (None, "draft_model", "prompt_lookup"):
-        run = specviz.run(pair, prompt, drafter=drafter, sampling=GREEDY, max_new_tokens=60)
-        assert list(run.token_ids) == expected
+    expected = generated(pair, list(pair.encode(prompt).ids), 24)
+    for drafter in (None, *specviz.DRAFTERS):
+        run = specviz.run(pair, prompt, drafter=drafter, sampling=GREEDY, max_new_tokens=24)
+        assert list(run.token_ids) == expected, drafter
         assert run.text == pair.tokenizer.decode([*run.prompt.ids, *run.token_ids])[len(prompt) :]
 
 
@@ -155,29 +143,17 @@ def test_closing_the_generator_ends_the_run_and_the_rounds_so_far_are_a_run():
 # Caches
 
 
-@torch.inference_mode()
-def fresh_prefill(model, ids):
-    """A cache that has read all of `ids` in one pass: the reference for any rewound one."""
-    cached = CachedModel(model, Stopwatch(CPU))
-    cached.forward(torch.tensor(ids), keep=1)
-    cached.rewind(len(ids))
-    return cached
-
-
-def assert_same_rows(cached, ids):
-    reference = fresh_prefill(cached.model, ids[: cached.length])
-    assert reference.length == cached.length
-    for layer, expected in zip(cached.cache.layers, reference.cache.layers):
-        assert layer.keys.shape == expected.keys.shape
-        torch.testing.assert_close(layer.keys, expected.keys, rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(layer.values, expected.values, rtol=1e-4, atol=1e-4)
+@pytest.fixture
+def caches(monkeypatch):
+    """Every cache that is built from here on: the target's first, then the draft's."""
+    built, build = [], CachedModel.__init__
+    monkeypatch.setattr(CachedModel, "__init__", lambda self, *args: built.append(self) or build(self, *args))
+    return built
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_caches_equal_a_fresh_prefill_after_every_round(architecture, temperature, monkeypatch):
-    caches = []
-    monkeypatch.setattr(engine, "CachedModel", lambda *arguments: caches.append(CachedModel(*arguments)) or caches[-1])
+def test_caches_equal_a_fresh_prefill_after_every_round(architecture, temperature, caches):
     pair, ids = with_end(pair_of(architecture), 10**9), list(PROMPT)
     outcomes = set()
     for one in specviz.speculate(
@@ -185,62 +161,11 @@ def test_caches_equal_a_fresh_prefill_after_every_round(architecture, temperatur
     ):
         ids += one.emitted
         outcomes.add(one.accepted)
-        target, draft = caches
+        target, draft = caches[:2]
         assert target.length == len(ids) - 1 and draft.length <= len(ids) - 1
         assert_same_rows(target, ids)
         assert_same_rows(draft, ids)
     assert len(outcomes) > 1, "the test needs both rejections and full acceptances"
-
-
-# Trees: the engine takes them as they are
-
-
-class TwoGuesses:
-    """A tree of the target's likeliest and second likeliest token, each followed by one more guess."""
-
-    name = "two_guesses"
-    settings = {}  # noqa: RUF012
-
-    def __init__(self, model):
-        self.model = model
-
-    def prefill(self, prompt):
-        pass
-
-    def propose(self, committed, budget, uniforms):
-        if budget < 2:
-            return Draft.copied((), CPU)
-        first = self._likeliest([*committed], 2)
-        second = [self._likeliest([*committed, token], 1)[0] for token in first]
-        # The wrong guess stands first, so that the kept rows are not the leading ones.
-        return Draft(torch.tensor([first[1], first[0], second[1], second[0]]), (-1, -1, 0, 1))
-
-    def _likeliest(self, ids, count):
-        return self.model(torch.tensor([ids])).logits[0, -1].topk(count).indices.tolist()
-
-    def observe(self, verdict):
-        assert isinstance(verdict, Verdict)
-
-
-@pytest.mark.parametrize("architecture", ["llama", "qwen3", "gpt2", "gpt_neox"])
-def test_a_tree_is_verified_in_one_pass_and_its_kept_branch_continued(architecture, monkeypatch):
-    pair = with_end(pair_of(architecture), 10**9)
-    monkeypatch.setattr(engine, "_make_drafter", lambda request, warper, stopwatch: TwoGuesses(pair.target))
-    caches = []
-    monkeypatch.setattr(engine, "CachedModel", lambda *arguments: caches.append(CachedModel(*arguments)) or caches[-1])
-    ids = list(PROMPT)
-    for one in specviz.speculate(pair, PROMPT, num_draft_tokens=4, sampling=GREEDY, max_new_tokens=20):
-        ids += one.emitted
-        assert_same_rows(caches[0], ids)
-        if len(one.drafted) == 4:
-            assert [token.outcome for token in one.drafted][1::2] == ["accepted", "accepted"]
-    assert ids[len(PROMPT) :] == generated(pair, PROMPT, 20)
-
-
-def test_a_tree_is_refused_where_attention_slides():
-    cached = CachedModel(pair_of("mistral").target, Stopwatch(CPU))
-    with pytest.raises(SpecvizError, match="chains only"):
-        cached.verify(PROMPT, torch.tensor([1, 2]), (-1, -1))
 
 
 # Records
@@ -330,7 +255,8 @@ def test_among_equal_logits_the_record_names_the_token_that_was_chosen():
 def test_only_a_drafter_leaves_settings():
     pair = pair_of("llama")
     settings = {name: specviz.run(pair, PROMPT, drafter=name, max_new_tokens=2).settings for name in RUNS}
-    assert settings == {None: {}, "draft_model": {}, "prompt_lookup": {"max_ngram": 4, "min_ngram": 1}}
+    drafting = {"branches": 1, "confidence": 0.0}
+    assert settings == {None: {}, "draft_model": drafting, "prompt_lookup": {"max_ngram": 4, "min_ngram": 1}}
 
 
 def test_copied_drafts_are_point_masses():
@@ -381,16 +307,14 @@ def test_sampled_runs_follow_the_exact_law_of_the_first_two_tokens():
             second = warp(pair.target(torch.tensor([[*PROMPT, one]])).logits[0, -1:])[0]
             for other in second.nonzero().flatten().tolist():
                 law[one, other] = (first[one] * second[other]).item()
-    for drafter in ("draft_model", "prompt_lookup"):
-        samples = 600
-        counts = dict.fromkeys(law, 0)
-        for seed in range(samples):
-            run = specviz.run(
-                pair, PROMPT, drafter=drafter, num_draft_tokens=2, max_new_tokens=2, sampling=params, seed=seed
-            )
-            counts[run.token_ids] += 1
-        scale = samples / sum(law.values())
-        assert stats.chisquare([counts[key] for key in law], [law[key] * scale for key in law]).pvalue > 0.001
+    samples = 300
+    counts = dict.fromkeys(law, 0)
+    for seed in range(samples):
+        # One token more than is counted: within two, nobody would draft a second one.
+        run = specviz.run(pair, PROMPT, num_draft_tokens=2, max_new_tokens=3, sampling=params, seed=seed)
+        counts[run.token_ids[:2]] += 1
+    scale = samples / sum(law.values())
+    assert stats.chisquare([counts[key] for key in law], [law[key] * scale for key in law]).pvalue > 0.001
 
 
 # Padded vocabularies

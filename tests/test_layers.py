@@ -13,12 +13,13 @@ PACKAGE = pathlib.Path(__file__).parent.parent / "specviz"
 ORDER = [
     ["errors"],
     ["records"],
-    ["metrics", "theory", "text", "catalog", "presets"],
-    ["compare"],
+    ["metrics", "theory", "text", "catalog", "presets", "rules"],
+    ["compare", "contest"],
+    ["figures"],
     ["sampling", "clock"],
     ["verify"],
-    ["cache"],
-    ["placement"],
+    ["cache", "exits", "vocabularies"],
+    ["placement", "heads"],
     ["refusals"],
     ["sources"],
     ["models"],
@@ -27,7 +28,7 @@ ORDER = [
     ["engine"],
     ["traces"],
     ["views"],
-    ["bench", "terminal"],
+    ["bench", "terminal", "training"],
     ["ui"],
     ["__main__"],
 ]
@@ -84,7 +85,11 @@ def loaded_by(statement, *packages):
     )
 
 
-@pytest.mark.parametrize("module", ["records", "metrics", "theory", "views.messages", "views.charts"])
+PLAIN = ["records", "metrics", "theory", "rules", "contest", "figures"]
+PLAIN += ["views.messages", "views.compare_messages", "views.charts"]
+
+
+@pytest.mark.parametrize("module", PLAIN)
 def test_plain_modules_never_load_torch(module):
     assert loaded_by(f"import specviz.{module}", "torch", "gradio") == []
 

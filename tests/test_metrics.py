@@ -3,7 +3,7 @@
 import pytest
 from handmade import a_round, drafted, rounds_of
 
-from specviz.metrics import emission_times, running_acceptance, tally
+from specviz.metrics import emission_times, tally
 from specviz.records import Round, Seconds
 
 #: Position 1: judged 5 times, accepted 4. Position 2: judged 4, accepted 2. Position 3: judged 2, accepted 1.
@@ -59,12 +59,6 @@ def test_a_tree_is_counted_by_depth_not_by_place_in_the_list():
     counts = tally([tree])
     assert (counts.judged_at, counts.accepted_at) == ([2, 1], [1, 1])
     assert counts.acceptance_length == 3.0
-
-
-def test_running_acceptance_ends_where_the_tally_does():
-    rates = running_acceptance([a_round(""), *EXAMPLE])
-    assert rates[0] is None and rates[1] == 1.0
-    assert rates[-1] == tally(EXAMPLE).acceptance_rate
 
 
 def test_reading_the_prompt_counts_as_time():

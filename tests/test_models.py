@@ -16,7 +16,17 @@ import pytest
 import torch
 from huggingface_hub import constants
 from huggingface_hub import errors as hub
-from tiny import ARCHITECTURES, byte_tokenizer, edit_config, save_model, save_pair, tiny_model, tiny_pair
+from tiny import (
+    ARCHITECTURES,
+    END,
+    byte_tokenizer,
+    edit_config,
+    save_model,
+    save_pair,
+    sentencepiece_tokenizer,
+    tiny_model,
+    tiny_pair,
+)
 from transformers import BertConfig, MambaConfig, Qwen3NextConfig, T5Config, ViTConfig
 from transformers.utils import logging as transformers_logging
 
@@ -24,6 +34,7 @@ from specviz import catalog, models, placement, sources
 from specviz.errors import SpecvizError
 from specviz.models import ModelPair, load_pair
 from specviz.placement import time_passes
+from specviz.vocabularies import Translation
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
@@ -326,26 +337,54 @@ def test_a_cache_that_cannot_be_rewound(config, saved, tmp_path):
     assert "cannot be rewound" in refusal("draft", saved[0], tmp_path)
 
 
-def test_different_tokenizers_are_refused_by_name(saved, tmp_path):
-    vocabulary = json.loads((saved[0] / "tokenizer.json").read_text())
-    tokens = vocabulary["model"]["vocab"]
-    tokens["a"], tokens["b"] = tokens["b"], tokens["a"]
-    other = pathlib.Path(shutil.copytree(saved[1], tmp_path / "other"))
-    (other / "tokenizer.json").write_text(json.dumps(vocabulary))
-    message = refusal("draft", saved[0], other)
-    assert "other" in message and "target" in message and "one vocabulary" in message
+def renamed(folder, to, change):
+    """A copy of a saved model, with `change` made to its tokenizer's vocabulary."""
+    copy = pathlib.Path(shutil.copytree(folder, to))
+    tokenizer = json.loads((copy / "tokenizer.json").read_text())
+    change(tokenizer["model"]["vocab"])
+    (copy / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return copy
 
 
-def test_vocabularies_of_which_each_has_tokens_the_other_lacks_are_refused(tmp_path):
-    models_at = []
-    for name, end in (("left", 130), ("right", 131)):
-        tokenizer = byte_tokenizer()
-        folder = save_model(tmp_path / name, tiny_model("llama", vocab=140), tokenizer)
-        data = json.loads((folder / "tokenizer.json").read_text())
-        data["model"]["vocab"][f"only {name}"] = end
-        (folder / "tokenizer.json").write_text(json.dumps(data))
-        models_at.append(folder)
-    assert "one vocabulary" in refusal("draft", *models_at)
+def swap_a_and_b(vocabulary):
+    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+
+
+def test_a_draft_with_another_tokenizer_is_translated(saved, tmp_path):
+    other = renamed(saved[1], tmp_path / "other", swap_a_and_b)
+    pair = load_pair(saved[0], other, dtype="float32")
+    a, b = (pair.tokenizer.convert_tokens_to_ids(token) for token in "ab")
+    assert {(a, b), (b, a)} < set(pair.translation.pairs)
+    assert load_pair(*saved, dtype="float32").translation is None
+    assert load_pair(saved[0], dtype="float32").translation is None
+
+
+def test_vocabularies_of_which_each_has_tokens_the_other_lacks_are_translated(tmp_path):
+    wide = save_model(tmp_path / "wide", tiny_model("llama", vocab=140))
+    left = renamed(wide, tmp_path / "left", lambda vocabulary: vocabulary.update(left=130))
+    right = renamed(wide, tmp_path / "right", lambda vocabulary: vocabulary.update(right=131))
+    translation = load_pair(left, right, dtype="float32").translation
+    shared = {target_id for _, target_id in translation.pairs}
+    assert all(draft_id == target_id for draft_id, target_id in translation.pairs)
+    assert len(shared) == translation.draft_size - 1 and not shared & {130, 131}
+
+
+def test_tokenizers_with_nothing_or_too_little_in_common_are_refused_by_name(saved, tmp_path):
+    def all_but(kept):
+        def change(vocabulary):
+            names = [name for name in vocabulary if name != END]
+            ids = [vocabulary.pop(name) for name in names]
+            # Ideographs, which the byte-level alphabet does not have: each stands for itself.
+            vocabulary.update({chr(0x4E00 + token_id): token_id for token_id in ids})
+            vocabulary.update({name: 1000 + index for index, name in enumerate(kept)})
+            vocabulary.update({chr(0x5E00 + index): 2000 + index for index in range(200)})
+
+        return change
+
+    for kept, count in ((), "none"), (("a", "b"), "2"):
+        stranger = renamed(saved[1], tmp_path / f"stranger {count}", all_but(kept))
+        message = refusal("draft", saved[0], stranger)
+        assert f"share {count} of the draft's" in message and f"stranger {count} and target" in message
 
 
 @pytest.mark.parametrize(("method", "package"), [("gptq", "optimum"), ("compressed-tensors", "compressed-tensors")])
@@ -572,6 +611,14 @@ def test_ids_in_the_padding_that_only_the_target_has_are_refused():
     pair = ModelPair.of(tiny_model("llama", vocab=160), tiny_model("llama"), byte_tokenizer())
     assert "Token id 150" in prompt_refusal(pair, [150])
     assert ModelPair.of(pair.target, None, pair.tokenizer).encode([150]).ids == (150,)
+
+
+def test_a_translated_draft_limits_neither_the_ids_nor_the_context():
+    target, draft = tiny_model("llama", vocab=160), tiny_model("llama", max_position_embeddings=64)
+    tokenizer = byte_tokenizer()
+    pair = ModelPair.of(target, draft, tokenizer, translation=Translation(tokenizer, sentencepiece_tokenizer()))
+    assert pair.context_length == 256 and pair.encode([150]).ids == (150,)
+    assert "Token id 160" in prompt_refusal(pair, [160])
 
 
 def test_the_chat_template_is_filled_in_and_waits_for_the_answer():

@@ -8,9 +8,11 @@ import subprocess
 import sys
 
 import pytest
-from handmade import a_round, rounds_of
+from handmade import a_round, a_tree, a_typical, rounds_of
 
 from specviz import terminal
+from specviz.__main__ import DRAFTER_NAMES, main
+from specviz.drafters import DRAFTERS
 from specviz.metrics import tally
 from specviz.records import Run
 from specviz.views.messages import token_sources
@@ -30,9 +32,12 @@ def painted_pieces(text):
     return re.findall(r"\x1b\[([\d;]+)m(.*?)\x1b\[0m", text, re.DOTALL)
 
 
-@pytest.mark.parametrize("outcomes", ["aaa", "aard", "r", ""])
-def test_each_token_has_the_colour_of_the_source_the_page_gives_it(outcomes):
-    one = a_round(outcomes)
+#: Trees in which each ending occurs: a bonus after a leaf, a recovered token after refused siblings.
+TREES = tuple(a_tree((-1, -1, 0, 0, 1), seed=seed) for seed in range(6))
+
+
+@pytest.mark.parametrize("one", [*map(a_round, ["aaa", "aard", "r", ""]), *TREES, a_typical()])
+def test_each_token_has_the_colour_of_the_source_the_page_gives_it(one):
     expected = [(COLOURS[source], piece) for source, piece in zip(token_sources(one), one.pieces)]
     assert painted_pieces(terminal.paint_round(one, True)) == expected
 
@@ -85,11 +90,22 @@ def test_control_characters_of_model_text_become_visible(text, shown):
 
 
 def test_the_summary_states_the_tallys_figures():
-    summary = terminal.summary(tally(rounds_of("aaa", "ard")), "length")
+    summary = terminal.summary(tally(rounds_of("aaa", "ard")), "length", "token")
     assert "6 tokens in 2 target passes" in summary
     assert "3.00 tokens per pass" in summary and "80% of judged" in summary and "length" in summary
-    assert "judged" not in terminal.summary(tally(rounds_of("", "")), "length")
-    assert terminal.summary(tally([]), "stopped") == "0 tokens in 0 target passes · stopped: stopped"
+    assert "rule: token" in summary and "LOSSY" not in summary and "depth" not in summary
+    plain = terminal.summary(tally(rounds_of("", "")), "length", "token")
+    assert "judged" not in plain and "rule" not in plain
+    assert terminal.summary(tally([]), "stopped", "token") == "0 tokens in 0 target passes · stopped: stopped"
+
+
+def test_the_summary_of_trees_says_how_wide_they_were():
+    assert "2.5 draft tokens per depth" in terminal.summary(tally(TREES), "length", "tree")
+
+
+def test_the_summary_calls_a_lossy_rule_lossy_and_says_how_far_off_it_was():
+    summary = terminal.summary(tally([a_typical()]), "length", "typical")
+    assert "LOSSY" in summary and "0.370 away" in summary
 
 
 def command(*arguments):
@@ -114,19 +130,49 @@ def test_run_prints_the_text_and_writes_its_trace(tmp_path):
     assert len(run.token_ids) == 12 and run.drafter == "draft_model"
     assert done.stdout == terminal.harmless(run.prompt.text + run.text)
     assert "\x1b" not in done.stdout + done.stderr, "a pipe gets no colours"
-    assert terminal.summary(tally(run.rounds), run.stop_reason) in done.stderr
+    assert terminal.summary(tally(run.rounds), run.stop_reason, run.rule) in done.stderr
+
+
+def test_run_drafts_and_judges_as_it_is_told(tmp_path, capfd):
+    path = tmp_path / "trace.json"
+    order = "run Once --max-new-tokens 8 --gamma 3 --dtype float32 --drafter early_exit --exit-layer 3 --branches 2"
+    assert main([*order.split(), "--confidence", "0.1", "--rule", "typical", "--json", str(path)]) == 0
+    run = Run.load(path)
+    assert (run.drafter, run.rule) == ("early_exit", "typical")
+    assert run.settings == {"branches": 2, "confidence": 0.1, "exit_layer": 3}
+    out, err = capfd.readouterr()
+    assert out == run.prompt.text + run.text
+    assert "LOSSY" in err and "draft tokens per depth" in err
+
+
+def test_help_names_every_drafter_without_loading_torch():
+    assert set(DRAFTERS) == set(DRAFTER_NAMES)
+    code = (
+        "import sys; from specviz.__main__ import main\n"
+        "try: main(['run', '--help'])\n"
+        "except SystemExit: print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "False", done.stderr
+    assert all(name in done.stdout for name in (*DRAFTERS, "typical"))
 
 
 @pytest.mark.parametrize(
     "arguments, sentence",
     [
-        (["run", "text", "--temperature", "-1"], "Temperature cannot be negative"),
-        (["run", "text", "--target", "no/such/folder/anywhere"], "no/such/folder/anywhere"),
+        ("run text --temperature -1", "Temperature cannot be negative"),
+        ("run text --target no/such/folder/anywhere", "no/such/folder/anywhere"),
+        ("run text --branches 9", "Branches must be a whole number from 1 to 8"),
+        ("run text --medusa no/such/folder --dtype float32", "no/such/folder"),
+        ("run text --rule block --branches 2 --dtype float32", "Block verification"),
+        ("run text --exit-layer 99 --drafter early_exit --dtype float32", "layers"),
+        ("bench --temperature -1", "Temperature cannot be negative"),
+        ("bench --only oracle --dtype float32", "There is no drafter 'oracle'"),
     ],
 )
-def test_a_mistake_is_one_sentence_and_status_2(arguments, sentence):
-    done = command(*arguments)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.startswith("specviz: ") and sentence in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1, "no traceback"
+def test_a_mistake_is_one_sentence_and_status_2(arguments, sentence, capfd):
+    assert main(arguments.split()) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith("specviz: ") and sentence in err
+    assert len(err.strip().splitlines()) == 1, "no traceback"

@@ -1,7 +1,7 @@
 """A run as tables: the rows are the rounds and the draft tokens of the trace."""
 
 import pandas as pd
-from handmade import a_run, rounds_of
+from handmade import a_run, a_tree, rounds_of
 
 from specviz.metrics import tally
 from specviz.traces import rounds_table, tokens_table
@@ -44,3 +44,11 @@ def test_the_tables_give_the_tallys_figures():
 def test_a_run_without_rounds_is_two_empty_tables():
     empty = a_run(())
     assert len(rounds_table(empty)) == len(tokens_table(empty)) == 0
+
+
+def test_a_trees_tokens_stand_at_their_depth_and_name_their_parent():
+    tree = a_tree((-1, -1, 0, 1), 0, seed=3, sources=("head 1", "head 1", "head 2", "head 2"))
+    table = tokens_table(a_run((tree,)))
+    assert list(table["position"]) == [0, 0, 1, 1]
+    assert list(table["token"]) == [0, 1, 2, 3] and list(table["parent"]) == [-1, -1, 0, 1]
+    assert list(table["source"]) == [token.source for token in tree.drafted]

@@ -4,10 +4,12 @@ import itertools
 
 import pytest
 import torch
+from laws import Model, by_block, by_token, distance, drafts, mean_kept, outcomes, replaced
 from scipy import stats
 
+from specviz.drafters.base import chain
 from specviz.sampling import SamplingParams, Warper, _first_above, draw
-from specviz.verify import residual, shape_of, verify_by_match, verify_by_rejection
+from specviz.verify import residual, shape_of, verify_by_block, verify_by_match, verify_by_rejection
 
 VOCAB = 4
 
@@ -88,11 +90,6 @@ def rule_that_recovers_from_p(draft, probs, rows, coins, next_u):
 def rule_that_accepts_everything(draft, probs, rows, coins, next_u):
     right = verify_by_rejection(draft, probs, rows, coins, next_u)
     return replaced(right, kept=torch.ones_like(right.kept))
-
-
-def replaced(decision, **changes):
-    fields = {name: getattr(decision, name) for name in decision.__slots__}
-    return type(decision)(**(fields | changes))
 
 
 @pytest.mark.parametrize(
@@ -189,6 +186,132 @@ def test_a_swapped_comparison_is_caught_by_the_samples():
         return verify_by_rejection(draft, probs, rows, flipped, next_u)
 
     assert chi_square_p_value(swapped) < 1e-9
+
+
+# Whole rounds: token by token, and as a block
+
+
+RULES = {"token": (by_token, {}), "block": (by_block, {"all_judged": True})}
+
+
+def models(seed, zeros=False):
+    return Model(seed, 3, zeros=zeros), Model(seed + 1000, 3)
+
+
+@pytest.mark.parametrize("how", ["without", "chosen"])
+@pytest.mark.parametrize("gamma", [1, 2, 3])
+@pytest.mark.parametrize("name", RULES)
+def test_a_round_of_a_chain_emits_the_target_law(name, gamma, how):
+    rule, options = RULES[name]
+    for seed, zeros in [(0, False), (1, True)]:
+        assert distance(rule, *models(seed, zeros), chain(gamma), how, **options) < 1e-6
+
+
+@pytest.mark.parametrize("agreed", [(0, 1, 2, 3), (1,), (2,), (1, 2), (0, 2)])
+def test_where_the_models_agree_a_block_still_emits_the_target_law(agreed):
+    """Z = 0 and, if the block has passed so far, 1 − p = 0: h is 0/0 there."""
+    target, drafter = models(7)
+    drafter.rows |= {text: row for text, row in target.rows.items() if len(text) in agreed}
+    assert distance(by_block, target, drafter, chain(3), "without", all_judged=True) < 1e-6
+    if len(agreed) == 4:
+        ways = outcomes(by_block, target, drafter, chain(3), "without", all_judged=True)
+        assert {len(way.kept) for way in ways if way.chance > 1e-6} == {3}
+
+
+def block_that_stops_at_the_first_refusal(tokens, _parents, draft_probs, target_probs, coins, next_u):
+    right = verify_by_block(tokens, draft_probs, target_probs, coins, next_u)
+    kept = (coins < right.accept_prob).cumprod(0)
+    # The same residual, of the row where it stopped: a coin of 0 there, and coins that never pass elsewhere.
+    forced = torch.ones_like(coins)
+    forced[int(kept.sum()) - 1 : int(kept.sum())] = 0
+    return replaced(verify_by_block(tokens, draft_probs, target_probs, forced, next_u), kept=kept)
+
+
+def block_with_the_residual_of_a_token(tokens, _parents, draft_probs, target_probs, coins, next_u):
+    right = verify_by_block(tokens, draft_probs, target_probs, coins, next_u)
+    row = int(right.row)
+    ended = row == len(tokens)
+    return replaced(right, next_probs=right.next_probs if ended else residual(target_probs[row], draft_probs[row]))
+
+
+def block_judged_by_its_likelihood_alone(tokens, _parents, draft_probs, target_probs, coins, next_u):
+    """Keeps up to the largest i whose coin is below p_i, as if every position were the last one."""
+    right = verify_by_block(tokens, draft_probs, target_probs, coins, next_u)
+    share, shares = 1.0, []
+    for ratio in (right.p / right.q).tolist():
+        share = min(1.0, share * ratio)
+        shares.append(share)
+    passed = [i for i in range(len(tokens)) if coins[i] < torch.tensor(shares[i])]
+    count = max(passed, default=-1) + 1
+    forced = torch.ones_like(coins)
+    forced[count - 1 : count] = 0
+    kept = torch.arange(len(tokens)) < count
+    end = verify_by_block(tokens, draft_probs, target_probs, forced, next_u)
+    return replaced(end, kept=kept, accept_prob=torch.tensor(shares))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        block_that_stops_at_the_first_refusal,
+        block_with_the_residual_of_a_token,
+        block_judged_by_its_likelihood_alone,
+    ],
+)
+def test_wrong_rules_for_blocks_do_not_emit_the_target_law(wrong):
+    assert distance(wrong, *models(1), chain(2), "without", all_judged=True) > 1e-3
+
+
+def test_the_papers_example_keeps_ten_ninths_token_by_token_and_eleven_ninths_by_block():
+    target, drafter = Model(0, 2, vocab=2), Model(0, 2, vocab=2)
+    for text in target.rows:
+        target.rows[text], drafter.rows[text] = torch.tensor([1 / 3, 2 / 3]), torch.tensor([2 / 3, 1 / 3])
+    assert mean_kept(by_token, target, drafter, chain(2)) == pytest.approx(10 / 9, abs=1e-6)
+    assert mean_kept(by_block, target, drafter, chain(2), all_judged=True) == pytest.approx(11 / 9, abs=1e-6)
+
+
+@pytest.mark.parametrize("gamma", [1, 2, 3])
+def test_a_block_keeps_no_fewer_tokens_in_expectation(gamma):
+    more = []
+    for seed in range(8 if gamma < 3 else 3):
+        target, drafter = models(seed, zeros=seed % 2 == 1)
+        token = mean_kept(by_token, target, drafter, chain(gamma))
+        more.append(mean_kept(by_block, target, drafter, chain(gamma), all_judged=True) - token)
+    assert min(more) > -1e-6
+    assert max(more) > 1e-3 or gamma == 1
+
+
+def test_a_block_keeps_more_tokens_than_token_by_token_on_the_same_thousand_draws():
+    generator = torch.Generator().manual_seed(0)
+    gamma, vocab, rounds = 4, 8, 1000
+    kept = {"token": 0, "block": 0}
+    for _ in range(rounds):
+        target_probs = torch.randn(gamma + 1, vocab, generator=generator).softmax(-1)
+        draft_probs = (target_probs[:gamma].log() + torch.randn(gamma, vocab, generator=generator)).softmax(-1)
+        tokens = torch.multinomial(draft_probs, 1, generator=generator)[:, 0]
+        coins = torch.rand(gamma, generator=generator).double()
+        for name, (rule, _) in RULES.items():
+            kept[name] += int(rule(tokens, chain(gamma), draft_probs, target_probs, coins, coins[0]).kept.sum())
+    assert kept["block"] > kept["token"]
+
+
+def test_a_block_of_one_token_is_judged_as_a_token():
+    for seed in range(10):
+        target, drafter = models(seed)
+        for _, texts, probs in drafts(drafter, chain(1), "without"):
+            tokens, rows = torch.tensor(texts[0]), torch.stack([target.rows[()], target.rows[texts[0]]])
+            coins, next_u = torch.tensor([0.7]).double(), torch.tensor(0.4).double()
+            token, block = (rule(tokens, probs, rows, coins, next_u) for rule in (verify_by_rejection, verify_by_block))
+            assert torch.equal(token.accept_prob, block.accept_prob) and torch.equal(token.next_probs, block.next_probs)
+
+
+def test_in_a_block_too_a_token_the_target_excludes_never_passes_nor_one_after_it():
+    target_probs = torch.tensor([[0.0, 0.9, 0.1]]).expand(4, 3)
+    draft_probs = torch.full((3, 3), 1 / 3)
+    for probs in (draft_probs, None):
+        decision = verify_by_block(torch.tensor([1, 0, 1]), probs, target_probs, torch.zeros(3), torch.tensor(0.5))
+        assert decision.kept.tolist() == [True, False, False]
+        assert decision.accept_prob[1:].tolist() == [0, 0]
 
 
 # Greedy

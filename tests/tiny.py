@@ -1,18 +1,28 @@
 """Small random models of real architectures, and folders that hold one: what the tests run instead of downloads.
 
-Everything is built in code and follows from its seed.
+Everything is built in code and follows from its seed. And what holds for all of them: `generated`, `assert_same_rows`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    CONFIG_MAPPING,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
+from specviz.cache import CachedModel
+from specviz.clock import Stopwatch
+from specviz.heads import EagleConfig, EagleHead, MedusaConfig, MedusaHeads
 from specviz.models import ModelPair
 
 VOCABULARY = 128
@@ -82,6 +92,40 @@ def tiny_pair(architecture: str, *, noise: float = 0.07, seed: int = 3, **settin
         if parameter.dim() == 2:
             parameter += noise * parameter.std() * torch.randn(parameter.shape, generator=generator)
     return ModelPair.of(target, draft, byte_tokenizer(), name=f"tiny {architecture}")
+
+
+@torch.no_grad()
+def with_heads(pair: ModelPair, seed: int = 0) -> ModelPair:
+    """The pair, with Medusa heads and an EAGLE head of random weights: they guess badly and are as exact as any."""
+    generator = torch.Generator().manual_seed(seed)
+    medusa, eagle = MedusaHeads(MedusaConfig.of(pair.target)), EagleHead(EagleConfig.of(pair.target))
+    for parameter in [*medusa.parameters(), *eagle.parameters()]:
+        parameter.copy_(torch.randn(parameter.shape, generator=generator) * parameter.shape[-1] ** -0.5)
+    return dataclasses.replace(
+        pair, medusa=medusa.eval().requires_grad_(False), eagle=eagle.eval().requires_grad_(False)
+    )
+
+
+def generated(pair: ModelPair, prompt: list[int], max_new_tokens: int) -> list[int]:
+    """transformers' own greedy continuation."""
+    config = GenerationConfig(
+        max_new_tokens=max_new_tokens, do_sample=False, eos_token_id=list(pair.eos_ids) or None, pad_token_id=0
+    )
+    ids = torch.tensor([prompt])
+    output = pair.target.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
+    return output[0, len(prompt) :].tolist()
+
+
+@torch.inference_mode()
+def assert_same_rows(cached: CachedModel, ids: list[int]) -> None:
+    """Whatever a cache has been through, it holds what one pass over the text's first tokens leaves in a fresh one."""
+    fresh = CachedModel(cached.model, Stopwatch(cached.device))
+    fresh.forward(torch.tensor(ids[: cached.length], device=cached.device), keep=1)
+    fresh.rewind(cached.length)
+    for layer, expected in zip(cached.cache.layers, fresh.cache.layers, strict=True):
+        assert layer.get_seq_length() == cached.length
+        torch.testing.assert_close(layer.keys, expected.keys, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(layer.values, expected.values, rtol=1e-4, atol=1e-4)
 
 
 def byte_tokenizer(merges: tuple[tuple[str, str], ...] = (), chat_template: str | None = None) -> Any:

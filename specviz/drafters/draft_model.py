@@ -5,57 +5,69 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from specviz.cache import CachedModel
-from specviz.drafters.base import Draft, Verdict, chain
-from specviz.sampling import Warper, draw, fit_width
+from specviz.cache import CachedModel, has_sliding_windows
+from specviz.drafters.base import Setting, Verdict
+from specviz.drafters.stepwise import Chooser, Stepwise
+from specviz.errors import SpecvizError
+from specviz.models import ModelPair
+from specviz.records import DraftParams
 
 
-class DraftModel:
-    """Draws each draft token from the draft model, one after the other.
+class DraftModel(Stepwise):
+    """Draws draft tokens from the draft model, one after the other.
 
-    Leviathan et al. 2023, arXiv 2211.17192, Alg. 1 (M_q); Chen et al. 2023, arXiv 2302.01318.
-    The tokens stay on the device from one step to the next: no step waits for the host.
+    Leviathan et al. 2023, arXiv 2211.17192, Alg. 1 (M_q); Chen et al. 2023, arXiv 2302.01318. With branches, a tree of
+    sampled tokens as in SpecInfer (Miao et al., arXiv 2305.09781). Adaptive length after the idea of DISCO (Mamou et
+    al., arXiv 2405.04304), with the draft's own probability in place of a trained classifier.
     """
 
     name: ClassVar[str] = "draft_model"
 
-    def __init__(self, model: CachedModel, warper: Warper, vocab_size: int):
+    def __init__(
+        self,
+        model: CachedModel,
+        chooser: Chooser,
+        vocab_size: int,
+        branches: int = 1,
+        params: DraftParams = DraftParams(),  # noqa: B008, it is frozen
+    ):
+        super().__init__(chooser, vocab_size, branches, params)
         self.model = model
-        self.warper = warper
-        self.vocab_size = vocab_size
         self.known_ids = model.model.get_input_embeddings().num_embeddings
-        self.settings: dict[str, int | float | str | bool] = {}
 
-    def prefill(self, prompt: Sequence[int]) -> None:
+    @classmethod
+    def build(cls, setting: Setting) -> DraftModel:
+        pair = setting.pair
+        model = CachedModel(pair.draft, setting.stopwatch)
+        return cls(model, setting.chooser, pair.vocab_size, setting.branches, setting.params)
+
+    @classmethod
+    def check(cls, pair: ModelPair, params: DraftParams) -> None:
+        if pair.draft is None:
+            raise SpecvizError(
+                "This pair has no draft model: name one when loading it, or draft with prompt_lookup.", "drafter"
+            )
+        if cls.branches(pair, params) > 1 and has_sliding_windows(pair.draft):
+            raise SpecvizError(
+                f"{pair.draft_name} has sliding-window attention and drafts chains only: set branches to 1.", "branches"
+            )
+
+    def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
         self.model.prefill(prompt)
 
-    def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
-        greedy = self.warper.params.greedy
+    def first_row(self, committed: Sequence[int]) -> Tensor:
         unread = self.model.unread(committed)
         if self.known_ids < self.vocab_size:
             # A padding id that only the target has: the drafter reads some other one. It costs a guess, never the law.
             unread = unread.clamp_max(self.known_ids - 1)
-        tokens, logits, probs = [], [], []
-        for u in uniforms[:budget].unbind():
-            row = fit_width(self.model.forward(unread, keep=1), self.vocab_size).float()
-            logits.append(row)
-            if greedy:
-                unread = row.argmax(-1)
-            else:
-                probs.append(self.warper.probabilities(row))
-                unread = draw(probs[-1], u)
-            tokens.append(unread)
-        return Draft(
-            tokens=torch.cat(tokens),
-            parents=chain(budget),
-            probs=None if greedy else torch.cat(probs),
-            logits=torch.cat(logits) if self.warper.changes_logits else None,
-            draws=None if greedy else uniforms[:budget],
-        )
+        return self.model.forward(unread, keep=1)
+
+    def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
+        return self.model.extend(tokens, parents)
 
     def observe(self, verdict: Verdict) -> None:
-        # The last draft token was never fed, so after a full acceptance there is nothing to forget.
-        self.model.rewind(min(verdict.committed + len(verdict.path), self.model.length))
+        # The last level was never fed, so after a full acceptance there is nothing to forget.
+        fed = self.model.length - verdict.committed
+        self.model.keep(verdict.committed, [index for index in verdict.path if index < fed])

@@ -9,10 +9,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specviz.drafters.base import Draft, Verdict
+from specviz.drafters.base import Draft, Drafter, Setting
+from specviz.models import ModelPair
+from specviz.records import DraftParams
 
 
-class PromptLookup:
+class PromptLookup(Drafter):
     """Looks for the text's last few tokens earlier in prompt and output, and proposes what followed them there.
 
     Saxena 2023, prompt lookup decoding; Yang et al. 2023, arXiv 2304.04487. No model: q is a point mass on each
@@ -31,15 +33,21 @@ class PromptLookup:
         self.text: list[int] = []
         self.followers: dict[tuple[int, ...], list[int]] = {}
 
-    def prefill(self, prompt: Sequence[int]) -> None:
+    @classmethod
+    def build(cls, setting: Setting) -> PromptLookup:
+        return cls(setting.pair.device)
+
+    @classmethod
+    def branches(cls, pair: ModelPair, params: DraftParams) -> int:
+        """It has one continuation to offer, whatever is asked for."""
+        return 1
+
+    def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
         self._read(prompt)
 
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
         self._read(committed[len(self.text) :])
         return Draft.copied(self._continuation(budget), self.device)
-
-    def observe(self, verdict: Verdict) -> None:
-        """Only committed tokens are ever read, so there is nothing to forget."""
 
     def _read(self, tokens: Sequence[int]) -> None:
         """Appends tokens to the text; an n-gram is indexed once something follows it."""

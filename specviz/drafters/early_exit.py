@@ -1,0 +1,85 @@
+"""Drafting with the target's own first layers: no second model, and no second cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from torch import Tensor
+
+from specviz.cache import CachedModel
+from specviz.drafters.base import Draft, Setting
+from specviz.drafters.stepwise import Chooser, Stepwise
+from specviz.errors import SpecvizError
+from specviz.exits import exit_after, layer_count
+from specviz.models import ModelPair
+from specviz.records import DraftParams
+
+
+class EarlyExit(Stepwise):
+    """Self-speculation: the first E layers of the target, then its own final norm and output head.
+
+    LayerSkip (Elhoushi et al., arXiv 2404.16710); leaving out layers of an unchanged model goes back to Draft & Verify
+    (Zhang et al., arXiv 2309.08168). The committed text is read once: the first E layers' keys and values are the
+    target's own. Draft tokens pass through these layers again in the target pass, which costs nothing where a pass
+    over several tokens takes as long as over one: the last draft token has to go through them in any case.
+    """
+
+    name: ClassVar[str] = "early_exit"
+
+    def __init__(
+        self,
+        target: CachedModel,
+        exit_layer: int,
+        chooser: Chooser,
+        vocab_size: int,
+        branches: int = 1,
+        params: DraftParams = DraftParams(),  # noqa: B008, it is frozen
+    ):
+        super().__init__(chooser, vocab_size, branches, params)
+        self.exit_layer = exit_layer
+        self.model = target.sharing_first_layers(exit_after(target.model, exit_layer), exit_layer)
+        self.target = target
+        self.settings |= {"exit_layer": exit_layer}
+
+    @classmethod
+    def build(cls, setting: Setting) -> EarlyExit:
+        pair = setting.pair
+        layer = exit_layer(pair, setting.params)
+        return cls(setting.target, layer, setting.chooser, pair.vocab_size, setting.branches, setting.params)
+
+    @classmethod
+    def check(cls, pair: ModelPair, params: DraftParams) -> None:
+        layers = layer_count(pair.target)
+        if layers < 2:
+            raise SpecvizError(
+                f"{pair.target_name} has a single layer, and no earlier one to leave it after.", "drafter"
+            )
+        if params.exit_layer is not None and params.exit_layer >= layers:
+            raise SpecvizError(
+                f"{pair.target_name} has {layers} layers: an early exit lies after layer 1 to {layers - 1}, "
+                f"not {params.exit_layer}.",
+                "exit_layer",
+            )
+
+    def source(self, depth: int) -> str:
+        return f"layer {self.exit_layer}"
+
+    def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
+        try:
+            return super().propose(committed, budget, uniforms)
+        finally:
+            # The target's other layers have not seen the draft: its first ones must forget it again.
+            self.model.rewind(self.target.length)
+
+    def first_row(self, committed: Sequence[int]) -> Tensor:
+        self.model.length = self.target.length
+        return self.model.forward(self.model.unread(committed), keep=1)
+
+    def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
+        return self.model.extend(tokens, parents)
+
+
+def exit_layer(pair: ModelPair, params: DraftParams) -> int:
+    """The layer asked for, or else about a quarter of the target's."""
+    return params.exit_layer or max(1, round(layer_count(pair.target) / 4))

@@ -1,0 +1,36 @@
+"""What drafters with a trained part of the target share: where the part comes from, and what it reads."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from specviz.drafters.base import Setting
+from specviz.drafters.stepwise import Stepwise
+from specviz.errors import SpecvizError
+from specviz.heads import EagleHead, MedusaHeads
+from specviz.models import ModelPair
+from specviz.records import DraftParams
+
+
+class Headed(Stepwise):
+    """Drafts with the pair's trained part of the drafter's own name, from the target's hidden states.
+
+    features: the target's, of what the part has not read yet; None before there are any.
+    """
+
+    def __init__(self, setting: Setting):
+        super().__init__(setting.chooser, setting.pair.vocab_size, setting.branches, setting.params)
+        self.head: MedusaHeads | EagleHead = getattr(setting.pair, self.name)
+        self.target = setting.pair.target
+        self.stopwatch = setting.stopwatch
+        self.feature_layers = self.head.feature_layers
+        self.features: Tensor | None = None
+
+    @classmethod
+    def build(cls, setting: Setting) -> Headed:
+        return cls(setting)
+
+    @classmethod
+    def check(cls, pair: ModelPair, params: DraftParams) -> None:
+        if getattr(pair, cls.name) is None:
+            raise SpecvizError(pair.missing_part(cls.name), "drafter")

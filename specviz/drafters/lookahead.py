@@ -1,0 +1,180 @@
+"""Drafting by lookahead: the target guesses several future tokens at once, and remembers what it has guessed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from specviz.cache import has_sliding_windows
+from specviz.drafters.base import Draft, Drafter, Setting, Verdict
+from specviz.errors import SpecvizError
+from specviz.models import ModelPair
+from specviz.records import DraftParams
+
+
+class Window:
+    """Guesses about future tokens, `columns` wide and `ngram` − 1 levels high, each level made from the one before.
+
+    Fu et al. 2024, arXiv 2402.02057, section 3.1. Counted from the last committed token, the guess at level k of
+    column j stands at position j + k. At level 0, which is the oldest, column 0 is the last committed token itself,
+    and the others are a text that continues it. Further up, a guess sees level 0 as far as its own column, then what
+    lies below it in that column: the levels of a column continue its level 0. After a pass the target's choice
+    after each column's highest guess is a new highest level, the column is an n-gram that the target has written, and
+    the oldest level is dropped: Jacobi iterations, one a pass.
+
+    levels: [ngram − 1] lists of tokens; level 0 begins with column 1, the others with column 0.
+    """
+
+    def __init__(self, columns: int, ngram: int, guess: Iterator[int]):
+        self.columns = columns
+        self.guess = guess
+        self.levels = [self._guesses(columns - (level == 0)) for level in range(ngram - 1)]
+
+    def column(self, index: int, last: int) -> tuple[int, ...]:
+        """The ngram − 1 tokens of a column, upwards, where `last` is the last committed token."""
+        return (self.levels[0][index - 1] if index else last, *(level[index] for level in self.levels[1:]))
+
+    def advance(self, choices: Sequence[int]) -> None:
+        """A new highest level from the target's choices for the first columns; columns it has not seen guess again.
+
+        The window moves on by one position, however many tokens were accepted: moving further would fill it with
+        guesses from nowhere, and took a tenth more passes when tried.
+        """
+        new = [*choices, *self._guesses(self.columns - len(choices))]
+        levels = [*self.levels[1:], new]
+        self.levels = [levels[0][1:], *levels[1:]]
+
+    def _guesses(self, count: int) -> list[int]:
+        return [next(self.guess) for _ in range(count)]
+
+
+class Pool:
+    """The n-grams met so far: for each first token, what followed it, of which the `guesses` last met are kept."""
+
+    def __init__(self, guesses: int):
+        self.guesses = guesses
+        self.followers: dict[int, dict[tuple[int, ...], None]] = {}
+
+    def add(self, first: int, others: tuple[int, ...]) -> None:
+        known = self.followers.setdefault(first, {})
+        known.pop(others, None)
+        known[others] = None
+        if len(known) > self.guesses:
+            del known[next(iter(known))]
+
+    def after(self, first: int) -> list[tuple[int, ...]]:
+        """What followed this token, last met first."""
+        return list(reversed(self.followers.get(first, {})))
+
+
+class Trie:
+    """Branches merged where they begin alike, so that siblings differ; a token says who proposed it first."""
+
+    def __init__(self):
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self.sources: list[str] = []
+        self.places: dict[tuple[int, int], int] = {}
+
+    def add(self, parent: int, tokens: Sequence[int], source: str) -> int:
+        """Adds tokens, each continuing the one before it and the first one `parent`; returns the last one's place."""
+        for token in tokens:
+            place = self.places.setdefault((parent, token), len(self.tokens))
+            if place == len(self.tokens):
+                self.tokens.append(token)
+                self.parents.append(parent)
+                self.sources.append(source)
+            parent = place
+        return parent
+
+
+class Lookahead(Drafter):
+    """Lookahead decoding, Fu et al. 2024, arXiv 2402.02057: no draft model, the target drafts while it verifies.
+
+    One tree carries both of the paper's branches. The window's guesses (source ``window``) are there for what the
+    target says after them; n-grams collected from it earlier that begin with the last committed token (``pool``) are
+    there to be accepted. Every token is a point mass and the tree is verified like any other, so a guess of the
+    window that happens to be right is accepted too, and none can change the output's law.
+
+    window: columns of the window (W). ngram: tokens in an n-gram (N). guesses: n-grams of the pool tried a round (G).
+    seed: for the guesses from which the window starts; they are tokens of the prompt.
+    """
+
+    name: ClassVar[str] = "lookahead"
+    default_branches: ClassVar[int] = 5
+
+    #: Tokens a pass on greedy texts of the embedded target, for 8 draft tokens in depth: 2.3 in trees of 25 tokens;
+    #: n-grams of 5, six columns: 2.4 in trees of 30, which costs more to verify than it saves. With a depth of 4 there
+    #: is room for 3 columns of n-grams of 4 (2.1 tokens a pass) and for 2 of 5 (1.8).
+    WINDOW = 7
+    NGRAM = 4
+
+    def __init__(
+        self,
+        device: torch.device,
+        window: int = WINDOW,
+        ngram: int = NGRAM,
+        guesses: int = default_branches,
+        seed: int = 0,
+    ):
+        self.device = device
+        self.ngram = ngram
+        self.width = window
+        self.random = random.Random(seed)
+        self.settings = {"window": window, "ngram": ngram, "guesses": guesses}
+        self.pool = Pool(guesses)
+
+    @classmethod
+    def check(cls, pair: ModelPair, params: DraftParams) -> None:
+        if params.branches == 1:
+            raise SpecvizError(
+                "Lookahead's window and candidates are a tree: set branches, the candidates of a round, to 2 or more.",
+                "branches",
+            )
+        if has_sliding_windows(pair.target):
+            raise SpecvizError(
+                f"Lookahead has the target read a tree, and {pair.target_name} has sliding-window attention, which "
+                "reads chains only: draft with prompt_lookup or suffix.",
+                "drafter",
+            )
+
+    @classmethod
+    def build(cls, setting: Setting) -> Lookahead:
+        return cls(setting.pair.device, guesses=setting.branches, seed=setting.seed)
+
+    @classmethod
+    def most_tokens(cls, num_draft_tokens: int, branches: int) -> int:
+        columns = _columns(num_draft_tokens, cls.WINDOW, cls.NGRAM)
+        window = columns * (cls.NGRAM - 1) - 1 if columns else 0
+        return window + branches * min(num_draft_tokens, cls.NGRAM - 1)
+
+    def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
+        known = tuple(prompt)
+        self.window = Window(self.width, self.ngram, iter(lambda: self.random.choice(known), None))
+
+    def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
+        trie, last = Trie(), committed[-1]
+        for others in self.pool.after(last):
+            trie.add(-1, others[:budget], "pool")
+        self.columns = [self.window.column(index, last) for index in range(_columns(budget, self.width, self.ngram))]
+        self.tops, base = [], -1
+        for index, (first, *above) in enumerate(self.columns):
+            base = trie.add(base, [first], "window") if index else base
+            self.tops.append(trie.add(base, above, "window"))
+        tokens = torch.tensor(trie.tokens, dtype=torch.long, device=self.device)
+        return Draft(tokens, tuple(trie.parents), sources=tuple(trie.sources))
+
+    def observe(self, verdict: Verdict) -> None:
+        choices = [verdict.choices[top + 1] for top in self.tops]
+        for (first, *above), choice in zip(self.columns, choices, strict=True):
+            self.pool.add(first, (*above, choice))
+        self.window.advance(choices)
+
+
+def _columns(budget: int, window: int, ngram: int) -> int:
+    """How many columns fit: the last one begins at depth columns − 1 and is ngram − 2 tokens higher."""
+    return max(0, min(window, budget - ngram + 3))

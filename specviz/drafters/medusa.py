@@ -1,0 +1,54 @@
+"""Drafting with extra heads on the target's last hidden state: every draft position at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from specviz.drafters.base import Draft, Setting, Verdict
+from specviz.drafters.headed import Headed
+from specviz.verify import shape_of
+
+
+class Medusa(Headed):
+    """Head k guesses the k-th token ahead from what the target knew when it wrote the last one.
+
+    Cai et al. 2024, arXiv 2401.10774. The heads do not hear each other's guesses: at each depth all branches continue
+    with the same distribution, so the whole draft costs one small pass, and its candidates form a tree.
+    """
+
+    name: ClassVar[str] = "medusa"
+    default_branches: ClassVar[int] = 4
+
+    def __init__(self, setting: Setting):
+        super().__init__(setting)
+        self.rows: Tensor | None = None
+        self.settings |= {"heads": self.head.config.num_heads}
+
+    def source(self, depth: int) -> str:
+        return f"head {depth + 1}"
+
+    def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
+        self.features = None if features is None else features[-1:]
+
+    def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
+        return super().propose(committed, min(budget, self.head.config.num_heads), uniforms)
+
+    def first_row(self, committed: Sequence[int]) -> Tensor | None:
+        if self.features is None:
+            return None
+        with self.stopwatch.span():
+            token = self.target.get_input_embeddings()(torch.tensor(committed[-1:], device=self.features.device))
+            self.rows = self.target.get_output_embeddings()(self.head(self.features, token)[0])
+        return self.rows[:1]
+
+    def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
+        # The last token's branch is as long as the heads that are spent.
+        spent = int(shape_of(parents, torch.device("cpu")).ancestors[-1].sum())
+        return self.rows[spent].expand(len(tokens), -1)
+
+    def observe(self, verdict: Verdict) -> None:
+        self.features = verdict.features[-1:]

@@ -1,0 +1,105 @@
+"""Drafting with a second, smaller model that has another tokenizer than the target."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from specviz.cache import CachedModel
+from specviz.drafters.base import Draft, Setting, Verdict
+from specviz.drafters.draft_model import DraftModel
+from specviz.drafters.stepwise import Chooser, Stepwise
+from specviz.models import ModelPair, logit_width
+from specviz.placement import position_limit
+from specviz.records import DraftParams
+from specviz.vocabularies import Reader, Translation
+
+
+class TranslatedDraftModel(Stepwise):
+    """Draws draft tokens from the draft model's distribution over the tokens that the target has too.
+
+    Token-level intersection: Timor et al. 2025, arXiv 2502.05202, Alg. 4. The draft's logits are put in the target's
+    order, with −∞ for tokens it does not share; after that the draft is like any other. Its q is the warped softmax
+    of these, what the tokens are drawn from, so the output keeps the target's law. `logits` are these too: q_raw is
+    the draft's softmax among shared tokens.
+
+    What the draft reads is the text in its own tokens (see `Reader`). How well they fit decides how much is accepted,
+    never the law. It drafts nothing while the last token has left no trace there, or once its own context is full.
+    """
+
+    name: ClassVar[str] = DraftModel.name
+
+    def __init__(
+        self,
+        model: CachedModel,
+        translation: Translation,
+        chooser: Chooser,
+        vocab_size: int,
+        branches: int = 1,
+        params: DraftParams = DraftParams(),  # noqa: B008, it is frozen
+    ):
+        super().__init__(chooser, vocab_size, branches, params)
+        self.model = model
+        self.translation = translation
+        self.reader = Reader(translation, ())
+        self.limit = position_limit(model.model) or math.inf
+        self.known_ids = model.model.get_input_embeddings().num_embeddings
+        width = logit_width(model.model)
+        draft_ids, target_ids = torch.tensor(translation.pairs, device=model.device).T
+        both = (draft_ids < min(width, self.known_ids)) & (target_ids < vocab_size)
+        # Target id -> draft id; one past the draft's logits for tokens it does not share.
+        self.draft_of = torch.full((vocab_size,), width, device=model.device)
+        self.draft_of[target_ids[both]] = draft_ids[both]
+
+    @classmethod
+    def build(cls, setting: Setting) -> TranslatedDraftModel:
+        pair = setting.pair
+        model = CachedModel(pair.draft, setting.stopwatch)
+        return cls(model, pair.translation, setting.chooser, pair.vocab_size, setting.branches, setting.params)
+
+    @classmethod
+    def check(cls, pair: ModelPair, params: DraftParams) -> None:
+        DraftModel.check(pair, params)
+
+    def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
+        self.reader = Reader(self.translation, prompt)
+        if self._room() > 0:
+            self.model.prefill(self.reader.ids[: self.reader.settled])
+
+    def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
+        self.reader.follow(committed)
+        budget = min(budget, self._room())
+        if budget < 1:
+            return Draft.copied((), uniforms.device)
+        return super().propose(committed, budget, uniforms)
+
+    def first_row(self, committed: Sequence[int]) -> Tensor | None:
+        unread = self.model.unread(self.reader.ids)
+        if not len(unread):
+            return None
+        # An id that the draft's tokenizer has and its model has not: it reads some other one.
+        return self._in_targets_order(self.model.forward(unread.clamp_max(self.known_ids - 1), keep=1))
+
+    def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
+        return self._in_targets_order(self.model.extend(self.draft_of[tokens], parents))
+
+    def observe(self, verdict: Verdict) -> None:
+        read, settled = len(self.reader.ids), self.reader.settled
+        fed = self.model.length - read
+        if read > settled:
+            # What stands for an unfinished character will be read anew, and with it what was drafted after it.
+            self.model.rewind(min(settled, self.model.length))
+        else:
+            self.model.keep(min(read, self.model.length), [index for index in verdict.path if index < fed])
+
+    def _room(self) -> float:
+        """How many tokens can be drafted before the draft's positions run out; the last one drafted is not fed."""
+        return self.limit + 1 - len(self.reader.ids)
+
+    def _in_targets_order(self, logits: Tensor) -> Tensor:
+        """Draft logits [k, width] -> [k, vocab], −∞ where the draft has no such token."""
+        return torch.nn.functional.pad(logits, (0, 1), value=float("-inf")).index_select(-1, self.draft_of)

@@ -1,0 +1,204 @@
+"""The suffix automaton knows what plain counting knows, and the drafter proposes what followed most often."""
+
+import random
+from collections import Counter
+
+import pytest
+import torch
+from fake_target import branch, continued, decode, draft_of
+
+from specviz.drafters.suffix import Suffix, SuffixAutomaton
+
+CPU = torch.device("cpu")
+
+
+def random_text(seed, length=60, alphabet=3):
+    """Tokens of a small alphabet, with a passage that comes again, as texts have them."""
+    chance = random.Random(seed)
+    text = [chance.randrange(alphabet) for _ in range(length)]
+    start = chance.randrange(length // 2)
+    return text + text[start : start + length // 3] + [chance.randrange(alphabet)]
+
+
+def followers(text, string):
+    """By plain counting: what followed each earlier occurrence of a string, least recently seen first."""
+    places = [end for end in range(len(string), len(text)) if text[end - len(string) : end] == string]
+    counts = Counter()
+    for place in places:
+        counts[text[place]] = counts.pop(text[place], 0) + 1
+    return counts
+
+
+def state_of(automaton, string):
+    state = 0
+    for token in string:
+        state = automaton.transitions[state][token]
+    return state
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 5, 64])
+@pytest.mark.parametrize("alphabet", [1, 2, 4])
+def test_every_string_has_the_followers_that_counting_finds_after_every_token(order, alphabet):
+    for seed in range(3):
+        text, automaton = random_text(seed, 20, alphabet), SuffixAutomaton(order)
+        for length, token in enumerate(text, start=1):
+            automaton.append(token)
+            read = text[:length]
+            for start in range(length):
+                for end in range(start + 1, min(start + order, length) + 1):
+                    state = state_of(automaton, read[start:end])
+                    assert automaton.followers[state] == followers(read, read[start:end])
+
+
+@pytest.mark.parametrize("order", [1, 3, 8])
+@pytest.mark.parametrize("alphabet", [1, 2, 4])
+def test_the_suffixes_are_those_of_the_last_tokens_longest_first(order, alphabet):
+    for seed in range(5):
+        text, automaton = random_text(seed, 30, alphabet), SuffixAutomaton(order)
+        for length, token in enumerate(text, start=1):
+            automaton.append(token)
+            states = list(automaton.suffixes())
+            expected = [state_of(automaton, text[length - size : length]) for size in range(min(order, length), 0, -1)]
+            assert states == list(dict.fromkeys(expected))
+
+
+def test_a_string_that_never_occurred_leads_nowhere():
+    automaton = SuffixAutomaton(8)
+    text = random_text(0, 40, 3)
+    for token in text:
+        automaton.append(token)
+    known = {tuple(text[i : i + 4]) for i in range(len(text) - 3)}
+    for string in [(a, b, c, d) for a in range(3) for b in range(3) for c in range(3) for d in range(3)]:
+        state = 0
+        for token in string:
+            state = automaton.transitions[state].get(token, -1) if state >= 0 else -1
+        assert (state >= 0) == (string in known)
+
+
+@pytest.mark.parametrize("text", [[5] * 3000, [1, 2] * 1500, random_text(1, 3000, 2)], ids=["one", "two", "random"])
+def test_what_a_token_touches_does_not_grow_with_the_text(text):
+    automaton, most = SuffixAutomaton(16), []
+    for token in text:
+        automaton.append(token)
+        most.append(sum(1 for _ in automaton.suffixes()))
+    assert max(most) <= 16
+    assert len(automaton.links) <= 2 * len(text)
+
+
+# The drafter
+
+
+def expected_chain(text, budget):
+    """(match, tokens, score) of the best chain, by counting: the definition, slowly."""
+    best = (0, [], 0.0)
+    for size in range(min(Suffix.ORDER, len(text) - 1), 0, -1):
+        if not followers(text, text[-size:]):
+            continue
+        match = longest_with_the_same_places(text, size)
+        known, drafted, score, total = text[-match:], [], 1.0, 0.0
+        while len(drafted) < min(budget, Suffix.FACTOR * match):
+            counts = followers(text, [*known, *drafted][-Suffix.ORDER :])
+            if not counts:
+                break
+            token, count = max(reversed(counts.items()), key=lambda item: item[1])
+            score *= count / counts.total()
+            if score < Suffix.LEAST_SCORE:
+                break
+            drafted.append(token)
+            total += score
+        if total > best[2] + 1e-9:
+            best = (match, drafted, total)
+    return best
+
+
+def longest_with_the_same_places(text, size):
+    places = [end for end in range(size, len(text) + 1) if text[end - size : end] == text[-size:]]
+    while all(end > size and text[end - size - 1] == text[-size - 1] for end in places):
+        size += 1
+    return size
+
+
+@pytest.mark.parametrize("budget", [1, 4, 9])
+@pytest.mark.parametrize("alphabet", [2, 4, 30])
+def test_a_chain_is_the_one_that_counting_finds(budget, alphabet):
+    for seed in range(12):
+        text = random_text(seed, 60, alphabet)
+        draft = draft_of(Suffix(CPU), text, budget)
+        match, tokens, _ = expected_chain(text, budget)
+        assert draft.is_chain and draft.tokens.tolist() == tokens
+        assert draft.sources == (f"match {match}",) * len(tokens)
+
+
+@pytest.mark.parametrize(
+    "text, budget, expected, match",
+    [
+        ([1, 2, 3, 4, 1, 2], 2, [3, 4], 2),
+        ([1, 2, 3, 1, 2, 4, 1, 2], 1, [4], 2),  # equally often: the more recent
+        ([1, 2, 3, 9, 1, 2, 3, 9, 1, 2, 4, 9, 1, 2], 1, [3], 2),  # the more frequent
+        ([7, 1, 2, 5, 9, 1, 2, 6, 7, 1, 2], 1, [5], 3),  # a longer match knows better
+        ([8, 8, 8, 8], 4, [8, 8, 8], 1),  # a shorter match that promises more tokens
+        ([8, 8], 4, [8], 1),  # what there is
+        ([*range(20), 30, 0], 64, [1, 2, 3, 4, 5, 6], 1),  # one token matched: no deeper than its factor
+    ],
+)
+def test_a_chain_is_what_followed_most_often(text, budget, expected, match):
+    draft = draft_of(Suffix(CPU), text, budget)
+    assert draft.tokens.tolist()[: len(expected)] == expected
+    assert draft.sources[0] == f"match {match}" and len(draft.parents) <= Suffix.FACTOR * match
+
+
+@pytest.mark.parametrize("text", [[], [1], [1, 2, 3, 4]])
+def test_nothing_is_drafted_where_nothing_comes_again(text):
+    assert draft_of(Suffix(CPU, branches=3), text, 4).parents == ()
+
+
+@pytest.mark.parametrize("branches", [1, 2, 4])
+@pytest.mark.parametrize("budget", [1, 3, 8])
+def test_a_tree_holds_what_followed_the_most_frequent_sibling_first(branches, budget):
+    wide = 0
+    for seed in range(20):
+        text = random_text(seed, 80, 4)
+        draft = draft_of(Suffix(CPU, branches), text, budget)
+        assert 0 < len(draft.parents) <= budget * branches
+        match = int(draft.sources[0].removeprefix("match "))
+        ranks = {}
+        for index, parent in enumerate(draft.parents):
+            before = [*text[-match:], *branch(draft, parent)][-Suffix.ORDER :]
+            counts = followers(text, before)
+            ranks.setdefault(parent, []).append(counts[int(draft.tokens[index])])
+            assert ranks[parent] == sorted(counts.values(), reverse=True)[: len(ranks[parent])]
+        widest = max(map(len, ranks.values()))
+        assert widest <= branches
+        wide += widest > 1
+    assert (wide > 0) == (branches > 1)
+
+
+def test_a_tree_keeps_more_of_a_text_with_two_continuations_than_a_chain():
+    verses = [[1, 2, 3, 4, 5, 6], [1, 2, 3, 7, 8, 9]]
+    chance = random.Random(0)
+    text = [token for _ in range(60) for token in verses[chance.random() < 0.5]]
+    passes = {}
+    for branches in (1, 2):
+        made, passes[branches] = decode(
+            Suffix(CPU, branches), lambda context: text[len(context)], text[:60], len(text) - 64, 4
+        )
+        assert made == text[:-4]
+    assert passes[2] < passes[1] < (len(text) - 64) / 2
+
+
+def test_reading_goes_on_where_it_stopped():
+    text = random_text(3, 90, 3)
+    drafter = Suffix(CPU, branches=2)
+    drafter.prefill(text[:10])
+    for length in range(10, len(text), 7):
+        draft, fresh = draft_of(drafter, text[:length], 5), draft_of(Suffix(CPU, branches=2), text[:length], 5)
+        assert draft.tokens.tolist() == fresh.tokens.tolist() and draft.parents == fresh.parents
+
+
+def test_a_greedy_run_is_the_targets_own_text_in_fewer_passes():
+    def target(context):
+        return (3 * context[-1] + context[-2] + (len(context) % 7 == 0)) % 11
+
+    text, passes = decode(Suffix(CPU, branches=2), target, [1, 2, 3], 120, 6)
+    assert text == continued(target, [1, 2, 3], 120)
+    assert passes < 60
