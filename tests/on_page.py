@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from gradio_client import Client
-from playwright.sync_api import Locator, Page
+from playwright.sync_api import Locator, Page, expect
 
 from specviz.presets import PRESETS
 from specviz.records import Run
+from specviz.ui.ways import WAYS
 
 VIEW = "document.querySelector('.specviz-rounds')"
 
@@ -27,6 +28,13 @@ def control(page: Page, label: str) -> Locator:
 
 def set_control(page: Page, label: str, value: object) -> None:
     control(page, label).fill(str(value))
+
+
+def choose_drafter(page: Page, name: str) -> None:
+    """Chooses a drafter and waits until the controls have followed, as a visitor does who reads what it says."""
+    way = WAYS[name]
+    page.locator(".sv-drafters").get_by_label(way.label, exact=True).check()
+    expect(page.locator(".sv-drafting .sv-note").first).to_have_text(way.sentence)
 
 
 def start(page: Page, button: str = "#go") -> None:

@@ -14,6 +14,7 @@ from handmade import a_round, a_run, rounds_of
 from on_page import (
     VIEW,
     assert_no_sideways_scrolling,
+    choose_drafter,
     control,
     downloaded_trace,
     generate,
@@ -186,7 +187,7 @@ def test_a_greedy_run_shows_its_trace_and_flips_no_coin(page, tmp_path):
 def test_prompt_lookup_on_a_text_that_repeats_itself_shows_its_trace(page, tmp_path):
     page.get_by_role("button", name="Repeats itself").click()
     expect(control(page, "Prompt")).to_have_value(re.compile("bow-wow"))
-    page.get_by_label("Prompt lookup").check()
+    choose_drafter(page, "prompt_lookup")
     set_control(page, "Temperature (0 is greedy)", 0)
     generate(page, new_tokens=32)
     run = downloaded_trace(page, tmp_path)
@@ -197,7 +198,7 @@ def test_prompt_lookup_on_a_text_that_repeats_itself_shows_its_trace(page, tmp_p
 
 
 def test_plain_decoding_shows_its_trace_and_claims_no_acceptance(page, tmp_path):
-    page.get_by_label("None: plain decoding").check()
+    choose_drafter(page, "plain")
     generate(page, new_tokens=24, measure=True)
     run = downloaded_trace(page, tmp_path)
     assert run.drafter is None and len(run.rounds) == 24
@@ -310,7 +311,7 @@ def test_a_greedy_race_says_whether_the_texts_agree(page):
 
 
 def test_a_race_without_a_drafter_says_why_it_cannot_be(page):
-    page.get_by_label("None: plain decoding").check()
+    choose_drafter(page, "plain")
     page.locator("#start-race").click()
     expect(page.locator('.specviz-race [role="alert"]')).to_contain_text("A race needs a drafter")
     settle(page)
@@ -363,7 +364,7 @@ def assert_inert(page: Page) -> None:
 def test_a_hostile_prompt_is_shown_as_text(page, tmp_path):
     prompt = " ".join(HOSTILE) + "\n"
     set_control(page, "Prompt", prompt)
-    page.get_by_label("Prompt lookup").check()  # so that the prompt's own tokens come back as chips
+    choose_drafter(page, "prompt_lookup")  # so that the prompt's own tokens come back as chips
     set_control(page, "Temperature (0 is greedy)", 0)
     generate(page, new_tokens=12)
     run = downloaded_trace(page, tmp_path)
@@ -604,7 +605,7 @@ def test_a_second_visitor_is_told_the_place_in_line_and_served_afterwards(visit,
 
 def test_a_visitor_who_leaves_frees_the_device(visit, page_folder):
     first, second = visit(), visit()
-    first.get_by_label("None: plain decoding").check()
+    choose_drafter(first, "plain")
     set_control(first, "New tokens", 1000)
     set_control(first, "Seed", 987_654)
     set_control(second, "New tokens", 4)
