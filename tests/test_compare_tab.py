@@ -30,6 +30,7 @@ from specviz.ui.orders import Order, PairName
 from specviz.ui.settings import Settings
 from specviz.ui.stream import Runner
 from specviz.views import compare_messages as messages
+from specviz.words import words
 
 VIEW = "document.querySelector('.specviz-compare')"
 DASH = "—"
@@ -45,7 +46,7 @@ def pair() -> ModelPair:
 @pytest.fixture
 def controls(pair) -> Controls:
     with gr.Blocks():
-        return create_controls(Settings.from_environment(), pair)
+        return create_controls(Settings.from_environment(), pair, words())
 
 
 @pytest.fixture

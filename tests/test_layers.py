@@ -11,6 +11,7 @@ PACKAGE = pathlib.Path(__file__).parent.parent / "specviz"
 
 #: Top never imports what stands below it; modules on one line do not import each other.
 ORDER = [
+    ["words"],
     ["errors"],
     ["records"],
     ["metrics", "theory", "text", "catalog", "presets", "rules"],

@@ -524,6 +524,7 @@ def test_two_thousand_rounds_scroll_with_few_of_them_in_the_page(page):
     assert_text(page, run)
     rows = page.locator(".specviz-rounds [role=listitem][data-round]")
     box = page.get_by_role("region", name="Rounds, newest last")
+    box.scroll_into_view_if_needed()
     for end, index in (("0", 0), ("node.scrollHeight", 1999), ("0", 0)):
         row = page.locator(f'.specviz-rounds [role=listitem][data-round="{index}"]')
         box.evaluate(f"node => {{ node.scrollTop = {end}; }}")

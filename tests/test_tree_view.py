@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pathlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -12,9 +11,10 @@ from handmade import VOCABULARY, a_block, a_round, a_run, a_tree, a_typical
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from specviz.records import Round, Run, SamplingParams
+from specviz.ui.components import page_css, rounds_view
 from specviz.views import messages
+from specviz.words import words
 
-WEB = pathlib.Path(__file__).parent.parent / "assets" / "web"
 VIEW = "document.querySelector('.specviz-rounds')"
 
 #: Two siblings below two of three: small enough to say what everything in it should say.
@@ -46,17 +46,13 @@ def show(browser: Browser) -> Iterator[Callable[..., Page]]:
 
 def _document(dark: bool) -> str:
     """What Gradio gives the component (`element`, `props`, `server`, `watch`), and nothing else of it."""
-    style, theme, shared, script = (
-        (WEB / name).read_text(encoding="utf-8") for name in ("rounds.css", "theme.css", "dom.js", "rounds.js")
-    )
+    script = rounds_view(words()).js_on_load
     return f"""<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-      <style>{theme} body {{ margin: 12px; }}</style>
+      <style>{page_css()} body {{ margin: 12px; }}</style>
       <body class="{"dark" if dark else ""}"><div id="element"><div class="specviz-rounds"></div></div><script>
         const element = document.getElementById("element"), props = {{}}, server = {{}};
         const watch = (name, receiver) => {{ window.give = (value) => {{ props.value = value; receiver(); }}; }};
-        {{ const STYLE = {json.dumps(style)};
-        {shared}
-        {script} }}
+        {{ {script} }}
       </script></body>"""
 
 

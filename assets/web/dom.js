@@ -1,4 +1,12 @@
-// What the components share; put in front of each (specviz/ui/components.py).
+// What the components share; put in front of each (specviz/ui/components.py), after `TEXTS` and `LANGUAGE`.
+
+/** The page's text of that key (specviz/words.py), with a {name} for each of `values`; `values.n` chooses the plural. */
+function say(key, values = {}) {
+  const text = TEXTS[key];
+  if (text === undefined) throw new Error(`No text for ${key}`);
+  const chosen = typeof text === "string" ? text : text[values.n === 1 ? "one" : "other"];
+  return chosen.replace(/\{(\w+)\}/g, (whole, name) => (name in values ? String(values[name]) : whole));
+}
 
 /** An element: make("b", { class: "x", text: "…", on: { click } }, child, …). Text is never parsed as HTML. */
 function make(tag, options = {}, ...children) {

@@ -24,6 +24,7 @@ from specviz.ui.settings import Settings
 from specviz.ui.stream import Runner, closing
 from specviz.ui.ways import PLAIN, RULE_WORDS, WAYS, available, default_branches, label, refusal
 from specviz.views import compare_messages as messages
+from specviz.words import Words
 
 GAMMAS = (1, 2, 3, 4, 6, 8)
 #: As many branches as the drafter has by default.
@@ -59,7 +60,7 @@ class CompareTab:
         return [gr.validate(not error or error.field != name, error.message if error else "") for name in self.fields]
 
 
-def create_compare_tab(settings: Settings, pair: ModelPair) -> CompareTab:
+def create_compare_tab(settings: Settings, pair: ModelPair, say: Words) -> CompareTab:
     """Lays out what can be compared, the buttons, and the view of what came out."""
     fields: dict[str, gr.components.Component] = {}
     drafters = [name for name in available(pair) if name != PLAIN]
@@ -86,7 +87,7 @@ def create_compare_tab(settings: Settings, pair: ModelPair) -> CompareTab:
         go = gr.Button("Compare", variant="primary", elem_id="start-compare")
         replay = gr.Button("Two rules on the same draws", elem_id="start-replay")
         stop = gr.Button("Stop", variant="stop", visible=False, elem_id="stop-compare")
-    return CompareTab(fields, go, replay, stop, compare_view())
+    return CompareTab(fields, go, replay, stop, compare_view(say))
 
 
 def contest_of(

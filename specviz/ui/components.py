@@ -14,11 +14,12 @@ import gradio as gr
 import plotly
 
 from specviz.views.charts import LABELS, Trail
+from specviz.words import Words
 
 WEB = pathlib.Path(__file__).resolve().parents[2] / "assets" / "web"
 
 
-def rounds_view(missing_rounds: Callable[[dict], list[str]] | None = None, **options) -> gr.HTML:
+def rounds_view(say: Words, missing_rounds: Callable[[dict], list[str]] | None = None, **options) -> gr.HTML:
     """The live view of a run (element id ``rounds-view``).
 
     missing_rounds: asked when a message was lost, with ``{"run": key, "first": i, "count": n}``: the component lacks
@@ -27,17 +28,30 @@ def rounds_view(missing_rounds: Callable[[dict], list[str]] | None = None, **opt
     """
     if missing_rounds is not None:
         options["server_functions"] = [_server_function("missing_rounds", missing_rounds)]
-    return _component("rounds", **options)
+    return _component("rounds", say, scripts=("tokens", "trees", "inspector"), styles=("inspector",), **options)
 
 
-def race_view(**options) -> gr.HTML:
+def race_view(say: Words, **options) -> gr.HTML:
     """Two recorded runs replayed on one clock (element id ``race-view``)."""
-    return _component("race", **options)
+    return _component("race", say, **options)
 
 
-def compare_view() -> gr.HTML:
+def compare_view(say: Words) -> gr.HTML:
     """Table, heat map and replayed rules of the Compare tab (element id ``compare-view``)."""
-    return _component("compare")
+    return _component("compare", say)
+
+
+def remote() -> gr.HTML:
+    """Nothing to see: sets controls and presses buttons for other parts of the page (assets/web/remote.js)."""
+    return gr.HTML(
+        html_template="",
+        js_on_load=(WEB / "remote.js").read_text(encoding="utf-8"),
+        elem_id="remote",
+        visible="hidden",
+        apply_default_css=False,
+        container=False,
+        padding=False,
+    )
 
 
 def charts_view() -> gr.HTML:
@@ -84,12 +98,20 @@ def _server_function(name: str, function: Callable[[dict], list[str]]) -> Callab
     return call
 
 
-def _component(name: str, **options) -> gr.HTML:
-    style = (WEB / f"{name}.css").read_text(encoding="utf-8")
-    shared, script = ((WEB / f"{file}.js").read_text(encoding="utf-8") for file in ("dom", name))
+def _component(
+    name: str, say: Words, *, scripts: tuple[str, ...] = (), styles: tuple[str, ...] = (), **options
+) -> gr.HTML:
+    """The component of assets/web/NAME.js and NAME.css.
+
+    scripts, styles: further files it is made of; they stand before its own script, which runs last, and after its own
+    style. It says the texts of the area of its own name and of the area ``common``.
+    """
+    style = _files("css", name, *styles)
+    constants = {"STYLE": style, "TEXTS": say.texts("common", name), "LANGUAGE": say.language}
+    given = "".join(f"const {constant} = {json.dumps(value)};\n" for constant, value in constants.items())
     return gr.HTML(
         html_template=f'<div class="specviz-{name}"></div>',
-        js_on_load=f"const STYLE = {json.dumps(style)};\n{shared}\n{script}",
+        js_on_load=given + _files("js", "dom", *scripts, name),
         elem_id=f"{name}-view",
         elem_classes=["specviz-component"],
         apply_default_css=False,
@@ -97,3 +119,7 @@ def _component(name: str, **options) -> gr.HTML:
         padding=False,
         **options,
     )
+
+
+def _files(kind: str, *names: str) -> str:
+    return "\n".join((WEB / f"{name}.{kind}").read_text(encoding="utf-8") for name in names)

@@ -21,6 +21,7 @@ from specviz.ui.orders import Order, PairName
 from specviz.ui.settings import Settings
 from specviz.ui.stream import Runner
 from specviz.ui.ways import LOSSY, PLAIN, RULE_WORDS, WAYS, about, available, default_branches
+from specviz.words import Words
 
 #: What a control says while its drafter does not read it.
 UNREAD = {"branches": None, "exit_layer": None, "confidence": 0.0}
@@ -65,6 +66,36 @@ class Controls:
             return error
         return None
 
+    @property
+    def outputs(self) -> list[gr.components.Component]:
+        """What `applied` changes, in its order."""
+        return [*self.fields.values(), self.drafter_note, self.rule_note, self.lossy_note]
+
+    def applied(self, pair: ModelPair, settings: Mapping[str, Any]) -> list[Any]:
+        """The changes that make the controls say `settings`, by field; what is not named there stays as it is.
+
+        Raises SpecvizError for a field or a choice that the page does not have; values are checked when they are used.
+        """
+        changes: dict[str, dict[str, Any]] = {name: {} for name in self.fields}
+        notes: list[Any] = [gr.skip()] * 3
+        if "drafter" in settings:
+            name = settings["drafter"] or PLAIN
+            if name not in WAYS:
+                raise SpecvizError("There is no drafter {name}.", "drafter", name=repr(name))
+            for field, change in shape(pair, name).items():
+                changes[field] |= change
+            notes[0] = as_text(about(pair, name))
+        if "rule" in settings:
+            if settings["rule"] not in RULE_WORDS:
+                raise SpecvizError("There is no acceptance rule {name}.", "rule", name=repr(settings["rule"]))
+            notes[1:] = _about_rule(settings["rule"])
+        for field, value in settings.items():
+            if field not in changes:
+                raise SpecvizError("There is no control {name}.", name=repr(field))
+            if value is not None or field == "drafter":
+                changes[field]["value"] = value or PLAIN if field == "drafter" else value
+        return [*(gr.update(**change) if change else gr.skip() for change in changes.values()), *notes]
+
     def wire(self, runner: Runner, pair: gr.JSON, loads: list[Any]) -> None:
         """Controls come and go with the drafter; these events pass the queue by, so a run in progress delays none.
 
@@ -84,10 +115,11 @@ class Controls:
             chosen = name if name in offered else offered[0]
             return [gr.update(choices=_choices(offered), value=chosen), *on_drafter(pair, chosen)]
 
-        drafter.change(on_drafter, [pair, drafter], shown, **QUIET)
+        # By the visitor's hand only: settings that are applied bring a drafter's other controls along.
+        drafter.input(on_drafter, [pair, drafter], shown, **QUIET)
         for loaded in loads:
             loaded.success(on_pair, [pair, drafter], [drafter, *shown], **QUIET)
-        rule.change(_about_rule, rule, [self.rule_note, self.lossy_note], **QUIET)
+        rule.input(_about_rule, rule, [self.rule_note, self.lossy_note], **QUIET)
 
 
 def shape(pair: ModelPair, name: str) -> dict[str, Mapping[str, Any]]:
@@ -108,7 +140,7 @@ def shape(pair: ModelPair, name: str) -> dict[str, Mapping[str, Any]]:
     }
 
 
-def create_controls(settings: Settings, pair: ModelPair) -> Controls:
+def create_controls(settings: Settings, pair: ModelPair, say: Words) -> Controls:
     """Prompt with presets, drafter, γ and the tree's width, temperature; the rest folded away."""
     fields: dict[str, gr.components.Component] = {}
     drafters = available(pair)

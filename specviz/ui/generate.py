@@ -25,6 +25,7 @@ from specviz.ui.stream import Runner, closing
 from specviz.ui.ways import label
 from specviz.views import messages
 from specviz.views.charts import Trail
+from specviz.words import Words
 
 #: A chart is drawn with every third batch, three or four a second; the others wait for their turn.
 BATCHES_PER_CHART = 3
@@ -183,9 +184,9 @@ class GenerateTab:
     upload: gr.UploadButton
 
 
-def create_generate_tab(runs: LiveRuns) -> GenerateTab:
+def create_generate_tab(runs: LiveRuns, say: Words) -> GenerateTab:
     """Lays out the live view, its charts, and the trace's way in and out."""
-    view = rounds_view(runs.missing_rounds)
+    view = rounds_view(say, runs.missing_rounds)
     charts_view()
     with gr.Row(elem_classes=["sv-traces"]):
         download = gr.DownloadButton("Download the trace", interactive=False, size="sm")

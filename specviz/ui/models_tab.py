@@ -15,6 +15,7 @@ from specviz.ui.components import as_text
 from specviz.ui.generate import pair_line
 from specviz.ui.orders import PairName
 from specviz.ui.stream import Runner
+from specviz.words import Words
 
 DTYPES = ["auto", "bfloat16", "float16", "float32"]
 
@@ -28,7 +29,7 @@ class ModelsTab:
     loads: list[Any]
 
 
-def create_models_tab(runner: Runner, line: gr.Markdown) -> ModelsTab:
+def create_models_tab(runner: Runner, line: gr.Markdown, say: Words) -> ModelsTab:
     """Lays out the tab and wires its buttons; `line`, in the page's head, says which pair is in use."""
     # A hidden value rather than a gr.State: a page with State keeps a connection open for as long as it is.
     pair = gr.JSON(asdict(PairName()), visible=False)

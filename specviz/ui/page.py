@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import html
+import json
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +23,7 @@ from specviz.ui.compare_tab import (
     replay,
     replay_mistake,
 )
-from specviz.ui.components import as_text, page_css
+from specviz.ui.components import as_text, page_css, remote
 from specviz.ui.controls import QUIET, Controls, create_controls
 from specviz.ui.generate import GenerateTab, LiveRuns, Stops, create_generate_tab, generate, open_trace, pair_line
 from specviz.ui.models_tab import ModelsTab, create_models_tab
@@ -28,6 +31,7 @@ from specviz.ui.orders import Order, PairName, PairStore
 from specviz.ui.race import create_race_tab, race
 from specviz.ui.settings import Settings
 from specviz.ui.stream import Runner
+from specviz.words import LANGUAGES, Words, words
 
 #: Everything that touches a model shares one place in line: a second run at once would falsify both.
 DEVICE = {"concurrency_id": "device", "concurrency_limit": 1}
@@ -50,6 +54,7 @@ class Page:
     race: gr.HTML
     compare: CompareTab
     models: ModelsTab
+    remote: gr.HTML
 
     @property
     def inputs(self) -> list[gr.components.Component]:
@@ -69,6 +74,14 @@ class Page:
 
 
 @dataclass(frozen=True)
+class Visitors:
+    """What is kept of the visitors: their last runs, and who pressed Stop."""
+
+    runs: LiveRuns
+    stops: Stops
+
+
+@dataclass(frozen=True)
 class Job:
     """What a button starts: where it is seen, what it is ordered with, and the messages it streams into one view.
 
@@ -85,22 +98,32 @@ class Job:
 
 def build(settings: Settings, runner: Runner) -> gr.Blocks:
     """The whole page, for the models of `runner`."""
-    runs = LiveRuns()
+    visitors = Visitors(LiveRuns(), Stops())
+    first, *others = LANGUAGES
     with gr.Blocks(title="specviz: speculative decoding, round by round", analytics_enabled=False) as blocks:
-        page = _lay_out(settings, runner, runs)
-        _wire(page, runner, runs)
+        gr.Navbar(visible=False)  # the page has links of its own
+        _fill(settings, runner, visitors, words(first))
         gr.api(_endpoint(runner), api_name="generate", **DEVICE)
+    for language in others:
+        with blocks.route(LANGUAGES[language], f"/{language}"):
+            _fill(settings, runner, visitors, words(language))
     blocks.queue(max_size=settings.queue_size)
     return blocks
 
 
-def _lay_out(settings: Settings, runner: Runner, runs: LiveRuns) -> Page:
+def _fill(settings: Settings, runner: Runner, visitors: Visitors, say: Words) -> None:
+    """The page in one language; all languages share models, line and visitors."""
+    _wire(_lay_out(settings, runner, visitors.runs, say), runner, visitors, say)
+
+
+def _lay_out(settings: Settings, runner: Runner, runs: LiveRuns, say: Words) -> Page:
     with gr.Row(elem_classes=["sv-head"]):
         gr.HTML("<h1>specviz</h1><p>Speculative decoding, round by round</p>", elem_classes=["sv-brand"])
+        gr.HTML(_language_links(say.language), elem_classes=["sv-languages"])
         line = gr.Markdown(as_text(pair_line(runner.store.home.info())), elem_classes=["sv-pair"])
     with gr.Row(elem_classes=["sv-main"]):
         with gr.Column(elem_classes=["sv-controls"]):
-            controls = create_controls(settings, runner.store.home)
+            controls = create_controls(settings, runner.store.home, say)
             measured = gr.Checkbox(True, label="Then measure the speedup against plain decoding")
             go = gr.Button("Generate", variant="primary", elem_id="go")
             start_race = gr.Button("Race against plain decoding", elem_id="start-race")
@@ -109,23 +132,35 @@ def _lay_out(settings: Settings, runner: Runner, runs: LiveRuns) -> Page:
             place = gr.HTML("", elem_classes=["sv-place"], elem_id="place", min_height=28)
         with gr.Column(elem_classes=["sv-stage"]), gr.Tabs() as tabs:
             with gr.Tab("Generate", id="generate"):
-                generate_tab = create_generate_tab(runs)
+                generate_tab = create_generate_tab(runs, say)
             with gr.Tab("Race", id="race"):
-                lanes = create_race_tab()
+                lanes = create_race_tab(say)
             with gr.Tab("Compare", id="compare"):
-                comparison = create_compare_tab(settings, runner.store.home)
+                comparison = create_compare_tab(settings, runner.store.home, say)
             with gr.Tab("Models", id="models"):
-                models = create_models_tab(runner, line)
-    return Page(controls, measured, go, start_race, stop, place, tabs, generate_tab, lanes, comparison, models)
+                models = create_models_tab(runner, line, say)
+        asked = remote()
+    return Page(controls, measured, go, start_race, stop, place, tabs, generate_tab, lanes, comparison, models, asked)
 
 
-def _wire(page: Page, runner: Runner, runs: LiveRuns) -> None:
+def _language_links(current: str) -> str:
+    """Links to the page in its other languages; the first one stands at the root."""
+    first, *_ = LANGUAGES
+    links = [
+        f'<a href="{"./" if language == first else language}" hreflang="{language}" lang="{language}">{name}</a>'
+        for language, name in LANGUAGES.items()
+        if language != current
+    ]
+    return f"<nav>{' '.join(links)}</nav>"
+
+
+def _wire(page: Page, runner: Runner, visitors: Visitors, say: Words) -> None:
     """Connects buttons with what they do.
 
     A run streams into one component only: each further output of a streaming event costs the server as much as the
     update itself, and the server's interpreter is the engine's.
     """
-    stops = Stops()
+    runs, stops = visitors.runs, visitors.stops
     starts = [page.go, page.start_race, page.compare.go, page.compare.replay]
     ends = [page.stop, page.compare.stop]
 
@@ -168,11 +203,29 @@ def _wire(page: Page, runner: Runner, runs: LiveRuns) -> None:
     for stop in ends:
         stop.click(on_stop, None, None, **QUIET)
     page.controls.wire(runner, page.models.pair, page.models.loads)
+    page.remote.submit(_on_remote(page, runner), page.models.pair, [*page.controls.outputs, page.remote], **QUIET)
     # Through the queue: without it only the first message of several would arrive.
     opened = page.generate.upload.upload(
         open_trace, page.generate.upload, page.generate.view, show_progress="hidden", **INTERNAL
     )
     opened.success(offer, page.generate.upload, page.generate.download, **QUIET)
+
+
+def _on_remote(page: Page, runner: Runner) -> Callable[..., list[Any]]:
+    """Sets the controls as a part of the page asks, and tells it which button to press then (assets/web/remote.js)."""
+
+    def on_remote(pair: dict[str, Any], wanted: gr.EventData) -> list[Any]:
+        loaded = runner.store.loaded(PairName(**pair)) or runner.store.home
+        try:
+            changes = page.controls.applied(loaded, wanted.settings)
+        except SpecvizError as error:
+            # A toast is HTML, and the sentence may quote a link.
+            gr.Warning(html.escape(error.message))
+            return [gr.skip()] * (len(page.controls.outputs) + 1)
+        # Never the same answer twice: the component hears of changes only.
+        return [*changes, json.dumps({"press": wanted.press, "answer": uuid.uuid4().hex})]
+
+    return on_remote
 
 
 def _switched(starts: list[gr.Button], ends: list[gr.Button], running: bool) -> list[Any]:

@@ -15,11 +15,12 @@ from specviz.ui.orders import Order
 from specviz.ui.stream import Runner
 from specviz.ui.ways import label
 from specviz.views import messages
+from specviz.words import Words
 
 
-def create_race_tab() -> gr.HTML:
+def create_race_tab(say: Words) -> gr.HTML:
     """Lays out the race."""
-    return race_view()
+    return race_view(say)
 
 
 def race(runner: Runner, order: Order, halt: threading.Event) -> Iterator[str]:
