@@ -101,7 +101,6 @@ def build(settings: Settings, runner: Runner) -> gr.Blocks:
     visitors = Visitors(LiveRuns(), Stops())
     first, *others = LANGUAGES
     with gr.Blocks(title="specviz: speculative decoding, round by round", analytics_enabled=False) as blocks:
-        gr.Navbar(visible=False)  # the page has links of its own
         _fill(settings, runner, visitors, words(first))
         gr.api(_endpoint(runner), api_name="generate", **DEVICE)
     for language in others:
@@ -125,11 +124,12 @@ def _lay_out(settings: Settings, runner: Runner, runs: LiveRuns, say: Words) -> 
         with gr.Column(elem_classes=["sv-controls"]):
             controls = create_controls(settings, runner.store.home, say)
             measured = gr.Checkbox(True, label="Then measure the speedup against plain decoding")
-            go = gr.Button("Generate", variant="primary", elem_id="go")
-            start_race = gr.Button("Race against plain decoding", elem_id="start-race")
-            stop = gr.Button("Stop", variant="stop", visible=False, elem_id="stop")
-            # Gradio tells the place in the queue on top of this.
-            place = gr.HTML("", elem_classes=["sv-place"], elem_id="place", min_height=28)
+            with gr.Column(elem_classes=["sv-go"]):
+                go = gr.Button("Generate", variant="primary", elem_id="go")
+                start_race = gr.Button("Race against plain decoding", elem_id="start-race")
+                stop = gr.Button("Stop", variant="stop", visible=False, elem_id="stop")
+                # Gradio tells the place in the queue on top of this.
+                place = gr.HTML("", elem_classes=["sv-place"], elem_id="place", min_height=28)
         with gr.Column(elem_classes=["sv-stage"]), gr.Tabs() as tabs:
             with gr.Tab("Generate", id="generate"):
                 generate_tab = create_generate_tab(runs, say)
