@@ -230,7 +230,7 @@ def test_a_folder_that_does_not_exist(saved):
     assert "There is no folder" in refusal("target", "/no/such/folder")
     assert "There is no folder" in refusal("draft", saved[0], pathlib.Path("nowhere"))
     assert "is a file" in refusal("target", saved[0] / "config.json")
-    assert "Name a target" in refusal("target", " ")
+    assert "Name a model" in refusal("target", " ")
     assert "Name a target too" in refusal("target", None, saved[1])
 
 
@@ -381,7 +381,7 @@ def test_tokenizers_with_nothing_or_too_little_in_common_are_refused_by_name(sav
 
         return change
 
-    for kept, count in ((), "none"), (("a", "b"), "2"):
+    for kept, count in ((), "0"), (("a", "b"), "2"):
         stranger = renamed(saved[1], tmp_path / f"stranger {count}", all_but(kept))
         message = refusal("draft", saved[0], stranger)
         assert f"share {count} of the draft's" in message and f"stranger {count} and target" in message

@@ -102,13 +102,15 @@ def contest_of(
     try:
         contestants = (plain, *_drafting(runner, pair, order, choice))
     except SpecvizError as error:
-        raise SpecvizError(error.message, FIELDS.get(error.field, error.field)) from error
+        raise error.at(FIELDS.get(error.field, error.field)) from error
     runs, most = len(contestants) * choice.repeats, runner.settings.max_compare_runs
     if runs > most:
         raise SpecvizError(
-            f"That makes {runs} runs, more than the {most} that this page allows: choose fewer drafters, γ values or "
+            "That makes {runs} runs, more than the {most} that this page allows: choose fewer drafters, γ values or "
             "repeats.",
             "drafters",
+            runs=runs,
+            most=most,
         )
     return Contest(runner, order, contestants, choice.repeats, halt or threading.Event())
 
