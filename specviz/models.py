@@ -44,6 +44,7 @@ from specviz.sources import (
 )
 from specviz.text import TokenTexts
 from specviz.vocabularies import Translation
+from specviz.words import Sentence
 
 #: The pair that comes with the repository.
 EMBEDDED = pathlib.Path(__file__).resolve().parent.parent / "assets" / "models"
@@ -338,14 +339,14 @@ def load_pair(
     models: list[PreTrainedModel] = []
     try:
         with quietly():
-            tell(0.0, "Looking for the models.")
+            tell(0.0, Sentence("Looking for the models."))
             sources = [find_model(target, "target", revision, token)]
             if draft is not None:
                 sources.append(find_model(draft, "draft", draft_revision, token))
             for source in sources:
                 source.name = f"storybook {source.field}" if embedded else source.name
                 check_architecture(source)
-            tell(0.1, "Reading the tokenizer.")
+            tell(0.1, Sentence("Reading the tokenizer."))
             tokenizers = [load_tokenizer(source) for source in sources]
             translation = find_translation(*sources, *tokenizers) if len(sources) == 2 else None
             pass_seconds = _load_models(models, sources, place, wanted, tell)
@@ -357,10 +358,10 @@ def load_pair(
     parts, flaws = _load_parts(models[0], sources[0], embedded, {"medusa": medusa, "eagle": eagle})
     threads = None
     if place.type == "cpu":
-        tell(0.9, "Choosing the number of threads.")
+        tell(0.9, Sentence("Choosing the number of threads."))
         threads = settle_threads(models[0])
     width_seconds = time_passes(models[0], SHOWN_WIDTHS, budget=0.5)
-    tell(1.0, "Ready.")
+    tell(1.0, Sentence("Ready."))
     pair = ModelPair.of(
         models[0],
         models[1] if len(models) == 2 else None,
@@ -422,7 +423,12 @@ def _load_models(
     return pass_seconds
 
 
-def _announce(source: Source) -> str:
+def _announce(source: Source) -> Sentence:
     size = source.weight_bytes(source.config.dtype or torch.float32)
-    verb = "Loading" if source.options.get("local_files_only") else "Fetching and loading"
-    return f"{verb} {source.name}" + (f" ({in_words(size)})." if size else ".")
+    if source.options.get("local_files_only"):
+        if not size:
+            return Sentence("Loading {name}.", name=source.name)
+        return Sentence("Loading {name} ({size}).", name=source.name, size=in_words(size))
+    if not size:
+        return Sentence("Fetching and loading {name}.", name=source.name)
+    return Sentence("Fetching and loading {name} ({size}).", name=source.name, size=in_words(size))

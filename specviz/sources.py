@@ -35,9 +35,10 @@ from specviz.errors import SpecvizError
 from specviz.placement import TIMED_WIDTHS, dtype_name, free_memory, half_precision, time_in_turns, time_passes
 from specviz.refusals import explaining, hub_refusal, refusing_out_of_memory
 from specviz.vocabularies import Translation, same_vocabulary
+from specviz.words import Sentence
 
 #: Told of each step: how far along, in [0, 1], and a sentence.
-Progress = Callable[[float, str], None]
+Progress = Callable[[float, Sentence], None]
 
 _HUB_TIMEOUT_SECONDS = 15.0
 
@@ -270,7 +271,7 @@ def load_faster(
     half = load_weights(source, cpu, half_precision(cpu, source.config.dtype))
     if source.weight_bytes(torch.float32) + spare_bytes > free_memory(cpu):
         return half, {dtype_name(half.dtype): time_passes(half, TIMED_WIDTHS)}
-    tell(0.5, f"Timing {source.name} in half and in full precision.")
+    tell(0.5, Sentence("Timing {name} in half and in full precision.", name=source.name))
     full = load_weights(source, cpu, torch.float32)
     seconds = time_in_turns([half, full])
     faster = min(seconds, key=lambda name: sum(seconds[name].values()))

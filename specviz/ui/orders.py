@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from specviz import engine
 from specviz.errors import SpecvizError
 from specviz.models import ModelPair, load_pair
 from specviz.records import DraftParams, SamplingParams
+from specviz.sources import Progress
 from specviz.ui.settings import Settings
-
-Progress = Callable[[float, str], None]
 
 
 @dataclass(frozen=True, slots=True)
