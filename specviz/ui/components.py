@@ -84,6 +84,12 @@ def page_css() -> str:
     return (WEB / "theme.css").read_text(encoding="utf-8")
 
 
+def page_names(say: Words) -> str:
+    """A script that names the page's language and title: Gradio gives all pages those of the first one."""
+    language, title = json.dumps(say.language), json.dumps(say("page.title"))
+    return f"document.documentElement.lang = {language};\ndocument.title = {title};"
+
+
 def as_text(text: str) -> str:
     """Names of folders and models are data: none of Markdown's or HTML's signs may work."""
     return "".join(f"&#{ord(sign)};" if sign in "\\`*_{}[]<>()#+-!|&$~" else sign for sign in text)

@@ -176,7 +176,7 @@ def create_controls(settings: Settings, pair: ModelPair, say: Words) -> Controls
         fields["branches"] = gr.Slider(1, MAX_BRANCHES, step=1, label=say("controls.branches"), **shapes["branches"])
         fields["exit_layer"] = gr.Slider(1, step=1, label=say("controls.exit_layer"), **shapes["exit_layer"])
         fields["temperature"] = gr.Slider(0, 2, value=0.8, step=0.05, label=say("controls.temperature"))
-    with gr.Accordion(say("controls.more"), open=False):
+    with gr.Accordion(say("controls.more"), open=False, elem_classes=["sv-more"]):
         fields["max_new_tokens"] = gr.Slider(
             1,
             settings.max_new_tokens,

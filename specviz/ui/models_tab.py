@@ -89,19 +89,23 @@ def create_models_tab(runner: Runner, line: gr.Markdown, say: Words) -> ModelsTa
 
 
 def _catalog_button(runner: Runner, entry: HubPair, available: int, outputs: list[Any], say: Words) -> Any:
-    needed = needed_bytes(entry)
-    if needed > available:
-        free = in_words(available)
-        label = say("models.entry_too_large", name=entry.name, needed=in_words(needed), free=free)
-    else:
-        key = "models.entry_gated" if entry.gated else "models.entry"
-        label = say(key, name=entry.name, size=in_words(size_bytes(entry)))
-    button = gr.Button(label, interactive=needed <= available, size="sm", min_width=240)
+    fits = needed_bytes(entry) <= available
+    button = gr.Button(catalog_label(entry, available, say), interactive=fits, size="sm", min_width=240)
 
     def load(progress: gr.Progress = gr.Progress()) -> Any:
         return _load(runner, PairName(entry.target, entry.draft), progress, say)
 
     return button.click(load, None, outputs, concurrency_id="device", api_visibility="private")
+
+
+def catalog_label(entry: HubPair, available: int, say: Words) -> str:
+    """The pair and its size, or what it needs where `available` bytes are too few."""
+    needed = needed_bytes(entry)
+    if needed > available:
+        known = {"needed": in_words(needed), "free": in_words(available)}
+        return say("models.entry_too_large", name=entry.name, **known)
+    key = "models.entry_gated" if entry.gated else "models.entry"
+    return say(key, name=entry.name, size=in_words(size_bytes(entry)))
 
 
 def _load(runner: Runner, name: PairName, progress: gr.Progress, say: Words) -> list[Any]:

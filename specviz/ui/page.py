@@ -23,7 +23,7 @@ from specviz.ui.compare_tab import (
     replay,
     replay_mistake,
 )
-from specviz.ui.components import as_text, page_css, remote
+from specviz.ui.components import as_text, page_css, page_names, remote
 from specviz.ui.controls import QUIET, Controls, create_controls
 from specviz.ui.generate import GenerateTab, LiveRuns, Stops, create_generate_tab, generate, open_trace, pair_line
 from specviz.ui.models_tab import ModelsTab, create_models_tab
@@ -101,7 +101,6 @@ def build(settings: Settings, runner: Runner) -> gr.Blocks:
     visitors = Visitors(LiveRuns(), Stops())
     first, *others = LANGUAGES
     with gr.Blocks(title=words(first)("page.title"), analytics_enabled=False) as blocks:
-        gr.Navbar(visible=False)  # the page has links of its own
         _fill(settings, runner, visitors, words(first))
         gr.api(_endpoint(runner), api_name="generate", **DEVICE)
     for language in others:
@@ -120,7 +119,7 @@ def _lay_out(settings: Settings, runner: Runner, runs: LiveRuns, say: Words) -> 
     with gr.Row(elem_classes=["sv-head"]):
         subtitle = html.escape(say("page.subtitle"))
         gr.HTML(f"<h1>specviz</h1><p>{subtitle}</p>", elem_classes=["sv-brand"])
-        gr.HTML(_language_links(say.language), elem_classes=["sv-languages"])
+        gr.HTML(_language_links(say.language), js_on_load=page_names(say), elem_classes=["sv-languages"])
         line = gr.Markdown(as_text(pair_line(runner.store.home.info(), say)), elem_classes=["sv-pair"])
     with gr.Row(elem_classes=["sv-main"]):
         with gr.Column(elem_classes=["sv-controls"]):
