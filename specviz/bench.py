@@ -117,7 +117,12 @@ def measure(
         plan = replace(plan, presets=[_preset_named(name) for name in presets])
     for name in only:
         if name not in DRAFTERS:
-            raise SpecvizError(f"There is no drafter {name!r} to measure; choose from {', '.join(DRAFTERS)}.", "only")
+            raise SpecvizError(
+                "There is no drafter {name} to measure; choose from {names}.",
+                "only",
+                name=repr(name),
+                names=", ".join(DRAFTERS),
+            )
     contestants, refused = _able(pair, _contestants(pair, plan, only or DRAFTERS))
     for mode, error in refused:
         if mode in (PLAIN, *only) and not any(contestant.mode == mode for contestant in contestants):
@@ -152,7 +157,7 @@ def _preset_named(name: str) -> Preset:
         if preset.name == name:
             return preset
     names = ", ".join(preset.name for preset in PRESETS)
-    raise SpecvizError(f"There is no preset {name!r}; choose from {names}.", "preset")
+    raise SpecvizError("There is no preset {name}; choose from {names}.", "preset", name=repr(name), names=names)
 
 
 def _contestants(pair: ModelPair, plan: Plan, names: Sequence[str]) -> Iterator[Contestant]:

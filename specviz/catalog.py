@@ -90,12 +90,9 @@ def memory_at_hand() -> int:
     return free if left_in_container is None else min(free, left_in_container)
 
 
-def fits(pair: HubPair, bytes_available: int) -> tuple[bool, str]:
-    """Whether the pair can be loaded in half precision, and the reason in words."""
-    needed = int(size_bytes(pair) * _HEADROOM)
-    if needed <= bytes_available:
-        return True, f"needs about {in_words(needed)}"
-    return False, f"needs about {in_words(needed)}, {in_words(bytes_available)} are free"
+def needed_bytes(pair: HubPair) -> int:
+    """About how much memory the pair takes in half precision, in bytes."""
+    return int(size_bytes(pair) * _HEADROOM)
 
 
 def in_words(size: float) -> str:

@@ -20,7 +20,7 @@ from specviz.drafters import DRAFTERS, Draft, Drafter, Draws, Setting, TopChoice
 from specviz.errors import SpecvizError
 from specviz.models import ModelPair
 from specviz.recording import Report, TargetRows, Uniforms, report
-from specviz.records import DraftParams, Prompt, Round, Run, Seconds, StopReason
+from specviz.records import DraftParams, Prompt, Round, Run, Seconds, StopReason, is_count
 from specviz.refusals import refusing_out_of_memory
 from specviz.rules import choose_rule, rule_named
 from specviz.sampling import SamplingParams, Warper
@@ -74,16 +74,21 @@ def prepare(
 ) -> Request:
     """Checks everything that can be checked before a model runs; see `speculate` for the arguments."""
     if drafter is not None and drafter not in DRAFTERS:
-        raise SpecvizError(f"There is no drafter {drafter!r}; choose from {', '.join(DRAFTERS)}.", "drafter")
+        raise SpecvizError(
+            "There is no drafter {name}; choose from {names}.",
+            "drafter",
+            name=repr(drafter),
+            names=", ".join(DRAFTERS),
+        )
     drafting = drafting or DraftParams()
-    _check_count("max_new_tokens", max_new_tokens, "at least one new token")
+    if not is_count(max_new_tokens):
+        raise SpecvizError(
+            "Ask for at least one new token, as a whole number; got {value}.",
+            "max_new_tokens",
+            value=repr(max_new_tokens),
+        )
     if drafter is not None:
-        _check_count("num_draft_tokens", num_draft_tokens, "at least one draft token a round (drafter=None is plain)")
-        if num_draft_tokens > MAX_DRAFT_TOKENS:
-            raise SpecvizError(
-                f"{num_draft_tokens} draft tokens a round are too many: at most {MAX_DRAFT_TOKENS}.", "num_draft_tokens"
-            )
-    if drafter is not None:
+        _check_gamma(num_draft_tokens)
         rule = _check_drafting(pair, drafter, num_draft_tokens, drafting, rule)
         if sampling is not None and sampling.greedy:
             # At temperature 0 every rule comes to one comparison with the target's choice.
@@ -116,22 +121,37 @@ def _check_drafting(pair: ModelPair, name: str, num_draft_tokens: int, drafting:
     size = drafter.most_tokens(num_draft_tokens, branches)
     if branches > 1 and size > MAX_TREE_TOKENS:
         raise SpecvizError(
-            f"A tree of {num_draft_tokens} × {branches} = {size} draft tokens is too large for one target pass: "
-            f"at most {MAX_TREE_TOKENS}.",
+            "A tree of {depth} × {branches} = {size} draft tokens is too large for one target pass: at most {most}.",
             "branches",
+            depth=num_draft_tokens,
+            branches=branches,
+            size=size,
+            most=MAX_TREE_TOKENS,
         )
     if branches > 1 and has_sliding_windows(pair.target):
         raise SpecvizError(
-            f"{pair.target_name} has sliding-window attention and reads chains only: set branches to 1, or choose a "
-            "drafter that makes chains.",
+            "{name} has sliding-window attention and reads chains only: set branches to 1, or choose a drafter that "
+            "makes chains.",
             "branches",
+            name=pair.target_name,
         )
     return choose_rule(rule, name, makes_trees=branches > 1)
 
 
-def _check_count(field: str, value: int, wanted: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise SpecvizError(f"Ask for {wanted}, as a whole number; got {value!r}.", field)
+def _check_gamma(num_draft_tokens: int) -> None:
+    if not is_count(num_draft_tokens):
+        raise SpecvizError(
+            "Ask for at least one draft token a round (drafter=None is plain), as a whole number; got {value}.",
+            "num_draft_tokens",
+            value=repr(num_draft_tokens),
+        )
+    if num_draft_tokens > MAX_DRAFT_TOKENS:
+        raise SpecvizError(
+            "{value} draft tokens a round are too many: at most {most}.",
+            "num_draft_tokens",
+            value=num_draft_tokens,
+            most=MAX_DRAFT_TOKENS,
+        )
 
 
 def speculate(
@@ -215,13 +235,15 @@ def rounds(request: Request) -> Iterator[Round]:
 def _within_memory(request: Request, made: Iterator[Round]) -> Iterator[Round]:
     tokens = len(request.prompt.ids)
 
-    def too_long() -> str:
-        return (
-            f"The device ran out of memory at {tokens:,} tokens: ask for fewer new tokens, shorten the prompt or load "
-            "smaller models."
+    def too_long() -> SpecvizError:
+        return SpecvizError(
+            "The device ran out of memory at {tokens} tokens: ask for fewer new tokens, shorten the prompt or load "
+            "smaller models.",
+            "max_new_tokens",
+            tokens=f"{tokens:,}",
         )
 
-    with refusing_out_of_memory(too_long, "max_new_tokens"):
+    with refusing_out_of_memory(too_long):
         for one in made:
             tokens += len(one.emitted)
             yield one

@@ -25,6 +25,10 @@ class SpecvizError(ValueError):
     def message(self) -> str:
         return fill(self.template, self.values)
 
+    def at(self, field: str) -> SpecvizError:
+        """The same sentence about another parameter."""
+        return SpecvizError(self.template, field, **self.values)
+
     def __str__(self) -> str:
         return self.message
 

@@ -27,8 +27,9 @@ def exit_after(model: PreTrainedModel, layers: int) -> PreTrainedModel:
     stacks = [name for name, part in base.named_children() if isinstance(part, nn.ModuleList) and len(part) == count]
     if len(stacks) != 1:
         raise SpecvizError(
-            f"Early exit needs a model whose layers stand in one list; {type(model).__name__} is built otherwise.",
+            "Early exit needs a model whose layers stand in one list; {kind} is built otherwise.",
             "drafter",
+            kind=type(model).__name__,
         )
     config = copy.deepcopy(model.config)
     config.num_hidden_layers = layers

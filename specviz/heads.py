@@ -293,9 +293,12 @@ def hidden_size_of(target: PreTrainedModel) -> int:
     widths = (target.get_input_embeddings().weight.shape[1], None if head is None else head.weight.shape[1])
     if widths != (size, size):
         raise SpecvizError(
-            f"Trained heads need embeddings and an output head as wide as the hidden states, and this target has "
-            f"{widths[0]} and {widths[1]} beside {size}: choose another drafter.",
+            "Trained heads need embeddings and an output head as wide as the hidden states, and this target has "
+            "{embeddings} and {head} beside {size}: choose another drafter.",
             "drafter",
+            embeddings=widths[0],
+            head=widths[1],
+            size=size,
         )
     return size
 
@@ -353,22 +356,33 @@ def load_eagle(folder: str | os.PathLike[str], target: PreTrainedModel) -> Eagle
 
 def _load(head_class: type[_Head], config_class: Any, folder: pathlib.Path, target: PreTrainedModel) -> _Head:
     kind = _kind(head_class)
-    remedy = f"train one: python -m specviz.training {kind} --target {target.name_or_path or 'FOLDER'} --text FILE"
+    names = {"kind": kind, "folder": folder, "target": target.name_or_path or "FOLDER"}
     try:
         config = json.loads((folder / "config.json").read_text())
         if (config.pop("kind"), config.pop("target_fingerprint")) != (kind, fingerprint(target)):
             raise SpecvizError(
-                f"The trained part in {folder} belongs to another target; for this one {remedy}", "drafter"
+                "The trained part in {folder} belongs to another target; train one for this: "
+                "python -m specviz.training {kind} --target {target} --text FILE",
+                "drafter",
+                **names,
             )
         head = head_class(config_class(**config | {"feature_layers": tuple(config["feature_layers"])}))
         load_torch_model(head, folder, strict=True, safe=True)
     except FileNotFoundError as error:
-        raise SpecvizError(f"This target has no {kind} weights in {folder}; {remedy}", "drafter") from error
+        raise SpecvizError(
+            "This target has no {kind} weights in {folder}; train one: "
+            "python -m specviz.training {kind} --target {target} --text FILE",
+            "drafter",
+            **names,
+        ) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
         if isinstance(error, SpecvizError):
             raise
         raise SpecvizError(
-            f"The {kind} weights in {folder} are damaged: copy them again, or {remedy}", "drafter"
+            "The {kind} weights in {folder} are damaged: copy them again, or train one: "
+            "python -m specviz.training {kind} --target {target} --text FILE",
+            "drafter",
+            **names,
         ) from error
     return head.eval().requires_grad_(False).to(target.device, target.dtype)
 

@@ -44,6 +44,7 @@ from specviz.sources import (
 )
 from specviz.text import TokenTexts
 from specviz.vocabularies import Translation
+from specviz.words import Sentence
 
 #: The pair that comes with the repository.
 EMBEDDED = pathlib.Path(__file__).resolve().parent.parent / "assets" / "models"
@@ -91,7 +92,7 @@ class ModelPair:
     translation: Translation | None = None
     medusa: MedusaHeads | None = None
     eagle: EagleHead | None = None
-    flaws: dict[str, str] = field(default_factory=dict)
+    flaws: dict[str, SpecvizError] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -168,12 +169,17 @@ class ModelPair:
         self._check_room(len(ids))
         return Prompt(text, ids)
 
-    def missing_part(self, name: str) -> str:
+    def missing_part(self, name: str) -> SpecvizError:
         """Why the trained part ``medusa`` or ``eagle`` cannot draft here, and what to do about it."""
-        folder = self.target.name_or_path or "FOLDER"
-        return self.flaws.get(name) or (
-            f"{self.target_name} has no trained {name} part: train one with "
-            f"python -m specviz.training {name} --target {folder} --text FILE, or choose another drafter."
+        if name in self.flaws:
+            return self.flaws[name].at("drafter")
+        return SpecvizError(
+            "{target} has no trained {part} part: train one with "
+            "python -m specviz.training {part} --target {folder} --text FILE, or choose another drafter.",
+            "drafter",
+            target=self.target_name,
+            part=name,
+            folder=self.target.name_or_path or "FOLDER",
         )
 
     def free(self) -> None:
@@ -195,14 +201,19 @@ class ModelPair:
     def _in_template(self, prompt: str) -> str:
         if not self.has_chat_template:
             raise SpecvizError(
-                f"{self.target_name} has no chat template: untick it, and the prompt is continued as it stands.", "chat"
+                "{name} has no chat template: untick it, and the prompt is continued as it stands.",
+                "chat",
+                name=self.target_name,
             )
         turn = [{"role": "user", "content": prompt}]
         try:
             return self.tokenizer.apply_chat_template(turn, add_generation_prompt=True, tokenize=False)
         except (TemplateError, TypeError, ValueError, KeyError) as error:
             raise SpecvizError(
-                f"The chat template of {self.target_name} cannot be filled in: {first_line(error)}.", "chat"
+                "The chat template of {name} cannot be filled in: {reason}.",
+                "chat",
+                name=self.target_name,
+                reason=first_line(error),
             ) from error
 
     def _checked_ids(self, prompt: Any) -> tuple[int, ...]:
@@ -210,25 +221,41 @@ class ModelPair:
             raise SpecvizError("A prompt is a text or a list of token ids, not bytes: decode them first.", "prompt")
         ids = prompt.tolist() if hasattr(prompt, "tolist") else prompt
         if not isinstance(ids, (list, tuple)):
-            raise SpecvizError(f"A prompt is a text or a list of token ids, not {type(prompt).__name__}.", "prompt")
+            raise SpecvizError(
+                "A prompt is a text or a list of token ids, not {kind}.", "prompt", kind=type(prompt).__name__
+            )
         if not ids:
             raise SpecvizError("Write a prompt first: the list of token ids is empty.", "prompt")
         alone = self.draft is None or self.translation is not None
         width = self.vocab_size if alone else min(self.vocab_size, logit_width(self.draft))
         for token_id in ids:
             if isinstance(token_id, bool) or not isinstance(token_id, int):
-                raise SpecvizError(f"A prompt of token ids holds whole numbers only, not {token_id!r:.80}.", "prompt")
+                raise SpecvizError(
+                    "A prompt of token ids holds whole numbers only, not {value}.", "prompt", value=f"{token_id!r:.80}"
+                )
             if not 0 <= token_id < width:
-                raise SpecvizError(f"Token id {token_id} does not exist: ids run from 0 to {width - 1}.", "prompt")
+                raise SpecvizError(
+                    "Token id {id} does not exist: ids run from 0 to {last}.", "prompt", id=token_id, last=width - 1
+                )
         return tuple(ids)
 
     def _check_room(self, length: int) -> None:
         if self.context_length is not None and length > self.context_length - 1:
             excess = length - (self.context_length - 1)
+            sizes = {"length": f"{length:,}", "context": f"{self.context_length:,}"}
+            if excess == 1:
+                raise SpecvizError(
+                    "The prompt is 1 token too long: it has {length}, and the models read {context} in all, of which "
+                    "at least one must be new.",
+                    "prompt",
+                    **sizes,
+                )
             raise SpecvizError(
-                f"The prompt is {excess:,} token{'s' * (excess > 1)} too long: it has {length:,}, and the models read "
-                f"{self.context_length:,} in all, of which at least one must be new.",
+                "The prompt is {excess} tokens too long: it has {length}, and the models read {context} in all, of "
+                "which at least one must be new.",
                 "prompt",
+                excess=f"{excess:,}",
+                **sizes,
             )
 
 
@@ -237,15 +264,19 @@ def _check_characters(prompt: str) -> None:
         raise SpecvizError("Write a prompt first: there is nothing to continue.", "prompt")
     if len(prompt) > _MAX_PROMPT_CHARACTERS:
         raise SpecvizError(
-            f"The prompt has {len(prompt):,} characters; {_MAX_PROMPT_CHARACTERS:,} is the most that is read.", "prompt"
+            "The prompt has {count} characters; {most} is the most that is read.",
+            "prompt",
+            count=f"{len(prompt):,}",
+            most=f"{_MAX_PROMPT_CHARACTERS:,}",
         )
     try:
         prompt.encode("utf-8")
     except UnicodeEncodeError as error:
         raise SpecvizError(
-            f"Character {error.start + 1} of the prompt is half of a surrogate pair, which is no character by itself: "
-            "remove it or paste the text again.",
+            "Character {place} of the prompt is half of a surrogate pair, which is no character by itself: remove it "
+            "or paste the text again.",
             "prompt",
+            place=error.start + 1,
         ) from error
 
 
@@ -308,14 +339,14 @@ def load_pair(
     models: list[PreTrainedModel] = []
     try:
         with quietly():
-            tell(0.0, "Looking for the models.")
+            tell(0.0, Sentence("Looking for the models."))
             sources = [find_model(target, "target", revision, token)]
             if draft is not None:
                 sources.append(find_model(draft, "draft", draft_revision, token))
             for source in sources:
                 source.name = f"storybook {source.field}" if embedded else source.name
                 check_architecture(source)
-            tell(0.1, "Reading the tokenizer.")
+            tell(0.1, Sentence("Reading the tokenizer."))
             tokenizers = [load_tokenizer(source) for source in sources]
             translation = find_translation(*sources, *tokenizers) if len(sources) == 2 else None
             pass_seconds = _load_models(models, sources, place, wanted, tell)
@@ -327,10 +358,10 @@ def load_pair(
     parts, flaws = _load_parts(models[0], sources[0], embedded, {"medusa": medusa, "eagle": eagle})
     threads = None
     if place.type == "cpu":
-        tell(0.9, "Choosing the number of threads.")
+        tell(0.9, Sentence("Choosing the number of threads."))
         threads = settle_threads(models[0])
     width_seconds = time_passes(models[0], SHOWN_WIDTHS, budget=0.5)
-    tell(1.0, "Ready.")
+    tell(1.0, Sentence("Ready."))
     pair = ModelPair.of(
         models[0],
         models[1] if len(models) == 2 else None,
@@ -349,7 +380,7 @@ def load_pair(
 
 def _load_parts(
     target: PreTrainedModel, source: Source, embedded: bool, named: dict[str, str | os.PathLike[str] | None]
-) -> tuple[dict[str, MedusaHeads | EagleHead], dict[str, str]]:
+) -> tuple[dict[str, MedusaHeads | EagleHead], dict[str, SpecvizError]]:
     """The trained parts, and why any that merely lies beside the target cannot be used. One that was named must."""
     home = EMBEDDED if embedded else pathlib.Path(source.location).expanduser()
     parts, flaws = {}, {}
@@ -361,8 +392,9 @@ def _load_parts(
             parts[name] = load(folder, target)
         except SpecvizError as error:
             if named[name] is not None:
-                raise SpecvizError(str(error), name) from error
-            flaws[name] = str(error)
+                raise error.at(name) from error
+            # A copy: the error itself holds on to the frames it came through.
+            flaws[name] = error.at("drafter")
     return parts, flaws
 
 
@@ -391,7 +423,12 @@ def _load_models(
     return pass_seconds
 
 
-def _announce(source: Source) -> str:
+def _announce(source: Source) -> Sentence:
     size = source.weight_bytes(source.config.dtype or torch.float32)
-    verb = "Loading" if source.options.get("local_files_only") else "Fetching and loading"
-    return f"{verb} {source.name}" + (f" ({in_words(size)})." if size else ".")
+    if source.options.get("local_files_only"):
+        if not size:
+            return Sentence("Loading {name}.", name=source.name)
+        return Sentence("Loading {name} ({size}).", name=source.name, size=in_words(size))
+    if not size:
+        return Sentence("Fetching and loading {name}.", name=source.name)
+    return Sentence("Fetching and loading {name} ({size}).", name=source.name, size=in_words(size))

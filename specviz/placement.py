@@ -42,15 +42,20 @@ def device_named(name: str | torch.device) -> torch.device:
     try:
         device = torch.device(name)
     except (RuntimeError, TypeError) as error:
-        raise SpecvizError(f"{name!r} is no device: use auto, cpu, cuda or cuda:1.", "device") from error
+        raise SpecvizError("{name} is no device: use auto, cpu, cuda or cuda:1.", "device", name=repr(name)) from error
     if device.type not in ("cpu", "cuda"):
-        raise SpecvizError(f"specviz runs on cpu or cuda, not on {device.type}: choose auto.", "device")
+        raise SpecvizError("specviz runs on cpu or cuda, not on {kind}: choose auto.", "device", kind=device.type)
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise SpecvizError("There is no CUDA device that this torch can use: choose cpu or auto.", "device")
         count = torch.cuda.device_count()
         if (device.index or 0) >= count:
-            raise SpecvizError(f"There is no device {device}: this machine has {count}, counted from 0.", "device")
+            raise SpecvizError(
+                "There is no device {name}: this machine has {count}, counted from 0.",
+                "device",
+                name=device,
+                count=count,
+            )
     return device
 
 
@@ -60,7 +65,9 @@ def dtype_named(name: str | torch.dtype) -> torch.dtype | None:
         return None
     dtype = _DTYPES.get(str(name).removeprefix("torch."))
     if dtype is None:
-        raise SpecvizError(f"{name!s} is no dtype to run in: use auto, {', '.join(_DTYPES)}.", "dtype")
+        raise SpecvizError(
+            "{name} is no dtype to run in: use auto, {names}.", "dtype", name=str(name), names=", ".join(_DTYPES)
+        )
     return dtype
 
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A prompt under a name. label: what the page's button says. note: what to look for."""
+    """A prompt under a name. note: what to look for."""
 
     name: str
-    label: str
     prompt: str
     note: str
 
@@ -18,31 +17,26 @@ class Preset:
 PRESETS = (
     Preset(
         "story",
-        "Story",
         "Once upon a time there was a little girl who lived in a",
         "Ordinary prose: the draft model is right more often than not.",
     ),
     Preset(
         "story_king",
-        "Another story",
         "The King had three sons, and the youngest of them was",
         "Ordinary prose: the draft model is right more often than not.",
     ),
     Preset(
         "story_sea",
-        "A sea story",
         "The captain looked at the sea for a long while. At last he said,",
         "Ordinary prose: the draft model is right more often than not.",
     ),
     Preset(
         "python",
-        "Python",
         "def read_lines(path):\n    with open(path) as file:\n        for line in file:\n",
         "Code: names come back, so copying from the text helps.",
     ),
     Preset(
         "repeats",
-        "Repeats itself",
         "The old man had a cow, and the cow said moo. The old man had a dog, and the dog said bow-wow. "
         "The old man had a cat, and the cat said mew. The old man had a cow, and the cow said moo. "
         "The old man had a dog, and the dog said",
@@ -50,7 +44,6 @@ PRESETS = (
     ),
     Preset(
         "hard",
-        "Hard for the draft",
         "    (r'^\\s*(?P<key>[^=]+?)\\s*=\\s*(?P<val>.*)$', re.VERBOSE | re.M),\n    (",
         "A regular expression: about half of the sampled guesses are refused, and speculation hardly pays.",
     ),

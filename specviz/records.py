@@ -32,7 +32,12 @@ MIN_TEMPERATURE = 0.01
 
 def _finite(name: str, value: float) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise SpecvizError(f"{name} must be an ordinary number, not {value!r}.", name)
+        raise SpecvizError("{name} must be an ordinary number, not {value}.", name, name=name, value=repr(value))
+
+
+def is_count(value: object, most: float = math.inf) -> bool:
+    """Whether it is a whole number from 1 to `most`."""
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +64,11 @@ class SamplingParams:
             raise SpecvizError("Temperature cannot be negative; 0 is greedy decoding.", "temperature")
         if 0 < self.temperature < MIN_TEMPERATURE:
             raise SpecvizError(
-                f"A temperature of {self.temperature:g} is too small to divide by: use 0 for greedy decoding, "
-                f"or at least {MIN_TEMPERATURE:g}.",
+                "A temperature of {temperature} is too small to divide by: use 0 for greedy decoding, or at least "
+                "{least}.",
                 "temperature",
+                temperature=f"{self.temperature:g}",
+                least=f"{MIN_TEMPERATURE:g}",
             )
         if self.top_k < 0 or int(self.top_k) != self.top_k:
             raise SpecvizError("Top-k must be a whole number, 0 (off) or more.", "top_k")
@@ -95,14 +102,17 @@ class DraftParams:
     exit_layer: int | None = None
 
     def __post_init__(self) -> None:
-        for name, most in (("branches", MAX_BRANCHES), ("exit_layer", None)):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1 or (most and value > most):
-                words = {"branches": "Branches", "exit_layer": "The exit layer"}[name]
-                limit = f"from 1 to {most}" if most else "from 1"
-                raise SpecvizError(f"{words} must be a whole number {limit}, not {value!r}.", name)
+        if self.branches is not None and not is_count(self.branches, MAX_BRANCHES):
+            raise SpecvizError(
+                "Branches must be a whole number from 1 to {most}, not {value}.",
+                "branches",
+                most=MAX_BRANCHES,
+                value=repr(self.branches),
+            )
+        if self.exit_layer is not None and not is_count(self.exit_layer):
+            raise SpecvizError(
+                "The exit layer must be a whole number from 1, not {value}.", "exit_layer", value=repr(self.exit_layer)
+            )
         _finite("confidence", self.confidence)
         if not 0 <= self.confidence < 1:
             raise SpecvizError("The confidence to stop at must be at least 0 (off) and below 1.", "confidence")
@@ -294,17 +304,29 @@ class Run:
         """The inverse of `to_dict`. Raises SpecvizError (field ``trace``) if `data` is not such a run."""
         schema = data.get("schema") if isinstance(data, dict) else None
         if schema != SCHEMA:
-            found = f"its schema is {schema!r}" if schema else "it names no schema"
-            raise SpecvizError(f"This is not a specviz trace: {found}, and {SCHEMA!r} is expected.", "trace")
+            if not schema:
+                raise SpecvizError(
+                    "This is not a specviz trace: it names no schema, and {expected} is expected.",
+                    "trace",
+                    expected=repr(SCHEMA),
+                )
+            raise SpecvizError(
+                "This is not a specviz trace: its schema is {found}, and {expected} is expected.",
+                "trace",
+                found=repr(schema),
+                expected=repr(SCHEMA),
+            )
         try:
             run = _RUN.validate_python(data)
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"])) or "top level"
-            raise SpecvizError(f"The trace is damaged at {place}: {first['msg']}.", "trace") from error
+            raise SpecvizError(
+                "The trace is damaged at {place}: {reason}.", "trace", place=place, reason=first["msg"]
+            ) from error
         for index, one in enumerate(run.rounds):
             if flaw := _flaw(one, index, coins=not run.sampling.greedy and run.rule != "typical"):
-                raise SpecvizError(f"The trace is damaged at rounds.{index}: {flaw}.", "trace")
+                raise flaw
         return run
 
     def save(self, path: str | pathlib.Path) -> None:
@@ -318,25 +340,39 @@ class Run:
         try:
             data = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
         except OSError as error:
-            raise SpecvizError(f"The trace cannot be read: {error.strerror}.", "trace") from error
+            raise SpecvizError("The trace cannot be read: {reason}.", "trace", reason=error.strerror) from error
         except (ValueError, RecursionError) as error:
-            raise SpecvizError(f"The trace is not a JSON file: {error}.", "trace") from error
+            raise SpecvizError("The trace is not a JSON file: {reason}.", "trace", reason=str(error)) from error
         return cls.from_dict(data)
 
 
-def _flaw(one: Round, index: int, coins: bool) -> str | None:
+def _flaw(one: Round, index: int, coins: bool) -> SpecvizError | None:
     """What contradicts itself in a round, each of whose fields is well-formed. coins: the rule flips some."""
     if one.index != index:
-        return f"its index is {one.index}"
+        return SpecvizError(
+            "The trace is damaged at rounds.{index}: its index is {own}.", "trace", index=index, own=one.index
+        )
     if not all(-1 <= token.parent < place for place, token in enumerate(one.drafted)):
-        return "a draft token continues one that does not come before it"
+        return SpecvizError(
+            "The trace is damaged at rounds.{index}: a draft token continues one that does not come before it.",
+            "trace",
+            index=index,
+        )
     judged = [token for token in one.drafted if token.outcome != "discarded"]
     if any(token.accept_prob is None or (token.u is None and coins) for token in judged):
-        return "a judged draft token has no coin"
+        return SpecvizError(
+            "The trace is damaged at rounds.{index}: a judged draft token has no coin.", "trace", index=index
+        )
     if len(one.top) != len(one.drafted) + 1:
-        return "it does not list one row of candidates more than draft tokens"
+        return SpecvizError(
+            "The trace is damaged at rounds.{index}: it does not list one row of candidates more than draft tokens.",
+            "trace",
+            index=index,
+        )
     if len(one.pieces) != len(one.emitted):
-        return "its text has not one piece a token"
+        return SpecvizError(
+            "The trace is damaged at rounds.{index}: its text has not one piece a token.", "trace", index=index
+        )
     return None
 
 

@@ -42,31 +42,39 @@ def explaining(part: str, name: str, field: str, config: PreTrainedConfig | None
         hub.HTTPError,
         hub.StrictDataclassError,
     ) as error:
-        sentence = _sentence(part, name, config, error)
-        if sentence is None:
+        refusal = _refusal(part, name, field, config, error)
+        if refusal is None:
             raise
-        raise SpecvizError(sentence, field) from error
+        raise refusal from error
     except Exception as error:
         # The tokenizers library raises plain Exception, and nothing else does.
         if type(error) is not Exception or part != "tokenizer":
             raise
-        raise SpecvizError(f"The tokenizer of {name} is damaged: {first_line(error)}.", field) from error
+        raise SpecvizError(
+            "The tokenizer of {name} is damaged: {reason}.", field, name=name, reason=first_line(error)
+        ) from error
 
 
-def _sentence(part: str, name: str, config: PreTrainedConfig | None, error: BaseException) -> str | None:
+def _refusal(
+    part: str, name: str, field: str, config: PreTrainedConfig | None, error: BaseException
+) -> SpecvizError | None:
     for link in _chain(error):
-        sentence = hub_sentence(name, link)
-        if sentence is not None:
-            return sentence
+        refusal = hub_refusal(name, field, link)
+        if refusal is not None:
+            return refusal
     if _is_out_of_memory(error):
         return None
-    method = _quantisation(config)
-    kind = f"is quantised ({method}) and " if method else ""
+    known = {"name": name, "method": _quantisation(config), "reason": first_line(error)}
     if isinstance(error, ImportError):
-        return f"{name} {kind}needs a package that is not installed: {first_line(error)}."
-    if part == "weights" and kind and isinstance(error, (ValueError, RuntimeError)):
-        return f"{name} {kind}cannot be loaded here: {first_line(error)}."
-    return {"configuration": _about_config, "tokenizer": _about_tokenizer, "weights": _about_weights}[part](name, error)
+        if known["method"] is None:
+            return SpecvizError("{name} needs a package that is not installed: {reason}.", field, **known)
+        return SpecvizError(
+            "{name} is quantised ({method}) and needs a package that is not installed: {reason}.", field, **known
+        )
+    if part == "weights" and known["method"] and isinstance(error, (ValueError, RuntimeError)):
+        return SpecvizError("{name} is quantised ({method}) and cannot be loaded here: {reason}.", field, **known)
+    about = {"configuration": _about_config, "tokenizer": _about_tokenizer, "weights": _about_weights}[part]
+    return about(name, field, error)
 
 
 def _quantisation(config: PreTrainedConfig | None) -> str | None:
@@ -78,69 +86,95 @@ def _quantisation(config: PreTrainedConfig | None) -> str | None:
     return str(getattr(method, "value", method))
 
 
-def _about_config(name: str, error: BaseException) -> str | None:
+def _about_config(name: str, field: str, error: BaseException) -> SpecvizError | None:
     text = str(error)
     if "custom code" in text or "trust_remote_code" in text:
-        return f"{name} needs code from its own repository, and specviz runs no foreign code."
+        return SpecvizError(
+            "{name} needs code from its own repository, and specviz runs no foreign code.", field, name=name
+        )
     if "does not recognize this architecture" in text:
-        return f"{name} is of a kind that this version of transformers does not know."
+        return SpecvizError("{name} is of a kind that this version of transformers does not know.", field, name=name)
     if isinstance(error, (OSError, ValueError, KeyError, TypeError, hub.StrictDataclassError)):
-        return f"The config.json of {name} describes no model that transformers can read."
+        return SpecvizError(
+            "The config.json of {name} describes no model that transformers can read.", field, name=name
+        )
     return None
 
 
-def _about_tokenizer(name: str, error: BaseException) -> str | None:
+def _about_tokenizer(name: str, field: str, error: BaseException) -> SpecvizError | None:
     if isinstance(error, (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError)):
-        return f"The tokenizer of {name} is damaged: its files cannot be read."
+        return SpecvizError("The tokenizer of {name} is damaged: its files cannot be read.", field, name=name)
     if isinstance(error, (OSError, ValueError)):
-        return f"{name} has no tokenizer, or none that transformers can read."
+        return SpecvizError("{name} has no tokenizer, or none that transformers can read.", field, name=name)
     return None
 
 
-def _about_weights(name: str, error: BaseException) -> str | None:
+def _about_weights(name: str, field: str, error: BaseException) -> SpecvizError | None:
     damaged = (SafetensorError, pickle.UnpicklingError, EOFError, json.JSONDecodeError, KeyError, UnicodeDecodeError)
     text = str(error)
     if isinstance(error, damaged) or "PytorchStreamReader" in text:
-        return f"The weights of {name} are damaged: download or copy them again."
+        return SpecvizError("The weights of {name} are damaged: download or copy them again.", field, name=name)
     if "ignore_mismatched_sizes" in text:
-        return f"The weights of {name} do not have the shapes that its config.json promises."
+        return SpecvizError(
+            "The weights of {name} do not have the shapes that its config.json promises.", field, name=name
+        )
     if isinstance(error, FileNotFoundError) or (isinstance(error, OSError) and "no file named" in text.lower()):
-        return f"{name} has no weights, or not all of them: a weight file is missing."
+        return SpecvizError("{name} has no weights, or not all of them: a weight file is missing.", field, name=name)
     if isinstance(error, OSError):
-        return f"The weights of {name} cannot be read: {first_line(error)}."
+        return SpecvizError(
+            "The weights of {name} cannot be read: {reason}.", field, name=name, reason=first_line(error)
+        )
     return None
 
 
-def hub_sentence(name: str, error: BaseException) -> str | None:
+def hub_refusal(name: str, field: str, error: BaseException) -> SpecvizError | None:
     """The Hub's refusal in a sentence; None if `error` is none of the Hub's."""
     if isinstance(error, hub.GatedRepoError):
-        return (
-            f"{name} is gated: accept its licence at https://huggingface.co/{name} and set HF_TOKEN to a token of "
-            "that account."
+        return SpecvizError(
+            "{name} is gated: accept its licence at https://huggingface.co/{name} and set HF_TOKEN to a token of "
+            "that account.",
+            field,
+            name=name,
         )
     if isinstance(error, hub.RevisionNotFoundError):
-        return f"{name} has no such revision on the Hub: use a branch, tag or commit of it."
+        return SpecvizError(
+            "{name} has no such revision on the Hub: use a branch, tag or commit of it.", field, name=name
+        )
     if isinstance(error, hub.RepositoryNotFoundError):
-        return f"There is no model {name} on the Hub; if it is private, set HF_TOKEN to a token that may read it."
+        return SpecvizError(
+            "There is no model {name} on the Hub; if it is private, set HF_TOKEN to a token that may read it.",
+            field,
+            name=name,
+        )
     if isinstance(error, (hub.LocalEntryNotFoundError, hub.OfflineModeIsEnabled)):
-        return f"{name} is not on this machine and the Hub cannot be reached: check the network or name a folder."
+        return SpecvizError(
+            "{name} is not on this machine and the Hub cannot be reached: check the network or name a folder.",
+            field,
+            name=name,
+        )
     if isinstance(error, hub.EntryNotFoundError):
-        return f"{name} on the Hub is no model in transformers' format: a file of it is missing."
+        return SpecvizError(
+            "{name} on the Hub is no model in transformers' format: a file of it is missing.", field, name=name
+        )
     if isinstance(error, hub.HfHubHTTPError):
         status = error.response.status_code
         if status == 401:
-            return f"The Hub did not accept the token for {name}: check HF_TOKEN."
-        return f"The Hub answered {status} when asked for {name}: try again in a moment."
+            return SpecvizError("The Hub did not accept the token for {name}: check HF_TOKEN.", field, name=name)
+        return SpecvizError(
+            "The Hub answered {status} when asked for {name}: try again in a moment.", field, status=status, name=name
+        )
     if isinstance(error, hub.HTTPError):
-        return f"The connection to the Hub broke while reading {name}: check the network and try again."
+        return SpecvizError(
+            "The connection to the Hub broke while reading {name}: check the network and try again.", field, name=name
+        )
     return None
 
 
 @contextlib.contextmanager
-def refusing_out_of_memory(sentence: Callable[[], str], field: str) -> Iterator[None]:
+def refusing_out_of_memory(refusal: Callable[[], SpecvizError]) -> Iterator[None]:
     """Turns running out of memory, on a GPU or a CPU, into a SpecvizError; everything else passes through.
 
-    What the failed work held is given back first: then `sentence` is asked what to tell, and may measure.
+    What the failed work held is given back first: then `refusal` is asked what to tell, and may measure.
     """
     try:
         yield
@@ -149,7 +183,7 @@ def refusing_out_of_memory(sentence: Callable[[], str], field: str) -> Iterator[
             raise
         _drop_frames(error)
         release_memory()
-        raise SpecvizError(sentence(), field) from error
+        raise refusal() from error
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

@@ -33,7 +33,9 @@ def rule_named(name: str) -> Rule:
     for rule in _RULES:
         if rule.name == name:
             return rule
-    raise SpecvizError(f"There is no rule {name!r}; choose from auto, {', '.join(RULES)}.", "rule")
+    raise SpecvizError(
+        "There is no rule {name}; choose from auto, {names}.", "rule", name=repr(name), names=", ".join(RULES)
+    )
 
 
 def choose_rule(name: str, drafter: str, makes_trees: bool) -> str:
@@ -43,14 +45,18 @@ def choose_rule(name: str, drafter: str, makes_trees: bool) -> str:
     """
     if name == "auto":
         return "tree" if makes_trees else "token"
-    rule = rule_named(name)
-    if makes_trees and not rule.trees:
-        reason = {
-            "token": "judges one token after the other and knows no siblings",
-            "block": "weighs a whole chain at once and is not defined for siblings",
-        }[name]
+    if rule_named(name).trees or not makes_trees:
+        return name
+    if name == "token":
         raise SpecvizError(
-            f"{rule.title} {reason}, and {drafter} drafts a tree here: set branches to 1 or choose the tree rule.",
+            "Token by token (rejection sampling) judges one token after the other and knows no siblings, and {drafter} "
+            "drafts a tree here: set branches to 1 or choose the tree rule.",
             "rule",
+            drafter=drafter,
         )
-    return name
+    raise SpecvizError(
+        "Block verification weighs a whole chain at once and is not defined for siblings, and {drafter} drafts a tree "
+        "here: set branches to 1 or choose the tree rule.",
+        "rule",
+        drafter=drafter,
+    )

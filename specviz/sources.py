@@ -33,11 +33,12 @@ from transformers.utils import logging as transformers_logging
 from specviz.catalog import in_words
 from specviz.errors import SpecvizError
 from specviz.placement import TIMED_WIDTHS, dtype_name, free_memory, half_precision, time_in_turns, time_passes
-from specviz.refusals import explaining, hub_sentence, refusing_out_of_memory
+from specviz.refusals import explaining, hub_refusal, refusing_out_of_memory
 from specviz.vocabularies import Translation, same_vocabulary
+from specviz.words import Sentence
 
 #: Told of each step: how far along, in [0, 1], and a sentence.
-Progress = Callable[[float, str], None]
+Progress = Callable[[float, Sentence], None]
 
 _HUB_TIMEOUT_SECONDS = 15.0
 
@@ -79,15 +80,19 @@ def find_model(named: str | os.PathLike[str], field: str, revision: str | None, 
     name = os.fspath(named).strip()
     folder = pathlib.Path(name).expanduser()
     if not name:
-        raise SpecvizError(f"Name a {field} model: a folder or a Hub id such as Qwen/Qwen3-0.6B.", field)
+        raise SpecvizError("Name a model: a folder or a Hub id such as Qwen/Qwen3-0.6B.", field)
     if folder.is_dir():
         source = Source(field, folder.resolve().name, str(folder), {"local_files_only": True})
         if not (folder / "config.json").is_file():
-            raise SpecvizError(f"The folder {name} is no model in transformers' format: no config.json in it.", field)
+            raise SpecvizError(
+                "The folder {name} is no model in transformers' format: no config.json in it.", field, name=name
+            )
     elif folder.is_file():
-        raise SpecvizError(f"{name} is a file: name the folder that holds config.json and the weights.", field)
+        raise SpecvizError(
+            "{name} is a file: name the folder that holds config.json and the weights.", field, name=name
+        )
     elif isinstance(named, os.PathLike) or name.startswith((".", "~")) or folder.is_absolute() or name.count("/") > 1:
-        raise SpecvizError(f"There is no folder {name}.", field)
+        raise SpecvizError("There is no folder {name}.", field, name=name)
     else:
         source = Source(field, name, name, _on_the_hub(name, field, revision, token))
     with source.explaining("configuration"):
@@ -104,10 +109,10 @@ def _on_the_hub(name: str, field: str, revision: str | None, token: str | None) 
     try:
         found = HfApi(token=token).model_info(name, revision=revision, timeout=_HUB_TIMEOUT_SECONDS)
     except hub.HfHubHTTPError as error:
-        raise SpecvizError(hub_sentence(name, error), field) from error
+        raise hub_refusal(name, field, error) from error
     except hub.HFValidationError as error:
         raise SpecvizError(
-            f"{name!r} is neither a folder here nor a Hub id, which reads like Qwen/Qwen3-0.6B.", field
+            "{name} is neither a folder here nor a Hub id, which reads like Qwen/Qwen3-0.6B.", field, name=repr(name)
         ) from error
     except (hub.HTTPError, OSError):  # no network, or told to stay offline: an earlier download may be at hand
         return options | {"local_files_only": True}
@@ -119,18 +124,27 @@ def check_architecture(source: Source) -> None:
     config, name = source.config, source.name
     if config.is_encoder_decoder:
         raise SpecvizError(
-            f"{name} is an encoder-decoder ({config.model_type}); specviz runs decoder-only language models.",
+            "{name} is an encoder-decoder ({kind}); specviz runs decoder-only language models.",
             source.field,
+            name=name,
+            kind=config.model_type,
         )
     model_class = AutoModelForCausalLM._model_mapping.get(type(config), None)
     if model_class is None or _is_tuned_for_other_work(config, model_class):
         kind = ", ".join(config.architectures or []) or config.model_type
-        raise SpecvizError(f"{name} ({kind}) is not a language model that writes a text token by token.", source.field)
+        raise SpecvizError(
+            "{name} ({kind}) is not a language model that writes a text token by token.",
+            source.field,
+            name=name,
+            kind=kind,
+        )
     if not _rewinds(config, model_class):
         raise SpecvizError(
-            f"The cache of {name} ({config.model_type}) cannot be rewound, as in Mamba-like models, so rejected draft "
-            "tokens could not be taken back.",
+            "The cache of {name} ({kind}) cannot be rewound, as in Mamba-like models, so rejected draft tokens could "
+            "not be taken back.",
             source.field,
+            name=name,
+            kind=config.model_type,
         )
 
 
@@ -157,7 +171,7 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
     with source.explaining("tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(source.location, trust_remote_code=False, **source.options)
     if not tokenizer.get_vocab():
-        raise SpecvizError(f"{source.name} has no tokenizer: its vocabulary is empty.", source.field)
+        raise SpecvizError("{name} has no tokenizer: its vocabulary is empty.", source.field, name=source.name)
     return tokenizer
 
 
@@ -174,9 +188,13 @@ def find_translation(
     shared, size = len(translation.pairs), translation.draft_size
     if shared < max(1, _LEAST_SHARED * size):
         raise SpecvizError(
-            f"{draft.name} and {target.name} have different tokenizers that share {shared or 'none'} of the draft's "
-            f"{size:,} tokens, too few to draft with: take a draft model whose tokenizer is closer to the target's.",
+            "{draft} and {target} have different tokenizers that share {shared} of the draft's {size} tokens, too few "
+            "to draft with: take a draft model whose tokenizer is closer to the target's.",
             "draft",
+            draft=draft.name,
+            target=target.name,
+            shared=shared,
+            size=f"{size:,}",
         )
     return translation
 
@@ -187,19 +205,34 @@ def check_memory(sources: Sequence[Source], device: torch.device, dtype: torch.d
     for source in sources:
         needed = source.weight_bytes(dtype)
         if needed > free:
-            raise SpecvizError(_too_large(source, device, dtype, free), source.field)
+            raise _too_large(source, device, dtype, free)
         free -= needed
 
 
-def _too_large(source: Source, device: torch.device, dtype: torch.dtype, free: int) -> str:
+def _too_large(source: Source, device: torch.device, dtype: torch.dtype, free: int) -> SpecvizError:
     needed = source.weight_bytes(dtype)
-    place = "GPU memory" if device.type == "cuda" else "memory"
-    needs = f"needs about {in_words(needed)} of {place} in {dtype_name(dtype)}"
-    advice = "choose a smaller model"
-    if dtype == torch.float32:
-        advice += f", or half precision, which takes {in_words(needed / 2)}"
-    needs = needs if needed else f"does not fit into {place}"
-    return f"{source.name} {needs}, and {in_words(free)} are free: {advice}."
+    known = {"name": source.name, "device": device, "free": in_words(free)}
+    if not needed:
+        return SpecvizError(
+            "{name} does not fit into the memory of {device}, where {free} are free: choose a smaller model.",
+            source.field,
+            **known,
+        )
+    known |= {"needed": in_words(needed), "dtype": dtype_name(dtype)}
+    if dtype != torch.float32:
+        return SpecvizError(
+            "{name} needs about {needed} of memory in {dtype}, and {free} are free on {device}: choose a smaller "
+            "model.",
+            source.field,
+            **known,
+        )
+    return SpecvizError(
+        "{name} needs about {needed} of memory in {dtype}, and {free} are free on {device}: choose a smaller model, "
+        "or half precision, which takes {half}.",
+        source.field,
+        **known,
+        half=in_words(needed / 2),
+    )
 
 
 def load_weights(source: Source, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
@@ -208,16 +241,19 @@ def load_weights(source: Source, device: torch.device, dtype: torch.dtype) -> Pr
     if device.type == "cuda":
         options["device_map"] = {"": device}  # shard by shard: main memory never holds the whole model
 
-    def too_large() -> str:
+    def too_large() -> SpecvizError:
         return _too_large(source, device, dtype, free_memory(device))
 
-    with refusing_out_of_memory(too_large, source.field), source.explaining("weights"):
+    with refusing_out_of_memory(too_large), source.explaining("weights"):
         model, report = AutoModelForCausalLM.from_pretrained(source.location, output_loading_info=True, **options)
     missing = sorted(report["missing_keys"])
     if missing:
         raise SpecvizError(
-            f"The weights of {source.name} are not complete: {len(missing)} are missing, {missing[0]} among them.",
+            "The weights of {name} are not complete: {count} are missing, {first} among them.",
             source.field,
+            name=source.name,
+            count=len(missing),
+            first=missing[0],
         )
     return model.eval()
 
@@ -235,7 +271,7 @@ def load_faster(
     half = load_weights(source, cpu, half_precision(cpu, source.config.dtype))
     if source.weight_bytes(torch.float32) + spare_bytes > free_memory(cpu):
         return half, {dtype_name(half.dtype): time_passes(half, TIMED_WIDTHS)}
-    tell(0.5, f"Timing {source.name} in half and in full precision.")
+    tell(0.5, Sentence("Timing {name} in half and in full precision.", name=source.name))
     full = load_weights(source, cpu, torch.float32)
     seconds = time_in_turns([half, full])
     faster = min(seconds, key=lambda name: sum(seconds[name].values()))

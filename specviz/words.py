@@ -20,6 +20,18 @@ LANGUAGES = {"en": "English", "de": "Deutsch"}
 Text = str | dict[str, str]
 
 
+class Sentence(str):
+    """A sentence in English that remembers its template and values, so that a page can say it in another language."""
+
+    template: str
+    values: dict[str, object]
+
+    def __new__(cls, template: str, **values: object) -> Sentence:
+        sentence = super().__new__(cls, fill(template, values))
+        sentence.template, sentence.values = template, values
+        return sentence
+
+
 class Words:
     """The page's texts in one language.
 
@@ -41,6 +53,10 @@ class Words:
     def error(self, error: Exception) -> str:
         """The sentence of a SpecvizError; in English where this language has none for it."""
         return fill(str(self.areas["errors"].get(error.template, error.template)), error.values)
+
+    def step(self, step: Sentence) -> str:
+        """The same of a step of loading a pair."""
+        return fill(str(self.areas["steps"].get(step.template, step.template)), step.values)
 
     def texts(self, *areas: str) -> dict[str, Text]:
         """All texts of these areas by their keys, for the page's scripts."""

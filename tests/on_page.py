@@ -7,7 +7,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from specviz.presets import PRESETS
 from specviz.records import Run
-from specviz.ui.ways import WAYS
+from specviz.words import words
 
 VIEW = "document.querySelector('.specviz-rounds')"
 
@@ -22,7 +22,7 @@ def control(page: Page, label: str) -> Locator:
         return page.locator(".sv-prompt textarea")
     field = page.locator(f'input[type=number][aria-label="{label}"], input[aria-label="number input for {label}"]')
     if not field.is_visible():
-        page.get_by_role("button", name="More: length").click()
+        page.locator(".sv-more .label-wrap").click()
     return field
 
 
@@ -32,9 +32,9 @@ def set_control(page: Page, label: str, value: object) -> None:
 
 def choose_drafter(page: Page, name: str) -> None:
     """Chooses a drafter and waits until the controls have followed, as a visitor does who reads what it says."""
-    way = WAYS[name]
-    page.locator(".sv-drafters").get_by_label(way.label, exact=True).check()
-    expect(page.locator(".sv-drafting .sv-note").first).to_have_text(way.sentence)
+    say = words()
+    page.locator(".sv-drafters").get_by_label(say(f"ways.{name}"), exact=True).check()
+    expect(page.locator(".sv-drafting .sv-note").first).to_have_text(say(f"ways.{name}_about"))
 
 
 def start(page: Page, button: str = "#go") -> None:

@@ -7,13 +7,14 @@ from handmade import a_round, a_run, rounds_of
 
 from specviz.metrics import tally
 from specviz.views.charts import LABELS, MAX_POINTS, Trail
+from specviz.words import words
 
 RUN = a_run(rounds_of("", "aaa", "ard", "rdd", "aar"))
 
 
 def drawn(rounds):
     """The four figures as the browser gets them."""
-    charts = Trail.of(rounds).charts()
+    charts = Trail.of(rounds).charts(words())
     assert list(charts) == list(range(len(LABELS)))
     return [json.loads(json.dumps(chart, allow_nan=False)) for chart in charts.values()]
 
@@ -82,6 +83,6 @@ def test_in_a_run_the_charts_take_turns_and_each_is_up_to_date():
     trail = Trail()
     for turn, one in enumerate(RUN.rounds):
         trail.add(one)
-        drawn_now = trail.charts(turn)
+        drawn_now = trail.charts(words(), turn)
         assert list(drawn_now) == [turn % 4]
-        assert drawn_now[turn % 4] == Trail.of(RUN.rounds[: turn + 1]).charts()[turn % 4]
+        assert drawn_now[turn % 4] == Trail.of(RUN.rounds[: turn + 1]).charts(words())[turn % 4]

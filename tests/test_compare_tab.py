@@ -16,13 +16,11 @@ from on_page import assert_no_sideways_scrolling, downloaded_trace, generate, or
 from playwright.sync_api import Locator, Page, expect
 from tiny import tiny_pair
 
-from specviz import DRAFTERS
 from specviz.contest import Contestant, Standing
 from specviz.errors import SpecvizError
 from specviz.metrics import tally
 from specviz.models import ModelPair
 from specviz.records import Run
-from specviz.rules import RULES
 from specviz.ui import measure, ways
 from specviz.ui.compare_tab import Choice, contest_of, replay_mistake
 from specviz.ui.controls import Controls, create_controls
@@ -61,19 +59,15 @@ ORDER = Order(PairName(), "Once upon", None, 4, 1.0, 0, 1.0, 0.0, 12, 5)
 CHOICE = Choice(["draft_model", "prompt_lookup"], [2, 4], [0], [], 2)
 
 
-def test_every_way_to_draft_and_every_rule_has_its_words():
-    assert set(ways.WAYS) == {*DRAFTERS, "plain"}
-    assert set(ways.RULE_WORDS) == {"auto", *RULES}
-
-
 def test_a_pair_offers_what_it_can_do_and_says_what_the_rest_lacks(pair):
     alone = ModelPair.of(pair.target, None, pair.tokenizer)
     assert "draft_model" in ways.available(pair) and "draft_model" not in ways.available(alone)
     assert "medusa" not in ways.available(pair)
     assert ways.available(alone)[-1] == "plain"
-    assert "no draft model" in ways.about(alone, "draft_model")
-    assert "python -m specviz.training medusa" in ways.about(pair, "medusa")
-    assert ways.about(pair, "draft_model") == ways.WAYS["draft_model"].sentence
+    say = words()
+    assert "no draft model" in ways.about(alone, "draft_model", say)
+    assert "python -m specviz.training medusa" in ways.about(pair, "medusa", say)
+    assert ways.about(pair, "draft_model", say) == say("ways.draft_model_about")
 
 
 def test_a_control_that_is_hidden_has_no_say(runner, controls):
@@ -163,7 +157,7 @@ def test_contestants_take_turns_within_each_repeat_after_a_warm_up(runner, pair,
     real = runner.batches
     monkeypatch.setattr(runner, "batches", lambda order: ran.append(order) or real(order))
     contest = contest_of(runner, pair, replace(ORDER, max_new_tokens=20), replace(CHOICE, gammas=[2]))
-    said = list(contest.progress())
+    said = list(contest.progress(words()))
     modes = ["plain" if order.drafter is None else order.drafter for order in ran]
     assert modes == ["plain", "draft_model", "prompt_lookup"] * 3
     assert [order.max_new_tokens for order in ran] == [measure.WARM_UP_TOKENS] * 3 + [20] * 6
@@ -186,7 +180,7 @@ def test_a_run_that_was_stopped_is_not_counted_and_the_finished_ones_are(runner,
     halt = threading.Event()
     order = replace(ORDER, max_new_tokens=200, temperature=0.0)
     contest = contest_of(runner, pair, order, replace(CHOICE, gammas=[2]), halt)
-    for text, _ in contest.progress():
+    for text, _ in contest.progress(words()):
         if "Run 2" in text:
             halt.set()
     assert [one.mode for one in contest.tallies] == ["plain"]
@@ -249,7 +243,7 @@ def note(page: Page) -> Locator:
 def choose_rule(page: Page, label: str) -> None:
     rule = page.get_by_label("Rule that judges the draft")
     if not rule.is_visible():
-        page.get_by_role("button", name="More: length").click()
+        page.locator(".sv-more .label-wrap").click()
     rule.click()
     page.get_by_role("option", name=label).click()
 
@@ -288,7 +282,7 @@ def test_a_tree_is_drafted_judged_and_recorded(page, tmp_path):
 def test_a_combination_that_makes_no_sense_is_a_sentence_at_the_rule(page):
     set_control(page, "Branches (1 is a chain, more a tree)", 2)
     choose_rule(page, "Block verification")
-    page.get_by_role("button", name="More: length").click()
+    page.locator(".sv-more .label-wrap").click()
     page.locator("#go").click()
     mistake = page.locator(".validation-error")
     expect(mistake).to_have_count(1)
@@ -304,7 +298,7 @@ def test_a_lossy_rule_warns_before_it_runs_and_while_it_is_folded_away(page):
     warning = page.locator(".sv-warning").first
     expect(warning).to_have_count(0)
     choose_rule(page, "Typical")
-    page.get_by_role("button", name="More: length").click()
+    page.locator(".sv-more .label-wrap").click()
     expect(page.get_by_label("Rule that judges the draft")).to_be_hidden()
     expect(warning).to_contain_text("will not follow the target's law")
     choose_rule(page, "Token by token")

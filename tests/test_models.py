@@ -34,7 +34,9 @@ from specviz import catalog, models, placement, sources
 from specviz.errors import SpecvizError
 from specviz.models import ModelPair, load_pair
 from specviz.placement import time_passes
+from specviz.ui.models_tab import catalog_label
 from specviz.vocabularies import Translation
+from specviz.words import words
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
@@ -230,7 +232,7 @@ def test_a_folder_that_does_not_exist(saved):
     assert "There is no folder" in refusal("target", "/no/such/folder")
     assert "There is no folder" in refusal("draft", saved[0], pathlib.Path("nowhere"))
     assert "is a file" in refusal("target", saved[0] / "config.json")
-    assert "Name a target" in refusal("target", " ")
+    assert "Name a model" in refusal("target", " ")
     assert "Name a target too" in refusal("target", None, saved[1])
 
 
@@ -381,7 +383,7 @@ def test_tokenizers_with_nothing_or_too_little_in_common_are_refused_by_name(sav
 
         return change
 
-    for kept, count in ((), "none"), (("a", "b"), "2"):
+    for kept, count in ((), "0"), (("a", "b"), "2"):
         stranger = renamed(saved[1], tmp_path / f"stranger {count}", all_but(kept))
         message = refusal("draft", saved[0], stranger)
         assert f"share {count} of the draft's" in message and f"stranger {count} and target" in message
@@ -652,8 +654,9 @@ def test_the_catalog_names_each_pair_once_and_with_the_larger_model_as_target():
 def test_a_pair_that_does_not_fit_says_what_it_needs_and_what_is_free():
     pair = next(pair for pair in catalog.CATALOG if pair.name == "Qwen3 8B + 0.6B")
     assert catalog.size_bytes(pair) == 2 * (8191 + 596) * 10**6
-    assert catalog.fits(pair, 9 * 10**9) == (False, "needs about 20 GB, 9.0 GB are free")
-    assert catalog.fits(pair, 30 * 10**9) == (True, "needs about 20 GB")
+    sentence = catalog_label(pair, 9 * 10**9, words())
+    assert sentence == "Qwen3 8B + 0.6B · needs about 20 GB, 9.0 GB are free"
+    assert catalog_label(pair, 30 * 10**9, words()) == "Qwen3 8B + 0.6B · 18 GB"
 
 
 def test_memory_at_hand_respects_a_containers_limit(tmp_path, monkeypatch):

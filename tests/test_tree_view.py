@@ -59,7 +59,7 @@ def _document(dark: bool) -> str:
 def feed(page: Page, run: Run, rule: str) -> None:
     """The messages of an opened trace."""
     settings = messages.settings_line(
-        run.settings, drafter=run.drafter, rule=rule, sampling=run.sampling, seed=run.seed
+        run.settings, drafter=run.drafter, rule=rule, sampling=run.sampling, seed=run.seed, say=words()
     )
     start = messages.start_message(
         "run",
@@ -71,7 +71,7 @@ def feed(page: Page, run: Run, rule: str) -> None:
         rule=rule,
     )
     rounds = messages.rounds_message("run", run.rounds, run.vocabulary)
-    end = messages.end_message("run", total=len(run.rounds), reason=run.stop_reason)
+    end = messages.end_message("run", total=len(run.rounds), reason=words()(f"generate.end_{run.stop_reason}"))
     page.evaluate("messages => messages.forEach(give)", [start, rounds, end])
     page.wait_for_function(f"() => {VIEW}.shadowRoot.querySelector('[part=view]').dataset.state === 'finished'")
 
@@ -381,9 +381,10 @@ def test_the_header_says_how_the_run_was_made(show):
 
 def test_a_plain_or_greedy_run_names_no_rule():
     greedy = SamplingParams(temperature=0)
-    line = messages.settings_line({"branches": 1}, drafter="draft_model", rule="token", sampling=greedy, seed=0)
+    seed = {"seed": 0, "say": words()}
+    line = messages.settings_line({"branches": 1}, drafter="draft_model", rule="token", sampling=greedy, **seed)
     assert line == "greedy · seed 0"
-    line = messages.settings_line({}, drafter=None, rule="token", sampling=SamplingParams(), seed=0)
+    line = messages.settings_line({}, drafter=None, rule="token", sampling=SamplingParams(), **seed)
     assert line == "temperature 1 · seed 0"
 
 

@@ -19,7 +19,6 @@ const rate = (x) => (isNumber(x) ? x.toFixed(x >= 100 ? 0 : 1) : DASH);
 const percent = (x) => (isNumber(x) ? `${Math.round(100 * x)}\u202f%` : DASH);
 const decimals = (digits) => (x) => (isNumber(x) ? x.toFixed(digits) : DASH);
 const short = (x) => (isNumber(x) ? x.toFixed(2).replace(/^0/, "") : "");
-const plural = (n, one, many = `${one}s`) => `${n} ${n === 1 ? one : many}`;
 const visible = (text) => text.replace(/^ /, "\u00b7").replaceAll("\n", "⏎").replaceAll("\t", "⇥");
 const quoted = (text) => `‹\u2068${text.replace(/^ /, "\u00a0").replaceAll("\n", "⏎").replaceAll("\t", "⇥")}\u2069›`;
 
@@ -42,20 +41,20 @@ host.specviz = {
 
 const figure = (name) => (row) => row.figures?.[name] ?? null;
 const COLUMNS = [
-  { key: "drafter", label: "Drafter", value: (row) => row.drafter, text: (row) => row.drafter, words: true },
-  { key: "num_draft_tokens", label: "γ", value: (row) => row.num_draft_tokens, text: (row) => String(row.num_draft_tokens ?? DASH) },
-  { key: "branches", label: "branches", value: (row) => row.branches, text: (row) => String(row.branches ?? DASH) },
-  { key: "rule", label: "rule", value: (row) => row.rule, text: (row) => row.rule || DASH, words: true },
-  { key: "acceptance_rate", label: "accepted, α", hint: "accepted / judged draft tokens", value: figure("acceptance_rate"), text: (row) => percent(figure("acceptance_rate")(row)) },
-  { key: "acceptance_length", label: "tokens per pass", hint: "acceptance length: 1 + accepted / rounds", value: figure("acceptance_length"), text: (row) => decimals(2)(figure("acceptance_length")(row)) },
-  { key: "cost_coefficient", label: "c", hint: "time of one draft step / time of one target pass", value: figure("cost_coefficient"), text: (row) => decimals(2)(figure("cost_coefficient")(row)) },
-  { key: "tokens_per_second", label: "tokens/s", hint: "median over the repeats", value: figure("tokens_per_second"), text: (row) => rate(figure("tokens_per_second")(row)) },
-  { key: "speedup", label: "speedup", hint: "median over the repeats, each against plain decoding of the same repeat; below it the least and the most", value: figure("speedup"), text: (row) => times(figure("speedup")(row)) },
-  { key: "lossless", label: "text's law", hint: "whether the text follows the target's distribution; under a lossy rule, how far off its tokens were drawn, in total variation", value: (row) => (row.lossless ? 0 : row.figures?.distance ?? 1), text: (row) => lawText(row) },
+  { key: "drafter", value: (row) => row.drafter, text: (row) => row.drafter, words: true },
+  { key: "num_draft_tokens", value: (row) => row.num_draft_tokens, text: (row) => String(row.num_draft_tokens ?? DASH) },
+  { key: "branches", value: (row) => row.branches, text: (row) => String(row.branches ?? DASH) },
+  { key: "rule", value: (row) => row.rule, text: (row) => row.rule || DASH, words: true },
+  { key: "acceptance_rate", hint: true, value: figure("acceptance_rate"), text: (row) => percent(figure("acceptance_rate")(row)) },
+  { key: "acceptance_length", hint: true, value: figure("acceptance_length"), text: (row) => decimals(2)(figure("acceptance_length")(row)) },
+  { key: "cost_coefficient", hint: true, value: figure("cost_coefficient"), text: (row) => decimals(2)(figure("cost_coefficient")(row)) },
+  { key: "tokens_per_second", hint: true, value: figure("tokens_per_second"), text: (row) => rate(figure("tokens_per_second")(row)) },
+  { key: "speedup", hint: true, value: figure("speedup"), text: (row) => times(figure("speedup")(row)) },
+  { key: "lossless", hint: true, value: (row) => (row.lossless ? 0 : row.figures?.distance ?? 1), text: (row) => lawText(row) },
 ];
 
 function lawText(row) {
-  return row.lossless ? "✓ lossless" : "~ lossy";
+  return row.lossless ? say("compare.lossless") : say("compare.lossy");
 }
 
 // --- skeleton ---------------------------------------------------------------------------------------------------------
@@ -64,8 +63,8 @@ const ui = {};
 
 function build() {
   ui.empty = make("div", { class: "card empty", part: "empty" },
-    make("p", { text: "Compare runs every choice above in turn on the idle device, after a warm-up, plain decoding among them in every repeat. Prompt, temperature, length and seed are those of the controls." }),
-    make("p", { text: "Two rules on the same draws lets the draft model draft once and judges each draft twice, token by token and by block verification, with the same coins." }));
+    make("p", { text: say("compare.empty_compare") }),
+    make("p", { text: say("compare.empty_two_rules") }));
   ui.contest = contestSection();
   ui.replay = replaySection();
   ui.view = make("div", { class: "view", part: "view", "data-state": "empty" }, ui.empty, ui.contest, ui.replay);
@@ -75,7 +74,7 @@ function build() {
 function progress(name) {
   const text = make("div", { class: "says", role: "status", "aria-live": "polite", part: `${name}-status` });
   const bar = make("i");
-  const track = make("div", { class: "track", role: "progressbar", "aria-label": "Share done", "aria-valuemin": "0", "aria-valuemax": "100" }, bar);
+  const track = make("div", { class: "track", role: "progressbar", "aria-label": say("compare.share_done"), "aria-valuemin": "0", "aria-valuemax": "100" }, bar);
   const note = make("p", { class: "note hidden", role: "alert", part: `${name}-note` });
   return { text, bar, track, note };
 }
@@ -85,25 +84,26 @@ function contestSection() {
   ui.texts = make("p", { class: "verdict hidden", part: "texts" });
   ui.heads = COLUMNS.map((column) => {
     const arrow = make("span", { class: "arrow", "aria-hidden": "true" });
-    const button = make("button", { type: "button", "data-sort": column.key, title: column.hint, on: { click: () => sortBy(column) } }, column.label, arrow);
+    const button = make("button", { type: "button", "data-sort": column.key, title: column.hint && say(`compare.hint_${column.key}`), on: { click: () => sortBy(column) } },
+      say(`compare.column_${column.key}`), arrow);
     return make("th", { scope: "col", "data-column": column.key, class: column.words ? "words" : "", "aria-sort": "none" }, button);
   });
   ui.body = make("tbody");
-  ui.table = make("table", { class: "standings", part: "table", "aria-label": "Contestants and what was measured" },
+  ui.table = make("table", { class: "standings", part: "table", "aria-label": say("compare.contestants") },
     make("thead", {}, make("tr", {}, ...ui.heads)), ui.body);
   ui.map = make("div", { part: "map" });
   const { text, track, note } = ui.contestProgress;
-  return make("section", { class: "contest hidden", "aria-label": "Comparison" },
-    make("div", { class: "card" }, make("h3", { text: "Measured, in turn" }), text, track, note, ui.texts,
-      make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of contestants" }, ui.table)),
-    make("div", { class: "card mapcard" }, make("h3", { text: "Measured speedup by drafter and γ" }),
-      make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Heat map of speedups" }, ui.map), scale()));
+  return make("section", { class: "contest hidden", "aria-label": say("compare.comparison") },
+    make("div", { class: "card" }, make("h3", { text: say("compare.measured") }), text, track, note, ui.texts,
+      make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": say("compare.table") }, ui.table)),
+    make("div", { class: "card mapcard" }, make("h3", { text: say("compare.map_title") }),
+      make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": say("compare.map") }, ui.map), scale()));
 }
 
 function scale() {
   const steps = [0.5, 0.75, 1, 1.5, 2, 2.5].map((speedup) => make("span", { style: tint(speedup), text: `${speedup}×` }));
-  return make("div", { class: "scale" }, make("span", { class: "quiet", text: "slower than plain" }), ...steps, make("span", { class: "quiet", text: "faster" }),
-    make("span", { class: "quiet", text: "★ the fastest lossless one" }));
+  return make("div", { class: "scale" }, make("span", { class: "quiet", text: say("compare.scale_slower") }), ...steps, make("span", { class: "quiet", text: say("compare.scale_faster") }),
+    make("span", { class: "quiet", text: say("compare.scale_best") }));
 }
 
 function replaySection() {
@@ -111,8 +111,8 @@ function replaySection() {
   ui.totals = make("div", { part: "totals" });
   ui.differing = make("div", { class: "differing", part: "differing" });
   const { text, track, note } = ui.replayProgress;
-  return make("section", { class: "card replay hidden", "aria-label": "Two rules on the same draws" },
-    make("h3", { text: "Two rules on the same draws" }), text, track, note, ui.totals, ui.differing);
+  return make("section", { class: "card replay hidden", "aria-label": say("compare.two_rules") },
+    make("h3", { text: say("compare.two_rules") }), text, track, note, ui.totals, ui.differing);
 }
 
 // --- messages --------------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ function renderTable() {
 function tableRow(row, columns) {
   const cells = columns.map((column) => {
     const cell = make(column.key === "drafter" ? "th" : "td", { scope: column.key === "drafter" ? "row" : null, "data-column": column.key, class: column.words ? "words" : "", text: column.text(row) });
-    if (column.key === "drafter" && row.best) cell.prepend(make("b", { class: "star", text: "★ ", title: "the fastest lossless one" }));
+    if (column.key === "drafter" && row.best) cell.prepend(make("b", { class: "star", text: "★ ", title: say("compare.best") }));
     if (row.figures) cell.append(...smallPrint(column.key, row));
     return cell;
   });
@@ -207,7 +207,7 @@ function smallPrint(key, { figures, repeats }) {
   const spread = (format, values) => (repeats > 1 && values ? [make("small", { text: values.map(format).join("–") })] : []);
   if (key === "speedup") return spread((x) => x.toFixed(2), figures.speedup_spread);
   if (key === "tokens_per_second") return spread(rate, figures.spread);
-  return key === "lossless" && isNumber(figures.distance) ? [make("small", { text: `${figures.distance.toFixed(2)} off` })] : [];
+  return key === "lossless" && isNumber(figures.distance) ? [make("small", { text: say("compare.off", { distance: figures.distance.toFixed(2) }) })] : [];
 }
 
 // --- the heat map -----------------------------------------------------------------------------------------------------
@@ -228,17 +228,17 @@ function renderMap() {
     if (!names.has(name)) names.set(name, new Map());
     names.get(name).set(row.num_draft_tokens, row);
   }
-  const head = make("tr", {}, make("td"), ...gammas.map((gamma) => make("th", { scope: "col", text: `γ = ${gamma}` })));
+  const head = make("tr", {}, make("td"), ...gammas.map((gamma) => make("th", { scope: "col", text: say("compare.gamma", { gamma }) })));
   const body = [...names].map(([name, cells]) => make("tr", {}, make("th", { scope: "row", text: name }), ...gammas.map((gamma) => mapCell(cells.get(gamma)))));
-  ui.map.replaceChildren(make("table", { class: "map", "aria-label": "Measured speedup by drafter and γ" }, make("thead", {}, head), make("tbody", {}, ...body)));
+  ui.map.replaceChildren(make("table", { class: "map", "aria-label": say("compare.map_title") }, make("thead", {}, head), make("tbody", {}, ...body)));
 }
 
 /** The drafter, with branches and rule where rows of the same drafter differ in them. */
 function mapName(row, rows) {
   const own = rows.filter((other) => other.drafter === row.drafter);
   const parts = [row.drafter];
-  if (new Set(own.map((other) => other.branches)).size > 1) parts.push(row.branches === 1 ? "chain" : `${row.branches} branches`);
-  if (new Set(own.filter((other) => other.branches === row.branches).map((other) => other.rule)).size > 1) parts.push(row.rule.toLowerCase());
+  if (new Set(own.map((other) => other.branches)).size > 1) parts.push(row.branches === 1 ? say("compare.chain") : say("compare.branches", { count: row.branches }));
+  if (new Set(own.filter((other) => other.branches === row.branches).map((other) => other.rule)).size > 1) parts.push(row.rule);
   return parts.join(", ");
 }
 
@@ -257,27 +257,27 @@ function renderTexts() {
   const partings = texts.partings.map(partingText);
   const same = texts.of - partings.length;
   const summary = partings.length
-    ? `${same} of ${plural(texts.of, "lossless run")} gave plain decoding's text, token for token.`
-    : `✓ All ${plural(texts.of, "lossless run")} gave the same text as plain decoding, token for token.`;
+    ? say("compare.some_same", { n: texts.of, same })
+    : say("compare.all_same", { n: texts.of });
   ui.texts.replaceChildren(summary, ...partings.map((text) => make("span", { class: "parting", text })));
 }
 
 function partingText({ name, position, plain, speculative, margin, half_precision }) {
-  const apart = isNumber(margin) ? `, where the target's two best lie ${Number(margin.toPrecision(2))} apart in log probability` : "";
-  const reason = half_precision ? "a near-tie that half precision can round either way" : "in full precision they should agree, so this deserves a look";
-  return `✗ ${name} parts at token ${position + 1}: ${quoted(speculative)} instead of ${quoted(plain)}${apart}; ${reason}.`;
+  const reason = half_precision ? say("compare.half_precision") : say("compare.full_precision");
+  const known = { name, place: position + 1, speculative: quoted(speculative), plain: quoted(plain), reason };
+  return isNumber(margin) ? say("compare.parting_margin", { ...known, margin: Number(margin.toPrecision(2)) }) : say("compare.parting", known);
 }
 
 // --- two rules on the same draws -------------------------------------------------------------------------------------
 
-const RULES = ["Token by token", "Block verification"];
+const RULES = [say("compare.rule_token"), say("compare.rule_block")];
 
 function renderReplay() {
   const { rounds, drafted, kept, ahead, behind, phase, differing } = state.replay;
   const row = (name, count) => make("tr", {}, make("th", { scope: "row", text: name }), make("td", { text: String(count) }),
     make("td", { text: drafted ? percent(count / drafted) : DASH }), make("td", { text: rounds ? (1 + count / rounds).toFixed(2) : DASH }));
-  const table = make("table", { class: "rules", "aria-label": "What each rule kept" },
-    make("thead", {}, make("tr", {}, ...["", "kept", `of ${drafted} drafted`, "tokens per pass"].map((text) => make("th", { scope: "col", text })))),
+  const table = make("table", { class: "rules", "aria-label": say("compare.kept_table") },
+    make("thead", {}, make("tr", {}, ...["", say("compare.kept"), say("compare.of_drafted", { drafted }), say("compare.column_acceptance_length")].map((text) => make("th", { scope: "col", text })))),
     make("tbody", {}, ...RULES.map((name, i) => row(name, kept[i]))));
   ui.totals.replaceChildren(make("div", { class: "scroll" }, table), ...(phase === "running" ? [] : verdict(rounds, kept, ahead, behind).map((text) => make("p", { class: "verdict", text }))));
   ui.differing.replaceChildren(...differing.map(differingRound));
@@ -285,11 +285,11 @@ function renderReplay() {
 
 function verdict(rounds, kept, ahead, behind) {
   const gain = kept[1] - kept[0];
-  const more = gain === 0 ? "as many as" : `${plural(Math.abs(gain), "token")} ${gain > 0 ? "more than" : "fewer than"}`;
-  const proof = "A block is kept up to its last coin below h. In expectation that is never less (Sun et al. 2024); in a single round it may be.";
+  const key = gain === 0 ? "compare.verdict_same" : gain > 0 ? "compare.verdict_more" : "compare.verdict_fewer";
   return [
-    `In ${plural(rounds, "round")}, with the same drafts and the same coins, block verification kept ${more} token by token. It kept more in ${plural(ahead, "round")} and fewer in ${behind}. ${proof}`,
-    `The text goes on as token by token decides, so that both judge the same draft every time.${ahead + behind ? " These are the rounds in which they differ:" : ""}`,
+    say(key, { rounds: say("compare.rounds", { n: rounds }), tokens: say("common.tokens", { n: Math.abs(gain) }),
+      ahead: say("compare.rounds", { n: ahead }), behind, proof: say("compare.proof") }),
+    ahead + behind ? say("compare.same_text_differing") : say("compare.same_text"),
   ];
 }
 
@@ -298,12 +298,12 @@ function differingRound(round) {
   const tokens = round.drafted;
   const line = (name, cells, end) => make("tr", {}, make("th", { scope: "row", text: name }), ...cells, end);
   const judged = (rule, key) => line(RULES[rule], tokens.map((token, i) => judgement(token[key], i, round.kept[rule], rule)), nextCell(round.next[rule]));
-  const head = make("tr", {}, make("td", { class: "number", text: `Round ${round.index + 1}` }),
-    ...tokens.map((token) => make("th", { scope: "col", dir: "auto", class: "token", text: visible(token.text) })), make("th", { scope: "col", text: "then" }));
-  return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Round ${round.index + 1}` },
+  const head = make("tr", {}, make("td", { class: "number", text: say("compare.round", { number: round.index + 1 }) }),
+    ...tokens.map((token) => make("th", { scope: "col", dir: "auto", class: "token", text: visible(token.text) })), make("th", { scope: "col", text: say("compare.then") }));
+  return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": say("compare.round", { number: round.index + 1 }) },
     make("table", { class: "round", "data-round": round.index },
       make("thead", {}, head),
-      make("tbody", {}, line("coin u", tokens.map((token) => make("td", { text: short(token.u) })), make("td")), judged(0, "ratio"), judged(1, "h"))));
+      make("tbody", {}, line(say("compare.coin"), tokens.map((token) => make("td", { text: short(token.u) })), make("td")), judged(0, "ratio"), judged(1, "h"))));
 }
 
 /** Token by token nothing is looked at after the first refusal; a block is weighed to its end. */
@@ -312,11 +312,11 @@ function judgement(threshold, place, kept, rule) {
   const sign = { accepted: "✓", rejected: "✗", discarded: "┄" }[outcome];
   const name = rule ? "h" : "p/q";
   const said = outcome === "discarded" ? "┄" : `${sign} ${name} ${short(threshold)}`;
-  return make("td", { class: outcome, "data-outcome": outcome, "aria-label": `${outcome}, ${name} ${short(threshold)}`, text: said });
+  return make("td", { class: outcome, "data-outcome": outcome, "aria-label": say("compare.judged", { outcome: say(`common.${outcome}`), name, value: short(threshold) }), text: said });
 }
 
 function nextCell({ text, kind }) {
-  return make("td", { class: `token ${kind}`, dir: "auto", "aria-label": `${kind}: ${text}`, text: `${kind === "bonus" ? "★" : "↻"} ${visible(text)}` });
+  return make("td", { class: `token ${kind}`, dir: "auto", "aria-label": say("compare.next", { kind: say(`common.${kind}`), text }), text: `${kind === "bonus" ? "★" : "↻"} ${visible(text)}` });
 }
 
 // --- go ------------------------------------------------------------------------------------------------------------------

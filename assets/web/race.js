@@ -11,7 +11,7 @@ const SPEEDS = [1, 2, 5, 10, 20, 50]; // how many times slower than it really wa
 const COMFORTABLE = 8; // seconds a replay should about last when it starts by itself
 const SMALL = 640; // px of width below which lanes stand one above the other
 const KIND = { a: "accepted", r: "recovered", b: "bonus", p: "plain" };
-const LANES = [["plain", "Plain decoding"], ["speculative", "Speculative decoding"]];
+const LANES = ["plain", "speculative"];
 const still = window.matchMedia("(prefers-reduced-motion: reduce)");
 
 // --- small helpers --------------------------------------------------------------------------------------------------
@@ -22,7 +22,6 @@ function setText(node, text) {
 
 const seconds = (x) => `${x.toFixed(2)}\u202fs`;
 const rate = (x) => (x >= 100 ? x.toFixed(0) : x.toFixed(1));
-const plural = (n, one, many = `${one}s`) => `${n} ${n === 1 ? one : many}`;
 const quoted = (text) => `‹\u2068${text.replace(/^ /, "\u00a0").replaceAll("\n", "⏎").replaceAll("\t", "⇥")}\u2069›`;
 
 // --- state ------------------------------------------------------------------------------------------------------------
@@ -48,61 +47,62 @@ const ui = {};
 
 function build() {
   ui.empty = make("div", { class: "card empty" },
-    make("p", { text: "Both ways of decoding really run here, one after the other on the idle device, after a warm-up." }),
-    make("p", { text: "Then the two recordings start on one clock, at the speed they had or slowed down, so that you can watch where the time goes." }));
+    make("p", { text: say("race.empty_what") }),
+    make("p", { text: say("race.empty_then") }));
   ui.phaseText = make("div", { role: "status", "aria-live": "polite", part: "phase" });
   ui.phaseBar = make("i");
   ui.phase = make("div", { class: "card phase hidden" }, ui.phaseText, make("div", { class: "track", "aria-hidden": "true" }, ui.phaseBar));
   ui.note = make("p", { class: "note hidden", role: "alert", part: "note" });
   ui.stage = make("div", { class: "lanes hidden" });
-  ui.lanes = LANES.map(([key, name]) => laneCard(key, name));
+  ui.lanes = LANES.map(laneCard);
   ui.stage.append(...ui.lanes.map((lane) => lane.card));
   ui.controls = controlsCard();
-  ui.summary = make("div", { class: "card summary hidden", part: "summary", role: "region", "aria-label": "Result of the race" });
+  ui.summary = make("div", { class: "card summary hidden", part: "summary", role: "region", "aria-label": say("race.result") });
   ui.view = make("div", { class: "view", part: "view", "data-state": "empty" }, ui.empty, ui.note, ui.phase, ui.controls, ui.stage, ui.summary);
   shadow.append(make("style", { text: STYLE }), ui.view);
 }
 
 function controlsCard() {
   ui.play = make("button", { class: "play", type: "button", part: "play", on: { click: toggle } });
-  const restart = make("button", { type: "button", part: "restart", text: "↺ Restart", on: { click: () => { seek(0); play(); } } });
-  ui.speeds = SPEEDS.map((slow) => make("button", { type: "button", "data-slow": slow, text: slow === 1 ? "real speed" : `${slow}× slower`,
+  const restart = make("button", { type: "button", part: "restart", text: say("race.restart"), on: { click: () => { seek(0); play(); } } });
+  ui.speeds = SPEEDS.map((slow) => make("button", { type: "button", "data-slow": slow, text: slow === 1 ? say("race.real_speed") : say("race.slower", { times: slow }),
     on: { click: () => setSpeed(slow) } }));
   ui.clock = make("b", { part: "clock", text: seconds(0) });
   ui.of = make("span", { class: "quiet" });
   ui.seek = make("input", { class: "seek", type: "range", min: "0", max: "1000", step: "1", value: "0", part: "seek",
-    "aria-label": "Position in the recording", on: { input: () => { pause(); seek((state.end * ui.seek.value) / 1000); } } });
+    "aria-label": say("race.position"), on: { input: () => { pause(); seek((state.end * ui.seek.value) / 1000); } } });
   return make("div", { class: "card hidden", part: "controls" },
     make("div", { class: "controls" }, ui.play, restart,
-      make("div", { class: "speeds", role: "group", "aria-label": "Replay speed" }, ...ui.speeds),
+      make("div", { class: "speeds", role: "group", "aria-label": say("race.speed") }, ...ui.speeds),
       make("span", { class: "clock" }, ui.clock, ui.of)),
     ui.seek);
 }
 
-function laneCard(key, name) {
+function laneCard(key) {
+  const name = say(`race.${key}`);
   const lane = { counts: {} };
   const counters = make("div", { class: "counters" });
-  for (const [count, label] of [["tokens", "tokens"], ["target_passes", "target passes"], ["seconds", "elapsed"], ["tokens_per_second", "tokens/s"]]) {
+  for (const count of ["tokens", "target_passes", "seconds", "tokens_per_second"]) {
     lane.counts[count] = make("b", { "data-count": count, text: "0" });
-    counters.append(make("div", {}, lane.counts[count], make("span", { text: label })));
+    counters.append(make("div", {}, lane.counts[count], make("span", { text: say(`race.${count}`) })));
   }
-  lane.crown = make("span", { class: "crown", part: "winner", text: "★ faster" });
+  lane.crown = make("span", { class: "crown", part: "winner", text: say("race.faster") });
   lane.subtitle = make("span", { class: "quiet" });
   lane.bar = make("i");
   lane.prompt = make("span", { class: "prompt", dir: "auto" });
   lane.tokens = make("span", { part: "tokens" });
-  lane.text = make("div", { class: "text", part: "text", tabindex: "0", role: "region", "aria-label": `Text of ${name.toLowerCase()}` }, lane.prompt, lane.tokens);
+  lane.text = make("div", { class: "text", part: "text", tabindex: "0", role: "region", "aria-label": say(`race.text_of_${key}`) }, lane.prompt, lane.tokens);
   lane.card = make("section", { class: "card lane", "data-lane": key, "aria-label": name },
     make("div", { class: "top" }, make("h3", { text: name }), lane.subtitle, lane.crown), counters,
     make("div", { class: "track", "aria-hidden": "true" }, lane.bar), lane.text);
   if (key === "speculative") lane.card.append(legend());
-  else lane.card.append(make("div", { class: "legend" }, make("span", { text: "○ every token is one pass of the target" })));
+  else lane.card.append(make("div", { class: "legend" }, make("span", { text: say("race.plain_legend") })));
   return lane;
 }
 
 function legend() {
-  const entry = (symbol, kind) => make("span", {}, `${symbol} `, make("b", { class: kind, text: kind }));
-  return make("div", { class: "legend" }, entry("✓", "accepted"), entry("↻", "recovered"), entry("★", "bonus"), make("span", { text: "○ plain step" }));
+  const entry = (symbol, kind) => make("span", {}, `${symbol} `, make("b", { class: kind, text: say(`common.${kind}`) }));
+  return make("div", { class: "legend" }, entry("✓", "accepted"), entry("↻", "recovered"), entry("★", "bonus"), make("span", { text: `○ ${say("common.plain_step")}` }));
 }
 
 // --- messages --------------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ const handlers = {
       lane.tokens.replaceChildren();
       setText(lane.subtitle, state.lanes[i].label ?? "");
     });
-    setText(ui.of, ` of ${seconds(state.end)}`);
+    setText(ui.of, say("race.of_time", { time: seconds(state.end) }));
     renderSummary();
     show("race");
     setSpeed(SPEEDS.find((slow) => state.end * slow >= COMFORTABLE * 0.6) ?? SPEEDS.at(-1));
@@ -158,13 +158,13 @@ function play() {
   if (state.clock >= state.end) seek(0);
   state.playing = true;
   state.last = performance.now();
-  setText(ui.play, "❚❚ Pause");
+  setText(ui.play, say("race.pause"));
   requestAnimationFrame(tick);
 }
 
 function pause() {
   state.playing = false;
-  setText(ui.play, state.clock >= state.end ? "▶ Again" : "▶ Play");
+  setText(ui.play, state.clock >= state.end ? say("race.again") : say("race.play"));
 }
 
 function toggle() {
@@ -260,9 +260,9 @@ function renderSummary() {
   const [plain, speculative] = state.lanes;
   const { speedup } = state.comparison;
   const big = make("div", { class: "speedup" }, make("b", { part: "speedup", "data-figure": "speedup", text: typeof speedup === "number" ? `${speedup.toFixed(2)}×` : "—" }),
-    make("span", { class: "quiet", text: "measured speedup" }));
+    make("span", { class: "quiet", text: say("race.speedup") }));
   const verdicts = make("div", { class: "verdicts" }, ...verdictLines(plain, speculative).map((text) => make("p", { text })));
-  if (state.comparison.parting) verdicts.append(make("button", { type: "button", part: "show-parting", text: "Show where they part", on: { click: showParting } }));
+  if (state.comparison.parting) verdicts.append(make("button", { type: "button", part: "show-parting", text: say("race.show_parting"), on: { click: showParting } }));
   ui.summary.replaceChildren(big, verdicts, resultTable());
 }
 
@@ -270,24 +270,23 @@ function verdictLines(plain, speculative) {
   const { speedup } = state.comparison;
   const lines = [];
   if (typeof speedup === "number") {
-    const rates = `${rate(speculative.tokens_per_second)} tokens per second against ${rate(plain.tokens_per_second)}`;
-    lines.push(speedup >= 1 ? `Speculative decoding was ${speedup.toFixed(2)}× as fast: ${rates}.`
-      : `Speculation did not pay here: ${speedup.toFixed(2)}× the speed of plain decoding, ${rates}.`);
+    const figures = { speedup: speedup.toFixed(2), fast: rate(speculative.tokens_per_second), slow: rate(plain.tokens_per_second) };
+    lines.push(say(speedup >= 1 ? "race.paid" : "race.did_not_pay", figures));
   }
-  lines.push(`It needed ${plural(speculative.target_passes, "target pass", "target passes")} for ${plural(speculative.tokens, "token")}; plain decoding needed ${plain.target_passes} for ${plain.tokens}.`);
+  lines.push(say("race.needed", { n: speculative.target_passes, tokens: say("common.tokens", { n: speculative.tokens }),
+    plain_passes: plain.target_passes, plain_tokens: plain.tokens }));
   lines.push(sameness());
   return lines;
 }
 
 function sameness() {
   const { greedy, identical, parting } = state.comparison;
-  if (!greedy) return "The two texts differ by design: each way of decoding uses its coins differently. What speculation preserves is the law the text is drawn from, not the single text.";
-  if (identical) return "✓ The two greedy texts are identical, token for token.";
-  if (!parting) return "✗ The two greedy texts are not identical.";
-  const where = `✗ The two greedy texts part at token ${parting.position + 1}: plain decoding took ${quoted(parting.plain)}, speculative decoding ${quoted(parting.speculative)}. There the target's two best tokens lie ${Number(parting.margin.toPrecision(2))} apart in log probability.`;
-  return parting.half_precision
-    ? `${where} In half precision, a pass over several tokens rounds differently from a pass over one, so such a near-tie can fall either way.`
-    : `${where} In full precision the texts should agree, so this deserves a look.`;
+  if (!greedy) return say("race.sampled");
+  if (identical) return say("race.identical");
+  if (!parting) return say("race.not_identical");
+  const where = say("race.parting", { place: parting.position + 1, plain: quoted(parting.plain), speculative: quoted(parting.speculative),
+    margin: Number(parting.margin.toPrecision(2)) });
+  return `${where} ${parting.half_precision ? say("race.half_precision") : say("race.full_precision")}`;
 }
 
 /** Stops the clock when both lanes have the token at which they part, and brings it into view. */
@@ -307,8 +306,8 @@ function resultTable() {
   const line = (name, lane) => row("td", name, String(lane.tokens), String(lane.target_passes), lane.target_passes ? (lane.tokens / lane.target_passes).toFixed(2) : "—",
     seconds(lane.times.at(-1) ?? 0), lane.tokens_per_second === null ? "—" : rate(lane.tokens_per_second));
   return make("table", { part: "table" },
-    make("thead", {}, row("th", "", "tokens", "target passes", "per pass", "time", "tokens/s")),
-    make("tbody", {}, ...state.lanes.map((lane, i) => line(LANES[i][1].split(" ")[0], lane))));
+    make("thead", {}, row("th", "", ...["tokens", "target_passes", "per_pass", "time", "tokens_per_second"].map((key) => say(`race.${key}`)))),
+    make("tbody", {}, ...state.lanes.map((lane, i) => line(say(`race.${LANES[i]}_short`), lane))));
 }
 
 // --- go ------------------------------------------------------------------------------------------------------------------

@@ -51,7 +51,9 @@ class DraftModel(Stepwise):
             )
         if cls.branches(pair, params) > 1 and has_sliding_windows(pair.draft):
             raise SpecvizError(
-                f"{pair.draft_name} has sliding-window attention and drafts chains only: set branches to 1.", "branches"
+                "{name} has sliding-window attention and drafts chains only: set branches to 1.",
+                "branches",
+                name=pair.draft_name,
             )
 
     def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:

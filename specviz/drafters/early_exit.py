@@ -53,13 +53,16 @@ class EarlyExit(Stepwise):
         layers = layer_count(pair.target)
         if layers < 2:
             raise SpecvizError(
-                f"{pair.target_name} has a single layer, and no earlier one to leave it after.", "drafter"
+                "{name} has a single layer, and no earlier one to leave it after.", "drafter", name=pair.target_name
             )
         if params.exit_layer is not None and params.exit_layer >= layers:
             raise SpecvizError(
-                f"{pair.target_name} has {layers} layers: an early exit lies after layer 1 to {layers - 1}, "
-                f"not {params.exit_layer}.",
+                "{name} has {layers} layers: an early exit lies after layer 1 to {last}, not {asked}.",
                 "exit_layer",
+                name=pair.target_name,
+                layers=layers,
+                last=layers - 1,
+                asked=params.exit_layer,
             )
 
     def source(self, depth: int) -> str:

@@ -6,7 +6,6 @@ from torch import Tensor
 
 from specviz.drafters.base import Setting
 from specviz.drafters.stepwise import Stepwise
-from specviz.errors import SpecvizError
 from specviz.heads import EagleHead, MedusaHeads
 from specviz.models import ModelPair
 from specviz.records import DraftParams
@@ -33,4 +32,4 @@ class Headed(Stepwise):
     @classmethod
     def check(cls, pair: ModelPair, params: DraftParams) -> None:
         if getattr(pair, cls.name) is None:
-            raise SpecvizError(pair.missing_part(cls.name), "drafter")
+            raise pair.missing_part(cls.name)

@@ -137,9 +137,10 @@ class Lookahead(Drafter):
             )
         if has_sliding_windows(pair.target):
             raise SpecvizError(
-                f"Lookahead has the target read a tree, and {pair.target_name} has sliding-window attention, which "
-                "reads chains only: draft with prompt_lookup or suffix.",
+                "Lookahead has the target read a tree, and {name} has sliding-window attention, which reads chains "
+                "only: draft with prompt_lookup or suffix.",
                 "drafter",
+                name=pair.target_name,
             )
 
     @classmethod

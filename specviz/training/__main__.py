@@ -105,7 +105,7 @@ def _add_common(recipe: argparse.ArgumentParser, tokens: int, lr: float) -> None
 def _check(options: argparse.Namespace) -> None:
     for name in ("tokens", "batch", "every", "lr"):
         if getattr(options, name) <= 0:
-            raise SpecvizError(f"--{name} is a positive number.", name)
+            raise SpecvizError("--{name} is a positive number.", name, name=name)
     if getattr(options, "continuations", 0) < 0:
         raise SpecvizError("--continuations is a number of tokens, or 0.", "continuations")
     if options.recipe in ("target", "draft") and (options.layers < 1 or options.width < 64 or options.width % 64):
@@ -173,7 +173,7 @@ def _start(options: argparse.Namespace, pair: ModelPair) -> PreTrainedModel:
     source = find_model(options.start, "start", None, None)
     if not same_vocabulary(pair.tokenizer, load_tokenizer(source)):
         raise SpecvizError(
-            f"{source.name} has another tokenizer than the target: start from a draft of its own.", "start"
+            "{name} has another tokenizer than the target: start from a draft of its own.", "start", name=source.name
         )
     return load_weights(source, pair.device, torch.float32)
 

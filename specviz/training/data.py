@@ -98,7 +98,13 @@ def read_corpus(
     """
     for given, name in ((weights, "weights"), (held_out, "held-out")):
         if given and len(given) != len(files):
-            raise SpecvizError(f"Give --{name} one number for each --text: {len(files)}, not {len(given)}.", name)
+            raise SpecvizError(
+                "Give --{name} one number for each --text: {expected}, not {given}.",
+                name,
+                name=name,
+                expected=len(files),
+                given=len(given),
+            )
     if any(weight < 0 for weight in weights) or (weights and not sum(weights)):
         raise SpecvizError("The weights of the texts are positive numbers.", "weights")
     texts = tuple(
@@ -117,9 +123,11 @@ def _read(path: pathlib.Path) -> str:
         raw = path.read_bytes()
         return (lzma.decompress(raw) if path.suffix == ".xz" else raw).decode("utf-8", errors="replace")
     except OSError as error:
-        raise SpecvizError(f"The text {path} cannot be read: {error.strerror or error}.", "text") from error
+        raise SpecvizError(
+            "The text {path} cannot be read: {reason}.", "text", path=path, reason=error.strerror or str(error)
+        ) from error
     except lzma.LZMAError as error:
-        raise SpecvizError(f"The text {path} is no .xz file, or a damaged one.", "text") from error
+        raise SpecvizError("The text {path} is no .xz file, or a damaged one.", "text", path=path) from error
 
 
 def _tokenise(text: str, tokenizer: PreTrainedTokenizerBase) -> Tensor:
@@ -140,9 +148,13 @@ def _split(name: str, ids: Tensor, held_out: int | None) -> Text:
         held_out = max(BLOCK, min(int(_HELD_OUT_SHARE * len(ids)), _HELD_OUT_MOST))
     if held_out < BLOCK or len(ids) - held_out < BLOCK:
         raise SpecvizError(
-            f"{name} has {len(ids):,} tokens: too few for a block of {BLOCK} to learn from and, with {held_out:,} held "
-            "out, one to measure on.",
+            "{name} has {tokens} tokens: too few for a block of {block} to learn from and, with {held_out} held out, "
+            "one to measure on.",
             "text",
+            name=name,
+            tokens=f"{len(ids):,}",
+            block=BLOCK,
+            held_out=f"{held_out:,}",
         )
     return Text(name, ids[:-held_out], ids[-held_out:])
 

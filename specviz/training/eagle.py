@@ -86,9 +86,10 @@ def head_from(draft: PreTrainedModel, config: EagleConfig) -> EagleHead:
     wanted |= {"attention_bias": False, "mlp_bias": False, "hidden_act": "silu"}
     if sizes.model_type != "llama" or any(getattr(sizes, name) != value for name, value in wanted.items()):
         raise SpecvizError(
-            f"An EAGLE head can begin with a draft that is a Llama of one layer, {config.hidden_size} wide, with tied "
-            "embeddings and without biases; leave --start out to begin with a new one.",
+            "An EAGLE head can begin with a draft that is a Llama of one layer, {width} wide, with tied embeddings and "
+            "without biases; leave --start out to begin with a new one.",
             "start",
+            width=config.hidden_size,
         )
     if sizes.num_key_value_heads != heads or sizes.head_dim * heads != config.hidden_size:
         raise SpecvizError("An EAGLE head has as many key heads as query heads, and this draft has fewer.", "start")

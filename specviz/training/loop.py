@@ -157,8 +157,10 @@ def _resume(recipe: Recipe, optimisers: list[torch.optim.Optimizer], schedule: S
     state = torch.load(file, map_location=recipe.device, weights_only=True)
     if state["run"] != _identity(schedule):
         raise SpecvizError(
-            f"{file} is the checkpoint of a run with other settings ({state['run']}): finish that one, or delete it.",
+            "{file} is the checkpoint of a run with other settings ({settings}): finish that one, or delete it.",
             "tokens",
+            file=file,
+            settings=state["run"],
         )
     recipe.student.load_state_dict(state["student"])
     for optimiser, saved in zip(optimisers, state["optimisers"]):

@@ -22,7 +22,7 @@ from specviz.ui.measure import REPORT_EVERY, Contest, order_of, title
 from specviz.ui.orders import Order
 from specviz.ui.settings import Settings
 from specviz.ui.stream import Runner, closing
-from specviz.ui.ways import PLAIN, RULE_WORDS, WAYS, available, default_branches, label, refusal
+from specviz.ui.ways import PLAIN, WAYS, available, default_branches, label, refusal
 from specviz.views import compare_messages as messages
 from specviz.words import Words
 
@@ -54,10 +54,12 @@ class CompareTab:
     replay: gr.Button
     stop: gr.Button
     view: gr.HTML
+    say: Words
 
     def validations(self, error: SpecvizError | None) -> list[dict[str, Any]]:
         """One verdict a field, in their order."""
-        return [gr.validate(not error or error.field != name, error.message if error else "") for name in self.fields]
+        sentence = self.say.error(error) if error else ""
+        return [gr.validate(not error or error.field != name, sentence) for name in self.fields]
 
 
 def create_compare_tab(settings: Settings, pair: ModelPair, say: Words) -> CompareTab:
@@ -67,27 +69,27 @@ def create_compare_tab(settings: Settings, pair: ModelPair, say: Words) -> Compa
     gammas = [gamma for gamma in GAMMAS if gamma <= settings.max_draft_tokens]
     with gr.Group(elem_classes=["sv-choice"]):
         fields["drafters"] = gr.CheckboxGroup(
-            [(WAYS[name].label, name) for name in drafters], value=drafters, label="Drafters to compare"
+            [(say(f"ways.{name}"), name) for name in drafters], value=drafters, label=say("compare.drafters")
         )
         fields["gammas"] = gr.CheckboxGroup(
-            gammas, value=[gamma for gamma in (2, 4) if gamma in gammas], label="Draft tokens per round, each γ"
+            gammas, value=[gamma for gamma in (2, 4) if gamma in gammas], label=say("compare.gammas")
         )
         fields["widths"] = gr.CheckboxGroup(
-            [("the drafter's own", OWN), ("1: chain", 1), ("2", 2), ("4", 4)],
+            [(say("compare.own"), OWN), (say("compare.one_is_chain"), 1), ("2", 2), ("4", 4)],
             value=[OWN],
-            label="Branches, where the drafter can",
+            label=say("compare.widths"),
         )
         fields["rules"] = gr.CheckboxGroup(
-            [(f"{RULE_WORDS['block'][0]}, for chains", "block"), (RULE_WORDS["typical"][0], "typical")],
+            [(say("compare.block_for_chains"), "block"), (say("ways.rule_typical"), "typical")],
             value=[],
-            label="Beside the usual rule also (above temperature 0)",
+            label=say("compare.rules"),
         )
-        fields["repeats"] = gr.Slider(1, 5, value=2, step=1, label="Repeats")
+        fields["repeats"] = gr.Slider(1, 5, value=2, step=1, label=say("compare.repeats"))
     with gr.Row(elem_classes=["sv-actions"]):
-        go = gr.Button("Compare", variant="primary", elem_id="start-compare")
-        replay = gr.Button("Two rules on the same draws", elem_id="start-replay")
-        stop = gr.Button("Stop", variant="stop", visible=False, elem_id="stop-compare")
-    return CompareTab(fields, go, replay, stop, compare_view(say))
+        go = gr.Button(say("compare.go"), variant="primary", elem_id="start-compare")
+        replay = gr.Button(say("compare.two_rules"), elem_id="start-replay")
+        stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop-compare")
+    return CompareTab(fields, go, replay, stop, compare_view(say), say)
 
 
 def contest_of(
@@ -102,13 +104,15 @@ def contest_of(
     try:
         contestants = (plain, *_drafting(runner, pair, order, choice))
     except SpecvizError as error:
-        raise SpecvizError(error.message, FIELDS.get(error.field, error.field)) from error
+        raise error.at(FIELDS.get(error.field, error.field)) from error
     runs, most = len(contestants) * choice.repeats, runner.settings.max_compare_runs
     if runs > most:
         raise SpecvizError(
-            f"That makes {runs} runs, more than the {most} that this page allows: choose fewer drafters, γ values or "
+            "That makes {runs} runs, more than the {most} that this page allows: choose fewer drafters, γ values or "
             "repeats.",
             "drafters",
+            runs=runs,
+            most=most,
         )
     return Contest(runner, order, contestants, choice.repeats, halt or threading.Event())
 
@@ -143,60 +147,66 @@ def _drafting(runner: Runner, pair: ModelPair, order: Order, choice: Choice) -> 
 def _widths(pair: ModelPair, name: str, asked: Sequence[int]) -> list[int]:
     """The numbers of branches this drafter is compared with; if it can do with none of them, it shall say why."""
     own = default_branches(pair, name)
-    if "branches" not in WAYS[name].controls:
+    if "branches" not in WAYS[name]:
         return [own]
     widths = list(dict.fromkeys(width or own for width in asked))
     return [width for width in widths if refusal(pair, name, width) is None] or widths
 
 
-def compare(runner: Runner, order: Order, choice: Choice, halt: threading.Event) -> Iterator[str]:
+def compare(runner: Runner, order: Order, choice: Choice, halt: threading.Event, say: Words) -> Iterator[str]:
     """Messages for the table: what is being measured, and the figures after every run."""
-    yield messages.contest_phase_message("Making the models ready …", 0.0)
+    yield messages.contest_phase_message(say("common.preparing"), 0.0)
     try:
         pair = runner.store.get(order.pair)
         contest = contest_of(runner, pair, order, choice, halt)
-        yield _table(contest, "running", "Warming up …", 0.0)
+        yield _table(contest, "running", say("common.warming_up"), 0.0, say)
         finished = 0
-        for text, fraction in contest.progress():
+        for text, fraction in contest.progress(say):
             runs = sum(map(len, contest.tallies.values()))
             new, finished = runs > finished, runs
-            yield _table(contest, "running", text, fraction) if new else messages.contest_phase_message(text, fraction)
+            phase = messages.contest_phase_message(text, fraction)
+            yield _table(contest, "running", text, fraction, say) if new else phase
     except SpecvizError as error:
-        yield messages.contest_error_message(error.message)
+        yield messages.contest_error_message(say.error(error))
         return
-    if halt.is_set():
-        yield _table(contest, "stopped", "Stopped by you; the finished runs are kept.", 1.0, _texts(contest, pair))
-    else:
-        yield _table(contest, "finished", _summary(contest), 1.0, _texts(contest, pair))
+    phase, text = ("stopped", say("compare.stopped")) if halt.is_set() else ("finished", _summary(contest, say))
+    yield _table(contest, phase, text, 1.0, say, _texts(contest, pair, say))
 
 
-def _table(contest: Contest, phase: str, text: str, fraction: float, texts: dict[str, Any] | None = None) -> str:
-    rows = [_row(contest, contestant) for contestant in contest.contestants]
+def _table(
+    contest: Contest, phase: str, text: str, fraction: float, say: Words, texts: dict[str, Any] | None = None
+) -> str:
+    rows = [_row(contest, contestant, say) for contestant in contest.contestants]
     return messages.contest_message(
         rows, phase=phase, text=text, fraction=fraction, repeats=contest.repeats, texts=texts
     )
 
 
-def _row(contest: Contest, contestant: Contestant) -> messages.Row:
+def _row(contest: Contest, contestant: Contestant, say: Words) -> messages.Row:
     plain = contestant.mode == PLAIN
     return messages.Row(
-        drafter=label(contestant.mode),
+        drafter=label(contestant.mode, say),
         contestant=contestant,
-        rule="" if plain or contest.order.temperature == 0 else RULE_WORDS[contestant.rule][0],
+        rule="" if plain or contest.order.temperature == 0 else say(f"ways.rule_{contestant.rule}"),
         lossless=plain or rule_named(contestant.rule).lossless,
         standing=contest.standing(contestant),
         repeats=len(contest.tallies.get(contestant, ())),
     )
 
 
-def _summary(contest: Contest) -> str:
-    seeds = contest.order.seed, contest.order.seed + contest.repeats - 1
-    which = f"seed {seeds[0]:.0f}" if contest.repeats == 1 else f"seeds {seeds[0]:.0f} to {seeds[1]:.0f}"
-    runs = contest.repeats * len(contest.contestants)
-    return f"{runs} runs of up to {contest.order.max_new_tokens:.0f} tokens, in turn, after a warm-up; {which}."
+def _summary(contest: Contest, say: Words) -> str:
+    first = contest.order.seed
+    known = {
+        "runs": contest.repeats * len(contest.contestants),
+        "tokens": f"{contest.order.max_new_tokens:.0f}",
+        "first": f"{first:.0f}",
+    }
+    if contest.repeats == 1:
+        return say("compare.summary", **known)
+    return say("compare.summary_of_repeats", **known, last=f"{first + contest.repeats - 1:.0f}")
 
 
-def _texts(contest: Contest, pair: ModelPair) -> dict[str, Any] | None:
+def _texts(contest: Contest, pair: ModelPair, say: Words) -> dict[str, Any] | None:
     """How the greedy texts compare with plain decoding's; None where they are sampled, or nothing is there yet."""
     plain, *others = contest.contestants
     finished = [contestant for contestant in others if contestant in contest.texts]
@@ -209,7 +219,7 @@ def _texts(contest: Contest, pair: ModelPair) -> dict[str, Any] | None:
 
     expected = run(plain)
     compared = {contestant: compare_texts(expected, run(contestant))["parting"] for contestant in finished}
-    partings = [{"name": title(contestant), **parting} for contestant, parting in compared.items() if parting]
+    partings = [{"name": title(contestant, say), **parting} for contestant, parting in compared.items() if parting]
     return {"of": len(finished), "partings": partings}
 
 
@@ -234,10 +244,10 @@ def replay_mistake(runner: Runner, order: Order) -> SpecvizError | None:
     return None
 
 
-def replay(runner: Runner, order: Order, halt: threading.Event) -> Iterator[str]:
+def replay(runner: Runner, order: Order, halt: threading.Event, say: Words) -> Iterator[str]:
     """Messages for the two rules: totals as they grow, and at the end the rounds in which the rules differ."""
     counts, tokens, told = messages.Replayed(), 0, 0.0
-    yield messages.replay_message(counts, phase="running", text="Making the models ready …", fraction=0.0)
+    yield messages.replay_message(counts, phase="running", text=say("common.preparing"), fraction=0.0)
     try:
         order = replay_order(order)
         for batch in closing(runner.replays(order, "block"), halt):
@@ -248,11 +258,16 @@ def replay(runner: Runner, order: Order, halt: threading.Event) -> Iterator[str]
                 told = time.monotonic()
                 fraction = tokens / order.max_new_tokens
                 yield messages.replay_message(
-                    counts, phase="running", text="Judging every draft twice …", fraction=fraction
+                    counts, phase="running", text=say("compare.judging_twice"), fraction=fraction
                 )
     except SpecvizError as error:
-        yield messages.replay_error_message(error.message)
+        yield messages.replay_error_message(say.error(error))
         return
-    phase, text = ("stopped", "Stopped by you. ") if halt.is_set() else ("finished", "")
-    text += f"Draft model, γ = {order.num_draft_tokens:.0f}, temperature {order.temperature:g}, seed {order.seed:.0f}."
+    phase = "stopped" if halt.is_set() else "finished"
+    text = say(
+        f"compare.replay_{phase}",
+        gamma=f"{order.num_draft_tokens:.0f}",
+        temperature=f"{order.temperature:g}",
+        seed=f"{order.seed:.0f}",
+    )
     yield messages.replay_message(counts, phase=phase, text=text, fraction=1.0)

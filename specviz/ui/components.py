@@ -6,6 +6,7 @@ execute. Data reaches the script as the component's value, one JSON message at a
 
 from __future__ import annotations
 
+import html
 import json
 import pathlib
 from collections.abc import Callable
@@ -54,7 +55,7 @@ def remote() -> gr.HTML:
     )
 
 
-def charts_view() -> gr.HTML:
+def charts_view(say: Words) -> gr.HTML:
     """The four charts (element id ``charts-view``); they draw what the live view hands on.
 
     plotly.js comes with the package plotly, so that the page needs no network.
@@ -62,11 +63,11 @@ def charts_view() -> gr.HTML:
     plotly_js = pathlib.Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
     gr.set_static_paths([plotly_js])
     frames = [
-        f'<figure class="sv-chart" aria-label="{label}"><div data-chart="{place}"></div></figure>'
-        for place, label in enumerate(LABELS)
+        f'<figure class="sv-chart" aria-label="{html.escape(say(key))}"><div data-chart="{place}"></div></figure>'
+        for place, key in enumerate(LABELS)
     ]
     return gr.HTML(
-        value=json.dumps(Trail().charts()),
+        value=json.dumps(Trail().charts(say)),
         html_template=f'<div class="sv-charts">{"".join(frames)}</div>',
         js_on_load=(WEB / "charts.js").read_text(encoding="utf-8"),
         head=f'<script src="gradio_api/file={plotly_js.as_posix()}"></script>',
@@ -81,6 +82,12 @@ def charts_view() -> gr.HTML:
 def page_css() -> str:
     """The look of the whole page, for `launch(css=...)`."""
     return (WEB / "theme.css").read_text(encoding="utf-8")
+
+
+def page_names(say: Words) -> str:
+    """A script that names the page's language and title: Gradio gives all pages those of the first one."""
+    language, title = json.dumps(say.language), json.dumps(say("page.title"))
+    return f"document.documentElement.lang = {language};\ndocument.title = {title};"
 
 
 def as_text(text: str) -> str:

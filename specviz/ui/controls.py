@@ -20,7 +20,7 @@ from specviz.ui.components import as_text
 from specviz.ui.orders import Order, PairName
 from specviz.ui.settings import Settings
 from specviz.ui.stream import Runner
-from specviz.ui.ways import LOSSY, PLAIN, RULE_WORDS, WAYS, about, available, default_branches
+from specviz.ui.ways import PLAIN, RULE_CHOICES, WAYS, about, available, default_branches
 from specviz.words import Words
 
 #: What a control says while its drafter does not read it.
@@ -37,12 +37,12 @@ class Controls:
     drafter_note: gr.Markdown
     rule_note: gr.Markdown
     lossy_note: gr.Markdown
+    say: Words
 
     def order(self, pair: PairName, values: dict[str, Any]) -> Order:
         """The order that `values`, by field, describe."""
         name = values["drafter"]
-        read = WAYS[name].controls
-        unread = {field: nothing for field, nothing in UNREAD.items() if field not in read}
+        unread = {field: nothing for field, nothing in UNREAD.items() if field not in WAYS[name]}
         if name == PLAIN:
             unread |= {"drafter": None, "rule": "auto"}
         return Order(pair=pair, **(values | unread | {"prompt": values["prompt"] or ""}))
@@ -52,7 +52,7 @@ class Controls:
         verdicts = [gr.validate(True, "") for _ in self.fields]
         if error:
             place = list(self.fields).index(error.field) if error.field in self.fields else 0
-            verdicts[place] = gr.validate(False, error.message)
+            verdicts[place] = gr.validate(False, self.say.error(error))
         return verdicts
 
     def mistake(self, runner: Runner, pair: PairName, values: dict[str, Any]) -> SpecvizError | None:
@@ -84,11 +84,11 @@ class Controls:
                 raise SpecvizError("There is no drafter {name}.", "drafter", name=repr(name))
             for field, change in shape(pair, name).items():
                 changes[field] |= change
-            notes[0] = as_text(about(pair, name))
+            notes[0] = as_text(about(pair, name, self.say))
         if "rule" in settings:
-            if settings["rule"] not in RULE_WORDS:
+            if settings["rule"] not in RULE_CHOICES:
                 raise SpecvizError("There is no acceptance rule {name}.", "rule", name=repr(settings["rule"]))
-            notes[1:] = _about_rule(settings["rule"])
+            notes[1:] = self._about_rule(settings["rule"])
         for field, value in settings.items():
             if field not in changes:
                 raise SpecvizError("There is no control {name}.", name=repr(field))
@@ -106,25 +106,32 @@ class Controls:
 
         def on_drafter(pair: dict[str, Any], name: str) -> list[Any]:
             loaded = runner.store.loaded(PairName(**pair)) or runner.store.home
-            return [as_text(about(loaded, name)), *(gr.update(**change) for change in shape(loaded, name).values())]
+            return [
+                as_text(about(loaded, name, self.say)),
+                *(gr.update(**change) for change in shape(loaded, name).values()),
+            ]
 
         def on_pair(pair: dict[str, Any], name: str) -> list[Any]:
             """The starting pair offers what it can do; of another, each drafter says for itself what it lacks."""
             home = PairName(**pair) == PairName()
             offered = available(runner.store.home) if home else [*DRAFTERS, PLAIN]
             chosen = name if name in offered else offered[0]
-            return [gr.update(choices=_choices(offered), value=chosen), *on_drafter(pair, chosen)]
+            return [gr.update(choices=_choices(offered, self.say), value=chosen), *on_drafter(pair, chosen)]
 
         # By the visitor's hand only: settings that are applied bring a drafter's other controls along.
         drafter.input(on_drafter, [pair, drafter], shown, **QUIET)
         for loaded in loads:
             loaded.success(on_pair, [pair, drafter], [drafter, *shown], **QUIET)
-        rule.input(_about_rule, rule, [self.rule_note, self.lossy_note], **QUIET)
+        rule.input(self._about_rule, rule, [self.rule_note, self.lossy_note], **QUIET)
+
+    def _about_rule(self, name: str) -> list[Any]:
+        lossy = name != "auto" and not rule_named(name).lossless
+        return [self.say(f"ways.rule_{name}_about"), gr.update(visible=lossy)]
 
 
 def shape(pair: ModelPair, name: str) -> dict[str, Mapping[str, Any]]:
     """By field, the properties of the controls that depend on the drafter, in the order of the page."""
-    read = WAYS[name].controls
+    read = WAYS[name]
     speculative = {"visible": name != PLAIN}
     return {
         "num_draft_tokens": speculative,
@@ -145,60 +152,56 @@ def create_controls(settings: Settings, pair: ModelPair, say: Words) -> Controls
     fields: dict[str, gr.components.Component] = {}
     drafters = available(pair)
     shapes = shape(pair, drafters[0])
-    fields["prompt"] = gr.Textbox(PRESETS[0].prompt, label="Prompt", lines=4, max_lines=10, elem_classes=["sv-prompt"])
+    fields["prompt"] = gr.Textbox(
+        PRESETS[0].prompt, label=say("controls.prompt"), lines=4, max_lines=10, elem_classes=["sv-prompt"]
+    )
     with gr.Row(elem_classes=["sv-presets"]):
         for preset in PRESETS:
-            button = gr.Button(preset.label, size="sm", min_width=40, elem_classes=["sv-preset"])
+            name = say(f"controls.preset_{preset.name}")
+            button = gr.Button(name, size="sm", min_width=40, elem_classes=["sv-preset"])
             button.click(lambda text=preset.prompt: text, None, fields["prompt"], **QUIET)
     with gr.Group(elem_classes=["sv-drafting"]):
         fields["drafter"] = gr.Radio(
-            _choices(drafters), value=drafters[0], label="Drafter", elem_classes=["sv-drafters"]
+            _choices(drafters, say), value=drafters[0], label=say("controls.drafter"), elem_classes=["sv-drafters"]
         )
-        drafter_note = gr.Markdown(as_text(about(pair, drafters[0])), elem_classes=["sv-note"])
+        drafter_note = gr.Markdown(as_text(about(pair, drafters[0], say)), elem_classes=["sv-note"])
         fields["num_draft_tokens"] = gr.Slider(
             1,
             settings.max_draft_tokens,
             value=4,
             step=1,
-            label="Draft tokens per round, γ",
+            label=say("controls.num_draft_tokens"),
             **shapes["num_draft_tokens"],
         )
-        fields["branches"] = gr.Slider(
-            1, MAX_BRANCHES, step=1, label="Branches (1 is a chain, more a tree)", **shapes["branches"]
-        )
-        fields["exit_layer"] = gr.Slider(
-            1, step=1, label="Exit layer: how many of the target's layers guess", **shapes["exit_layer"]
-        )
-        fields["temperature"] = gr.Slider(0, 2, value=0.8, step=0.05, label="Temperature (0 is greedy)")
-    with gr.Accordion("More: length, seed, top-k, top-p, min-p, rule", open=False):
+        fields["branches"] = gr.Slider(1, MAX_BRANCHES, step=1, label=say("controls.branches"), **shapes["branches"])
+        fields["exit_layer"] = gr.Slider(1, step=1, label=say("controls.exit_layer"), **shapes["exit_layer"])
+        fields["temperature"] = gr.Slider(0, 2, value=0.8, step=0.05, label=say("controls.temperature"))
+    with gr.Accordion(say("controls.more"), open=False, elem_classes=["sv-more"]):
         fields["max_new_tokens"] = gr.Slider(
-            1, settings.max_new_tokens, value=min(128, settings.max_new_tokens), step=1, label="New tokens"
+            1,
+            settings.max_new_tokens,
+            value=min(128, settings.max_new_tokens),
+            step=1,
+            label=say("controls.max_new_tokens"),
         )
-        fields["seed"] = gr.Number(0, label="Seed")
-        fields["top_k"] = gr.Number(0, label="Top-k (0 is off)")
-        fields["top_p"] = gr.Number(1, step=0.05, label="Top-p (1 is off)")
-        fields["min_p"] = gr.Number(0, step=0.01, label="Min-p (0 is off)")
-        fields["chat"] = gr.Checkbox(False, label="Chat template (for chat-tuned models)")
-        fields["confidence"] = gr.Number(
-            0, step=0.05, label="Stop drafting below this confidence (0 is off)", **shapes["confidence"]
-        )
+        fields["seed"] = gr.Number(0, label=say("controls.seed"))
+        fields["top_k"] = gr.Number(0, label=say("controls.top_k"))
+        fields["top_p"] = gr.Number(1, step=0.05, label=say("controls.top_p"))
+        fields["min_p"] = gr.Number(0, step=0.01, label=say("controls.min_p"))
+        fields["chat"] = gr.Checkbox(False, label=say("controls.chat"))
+        fields["confidence"] = gr.Number(0, step=0.05, label=say("controls.confidence"), **shapes["confidence"])
         fields["rule"] = gr.Dropdown(
-            [(title, name) for name, (title, _) in RULE_WORDS.items()],
+            [(say(f"ways.rule_{name}"), name) for name in RULE_CHOICES],
             value="auto",
-            label="Rule that judges the draft",
+            label=say("controls.rule"),
             filterable=False,
             **shapes["rule"],
         )
-        rule_note = gr.Markdown(RULE_WORDS["auto"][1], elem_classes=["sv-note"])
+        rule_note = gr.Markdown(say("ways.rule_auto_about"), elem_classes=["sv-note"])
     # Below the fold, so that it is seen folded too.
-    lossy_note = gr.Markdown(LOSSY, visible=False, elem_classes=["sv-warning"])
-    return Controls(fields, drafter_note, rule_note, lossy_note)
+    lossy_note = gr.Markdown(say("ways.lossy"), visible=False, elem_classes=["sv-warning"])
+    return Controls(fields, drafter_note, rule_note, lossy_note, say)
 
 
-def _choices(drafters: list[str]) -> list[tuple[str, str]]:
-    return [(WAYS[name].label, name) for name in drafters]
-
-
-def _about_rule(name: str) -> list[Any]:
-    lossy = name != "auto" and not rule_named(name).lossless
-    return [RULE_WORDS[name][1], gr.update(visible=lossy)]
+def _choices(drafters: list[str], say: Words) -> list[tuple[str, str]]:
+    return [(say(f"ways.{name}"), name) for name in drafters]

@@ -38,7 +38,7 @@ class LiveRun:
     key: str
     session: str | None
     request: engine.Request
-    settings: str
+    say: Words
     rounds: list[Round] = field(default_factory=list)
     trail: Trail = field(default_factory=Trail)
     sent: set[int] = field(default_factory=set)
@@ -52,13 +52,13 @@ class LiveRun:
         return messages.start_message(
             self.key,
             prompt=request.prompt.text,
-            drafter=label(drafter) if drafter else None,
+            drafter=label(drafter, self.say) if drafter else None,
             num_draft_tokens=request.num_draft_tokens,
             greedy=request.sampling.greedy,
-            pair=pair_line(request.pair.info()),
-            settings=self.settings,
+            pair=pair_line(request.pair.info(), self.say),
+            settings=settings_line(engine.collect(request, ()), self.say),
             rule=request.rule,
-            charts=Trail().charts(),
+            charts=Trail().charts(self.say),
         )
 
     def add(self, batch: list[Round]) -> str:
@@ -67,7 +67,7 @@ class LiveRun:
             self.trail.add(one)
         turn, due = divmod(self.batches, BATCHES_PER_CHART)
         self.batches += 1
-        return self.message(batch, self.sent, charts=None if due else self.trail.charts(turn))
+        return self.message(batch, self.sent, charts=None if due else self.trail.charts(self.say, turn))
 
     def message(self, batch: list[Round], sent: set[int] | None, charts: messages.Charts | None = None) -> str:
         words = engine.vocabulary(self.request.pair, batch)
@@ -76,14 +76,14 @@ class LiveRun:
         )
 
     def end(self, note: str = "") -> str:
-        reason = self.rounds[-1].stop_reason if self.rounds else None
+        reason = (self.rounds[-1].stop_reason if self.rounds else None) or "stopped"
         return messages.end_message(
             self.key,
             total=len(self.rounds),
-            reason=reason or "stopped",
+            reason=self.say(f"generate.end_{reason}"),
             figures=headline(self.trail, self.speedup),
             note=note,
-            charts=self.trail.charts(),
+            charts=self.trail.charts(self.say),
         )
 
     @property
@@ -102,8 +102,8 @@ class LiveRuns:
         self.most = most
         self.runs: OrderedDict[str, LiveRun] = OrderedDict()
 
-    def open(self, request: engine.Request, session: str | None) -> LiveRun:
-        live = LiveRun(uuid.uuid4().hex, session, request, settings_line(engine.collect(request, ())))
+    def open(self, request: engine.Request, session: str | None, say: Words) -> LiveRun:
+        live = LiveRun(uuid.uuid4().hex, session, request, say)
         self.runs[live.key] = live
         while len(self.runs) > self.most:
             self.runs.popitem(last=False)
@@ -136,19 +136,20 @@ def headline(trail: Trail, measured_speedup: float | None) -> dict[str, float | 
     }
 
 
-def settings_line(run: Run) -> str:
+def settings_line(run: Run, say: Words) -> str:
     """How a run was made, beyond drafter and γ."""
     return messages.settings_line(
-        run.settings, drafter=run.drafter, rule=run.rule, sampling=run.sampling, seed=run.seed
+        run.settings, drafter=run.drafter, rule=run.rule, sampling=run.sampling, seed=run.seed, say=say
     )
 
 
-def pair_line(info: PairInfo) -> str:
+def pair_line(info: PairInfo, say: Words) -> str:
     """One line about a pair: its name, sizes, place and precision."""
-    sizes = [f"target {_millions(info.target_parameters)}"]
-    if info.draft_parameters:
-        sizes.append(f"draft {_millions(info.draft_parameters)}")
-    return f"{info.name} · {', '.join(sizes)} · {info.device}, {info.dtype}"
+    known = {"name": info.name, "device": info.device, "dtype": info.dtype}
+    known["target"] = _millions(info.target_parameters)
+    if not info.draft_parameters:
+        return say("page.pair", **known)
+    return say("page.pair_with_draft", **known, draft=_millions(info.draft_parameters))
 
 
 def _millions(parameters: int) -> str:
@@ -187,22 +188,28 @@ class GenerateTab:
 def create_generate_tab(runs: LiveRuns, say: Words) -> GenerateTab:
     """Lays out the live view, its charts, and the trace's way in and out."""
     view = rounds_view(say, runs.missing_rounds)
-    charts_view()
+    charts_view(say)
     with gr.Row(elem_classes=["sv-traces"]):
-        download = gr.DownloadButton("Download the trace", interactive=False, size="sm")
-        upload = gr.UploadButton("Open a trace", file_types=[".json"], file_count="single", size="sm")
+        download = gr.DownloadButton(say("generate.download"), interactive=False, size="sm")
+        upload = gr.UploadButton(say("generate.upload"), file_types=[".json"], file_count="single", size="sm")
     return GenerateTab(view, download, upload)
 
 
 def generate(
-    runner: Runner, runs: LiveRuns, order: Order, measured: bool, session: str | None, halt: threading.Event
+    runner: Runner,
+    runs: LiveRuns,
+    order: Order,
+    measured: bool,
+    session: str | None,
+    halt: threading.Event,
+    say: Words,
 ) -> Iterator[str]:
     """Messages for the live view while an order is carried out; `halt` ends it and keeps what there is."""
-    yield messages.waiting_message("Making the models ready …")
+    yield messages.waiting_message(say("common.preparing"))
     try:
-        live = runs.open(order.request(runner.store.get(order.pair), runner.settings), session)
+        live = runs.open(order.request(runner.store.get(order.pair), runner.settings), session, say)
     except SpecvizError as error:
-        yield messages.error_message(error.message)
+        yield messages.error_message(say.error(error))
         return
     yield live.start()
     failure = None
@@ -210,7 +217,7 @@ def generate(
         for batch in closing(runner.batches(order), halt):
             yield live.add(batch)
     except SpecvizError as error:
-        failure = messages.error_message(error.message)
+        failure = messages.error_message(say.error(error))
     live.trace = save_trace(live.run())
     yield failure or live.end()
     if measured and order.drafter and live.finished:
@@ -219,40 +226,45 @@ def generate(
 
 def _measure_speedup(duel: Duel, live: LiveRun) -> Iterator[str]:
     """Runs the order once more beside plain decoding, both unwatched: drawing a page would slow down one of them."""
-    yield live.end("Measuring the speedup: both ways once more, unwatched …")
+    say = live.say
+    yield live.end(say("generate.measuring"))
     try:
-        for what, _ in duel.progress():
-            yield live.end(f"Measuring the speedup, unwatched. {what}")
+        for what, _ in duel.progress(say):
+            yield live.end(say("generate.measuring_now", what=what))
     except SpecvizError as error:
-        yield live.end(f"The speedup was not measured: {error.message}")
+        yield live.end(say("generate.not_measured", reason=say.error(error)))
         return
     runs = duel.runs(live.request)
     live.speedup = speedup(*runs) if runs else None
     yield live.end()
 
 
-def open_trace(path: str) -> Iterator[str]:
+def open_trace(path: str, say: Words) -> Iterator[str]:
     """Messages that show a trace file; a bad one is a sentence, and what was on the page stays."""
     try:
         run = Run.load(path)
     except SpecvizError as error:
         # A toast is HTML, and the sentence may quote the file.
-        raise gr.Error(html.escape(error.message), print_exception=False) from error
+        raise gr.Error(html.escape(say.error(error)), print_exception=False) from error
     trail, key = Trail.of(run.rounds), uuid.uuid4().hex
     yield messages.start_message(
         key,
         prompt=run.prompt.text,
-        drafter=label(run.drafter) if run.drafter else None,
+        drafter=label(run.drafter, say) if run.drafter else None,
         num_draft_tokens=run.num_draft_tokens,
         greedy=run.sampling.greedy,
-        pair=pair_line(run.pair),
-        settings=settings_line(run),
+        pair=pair_line(run.pair, say),
+        settings=settings_line(run, say),
         rule=run.rule,
     )
     figures = headline(trail, None)
     yield messages.rounds_message(key, run.rounds, run.vocabulary, figures=figures)
     yield messages.end_message(
-        key, total=len(run.rounds), reason=run.stop_reason, figures=figures, charts=trail.charts()
+        key,
+        total=len(run.rounds),
+        reason=say(f"generate.end_{run.stop_reason}"),
+        figures=figures,
+        charts=trail.charts(say),
     )
 
 

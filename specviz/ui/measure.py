@@ -13,7 +13,8 @@ from specviz.metrics import Tally, tally
 from specviz.records import Round, Run
 from specviz.ui.orders import Order
 from specviz.ui.stream import Runner, closing
-from specviz.ui.ways import PLAIN, RULE_WORDS, label
+from specviz.ui.ways import PLAIN, label
+from specviz.words import Words
 
 #: New tokens of the runs that warm both paths up before anything is timed.
 WARM_UP_TOKENS = 16
@@ -31,16 +32,16 @@ class Duel:
     plain_rounds: list[Round] = field(default_factory=list)
     fast_rounds: list[Round] = field(default_factory=list)
 
-    def progress(self) -> Iterator[tuple[str, float]]:
+    def progress(self, say: Words) -> Iterator[tuple[str, float]]:
         """What is being done, and how far it is. At once, each run would slow the other down: they take turns."""
         plain_order, wanted = replace(self.order, drafter=None), self.order.max_new_tokens
-        yield "Warming up …", 0.0
+        yield say("common.warming_up"), 0.0
         for order in (plain_order, self.order):
             short = replace(order, max_new_tokens=min(WARM_UP_TOKENS, wanted))
             for _ in closing(self.runner.batches(short), self.halt):
                 pass
-        yield from self._run(plain_order, self.plain_rounds, "Running plain decoding …")
-        yield from self._run(self.order, self.fast_rounds, "Running speculative decoding …")
+        yield from self._run(plain_order, self.plain_rounds, say("race.running_plain"))
+        yield from self._run(self.order, self.fast_rounds, say("race.running_speculative"))
 
     def _run(self, order: Order, rounds: list[Round], what: str) -> Iterator[tuple[str, float]]:
         yield what, 0.0
@@ -77,12 +78,12 @@ class Contest:
     texts: dict[Contestant, list[Round]] = field(default_factory=dict)
     _seconds: dict[Contestant, float] = field(default_factory=dict)
 
-    def progress(self) -> Iterator[tuple[str, float]]:
+    def progress(self, say: Words) -> Iterator[tuple[str, float]]:
         """What is being done, and how far it is; once more after each run, when its figures are there."""
-        yield from self._warm_up()
+        yield from self._warm_up(say)
         for repeat in range(self.repeats):
             for place, contestant in enumerate(self.contestants):
-                yield from self._run(repeat, place, contestant)
+                yield from self._run(repeat, place, contestant, say)
                 if self.halt.is_set():
                     return
 
@@ -92,9 +93,10 @@ class Contest:
         beside = () if contestant.mode == PLAIN else self.tallies.get(self.contestants[0], ())
         return standing(own, beside) if own else None
 
-    def _warm_up(self) -> Iterator[tuple[str, float]]:
+    def _warm_up(self, say: Words) -> Iterator[tuple[str, float]]:
         for number, contestant in enumerate(self.contestants, start=1):
-            yield f"Warming up, {number} of {len(self.contestants)}: {title(contestant)} …", 0.0
+            of = len(self.contestants)
+            yield say("compare.warming_up", number=number, of=of, what=title(contestant, say)), 0.0
             order = order_of(self.order, contestant)
             short = replace(order, max_new_tokens=min(WARM_UP_TOKENS, order.max_new_tokens))
             for _ in closing(self.runner.batches(short), self.halt):
@@ -102,30 +104,32 @@ class Contest:
             if self.halt.is_set():
                 return
 
-    def _run(self, repeat: int, place: int, contestant: Contestant) -> Iterator[tuple[str, float]]:
+    def _run(self, repeat: int, place: int, contestant: Contestant, say: Words) -> Iterator[tuple[str, float]]:
         done, runs = repeat * len(self.contestants) + place, self.repeats * len(self.contestants)
-        what = f"Run {done + 1} of {runs}: {title(contestant)}"
-        yield self._said(what, done), done / runs
+        what = say("compare.run", number=done + 1, of=runs, what=title(contestant, say))
+        yield self._said(what, done, say), done / runs
         rounds, tokens, told = [], 0, time.monotonic()
         for batch in closing(self.runner.batches(order_of(self.order, contestant, repeat)), self.halt):
             rounds += batch
             tokens += sum(len(one.emitted) for one in batch)
             if time.monotonic() - told > REPORT_EVERY:
                 told = time.monotonic()
-                yield self._said(what, done), (done + tokens / self.order.max_new_tokens) / runs
+                yield self._said(what, done, say), (done + tokens / self.order.max_new_tokens) / runs
         if rounds and rounds[-1].stop_reason is not None:
             self.tallies.setdefault(contestant, []).append(tally(rounds))
             self.texts.setdefault(contestant, rounds)
             self._seconds[contestant] = self.runner.last_seconds
-            yield self._said(what, done + 1), (done + 1) / runs
+            yield self._said(what, done + 1, say), (done + 1) / runs
 
-    def _said(self, what: str, done: int) -> str:
+    def _said(self, what: str, done: int, say: Words) -> str:
         """With about how long the runs after the first `done` will take, once every contestant was timed."""
         if len(self._seconds) < len(self.contestants):
-            return f"{what} …"
+            return say("compare.running", what=what)
         runs = [*self.contestants] * self.repeats
         left = sum(self._seconds[contestant] for contestant in runs[done:])
-        return f"{what}, about {left / 60:.0f} min left …" if left > 90 else f"{what}, about {left:.0f} s left …"
+        if left > 90:
+            return say("compare.minutes_left", what=what, minutes=f"{left / 60:.0f}")
+        return say("compare.seconds_left", what=what, seconds=f"{left:.0f}")
 
 
 def order_of(order: Order, contestant: Contestant, repeat: int = 0) -> Order:
@@ -142,13 +146,13 @@ def order_of(order: Order, contestant: Contestant, repeat: int = 0) -> Order:
     )
 
 
-def title(contestant: Contestant) -> str:
+def title(contestant: Contestant, say: Words) -> str:
     """A contestant in words, with what differs from a chain judged token by token."""
-    parts = [label(contestant.mode)]
+    parts = [label(contestant.mode, say)]
     if contestant.num_draft_tokens is not None:
         parts.append(f"γ = {contestant.num_draft_tokens}")
     if contestant.branches not in (None, 1):
-        parts.append(f"{contestant.branches} branches")
+        parts.append(say("generate.branches", count=contestant.branches))
     if contestant.rule in ("block", "typical"):
-        parts.append(RULE_WORDS[contestant.rule][0])
+        parts.append(say(f"ways.rule_{contestant.rule}"))
     return ", ".join(parts)

@@ -7,7 +7,7 @@ from typing import Any
 
 import gradio as gr
 
-from specviz.catalog import CATALOG, HubPair, fits, in_words, size_bytes
+from specviz.catalog import CATALOG, HubPair, in_words, needed_bytes, size_bytes
 from specviz.errors import SpecvizError
 from specviz.models import ModelPair
 from specviz.placement import free_memory
@@ -33,41 +33,36 @@ def create_models_tab(runner: Runner, line: gr.Markdown, say: Words) -> ModelsTa
     """Lays out the tab and wires its buttons; `line`, in the page's head, says which pair is in use."""
     # A hidden value rather than a gr.State: a page with State keeps a connection open for as long as it is.
     pair = gr.JSON(asdict(PairName()), visible=False)
-    status = gr.Markdown(_describe(runner.store.home), elem_classes=["sv-pair-status"])
-    home = gr.Button("Use the pair this page started with", size="sm")
+    status = gr.Markdown(_describe(runner.store.home, say), elem_classes=["sv-pair-status"])
+    home = gr.Button(say("models.home"), size="sm")
     returned = home.click(
-        lambda: _in_use(PairName(), runner.store.home), None, [pair, status, line], api_visibility="private"
+        lambda: _in_use(PairName(), runner.store.home, say), None, [pair, status, line], api_visibility="private"
     )
     if not runner.settings.allow_loading:
         return ModelsTab(pair, line, [returned])
 
-    gr.Markdown(
-        "### Well-known pairs\nFetched from the Hugging Face Hub when you press the button; sizes in half precision. "
-        "Gated ones want their licence accepted and `HF_TOKEN` set."
-    )
+    gr.Markdown(say("models.catalog"))
     problem = gr.Markdown(elem_classes=["sv-problem"])
     available = free_memory(runner.store.home.device)
     with gr.Row(elem_classes=["sv-catalog"]):
-        fetched = [_catalog_button(runner, entry, available, [pair, status, line, problem]) for entry in CATALOG]
+        shown = [pair, status, line, problem]
+        fetched = [_catalog_button(runner, entry, available, shown, say) for entry in CATALOG]
 
-    gr.Markdown(
-        "### Your own pair\nFolders on this machine, or Hub ids. A draft with another tokenizer guesses among the "
-        "tokens that both have."
-    )
+    gr.Markdown(say("models.own"))
     with gr.Row():
-        target = gr.Textbox(label="Target", placeholder="organisation/model or /path/to/folder")
-        draft = gr.Textbox(label="Draft (may stay empty: prompt lookup needs none)")
+        target = gr.Textbox(label=say("models.target"), placeholder=say("models.target_placeholder"))
+        draft = gr.Textbox(label=say("models.draft"))
     with gr.Row():
-        revision = gr.Textbox(label="Revision (branch, tag or commit; may stay empty)")
-        dtype = gr.Dropdown(DTYPES, value="auto", label="Precision (auto: the faster one, measured)")
+        revision = gr.Textbox(label=say("models.revision"))
+        dtype = gr.Dropdown(DTYPES, value="auto", label=say("models.dtype"))
     with gr.Row():
-        medusa = gr.Textbox(label="Trained Medusa heads (folder; may stay empty)")
-        eagle = gr.Textbox(label="Trained EAGLE head (folder; may stay empty)")
+        medusa = gr.Textbox(label=say("models.medusa"))
+        eagle = gr.Textbox(label=say("models.eagle"))
     own_problem = gr.Markdown(elem_classes=["sv-problem"])
-    load = gr.Button("Load this pair", variant="primary")
+    load = gr.Button(say("models.load"), variant="primary")
 
     def check(target: str, *others: str) -> list[dict[str, Any]]:
-        named = gr.validate(bool(target.strip()), "Name a target model first.")
+        named = gr.validate(bool(target.strip()), say("models.no_target"))
         return [named, *(gr.validate(True, "") for _ in others)]
 
     def load_own(
@@ -80,7 +75,7 @@ def create_models_tab(runner: Runner, line: gr.Markdown, say: Words) -> ModelsTa
         progress: gr.Progress = gr.Progress(),
     ) -> Any:
         draft, revision, medusa, eagle = (text.strip() or None for text in (draft, revision, medusa, eagle))
-        return _load(runner, PairName(target.strip(), draft, revision, dtype, medusa, eagle), progress)
+        return _load(runner, PairName(target.strip(), draft, revision, dtype, medusa, eagle), progress, say)
 
     loaded = load.click(
         load_own,
@@ -93,46 +88,59 @@ def create_models_tab(runner: Runner, line: gr.Markdown, say: Words) -> ModelsTa
     return ModelsTab(pair, line, [returned, *fetched, loaded])
 
 
-def _catalog_button(runner: Runner, entry: HubPair, available: int, outputs: list[Any]) -> Any:
-    fit, reason = fits(entry, available)
-    access = " · gated" if entry.gated else ""
-    label = f"{entry.name} · {in_words(size_bytes(entry))}{access}" if fit else f"{entry.name} · {reason}"
-    button = gr.Button(label, interactive=fit, size="sm", min_width=240)
+def _catalog_button(runner: Runner, entry: HubPair, available: int, outputs: list[Any], say: Words) -> Any:
+    fits = needed_bytes(entry) <= available
+    button = gr.Button(catalog_label(entry, available, say), interactive=fits, size="sm", min_width=240)
 
     def load(progress: gr.Progress = gr.Progress()) -> Any:
-        return _load(runner, PairName(entry.target, entry.draft), progress)
+        return _load(runner, PairName(entry.target, entry.draft), progress, say)
 
     return button.click(load, None, outputs, concurrency_id="device", api_visibility="private")
 
 
-def _load(runner: Runner, name: PairName, progress: gr.Progress) -> list[Any]:
+def catalog_label(entry: HubPair, available: int, say: Words) -> str:
+    """The pair and its size, or what it needs where `available` bytes are too few."""
+    needed = needed_bytes(entry)
+    if needed > available:
+        known = {"needed": in_words(needed), "free": in_words(available)}
+        return say("models.entry_too_large", name=entry.name, **known)
+    key = "models.entry_gated" if entry.gated else "models.entry"
+    return say(key, name=entry.name, size=in_words(size_bytes(entry)))
+
+
+def _load(runner: Runner, name: PairName, progress: gr.Progress, say: Words) -> list[Any]:
     """Values for the pair, its description, the head's line and the place for a problem, beside what was pressed.
 
     A pair that cannot be loaded is a sentence there, and the pair in use stays.
     """
     try:
-        pair = runner.store.get(name, lambda fraction, sentence: progress(fraction, sentence))
+        pair = runner.store.get(name, lambda fraction, step: progress(fraction, say.step(step)))
     except SpecvizError as error:
-        return [gr.skip(), gr.skip(), gr.skip(), f"✗ {as_text(error.message)}"]
-    return [*_in_use(name, pair), ""]
+        return [gr.skip(), gr.skip(), gr.skip(), say("models.problem", reason=as_text(say.error(error)))]
+    return [*_in_use(name, pair, say), ""]
 
 
-def _in_use(name: PairName, pair: ModelPair) -> list[Any]:
-    return [asdict(name), _describe(pair), as_text(pair_line(pair.info()))]
+def _in_use(name: PairName, pair: ModelPair, say: Words) -> list[Any]:
+    return [asdict(name), _describe(pair, say), as_text(pair_line(pair.info(), say))]
 
 
-def _describe(pair: ModelPair) -> str:
+def _describe(pair: ModelPair, say: Words) -> str:
     """The pair in use, and T(K)/T(1) as timed when it was loaded."""
-    lines = [f"**In use:** {as_text(pair_line(pair.info()))}"]
+    lines = [say("models.in_use", pair=as_text(pair_line(pair.info(), say)))]
     if pair.width_seconds:
         one = pair.width_seconds[1]
         costs = ", ".join(
-            f"{width} tokens {cost / one:.2f}×" for width, cost in pair.width_seconds.items() if width > 1
+            say("models.pass_cost", width=width, cost=f"{cost / one:.2f}")
+            for width, cost in pair.width_seconds.items()
+            if width > 1
         )
-        lines.append(f"A target pass, measured here: {1000 * one:.1f} ms for one token; {costs} of that.")
+        lines.append(say("models.pass", milliseconds=f"{1000 * one:.1f}", costs=costs))
     if len(pair.pass_seconds) > 1:
-        tried = ", ".join(f"{dtype} {1000 * seconds[1]:.1f} ms" for dtype, seconds in pair.pass_seconds.items())
-        lines.append(f"Precision: the faster of those tried ({tried} a token).")
+        tried = ", ".join(
+            say("models.tried", dtype=dtype, milliseconds=f"{1000 * seconds[1]:.1f}")
+            for dtype, seconds in pair.pass_seconds.items()
+        )
+        lines.append(say("models.precision", tried=tried))
     if pair.threads:
-        lines.append(f"Threads: {pair.threads}, the fewest that were about as fast as any number.")
+        lines.append(say("models.threads", count=pair.threads))
     return "\n\n".join(lines)

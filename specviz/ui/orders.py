@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from specviz import engine
 from specviz.errors import SpecvizError
 from specviz.models import ModelPair, load_pair
 from specviz.records import DraftParams, SamplingParams
+from specviz.sources import Progress
 from specviz.ui.settings import Settings
-
-Progress = Callable[[float, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +108,7 @@ class Order:
             ),
             rule=self.rule,
         )
-        _check_limit("prompt", "tokens in the prompt", len(request.prompt.ids), settings.max_prompt_tokens)
-        _check_limit("max_new_tokens", "new tokens", request.max_new_tokens, settings.max_new_tokens)
-        _check_limit("num_draft_tokens", "draft tokens a round", request.num_draft_tokens, settings.max_draft_tokens)
+        _check_limits(request, settings)
         return request
 
 
@@ -122,6 +118,25 @@ def _whole(field: str, value: float) -> int:
     return int(value)
 
 
-def _check_limit(field: str, what: str, value: int, limit: int) -> None:
-    if value > limit:
-        raise SpecvizError(f"{value} {what} are more than the {limit} that this page allows.", field)
+def _check_limits(request: engine.Request, settings: Settings) -> None:
+    if len(request.prompt.ids) > settings.max_prompt_tokens:
+        raise SpecvizError(
+            "{value} tokens in the prompt are more than the {most} that this page allows.",
+            "prompt",
+            value=len(request.prompt.ids),
+            most=settings.max_prompt_tokens,
+        )
+    if request.max_new_tokens > settings.max_new_tokens:
+        raise SpecvizError(
+            "{value} new tokens are more than the {most} that this page allows.",
+            "max_new_tokens",
+            value=request.max_new_tokens,
+            most=settings.max_new_tokens,
+        )
+    if request.num_draft_tokens > settings.max_draft_tokens:
+        raise SpecvizError(
+            "{value} draft tokens a round are more than the {most} that this page allows.",
+            "num_draft_tokens",
+            value=request.num_draft_tokens,
+            most=settings.max_draft_tokens,
+        )

@@ -23,7 +23,7 @@ from specviz.ui.compare_tab import (
     replay,
     replay_mistake,
 )
-from specviz.ui.components import as_text, page_css, remote
+from specviz.ui.components import as_text, page_css, page_names, remote
 from specviz.ui.controls import QUIET, Controls, create_controls
 from specviz.ui.generate import GenerateTab, LiveRuns, Stops, create_generate_tab, generate, open_trace, pair_line
 from specviz.ui.models_tab import ModelsTab, create_models_tab
@@ -100,7 +100,7 @@ def build(settings: Settings, runner: Runner) -> gr.Blocks:
     """The whole page, for the models of `runner`."""
     visitors = Visitors(LiveRuns(), Stops())
     first, *others = LANGUAGES
-    with gr.Blocks(title="specviz: speculative decoding, round by round", analytics_enabled=False) as blocks:
+    with gr.Blocks(title=words(first)("page.title"), analytics_enabled=False) as blocks:
         _fill(settings, runner, visitors, words(first))
         gr.api(_endpoint(runner), api_name="generate", **DEVICE)
     for language in others:
@@ -117,27 +117,28 @@ def _fill(settings: Settings, runner: Runner, visitors: Visitors, say: Words) ->
 
 def _lay_out(settings: Settings, runner: Runner, runs: LiveRuns, say: Words) -> Page:
     with gr.Row(elem_classes=["sv-head"]):
-        gr.HTML("<h1>specviz</h1><p>Speculative decoding, round by round</p>", elem_classes=["sv-brand"])
-        gr.HTML(_language_links(say.language), elem_classes=["sv-languages"])
-        line = gr.Markdown(as_text(pair_line(runner.store.home.info())), elem_classes=["sv-pair"])
+        subtitle = html.escape(say("page.subtitle"))
+        gr.HTML(f"<h1>specviz</h1><p>{subtitle}</p>", elem_classes=["sv-brand"])
+        gr.HTML(_language_links(say.language), js_on_load=page_names(say), elem_classes=["sv-languages"])
+        line = gr.Markdown(as_text(pair_line(runner.store.home.info(), say)), elem_classes=["sv-pair"])
     with gr.Row(elem_classes=["sv-main"]):
         with gr.Column(elem_classes=["sv-controls"]):
             controls = create_controls(settings, runner.store.home, say)
-            measured = gr.Checkbox(True, label="Then measure the speedup against plain decoding")
+            measured = gr.Checkbox(True, label=say("page.measured"))
             with gr.Column(elem_classes=["sv-go"]):
-                go = gr.Button("Generate", variant="primary", elem_id="go")
-                start_race = gr.Button("Race against plain decoding", elem_id="start-race")
-                stop = gr.Button("Stop", variant="stop", visible=False, elem_id="stop")
+                go = gr.Button(say("page.go"), variant="primary", elem_id="go")
+                start_race = gr.Button(say("page.start_race"), elem_id="start-race")
+                stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop")
                 # Gradio tells the place in the queue on top of this.
                 place = gr.HTML("", elem_classes=["sv-place"], elem_id="place", min_height=28)
         with gr.Column(elem_classes=["sv-stage"]), gr.Tabs() as tabs:
-            with gr.Tab("Generate", id="generate"):
+            with gr.Tab(say("page.generate"), id="generate"):
                 generate_tab = create_generate_tab(runs, say)
-            with gr.Tab("Race", id="race"):
+            with gr.Tab(say("page.race"), id="race"):
                 lanes = create_race_tab(say)
-            with gr.Tab("Compare", id="compare"):
+            with gr.Tab(say("page.compare"), id="compare"):
                 comparison = create_compare_tab(settings, runner.store.home, say)
-            with gr.Tab("Models", id="models"):
+            with gr.Tab(say("page.models"), id="models"):
                 models = create_models_tab(runner, line, say)
         asked = remote()
     return Page(controls, measured, go, start_race, stop, place, tabs, generate_tab, lanes, comparison, models, asked)
@@ -198,20 +199,24 @@ def _wire(page: Page, runner: Runner, visitors: Visitors, say: Words) -> None:
             on_end, None, [*starts, *ends, page.generate.download], **QUIET
         )
 
-    for job in _jobs(page, runner, runs):
+    for job in _jobs(page, runner, runs, say):
         wire(job)
     for stop in ends:
         stop.click(on_stop, None, None, **QUIET)
     page.controls.wire(runner, page.models.pair, page.models.loads)
-    page.remote.submit(_on_remote(page, runner), page.models.pair, [*page.controls.outputs, page.remote], **QUIET)
+    page.remote.submit(_on_remote(page, runner, say), page.models.pair, [*page.controls.outputs, page.remote], **QUIET)
+
+    def on_upload(path: str) -> Iterator[str]:
+        yield from open_trace(path, say)
+
     # Through the queue: without it only the first message of several would arrive.
     opened = page.generate.upload.upload(
-        open_trace, page.generate.upload, page.generate.view, show_progress="hidden", **INTERNAL
+        on_upload, page.generate.upload, page.generate.view, show_progress="hidden", **INTERNAL
     )
     opened.success(offer, page.generate.upload, page.generate.download, **QUIET)
 
 
-def _on_remote(page: Page, runner: Runner) -> Callable[..., list[Any]]:
+def _on_remote(page: Page, runner: Runner, say: Words) -> Callable[..., list[Any]]:
     """Sets the controls as a part of the page asks, and tells it which button to press then (assets/web/remote.js)."""
 
     def on_remote(pair: dict[str, Any], wanted: gr.EventData) -> list[Any]:
@@ -220,7 +225,7 @@ def _on_remote(page: Page, runner: Runner) -> Callable[..., list[Any]]:
             changes = page.controls.applied(loaded, wanted.settings)
         except SpecvizError as error:
             # A toast is HTML, and the sentence may quote a link.
-            gr.Warning(html.escape(error.message))
+            gr.Warning(html.escape(say.error(error)))
             return [gr.skip()] * (len(page.controls.outputs) + 1)
         # Never the same answer twice: the component hears of changes only.
         return [*changes, json.dumps({"press": wanted.press, "answer": uuid.uuid4().hex})]
@@ -233,7 +238,7 @@ def _switched(starts: list[gr.Button], ends: list[gr.Button], running: bool) -> 
     return [*(gr.Button(visible=not running) for _ in starts), *(gr.Button(visible=running) for _ in ends)]
 
 
-def _jobs(page: Page, runner: Runner, runs: LiveRuns) -> list[Job]:
+def _jobs(page: Page, runner: Runner, runs: LiveRuns, say: Words) -> list[Job]:
     controls = page.controls
     fine = gr.validate(True, "")
 
@@ -251,16 +256,16 @@ def _jobs(page: Page, runner: Runner, runs: LiveRuns) -> list[Job]:
         return [*controls.validations(replay_mistake(runner, page.order(values))), fine]
 
     def on_generate(halt: threading.Event, session: str | None, values: Sequence[Any]) -> Iterator[str]:
-        return generate(runner, runs, page.order(values), values[-1], session, halt)
+        return generate(runner, runs, page.order(values), values[-1], session, halt, say)
 
     def on_race(halt: threading.Event, session: str | None, values: Sequence[Any]) -> Iterator[str]:
-        return race(runner, page.order(values), halt)
+        return race(runner, page.order(values), halt, say)
 
     def on_compare(halt: threading.Event, session: str | None, values: Sequence[Any]) -> Iterator[str]:
-        return compare(runner, page.order(values), page.choice(values), halt)
+        return compare(runner, page.order(values), page.choice(values), halt, say)
 
     def on_replay(halt: threading.Event, session: str | None, values: Sequence[Any]) -> Iterator[str]:
-        return replay(runner, page.order(values), halt)
+        return replay(runner, page.order(values), halt, say)
 
     tab = page.compare
     with_choice = [*page.inputs, *tab.fields.values()]

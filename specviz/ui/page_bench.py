@@ -16,6 +16,7 @@ from specviz.ui.orders import Order, PairName, PairStore
 from specviz.ui.page import build, launch
 from specviz.ui.settings import Settings
 from specviz.ui.stream import Runner
+from specviz.words import words
 
 REPEATS = 5
 ORDER = Order(
@@ -70,15 +71,16 @@ def _tokens(runner: Runner, order: Order) -> int:
 
 def _watched_tokens(tab: Any, url: str, order: Order) -> int:
     """Presses the button as a visitor would and waits for the end of the run."""
+    say = words()
     tab.goto(url)
-    tab.get_by_label("Then measure the speedup").uncheck()
-    tab.get_by_role("button", name="More: length").click()
-    for label, value in (("New tokens", order.max_new_tokens), ("Seed", order.seed)):
-        tab.get_by_label(label).first.fill(str(value))
-        tab.get_by_label(label).first.press("Tab")
+    tab.get_by_label(say("page.measured")).uncheck()
+    tab.get_by_role("button", name=say("controls.more")).click()
+    for name, value in (("max_new_tokens", order.max_new_tokens), ("seed", order.seed)):
+        tab.get_by_label(say(f"controls.{name}")).first.fill(str(value))
+        tab.get_by_label(say(f"controls.{name}")).first.press("Tab")
     # Let the page settle: what is measured is watching, not loading.
     time.sleep(2)
-    tab.get_by_role("button", name="Generate", exact=True).click()
+    tab.locator("#go").click()
     view = "document.querySelector('#rounds-view .specviz-rounds').specviz"
     tab.wait_for_function(f"{view} && {view}.state === 'finished'", timeout=120_000)
     return tab.evaluate(f"{view}.figures.tokens")

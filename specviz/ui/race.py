@@ -23,22 +23,22 @@ def create_race_tab(say: Words) -> gr.HTML:
     return race_view(say)
 
 
-def race(runner: Runner, order: Order, halt: threading.Event) -> Iterator[str]:
+def race(runner: Runner, order: Order, halt: threading.Event, say: Words) -> Iterator[str]:
     """Messages for the race view: what is being measured, then both lanes."""
     if order.drafter is None:
-        yield messages.race_error_message("A race needs a drafter: choose one, and plain decoding is its rival.")
+        yield messages.race_error_message(say("race.needs_drafter"))
         return
     try:
-        yield messages.race_phase_message("Making the models ready …", 0)
+        yield messages.race_phase_message(say("common.preparing"), 0)
         request = order.request(runner.store.get(order.pair), runner.settings)
         duel = Duel(runner, order, halt)
-        for what, fraction in duel.progress():
+        for what, fraction in duel.progress(say):
             yield messages.race_phase_message(what, fraction)
     except SpecvizError as error:
-        yield messages.race_error_message(error.message)
+        yield messages.race_error_message(say.error(error))
         return
     runs = duel.runs(request)
     if runs is None:
-        yield messages.race_error_message("Stopped: a race needs both runs to their end.")
+        yield messages.race_error_message(say("race.stopped"))
         return
-    yield messages.race_message(*runs, compare(*runs), drafter=label(order.drafter))
+    yield messages.race_message(*runs, compare(*runs), drafter=label(order.drafter, say))

@@ -43,5 +43,10 @@ class Settings:
 def _count(name: str, default: int) -> int:
     text = os.environ.get(name, str(default))
     if not text.isdecimal() or int(text) < 1:
-        raise SpecvizError(f"The environment variable {name} must be a whole number from 1 up, not {text!r}.", name)
+        raise SpecvizError(
+            "The environment variable {name} must be a whole number from 1 up, not {value}.",
+            name,
+            name=name,
+            value=repr(text),
+        )
     return int(text)

@@ -16,6 +16,7 @@ import plotly.graph_objects as go
 
 from specviz.metrics import Tally
 from specviz.records import Round
+from specviz.words import Words
 
 HEIGHT = 220
 #: At most this many points or bars a chart; beyond it neighbouring rounds share one.
@@ -47,20 +48,20 @@ class Trail:
         self.rates.append(self.counts.acceptance_rate)
         self.tokens.append(len(one.emitted))
 
-    def charts(self, turn: int | None = None) -> dict[int, dict[str, Any]]:
+    def charts(self, say: Words, turn: int | None = None) -> dict[int, dict[str, Any]]:
         """All four charts by their place on the page, ready for JSON; of a turn, the one whose turn it is.
 
         During a run they take turns: drawing all of them each time would cost the page more than the run it shows.
         """
         places = range(len(CHARTS)) if turn is None else [turn % len(CHARTS)]
-        return {place: CHARTS[place](self).to_plotly_json() for place in places}
+        return {place: CHARTS[place](self, say).to_plotly_json() for place in places}
 
 
-#: Names of the four, in the order of the page, for those who cannot see them.
-LABELS = ("Acceptance rate so far", "Tokens per target pass", "Acceptance by draft position", "Time of a round")
+#: Keys of the names of the four, in the order of the page, for those who cannot see them.
+LABELS = ("charts.acceptance", "charts.tokens", "charts.position_label", "charts.time")
 
 
-def acceptance_chart(trail: Trail) -> go.Figure:
+def acceptance_chart(trail: Trail, say: Words) -> go.Figure:
     """Running acceptance rate α: accepted / judged draft tokens, from the first round up to each round."""
     rates = trail.rates
     # Every step-th point, and always the newest.
@@ -72,13 +73,13 @@ def acceptance_chart(trail: Trail) -> go.Figure:
         "x": [i + 1 for i in shown],
         "y": [rates[i] for i in shown],
         "line": {"color": GREEN, "width": 2},
-        "hovertemplate": "after round %{x}: %{y:.1%}<extra></extra>",
+        "hovertemplate": _hover(say("charts.acceptance_hover")),
     }
-    title = "Acceptance rate so far"
-    return _figure([trace], title, x_title="round", y_title="accepted / judged", y_range=[0, 1.02], y_format=".0%")
+    titles = {"x_title": say("charts.round"), "y_title": say("charts.acceptance_axis")}
+    return _figure([trace], say("charts.acceptance"), **titles, y_range=[0, 1.02], y_format=".0%")
 
 
-def tokens_per_pass_chart(trail: Trail) -> go.Figure:
+def tokens_per_pass_chart(trail: Trail, say: Words) -> go.Figure:
     """Tokens each target pass yielded, with their mean. Many rounds share a bar, which is then their mean."""
     counts = trail.tokens
     step = _step(len(counts))
@@ -86,7 +87,7 @@ def tokens_per_pass_chart(trail: Trail) -> go.Figure:
     means = [sum(group) / len(group) for group in groups]
     firsts = [i * step + 1 for i in range(len(groups))]
     lasts = [first + len(group) - 1 for first, group in zip(firsts, groups)]
-    where = "round %{customdata}" if step == 1 else "rounds %{customdata}, mean"
+    hover = say("charts.tokens_hover") if step == 1 else say("charts.tokens_hover_mean")
     data: list[dict[str, Any]] = [
         {
             "type": "bar",
@@ -95,10 +96,10 @@ def tokens_per_pass_chart(trail: Trail) -> go.Figure:
             "width": [0.8 * step] * len(means),
             "customdata": [str(first) if first == last else f"{first}–{last}" for first, last in zip(firsts, lasts)],
             "marker": {"color": BLUE},
-            "hovertemplate": f"{where}: %{{y:.3g}} tokens<extra></extra>",
+            "hovertemplate": _hover(hover),
         }
     ]
-    title = "Tokens per target pass"
+    title = say("charts.tokens")
     if counts:
         mean = sum(counts) / len(counts)
         data.append(
@@ -108,17 +109,18 @@ def tokens_per_pass_chart(trail: Trail) -> go.Figure:
                 "x": [0.5, len(counts) + 0.5],
                 "y": [mean, mean],
                 "line": {"color": AMBER, "width": 2, "dash": "dash"},
-                "hovertemplate": f"mean {mean:.2f}<extra></extra>",
+                "hovertemplate": _hover(say("charts.mean", mean=f"{mean:.2f}")),
             }
         )
-        title += f", mean {mean:.2f}"
+        title = say("charts.tokens_mean", mean=f"{mean:.2f}")
     highest = max([1, *means])
-    figure = _figure(data, title, x_title="round", y_title="tokens", y_range=[0, highest * 1.08])
+    titles = {"x_title": say("charts.round"), "y_title": say("charts.tokens_axis")}
+    figure = _figure(data, title, **titles, y_range=[0, highest * 1.08])
     figure._layout["yaxis"].update(tick0=0, dtick=math.ceil(highest / 5))
     return figure
 
 
-def position_chart(trail: Trail) -> go.Figure:
+def position_chart(trail: Trail, say: Words) -> go.Figure:
     """Conditional acceptance by draft position: accepted at i / rounds whose verdict got as far as i."""
     counts = trail.counts
     rates = counts.conditional_position_rates()
@@ -133,10 +135,10 @@ def position_chart(trail: Trail) -> go.Figure:
         "textfont": {"size": 11},
         "cliponaxis": False,
         "marker": {"color": GREEN},
-        "hovertemplate": "position %{x}: %{customdata[0]} accepted of %{customdata[1]} judged<extra></extra>",
+        "hovertemplate": _hover(say("charts.position_hover")),
     }
-    title = "Accepted by position, when judged"
-    figure = _figure([trace], title, x_title="draft position", y_title="", y_range=[0, 1.16], y_format=".0%")
+    titles = {"x_title": say("charts.position_axis"), "y_title": ""}
+    figure = _figure([trace], say("charts.position"), **titles, y_range=[0, 1.16], y_format=".0%")
     figure._layout["xaxis"].update(
         range=[0.4, max(1, len(rates)) + 0.6], tick0=1, dtick=max(1, math.ceil(len(rates) / 8))
     )
@@ -144,14 +146,14 @@ def position_chart(trail: Trail) -> go.Figure:
     return figure
 
 
-def time_chart(trail: Trail) -> go.Figure:
+def time_chart(trail: Trail, say: Words) -> go.Figure:
     """Where a round's time goes, in milliseconds a round: drafting, verifying, the rest."""
     counts = trail.counts
     number = max(1, counts.rounds)
     parts = [
-        ("drafting", counts.draft_seconds, AMBER),
-        ("verifying", counts.verify_seconds, BLUE),
-        ("the rest", counts.accept_seconds, GREY),
+        (say("charts.drafting"), counts.draft_seconds, AMBER),
+        (say("charts.verifying"), counts.verify_seconds, BLUE),
+        (say("charts.rest"), counts.accept_seconds, GREY),
     ]
     milliseconds = [1000 * seconds / number for _, seconds, _ in parts]
     total = sum(milliseconds)
@@ -169,10 +171,10 @@ def time_chart(trail: Trail) -> go.Figure:
         "textfont": {"size": 11},
         "cliponaxis": False,
         "marker": {"color": [colour for _, _, colour in parts]},
-        "hovertemplate": "%{y}: %{x:.3f} ms a round, %{customdata:.1%}<extra></extra>",
+        "hovertemplate": _hover(say("charts.time_hover")),
     }
-    title = f"Time of a round, {total:.1f} ms" if counts.rounds else "Time of a round"
-    figure = _figure([trace], title, x_title="milliseconds a round", y_title="", y_range=None)
+    title = say("charts.time_total", milliseconds=f"{total:.1f}") if counts.rounds else say("charts.time")
+    figure = _figure([trace], title, x_title=say("charts.time_axis"), y_title="", y_range=None)
     figure._layout["yaxis"].update(autorange="reversed", showgrid=False, ticksuffix=" ")
     # Room for the longest bar's own label.
     figure._layout["xaxis"].update(range=[0, 2.3 * max([0.001, *milliseconds])], nticks=3)
@@ -181,6 +183,11 @@ def time_chart(trail: Trail) -> go.Figure:
 
 
 CHARTS = (acceptance_chart, tokens_per_pass_chart, position_chart, time_chart)
+
+
+def _hover(text: str) -> str:
+    """A hover text without plotly's second box, which names the trace."""
+    return f"{text}<extra></extra>"
 
 
 def _step(rounds: int) -> int:

@@ -12,29 +12,14 @@ from typing import Any
 
 from specviz.metrics import emission_times, tally
 from specviz.records import Candidates, DraftedToken, Round, Run, SamplingParams
+from specviz.rules import RULES
+from specviz.words import Words
 
 #: Figures as JSON-ready values by their place on the page (specviz.views.charts).
 Charts = Mapping[int, dict[str, Any]]
 
 #: The headline figures, in the order of the page; each is a number or None (shown as a dash, never guessed).
 FIGURES = ("acceptance_length", "acceptance_rate", "tokens_per_second", "speedup", "tokens", "target_passes")
-
-#: How a finished run ended, as the page says it.
-STOP_SENTENCES = {
-    "eos": "The target ended its text.",
-    "length": "The asked-for length is reached.",
-    "context": "The model's context is full.",
-    "stop_string": "A stop string appeared.",
-    "stopped": "Stopped by you; everything so far is kept.",
-}
-
-#: What the page calls the acceptance rules.
-RULE_WORDS = {
-    "token": "judged token by token",
-    "tree": "siblings tried in turn",
-    "block": "block verification",
-    "typical": "typical acceptance",
-}
 
 #: One letter a token in the race: where it came from.
 SOURCE_LETTERS = {"accepted": "a", "recovered": "r", "bonus": "b", "plain": "p"}
@@ -80,6 +65,7 @@ def settings_line(
     rule: str,
     sampling: SamplingParams,
     seed: int,
+    say: Words,
 ) -> str:
     """How a run was made, beyond drafter and γ, in one line for its header.
 
@@ -89,14 +75,15 @@ def settings_line(
     """
     parts = []
     if settings.get("branches") not in (None, 1):
-        parts.append(f"{settings['branches']} branches")
+        parts.append(say("generate.branches", count=settings["branches"]))
     if settings.get("exit_layer") is not None:
-        parts.append(f"exit after layer {settings['exit_layer']}")
+        parts.append(say("generate.exit_layer", layer=settings["exit_layer"]))
     if settings.get("confidence"):
-        parts.append(f"stops below confidence {settings['confidence']}")
+        parts.append(say("generate.confidence", confidence=settings["confidence"]))
     if drafter is not None and not sampling.greedy:
-        parts.append(RULE_WORDS.get(rule, rule))
-    return " · ".join([*parts, _sampling_words(sampling), f"seed {seed}"])
+        # A file may name a rule that this version does not have.
+        parts.append(say(f"generate.rule_{rule}") if rule in RULES else rule)
+    return " · ".join([*parts, _sampling_words(sampling, say), say("generate.seed", value=seed)])
 
 
 def rounds_message(
@@ -141,17 +128,16 @@ def end_message(
     note: str = "",
     charts: Charts | None = None,
 ) -> str:
-    """The run is over after `total` rounds. reason: a `StopReason` or a sentence of its own; note: shown beside it.
+    """The run is over after `total` rounds. reason: why, in a sentence; note: shown beside it.
 
     May be sent again for the same run, when the speedup has been measured.
     """
-    sentence = STOP_SENTENCES.get(reason, reason)
     return as_json(
         {
             "kind": "end",
             "run": run_key,
             "total": total,
-            "reason": sentence,
+            "reason": reason,
             "note": note,
             "figures": _figures(figures),
             "charts": charts,
@@ -208,16 +194,16 @@ def token_sources(round: Round) -> list[str]:
     return ["accepted" if i < accepted else last for i in range(len(round.emitted))]
 
 
-def _sampling_words(sampling: SamplingParams) -> str:
+def _sampling_words(sampling: SamplingParams, say: Words) -> str:
     if sampling.greedy:
-        return "greedy"
-    words = [f"temperature {sampling.temperature:g}"]
+        return say("generate.greedy")
+    words = [say("generate.temperature", value=f"{sampling.temperature:g}")]
     if sampling.top_k:
-        words.append(f"top-k {sampling.top_k}")
+        words.append(say("generate.top_k", value=sampling.top_k))
     if sampling.top_p < 1:
-        words.append(f"top-p {sampling.top_p:g}")
+        words.append(say("generate.top_p", value=f"{sampling.top_p:g}"))
     if sampling.min_p:
-        words.append(f"min-p {sampling.min_p:g}")
+        words.append(say("generate.min_p", value=f"{sampling.min_p:g}"))
     return ", ".join(words)
 
 
