@@ -283,9 +283,9 @@ def test_the_table_of_candidates_lists_them_in_the_order_tried(show):
     page = show(a_tree_run(one))
     unfold(page, 0)
     chip(page, 0, 7).click()
-    rows = page.locator(".siblings tbody tr").evaluate_all("rows => rows.map(row => row.className)")
+    rows = page.locator("[part=siblings] tbody tr").evaluate_all("rows => rows.map(row => row.className)")
     assert rows == ["rejected", "rejected on"]
-    headings = page.locator(".siblings thead th").all_inner_texts()
+    headings = page.locator("[part=siblings] thead th").all_inner_texts()
     assert headings[:6] == ["token", "p", "p′", "q", "u <", "u"]
 
 
@@ -335,7 +335,7 @@ def test_block_verification_speaks_of_h_and_of_later_coins_and_never_of_a_quotie
     kept_later, last, refused, thrown = (ask(page, *place) for place in ((0, 0), (0, 1), (1, 0), (1, 1)))
     assert "h = 0 and the coin fell on u = 0.60, not below it" in kept_later
     assert "kept because a later one, ‹\u2068 B\u2069›, passed" in kept_later
-    assert "h = 1" in last and "no later one is: kept" in last
+    assert "h = 1" in last and "the whole draft is kept" in last
     assert "no later one passed either: refused" in refused
     assert "h = 0.25 and the coin fell on u = 0.70" in thrown and "thrown away" in thrown
     texts = [kept_later, last, refused, thrown, *page.locator("button.chip").all_inner_texts(), ask(page, 1, "next")]
