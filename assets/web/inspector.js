@@ -44,8 +44,11 @@ function tokenName(round, index) {
 function sentence(round, index) {
   const said = index === "next" ? sayNext(round) : sayDrafted(round, index);
   if (wasDropped(round, index)) said.push(say("rounds.dropped"));
-  return said.join(" ").replace(/ ([=<]) /g, "\u00a0$1\u00a0"); // an equation stays on one line
+  return unbroken(said.join(" "));
 }
+
+/** An equation stays on one line. */
+const unbroken = (text) => text.replace(/ ([=</]) /g, "\u00a0$1\u00a0");
 
 function sayDrafted(round, index) {
   const token = round.drafted[index];
@@ -54,7 +57,7 @@ function sayDrafted(round, index) {
   if (isGreedy(token)) return [...sayProposed(token), ...sayGreedy(round, index)];
   const opening = [...sayTurn(round, index), ...sayProposed(token), sayDraw(round, index)];
   if (isLossy(round)) return [...opening, say("rounds.typical_rule"), sayTypical(token)];
-  if (block) return [...opening, say("rounds.block_rule"), sayBlock(round, index)];
+  if (block) return [...opening, say("rounds.block_given", { p: plainNumber(token.p) }), say("rounds.block_rule"), sayBlock(round, index)];
   return [...opening, sayCoin(round, index), ...sayAfter(round, index)];
 }
 
@@ -79,26 +82,36 @@ function sayTurn(round, index) {
 /** How the draft came to propose a token, with its q. */
 function sayDraw(round, index) {
   const token = round.drafted[index];
-  const values = { token: quoted(token.text), q: plainNumber(token.q) };
+  const values = { token: quoted(token.text), q: judgedBy(token).q };
   if (isCopy(token)) return say("rounds.drew_copy", values);
   if (token.q === 1) return say(isTree(round) ? "rounds.drew_choice" : "rounds.drew_certain", values);
   return say(siblings(round, index).order > 1 ? "rounds.drew_again" : "rounds.drew", values);
 }
 
+/**
+ * The numbers of a coin as they are written: `share`, what p or p′ was, and q with the digits it takes to divide them,
+ * u, and `bound`, what it had to stay below.
+ */
+function judgedBy(token) {
+  const tried = token.p_left ?? token.p;
+  const [u, threshold] = token.u === null ? ["", ""] : compared(token.u, token.accept_prob);
+  const divided = token.u !== null && !isBlock() && token.accept_prob < 1 && token.accept_prob > 0 && token.q < 1;
+  const [share, q] = divided ? quotient(tried, token.q, threshold) : [plainNumber(tried), plainNumber(token.q)];
+  return { share, q, u, bound: divided ? `${share} / ${q} = ${threshold}` : threshold };
+}
+
 /** p, what the coin had to stay below, the coin and its verdict. */
 function sayCoin(round, index) {
   const token = round.drafted[index];
-  const [u, threshold] = compared(token.u, token.accept_prob);
+  const { share, u, bound } = judgedBy(token);
   const tried = token.p_left !== undefined;
-  const share = tried ? token.p_left : token.p;
-  const values = { p: plainNumber(token.p), left: plainNumber(share), u };
+  const values = { p: tried ? plainNumber(token.p) : share, left: share, u, bound };
   if (token.p === 0) return say("rounds.coin_never", values);
-  if (share === 0) return say("rounds.coin_never_left", values);
+  if (token.accept_prob === 0) return say("rounds.coin_never_left", values);
   const suffix = tried ? "_left" : "";
   if (token.accept_prob >= 1) return say(`rounds.coin_always${suffix}`, values);
-  const bound = token.q === 1 ? threshold : `${quotient(share, token.q, threshold)} = ${threshold}`;
   const more = token.outcome === "rejected" && round.drafted.some((other) => other.parent === index);
-  return say(`rounds.coin_${token.outcome}${more ? "_all" : ""}${suffix}`, { ...values, bound });
+  return say(`rounds.coin_${token.outcome}${more ? "_all" : ""}${suffix}`, values);
 }
 
 function sayAfter(round, index) {
@@ -206,18 +219,23 @@ function placeOfDraw({ below, u, prob }) {
 /** The line from 0 to 1: below accept_prob, the token's own threshold, the coin passes. */
 function coinLine(token) {
   const [u, threshold] = compared(token.u, token.accept_prob);
-  const zones = [...zone("pass", "✓", "rounds.passes", token.accept_prob), ...zone("fail", "✗", "rounds.fails", 1 - token.accept_prob)];
+  const zones = [...zone("pass", 0, token.accept_prob, token.u), ...zone("fail", token.accept_prob, 1, token.u)];
   const bar = make("div", { class: "track" }, ...zones, tickAt(token.u),
     marker(token.accept_prob, threshold, "below"), marker(token.u, `u = ${u}`, "above"));
   return make("div", { class: `line ${token.outcome}`, role: "img", part: "coin", "aria-label": say("rounds.coin_picture", { u, threshold }) },
     make("span", { class: "end", text: "0" }), bar, make("span", { class: "end", text: "1" }));
 }
 
-/** A stretch of the line, with its name where it has room for one. */
-function zone(kind, sign, key, share) {
-  const node = make("div", { class: kind, text: share > 0.34 ? `${sign} ${say(key)}` : share > 0.1 ? sign : "" });
-  node.style.width = `${100 * share}%`;
-  return share > 0 ? [node] : [];
+/** A stretch of the line, with its name where it has room for one beside the coin. */
+function zone(kind, start, end, u) {
+  const sign = kind === "pass" ? "✓" : "✗";
+  const inside = u >= start && u < end;
+  const room = inside ? Math.max(u - start, end - u) : end - start;
+  const text = room > 0.34 ? `${sign} ${say(`rounds.${kind}`)}` : room > 0.1 ? sign : "";
+  const node = make("div", { class: kind }, make("span", { text }));
+  node.style.width = `${100 * (end - start)}%`;
+  if (inside) node.style.padding = u - start > end - u ? `0 ${(100 * (end - u))}% 0 0` : `0 0 0 ${100 * (u - start)}%`;
+  return end > start ? [node] : [];
 }
 
 function tickAt(u) {
@@ -251,7 +269,7 @@ function distribution(round, index) {
   rows.push({ name: restName(), p: rest(p), q: rest(q), text: say("rounds.others"), rest: true });
   const both = q.size > 0;
   const left = both && isRefusal(round, index);
-  const scale = Math.max(...rows.flatMap((row) => [row.p, row.q]));
+  const scale = Math.max(...rows.flatMap((row) => (row.rest ? [0.01] : [row.p, row.q])));
   const label = rows.map((row) => `${row.text}: p ${brief(row.p)}${both ? `, q ${brief(row.q)}` : ""}`).join("; ");
   const bars = make("div", { class: `bars ${left ? "three" : both ? "two" : "one"}`, role: "img", part: "distribution", "aria-label": label });
   bars.append(make("span"), make("span"), make("span", { class: "h p", text: "p" }));
@@ -299,9 +317,10 @@ function barRow(bars, row, { both, left, scale, weight }) {
   const bar = make("span", { class: row.rest ? "bar rest" : "bar" });
   const stripe = (kind, from, to) => {
     if (to <= from) return;
-    const node = make("i", { class: kind });
+    // The rest may be far longer than any token's bar: then it is drawn broken off.
+    const node = make("i", { class: to > scale ? `${kind} broken` : kind });
     node.style.left = `${(100 * from) / scale}%`;
-    node.style.width = `${(100 * (to - from)) / scale}%`;
+    node.style.width = `${(100 * (Math.min(to, scale) - from)) / scale}%`;
     bar.append(node);
   };
   stripe(both ? "p" : "p wide", 0, row.p);
@@ -331,7 +350,7 @@ function rawLine(token, index, greedy) {
   if (!changed) return [];
   const key = `rounds.raw_${greedy ? "greedy_" : ""}${token.q_raw === null ? "target" : "both"}`;
   const values = { token: quoted(token.text), p: plainNumber(token.p_raw), q: token.q_raw === null ? "" : plainNumber(token.q_raw) };
-  return [make("p", { class: "raw", text: say(key, values) })];
+  return [make("p", { class: "raw", text: unbroken(say(key, values)) })];
 }
 
 // --- the draw ---------------------------------------------------------------------------------------------------------

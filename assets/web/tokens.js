@@ -57,10 +57,10 @@ function compared(a, b) {
   return [plainNumber(a, digits), plainNumber(b, digits)];
 }
 
-/** "0.31 / 0.42": with enough digits that dividing what is shown gives the quotient that is shown. */
+/** p and q, with enough digits that dividing what is shown gives the quotient that is shown. */
 function quotient(p, q, shown) {
   const half = 0.5 * 10 ** -(shown.split(".")[1]?.length ?? 0);
   let digits = 2;
   while (digits < 9 && Math.abs(plainNumber(p, digits) / plainNumber(q, digits) - Number(shown)) > half) digits += 1;
-  return `${plainNumber(p, digits)} / ${plainNumber(q, digits)}`;
+  return [plainNumber(p, digits), plainNumber(q, digits)];
 }
