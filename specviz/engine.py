@@ -394,6 +394,7 @@ def vocabulary(pair: ModelPair, done: Iterable[Round]) -> dict[int, str]:
     for one in done:
         ids.update(token.id for token in one.drafted)
         ids.add(one.next.id)
+        ids.update(token for token, _, _ in one.next.line)
         for row in one.top:
             for listed in (row.p_raw, row.q_raw, row.p, row.q, row.residual):
                 ids.update(token for token, _ in listed)

@@ -75,7 +75,8 @@ def report(
     draft: Draft, decision: Decision, rows: TargetRows, uniforms: Uniforms, texts: TokenTexts, weighs_all: bool = False
 ) -> Report:
     """Fetches what a record needs and builds it. weighs_all: the rule has looked at every draft token's coin."""
-    host = _fetch(_decision_parts(draft, decision, uniforms) | _listed_parts(draft, rows))
+    parts = _decision_parts(draft, decision, uniforms) | _listed_parts(draft, rows)
+    host = _fetch(parts | _line_parts(decision, parts.get("residual_ids", parts["leading"])))
     outcomes = _outcomes(draft.parents, host.get("kept", ()))
     drafted = tuple(
         _drafted_token(index, host, draft, outcome, texts, weighs_all) for index, outcome in enumerate(outcomes)
@@ -89,8 +90,10 @@ def report(
         id=next_id,
         text=texts.chip(next_id),
         kind="recovered" if rejected else "bonus",
-        u=host["next_u"][0] if "next_prob" in host else None,
-        prob=host["next_prob"][0] if "next_prob" in host else 1.0,
+        u=host["next_u"][0] if "line" in host else None,
+        prob=host["line_probs"][0] if "line" in host else 1.0,
+        below=_spans(host)[0][1] if "line" in host else None,
+        line=_line(host) if "line" in host else (),
     )
     top = _candidates(host, draft, following if rejected else None)
     return Report(
@@ -120,8 +123,6 @@ def _outcomes(parents: tuple[int, ...], kept: Sequence[float]) -> list[Outcome]:
 
 def _decision_parts(draft: Draft, decision: Decision, uniforms: Uniforms) -> dict[str, Tensor]:
     parts = {"next_token": decision.next_token, "next_u": uniforms.next}
-    if decision.next_probs is not None:
-        parts["next_prob"] = decision.next_probs.gather(0, decision.next_token.view(1))
     if not draft.parents:
         return parts
     parts |= {"token": draft.tokens, "kept": decision.kept, "p": decision.p, "row": decision.row}
@@ -167,6 +168,33 @@ def _listed_parts(draft: Draft, rows: TargetRows) -> dict[str, Tensor]:
     if draft.probs is not None and draft.probs is not draft_raw:
         parts["ids_q"] = draft.probs.gather(-1, ids)
     return parts
+
+
+def _line_parts(decision: Decision, likeliest: Tensor) -> dict[str, Tensor]:
+    """The next token and then the likeliest of the distribution it was drawn from, with that distribution's sums."""
+    if decision.next_probs is None:
+        return {}
+    ids = torch.cat([decision.next_token.view(1), likeliest.view(-1)])
+    return {
+        "line": ids,
+        "line_probs": decision.next_probs.index_select(0, ids),
+        "line_ends": decision.next_sums.index_select(0, ids),
+        "line_total": decision.next_sums[-1:],
+    }
+
+
+def _spans(host: Host) -> list[tuple[int, float, float]]:
+    """Of each token of the line: id, start and end as shares of the whole sum, which is what u was scaled by."""
+    total = host["line_total"][0]
+    return [
+        (int(token), max(0.0, end - prob) / total, end / total)
+        for token, prob, end in zip(host["line"], host["line_probs"], host["line_ends"])
+    ]
+
+
+def _line(host: Host) -> tuple[tuple[int, float, float], ...]:
+    spans = {token: (token, round(start, 6), round(end, 6)) for token, start, end in _spans(host) if start < end}
+    return tuple(sorted(spans.values()))
 
 
 def _fetch(parts: dict[str, Tensor]) -> Host:

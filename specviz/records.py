@@ -156,6 +156,10 @@ class NextToken:
     kind: ``recovered`` (drawn from the residual after a rejection) or ``bonus`` (drawn from the target's last
     row when every draft token was accepted; also the token of a plain step, where nothing was drafted).
     u: the uniform draw; None when greedy. prob: its probability in the distribution it was drawn from.
+    below: the probability, in that distribution, of all tokens with a smaller id. The draw goes through the ids in
+        order (`specviz.sampling.draw`), so u lies in [below, below + prob) up to rounding. None when greedy.
+    line: where this token and the likeliest others lie on the line from 0 to 1 on which u fell, in the order of their
+        ids: (token id, start, end), to six decimals. Both fields are missing from older traces.
     """
 
     __pydantic_config__ = _FINITE
@@ -164,6 +168,8 @@ class NextToken:
     kind: NextKind
     u: float | None
     prob: float
+    below: float | None = None
+    line: tuple[tuple[int, float, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from transformers import (
 
 from specviz.records import SamplingParams
 
-__all__ = ["SamplingParams", "Warper", "draw", "fit_width"]
+__all__ = ["SamplingParams", "Warper", "draw", "draw_with_sums", "fit_width"]
 
 
 class Warper:
@@ -66,11 +66,16 @@ def draw(probs: Tensor, u: Tensor) -> Tensor:
     A token of probability 0 is never drawn: the sum is taken in float64, where u · total < total for every float32
     u < 1, and a token without mass does not raise it.
     """
+    return draw_with_sums(probs, u)[0]
+
+
+def draw_with_sums(probs: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """`draw`, and the running sums [..., vocab], float64, among which it looked for u times the last of them."""
     cumulative = probs.cumsum(-1, dtype=torch.float64)
     threshold = u * cumulative[..., -1:]
     if probs.device.type == "cpu":
-        return torch.searchsorted(cumulative, threshold, right=True).squeeze(-1)
-    return _first_above(cumulative, threshold, probs)
+        return torch.searchsorted(cumulative, threshold, right=True).squeeze(-1), cumulative
+    return _first_above(cumulative, threshold, probs), cumulative
 
 
 def _first_above(cumulative: Tensor, threshold: Tensor, probs: Tensor) -> Tensor:

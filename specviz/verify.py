@@ -12,7 +12,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from specviz.sampling import draw
+from specviz.sampling import draw_with_sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,9 @@ class Decision:
     kept: [n] bool or 0/1, the tokens of one path from the root. p, q, accept_prob: [n] float32, each token's
     probability under target and drafter, and what its coin had to stay below. row: [1] int64, the target row the next
     token comes from. next_token: [] int64. next_probs: [vocab] float32, what it was drawn from (the residual, or the
-    target's row itself); None if greedy. p_left: [n] float32, each token's probability in what its earlier siblings
-    left of the target; None where that is p. distance: [] float32, see `Round`; None under a lossless rule.
+    target's row itself), and next_sums: [vocab] float64, its running sums; None if greedy. p_left: [n] float32, each
+    token's probability in what its earlier siblings left of the target; None where that is p. distance: [] float32, see
+    `Round`; None under a lossless rule.
     """
 
     kept: Tensor
@@ -33,6 +34,7 @@ class Decision:
     row: Tensor
     next_token: Tensor
     next_probs: Tensor | None
+    next_sums: Tensor | None
     p_left: Tensor | None = None
     distance: Tensor | None = None
 
@@ -96,11 +98,11 @@ def follow_target(target_choices: Tensor | None, target_probs: Tensor | None, ne
     """
     nothing = next_u.new_empty(0)
     if target_choices is not None:
-        next_token, next_probs = target_choices[0], None
+        next_token, next_probs, next_sums = target_choices[0], None, None
     else:
         next_probs = target_probs[0]
-        next_token = draw(next_probs, next_u)
-    return Decision(nothing, nothing, nothing, nothing, next_u.new_zeros(1), next_token, next_probs)
+        next_token, next_sums = draw_with_sums(next_probs, next_u)
+    return Decision(nothing, nothing, nothing, nothing, next_u.new_zeros(1), next_token, next_probs, next_sums)
 
 
 def verify_by_rejection(
@@ -130,7 +132,8 @@ def verify_by_rejection(
     kept = (coins < accept_prob).cumprod(0)
     row = kept.sum(0, keepdim=True)
     next_probs = residual(target_probs.index_select(0, row), q_rows.index_select(0, row))[0]
-    return Decision(kept, p, q, accept_prob, row, draw(next_probs, next_u), next_probs)
+    next_token, next_sums = draw_with_sums(next_probs, next_u)
+    return Decision(kept, p, q, accept_prob, row, next_token, next_probs, next_sums)
 
 
 def verify_by_block(
@@ -172,7 +175,8 @@ def verify_by_block(
     left, total = left.index_select(0, row)[0], total.index_select(0, row)
     # Nothing is left only where p_i = 1 and both models agree: then the target itself is right, as in `residual`.
     next_probs = torch.where(total > 0, left / total, target_probs.index_select(0, row)[0])
-    return Decision(positions <= row, p, q, accept_prob, row, draw(next_probs, next_u), next_probs)
+    next_token, next_sums = draw_with_sums(next_probs, next_u)
+    return Decision(positions <= row, p, q, accept_prob, row, next_token, next_probs, next_sums)
 
 
 def verify_by_tree(
@@ -216,7 +220,8 @@ def verify_by_tree(
         kept = torch.tensor([token in path for token in range(len(parents))], device=p.device)
         row = torch.tensor([path[-1] + 1], device=p.device)
     accept_prob = (p_left / q).clamp_max_(1)
-    return Decision(kept, p, q, accept_prob, row, draw(next_probs, next_u), next_probs, p_left)
+    next_token, next_sums = draw_with_sums(next_probs, next_u)
+    return Decision(kept, p, q, accept_prob, row, next_token, next_probs, next_sums, p_left)
 
 
 def _left_of_points(p: Tensor, shape: Shape) -> Tensor:
@@ -293,8 +298,9 @@ def verify_by_typical(
     row = shape.row_after(kept)
     next_probs = target_probs.index_select(0, row)[0]
     distance = ((1 - p) * (kept & (shape.rows == 0))).sum()
-    next_token = draw(next_probs, next_u)
-    return Decision(kept, p, torch.ones_like(p), acceptable.float(), row, next_token, next_probs, distance=distance)
+    next_token, next_sums = draw_with_sums(next_probs, next_u)
+    one = torch.ones_like(p)
+    return Decision(kept, p, one, acceptable.float(), row, next_token, next_probs, next_sums, distance=distance)
 
 
 def verify_by_match(draft_tokens: Tensor, parents: tuple[int, ...], target_choices: Tensor) -> Decision:
@@ -310,4 +316,4 @@ def verify_by_match(draft_tokens: Tensor, parents: tuple[int, ...], target_choic
     row = shape.row_after(kept)
     p = match.float()
     # index_select, because plain indexing would fetch the row to the host first.
-    return Decision(kept, p, torch.ones_like(p), p, row, target_choices.index_select(0, row)[0], None)
+    return Decision(kept, p, torch.ones_like(p), p, row, target_choices.index_select(0, row)[0], None, None)

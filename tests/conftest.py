@@ -14,7 +14,10 @@ import urllib.request
 from collections.abc import Callable, Iterator
 
 import pytest
+from alone import document, feed
 from playwright.sync_api import Browser, BrowserType, Error, Page, Playwright, expect, sync_playwright
+
+from specviz.records import Run
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -161,3 +164,24 @@ def _note_request(url: str, home: str, mishaps: list[str]) -> None:
 def page(visit: Callable[..., Page]) -> Page:
     """The app in a window of 1280 by 900."""
     return visit()
+
+
+@pytest.fixture
+def show(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """Opens the live view alone, outside Gradio, and gives it a run; no error may reach the console."""
+    contexts, mishaps = [], []
+
+    def open_page(run: Run, rule: str = "token", language: str = "en", **options) -> Page:
+        context = browser.new_context(**{"viewport": {"width": 1100, "height": 900}} | options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: mishaps.append(str(error)))
+        page.on("console", lambda message: _note(message.type, message.text, mishaps))
+        page.set_content(document(language, dark=options.get("color_scheme") == "dark"))
+        feed(page, run, rule)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert mishaps == []

@@ -282,12 +282,16 @@ def _decided(
     words: tuple[str, ...] = WORDS,
 ) -> Round:
     """The round of a verdict; its next token is the draw that `u` makes from what is `left`."""
-    following = next(word for word, total in enumerate(accumulate(left)) if u < total)
+    ends = list(accumulate(left))
+    following = next(word for word, end in enumerate(ends) if u < end)
+    listed = sorted({following, *(id - 1 for id, _ in _likeliest(left)[:5])})
+    line = tuple((word + 1, round(ends[word] - left[word], 6), round(ends[word], 6)) for word in listed)
+    below = ends[following] - left[following]
     kept = [tokens[place] for place in path]
     return Round(
         index=index,
         drafted=tuple(tokens),
-        next=NextToken(following + 1, words[following], kind, u, left[following]),
+        next=NextToken(following + 1, words[following], kind, u, left[following], below, line),
         emitted=(*(token.id for token in kept), following + 1),
         pieces=(*(token.text for token in kept), words[following]),
         top=tuple(rows),

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
+from alone import VIEW, ask, chip, shown, state, switch, unfold
 from handmade import VOCABULARY, a_block, a_round, a_run, a_tree, a_typical
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import expect
 
 from specviz.records import Round, Run, SamplingParams
-from specviz.ui.components import page_css, rounds_view
 from specviz.views import messages
 from specviz.words import words
-
-VIEW = "document.querySelector('.specviz-rounds')"
 
 #: Two siblings below two of three: small enough to say what everything in it should say.
 SMALL = (-1, -1, -1, 0, 0, 1, 3, 3, 4)
@@ -23,96 +20,8 @@ SMALL = (-1, -1, -1, 0, 0, 1, 3, 3, 4)
 WIDE = (*([-1] * 8), *(8 * depth + 1 for depth in range(7) for _ in range(8)))
 
 
-@pytest.fixture
-def show(browser: Browser) -> Iterator[Callable[..., Page]]:
-    """Opens the component alone, outside Gradio, and gives it a run; no error may reach the console."""
-    contexts, mishaps = [], []
-
-    def open_page(run: Run, rule: str = "token", **options) -> Page:
-        context = browser.new_context(**{"viewport": {"width": 1100, "height": 900}} | options)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("pageerror", lambda error: mishaps.append(str(error)))
-        page.on("console", lambda message: message.type == "error" and mishaps.append(message.text))
-        page.set_content(_document(dark=options.get("color_scheme") == "dark"))
-        feed(page, run, rule)
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert mishaps == []
-
-
-def _document(dark: bool) -> str:
-    """What Gradio gives the component (`element`, `props`, `server`, `watch`), and nothing else of it."""
-    script = rounds_view(words()).js_on_load
-    return f"""<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-      <style>{page_css()} body {{ margin: 12px; }}</style>
-      <body class="{"dark" if dark else ""}"><div id="element"><div class="specviz-rounds"></div></div><script>
-        const element = document.getElementById("element"), props = {{}}, server = {{}};
-        const watch = (name, receiver) => {{ window.give = (value) => {{ props.value = value; receiver(); }}; }};
-        {{ {script} }}
-      </script></body>"""
-
-
-def feed(page: Page, run: Run, rule: str) -> None:
-    """The messages of an opened trace."""
-    settings = messages.settings_line(
-        run.settings, drafter=run.drafter, rule=rule, sampling=run.sampling, seed=run.seed, say=words()
-    )
-    start = messages.start_message(
-        "run",
-        prompt=run.prompt.text,
-        drafter=run.drafter,
-        num_draft_tokens=run.num_draft_tokens,
-        greedy=run.sampling.greedy,
-        settings=settings,
-        rule=rule,
-    )
-    rounds = messages.rounds_message("run", run.rounds, run.vocabulary)
-    end = messages.end_message("run", total=len(run.rounds), reason=words()(f"generate.end_{run.stop_reason}"))
-    page.evaluate("messages => messages.forEach(give)", [start, rounds, end])
-    page.wait_for_function(f"() => {VIEW}.shadowRoot.querySelector('[part=view]').dataset.state === 'finished'")
-
-
 def a_tree_run(*rounds: Round, **settings) -> Run:
     return a_run(rounds, **{"vocabulary": VOCABULARY, "num_draft_tokens": 4} | settings)
-
-
-def state(page: Page, name: str):
-    return page.evaluate(f"name => {VIEW}.specviz[name]", name)
-
-
-def chip(page: Page, round: int, index: int | str) -> Locator:
-    return page.locator(f'button.chip[data-round="{round}"][data-index="{index}"]')
-
-
-def switch(page: Page, round: int) -> Locator:
-    return page.locator(f'button.toggle[data-round="{round}"]')
-
-
-def unfold(page: Page, round: int) -> None:
-    if switch(page, round).get_attribute("aria-expanded") == "false":
-        switch(page, round).click()
-
-
-def said(page: Page) -> str:
-    """The inspector's sentence, with ordinary spaces."""
-    return page.locator('[part="say"]').inner_text().replace("\u00a0", " ")
-
-
-def ask(page: Page, round: int, index: int | str) -> str:
-    """Points at a chip and lets go again, so that the next one can be asked."""
-    chip(page, round, index).click()
-    sentence = said(page)
-    page.keyboard.press("Escape")
-    return sentence
-
-
-def shown(page: Page, round: int) -> set[str]:
-    chips = page.locator(f'button.chip[data-round="{round}"]')
-    return set(chips.evaluate_all("nodes => nodes.map(node => node.dataset.index)"))
 
 
 # The tree
@@ -283,9 +192,9 @@ def test_the_table_of_candidates_lists_them_in_the_order_tried(show):
     page = show(a_tree_run(one))
     unfold(page, 0)
     chip(page, 0, 7).click()
-    rows = page.locator(".siblings tbody tr").evaluate_all("rows => rows.map(row => row.className)")
+    rows = page.locator("[part=siblings] tbody tr").evaluate_all("rows => rows.map(row => row.className)")
     assert rows == ["rejected", "rejected on"]
-    headings = page.locator(".siblings thead th").all_inner_texts()
+    headings = page.locator("[part=siblings] thead th").all_inner_texts()
     assert headings[:6] == ["token", "p", "p′", "q", "u <", "u"]
 
 
@@ -335,7 +244,7 @@ def test_block_verification_speaks_of_h_and_of_later_coins_and_never_of_a_quotie
     kept_later, last, refused, thrown = (ask(page, *place) for place in ((0, 0), (0, 1), (1, 0), (1, 1)))
     assert "h = 0 and the coin fell on u = 0.60, not below it" in kept_later
     assert "kept because a later one, ‹\u2068 B\u2069›, passed" in kept_later
-    assert "h = 1" in last and "no later one is: kept" in last
+    assert "h = 1" in last and "the whole draft is kept" in last
     assert "no later one passed either: refused" in refused
     assert "h = 0.25 and the coin fell on u = 0.70" in thrown and "thrown away" in thrown
     texts = [kept_later, last, refused, thrown, *page.locator("button.chip").all_inner_texts(), ask(page, 1, "next")]

@@ -21,7 +21,7 @@ const state = {};
 function reset() {
   Object.assign(state, {
     phase: "empty", // empty, waiting, running, finished, error
-    status: "No run yet",
+    status: say("rounds.no_run"),
     run: null,
     start: {},
     rounds: [], // as the messages carry them; null where one never arrived
@@ -55,20 +55,21 @@ host.specviz = {
 // --- the page's skeleton ---------------------------------------------------------------------------------------------
 
 const FIGURES = [
-  ["acceptance_length", "tokens per target pass", "per pass", (x) => x.toFixed(2)],
-  ["acceptance_rate", "of judged draft tokens accepted", "accepted", (x) => `${Math.round(100 * x)}\u202f%`],
-  ["speedup", "measured against plain decoding", "vs plain", (x) => `${x.toFixed(2)}×`],
-  ["tokens_per_second", "tokens per second", "tokens/s", (x) => (x >= 100 ? x.toFixed(0) : x.toFixed(1))],
+  ["acceptance_length", (x) => x.toFixed(2)],
+  ["acceptance_rate", (x) => `${Math.round(100 * x)}\u202f%`],
+  ["speedup", (x) => `${x.toFixed(2)}×`],
+  ["tokens_per_second", (x) => (x >= 100 ? x.toFixed(0) : x.toFixed(1))],
 ];
 
 const ui = {};
 
 function build() {
   ui.figures = {};
-  const figures = make("div", { class: "figures", part: "figures", role: "group", "aria-label": "Headline figures" });
-  for (const [name, long, short] of FIGURES) {
+  const figures = make("div", { class: "figures", part: "figures", role: "group", "aria-label": say("rounds.figures") });
+  for (const [name] of FIGURES) {
     ui.figures[name] = make("b", { "data-figure": name, text: "—" });
-    const label = [make("span", { class: "long", text: long }), make("span", { class: "brief", text: short })];
+    const label = [make("span", { class: "long", text: say(`rounds.figure_${name}`) }),
+      make("span", { class: "brief", text: say(`rounds.figure_${name}_brief`) })];
     figures.append(make("div", { class: "figure" }, ui.figures[name], ...label));
   }
   ui.view = make("div", { class: "view", part: "view", "data-state": "empty", "data-layout": "narrow" }, figures);
@@ -83,38 +84,38 @@ function textCard() {
   ui.caret = make("span", { class: "caret", "aria-hidden": "true" });
   ui.paper = make("div", { class: "paper", part: "paper" });
   ui.textEmpty = make("div", { class: "empty" }, make("p", {
-    text: "The text will grow here, token by token, each one tinted by where it came from.",
+    text: say("rounds.text_empty"),
   }));
-  ui.text = make("div", { class: "text", part: "text", tabindex: "0", role: "region", "aria-label": "Prompt and generated text",
+  ui.text = make("div", { class: "text", part: "text", tabindex: "0", role: "region", "aria-label": say("rounds.text_region"),
     on: { click: onTextClick, pointermove: onPointer } },
     ui.textEmpty, ui.paper);
   ui.followText = follower(ui.text);
-  const head = make("div", { class: "head" }, make("h3", { text: "Text" }), ui.status);
+  const head = make("div", { class: "head" }, make("h3", { text: say("rounds.text") }), ui.status);
   return make("div", { class: "card", part: "text-card" }, head, ui.note, ui.text, legend());
 }
 
 function legend() {
-  const entry = (kind, word, rest) =>
-    make("span", {}, `${SYMBOL[kind]} `, make("b", { class: kind, text: word }), rest ? ` ${rest}` : "");
+  const entry = (kind, rest) =>
+    make("span", {}, `${SYMBOL[kind]} `, make("b", { class: kind, text: say(`rounds.${kind}`) }), rest ? ` ${say(rest)}` : "");
   return make("div", { class: "legend", part: "legend" },
-    entry("accepted", "accepted", "from the draft"), entry("recovered", "recovered", "by the target"),
-    entry("bonus", "bonus", "of a clean round"), entry("rejected", "rejected"),
-    make("span", { text: "┄ discarded" }), make("span", { text: "○ plain step" }));
+    entry("accepted", "rounds.legend_accepted"), entry("recovered", "rounds.legend_recovered"),
+    entry("bonus", "rounds.legend_bonus"), entry("rejected"),
+    make("span", { text: `┄ ${say("rounds.discarded")}` }), make("span", { text: `○ ${say("rounds.plain")}` }));
 }
 
 function roundsCard() {
   ui.roundsEmpty = make("div", { class: "empty" },
-    make("p", { text: "Every row will be one pass of the target: the draft tokens it judged, the coin each one needed, and the token it supplied itself." }),
-    make("p", { text: "Press the button to start. Point at a chip, tap it, or reach it with Tab and the arrow keys to see its numbers." }));
-  ui.list = make("div", { class: "list", role: "list", "aria-label": "Rounds" });
-  ui.rounds = make("div", { class: "rounds", part: "rounds", role: "region", "aria-label": "Rounds, newest last",
+    make("p", { text: say("rounds.rounds_empty") }),
+    make("p", { text: say("rounds.rounds_how") }));
+  ui.list = make("div", { class: "list", role: "list", "aria-label": say("rounds.rounds") });
+  ui.rounds = make("div", { class: "rounds", part: "rounds", role: "region", "aria-label": say("rounds.rounds_region"),
     on: { click: onChipClick, pointermove: onPointer, focusin: onFocus, keydown: onKey } },
     ui.roundsEmpty, ui.list);
   ui.followRounds = follower(ui.rounds, (following) => ui.newest.classList.toggle("hidden", following));
-  ui.newest = make("button", { class: "newest hidden", part: "newest", type: "button", text: "Jump to newest ↓",
+  ui.newest = make("button", { class: "newest hidden", part: "newest", type: "button", text: say("rounds.jump"),
     on: { click: () => ui.followRounds.jump() } });
   ui.watcher = new IntersectionObserver(onChunksMoved, { root: ui.rounds, rootMargin: "700px 0px" });
-  ui.head = make("h3", { text: "Rounds, newest last. One row is one pass of the target." });
+  ui.head = make("h3", { text: say("rounds.rounds_title") });
   ui.lossy = make("span", { class: "lossy hidden", part: "lossy", role: "note" });
   ui.meta = make("span", { class: "quiet meta", part: "meta" });
   return make("div", { class: "card", part: "rounds-card" }, make("div", { class: "head" }, ui.head, ui.lossy, ui.meta),
@@ -124,9 +125,9 @@ function roundsCard() {
 function inspectorCard() {
   ui.title = make("h3", { part: "inspector-title" });
   ui.body = make("div", { part: "inspector-body" });
-  const close = make("button", { class: "close", type: "button", "aria-label": "Close the inspector", text: "×",
+  const close = make("button", { class: "close", type: "button", "aria-label": say("rounds.close"), text: "×",
     on: { click: () => letGo(true) } });
-  ui.inspector = make("aside", { class: "card inspector", part: "inspector", "aria-label": "Inspector" },
+  ui.inspector = make("aside", { class: "card inspector", part: "inspector", "aria-label": say("rounds.inspector") },
     make("div", { class: "title" }, ui.title, close), ui.body);
   ui.inspector.addEventListener("keydown", (event) => event.key === "Escape" && letGo(true));
   return ui.inspector;
@@ -170,7 +171,7 @@ const handlers = {
   },
   error(message) {
     state.phase = "error";
-    state.status = "Failed";
+    state.status = say("rounds.failed");
     state.note = message.text;
   },
   start(message) {
@@ -211,7 +212,7 @@ function begin(run) {
   comeIntoView();
   state.run = run;
   state.phase = "running";
-  state.status = "Running";
+  state.status = say("rounds.running");
   redraw();
 }
 
@@ -294,7 +295,7 @@ function redraw() {
 
 function draw() {
   if (ui.view.dataset.state !== state.phase) ui.view.dataset.state = state.phase;
-  setText(ui.status, state.phase === "running" && !state.rounds.length ? "Reading the prompt" : state.status);
+  setText(ui.status, state.phase === "running" && !state.rounds.length ? say("rounds.reading") : state.status);
   setText(ui.meta, metaLine());
   drawNote();
   drawFigures();
@@ -315,21 +316,21 @@ function setText(node, text) {
 function metaLine() {
   if (!state.run) return "";
   const { drafter, num_draft_tokens: gamma, settings, greedy } = state.start;
-  const parts = drafter ? [`${drafter}, γ = ${gamma}`] : ["plain decoding"];
-  parts.push(settings || (greedy ? "greedy" : "sampled"));
-  if (state.figures.tokens) parts.push(`${plural(state.figures.tokens, "token")} in ${plural(state.figures.target_passes, "pass", "passes")}`);
+  const parts = [drafter ? `${drafter}, γ = ${gamma}` : say("rounds.plain_decoding")];
+  parts.push(settings || say(greedy ? "rounds.greedy" : "rounds.sampled"));
+  if (state.figures.tokens) parts.push(`${say("rounds.tokens", { n: state.figures.tokens })} ${say("rounds.in_passes", { n: state.figures.target_passes })}`);
   return parts.join(" · ");
 }
 
 function drawNote() {
   const holes = host.specviz.missing.length;
-  const hole = holes ? `${plural(holes, "round")} did not reach this page; the figures and the run itself are complete.` : "";
+  const hole = holes ? say("rounds.holes", { n: holes }) : "";
   setText(ui.note, [state.note, hole].filter(Boolean).join(" "));
   ui.note.classList.toggle("hidden", !state.note && !hole);
 }
 
 function drawFigures() {
-  for (const [name, , , format] of FIGURES) {
+  for (const [name, format] of FIGURES) {
     const value = state.figures[name];
     setText(ui.figures[name], typeof value === "number" ? format(value) : "—");
   }
@@ -339,8 +340,8 @@ function drawFigures() {
 function drawLossy() {
   const { sum, rounds } = state.distance;
   const lossy = rounds > 0 || (state.start.rule === "typical" && !state.start.greedy && Boolean(state.start.drafter));
-  const measured = rounds ? ` A round's first token is ${plainNumber(sum / rounds)} in total variation away from the target's law, on average.` : "";
-  setText(ui.lossy, lossy ? `lossy: this text does not follow the target's distribution.${measured}` : "");
+  const measured = rounds ? [say("rounds.lossy_measured", { distance: plainNumber(sum / rounds) })] : [];
+  setText(ui.lossy, lossy ? [say("rounds.lossy_mark"), ...measured].join(" ") : "");
   ui.lossy.classList.toggle("hidden", !lossy);
 }
 
@@ -427,7 +428,7 @@ function onChunksMoved(entries) {
  */
 function roundRow(index) {
   const round = state.rounds[index];
-  if (!round) return make("div", { class: "hole", role: "listitem", "data-missing": index, text: `Round ${index + 1} did not reach this page.` });
+  if (!round) return make("div", { class: "hole", role: "listitem", "data-missing": index, text: say("rounds.hole", { round: index + 1 }) });
   const tree = isTree(round);
   const open = tree && state.opened.has(index);
   const chips = make("div", { class: "chips" });
@@ -454,7 +455,7 @@ const pathOf = (round) => [...(isTree(round) ? acceptedIndexes(round) : round.dr
 /** Why the drafter stopped before γ. */
 function early(round) {
   if (round.confidence === undefined) return [];
-  return [make("span", { class: "early", part: "early", text: `stopped drafting: own confidence ${plainNumber(round.confidence)}` })];
+  return [make("span", { class: "early", part: "early", text: say("rounds.early", { confidence: plainNumber(round.confidence) }) })];
 }
 
 /** Scrolls the list no further than it takes to show a row; one too high for it, from its top. */
@@ -466,9 +467,9 @@ function bringIn(row) {
 }
 
 function toggle(index, round, open) {
-  const kept = `${acceptedIndexes(round).length} of ${round.drafted.length} kept`;
+  const kept = say("rounds.kept", { kept: acceptedIndexes(round).length, drafted: round.drafted.length });
   return make("button", { type: "button", class: "toggle", part: "toggle", tabindex: "-1", "data-round": index, "aria-expanded": String(open),
-    "aria-label": `Tree of round ${index + 1}, ${kept}`, text: `${open ? "▾" : "▸"} ${kept}` });
+    "aria-label": say("rounds.toggle", { round: index + 1, kept }), text: `${open ? "▾" : "▸"} ${kept}` });
 }
 
 /** Shows or folds a round's tree, in place. */
@@ -514,13 +515,13 @@ function treeBox(index, round) {
     button.style.top = `${y(spot.row)}px`;
     plane.append(button);
   }
-  return make("div", { class: "tree", part: "tree", role: "group", "aria-label": `Draft tree of round ${index + 1}` }, plane);
+  return make("div", { class: "tree", part: "tree", role: "group", "aria-label": say("rounds.tree", { round: index + 1 }) }, plane);
 }
 
 /** What proposed a whole column, where one layer or head did. */
 function columnHead(round, nodes) {
   const sources = new Set(nodes.filter((node) => node !== "next").map((node) => round.drafted[node].source));
-  return sources.size === 1 ? [...sources][0] : undefined;
+  return sources.size === 1 && !sources.has(undefined) ? sourceName([...sources][0]) : undefined;
 }
 
 const svg = (name, attributes) => {
@@ -552,12 +553,12 @@ function branches(round, spots, x, y) {
 function sumCell(round, tree) {
   const judged = round.drafted.filter((token) => token.outcome !== "discarded").length;
   const accepted = acceptedIndexes(round).length;
-  const lines = [make("b", { text: plural(round.emitted.length, "token") })];
-  if (!round.drafted.length) lines.push("plain step");
-  else if (tree) lines.push(`${judged} judged`);
-  else lines.push(`${accepted} of ${judged}${judged < round.drafted.length ? " judged" : ""}`);
-  if (isLossy(round)) lines.push(make("span", { class: "lossy", text: `lossy ${brief(round.distance)}`, title: sayDistance(round) }));
-  if (round.dropped) lines.push(make("span", { class: "cut", text: `✂ ${round.dropped} cut off`, title: "Decided, then cut off because the run stopped" }));
+  const lines = [make("b", { text: say("rounds.tokens", { n: round.emitted.length }) })];
+  if (!round.drafted.length) lines.push(say("rounds.plain"));
+  else if (tree) lines.push(say("rounds.judged", { judged }));
+  else lines.push(say(judged < round.drafted.length ? "rounds.accepted_of_judged" : "rounds.accepted_of_all", { accepted, judged }));
+  if (isLossy(round)) lines.push(make("span", { class: "lossy", text: say("rounds.lossy", { distance: brief(round.distance) }), title: sayDistance(round) }));
+  if (round.dropped) lines.push(make("span", { class: "cut", text: `✂ ${say("rounds.cut_off", { dropped: round.dropped })}`, title: say("rounds.cut_off_why") }));
   return make("div", { class: "sum" }, ...lines);
 }
 
@@ -579,11 +580,11 @@ function draftChip(index, i, round) {
 function chipLines(round, token) {
   const sign = SYMBOL[token.outcome];
   if (isGreedy(token) && token.outcome !== "discarded") {
-    return [line(token.outcome === "accepted" ? "✓ match" : "✗ no match"),
-      line(`raw ${token.q_raw === null ? "" : `q ${brief(token.q_raw)} `}p ${brief(token.p_raw)}`)];
+    return [line(`${sign} ${say(token.outcome === "accepted" ? "rounds.match" : "rounds.no_match")}`),
+      line(`${say("rounds.raw")} ${token.q_raw === null ? "" : `q ${brief(token.q_raw)} `}p ${brief(token.p_raw)}`)];
   }
   if (isBlock() && isJudged(token)) return [line(`${sign} h ${brief(token.accept_prob)} u ${brief(token.u)}`), coinBar(token)];
-  if (token.outcome === "discarded") return [line("┄ discarded")];
+  if (token.outcome === "discarded") return [line(`┄ ${say("rounds.discarded")}`)];
   if (isLossy(round)) return [line(`${sign} p ${brief(token.p)}`)];
   const left = token.p_left === undefined ? `p ${brief(token.p)}` : `p′ ${brief(token.p_left)}`;
   return [line(`${sign} q ${brief(token.q)} ${left}`), coinBar(token)];
@@ -606,18 +607,19 @@ function coinBar(token) {
 
 function chipLabel(round, index) {
   const token = round.drafted[index];
-  const where = isTree(round) ? `, ${placeInTree(round, index)}` : "";
-  const by = token.source === undefined ? "" : `, by ${token.source}`;
-  return `${quoted(token.text)}, ${token.outcome}${verdictLabel(round, token)}${where}${by}`;
+  const where = isTree(round) ? [placeInTree(round, index)] : [];
+  const by = token.source === undefined ? [] : [say("rounds.label_source", { source: sourceName(token.source) })];
+  return [quoted(token.text), say(`rounds.${token.outcome}`), verdictLabel(round, token), ...where, ...by].join(", ");
 }
 
 function verdictLabel(round, token) {
   const block = isBlock() && isJudged(token);
-  if (token.outcome === "discarded" && !block) return ", never judged";
-  if (isGreedy(token)) return `, ${token.outcome === "accepted" ? "matches" : "is not"} the target's choice`;
-  if (isLossy(round)) return `, p ${plainNumber(token.p)}, no coin`;
-  const left = token.p_left === undefined ? "" : `, of which its siblings left ${plainNumber(token.p_left)}`;
-  return `, q ${plainNumber(token.q)}, p ${plainNumber(token.p)}${left}, coin ${plainNumber(token.u)} against ${plainNumber(token.accept_prob)}`;
+  if (token.outcome === "discarded" && !block) return say("rounds.label_unjudged");
+  if (isGreedy(token)) return say(token.outcome === "accepted" ? "rounds.label_match" : "rounds.label_no_match");
+  if (isLossy(round)) return say("rounds.label_typical", { p: plainNumber(token.p) });
+  const numbers = { q: plainNumber(token.q), p: plainNumber(token.p), u: plainNumber(token.u), threshold: plainNumber(token.accept_prob) };
+  if (token.p_left === undefined) return say("rounds.label_coin", numbers);
+  return say("rounds.label_coin_left", { ...numbers, left: plainNumber(token.p_left) });
 }
 
 function nextChip(index, round) {
@@ -626,12 +628,13 @@ function nextChip(index, round) {
   const greedy = next.u === null;
   const raw = greedy ? (rowOf(round, "next").p_raw ?? []).find(([id]) => id === next.id)?.[1] : undefined;
   const lines = [];
-  if (!greedy) lines.push(line(`${SYMBOL[kind]} ${kind !== "recovered" ? `${kind} p` : isLossy(round) ? "target p" : "residual"} ${brief(next.prob)}`));
+  const from = kind === "recovered" && isLossy(round) ? "target" : kind;
+  if (!greedy) lines.push(line(`${SYMBOL[kind]} ${say(`rounds.chip_${from}`, { prob: brief(next.prob) })}`));
   else {
-    lines.push(line(`${SYMBOL[kind]} ${kind === "recovered" ? "target's choice" : kind}`));
-    if (raw !== undefined) lines.push(line(`raw p ${brief(raw)}`));
+    lines.push(line(`${SYMBOL[kind]} ${say(kind === "recovered" ? "rounds.choice" : `rounds.${kind}`)}`));
+    if (raw !== undefined) lines.push(line(`${say("rounds.raw")} p ${brief(raw)}`));
   }
-  const label = `${quoted(next.text)}, ${kind === "plain" ? "plain step" : kind}, probability ${plainNumber(raw ?? next.prob)}`;
+  const label = say("rounds.label_next", { token: quoted(next.text), kind: say(`rounds.${kind}`), prob: plainNumber(raw ?? next.prob) });
   return chip(index, "next", kind, next.text, lines, label, wasDropped(round, "next"));
 }
 

@@ -7,7 +7,7 @@ const isPartial = (text) => /^\ufffd*$/.test(text); // bytes that are no whole c
 
 /** A token with its white space made visible, as [text, isMark] parts. */
 function visibleParts(text) {
-  if (isPartial(text)) return [["part of a character", true]];
+  if (isPartial(text)) return [[say("common.part_of_character"), true]];
   const parts = [];
   for (const char of text) {
     const code = char.codePointAt(0);
@@ -27,7 +27,7 @@ function showToken(node, text) {
 
 /** ‹ dragon›: the token as prose quotes it; isolated so that right-to-left text cannot turn the sentence around. */
 function quoted(text) {
-  const shown = isPartial(text) ? "part of a character" : [...text].map((c) => (c === " " ? "\u00a0" : visibleParts(c)[0][0])).join("");
+  const shown = isPartial(text) ? say("common.part_of_character") : [...text].map((c) => (c === " " ? "\u00a0" : visibleParts(c)[0][0])).join("");
   return `‹\u2068${shown}\u2069›`;
 }
 
@@ -57,13 +57,10 @@ function compared(a, b) {
   return [plainNumber(a, digits), plainNumber(b, digits)];
 }
 
-/** "0.31 / 0.42": with enough digits that dividing what is shown gives the quotient that is shown. */
+/** p and q, with enough digits that dividing what is shown gives the quotient that is shown. */
 function quotient(p, q, shown) {
   const half = 0.5 * 10 ** -(shown.split(".")[1]?.length ?? 0);
   let digits = 2;
   while (digits < 9 && Math.abs(plainNumber(p, digits) / plainNumber(q, digits) - Number(shown)) > half) digits += 1;
-  return `${plainNumber(p, digits)} / ${plainNumber(q, digits)}`;
+  return [plainNumber(p, digits), plainNumber(q, digits)];
 }
-
-const plural = (n, one, many = `${one}s`) => `${n} ${n === 1 ? one : many}`;
-const ordinal = (n) => `${n}${{ 1: "st", 2: "nd", 3: "rd" }[n % 100 > 10 && n % 100 < 14 ? 0 : n % 10] ?? "th"}`;

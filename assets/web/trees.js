@@ -25,6 +25,13 @@ function rowOf(round, index) {
   return round.top[parent + 1] ?? { p: [] };
 }
 
+/** What put a token forward, in words; the engine's own where it has no others. */
+function sourceName(source) {
+  const [, part, number] = /^(head|layer|match) (\d+)$/.exec(source) ?? [];
+  if (part) return say(`rounds.source_${part}`, { number });
+  return /^(pool|window)$/.test(source) ? say(`rounds.source_${source}`) : source;
+}
+
 /** Position among the emitted tokens, or -1: not emitted (refused, discarded, or cut off by the stop). */
 function emittedPosition(round, index) {
   const accepted = acceptedIndexes(round);
@@ -75,7 +82,7 @@ function depthOf(round, index) {
 
 function placeInTree(round, index) {
   const { kin, order } = siblings(round, index);
-  return `depth ${depthOf(round, index)}${kin.length > 1 ? `, candidate ${order} of ${kin.length}` : ""}`;
+  return say(kin.length > 1 ? "rounds.place_of_many" : "rounds.place", { depth: depthOf(round, index), order, count: kin.length });
 }
 
 /**

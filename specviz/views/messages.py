@@ -103,6 +103,7 @@ def rounds_message(
     charts: those to draw again.
     """
     mentioned = {id for round in rounds for row in round.top for pairs in _lists(row) for id, _ in pairs}
+    mentioned.update(id for round in rounds for id, _, _ in round.next.line)
     new = sorted(id for id in mentioned if id in vocabulary and (sent is None or id not in sent))
     if sent is not None:
         sent.update(new)
@@ -233,6 +234,8 @@ def _round(round: Round) -> dict[str, Any]:
             "kind": round.next.kind,
             "u": _exact(round.next.u),
             "prob": _exact(round.next.prob),
+            "below": _exact(round.next.below),
+            "line": [list(piece) for piece in round.next.line],
         },
         "emitted": list(round.emitted),
         "pieces": list(round.pieces),
@@ -282,7 +285,9 @@ def _drafted(token: DraftedToken) -> dict[str, Any]:
 
 def _row(row: Candidates) -> dict[str, Any]:
     lists = {"p": row.p, "q": row.q, "residual": row.residual, "p_raw": row.p_raw, "q_raw": row.q_raw}
-    return {name: [[id, _short(value)] for id, value in pairs] for name, pairs in lists.items() if pairs}
+    # Where a token was refused, readers work out the residual from p and q.
+    digits = _exact if row.residual else _short
+    return {name: [[id, digits(value)] for id, value in pairs] for name, pairs in lists.items() if pairs}
 
 
 def _lists(row: Candidates) -> tuple[tuple[tuple[int, float], ...], ...]:
