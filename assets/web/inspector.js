@@ -9,6 +9,7 @@ function renderInspector() {
       text: "Point at a token to see why it passed or not: its two probabilities, the coin, and what else the models had in mind." }));
     return;
   }
+  if (renderSealed()) return; // playback.js
   const { index } = chosen;
   const token = index === "next" ? round.next : round.drafted[index];
   ui.title.textContent = `Round ${chosen.round + 1}, ${tokenName(round, index)}: ${quoted(token.text)}`;
