@@ -203,6 +203,8 @@ function showPlace() {
   } else {
     ui.followText.jump();
     ui.followRounds.jump();
+    onChunksMoved(ui.watcher.takeRecords());
+    for (const chunk of state.chunks) ui.watcher.unobserve(chunk.box), ui.watcher.observe(chunk.box);
     renderInspector();
   }
   drawFigures();
@@ -358,26 +360,44 @@ function knownNumbers(token, pending) {
   return parts.flatMap((part, i) => (i ? [" ", part] : [part]));
 }
 
-/** Text and list stay at the reader's place, whatever arrives behind it. */
+const ABOVE = 96; // px of the list left above the row that is told: the round before it
+
+/**
+ * Text and list stay at the reader's place, whatever arrives behind it. Everything is built first, then measured, then
+ * scrolled: a layout a frame.
+ */
 function follow() {
   const { at, shown } = playback;
   ui.followText.hold();
-  const spans = state.spans[shown.round];
-  const end = shown.count ? spans?.[shown.count - 1] : state.spans[shown.round - 1]?.at(-1);
-  if (end) scrollInto(ui.text, end);
-  else ui.text.scrollTop = 0;
   ui.followRounds.hold();
-  if (!at.stage) ui.rounds.scrollTop = 0;
-  else if (state.rounds[at.round]) revealRound(at.round);
+  const word = (shown.count ? state.spans[shown.round][shown.count - 1] : state.spans[shown.round - 1]?.at(-1)) ?? ui.prompt;
+  const row = at.stage ? rowHere(at.round) : null;
+  const down = scrollFor(ui.text, word);
+  const off = row ? row.getBoundingClientRect().top - ui.rounds.getBoundingClientRect().top : 0;
+  if (down) ui.text.scrollTop += down;
+  // The row stands near the top of the list, where the bar above it is, and stays there through its round.
+  if (!row) ui.rounds.scrollTop = 0;
+  else if (off < 0 || off > 2 * ABOVE) ui.rounds.scrollTop += off - ABOVE;
   showSpot(at);
 }
 
-function scrollInto(box, node) {
+/** The row of a round, built with the block before it: filled only when it comes near, that one would push it away. */
+function rowHere(index) {
+  const { box } = chunkOf(index);
+  for (const near of [box.previousSibling?.chunk, box.chunk]) if (near && !near.built) fill(near);
+  return box.querySelector(".now") ?? box.querySelector(`[data-missing="${index}"]`);
+}
+
+/** A block of rows that are all to come is not built: nobody could see it. */
+const isLater = (chunk) => playback.at !== null && chunk.first > playback.at.round;
+
+/** How far to scroll so that a word comes into the box, with a line to spare; its last line counts. */
+function scrollFor(box, node) {
   const area = box.getBoundingClientRect();
-  const at = node.getBoundingClientRect();
-  const margin = 2 * at.height;
-  if (at.bottom > area.bottom) box.scrollTop += at.bottom - area.bottom + margin;
-  else if (at.top < area.top) box.scrollTop += at.top - area.top - margin;
+  const at = [...node.getClientRects()].at(-1);
+  if (!at) return 0;
+  if (at.bottom > area.bottom) return at.bottom - area.bottom + 2 * at.height;
+  return at.top < area.top ? at.top - area.top - 2 * at.height : 0;
 }
 
 /** In a deep tree: the chip of the stage comes into its box. */
@@ -476,20 +496,21 @@ function transportCard() {
   ui.present = make("button", { type: "button", class: "go present", part: "present", "aria-keyshortcuts": "p", text: say("playback.present"), on: { click: openPresentation } });
   ui.transport = make("div", { class: "card transport", part: "transport", role: "group", "aria-label": say("playback.bar") },
     make("div", { class: "buttons" }, ui.toStart, ui.back, ui.play, ui.forward), ui.scrub, ui.toEnd,
-    make("div", { class: "choices" }, unitChoice(), speedChoice(), ui.present), ui.place);
+    ui.present,
+    ui.place, make("div", { class: "choices" }, unitChoice(), speedChoice()));
   return ui.transport;
 }
 
 function unitChoice() {
   const options = UNITS.map((unit) => make("option", { value: unit, text: say(`playback.unit_${unit}`) }));
-  const choice = make("select", { part: "unit", on: { change: () => { playback.unit = choice.value; } } }, ...options);
-  return make("label", {}, `${say("playback.unit")} `, choice);
+  const choice = make("select", { part: "unit", "aria-label": say("playback.unit"), on: { change: () => { playback.unit = choice.value; } } }, ...options);
+  return choice;
 }
 
 function speedChoice() {
   const options = SPEEDS.map((speed) => make("option", { value: speed, selected: speed === 1, text: `${speed}×` }));
-  const choice = make("select", { part: "speed", on: { change: () => { playback.speed = Number(choice.value); } } }, ...options);
-  return make("label", {}, `${say("playback.speed")} `, choice);
+  const choice = make("select", { part: "speed", "aria-label": say("playback.speed"), on: { change: () => { playback.speed = Number(choice.value); } } }, ...options);
+  return choice;
 }
 
 function drawTransport() {

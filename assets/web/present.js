@@ -88,6 +88,7 @@ function drawLargeRound({ round: index, stage }) {
   const drawn = round ? `${state.run} ${index}` : "";
   if (presentation.drawn !== drawn || !round) {
     presentation.drawn = drawn;
+    ui.dialog.toggleAttribute("data-tree", Boolean(round && isTree(round)));
     ui.presentRound.replaceChildren(...(round ? [largeRound(index, round)] : []));
   }
   if (!round) return;

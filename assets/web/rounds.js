@@ -8,7 +8,7 @@
 const host = element.querySelector(".specviz-rounds");
 const shadow = host.attachShadow({ mode: "open" });
 
-const CHUNK = 40; // rounds per block of the list; blocks far from the window hold no rows
+const CHUNK = 6; // rounds per block of the list; blocks far from the window hold no rows
 const DRAW_EVERY = 80; // ms between two drawings
 const ROW_GUESS = 82; // px, for rows that were never laid out
 const WIDE = 790; // px of component width from which the inspector stands beside the rounds
@@ -415,7 +415,7 @@ function onChunksMoved(entries) {
   for (const entry of entries) {
     const chunk = entry.target.chunk;
     const newest = chunk === state.chunks.at(-1);
-    if (entry.isIntersecting && !chunk.built) fill(chunk);
+    if (entry.isIntersecting && !chunk.built && !isLater(chunk)) fill(chunk); // isLater: playback.js
     else if (!entry.isIntersecting && chunk.built && !newest && !chunk.box.contains(shadow.activeElement)) {
       chunk.box.style.height = `${entry.boundingClientRect.height}px`; // keeps its place, holds no rows
       chunk.box.replaceChildren();
