@@ -11,6 +11,7 @@ function renderInspector() {
     ui.body.replaceChildren(make("p", { class: "say", text: say("rounds.invitation") }));
     return;
   }
+  if (renderSealed()) return; // playback.js
   const { index } = chosen;
   const token = tokenAt(round, index);
   ui.title.textContent = say("rounds.title", { round: chosen.round + 1, name: tokenName(round, index), token: quoted(token.text) });

@@ -8,7 +8,7 @@
 const host = element.querySelector(".specviz-rounds");
 const shadow = host.attachShadow({ mode: "open" });
 
-const CHUNK = 40; // rounds per block of the list; blocks far from the window hold no rows
+const CHUNK = 6; // rounds per block of the list; blocks far from the window hold no rows
 const DRAW_EVERY = 80; // ms between two drawings
 const ROW_GUESS = 82; // px, for rows that were never laid out
 const WIDE = 790; // px of component width from which the inspector stands beside the rounds
@@ -19,6 +19,7 @@ const SMALL = 520; // px below which it is a phone
 const state = {};
 
 function reset() {
+  resetPlayback(); // playback.js
   Object.assign(state, {
     phase: "empty", // empty, waiting, running, finished, error
     status: say("rounds.no_run"),
@@ -73,7 +74,7 @@ function build() {
     figures.append(make("div", { class: "figure" }, ui.figures[name], ...label));
   }
   ui.view = make("div", { class: "view", part: "view", "data-state": "empty", "data-layout": "narrow" }, figures);
-  ui.view.append(make("div", { class: "frame" }, make("div", { class: "main" }, textCard(), roundsCard()), inspectorCard()));
+  ui.view.append(make("div", { class: "frame" }, make("div", { class: "main" }, textCard(), transportCard(), roundsCard()), inspectorCard()));
   shadow.append(make("style", { text: STYLE }), ui.view);
 }
 
@@ -286,6 +287,7 @@ function redraw() {
   ui.list.replaceChildren();
   ui.prompt.textContent = state.start.prompt ?? "";
   ui.paper.replaceChildren(make("div", { class: "lines" }, ui.prompt, ui.caret));
+  forgetDrawn(); // playback.js
   Object.assign(state, { drawn: 0, chunks: [], spans: [], distance: { sum: 0, rounds: 0 } });
   ui.followText.jump();
   ui.followRounds.jump();
@@ -304,7 +306,8 @@ function draw() {
   ui.roundsEmpty.classList.toggle("hidden", state.rounds.length > 0);
   if (state.drawn < state.rounds.length) appendRounds();
   drawLossy();
-  if (state.phase === "finished") showSomething();
+  drawPlayback(); // playback.js
+  if (state.phase === "finished" && !playback.at) showSomething();
   ui.followText.settle();
   ui.followRounds.settle();
 }
@@ -331,7 +334,7 @@ function drawNote() {
 
 function drawFigures() {
   for (const [name, format] of FIGURES) {
-    const value = state.figures[name];
+    const value = figuresHere()[name]; // playback.js
     setText(ui.figures[name], typeof value === "number" ? format(value) : "—");
   }
 }
@@ -350,6 +353,7 @@ function appendRounds() {
   for (let index = state.drawn; index < state.rounds.length; index += 1) {
     state.spans[index] = textSpans(index);
     state.spans[index].forEach(writeToken);
+    noteRound(index); // playback.js
     countDistance(state.rounds[index]);
     const chunk = chunkOf(index);
     if (Math.floor(index / CHUNK) === newestChunk && !chunk.built) fill(chunk, index);
@@ -412,7 +416,7 @@ function onChunksMoved(entries) {
   for (const entry of entries) {
     const chunk = entry.target.chunk;
     const newest = chunk === state.chunks.at(-1);
-    if (entry.isIntersecting && !chunk.built) fill(chunk);
+    if (entry.isIntersecting && !chunk.built && !isLater(chunk)) fill(chunk); // isLater: playback.js
     else if (!entry.isIntersecting && chunk.built && !newest && !chunk.box.contains(shadow.activeElement)) {
       chunk.box.style.height = `${entry.boundingClientRect.height}px`; // keeps its place, holds no rows
       chunk.box.replaceChildren();
@@ -428,15 +432,15 @@ function onChunksMoved(entries) {
  */
 function roundRow(index) {
   const round = state.rounds[index];
-  if (!round) return make("div", { class: "hole", role: "listitem", "data-missing": index, text: say("rounds.hole", { round: index + 1 }) });
+  if (!round) return dressed(make("div", { class: "hole", role: "listitem", "data-missing": index, text: say("rounds.hole", { round: index + 1 }) }));
   const tree = isTree(round);
   const open = tree && state.opened.has(index);
   const chips = make("div", { class: "chips" });
   if (!open) fillPath(chips, index, round);
   if (tree) chips.append(toggle(index, round, open));
   if (open) chips.append(...early(round));
-  return make("div", { class: "round", part: "round", role: "listitem", "data-round": index },
-    make("div", { class: "n", text: String(index + 1) }), chips, sumCell(round, tree), ...(open ? [treeBox(index, round)] : []));
+  return dressed(make("div", { class: "round", part: "round", role: "listitem", "data-round": index }, // playback.js
+    make("div", { class: "n", text: String(index + 1) }), chips, sumCell(round, tree), ...(open ? [treeBox(index, round)] : [])));
 }
 
 /** The chips of one line: a chain's draft tokens, or a tree's kept path, and the target's own token. */
@@ -544,7 +548,7 @@ function branches(round, spots, x, y) {
     const start = from.column < 0 ? 4 : x(from.column) + TREE.chip;
     const end = x(to.column);
     const bend = (start + end) / 2;
-    lines.append(svg("path", { class: kind(node),
+    lines.append(svg("path", { class: kind(node), "data-index": node,
       d: `M${start} ${middle(from.row)}C${bend} ${middle(from.row)} ${bend} ${middle(to.row)} ${end} ${middle(to.row)}` }));
   }
   return lines;
@@ -862,6 +866,7 @@ function onResize([entry]) {
 
 reset();
 build();
+startPlayback(); // playback.js
 new ResizeObserver(onResize).observe(ui.view);
 redraw();
 draw();

@@ -29,7 +29,14 @@ def rounds_view(say: Words, missing_rounds: Callable[[dict], list[str]] | None =
     """
     if missing_rounds is not None:
         options["server_functions"] = [_server_function("missing_rounds", missing_rounds)]
-    return _component("rounds", say, scripts=("tokens", "trees", "inspector"), styles=("inspector",), **options)
+    return _component(
+        "rounds",
+        say,
+        scripts=("tokens", "trees", "inspector", "playback", "present"),
+        styles=("inspector", "playback", "present"),
+        areas=("playback",),
+        **options,
+    )
 
 
 def race_view(say: Words, **options) -> gr.HTML:
@@ -106,15 +113,21 @@ def _server_function(name: str, function: Callable[[dict], list[str]]) -> Callab
 
 
 def _component(
-    name: str, say: Words, *, scripts: tuple[str, ...] = (), styles: tuple[str, ...] = (), **options
+    name: str,
+    say: Words,
+    *,
+    scripts: tuple[str, ...] = (),
+    styles: tuple[str, ...] = (),
+    areas: tuple[str, ...] = (),
+    **options,
 ) -> gr.HTML:
     """The component of assets/web/NAME.js and NAME.css.
 
     scripts, styles: further files it is made of; they stand before its own script, which runs last, and after its own
-    style. It says the texts of the area of its own name and of the area ``common``.
+    style. areas: further areas of texts; it says those of its own name and of the area ``common``.
     """
     style = _files("css", name, *styles)
-    constants = {"STYLE": style, "TEXTS": say.texts("common", name), "LANGUAGE": say.language}
+    constants = {"STYLE": style, "TEXTS": say.texts("common", name, *areas), "LANGUAGE": say.language}
     given = "".join(f"const {constant} = {json.dumps(value)};\n" for constant, value in constants.items())
     return gr.HTML(
         html_template=f'<div class="specviz-{name}"></div>',

@@ -44,7 +44,7 @@ def measure_page(settings: Settings, say: Callable[[str], None]) -> dict[str, An
     page = launch(build(settings, runner), prevent_thread_lock=True, quiet=True)
     speeds: dict[str, list[float]] = {"alone": [], "watched": []}
     try:
-        with _browser() as browser:
+        with browser() as browser:
             tab = browser.new_page(viewport={"width": 1280, "height": 900})
             for repeat in range(REPEATS + 1):  # the first one warms everything up
                 order = replace(ORDER, seed=repeat)
@@ -87,7 +87,8 @@ def _watched_tokens(tab: Any, url: str, order: Order) -> int:
 
 
 @contextlib.contextmanager
-def _browser() -> Iterator[Any]:
+def browser() -> Iterator[Any]:
+    """A headless Chromium; raises SpecvizError without the package playwright."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError as error:
