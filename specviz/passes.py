@@ -83,10 +83,14 @@ def _filled(start: Passes, timers: dict[str, PassTimer], repeats: int, budget: f
             break
         for place, (role, width) in enumerate(turns):
             taken[role, width].append(timers[role].seconds(width))
-            share = (repeat + (place + 1) / len(turns)) / repeats
-            passed = (time.perf_counter() - began) / budget
-            yield _snapshot(start, taken, min(1.0, max(share, passed if repeat else share)))
+            yield _snapshot(start, taken, _share(repeat + (place + 1) / len(turns), repeats, began, budget))
     yield _snapshot(start, taken, 1.0)
+
+
+def _share(done: float, repeats: int, began: float, budget: float) -> float:
+    """How far it is: by the repeats, or after the first one by the time, whichever ends it sooner."""
+    by_time = (time.perf_counter() - began) / budget if done > 1 else 0.0
+    return min(1.0, max(done / repeats, by_time))
 
 
 def _snapshot(start: Passes, taken: dict[tuple[str, int], list[float]], fraction: float) -> Passes:
@@ -127,9 +131,10 @@ def model_size(timer: PassTimer) -> ModelSize:
 
 
 def _looked_up(model: PreTrainedModel) -> list[torch.Tensor]:
-    """The input embedding where it is not the output head too: a pass reads a row of it for each token, no more."""
-    table, head = model.get_input_embeddings().weight, model.get_output_embeddings()
-    return [] if head is not None and head.weight is table else [table]
+    """Tables of which a pass reads a row for each token: embeddings, unless they are the output head too."""
+    head = model.get_output_embeddings()
+    tables = [module.weight for module in model.modules() if isinstance(module, torch.nn.Embedding)]
+    return [table for table in tables if head is None or table is not head.weight]
 
 
 def _bytes(parts) -> int:

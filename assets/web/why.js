@@ -9,7 +9,7 @@ const shadow = host.attachShadow({ mode: "open" });
 
 const GAMMAS = Array.from({ length: 17 }, (_, gamma) => gamma); // 0 is plain decoding, the start of every curve
 const HEIGHT = 280;
-const MARGIN = { left: 38, right: 14, top: 16, bottom: 40 };
+const MARGIN = { left: 38, right: 14, top: 26, bottom: 40 };
 const BUSY = ["preparing", "running"];
 
 // --- closed forms: those of specviz/theory.py and specviz/diagnosis.py ------------------------------------------------
@@ -79,7 +79,7 @@ function svg(tag, attributes = {}, ...children) {
   return node;
 }
 
-const label = (x, y, text, attributes = {}) => svg("text", { x, y, ...attributes }, text);
+const caption = (x, y, text, attributes = {}) => svg("text", { x, y, ...attributes }, text);
 const path = (points, attributes) => svg("path", { d: points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join(""), ...attributes });
 
 /** A distance between ticks that gives at most six up to `most`. */
@@ -97,10 +97,10 @@ function frame(width, { name, x, y, ticks, most, xName, yName, tickText }) {
   const step = tickStep(most);
   for (let value = 0; value <= most * 1.0001; value += step) {
     node.append(path([[MARGIN.left, place.y(value)], [right, place.y(value)]], { class: "grid" }));
-    node.append(label(MARGIN.left - 6, place.y(value) + 4, tickText(value, step), { "text-anchor": "end" }));
+    node.append(caption(MARGIN.left - 6, place.y(value) + 4, tickText(value, step), { "text-anchor": "end" }));
   }
-  for (const value of ticks) node.append(label(place.x(value), bottom + 16, value, { "text-anchor": "middle" }));
-  node.append(label(right, HEIGHT - 5, xName, { "text-anchor": "end" }), label(4, 11, yName));
+  for (const value of ticks) node.append(caption(place.x(value), bottom + 16, value, { "text-anchor": "middle" }));
+  node.append(caption(right, HEIGHT - 5, xName, { "text-anchor": "end" }), caption(4, 11, yName));
   return { node, ...place, left: MARGIN.left, right, bottom };
 }
 
@@ -126,18 +126,19 @@ function passesCard() {
   ui.status = make("p", { class: "says", role: "status", part: "passes-status" });
   ui.problem = make("p", { class: "note hidden", role: "alert", part: "passes-problem" });
   ui.passes = canvas("passes", drawPasses);
-  ui.finding = make("p", { class: "finding", part: "passes-finding" });
-  ui.meaning = make("p", { part: "passes-meaning" });
+  ui.finding = make("p", { class: "finding", part: "passes-finding", text: say("why.before-finding") });
+  ui.meaning = make("p", { part: "passes-meaning", text: say("why.before-meaning") });
   ui.machine = make("p", { class: "quiet", part: "machine" });
   ui.table = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": say("why.all-numbers") });
-  ui.numbers = make("details", { class: "hidden" }, make("summary", { text: say("why.all-numbers") }), ui.table);
+  ui.how = make("p", { class: "quiet" });
+  ui.numbers = make("details", { class: "hidden", part: "passes-numbers" }, make("summary", { text: say("why.all-numbers") }), ui.how, ui.table);
   return make("section", { class: "card", "aria-labelledby": "passes-title" },
     make("h3", { id: "passes-title", text: say("why.passes-title") }),
     make("p", { class: "lead", text: say("why.passes-lead") }),
     ui.status, ui.track, ui.problem, ui.passes.box,
     make("ul", { class: "legend" }, key("p line", say("why.key-target")), key("q line", say("why.key-draft")),
       key("p dashed", say("why.key-roofline")), key("flat", say("why.key-flat"))),
-    make("div", { class: "result" }, ui.finding, ui.meaning), ui.machine, ui.numbers);
+    make("div", { class: "after" }, ui.finding, ui.meaning, ui.machine, ui.numbers));
 }
 
 function drawPasses(width) {
@@ -155,7 +156,7 @@ function drawPasses(width) {
   if (target && state.phase !== "running") chart.node.append(...cheapZone(chart, target));
   chart.node.append(path([[chart.left, chart.y(1)], [chart.right, chart.y(1)]], { class: "flat" }));
   for (const curve of curves) chart.node.append(...passCurve(chart, curve));
-  if (!curves.length) chart.node.append(label((chart.left + chart.right) / 2, chart.y(1.5), say(BUSY.includes(state.phase) ? "why.preparing" : "why.not-measured"), { "text-anchor": "middle", class: "hint" }));
+  if (!curves.length) chart.node.append(caption((chart.left + chart.right) / 2, chart.y(1.5), say(BUSY.includes(state.phase) ? "why.preparing" : "why.not-measured"), { "text-anchor": "middle", class: "hint" }));
   return chart.node;
 }
 
@@ -164,7 +165,7 @@ function cheapZone(chart, curve) {
   const [from, to] = [chart.x(1), chart.x(curve.about_one)];
   if (to === from) return [];
   return [svg("rect", { class: "zone", x: from, y: MARGIN.top, width: to - from, height: chart.bottom - MARGIN.top }),
-    label(from + 6, MARGIN.top + 14, say("why.zone", { n: curve.about_one }), { class: "hint" })];
+    caption(from + 6, MARGIN.top + 14, say("why.zone", { n: curve.about_one }), { class: "hint" })];
 }
 
 function passCurve(chart, curve) {
@@ -194,7 +195,7 @@ function renderPasses() {
   setText(ui.problem, problem);
   ui.passes.redraw();
   const target = curveOf("target");
-  if (!target || busy) return;
+  if (!target || target.points.length < 2 || busy) return;
   renderFinding(target);
   ui.table.replaceChildren(numbersTable());
   ui.numbers.classList.remove("hidden");
@@ -206,7 +207,7 @@ function renderFinding(target) {
   const [first, last] = [points[0], points.at(-1)];
   const beyond = points.find((point) => point.width > k);
   const ratio = (point) => two(point.seconds / first.seconds);
-  const limit = two(state.passes.limit);
+  const limit = String(state.passes.limit);
   if (k === 1 && beyond) setText(ui.finding, say("why.finding-none", { k: beyond.width, ratio: ratio(beyond) }));
   else if (beyond) setText(ui.finding, say("why.finding-until", { k, limit, beyond: beyond.width, ratio: ratio(beyond) }));
   else setText(ui.finding, say("why.finding-all", { k, ratio: ratio(last) }));
@@ -215,7 +216,8 @@ function renderFinding(target) {
   const place = threads === null ? device : `${device}, ${say("why.threads", { n: threads })}`;
   const figures = { mb: three(target.weight_bytes / 1e6), bandwidth: three(target.bandwidth / 1e9), peak: three(target.peak / 1e9), least: ms(first.least), measured: ms(first.seconds) };
   const why = say(first.seconds > 2 * first.least ? "why.machine-overhead" : "why.machine-memory");
-  setText(ui.machine, `${say("why.machine", { ...figures, context, dtype, place })} ${why}`);
+  setText(ui.machine, `${say("why.machine", figures)} ${why}`);
+  setText(ui.how, say("why.how", { ...figures, context, dtype, place }));
 }
 
 function numbersTable() {
@@ -330,7 +332,7 @@ function drawTheory(width) {
     xName: say("why.axis-gamma"), yName: say("why.axis-times"), tickText: tick,
   });
   chart.node.append(svg("rect", { class: "slower", x: chart.left, y: chart.y(1), width: chart.right - chart.left, height: chart.bottom - chart.y(1) }));
-  if (chart.bottom - chart.y(1) > 18) chart.node.append(label(chart.right - 6, chart.bottom - 6, say("why.slower"), { "text-anchor": "end", class: "no" }));
+  if (chart.bottom - chart.y(1) > 18) chart.node.append(caption(chart.right - 6, chart.bottom - 6, say("why.slower"), { "text-anchor": "end", class: "no" }));
   chart.node.append(path([[chart.left, chart.y(1)], [chart.right, chart.y(1)]], { class: "flat" }), path([[chart.x(gamma), MARGIN.top], [chart.x(gamma), chart.bottom]], { class: "here" }));
   const kinds = { tokens: "line p", speedup: "line ink", measured: "line ink dashed" };
   for (const [name, curve] of Object.entries(curves)) chart.node.append(path(GAMMAS.map((g) => [chart.x(g), chart.y(curve(g))]), { class: kinds[name], "data-curve": name }));
@@ -342,8 +344,8 @@ function bestMark(chart, speedup) {
   const best = optimalGamma(state.alpha, state.cost);
   if (best === 0) return [];
   const [x, y] = [chart.x(best), chart.y(speedup(best))];
-  const anchor = best > 12 ? "end" : best < 3 ? "start" : "middle";
-  return [svg("circle", { class: "best", cx: x, cy: y, r: 6 }), label(x, y - 11, say("why.best", { best }), { "text-anchor": anchor, class: "bestname" })];
+  const anchor = x < chart.left + 64 ? "start" : x > chart.right - 64 ? "end" : "middle";
+  return [svg("circle", { class: "best", cx: x, cy: y, r: 6 }), caption(x, y - 11, say("why.best", { best }), { "text-anchor": anchor, class: "bestname" })];
 }
 
 /** A run of this page: what it kept, and what it gained if that was measured. */
@@ -419,7 +421,7 @@ function stepBars({ figures, diagnosis }) {
 function timeSplit({ draft, verify, rest, seconds }) {
   const parts = [["draft", draft], ["verify", verify], ["rest", rest]];
   return make("div", { part: "split" },
-    make("div", { class: "split", "aria-hidden": "true" }, ...parts.map(([name, part]) => make("i", { class: name, style: `flex:${part} 0 0` }))),
+    make("div", { class: "split", "aria-hidden": "true" }, ...parts.map(([name, part]) => make("i", { class: name, style: `width:${(100 * part) / seconds}%` }))),
     make("ul", { class: "legend" }, ...parts.map(([name, part]) => key(`box ${name}`, say(`why.split-${name}`, { percent: percent(part / seconds), ms: ms(part) })))));
 }
 

@@ -46,7 +46,8 @@ class Runner:
 
     batches(order): the rounds of a run as they come, several at a time. replays(order, rule): the same of
     `engine.replay`, in pairs: each round of the order, and what another rule makes of its draft and its coins.
-    passes(name): what `measure_passes` finds of a pair, as it fills in. Closing any iterator ends the run within a round.
+    passes(name): what `measure_passes` finds of a pair, as it fills in. Closing any of these iterators ends the work
+    within a round or a pass.
     """
 
     def __init__(self, store: PairStore, settings: Settings):
