@@ -394,7 +394,7 @@ function diagnosed(run) {
     make("p", { class: "finding", part: "limit", "data-limit": diagnosis.limit, text: limitText(diagnosis) }),
     make("h4", { text: say("why.split-title", { ms: ms(figures.seconds) }) }), timeSplit(figures),
     make("h4", { text: say("why.changes-title") }), ...changes(run),
-    make("p", { class: "quiet", text: `${say(`why.one-${figures.one_source}`, { ms: ms(figures.one) })} ${say(diagnosis.with_passes ? "why.forecast-passes" : "why.forecast-one")}` }),
+    make("p", { class: "quiet", text: [say(`why.one-${figures.one_source}`, { ms: ms(figures.one) }), ...(diagnosis.formula === null ? [] : [say(diagnosis.with_passes ? "why.forecast-passes" : "why.forecast-one")])].join(" ") }),
   ];
 }
 
