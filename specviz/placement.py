@@ -139,48 +139,62 @@ def settle_threads(model: PreTrainedModel) -> int:
     return threads
 
 
+class PassTimer:
+    """Times one model's forward passes after `context` cached tokens, each width tried once before.
+
+    The tokens are arbitrary: a dense model takes the same time for any. A context that leaves no room for the widest
+    pass is shortened.
+    """
+
+    def __init__(self, model: PreTrainedModel, widths: Iterable[int], context: int = 64):
+        self.model = model
+        self.widths = sorted(set(widths))
+        positions = position_limit(model)
+        self.context = context if positions is None else max(1, min(context, positions - self.widths[-1]))
+        self.cache = DynamicCache(config=model.config)
+        self.cache.activate_past_recording()
+        self._pass(self.context, rewind=False)
+        for width in self.widths:
+            self.seconds(width)
+
+    def seconds(self, width: int) -> float:
+        """Wall seconds of one pass over so many tokens, waited for; the cache is then as before."""
+        return self._pass(width, rewind=True)
+
+    @torch.inference_mode()
+    def _pass(self, width: int, rewind: bool) -> float:
+        ids = torch.ones(1, width, dtype=torch.long, device=self.model.device)
+        synchronise(self.model.device)
+        start = time.perf_counter()
+        self.model(input_ids=ids, past_key_values=self.cache, use_cache=True, logits_to_keep=width if rewind else 1)
+        synchronise(self.model.device)
+        seconds = time.perf_counter() - start
+        # Due even when nothing is removed: a sliding window keeps more rows than it needs until it is told.
+        self.cache.crop(-width if rewind else 0)
+        return seconds
+
+
 def time_passes(
     model: PreTrainedModel, widths: Iterable[int], context: int = 64, repeats: int = 7, budget: float = 1.0
 ) -> dict[int, float]:
     """Median seconds of one forward pass over K tokens, for each K in `widths`, after `context` cached tokens.
 
-    Warm and synchronised. The widths take turns, so that a busy moment falls on all of them; a model so slow that
-    `budget` seconds are over gets fewer than `repeats` measurements, but at least one. The tokens are arbitrary:
-    a dense model takes the same time for any.
+    Warm and synchronised (`PassTimer`). The widths take turns, so that a busy moment falls on all of them; a model so
+    slow that `budget` seconds are over gets fewer than `repeats` measurements, but at least one.
     """
-    widths = sorted(set(widths))
-    positions = position_limit(model)
-    if positions is not None:
-        context = max(1, min(context, positions - widths[-1]))
-    cache = DynamicCache(config=model.config)
-    cache.activate_past_recording()
-    _timed_pass(model, cache, context)
-    for width in widths:
-        _timed_pass(model, cache, width, rewind=True)
-    measured: dict[int, list[float]] = {width: [] for width in widths}
+    timer = PassTimer(model, widths, context)
+    measured: dict[int, list[float]] = {width: [] for width in timer.widths}
     end = time.perf_counter() + budget
     for repeat in range(repeats):
         if repeat and time.perf_counter() > end:
             break
-        for width in widths:
-            measured[width].append(_timed_pass(model, cache, width, rewind=True))
+        for width in timer.widths:
+            measured[width].append(timer.seconds(width))
     return {width: statistics.median(times) for width, times in measured.items()}
 
 
-@torch.inference_mode()
-def _timed_pass(model: PreTrainedModel, cache: DynamicCache, width: int, rewind: bool = False) -> float:
-    ids = torch.ones(1, width, dtype=torch.long, device=model.device)
-    _synchronise(model.device)
-    start = time.perf_counter()
-    model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=width if rewind else 1)
-    _synchronise(model.device)
-    seconds = time.perf_counter() - start
-    # Due even when nothing is removed: a sliding window keeps more rows than it needs until it is told.
-    cache.crop(-width if rewind else 0)
-    return seconds
-
-
-def _synchronise(device: torch.device) -> None:
+def synchronise(device: torch.device) -> None:
+    """Waits until the device has finished what it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

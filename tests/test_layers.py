@@ -14,8 +14,8 @@ ORDER = [
     ["words"],
     ["errors"],
     ["records"],
-    ["metrics", "theory", "text", "catalog", "presets", "rules"],
-    ["compare", "contest"],
+    ["metrics", "theory", "roofline", "text", "catalog", "presets", "rules"],
+    ["compare", "contest", "diagnosis"],
     ["figures"],
     ["sampling", "clock"],
     ["verify"],
@@ -24,7 +24,7 @@ ORDER = [
     ["refusals"],
     ["sources"],
     ["models"],
-    ["drafters"],
+    ["drafters", "passes"],
     ["recording"],
     ["engine"],
     ["traces"],
@@ -86,8 +86,8 @@ def loaded_by(statement, *packages):
     )
 
 
-PLAIN = ["records", "metrics", "theory", "rules", "contest", "figures"]
-PLAIN += ["views.messages", "views.compare_messages", "views.charts"]
+PLAIN = ["records", "metrics", "theory", "rules", "contest", "figures", "roofline", "diagnosis"]
+PLAIN += ["views.messages", "views.compare_messages", "views.charts", "views.why_messages"]
 
 
 @pytest.mark.parametrize("module", PLAIN)

@@ -49,6 +49,11 @@ def compare_view(say: Words) -> gr.HTML:
     return _component("compare", say)
 
 
+def why_view(say: Words, **options) -> gr.HTML:
+    """The lab on why speculation works (element id ``why-view``)."""
+    return _component("why", say, **options)
+
+
 def remote() -> gr.HTML:
     """Nothing to see: sets controls and presses buttons for other parts of the page (assets/web/remote.js)."""
     return gr.HTML(

@@ -17,6 +17,7 @@ import gradio as gr
 from specviz import engine
 from specviz.compare import speedup
 from specviz.errors import SpecvizError
+from specviz.metrics import Tally, tally
 from specviz.records import PairInfo, Round, Run
 from specviz.ui.components import charts_view, rounds_view
 from specviz.ui.measure import Duel
@@ -44,6 +45,8 @@ class LiveRun:
     sent: set[int] = field(default_factory=set)
     batches: int = 0
     speedup: float | None = None
+    #: Plain decoding and this run once more, timed unwatched.
+    beside: tuple[Tally, Tally] | None = None
     trace: str | None = None
 
     def start(self) -> str:
@@ -235,7 +238,9 @@ def _measure_speedup(duel: Duel, live: LiveRun) -> Iterator[str]:
         yield live.end(say("generate.not_measured", reason=say.error(error)))
         return
     runs = duel.runs(live.request)
-    live.speedup = speedup(*runs) if runs else None
+    if runs:
+        plain, fast = runs
+        live.speedup, live.beside = speedup(plain, fast), (tally(plain.rounds), tally(fast.rounds))
     yield live.end()
 
 

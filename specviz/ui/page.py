@@ -31,6 +31,8 @@ from specviz.ui.orders import Order, PairName, PairStore
 from specviz.ui.race import create_race_tab, race
 from specviz.ui.settings import Settings
 from specviz.ui.stream import Runner
+from specviz.ui.why_tab import Lab, WhyTab, create_why_tab, measure
+from specviz.views.why_messages import why_message
 from specviz.words import LANGUAGES, Words, words
 
 #: Everything that touches a model shares one place in line: a second run at once would falsify both.
@@ -53,6 +55,7 @@ class Page:
     generate: GenerateTab
     race: gr.HTML
     compare: CompareTab
+    why: WhyTab
     models: ModelsTab
     remote: gr.HTML
 
@@ -75,10 +78,11 @@ class Page:
 
 @dataclass(frozen=True)
 class Visitors:
-    """What is kept of the visitors: their last runs, and who pressed Stop."""
+    """What is kept of the visitors: their last runs, what was measured for them, and who pressed Stop."""
 
     runs: LiveRuns
     stops: Stops
+    lab: Lab
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,8 @@ class Job:
 
 def build(settings: Settings, runner: Runner) -> gr.Blocks:
     """The whole page, for the models of `runner`."""
-    visitors = Visitors(LiveRuns(), Stops())
+    runs = LiveRuns()
+    visitors = Visitors(runs, Stops(), Lab(runs))
     first, *others = LANGUAGES
     with gr.Blocks(title=words(first)("page.title"), analytics_enabled=False) as blocks:
         _fill(settings, runner, visitors, words(first))
@@ -138,10 +143,14 @@ def _lay_out(settings: Settings, runner: Runner, runs: LiveRuns, say: Words) -> 
                 lanes = create_race_tab(say)
             with gr.Tab(say("page.compare"), id="compare"):
                 comparison = create_compare_tab(settings, runner.store.home, say)
+            with gr.Tab(say("why.tab"), id="why") as opened:
+                why = create_why_tab(opened, runner.store.home, say)
             with gr.Tab(say("page.models"), id="models"):
                 models = create_models_tab(runner, line, say)
         asked = remote()
-    return Page(controls, measured, go, start_race, stop, place, tabs, generate_tab, lanes, comparison, models, asked)
+    return Page(
+        controls, measured, go, start_race, stop, place, tabs, generate_tab, lanes, comparison, why, models, asked
+    )
 
 
 def _language_links(current: str) -> str:
@@ -162,8 +171,8 @@ def _wire(page: Page, runner: Runner, visitors: Visitors, say: Words) -> None:
     update itself, and the server's interpreter is the engine's.
     """
     runs, stops = visitors.runs, visitors.stops
-    starts = [page.go, page.start_race, page.compare.go, page.compare.replay]
-    ends = [page.stop, page.compare.stop]
+    starts = [page.go, page.start_race, page.compare.go, page.compare.replay, page.why.measure]
+    ends = [page.stop, page.compare.stop, page.why.stop]
 
     def on_end(request: gr.Request) -> list[Any]:
         trace = runs.trace_of(request.session_hash)
@@ -172,6 +181,9 @@ def _wire(page: Page, runner: Runner, visitors: Visitors, say: Words) -> None:
     def offer(trace: str) -> gr.DownloadButton:
         """What is on the screen is what can be downloaded."""
         return gr.DownloadButton(value=trace, interactive=True)
+
+    def on_why(request: gr.Request) -> str:
+        return why_message(runs=visitors.lab.runs_of(request.session_hash))
 
     def on_stop(request: gr.Request) -> None:
         stops.press(request.session_hash)
@@ -199,10 +211,11 @@ def _wire(page: Page, runner: Runner, visitors: Visitors, say: Words) -> None:
             on_end, None, [*starts, *ends, page.generate.download], **QUIET
         )
 
-    for job in _jobs(page, runner, runs, say):
+    for job in _jobs(page, runner, visitors, say):
         wire(job)
     for stop in ends:
         stop.click(on_stop, None, None, **QUIET)
+    page.why.opened.select(on_why, None, page.why.view, **QUIET)
     page.controls.wire(runner, page.models.pair, page.models.loads)
     page.remote.submit(_on_remote(page, runner, say), page.models.pair, [*page.controls.outputs, page.remote], **QUIET)
 
@@ -238,7 +251,7 @@ def _switched(starts: list[gr.Button], ends: list[gr.Button], running: bool) -> 
     return [*(gr.Button(visible=not running) for _ in starts), *(gr.Button(visible=running) for _ in ends)]
 
 
-def _jobs(page: Page, runner: Runner, runs: LiveRuns, say: Words) -> list[Job]:
+def _jobs(page: Page, runner: Runner, visitors: Visitors, say: Words) -> list[Job]:
     controls = page.controls
     fine = gr.validate(True, "")
 
@@ -255,8 +268,11 @@ def _jobs(page: Page, runner: Runner, runs: LiveRuns, say: Words) -> list[Job]:
     def check_replay(*values: Any) -> list[dict[str, Any]]:
         return [*controls.validations(replay_mistake(runner, page.order(values))), fine]
 
+    def check_passes(pair: dict[str, Any]) -> list[dict[str, Any]]:
+        return [fine]
+
     def on_generate(halt: threading.Event, session: str | None, values: Sequence[Any]) -> Iterator[str]:
-        return generate(runner, runs, page.order(values), values[-1], session, halt, say)
+        return generate(runner, visitors.runs, page.order(values), values[-1], session, halt, say)
 
     def on_race(halt: threading.Event, session: str | None, values: Sequence[Any]) -> Iterator[str]:
         return race(runner, page.order(values), halt, say)
@@ -267,6 +283,9 @@ def _jobs(page: Page, runner: Runner, runs: LiveRuns, say: Words) -> list[Job]:
     def on_replay(halt: threading.Event, session: str | None, values: Sequence[Any]) -> Iterator[str]:
         return replay(runner, page.order(values), halt, say)
 
+    def on_passes(halt: threading.Event, session: str | None, values: Sequence[Any]) -> Iterator[str]:
+        return measure(runner, visitors.lab, PairName(**values[0]), session, halt, say)
+
     tab = page.compare
     with_choice = [*page.inputs, *tab.fields.values()]
     return [
@@ -274,6 +293,7 @@ def _jobs(page: Page, runner: Runner, runs: LiveRuns, say: Words) -> list[Job]:
         Job(page.start_race, "race", page.inputs, check_run, on_race, page.race),
         Job(tab.go, "compare", with_choice, check_comparison, on_compare, tab.view),
         Job(tab.replay, "compare", page.inputs, check_replay, on_replay, tab.view),
+        Job(page.why.measure, "why", [page.models.pair], check_passes, on_passes, page.why.view),
     ]
 
 

@@ -12,8 +12,11 @@ from typing import TypeVar
 import torch
 
 from specviz import engine
+from specviz.models import ModelPair
+from specviz.passes import measure_passes
 from specviz.records import Round
-from specviz.ui.orders import Order, PairStore
+from specviz.roofline import Passes
+from specviz.ui.orders import Order, PairName, PairStore
 from specviz.ui.settings import Settings
 
 try:
@@ -43,7 +46,8 @@ class Runner:
 
     batches(order): the rounds of a run as they come, several at a time. replays(order, rule): the same of
     `engine.replay`, in pairs: each round of the order, and what another rule makes of its draft and its coins.
-    Closing either iterator ends the run within a round.
+    passes(name): what `measure_passes` finds of a pair, as it fills in. Closing any of these iterators ends the work
+    within a round or a pass.
     """
 
     def __init__(self, store: PairStore, settings: Settings):
@@ -51,25 +55,30 @@ class Runner:
         self.settings = settings
         self.batches = on_gpu(self._batches)
         self.replays = on_gpu(self._replays)
+        self.passes = on_gpu(self._passes)
         #: Wall seconds of the last run in the engine's thread, for the benchmark of the page.
         self.last_seconds = 0.0
 
     def _batches(self, order: Order) -> Iterator[list[Round]]:
         request = self._request(order)
-        yield from self._carry_out(request, lambda: engine.rounds(request))
+        yield from self._carry_out(request.pair, lambda: engine.rounds(request))
 
     def _replays(self, order: Order, rule: str) -> Iterator[list[tuple[Round, Round]]]:
         request = self._request(order)
-        yield from self._carry_out(request, lambda: engine.replay(request, rule))
+        yield from self._carry_out(request.pair, lambda: engine.replay(request, rule))
+
+    def _passes(self, name: PairName) -> Iterator[list[Passes]]:
+        pair = self.store.get(name)
+        yield from self._carry_out(pair, lambda: measure_passes(pair))
 
     def _request(self, order: Order) -> engine.Request:
         return order.request(self.store.get(order.pair), self.settings)
 
-    def _carry_out(self, request: engine.Request, start: Callable[[], Iterator[Item]]) -> Iterator[list[Item]]:
+    def _carry_out(self, pair: ModelPair, start: Callable[[], Iterator[Item]]) -> Iterator[list[Item]]:
         """What `start()` makes in the engine's thread, in batches."""
         made: queue.SimpleQueue[Item | BaseException | None] = queue.SimpleQueue()
         halt = threading.Event()
-        work = _device.submit(_hand_over, request.pair.threads, start, made, halt)
+        work = _device.submit(_hand_over, pair.threads, start, made, halt)
         try:
             yield from _in_batches(made)
         finally:

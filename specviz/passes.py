@@ -1,0 +1,171 @@
+"""Times passes over K tokens of a pair's models, and what the machine could do at best: the cost of verifying.
+
+All of it takes turns within one press, so that a busy moment falls on everything alike.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from transformers import PreTrainedModel
+
+from specviz.models import ModelPair
+from specviz.placement import PassTimer, dtype_name, position_limit, synchronise
+from specviz.refusals import refusing_out_of_memory
+from specviz.roofline import Curve, Limits, ModelSize, Passes, Point
+
+#: Tokens a pass: powers of two, what γ = 2 to 5, 8 and 16 verify, and some between.
+WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 32, 64)
+
+#: Cached tokens before each pass: with the widest one it stays within what the embedded pair was trained on.
+CONTEXT = 128
+
+#: Repeats of everything, and the seconds after which no further one is begun.
+REPEATS, BUDGET = 25, 4.0
+
+#: Rows and columns of the matrices whose product is timed for the peak rate.
+PEAK_SIDE = {"cpu": 1024, "cuda": 4096}
+
+NO_MEMORY = "There is not enough memory to time passes over many tokens: load a smaller pair on the Models tab."
+
+
+def measure_passes(
+    pair: ModelPair,
+    widths: Sequence[int] = WIDTHS,
+    context: int = CONTEXT,
+    repeats: int = REPEATS,
+    budget: float = BUDGET,
+) -> Iterator[Passes]:
+    """T(K) of target and draft model after `context` cached tokens, as it fills in: once a pass, complete at the end.
+
+    A width that would fill more than half of a model's positions is left out, and the context is the same for both.
+    A pair so slow that `budget` seconds are over gets fewer than `repeats` repeats, but at least one. Raises
+    SpecvizError where the device's memory does not hold a pass.
+    """
+    models = {"target": pair.target} | ({"draft": pair.draft} if pair.draft is not None else {})
+    room = min(filter(None, map(position_limit, models.values())), default=2 * max(*widths, context))
+    widths = [width for width in widths if width <= max(1, room // 2)]
+    context = max(1, min(context, room - max(widths)))
+    with refusing_out_of_memory(lambda: NO_MEMORY, "target"):
+        timers = {role: PassTimer(model, widths, context) for role, model in models.items()}
+        peak = peak_rate(pair.dtype, pair.device)
+        curves = {role: _curve(role, timer, peak) for role, timer in timers.items()}
+        start = Passes(
+            target=pair.target_name,
+            draft=pair.draft_name,
+            context=context,
+            device=str(pair.device),
+            dtype=dtype_name(pair.dtype),
+            threads=torch.get_num_threads() if pair.device.type == "cpu" else None,
+            curves=tuple(curves.values()),
+            fraction=0.0,
+        )
+        yield start
+        yield from _filled(start, timers, repeats, budget)
+
+
+def _curve(role: str, timer: PassTimer, peak: float) -> Curve:
+    size = model_size(timer)
+    return Curve(role, size, Limits(read_bandwidth(size.weight_bytes, timer.model.device), peak))
+
+
+def _filled(start: Passes, timers: dict[str, PassTimer], repeats: int, budget: float) -> Iterator[Passes]:
+    """`start` with one more pass timed in each: all widths of all models take turns."""
+    turns = [(role, width) for width in timers["target"].widths for role in timers]
+    taken: dict[tuple[str, int], list[float]] = {turn: [] for turn in turns}
+    began = time.perf_counter()
+    for repeat in range(repeats):
+        if repeat and time.perf_counter() - began > budget:
+            break
+        for place, (role, width) in enumerate(turns):
+            taken[role, width].append(timers[role].seconds(width))
+            yield _snapshot(start, taken, _share(repeat + (place + 1) / len(turns), repeats, began, budget))
+    yield _snapshot(start, taken, 1.0)
+
+
+def _share(done: float, repeats: int, began: float, budget: float) -> float:
+    """How far it is: by the repeats, or after the first one by the time, whichever ends it sooner."""
+    by_time = (time.perf_counter() - began) / budget if done > 1 else 0.0
+    return min(1.0, max(done / repeats, by_time))
+
+
+def _snapshot(start: Passes, taken: dict[tuple[str, int], list[float]], fraction: float) -> Passes:
+    curves = [
+        replace(
+            curve,
+            points=tuple(
+                _point(width, seconds) for (role, width), seconds in taken.items() if role == curve.role and seconds
+            ),
+        )
+        for curve in start.curves
+    ]
+    return replace(start, curves=tuple(curves), fraction=fraction)
+
+
+def _point(width: int, seconds: list[float]) -> Point:
+    low, middle, high = statistics.quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else 3 * seconds
+    return Point(width, middle, low, high, len(seconds))
+
+
+def model_size(timer: PassTimer) -> ModelSize:
+    """What passes of this timer's model move and compute, counted on the model and its cache."""
+    model, layers = timer.model, timer.cache.layers
+    kept = [layer for layer in layers if layer.keys is not None]
+    rows = [layer.keys.shape[-2] for layer in kept]
+    cached = sum(part.numel() * part.element_size() for layer in kept for part in (layer.keys, layer.values))
+    config = model.config.get_text_config()
+    heads = config.num_attention_heads
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    looked_up = _looked_up(model)
+    return ModelSize(
+        parameters=model.num_parameters() - sum(part.numel() for part in looked_up),
+        weight_bytes=_bytes(model.parameters()) - _bytes(looked_up),
+        position_bytes=cached / statistics.mean(rows),
+        positions=statistics.mean(rows),
+        attention_width=len(layers) * heads * head_size,
+    )
+
+
+def _looked_up(model: PreTrainedModel) -> list[torch.Tensor]:
+    """Tables of which a pass reads a row for each token: embeddings, unless they are the output head too."""
+    head = model.get_output_embeddings()
+    tables = [module.weight for module in model.modules() if isinstance(module, torch.nn.Embedding)]
+    return [table for table in tables if head is None or table is not head.weight]
+
+
+def _bytes(parts) -> int:
+    return sum(part.numel() * part.element_size() for part in parts)
+
+
+def read_bandwidth(size: int, device: torch.device) -> float:
+    """Bytes a second of reading a buffer of `size` bytes, again and again, by summing it up.
+
+    The buffer is as large as the weights, because a small model's weights may lie in the processor's cache, and then
+    a pass reads them from there as well.
+    """
+    buffer = torch.ones(max(1, size // 4), dtype=torch.float32, device=device)
+    return buffer.numel() * 4 / _fastest(buffer.sum, device)
+
+
+def peak_rate(dtype: torch.dtype, device: torch.device) -> float:
+    """Operations a second of a large matrix product, 2 · n³ operations."""
+    side = PEAK_SIDE[device.type]
+    one, other = (torch.ones(side, side, dtype=dtype, device=device) for _ in range(2))
+    return 2 * side**3 / _fastest(lambda: one @ other, device)
+
+
+def _fastest(work: Callable[[], object], device: torch.device, repeats: int = 8) -> float:
+    """Seconds of the quickest of some repeats, after a warm-up: what the machine can do at best."""
+    work()
+    seconds = []
+    for _ in range(repeats):
+        synchronise(device)
+        start = time.perf_counter()
+        work()
+        synchronise(device)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)

@@ -1,0 +1,125 @@
+"""What a pass over K tokens costs: as it was measured, and the least it can take by what it moves and computes.
+
+Williams, Waterman, Patterson: Roofline, CACM 2009: a pass moves bytes and does operations, and waits for the slower.
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass
+
+#: A pass over K tokens is "about as fast as one" while it takes less than this many times as long.
+ABOUT_ONE = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSize:
+    """What a pass of a dense model has to move and to compute.
+
+    parameters: those that are multiplied with every token; an input embedding of its own is only looked up.
+    weight_bytes: of these parameters. position_bytes: keys and values of one cached position, all layers.
+    positions: cached positions, the mean over the layers. attention_width: layers × query heads × head size.
+    """
+
+    parameters: int
+    weight_bytes: int
+    position_bytes: float
+    positions: float
+    attention_width: int
+
+    def bytes_moved(self, width: int) -> float:
+        """Weights once, keys and values of all positions once, however many tokens are read."""
+        return self.weight_bytes + self.position_bytes * (self.positions + width)
+
+    def operations(self, width: int) -> float:
+        """2 · parameters · K, and 4 · attention width for each pair of a new token and one it looks at."""
+        looked_at = width * self.positions + width * (width + 1) / 2
+        return 2 * self.parameters * width + 4 * self.attention_width * looked_at
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the machine can do at best, measured. bandwidth: bytes a second. peak: operations a second."""
+
+    bandwidth: float
+    peak: float
+
+    def seconds(self, size: ModelSize, width: int) -> float:
+        """The roofline: max(bytes / bandwidth, operations / peak). No pass is faster; a real one has overhead too."""
+        return max(size.bytes_moved(width) / self.bandwidth, size.operations(width) / self.peak)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Passes over `width` tokens: median seconds, and the quartiles around it, of so many repeats."""
+
+    width: int
+    seconds: float
+    low: float
+    high: float
+    repeats: int
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """T(K) of one model. role: ``target`` or ``draft``. points: by ascending width, those measured so far."""
+
+    role: str
+    size: ModelSize
+    limits: Limits
+    points: tuple[Point, ...] = ()
+
+    @property
+    def one(self) -> float | None:
+        """T(1) in seconds."""
+        return self.points[0].seconds if self.points and self.points[0].width == 1 else None
+
+    @property
+    def about_one(self) -> int | None:
+        """The largest measured K up to which T(K)/T(1) stays below `ABOUT_ONE`; None before anything is measured."""
+        if self.one is None:
+            return None
+        reached = 1
+        for point in self.points:
+            if point.seconds >= ABOUT_ONE * self.one:
+                break
+            reached = point.width
+        return reached
+
+    def ratio(self, width: float) -> float | None:
+        """T(width)/T(1), a straight line between measured widths; None outside them."""
+        widths = [point.width for point in self.points]
+        if self.one is None or not widths[0] <= width <= widths[-1]:
+            return None
+        right = self.points[bisect.bisect_left(widths, width)]
+        left = self.points[max(0, bisect.bisect_right(widths, width) - 1)]
+        if left.width == right.width:
+            return right.seconds / self.one
+        share = (width - left.width) / (right.width - left.width)
+        return (left.seconds + share * (right.seconds - left.seconds)) / self.one
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """What was measured of a pair. context: cached tokens before each pass. fraction: share of the work done.
+
+    target, draft: names of the models, draft None if there is none. threads: on a CPU.
+    """
+
+    target: str
+    draft: str | None
+    context: int
+    device: str
+    dtype: str
+    threads: int | None
+    curves: tuple[Curve, ...]
+    fraction: float
+
+    def curve(self, role: str) -> Curve | None:
+        return next((curve for curve in self.curves if curve.role == role), None)
+
+    @property
+    def cost_coefficient(self) -> float | None:
+        """c of the draft model: one draft step / one target pass, from passes alone."""
+        draft, target = self.curve("draft"), self.curve("target")
+        return draft.one / target.one if draft and target and draft.one and target.one else None

@@ -1,0 +1,85 @@
+"""The JSON messages of the lab on why speculation works: passes as measured, the visitor's runs, what limits the last.
+
+A section that a message leaves out stays on the page as it is; one it has is there in full, so a lost one is no loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from specviz.diagnosis import Diagnosis, RunFigures
+from specviz.roofline import ABOUT_ONE, Curve, Passes
+from specviz.views.messages import as_json
+
+
+@dataclass(frozen=True, slots=True)
+class LabRun:
+    """One of the visitor's runs. drafter: its display name. figures, diagnosis: of the same run."""
+
+    drafter: str
+    temperature: float
+    figures: RunFigures
+    diagnosis: Diagnosis
+
+
+def why_message(
+    *,
+    story: dict[str, Any] | None = None,
+    passes: Passes | None = None,
+    phase: str | None = None,
+    runs: Sequence[LabRun] | None = None,
+    problem: str | None = None,
+) -> str:
+    """Any sections of the lab.
+
+    story: the controls' settings for a first run. phase: of the measurement: ``preparing``, ``running``, ``finished``,
+    ``stopped`` or ``failed``. runs: all that are kept, the latest last. problem: why the measurement failed.
+    """
+    sections = {
+        "story": story,
+        "passes": None if passes is None else _passes(passes),
+        "phase": phase,
+        "runs": None if runs is None else [_run(run) for run in runs],
+        "problem": problem,
+    }
+    return as_json({"kind": "why"} | {name: section for name, section in sections.items() if section is not None})
+
+
+def _passes(passes: Passes) -> dict[str, Any]:
+    return {
+        "target": passes.target,
+        "draft": passes.draft,
+        "context": passes.context,
+        "device": passes.device,
+        "dtype": passes.dtype,
+        "threads": passes.threads,
+        "fraction": passes.fraction,
+        "limit": ABOUT_ONE,
+        "cost_coefficient": passes.cost_coefficient,
+        "curves": [_curve(curve) for curve in passes.curves],
+    }
+
+
+def _curve(curve: Curve) -> dict[str, Any]:
+    """Seconds by width, measured and by the roofline, and what the roofline was made of."""
+    return {
+        "role": curve.role,
+        "about_one": curve.about_one,
+        "bandwidth": curve.limits.bandwidth,
+        "peak": curve.limits.peak,
+        "weight_bytes": curve.size.weight_bytes,
+        "parameters": curve.size.parameters,
+        "points": [asdict(point) | {"least": curve.limits.seconds(curve.size, point.width)} for point in curve.points],
+    }
+
+
+def _run(run: LabRun) -> dict[str, Any]:
+    figures = asdict(run.figures) | {"cost_coefficient": run.figures.cost_coefficient, "seconds": run.figures.seconds}
+    return {
+        "drafter": run.drafter,
+        "temperature": run.temperature,
+        "figures": figures,
+        "diagnosis": asdict(run.diagnosis) | {"pays": run.diagnosis.pays},
+    }
