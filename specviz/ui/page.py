@@ -26,11 +26,13 @@ from specviz.ui.compare_tab import (
 from specviz.ui.components import as_text, page_css, remote
 from specviz.ui.controls import QUIET, Controls, create_controls
 from specviz.ui.generate import GenerateTab, LiveRuns, Stops, create_generate_tab, generate, open_trace, pair_line
+from specviz.ui.lossless_tab import LosslessTab, create_lossless_tab, trial_mistake, try_rule
 from specviz.ui.models_tab import ModelsTab, create_models_tab
 from specviz.ui.orders import Order, PairName, PairStore
 from specviz.ui.race import create_race_tab, race
 from specviz.ui.settings import Settings
 from specviz.ui.stream import Runner
+from specviz.ui.trials import Trial
 from specviz.words import LANGUAGES, Words, words
 
 #: Everything that touches a model shares one place in line: a second run at once would falsify both.
@@ -53,6 +55,7 @@ class Page:
     generate: GenerateTab
     race: gr.HTML
     compare: CompareTab
+    lossless: LosslessTab
     models: ModelsTab
     remote: gr.HTML
 
@@ -71,6 +74,10 @@ class Page:
     def choice(self, values: Sequence[Any]) -> Choice:
         """What is to be compared, of `inputs` and the Compare tab's own fields after them."""
         return Choice(**dict(zip(self.compare.fields, values[len(self.inputs) :])))
+
+    def trial(self, values: Sequence[Any]) -> Trial:
+        """What is to be tested, of `inputs` and the Lossless tab's own fields after them."""
+        return Trial(**dict(zip(self.lossless.fields, values[len(self.inputs) :])))
 
 
 @dataclass(frozen=True)
@@ -137,10 +144,14 @@ def _lay_out(settings: Settings, runner: Runner, runs: LiveRuns, say: Words) -> 
                 lanes = create_race_tab(say)
             with gr.Tab("Compare", id="compare"):
                 comparison = create_compare_tab(settings, runner.store.home, say)
+            with gr.Tab(say("lossless.tab"), id="lossless"):
+                lossless = create_lossless_tab(say)
             with gr.Tab("Models", id="models"):
                 models = create_models_tab(runner, line, say)
         asked = remote()
-    return Page(controls, measured, go, start_race, stop, place, tabs, generate_tab, lanes, comparison, models, asked)
+    return Page(
+        controls, measured, go, start_race, stop, place, tabs, generate_tab, lanes, comparison, lossless, models, asked
+    )
 
 
 def _language_links(current: str) -> str:
@@ -161,8 +172,8 @@ def _wire(page: Page, runner: Runner, visitors: Visitors, say: Words) -> None:
     update itself, and the server's interpreter is the engine's.
     """
     runs, stops = visitors.runs, visitors.stops
-    starts = [page.go, page.start_race, page.compare.go, page.compare.replay]
-    ends = [page.stop, page.compare.stop]
+    starts = [page.go, page.start_race, page.compare.go, page.compare.replay, page.lossless.go]
+    ends = [page.stop, page.compare.stop, page.lossless.stop]
 
     def on_end(request: gr.Request) -> list[Any]:
         trace = runs.trace_of(request.session_hash)
@@ -198,7 +209,7 @@ def _wire(page: Page, runner: Runner, visitors: Visitors, say: Words) -> None:
             on_end, None, [*starts, *ends, page.generate.download], **QUIET
         )
 
-    for job in _jobs(page, runner, runs):
+    for job in _jobs(page, runner, runs, say):
         wire(job)
     for stop in ends:
         stop.click(on_stop, None, None, **QUIET)
@@ -233,7 +244,7 @@ def _switched(starts: list[gr.Button], ends: list[gr.Button], running: bool) -> 
     return [*(gr.Button(visible=not running) for _ in starts), *(gr.Button(visible=running) for _ in ends)]
 
 
-def _jobs(page: Page, runner: Runner, runs: LiveRuns) -> list[Job]:
+def _jobs(page: Page, runner: Runner, runs: LiveRuns, say: Words) -> list[Job]:
     controls = page.controls
     fine = gr.validate(True, "")
 
@@ -250,6 +261,11 @@ def _jobs(page: Page, runner: Runner, runs: LiveRuns) -> list[Job]:
     def check_replay(*values: Any) -> list[dict[str, Any]]:
         return [*controls.validations(replay_mistake(runner, page.order(values))), fine]
 
+    def check_trial(*values: Any) -> list[dict[str, Any]]:
+        error = trial_mistake(runner, page.order(values), page.trial(values))
+        of_tab = error is not None and error.field in page.lossless.fields
+        return [*controls.validations(None if of_tab else error), fine, *page.lossless.validations(error)]
+
     def on_generate(halt: threading.Event, session: str | None, values: Sequence[Any]) -> Iterator[str]:
         return generate(runner, runs, page.order(values), values[-1], session, halt)
 
@@ -262,13 +278,18 @@ def _jobs(page: Page, runner: Runner, runs: LiveRuns) -> list[Job]:
     def on_replay(halt: threading.Event, session: str | None, values: Sequence[Any]) -> Iterator[str]:
         return replay(runner, page.order(values), halt)
 
-    tab = page.compare
+    def on_trial(halt: threading.Event, session: str | None, values: Sequence[Any]) -> Iterator[str]:
+        return try_rule(runner, page.order(values), page.trial(values), say, halt)
+
+    tab, lossless = page.compare, page.lossless
     with_choice = [*page.inputs, *tab.fields.values()]
+    with_trial = [*page.inputs, *lossless.fields.values()]
     return [
         Job(page.go, "generate", [*page.inputs, page.measured], check_run, on_generate, page.generate.view),
         Job(page.start_race, "race", page.inputs, check_run, on_race, page.race),
         Job(tab.go, "compare", with_choice, check_comparison, on_compare, tab.view),
         Job(tab.replay, "compare", page.inputs, check_replay, on_replay, tab.view),
+        Job(lossless.go, "lossless", with_trial, check_trial, on_trial, lossless.view),
     ]
 
 

@@ -12,9 +12,11 @@ from typing import TypeVar
 import torch
 
 from specviz import engine
+from specviz.lossless import LAB_RULES, GreedyToken, Law, Sample, examine
 from specviz.records import Round
 from specviz.ui.orders import Order, PairStore
 from specviz.ui.settings import Settings
+from specviz.ui.trials import Trial, trial_request
 
 try:
     import spaces  # only on a Space with ZeroGPU: gives a call its GPU
@@ -43,7 +45,7 @@ class Runner:
 
     batches(order): the rounds of a run as they come, several at a time. replays(order, rule): the same of
     `engine.replay`, in pairs: each round of the order, and what another rule makes of its draft and its coins.
-    Closing either iterator ends the run within a round.
+    trials(order, trial): what `lossless.examine` finds. Closing an iterator ends its run within a round.
     """
 
     def __init__(self, store: PairStore, settings: Settings):
@@ -51,6 +53,7 @@ class Runner:
         self.settings = settings
         self.batches = on_gpu(self._batches)
         self.replays = on_gpu(self._replays)
+        self.trials = on_gpu(self._trials)
         #: Wall seconds of the last run in the engine's thread, for the benchmark of the page.
         self.last_seconds = 0.0
 
@@ -61,6 +64,10 @@ class Runner:
     def _replays(self, order: Order, rule: str) -> Iterator[list[tuple[Round, Round]]]:
         request = self._request(order)
         yield from self._carry_out(request, lambda: engine.replay(request, rule))
+
+    def _trials(self, order: Order, trial: Trial) -> Iterator[list[Law | Sample | GreedyToken]]:
+        request = trial_request(self.store.get(order.pair), order, trial, self.settings)
+        yield from self._carry_out(request, lambda: examine(request, LAB_RULES[trial.rule], int(trial.runs)))
 
     def _request(self, order: Order) -> engine.Request:
         return order.request(self.store.get(order.pair), self.settings)
