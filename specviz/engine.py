@@ -16,7 +16,7 @@ from torch import Tensor
 
 from specviz.cache import CachedModel, has_sliding_windows
 from specviz.clock import Mark, Stopwatch
-from specviz.drafters import DRAFTERS, Draft, Drafter, Draws, Setting, TopChoices, Verdict, drafter_class
+from specviz.drafters import DRAFTERS, Chooser, Draft, Drafter, Draws, Setting, TopChoices, Verdict, drafter_class
 from specviz.errors import SpecvizError
 from specviz.models import ModelPair
 from specviz.recording import Report, TargetRows, Uniforms, report
@@ -272,7 +272,7 @@ def _replay(request: Request, rule: str) -> Iterator[tuple[Round, Round]]:
 
 
 def _other_round(request: Request, rule: str, index: int, draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Round:
-    decision = _judge(rule, draft, rows, uniforms)
+    decision = judge(rule, draft, rows, uniforms)
     outcome = report(draft, decision, rows, uniforms, request.pair.texts, weighs_all=rule == "block")
     kept = tuple(outcome.drafted[place].id for place in outcome.path)
     return Round(
@@ -292,9 +292,9 @@ def _speculate(request: Request, overhear: Callable[..., None] | None = None) ->
     """overhear: told of every draft before its verdict: the round's index, the draft, the target's rows, the coins."""
     pair, stopwatch, warper = request.pair, Stopwatch(request.pair.device), Warper(request.sampling)
     target = CachedModel(pair.target, stopwatch)
-    drafter = _make_drafter(request, warper, target)
+    drafter = make_drafter(request, warper, target)
     target.feature_layers = drafter.feature_layers
-    coins = Coins(request.seed, _most_tokens(request), pair.device)
+    coins = Coins(request.seed, most_draft_tokens(request), pair.device)
     text = Continuation(request)
 
     start = stopwatch.mark()
@@ -316,7 +316,7 @@ def _speculate(request: Request, overhear: Callable[..., None] | None = None) ->
         rows = TargetRows.of(logits, warper)
         if overhear:
             overhear(text.rounds, draft, rows, uniforms)
-        decision = _judge(request.rule, draft, rows, uniforms)
+        decision = judge(request.rule, draft, rows, uniforms)
         outcome = report(draft, decision, rows, uniforms, pair.texts, weighs_all=request.rule == "block")
         target.keep(committed, outcome.path)
         if budget:
@@ -348,7 +348,7 @@ def autoregress(request: Request) -> Iterator[Round]:
 
         verified = stopwatch.mark()
         rows, uniforms = TargetRows.of(logits, warper), coins.flip()
-        decision = _judge(request.rule, draft, rows, uniforms)
+        decision = judge(request.rule, draft, rows, uniforms)
         outcome = report(draft, decision, rows, uniforms, pair.texts)
         target.keep(len(text.committed), outcome.path)
 
@@ -364,7 +364,7 @@ def collect(request: Request, done: Sequence[Round]) -> Run:
     settings = {}
     if request.drafter is not None:
         target = CachedModel(pair.target, Stopwatch(pair.device))
-        settings = _make_drafter(request, Warper(request.sampling), target).settings
+        settings = make_drafter(request, Warper(request.sampling), target).settings
     return Run(
         pair=pair.info(),
         drafter=request.drafter,
@@ -401,8 +401,11 @@ def vocabulary(pair: ModelPair, done: Iterable[Round]) -> dict[int, str]:
     return {token: pair.texts.chip(token) for token in sorted(ids)}
 
 
-def _make_drafter(request: Request, warper: Warper, target: CachedModel) -> Drafter:
-    """The request's drafter. Greedy decoding and a lossy rule want its top choices, all else wants draws."""
+def make_drafter(request: Request, warper: Warper, target: CachedModel, chooser: Chooser | None = None) -> Drafter:
+    """The request's drafter. Greedy decoding and a lossy rule want its top choices, all else wants draws.
+
+    chooser: another way to choose tokens, where the rule is not the engine's own either (`specviz.lossless`).
+    """
     drafter = drafter_class(request.pair, request.drafter)
     drawn = not request.sampling.greedy and rule_named(request.rule).lossless
     return drafter.build(
@@ -410,7 +413,7 @@ def _make_drafter(request: Request, warper: Warper, target: CachedModel) -> Draf
             pair=request.pair,
             params=request.drafting,
             branches=drafter.branches(request.pair, request.drafting),
-            chooser=Draws(warper) if drawn else TopChoices(),
+            chooser=chooser or (Draws(warper) if drawn else TopChoices()),
             target=target,
             stopwatch=target.stopwatch,
             seed=request.seed,
@@ -418,12 +421,13 @@ def _make_drafter(request: Request, warper: Warper, target: CachedModel) -> Draf
     )
 
 
-def _most_tokens(request: Request) -> int:
+def most_draft_tokens(request: Request) -> int:
+    """The size of the largest draft that the request's drafter can make: the coins that a round needs."""
     drafter = drafter_class(request.pair, request.drafter)
     return drafter.most_tokens(request.num_draft_tokens, drafter.branches(request.pair, request.drafting))
 
 
-def _judge(rule: str, draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
+def judge(rule: str, draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
     """Greedy drafts are matched, whatever the rule; sampled ones are judged by it."""
     tokens, parents, coins = draft.tokens, draft.parents, uniforms.accept[: len(draft.parents)]
     if not parents:

@@ -207,13 +207,13 @@ def test_a_q_that_the_token_was_not_drawn_from_is_found_out(rule, monkeypatch):
 @pytest.fixture
 def made(monkeypatch):
     """Every drafter that the engine makes from here on, with the target's cache beside it."""
-    built, make = [], engine._make_drafter
+    built, make = [], engine.make_drafter
 
     def make_and_note(request, warper, target):
         built.append((make(request, warper, target), target))
         return built[-1][0]
 
-    monkeypatch.setattr(engine, "_make_drafter", make_and_note)
+    monkeypatch.setattr(engine, "make_drafter", make_and_note)
     return built
 
 

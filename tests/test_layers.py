@@ -17,7 +17,7 @@ ORDER = [
     ["metrics", "theory", "roofline", "text", "catalog", "presets", "rules"],
     ["compare", "contest", "diagnosis"],
     ["figures"],
-    ["sampling", "clock"],
+    ["sampling", "clock", "statistics"],
     ["verify"],
     ["cache", "exits", "vocabularies"],
     ["placement", "heads"],
@@ -27,7 +27,7 @@ ORDER = [
     ["drafters", "passes"],
     ["recording"],
     ["engine"],
-    ["traces"],
+    ["traces", "lossless"],
     ["views"],
     ["bench", "terminal", "training"],
     ["ui"],
@@ -88,6 +88,8 @@ def loaded_by(statement, *packages):
 
 PLAIN = ["records", "metrics", "theory", "rules", "contest", "figures", "roofline", "diagnosis"]
 PLAIN += ["views.messages", "views.compare_messages", "views.charts", "views.why_messages"]
+PLAIN = ["records", "metrics", "theory", "rules", "contest", "figures"]
+PLAIN += ["views.lossless_messages", "views.messages", "views.compare_messages", "views.charts"]
 
 
 @pytest.mark.parametrize("module", PLAIN)
@@ -95,6 +97,6 @@ def test_plain_modules_never_load_torch(module):
     assert loaded_by(f"import specviz.{module}", "torch", "gradio") == []
 
 
-@pytest.mark.parametrize("module", ["engine", "bench", "terminal", "traces"])
+@pytest.mark.parametrize("module", ["engine", "bench", "terminal", "traces", "lossless"])
 def test_engine_and_benchmark_run_without_gradio(module):
     assert loaded_by(f"import specviz.{module}", "gradio") == []

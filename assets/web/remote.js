@@ -4,7 +4,7 @@
 // with { settings, press }: the settings by the names of the controls, and the button to press once they stand, or
 // null. The server checks the settings and sets the controls; its answer is this component's value.
 
-const BUTTONS = { generate: "#go", race: "#start-race", compare: "#start-compare" };
+const BUTTONS = { generate: "#go", race: "#start-race", compare: "#start-compare", lossless: "#start-lossless" };
 
 window.addEventListener("specviz:apply", (event) => trigger("submit", event.detail));
 

@@ -9,7 +9,7 @@ from specviz.drafters.early_exit import EarlyExit
 from specviz.drafters.lookahead import Lookahead
 from specviz.drafters.medusa import Medusa
 from specviz.drafters.prompt_lookup import PromptLookup
-from specviz.drafters.stepwise import Draws, TopChoices
+from specviz.drafters.stepwise import Chooser, Draws, Stepwise, TopChoices
 from specviz.drafters.suffix import Suffix
 from specviz.drafters.translated import TranslatedDraftModel
 from specviz.models import ModelPair
@@ -29,6 +29,7 @@ def drafter_class(pair: ModelPair, name: str) -> type[Drafter]:
 
 __all__ = [
     "DRAFTERS",
+    "Chooser",
     "Draft",
     "DraftModel",
     "Drafter",
@@ -39,6 +40,7 @@ __all__ = [
     "Medusa",
     "PromptLookup",
     "Setting",
+    "Stepwise",
     "Suffix",
     "TopChoices",
     "TranslatedDraftModel",

@@ -54,6 +54,11 @@ def why_view(say: Words, **options) -> gr.HTML:
     return _component("why", say, **options)
 
 
+def lossless_view(say: Words) -> gr.HTML:
+    """The test of the emitted law (element id ``lossless-view``)."""
+    return _component("lossless", say)
+
+
 def remote() -> gr.HTML:
     """Nothing to see: sets controls and presses buttons for other parts of the page (assets/web/remote.js)."""
     return gr.HTML(

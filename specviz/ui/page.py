@@ -26,11 +26,13 @@ from specviz.ui.compare_tab import (
 from specviz.ui.components import as_text, page_css, page_names, remote
 from specviz.ui.controls import QUIET, Controls, create_controls
 from specviz.ui.generate import GenerateTab, LiveRuns, Stops, create_generate_tab, generate, open_trace, pair_line
+from specviz.ui.lossless_tab import LosslessTab, create_lossless_tab, trial_mistake, try_rule
 from specviz.ui.models_tab import ModelsTab, create_models_tab
 from specviz.ui.orders import Order, PairName, PairStore
 from specviz.ui.race import create_race_tab, race
 from specviz.ui.settings import Settings
 from specviz.ui.stream import Runner
+from specviz.ui.trials import Trial
 from specviz.ui.why_tab import Lab, WhyTab, create_why_tab, measure
 from specviz.views.why_messages import why_message
 from specviz.words import LANGUAGES, Words, words
@@ -56,6 +58,7 @@ class Page:
     race: gr.HTML
     compare: CompareTab
     why: WhyTab
+    lossless: LosslessTab
     models: ModelsTab
     remote: gr.HTML
 
@@ -74,6 +77,10 @@ class Page:
     def choice(self, values: Sequence[Any]) -> Choice:
         """What is to be compared, of `inputs` and the Compare tab's own fields after them."""
         return Choice(**dict(zip(self.compare.fields, values[len(self.inputs) :])))
+
+    def trial(self, values: Sequence[Any]) -> Trial:
+        """What is to be tested, of `inputs` and the Lossless tab's own fields after them."""
+        return Trial(**dict(zip(self.lossless.fields, values[len(self.inputs) :])))
 
 
 @dataclass(frozen=True)
@@ -145,11 +152,26 @@ def _lay_out(settings: Settings, runner: Runner, runs: LiveRuns, say: Words) -> 
                 comparison = create_compare_tab(settings, runner.store.home, say)
             with gr.Tab(say("why.tab"), id="why") as opened:
                 why = create_why_tab(opened, runner.store.home, say)
+            with gr.Tab(say("lossless.tab"), id="lossless"):
+                lossless = create_lossless_tab(say)
             with gr.Tab(say("page.models"), id="models"):
                 models = create_models_tab(runner, line, say)
         asked = remote()
     return Page(
-        controls, measured, go, start_race, stop, place, tabs, generate_tab, lanes, comparison, why, models, asked
+        controls,
+        measured,
+        go,
+        start_race,
+        stop,
+        place,
+        tabs,
+        generate_tab,
+        lanes,
+        comparison,
+        why,
+        lossless,
+        models,
+        asked,
     )
 
 
@@ -171,8 +193,8 @@ def _wire(page: Page, runner: Runner, visitors: Visitors, say: Words) -> None:
     update itself, and the server's interpreter is the engine's.
     """
     runs, stops = visitors.runs, visitors.stops
-    starts = [page.go, page.start_race, page.compare.go, page.compare.replay, page.why.measure]
-    ends = [page.stop, page.compare.stop, page.why.stop]
+    jobs = _jobs(page, runner, visitors, say)
+    starts, ends = [job.button for job in jobs], [page.stop, page.compare.stop, page.why.stop, page.lossless.stop]
 
     def on_end(request: gr.Request) -> list[Any]:
         trace = runs.trace_of(request.session_hash)
@@ -211,7 +233,7 @@ def _wire(page: Page, runner: Runner, visitors: Visitors, say: Words) -> None:
             on_end, None, [*starts, *ends, page.generate.download], **QUIET
         )
 
-    for job in _jobs(page, runner, visitors, say):
+    for job in jobs:
         wire(job)
     for stop in ends:
         stop.click(on_stop, None, None, **QUIET)
@@ -271,6 +293,11 @@ def _jobs(page: Page, runner: Runner, visitors: Visitors, say: Words) -> list[Jo
     def check_passes(pair: dict[str, Any]) -> list[dict[str, Any]]:
         return [fine]
 
+    def check_trial(*values: Any) -> list[dict[str, Any]]:
+        error = trial_mistake(runner, page.order(values), page.trial(values))
+        of_tab = error is not None and error.field in page.lossless.fields
+        return [*controls.validations(None if of_tab else error), fine, *page.lossless.validations(error)]
+
     def on_generate(halt: threading.Event, session: str | None, values: Sequence[Any]) -> Iterator[str]:
         return generate(runner, visitors.runs, page.order(values), values[-1], session, halt, say)
 
@@ -286,14 +313,19 @@ def _jobs(page: Page, runner: Runner, visitors: Visitors, say: Words) -> list[Jo
     def on_passes(halt: threading.Event, session: str | None, values: Sequence[Any]) -> Iterator[str]:
         return measure(runner, visitors.lab, PairName(**values[0]), session, halt, say)
 
-    tab = page.compare
+    def on_trial(halt: threading.Event, session: str | None, values: Sequence[Any]) -> Iterator[str]:
+        return try_rule(runner, page.order(values), page.trial(values), say, halt)
+
+    tab, lossless = page.compare, page.lossless
     with_choice = [*page.inputs, *tab.fields.values()]
+    with_trial = [*page.inputs, *lossless.fields.values()]
     return [
         Job(page.go, "generate", [*page.inputs, page.measured], check_run, on_generate, page.generate.view),
         Job(page.start_race, "race", page.inputs, check_run, on_race, page.race),
         Job(tab.go, "compare", with_choice, check_comparison, on_compare, tab.view),
         Job(tab.replay, "compare", page.inputs, check_replay, on_replay, tab.view),
         Job(page.why.measure, "why", [page.models.pair], check_passes, on_passes, page.why.view),
+        Job(lossless.go, "lossless", with_trial, check_trial, on_trial, lossless.view),
     ]
 
 

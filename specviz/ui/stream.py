@@ -12,12 +12,14 @@ from typing import TypeVar
 import torch
 
 from specviz import engine
+from specviz.lossless import LAB_RULES, GreedyToken, Law, Sample, examine
 from specviz.models import ModelPair
 from specviz.passes import measure_passes
 from specviz.records import Round
 from specviz.roofline import Passes
 from specviz.ui.orders import Order, PairName, PairStore
 from specviz.ui.settings import Settings
+from specviz.ui.trials import Trial, trial_request
 
 try:
     import spaces  # only on a Space with ZeroGPU: gives a call its GPU
@@ -46,8 +48,8 @@ class Runner:
 
     batches(order): the rounds of a run as they come, several at a time. replays(order, rule): the same of
     `engine.replay`, in pairs: each round of the order, and what another rule makes of its draft and its coins.
-    passes(name): what `measure_passes` finds of a pair, as it fills in. Closing any of these iterators ends the work
-    within a round or a pass.
+    passes(name): what `measure_passes` finds of a pair, as it fills in. trials(order, trial): what `lossless.examine`
+    finds. Closing any of these iterators ends the work within a round or a pass.
     """
 
     def __init__(self, store: PairStore, settings: Settings):
@@ -56,6 +58,7 @@ class Runner:
         self.batches = on_gpu(self._batches)
         self.replays = on_gpu(self._replays)
         self.passes = on_gpu(self._passes)
+        self.trials = on_gpu(self._trials)
         #: Wall seconds of the last run in the engine's thread, for the benchmark of the page.
         self.last_seconds = 0.0
 
@@ -70,6 +73,10 @@ class Runner:
     def _passes(self, name: PairName) -> Iterator[list[Passes]]:
         pair = self.store.get(name)
         yield from self._carry_out(pair, lambda: measure_passes(pair))
+
+    def _trials(self, order: Order, trial: Trial) -> Iterator[list[Law | Sample | GreedyToken]]:
+        request = trial_request(self.store.get(order.pair), order, trial, self.settings)
+        yield from self._carry_out(request.pair, lambda: examine(request, LAB_RULES[trial.rule], int(trial.runs)))
 
     def _request(self, order: Order) -> engine.Request:
         return order.request(self.store.get(order.pair), self.settings)

@@ -1,0 +1,251 @@
+"""The JSON messages of the Lossless tab: each holds all that the tab shows, so a lost one is no loss."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from specviz.views.messages import as_json
+from specviz.words import Words
+
+if TYPE_CHECKING:
+    from specviz.lossless import GreedyToken, Law
+    from specviz.statistics import ChiSquare, Evidence, Noise
+
+#: Below this p-value a rule is called wrong: of right ones, fewer than one in 1,000 are.
+SIGNIFICANT = 0.001
+
+#: How many of the likeliest outcomes are drawn.
+SHOWN = 10
+
+#: Standard deviations that hold 99.8 % of a normal law: how far noise moves a single bar.
+NOISE_WIDTH = 3.09
+
+#: In half precision the logits of a likely token lie about 0.06 to 0.12 apart: two best within that round either way.
+NEAR_TIE = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is tested, as the tab names it. rule: its key. drafter: the display name. settings: one line of figures.
+
+    lossless: whether the rule claims the target's law. half_precision, dtype: of the pair.
+    """
+
+    trial: str
+    rule: str
+    drafter: str
+    settings: str
+    lossless: bool
+    half_precision: bool
+    dtype: str
+    runs: int
+
+
+@dataclass(slots=True)
+class Counted:
+    """What came in so far. noise: at a few numbers of runs up to all; now: at as many as there are, once it is over.
+
+    sources: of the first token and of the second one, how many came from where.
+    """
+
+    law: Law
+    evidence: Evidence
+    noise: Sequence[Noise]
+    now: Noise | None = None
+    sources: tuple[Counter[str], Counter[str]] = field(default_factory=lambda: (Counter(), Counter()))
+
+
+def phase_message(text: str, fraction: float = 0.0) -> str:
+    """What is going on before there is anything to show."""
+    return as_json({"kind": "phase", "text": text, "fraction": fraction})
+
+
+def error_message(text: str) -> str:
+    """It could not be tested, or not to the end. What is on the screen stays there."""
+    return as_json({"kind": "error", "text": text})
+
+
+def trial_message(asked: Asked, counted: Counted, test: ChiSquare | None, phase: str, say: Words) -> str:
+    """The law, the counts, and once it is over (phase ``finished`` or ``stopped``) the verdict.
+
+    test: None before the first run.
+    """
+    evidence, n = counted.evidence, counted.evidence.n
+    over = phase != "running"
+    return as_json(
+        _head(asked, phase, say)
+        | {
+            "text": say(f"lossless.{phase}", n=f"{n:,}", runs=f"{asked.runs:,}"),
+            "fraction": n / asked.runs,
+            "n": n,
+            "runs": asked.runs,
+            "distance": evidence.distance if n else None,
+            "p_value": test.p_value if test else None,
+            "verdict": _verdict(asked, counted, test, say) if over else _so_far(evidence, test, say),
+            "curve": evidence.curve,
+            "noise": [[one.runs, one.mean, one.low, one.high] for one in counted.noise],
+            "bars": _bars(counted),
+            "facts": _facts(asked, counted, test, say),
+        }
+    )
+
+
+def greedy_message(asked: Asked, tokens: Sequence[GreedyToken], phase: str, say: Words) -> str:
+    """Both texts of temperature 0 and, once it is over, whether they agree."""
+    plain = [token for token in tokens if token.plain]
+    other = [token for token in tokens if not token.plain]
+    place = next((i for i, (one, two) in enumerate(zip(plain, other)) if one.id != two.id), None)
+    verdict = {"state": "pending", "headline": say("lossless.counting"), "sentence": "", "why": ""}
+    if phase != "running":
+        verdict = _greedy_verdict(asked, plain, other, place, say)
+    return as_json(
+        _head(asked, phase, say)
+        | {
+            "text": say(f"lossless.greedy_{phase}", n=len(other)),
+            "fraction": (len(plain) + len(other)) / (2 * asked.runs),
+            "n": len(other),
+            "runs": asked.runs,
+            "verdict": verdict,
+            "greedy": {
+                "plain": [token.text for token in plain],
+                "rule": [token.text for token in other],
+                "parting": place,
+            },
+            "facts": [],
+        }
+    )
+
+
+def _head(asked: Asked, phase: str, say: Words) -> dict[str, Any]:
+    return {
+        "kind": "trial",
+        "trial": asked.trial,
+        "phase": phase,
+        "rule": asked.rule,
+        "rule_name": say(f"lossless.name_{asked.rule}"),
+        "lossless": asked.lossless,
+        "drafter": asked.drafter,
+        "settings": asked.settings,
+        "about": say(f"lossless.about_{asked.rule}"),
+    }
+
+
+def _so_far(evidence: Evidence, test: ChiSquare | None, say: Words) -> dict[str, str]:
+    sentence = ""
+    if evidence.n:
+        p = say("lossless.no_p") if test.p_value is None else p_words(test.p_value)
+        sentence = say("lossless.so_far", tv=f"{evidence.distance:.3f}", p=p)
+    return {"state": "pending", "headline": say("lossless.counting"), "sentence": sentence, "why": ""}
+
+
+def _verdict(asked: Asked, counted: Counted, test: ChiSquare | None, say: Words) -> dict[str, str]:
+    """The verdict in words. It is ``different`` below `SIGNIFICANT`; what it means depends on what the rule claims."""
+    if test is None or test.p_value is None:
+        return _spoken("undecided", say("lossless.too_few"), "", say)
+    evidence, now = counted.evidence, counted.now
+    different = test.p_value < SIGNIFICANT
+    values = {
+        "n": f"{evidence.n:,}",
+        "tv": f"{evidence.distance:.3f}",
+        "mean": f"{now.mean:.3f}",
+        "low": f"{now.low:.3f}",
+        "high": f"{now.high:.3f}",
+        "times": f"{evidence.distance / now.mean:.1f}" if now.mean else "∞",
+        "p": p_words(test.p_value),
+    }
+    if different:
+        why = say("lossless.false_alarm" if asked.lossless else f"lossless.why_{asked.rule}")
+        return _spoken("different", say("lossless.is_different", **values), why, say)
+    why = "" if asked.lossless else say("lossless.missed", share=_percent(counted.sources[0]["accepted"] / evidence.n))
+    return _spoken("same", say("lossless.is_same", **values), why, say)
+
+
+def _greedy_verdict(
+    asked: Asked, plain: Sequence[GreedyToken], other: Sequence[GreedyToken], place: int | None, say: Words
+) -> dict[str, str]:
+    if not other:
+        return _spoken("undecided", say("lossless.greedy_too_few"), "", say)
+    if place is None:
+        why = "" if asked.lossless else say("lossless.greedy_missed")
+        return _spoken("same", say("lossless.greedy_same", n=len(other)), why, say)
+    margin = plain[place].margin
+    near = asked.lossless and asked.half_precision and margin <= NEAR_TIE
+    sentence = say(
+        "lossless.greedy_different", n=place + 1, got=_quoted(other[place].text), due=_quoted(plain[place].text)
+    )
+    apart = say("lossless.greedy_margin", margin=f"{margin:.2g}")
+    if near:
+        return _spoken("near", sentence, f"{apart} {say('lossless.greedy_near', dtype=asked.dtype)}", say)
+    why = say("lossless.greedy_alarm" if asked.lossless else f"lossless.why_{asked.rule}")
+    return _spoken("different", sentence, f"{apart} {why}", say)
+
+
+def _spoken(state: str, sentence: str, why: str, say: Words) -> dict[str, str]:
+    return {"state": state, "headline": say(f"lossless.headline_{state}"), "sentence": sentence, "why": why}
+
+
+def _bars(counted: Counted) -> list[dict[str, Any]]:
+    """The likeliest outcomes, all others together, and what the target never writes: exact and observed shares.
+
+    noise: how far the share of so many runs may lie from p, 998 times in 1,000.
+    """
+    law, evidence, n = counted.law, counted.evidence, counted.evidence.n
+
+    def bar(kind: str, texts: Sequence[str], p: float, count: int) -> dict[str, Any]:
+        share, spread = (count / n, NOISE_WIDTH * math.sqrt(p * (1 - p) / n)) if n else (0.0, 0.0)
+        return {"kind": kind, "texts": texts, "p": p, "share": share, "noise": spread}
+
+    rows = [bar("outcome", texts, p, count) for texts, p, count in zip(law.texts[:SHOWN], law.probs, evidence.counts)]
+    rest = max(0.0, 1 - sum(law.probs[:SHOWN])) if len(law.probs) > SHOWN else 0.0
+    rows.append(bar("others", [str(max(0, len(law.probs) - SHOWN))], rest, sum(evidence.counts[SHOWN:])))
+    rows.append(bar("outside", [], 0.0, evidence.outside))
+    return rows
+
+
+def _facts(asked: Asked, counted: Counted, test: ChiSquare | None, say: Words) -> list[list[str]]:
+    law, n = counted.law, counted.evidence.n
+    possible = sum(p > 0 for p in law.probs)
+    facts = [
+        (say("lossless.fact_law"), say("lossless.law_words", n=possible, total=f"{sum(law.probs):.6f}")),
+        (say("lossless.fact_rounding"), _rounding(asked, law, say)),
+    ]
+    if test is not None and test.p_value is not None:
+        words = say("lossless.test_words", x=f"{test.statistic:.1f}", cells=test.cells, pooled=test.pooled)
+        facts.append((say("lossless.fact_test"), words))
+    if n:
+        names = say("lossless.fact_first"), say("lossless.fact_second")
+        facts += [(name, _origins(counts, say)) for name, counts in zip(names, counted.sources)]
+    return [list(fact) for fact in facts]
+
+
+def _origins(counts: Counter[str], say: Words) -> str:
+    total = sum(counts.values())
+    return " · ".join(
+        say(f"lossless.from_{source}", share=_percent(counts[source] / total))
+        for source in ("accepted", "recovered", "bonus", "plain")
+        if counts[source]
+    )
+
+
+def _rounding(asked: Asked, law: Law, say: Words) -> str:
+    key = "lossless.rounding_half" if asked.half_precision else "lossless.rounding_full"
+    return say(key, dtype=asked.dtype, tv=f"{law.rounding:.1g}")
+
+
+def p_words(p_value: float) -> str:
+    """A p-value with its sign: ``= 0.41``, ``= 3e-12``, or ``< 1e-300`` where nothing smaller can be told."""
+    if p_value < 1e-300:
+        return "< 1e-300"
+    return f"= {p_value:.2f}" if p_value >= 0.1 else f"= {p_value:.1g}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f}\u202f%"
+
+
+def _quoted(text: str) -> str:
+    return f"‹\u2068{text}\u2069›"
