@@ -13,8 +13,13 @@ from collections.abc import Callable
 import gradio as gr
 import plotly
 
+from specviz.presets import PRESETS
 from specviz.views.charts import LABELS, Trail
 from specviz.words import Words
+
+#: Of the runs of the tour: long enough to show something, short enough to wait for.
+TOUR_TOKENS = 48
+SHORT_DRAFT, LONG_DRAFT = 4, 16
 
 WEB = pathlib.Path(__file__).resolve().parents[2] / "assets" / "web"
 
@@ -39,6 +44,26 @@ def race_view(say: Words, **options) -> gr.HTML:
 def compare_view(say: Words) -> gr.HTML:
     """Table, heat map and replayed rules of the Compare tab (element id ``compare-view``)."""
     return _component("compare", say)
+
+
+def beside_view(say: Words) -> gr.HTML:
+    """Two runs on one prompt, aligned by their text (element id ``beside-view``); the live view tells of the runs."""
+    return _component("beside", say, areas=("rounds",), scripts=("tokens",))
+
+
+def tour_view(say: Words, most_new_tokens: int, most_draft_tokens: int) -> gr.HTML:
+    """The guided tour, and the button that starts it (element id ``tour-view``).
+
+    most_new_tokens, most_draft_tokens: what this page allows; the tour asks for no more.
+    """
+    prompts = {preset.name: preset.prompt for preset in PRESETS}
+    plan = {
+        "prompts": prompts,
+        "new_tokens": min(TOUR_TOKENS, most_new_tokens),
+        "short_draft": min(SHORT_DRAFT, most_draft_tokens),
+        "long_draft": min(LONG_DRAFT, most_draft_tokens),
+    }
+    return _component("tour", say, areas=("rounds",), scripts=("tokens",), value=json.dumps(plan))
 
 
 def remote() -> gr.HTML:
@@ -99,15 +124,21 @@ def _server_function(name: str, function: Callable[[dict], list[str]]) -> Callab
 
 
 def _component(
-    name: str, say: Words, *, scripts: tuple[str, ...] = (), styles: tuple[str, ...] = (), **options
+    name: str,
+    say: Words,
+    *,
+    areas: tuple[str, ...] = (),
+    scripts: tuple[str, ...] = (),
+    styles: tuple[str, ...] = (),
+    **options,
 ) -> gr.HTML:
     """The component of assets/web/NAME.js and NAME.css.
 
     scripts, styles: further files it is made of; they stand before its own script, which runs last, and after its own
-    style. It says the texts of the area of its own name and of the area ``common``.
+    style. It says the texts of the area of its own name and of the area ``common``; areas: those of its further files.
     """
     style = _files("css", name, *styles)
-    constants = {"STYLE": style, "TEXTS": say.texts("common", name), "LANGUAGE": say.language}
+    constants = {"STYLE": style, "TEXTS": say.texts("common", *areas, name), "LANGUAGE": say.language}
     given = "".join(f"const {constant} = {json.dumps(value)};\n" for constant, value in constants.items())
     return gr.HTML(
         html_template=f'<div class="specviz-{name}"></div>',

@@ -18,7 +18,7 @@ from specviz import engine
 from specviz.compare import speedup
 from specviz.errors import SpecvizError
 from specviz.records import PairInfo, Round, Run
-from specviz.ui.components import charts_view, rounds_view
+from specviz.ui.components import beside_view, charts_view, rounds_view
 from specviz.ui.measure import Duel
 from specviz.ui.orders import Order
 from specviz.ui.stream import Runner, closing
@@ -187,6 +187,7 @@ class GenerateTab:
 def create_generate_tab(runs: LiveRuns, say: Words) -> GenerateTab:
     """Lays out the live view, its charts, and the trace's way in and out."""
     view = rounds_view(say, runs.missing_rounds)
+    beside_view(say)
     charts_view()
     with gr.Row(elem_classes=["sv-traces"]):
         download = gr.DownloadButton("Download the trace", interactive=False, size="sm")

@@ -23,7 +23,7 @@ from specviz.ui.compare_tab import (
     replay,
     replay_mistake,
 )
-from specviz.ui.components import as_text, page_css, remote
+from specviz.ui.components import as_text, page_css, remote, tour_view
 from specviz.ui.controls import QUIET, Controls, create_controls
 from specviz.ui.generate import GenerateTab, LiveRuns, Stops, create_generate_tab, generate, open_trace, pair_line
 from specviz.ui.models_tab import ModelsTab, create_models_tab
@@ -119,12 +119,13 @@ def _fill(settings: Settings, runner: Runner, visitors: Visitors, say: Words) ->
 def _lay_out(settings: Settings, runner: Runner, runs: LiveRuns, say: Words) -> Page:
     with gr.Row(elem_classes=["sv-head"]):
         gr.HTML("<h1>specviz</h1><p>Speculative decoding, round by round</p>", elem_classes=["sv-brand"])
+        tour_view(say, settings.max_new_tokens, settings.max_draft_tokens)
         gr.HTML(_language_links(say.language), elem_classes=["sv-languages"])
         line = gr.Markdown(as_text(pair_line(runner.store.home.info())), elem_classes=["sv-pair"])
     with gr.Row(elem_classes=["sv-main"]):
         with gr.Column(elem_classes=["sv-controls"]):
             controls = create_controls(settings, runner.store.home, say)
-            measured = gr.Checkbox(True, label="Then measure the speedup against plain decoding")
+            measured = gr.Checkbox(True, label="Then measure the speedup against plain decoding", elem_id="measured")
             go = gr.Button("Generate", variant="primary", elem_id="go")
             start_race = gr.Button("Race against plain decoding", elem_id="start-race")
             stop = gr.Button("Stop", variant="stop", visible=False, elem_id="stop")
@@ -203,7 +204,8 @@ def _wire(page: Page, runner: Runner, visitors: Visitors, say: Words) -> None:
     for stop in ends:
         stop.click(on_stop, None, None, **QUIET)
     page.controls.wire(runner, page.models.pair, page.models.loads)
-    page.remote.submit(_on_remote(page, runner), page.models.pair, [*page.controls.outputs, page.remote], **QUIET)
+    changed = [*page.controls.outputs, page.measured, page.remote]
+    page.remote.submit(_on_remote(page, runner), page.models.pair, changed, **QUIET)
     # Through the queue: without it only the first message of several would arrive.
     opened = page.generate.upload.upload(
         open_trace, page.generate.upload, page.generate.view, show_progress="hidden", **INTERNAL
@@ -221,9 +223,10 @@ def _on_remote(page: Page, runner: Runner) -> Callable[..., list[Any]]:
         except SpecvizError as error:
             # A toast is HTML, and the sentence may quote a link.
             gr.Warning(html.escape(error.message))
-            return [gr.skip()] * (len(page.controls.outputs) + 1)
+            return [gr.skip()] * (len(page.controls.outputs) + 2)
+        measured = gr.skip() if wanted.measure is None else wanted.measure
         # Never the same answer twice: the component hears of changes only.
-        return [*changes, json.dumps({"press": wanted.press, "answer": uuid.uuid4().hex})]
+        return [*changes, measured, json.dumps({"press": wanted.press, "answer": uuid.uuid4().hex})]
 
     return on_remote
 
