@@ -7,7 +7,8 @@
 const host = element.querySelector(".specviz-beside");
 const shadow = host.attachShadow({ mode: "open" });
 
-const LINE = 34; // characters of a line, about what a column of the wide page holds
+const LINE = { wide: 42, narrow: 31 }; // characters of a line, about what there is room for
+const WIDE = 640; // px from which the runs stand in two columns (beside.css)
 
 // --- two texts by position ----------------------------------------------------------------------------------------
 
@@ -62,8 +63,8 @@ function stops({ a, b, first }) {
   return found;
 }
 
-/** The lines: [a's tokens, b's tokens, whether they are the same], each up to LINE characters or to a line's end. */
-function lines(aligned) {
+/** The lines: { sides: [a's tokens, b's tokens], same }, each up to `most` characters or to a line break. */
+function lines(aligned, most) {
   const made = [];
   let from = [0, 0];
   let to = null;
@@ -76,7 +77,7 @@ function lines(aligned) {
   const width = (stop) => Math.max(size(aligned.a.slice(from[0], stop[0])), size(aligned.b.slice(from[1], stop[1])));
   const broken = (stop) => [aligned.a[stop[0] - 1], aligned.b[stop[1] - 1]].some((token) => token?.text.endsWith("\n"));
   for (const stop of stops(aligned)) {
-    if (to && width(stop) > LINE) close();
+    if (to && width(stop) > most) close();
     to = stop;
     const parts = stop[0] === aligned.first[0] && stop[1] === aligned.first[1];
     if (parts || broken(stop)) close();
@@ -94,16 +95,16 @@ function verdict(runA, runB, { a, b, common, first, equal }) {
     const passes = ofA === ofB ? say("beside.same_passes", { n: ofA }) : say("beside.fewer_passes", { a: ofA, b: ofB });
     return `${say("beside.equal", { n: a.length })} ${passes}`;
   }
-  const where = { n: first[0], characters: characters(runA.text.slice(0, common)) };
-  if (first[0] === a.length) return say("beside.shorter", { ...where, name: "A", token: quoted(b[first[1]].text) });
-  if (first[1] === b.length) return say("beside.shorter", { ...where, name: "B", token: quoted(a[first[0]].text) });
-  const words = { a: quoted(a[first[0]].text), b: quoted(b[first[1]].text) };
-  return first[0] ? say("beside.part", { ...where, ...words }) : say("beside.part_at_once", words);
+  const shared = characters(runA.text.slice(0, common));
+  if (first[0] === a.length) return say("beside.shorter", { n: first[0], characters: shared, name: "A", token: quoted(b[first[1]].text) });
+  if (first[1] === b.length) return say("beside.shorter", { n: first[0], characters: shared, name: "B", token: quoted(a[first[0]].text) });
+  const values = { n: first[0], a: quoted(a[first[0]].text), b: quoted(b[first[1]].text), character: shared + 1 };
+  return first[0] ? say("beside.part", values) : say("beside.part_at_once", values);
 }
 
 // --- state ------------------------------------------------------------------------------------------------------------
 
-const state = { last: null, kept: null, next: null }; // finished runs, as the live view tells them
+const state = { last: null, kept: null, next: null, layout: "wide" }; // the runs are finished ones, as the live view tells them
 
 /** For tests and the console. */
 host.specviz = {
@@ -136,13 +137,18 @@ const ui = {};
 
 function build() {
   ui.hint = make("p", { class: "hint", role: "status", part: "hint" });
-  ui.keep = make("button", { type: "button", part: "keep", on: { click: () => keep(state.next ?? state.last) } });
+  ui.keep = make("button", { type: "button", part: "keep", on: { click: keepThis } });
   ui.letGo = make("button", { type: "button", part: "let-go", text: say("beside.let_go"), on: { click: letGo } });
   ui.pair = make("div", { part: "pair" });
   const bar = make("div", { class: "bar" }, ui.keep, ui.letGo, ui.hint);
   ui.view = make("section", { class: "view", part: "view", "aria-label": say("beside.name") }, bar, ui.pair);
   shadow.append(make("style", { text: STYLE }), ui.view);
   render();
+}
+
+function keepThis() {
+  keep(state.next ?? state.last);
+  ui.letGo.focus(); // its own button has gone
 }
 
 function letGo() {
@@ -198,7 +204,7 @@ function head(name, what, run) {
 
 function texts(aligned) {
   const box = make("div", { class: "texts", part: "texts", role: "region", tabindex: "0", "aria-label": say("beside.rows") });
-  const made = lines(aligned);
+  const made = lines(aligned, LINE[state.layout]);
   const parting = made.findIndex((line) => !line.same);
   const passes = [0, 0];
   made.forEach((line, place) => {
@@ -216,12 +222,9 @@ function texts(aligned) {
 
 const border = (sign, text, kind) => make("p", { class: `border ${kind}`, part: `border-${kind}` }, make("b", { "aria-hidden": "true", text: sign }), make("span", { text }));
 
-function parted({ a, b, common, first }) {
+function parted({ a, b, first }) {
   const over = first[0] === a.length ? "A" : first[1] === b.length ? "B" : null;
-  if (over) return border("■", say("beside.one_ends", { name: over }), "parting");
-  const before = a.slice(0, first[0]).map((token) => token.text).join("");
-  const inside = a[first[0]].text.slice(0, common - before.length);
-  return border("≠", `${say("beside.first_difference", { character: characters(before + inside) + 1 })}; ${say("beside.apart")}`, "parting");
+  return over ? border("■", say("beside.one_ends", { name: over }), "parting") : border("≠", say("beside.apart"), "parting");
 }
 
 function cell(name, tokens, passes, marksFirst) {
@@ -236,5 +239,11 @@ function cell(name, tokens, passes, marksFirst) {
 
 window.addEventListener("specviz:run", (event) => take(event.detail));
 build();
+new ResizeObserver(([{ contentRect: { width } }]) => {
+  const layout = width >= WIDE ? "wide" : "narrow";
+  if (!width || layout === state.layout) return; // width 0: a hidden tab
+  state.layout = layout;
+  render();
+}).observe(ui.view);
 const already = document.querySelector(".specviz-rounds")?.specviz?.finished;
 if (already) take(already); // it ended before this part was on the page

@@ -25,7 +25,7 @@ const settings = (changes = {}) => ({
 const live = () => document.querySelector(".specviz-rounds").specviz;
 const inView = (selector) => document.querySelector(".specviz-rounds").shadowRoot.querySelector(selector);
 const figure = (name) => inView(`[data-figure="${name}"]`).parentElement;
-const row = (round) => inView(`.round[data-round="${round}"]`);
+const row = (round) => inView(`.round[data-round="${round}"] .chips`);
 
 // The figures as the page writes them above the text.
 const known = (format) => (x) => (typeof x === "number" ? format(x) : say("tour.no_value"));
@@ -70,14 +70,14 @@ async function showRound(ask) {
   return { said, choice: [round.index, position], rings: () => [row(round.index)] };
 }
 
-/** The draft token whose coin was the most open one. */
+/** The likeliest draft token whose coin was an open one. */
 async function showCoin(ask) {
   const run = await ask(settings({ temperature: 0.8 }));
   const tokens = run.rounds.flatMap((round) => round.drafted.map((token, index) => ({ round, token, index })));
   const decided = tokens.filter(({ token }) => token.u !== null && token.accept_prob > 0 && token.accept_prob < 1);
   if (!decided.length) return { said: say("tour.coin_none"), rings: () => [] };
-  const openness = ({ token }) => -Math.abs(token.accept_prob - 0.5);
-  const { round, token, index } = decided.reduce((best, one) => (openness(one) > openness(best) ? one : best));
+  const open = decided.filter(({ token }) => Math.abs(token.accept_prob - 0.5) < 0.3);
+  const { round, token, index } = (open.length ? open : decided).reduce((best, one) => (one.token.q > best.token.q ? one : best));
   const [u, threshold] = compared(token.u, token.accept_prob);
   const values = { round: round.index + 1, token: quoted(token.text), u, next: quoted(round.next.text),
     ratio: `${quotient(token.p, token.q, threshold)} = ${threshold}` };
@@ -145,6 +145,7 @@ const state = {
   shown: new Map(), // by step: what its button brought
   failure: null, // why the button of this step brought nothing
   showing: null, // the showing in progress; it ends when the visitor goes on
+  written: null, // what stands in the panel's box
   chose: false, // a token of the live view is pinned by the tour
   measured: null, // whether the visitor wants speedups measured, before the tour's runs left that out
 };
@@ -344,10 +345,11 @@ function renderSaid() {
   const shown = state.shown.get(state.step);
   const [kind, text] = state.failure ? ["failed", say("tour.failed", { reason: state.failure })]
     : state.showing ? ["running", say("tour.running")] : shown ? ["measured", shown.said] : ["before", say("tour.before")];
-  if (ui.said.dataset.kind === kind && ui.said.lastChild?.textContent === text) return;
+  if (ui.said.dataset.kind === kind && state.written === text) return;
   ui.said.dataset.kind = kind;
+  state.written = text;
   const head = kind === "measured" ? [make("b", { text: say("tour.measured") })] : [];
-  ui.said.replaceChildren(...head, make("p", { text }));
+  ui.said.replaceChildren(...head, make("p", { text: text.replace(/ ([=<]) /g, "\u00a0$1\u00a0") })); // an equation stays on one line
 }
 
 /** The button that does it keeps the focus while it may not be pressed. */
