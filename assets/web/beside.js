@@ -7,7 +7,7 @@
 const host = element.querySelector(".specviz-beside");
 const shadow = host.attachShadow({ mode: "open" });
 
-const LINE = { wide: 42, narrow: 31 }; // characters of a line, about what there is room for
+const LINE = { wide: 42, narrow: 29 }; // characters of a line, about what there is room for
 const WIDE = 640; // px from which the runs stand in two columns (beside.css)
 
 // --- two texts by position ----------------------------------------------------------------------------------------

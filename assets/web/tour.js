@@ -265,12 +265,14 @@ function bringBackSpeedup() {
   state.measured = null;
 }
 
+const RING = { outline: "3px solid var(--sv-focus)", outlineOffset: "3px", borderRadius: "6px" };
 let ringed = [];
 
+/** Rings these nodes and no others. They lie in other shadow roots, so the ring is a style of their own. */
 function ring(nodes) {
-  for (const { node, outline, outlineOffset } of ringed) Object.assign(node.style, { outline, outlineOffset });
-  ringed = nodes.filter(Boolean).map((node) => ({ node, outline: node.style.outline, outlineOffset: node.style.outlineOffset }));
-  for (const { node } of ringed) Object.assign(node.style, { outline: "3px solid var(--sv-focus)", outlineOffset: "3px" });
+  for (const node of ringed) Object.assign(node.style, { outline: "", outlineOffset: "", borderRadius: "" });
+  ringed = nodes.filter(Boolean);
+  for (const node of ringed) Object.assign(node.style, RING);
 }
 
 /** Scrolls the page so far that a node stands between the sticky figures and what is docked to the bottom. */
