@@ -51,6 +51,17 @@ host.specviz = {
   get state() { return state.phase; },
   get chosen() { return state.chosen; },
   get missing() { return state.rounds.flatMap((round, index) => (round ? [] : [index])); },
+  // For the page's other parts: why a run failed, the run once it has ended, and a reader's click on a token.
+  get note() { return state.note; },
+  get finished() {
+    const { run, start, rounds, text, figures } = state;
+    return state.phase === "finished" && rounds.length && rounds.every(Boolean) ? { run, start, rounds, text, figures } : null;
+  },
+  choose(round, index) {
+    draw(); // the list may lag behind the messages
+    choose({ round, index }, { pin: true, reveal: true });
+  },
+  release() { letGo(false); },
 };
 
 // --- the page's skeleton ---------------------------------------------------------------------------------------------
@@ -198,6 +209,8 @@ function receive(text) {
   const message = dispatch(text, handlers);
   if (!message) return;
   if (message.charts) window.dispatchEvent(new CustomEvent("specviz:charts", { detail: message.charts }));
+  // Again for the same run when its speedup was measured, or when rounds that were missing have come.
+  if (host.specviz.finished) window.dispatchEvent(new CustomEvent("specviz:run", { detail: host.specviz.finished }));
   schedule();
 }
 

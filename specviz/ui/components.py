@@ -14,8 +14,13 @@ from collections.abc import Callable
 import gradio as gr
 import plotly
 
+from specviz.presets import PRESETS
 from specviz.views.charts import LABELS, Trail
 from specviz.words import Words
+
+#: Of the runs of the tour: long enough to show something, short enough to wait for.
+TOUR_TOKENS = 48
+SHORT_DRAFT, LONG_DRAFT = 4, 16
 
 WEB = pathlib.Path(__file__).resolve().parents[2] / "assets" / "web"
 
@@ -57,6 +62,26 @@ def why_view(say: Words, **options) -> gr.HTML:
 def lossless_view(say: Words) -> gr.HTML:
     """The test of the emitted law (element id ``lossless-view``)."""
     return _component("lossless", say)
+
+
+def beside_view(say: Words) -> gr.HTML:
+    """Two runs on one prompt, aligned by their text (element id ``beside-view``); the live view tells of the runs."""
+    return _component("beside", say, areas=("rounds",), scripts=("tokens",))
+
+
+def tour_view(say: Words, most_new_tokens: int, most_draft_tokens: int) -> gr.HTML:
+    """The guided tour, and the button that starts it (element id ``tour-view``).
+
+    most_new_tokens, most_draft_tokens: what this page allows; the tour asks for no more.
+    """
+    prompts = {preset.name: preset.prompt for preset in PRESETS}
+    plan = {
+        "prompts": prompts,
+        "new_tokens": min(TOUR_TOKENS, most_new_tokens),
+        "short_draft": min(SHORT_DRAFT, most_draft_tokens),
+        "long_draft": min(LONG_DRAFT, most_draft_tokens),
+    }
+    return _component("tour", say, areas=("rounds",), scripts=("tokens",), value=json.dumps(plan))
 
 
 def remote() -> gr.HTML:

@@ -19,7 +19,7 @@ from specviz.compare import speedup
 from specviz.errors import SpecvizError
 from specviz.metrics import Tally, tally
 from specviz.records import PairInfo, Round, Run
-from specviz.ui.components import charts_view, rounds_view
+from specviz.ui.components import beside_view, charts_view, rounds_view
 from specviz.ui.measure import Duel
 from specviz.ui.orders import Order
 from specviz.ui.stream import Runner, closing
@@ -191,6 +191,7 @@ class GenerateTab:
 def create_generate_tab(runs: LiveRuns, say: Words) -> GenerateTab:
     """Lays out the live view, its charts, and the trace's way in and out."""
     view = rounds_view(say, runs.missing_rounds)
+    beside_view(say)
     charts_view(say)
     with gr.Row(elem_classes=["sv-traces"]):
         download = gr.DownloadButton(say("generate.download"), interactive=False, size="sm")

@@ -23,7 +23,7 @@ from specviz.ui.compare_tab import (
     replay,
     replay_mistake,
 )
-from specviz.ui.components import as_text, page_css, page_names, remote
+from specviz.ui.components import as_text, page_css, page_names, remote, tour_view
 from specviz.ui.controls import QUIET, Controls, create_controls
 from specviz.ui.generate import GenerateTab, LiveRuns, Stops, create_generate_tab, generate, open_trace, pair_line
 from specviz.ui.lossless_tab import LosslessTab, create_lossless_tab, trial_mistake, try_rule
@@ -131,12 +131,13 @@ def _lay_out(settings: Settings, runner: Runner, runs: LiveRuns, say: Words) -> 
     with gr.Row(elem_classes=["sv-head"]):
         subtitle = html.escape(say("page.subtitle"))
         gr.HTML(f"<h1>specviz</h1><p>{subtitle}</p>", elem_classes=["sv-brand"])
+        tour_view(say, settings.max_new_tokens, settings.max_draft_tokens)
         gr.HTML(_language_links(say.language), js_on_load=page_names(say), elem_classes=["sv-languages"])
         line = gr.Markdown(as_text(pair_line(runner.store.home.info(), say)), elem_classes=["sv-pair"])
     with gr.Row(elem_classes=["sv-main"]):
         with gr.Column(elem_classes=["sv-controls"]):
             controls = create_controls(settings, runner.store.home, say)
-            measured = gr.Checkbox(True, label=say("page.measured"))
+            measured = gr.Checkbox(True, label=say("page.measured"), elem_id="measured")
             with gr.Column(elem_classes=["sv-go"]):
                 go = gr.Button(say("page.go"), variant="primary", elem_id="go")
                 start_race = gr.Button(say("page.start_race"), elem_id="start-race")
@@ -239,7 +240,8 @@ def _wire(page: Page, runner: Runner, visitors: Visitors, say: Words) -> None:
         stop.click(on_stop, None, None, **QUIET)
     page.why.opened.select(on_why, None, page.why.view, **QUIET)
     page.controls.wire(runner, page.models.pair, page.models.loads)
-    page.remote.submit(_on_remote(page, runner, say), page.models.pair, [*page.controls.outputs, page.remote], **QUIET)
+    changed = [*page.controls.outputs, page.measured, page.remote]
+    page.remote.submit(_on_remote(page, runner, say), page.models.pair, changed, **QUIET)
 
     def on_upload(path: str) -> Iterator[str]:
         yield from open_trace(path, say)
@@ -261,9 +263,10 @@ def _on_remote(page: Page, runner: Runner, say: Words) -> Callable[..., list[Any
         except SpecvizError as error:
             # A toast is HTML, and the sentence may quote a link.
             gr.Warning(html.escape(say.error(error)))
-            return [gr.skip()] * (len(page.controls.outputs) + 1)
+            return [gr.skip()] * (len(page.controls.outputs) + 2)
+        measured = gr.skip() if wanted.measure is None else wanted.measure
         # Never the same answer twice: the component hears of changes only.
-        return [*changes, json.dumps({"press": wanted.press, "answer": uuid.uuid4().hex})]
+        return [*changes, measured, json.dumps({"press": wanted.press, "answer": uuid.uuid4().hex})]
 
     return on_remote
 
