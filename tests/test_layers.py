@@ -15,8 +15,8 @@ ORDER = [
     ["errors"],
     ["records"],
     ["metrics", "theory", "text", "catalog", "presets", "rules"],
-    ["compare", "contest"],
-    ["figures"],
+    ["compare", "contest", "links"],
+    ["figures", "gallery"],
     ["sampling", "clock"],
     ["verify"],
     ["cache", "exits", "vocabularies"],
@@ -86,7 +86,7 @@ def loaded_by(statement, *packages):
     )
 
 
-PLAIN = ["records", "metrics", "theory", "rules", "contest", "figures"]
+PLAIN = ["records", "metrics", "theory", "rules", "contest", "figures", "links", "gallery"]
 PLAIN += ["views.messages", "views.compare_messages", "views.charts"]
 
 

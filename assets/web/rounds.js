@@ -48,6 +48,7 @@ host.specviz = {
   get prompt() { return state.start.prompt; },
   get figures() { return state.figures; },
   get state() { return state.phase; },
+  get recorded() { return Boolean(state.start.recorded); },
   get chosen() { return state.chosen; },
   get missing() { return state.rounds.flatMap((round, index) => (round ? [] : [index])); },
 };
@@ -89,7 +90,8 @@ function textCard() {
     on: { click: onTextClick, pointermove: onPointer } },
     ui.textEmpty, ui.paper);
   ui.followText = follower(ui.text);
-  const head = make("div", { class: "head" }, make("h3", { text: "Text" }), ui.status);
+  ui.recorded = make("span", { class: "recorded hidden", part: "recorded" });
+  const head = make("div", { class: "head" }, make("h3", { text: "Text" }), ui.recorded, ui.status);
   return make("div", { class: "card", part: "text-card" }, head, ui.note, ui.text, legend());
 }
 
@@ -175,7 +177,7 @@ const handlers = {
   },
   start(message) {
     // A start repeated for the run on the screen (a resend) only fills in what was missing.
-    if (message.run !== state.run) begin(message.run);
+    if (message.run !== state.run) begin(message.run, message.recorded);
     state.start = message;
     ui.prompt.textContent = message.prompt;
   },
@@ -190,12 +192,16 @@ const handlers = {
     state.phase = "finished";
     state.status = [message.reason, message.note].filter(Boolean).join(" ");
   },
+  trace(message) {
+    for (const part of message.parts) handlers[part.kind](part);
+  },
 };
 
 function receive(text) {
   const message = dispatch(text, handlers);
   if (!message) return;
   if (message.charts) window.dispatchEvent(new CustomEvent("specviz:charts", { detail: message.charts }));
+  if (message.share) window.dispatchEvent(new CustomEvent("specviz:share", { detail: message.share }));
   schedule();
 }
 
@@ -206,9 +212,9 @@ function comeIntoView() {
   host.scrollIntoView({ behavior: still ? "auto" : "smooth", block: "start" });
 }
 
-function begin(run) {
+function begin(run, recorded = "") {
   reset();
-  comeIntoView();
+  if (!recorded) comeIntoView(); // the page opens with a recorded run: nobody has asked for it yet
   state.run = run;
   state.phase = "running";
   state.status = "Running";
@@ -296,6 +302,8 @@ function draw() {
   if (ui.view.dataset.state !== state.phase) ui.view.dataset.state = state.phase;
   setText(ui.status, state.phase === "running" && !state.rounds.length ? "Reading the prompt" : state.status);
   setText(ui.meta, metaLine());
+  setText(ui.recorded, state.start.recorded ?? "");
+  ui.recorded.classList.toggle("hidden", !state.start.recorded);
   drawNote();
   drawFigures();
   const some = state.run !== null;
