@@ -167,7 +167,7 @@ class ModelPair:
             text = self._in_template(prompt) if chat else prompt
             ids = self._tokenise(text, add_special_tokens=not chat)
         self._check_room(len(ids))
-        return Prompt(text, ids)
+        return Prompt(text, ids, prompt if chat else None)
 
     def missing_part(self, name: str) -> SpecvizError:
         """Why the trained part ``medusa`` or ``eagle`` cannot draft here, and what to do about it."""

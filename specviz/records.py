@@ -247,8 +247,11 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
+    """What the models read. message: what was put into the chat template to get `text`; None where nothing was."""
+
     text: str
     ids: tuple[int, ...]
+    message: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,7 @@ def visit(browser: Browser, page_url: str) -> Iterator[Callable[..., Page]]:
         page.on("console", lambda message: _note(message.type, message.text, mishaps))
         page.on("request", lambda request: _note_request(request.url, page_url, mishaps))
         page.goto(page_url)
-        page.wait_for_function("() => document.querySelector('.specviz-rounds')?.specviz?.state === 'empty'")
+        page.wait_for_function("() => document.querySelector('.specviz-rounds')?.specviz?.recorded")
         page.locator("#go").wait_for()
         return page
 

@@ -63,7 +63,8 @@ def wait_until_drawn(page: Page) -> None:
 
 
 def wait_for_rounds(page: Page, count: int) -> None:
-    page.wait_for_function(f"count => {VIEW}.specviz.rounds.length >= count", arg=count)
+    """Of the visitor's own run, not of the recorded one that the page opens with."""
+    page.wait_for_function(f"count => !{VIEW}.specviz.recorded && {VIEW}.specviz.rounds.length >= count", arg=count)
 
 
 def generate(page: Page, *, new_tokens: int, measure: bool = False) -> None:

@@ -15,8 +15,8 @@ ORDER = [
     ["errors"],
     ["records"],
     ["metrics", "theory", "roofline", "text", "catalog", "presets", "rules"],
-    ["compare", "contest", "diagnosis"],
-    ["figures"],
+    ["compare", "contest", "diagnosis", "links"],
+    ["figures", "gallery"],
     ["sampling", "clock", "statistics"],
     ["verify"],
     ["cache", "exits", "vocabularies"],
@@ -86,10 +86,8 @@ def loaded_by(statement, *packages):
     )
 
 
-PLAIN = ["records", "metrics", "theory", "rules", "contest", "figures", "roofline", "diagnosis"]
-PLAIN += ["views.messages", "views.compare_messages", "views.charts", "views.why_messages"]
-PLAIN = ["records", "metrics", "theory", "rules", "contest", "figures"]
-PLAIN += ["views.lossless_messages", "views.messages", "views.compare_messages", "views.charts"]
+PLAIN = ["records", "metrics", "theory", "rules", "contest", "figures", "roofline", "diagnosis", "links", "gallery"]
+PLAIN += ["views.lossless_messages", "views.messages", "views.compare_messages", "views.charts", "views.why_messages"]
 
 
 @pytest.mark.parametrize("module", PLAIN)

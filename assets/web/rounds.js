@@ -49,6 +49,7 @@ host.specviz = {
   get prompt() { return state.start.prompt; },
   get figures() { return state.figures; },
   get state() { return state.phase; },
+  get recorded() { return Boolean(state.start.recorded); },
   get chosen() { return state.chosen; },
   get missing() { return state.rounds.flatMap((round, index) => (round ? [] : [index])); },
   // For the page's other parts: why a run failed, the run once it has ended, and a reader's click on a token.
@@ -102,7 +103,8 @@ function textCard() {
     on: { click: onTextClick, pointermove: onPointer } },
     ui.textEmpty, ui.paper);
   ui.followText = follower(ui.text);
-  const head = make("div", { class: "head" }, make("h3", { text: say("rounds.text") }), ui.status);
+  ui.recorded = make("span", { class: "recorded hidden", part: "recorded" });
+  const head = make("div", { class: "head" }, make("h3", { text: say("rounds.text") }), ui.recorded, ui.status);
   return make("div", { class: "card", part: "text-card" }, head, ui.note, ui.text, legend());
 }
 
@@ -188,7 +190,7 @@ const handlers = {
   },
   start(message) {
     // A start repeated for the run on the screen (a resend) only fills in what was missing.
-    if (message.run !== state.run) begin(message.run);
+    if (message.run !== state.run) begin(message.run, message.recorded);
     state.start = message;
     ui.prompt.textContent = message.prompt;
   },
@@ -203,6 +205,9 @@ const handlers = {
     state.phase = "finished";
     state.status = [message.reason, message.note].filter(Boolean).join(" ");
   },
+  trace(message) {
+    for (const part of message.parts) handlers[part.kind](part);
+  },
 };
 
 function receive(text) {
@@ -211,6 +216,7 @@ function receive(text) {
   if (message.charts) window.dispatchEvent(new CustomEvent("specviz:charts", { detail: message.charts }));
   // Again for the same run when its speedup was measured, or when rounds that were missing have come.
   if (host.specviz.finished) window.dispatchEvent(new CustomEvent("specviz:run", { detail: host.specviz.finished }));
+  if (message.share) window.dispatchEvent(new CustomEvent("specviz:share", { detail: message.share }));
   schedule();
 }
 
@@ -221,9 +227,9 @@ function comeIntoView() {
   host.scrollIntoView({ behavior: still ? "auto" : "smooth", block: "start" });
 }
 
-function begin(run) {
+function begin(run, recorded = "") {
   reset();
-  comeIntoView();
+  if (!recorded) comeIntoView(); // the page opens with a recorded run: nobody has asked for it yet
   state.run = run;
   state.phase = "running";
   state.status = say("rounds.running");
@@ -312,6 +318,8 @@ function draw() {
   if (ui.view.dataset.state !== state.phase) ui.view.dataset.state = state.phase;
   setText(ui.status, state.phase === "running" && !state.rounds.length ? say("rounds.reading") : state.status);
   setText(ui.meta, metaLine());
+  setText(ui.recorded, state.start.recorded ?? "");
+  ui.recorded.classList.toggle("hidden", !state.start.recorded);
   drawNote();
   drawFigures();
   const some = state.run !== null;

@@ -9,13 +9,15 @@ from __future__ import annotations
 import html
 import json
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import gradio as gr
 import plotly
 
+from specviz.gallery import RECORDINGS
 from specviz.presets import PRESETS
-from specviz.views.charts import LABELS, Trail
+from specviz.views.charts import LABELS
+from specviz.views.messages import Charts
 from specviz.words import Words
 
 #: Of the runs of the tour: long enough to show something, short enough to wait for.
@@ -97,10 +99,30 @@ def remote() -> gr.HTML:
     )
 
 
-def charts_view(say: Words) -> gr.HTML:
+def share_view(say: Words, share: Mapping[str, str | None], pair: str | None) -> gr.HTML:
+    """The link to the run on the screen (element id ``share-view``).
+
+    share: of `specviz.links.share`, of the run that the page opens with. pair: the name of the page's own pair, which
+    a link is opened with; None where there is none, and nothing to link to. Submits when the page was opened by a link.
+    """
+    value = json.dumps({"share": share, "pair": pair})
+    return _component("share", say, value=value, visible=True if pair else "hidden")
+
+
+def gallery_view(say: Words, shown: str | None) -> gr.HTML:
+    """The recorded runs (element id ``gallery-view``); submits the name of the chosen one. shown: the first one's."""
+    cards = [
+        {"name": one.name, "title": say(f"traces.{one.name}_title"), "about": say(f"traces.{one.name}_about")}
+        for one in RECORDINGS
+    ]
+    return _component("gallery", say, value=json.dumps({"cards": cards, "shown": shown}))
+
+
+def charts_view(say: Words, charts: Charts, file: str) -> gr.HTML:
     """The four charts (element id ``charts-view``); they draw what the live view hands on.
 
-    plotly.js comes with the package plotly, so that the page needs no network.
+    charts, file: of the run that the page opens with, and the name of its files. plotly.js comes with the package
+    plotly, so that the page needs no network.
     """
     plotly_js = pathlib.Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
     gr.set_static_paths([plotly_js])
@@ -109,9 +131,9 @@ def charts_view(say: Words) -> gr.HTML:
         for place, key in enumerate(LABELS)
     ]
     return gr.HTML(
-        value=json.dumps(Trail().charts(say)),
+        value=json.dumps({"charts": charts, "file": file}),
         html_template=f'<div class="sv-charts">{"".join(frames)}</div>',
-        js_on_load=(WEB / "charts.js").read_text(encoding="utf-8"),
+        js_on_load=f"const TEXTS = {json.dumps(say.texts('traces'))};\n" + _files("js", "dom", "charts"),
         head=f'<script src="gradio_api/file={plotly_js.as_posix()}"></script>',
         elem_id="charts-view",
         elem_classes=["specviz-component"],

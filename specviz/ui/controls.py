@@ -8,7 +8,8 @@ from typing import Any
 
 import gradio as gr
 
-from specviz.drafters import DRAFTERS
+from specviz import links
+from specviz.drafters import DRAFTERS, drafter_class
 from specviz.drafters.early_exit import exit_layer
 from specviz.errors import SpecvizError
 from specviz.exits import layer_count
@@ -95,6 +96,31 @@ class Controls:
             if value is not None or field == "drafter":
                 changes[field]["value"] = value or PLAIN if field == "drafter" else value
         return [*(gr.update(**change) if change else gr.skip() for change in changes.values()), *notes]
+
+    def linked(self, pair: ModelPair, parameters: Mapping[str, str]) -> tuple[dict[str, Any], list[SpecvizError]]:
+        """The settings that a link asks for and this page can do, and what is wrong with the others."""
+        settings, errors = links.settings_of(parameters)
+        for name, value in list(settings.items()):
+            try:
+                self._check_linked(pair, name, value)
+            except SpecvizError as error:
+                errors.append(error)
+                del settings[name]
+        return settings, errors
+
+    def _check_linked(self, pair: ModelPair, name: str, value: Any) -> None:
+        """What Gradio would refuse with sentences of its own, or not at all."""
+        if name == "drafter":
+            if value not in WAYS:
+                raise SpecvizError("There is no drafter {name}.", name, name=repr(value))
+            if value != PLAIN:
+                drafter_class(pair, value).check(pair, DraftParams())
+        if name == "rule" and value not in RULE_CHOICES:
+            raise SpecvizError("There is no acceptance rule {name}.", name, name=repr(value))
+        control = self.fields[name]
+        if isinstance(control, gr.Slider) and value is not None and not control.minimum <= value <= control.maximum:
+            template = "The link says {name}={value}; here it runs from {least} to {most}."
+            raise SpecvizError(template, name, name=name, value=value, least=control.minimum, most=control.maximum)
 
     def wire(self, runner: Runner, pair: gr.JSON, loads: list[Any]) -> None:
         """Controls come and go with the drafter; these events pass the queue by, so a run in progress delays none.

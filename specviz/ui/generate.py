@@ -14,12 +14,14 @@ from typing import Any
 
 import gradio as gr
 
-from specviz import engine
+from specviz import engine, links
 from specviz.compare import speedup
 from specviz.errors import SpecvizError
+from specviz.gallery import Recording, recording_named
 from specviz.metrics import Tally, tally
 from specviz.records import PairInfo, Round, Run
-from specviz.ui.components import beside_view, charts_view, rounds_view
+from specviz.traces import tokens_table
+from specviz.ui.components import beside_view, charts_view, gallery_view, rounds_view, share_view
 from specviz.ui.measure import Duel
 from specviz.ui.orders import Order
 from specviz.ui.stream import Runner, closing
@@ -39,6 +41,7 @@ class LiveRun:
     key: str
     session: str | None
     request: engine.Request
+    share: dict[str, str | None]
     say: Words
     rounds: list[Round] = field(default_factory=list)
     trail: Trail = field(default_factory=Trail)
@@ -61,6 +64,7 @@ class LiveRun:
             pair=pair_line(request.pair.info(), self.say),
             settings=settings_line(engine.collect(request, ()), self.say),
             rule=request.rule,
+            share=self.share,
             charts=Trail().charts(self.say),
         )
 
@@ -106,7 +110,7 @@ class LiveRuns:
         self.runs: OrderedDict[str, LiveRun] = OrderedDict()
 
     def open(self, request: engine.Request, session: str | None, say: Words) -> LiveRun:
-        live = LiveRun(uuid.uuid4().hex, session, request, say)
+        live = LiveRun(uuid.uuid4().hex, session, request, links.share(engine.collect(request, ())), say)
         self.runs[live.key] = live
         while len(self.runs) > self.most:
             self.runs.popitem(last=False)
@@ -185,18 +189,26 @@ class GenerateTab:
 
     view: gr.HTML
     download: gr.DownloadButton
+    table: gr.DownloadButton
     upload: gr.UploadButton
+    share: gr.HTML
+    gallery: gr.HTML
 
 
-def create_generate_tab(runs: LiveRuns, say: Words) -> GenerateTab:
-    """Lays out the live view, its charts, and the trace's way in and out."""
-    view = rounds_view(say, runs.missing_rounds)
+def create_generate_tab(runs: LiveRuns, shown: Shown, pair: str | None, say: Words) -> GenerateTab:
+    """Lays out the live view, its charts, the ways in and out of traces, and the recorded runs.
+
+    shown: what the view opens with. pair: the name of the page's own, with which its links are opened; None without.
+    """
+    view = rounds_view(say, runs.missing_rounds, value=shown.message)
     beside_view(say)
-    charts_view(say)
+    charts_view(say, shown.charts, shown.share["file"])
     with gr.Row(elem_classes=["sv-traces"]):
-        download = gr.DownloadButton(say("generate.download"), interactive=False, size="sm")
+        download = gr.DownloadButton(say("generate.download"), value=shown.trace, size="sm")
+        table = gr.DownloadButton(say("traces.table"), value=table_beside(shown.trace), size="sm")
         upload = gr.UploadButton(say("generate.upload"), file_types=[".json"], file_count="single", size="sm")
-    return GenerateTab(view, download, upload)
+        share = share_view(say, shown.share, pair)
+    return GenerateTab(view, download, table, upload, share, gallery_view(say, shown.share["recording"]))
 
 
 def generate(
@@ -245,38 +257,79 @@ def _measure_speedup(duel: Duel, live: LiveRun) -> Iterator[str]:
     yield live.end()
 
 
-def open_trace(path: str, say: Words) -> Iterator[str]:
-    """Messages that show a trace file; a bad one is a sentence, and what was on the page stays."""
+@dataclass(frozen=True)
+class Shown:
+    """A run that is over, as the page shows and offers it.
+
+    share: of `specviz.links.share`, with the name of the `recording`, None for others. trace: the path of its file.
+    """
+
+    message: str
+    charts: messages.Charts
+    share: dict[str, str | None]
+    trace: str
+
+
+def show(run: Run, recording: Recording | None, say: Words) -> Shown:
+    """A trace, or a recording with its title and what to look for in it."""
+    trail, key = Trail.of(run.rounds), uuid.uuid4().hex
+    figures, charts = headline(trail, None), trail.charts(say)
+    share = links.share(run) | {"recording": recording.name if recording else None}
+    parts = [
+        messages.start_message(
+            key,
+            prompt=run.prompt.text,
+            drafter=label(run.drafter, say) if run.drafter else None,
+            num_draft_tokens=run.num_draft_tokens,
+            greedy=run.sampling.greedy,
+            pair=pair_line(run.pair, say),
+            settings=settings_line(run, say),
+            rule=run.rule,
+            recorded=say("traces.recorded", title=say(f"traces.{recording.name}_title")) if recording else "",
+        ),
+        messages.rounds_message(key, run.rounds, run.vocabulary, figures=figures),
+        messages.end_message(
+            key,
+            total=len(run.rounds),
+            reason=say(f"traces.{recording.name}_about") if recording else say(f"generate.end_{run.stop_reason}"),
+            figures=figures,
+        ),
+    ]
+    return Shown(messages.trace_message(parts, share=share, charts=charts), charts, share, save_trace(run))
+
+
+def open_trace(path: str, say: Words) -> list[Any]:
+    """The view's message and the downloads for a trace file; a bad one is a sentence, and what was there stays."""
     try:
         run = Run.load(path)
     except SpecvizError as error:
         # A toast is HTML, and the sentence may quote the file.
         raise gr.Error(html.escape(say.error(error)), print_exception=False) from error
-    trail, key = Trail.of(run.rounds), uuid.uuid4().hex
-    yield messages.start_message(
-        key,
-        prompt=run.prompt.text,
-        drafter=label(run.drafter, say) if run.drafter else None,
-        num_draft_tokens=run.num_draft_tokens,
-        greedy=run.sampling.greedy,
-        pair=pair_line(run.pair, say),
-        settings=settings_line(run, say),
-        rule=run.rule,
-    )
-    figures = headline(trail, None)
-    yield messages.rounds_message(key, run.rounds, run.vocabulary, figures=figures)
-    yield messages.end_message(
-        key,
-        total=len(run.rounds),
-        reason=say(f"generate.end_{run.stop_reason}"),
-        figures=figures,
-        charts=trail.charts(say),
-    )
+    shown = show(run, None, say)
+    return [shown.message, *offers(shown.trace)]
+
+
+def open_recording(name: str, say: Words) -> list[Any]:
+    """The same for a run that comes with the page; nothing changes for a name that no recording has."""
+    recording = recording_named(name)
+    if recording is None:
+        return [gr.skip()] * 3
+    shown = show(recording.load(), recording, say)
+    return [shown.message, *offers(shown.trace)]
+
+
+def offers(trace: str) -> list[gr.DownloadButton]:
+    """What is on the screen is what can be downloaded: the trace, and its table."""
+    return [gr.DownloadButton(value=path, interactive=True) for path in (trace, table_beside(trace))]
 
 
 def save_trace(run: Run) -> str:
-    """Writes the trace where Gradio may serve it from; returns its path."""
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="specviz-"))
-    path = folder / f"specviz-{run.drafter or 'plain'}-seed{run.seed}.json"
+    """Writes the trace, and its tokens as a table beside it, where Gradio may serve them from; returns its path."""
+    path = pathlib.Path(tempfile.mkdtemp(prefix="specviz-")) / f"{links.file_stem(run)}.json"
     run.save(path)
+    tokens_table(run).to_csv(table_beside(str(path)), index=False, errors="replace")
     return str(path)
+
+
+def table_beside(trace: str) -> str:
+    return str(pathlib.Path(trace).with_suffix(".csv"))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from specviz import engine
 from specviz.errors import SpecvizError
-from specviz.models import ModelPair, load_pair
+from specviz.models import EMBEDDED, ModelPair, load_pair
 from specviz.records import DraftParams, SamplingParams
 from specviz.sources import Progress
 from specviz.ui.settings import Settings
@@ -27,18 +27,23 @@ class PairName:
 
 
 class PairStore:
-    """The models in memory: the starting pair for good, and at most one other beside it."""
+    """The models in memory: the starting pair for good, and at most one other beside it.
+
+    home: the starting pair; None where the page is to do without models, or the embedded ones are not there.
+    """
 
     def __init__(self, settings: Settings):
         self.settings = settings
         self.lock = threading.Lock()
-        self.home = load_pair(settings.target, settings.draft, device=settings.device, dtype=settings.dtype)
+        self.home = _starting_pair(settings)
         self.guest_name: PairName | None = None
         self.guest: ModelPair | None = None
 
     def get(self, name: PairName, progress: Progress | None = None) -> ModelPair:
         """The pair, loaded if it is not there; the previous guest leaves first, so that two never add up."""
         if name.target is None:
+            if self.home is None:
+                raise SpecvizError("This page has no models: it shows recorded runs and traces.", "target")
             return self.home
         with self.lock:
             if name != self.guest_name:
@@ -65,6 +70,12 @@ class PairStore:
         if name.target is None:
             return self.home
         return self.guest if name == self.guest_name else None
+
+
+def _starting_pair(settings: Settings) -> ModelPair | None:
+    if settings.without_models or (settings.target is None and not (EMBEDDED / "target").is_dir()):
+        return None
+    return load_pair(settings.target, settings.draft, device=settings.device, dtype=settings.dtype)
 
 
 @dataclass(frozen=True, slots=True)

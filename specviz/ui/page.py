@@ -14,6 +14,7 @@ import gradio as gr
 
 from specviz import engine
 from specviz.errors import SpecvizError
+from specviz.gallery import RECORDINGS
 from specviz.ui.compare_tab import (
     Choice,
     CompareTab,
@@ -25,7 +26,19 @@ from specviz.ui.compare_tab import (
 )
 from specviz.ui.components import as_text, page_css, page_names, remote, tour_view
 from specviz.ui.controls import QUIET, Controls, create_controls
-from specviz.ui.generate import GenerateTab, LiveRuns, Stops, create_generate_tab, generate, open_trace, pair_line
+from specviz.ui.generate import (
+    GenerateTab,
+    LiveRuns,
+    Shown,
+    Stops,
+    create_generate_tab,
+    generate,
+    offers,
+    open_recording,
+    open_trace,
+    pair_line,
+    show,
+)
 from specviz.ui.lossless_tab import LosslessTab, create_lossless_tab, trial_mistake, try_rule
 from specviz.ui.models_tab import ModelsTab, create_models_tab
 from specviz.ui.orders import Order, PairName, PairStore
@@ -124,16 +137,45 @@ def build(settings: Settings, runner: Runner) -> gr.Blocks:
 
 def _fill(settings: Settings, runner: Runner, visitors: Visitors, say: Words) -> None:
     """The page in one language; all languages share models, line and visitors."""
-    _wire(_lay_out(settings, runner, visitors.runs, say), runner, visitors, say)
+    if runner.store.home is None:
+        _fill_viewer(settings, visitors.runs, say)
+    else:
+        _wire(_lay_out(settings, runner, visitors.runs, say), runner, visitors, say)
 
 
-def _lay_out(settings: Settings, runner: Runner, runs: LiveRuns, say: Words) -> Page:
+def _fill_viewer(settings: Settings, runs: LiveRuns, say: Words) -> None:
+    """The page without models: recorded runs and traces."""
+    _create_head(say("traces.no_model_line"), say)
+    why = say("traces.no_model_asked" if settings.without_models else "traces.no_model_found")
+    gr.Markdown(why, elem_classes=["sv-warning"])
+    with gr.Tabs():
+        with gr.Tab(say("page.generate"), id="generate"):
+            tab = create_generate_tab(runs, _first_shown(say), None, say)
+        for title in ("page.race", "page.compare", "why.tab", "lossless.tab", "page.models"):
+            with gr.Tab(say(title)):
+                gr.Markdown(say("traces.no_model_here"))
+    _wire_traces(tab, say)
+
+
+def _first_shown(say: Words) -> Shown:
+    """What the page shows before anything has run."""
+    return show(RECORDINGS[0].load(), RECORDINGS[0], say)
+
+
+def _create_head(line: str, say: Words, touring: Settings | None = None) -> gr.Markdown:
+    """Name, languages, and the line about the pair, which is returned. touring: the limits that a tour keeps to."""
     with gr.Row(elem_classes=["sv-head"]):
         subtitle = html.escape(say("page.subtitle"))
         gr.HTML(f"<h1>specviz</h1><p>{subtitle}</p>", elem_classes=["sv-brand"])
-        tour_view(say, settings.max_new_tokens, settings.max_draft_tokens)
+        if touring:
+            tour_view(say, touring.max_new_tokens, touring.max_draft_tokens)
         gr.HTML(_language_links(say.language), js_on_load=page_names(say), elem_classes=["sv-languages"])
-        line = gr.Markdown(as_text(pair_line(runner.store.home.info(), say)), elem_classes=["sv-pair"])
+        return gr.Markdown(as_text(line), elem_classes=["sv-pair"])
+
+
+def _lay_out(settings: Settings, runner: Runner, runs: LiveRuns, say: Words) -> Page:
+    info = runner.store.home.info()
+    line = _create_head(pair_line(info, say), say, settings)
     with gr.Row(elem_classes=["sv-main"]):
         with gr.Column(elem_classes=["sv-controls"]):
             controls = create_controls(settings, runner.store.home, say)
@@ -146,7 +188,7 @@ def _lay_out(settings: Settings, runner: Runner, runs: LiveRuns, say: Words) -> 
                 place = gr.HTML("", elem_classes=["sv-place"], elem_id="place", min_height=28)
         with gr.Column(elem_classes=["sv-stage"]), gr.Tabs() as tabs:
             with gr.Tab(say("page.generate"), id="generate"):
-                generate_tab = create_generate_tab(runs, say)
+                generate_tab = create_generate_tab(runs, _first_shown(say), info.name, say)
             with gr.Tab(say("page.race"), id="race"):
                 lanes = create_race_tab(say)
             with gr.Tab(say("page.compare"), id="compare"):
@@ -197,14 +239,6 @@ def _wire(page: Page, runner: Runner, visitors: Visitors, say: Words) -> None:
     jobs = _jobs(page, runner, visitors, say)
     starts, ends = [job.button for job in jobs], [page.stop, page.compare.stop, page.why.stop, page.lossless.stop]
 
-    def on_end(request: gr.Request) -> list[Any]:
-        trace = runs.trace_of(request.session_hash)
-        return [*_switched(starts, ends, running=False), offer(trace) if trace else gr.skip()]
-
-    def offer(trace: str) -> gr.DownloadButton:
-        """What is on the screen is what can be downloaded."""
-        return gr.DownloadButton(value=trace, interactive=True)
-
     def on_why(request: gr.Request) -> str:
         return why_message(runs=visitors.lab.runs_of(request.session_hash))
 
@@ -219,6 +253,11 @@ def _wire(page: Page, runner: Runner, visitors: Visitors, say: Words) -> None:
         def start(request: gr.Request, *values: Any) -> Iterator[str]:
             yield from job.run(stops.flag(request.session_hash), request.session_hash, values)
 
+        def on_end(request: gr.Request) -> list[Any]:
+            # Other tabs' runs leave the live view as it is, and with it what it offers.
+            trace = runs.trace_of(request.session_hash) if job.view is page.generate.view else None
+            return [*_switched(starts, ends, running=False), *(offers(trace) if trace else [gr.skip()] * 2)]
+
         asked = job.button.click(
             ask,
             job.inputs,
@@ -231,7 +270,7 @@ def _wire(page: Page, runner: Runner, visitors: Visitors, say: Words) -> None:
         running = {"show_progress": "minimal", "show_progress_on": page.place, **INTERNAL, **DEVICE}
         # `then`, so that the buttons come back after an error too.
         asked.success(start, job.inputs, job.view, **running).then(
-            on_end, None, [*starts, *ends, page.generate.download], **QUIET
+            on_end, None, [*starts, *ends, page.generate.download, page.generate.table], **QUIET
         )
 
     for job in jobs:
@@ -242,15 +281,46 @@ def _wire(page: Page, runner: Runner, visitors: Visitors, say: Words) -> None:
     page.controls.wire(runner, page.models.pair, page.models.loads)
     changed = [*page.controls.outputs, page.measured, page.remote]
     page.remote.submit(_on_remote(page, runner, say), page.models.pair, changed, **QUIET)
-
-    def on_upload(path: str) -> Iterator[str]:
-        yield from open_trace(path, say)
-
-    # Through the queue: without it only the first message of several would arrive.
-    opened = page.generate.upload.upload(
-        on_upload, page.generate.upload, page.generate.view, show_progress="hidden", **INTERNAL
+    # Through the queue, as all that may warn: without it a warning reaches nobody.
+    page.generate.share.submit(
+        _on_link(page, runner, say),
+        None,
+        [*page.controls.outputs, page.remote],
+        show_progress="hidden",
+        concurrency_limit=None,
+        **INTERNAL,
     )
-    opened.success(offer, page.generate.upload, page.generate.download, **QUIET)
+    _wire_traces(page.generate, say)
+
+
+def _wire_traces(tab: GenerateTab, say: Words) -> None:
+    """Traces are opened and recorded runs are shown without a model, and past any run in line."""
+
+    def on_upload(path: str) -> list[Any]:
+        return open_trace(path, say)
+
+    def on_recording(wanted: gr.EventData) -> list[Any]:
+        return open_recording(wanted.name, say)
+
+    options = {"show_progress": "hidden", "concurrency_limit": None, **INTERNAL}
+    tab.upload.upload(on_upload, tab.upload, [tab.view, tab.download, tab.table], **options)
+    tab.gallery.submit(on_recording, None, [tab.view, tab.download, tab.table], **options)
+
+
+def _on_link(page: Page, runner: Runner, say: Words) -> Callable[..., list[Any]]:
+    """Sets the controls as the page's address asks, and has the run started."""
+
+    def on_link(request: gr.Request) -> list[Any]:
+        home = runner.store.home
+        settings, errors = page.controls.linked(home, request.query_params)
+        for error in errors:
+            gr.Warning(html.escape(say.error(error)))
+        if not settings:
+            return [gr.skip()] * (len(page.controls.outputs) + 1)
+        answer = json.dumps({"press": "generate", "answer": uuid.uuid4().hex})
+        return [*page.controls.applied(home, settings), answer]
+
+    return on_link
 
 
 def _on_remote(page: Page, runner: Runner, say: Words) -> Callable[..., list[Any]]:
@@ -387,7 +457,7 @@ def _endpoint(runner: Runner) -> Any:
             rule,
         )
         try:
-            request = order.request(runner.store.home, runner.settings)
+            request = order.request(runner.store.get(order.pair), runner.settings)
             done = [one for batch in runner.batches(order) for one in batch]
         except SpecvizError as error:
             raise gr.Error(error.message, print_exception=False) from error

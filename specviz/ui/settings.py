@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from specviz.engine import MAX_DRAFT_TOKENS
 from specviz.errors import SpecvizError
 
+#: SPECVIZ_TARGET of a page without models.
+NO_MODELS = "none"
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -23,6 +26,11 @@ class Settings:
     max_compare_runs: int
     queue_size: int
     allow_loading: bool
+
+    @property
+    def without_models(self) -> bool:
+        """Whether the page is told to show recorded runs and traces only."""
+        return self.target == NO_MODELS
 
     @classmethod
     def from_environment(cls) -> Settings:

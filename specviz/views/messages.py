@@ -35,12 +35,15 @@ def start_message(
     pair: str = "",
     settings: str = "",
     rule: str = "token",
+    recorded: str = "",
+    share: Mapping[str, Any] | None = None,
     charts: Charts | None = None,
 ) -> str:
     """Clears the component and opens a run.
 
     drafter: its display name, None for plain decoding. settings: what `settings_line` says. rule: the acceptance
-    rule's name, on which the wording of verdicts depends.
+    rule's name, on which the wording of verdicts depends. recorded: the title of a run that comes with the page.
+    share: of `specviz.links.share`, for the links and files of the run.
     """
     return as_json(
         {
@@ -53,6 +56,8 @@ def start_message(
             "pair": pair,
             "settings": settings,
             "rule": rule,
+            "recorded": recorded,
+            "share": share,
             "charts": charts,
         }
     )
@@ -144,6 +149,14 @@ def end_message(
             "charts": charts,
         }
     )
+
+
+def trace_message(parts: Sequence[str], *, share: Mapping[str, Any], charts: Charts) -> str:
+    """A run that is over, in one message: its `start_message`, one `rounds_message` and its `end_message`.
+
+    In one, because a component hears only the last of several values that come at once.
+    """
+    return as_json({"kind": "trace", "parts": [json.loads(part) for part in parts], "share": share, "charts": charts})
 
 
 def waiting_message(text: str) -> str:
