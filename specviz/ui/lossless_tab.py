@@ -108,7 +108,7 @@ def _asked(request: engine.Request, pair: ModelPair, trial: Trial, say: Words) -
     return messages.Asked(
         trial=uuid.uuid4().hex,
         rule=trial.rule,
-        drafter=label(request.drafter),
+        drafter=label(request.drafter, say),
         settings=" · ".join([*parts, say("lossless.seed", seed=request.seed)]),
         lossless=LAB_RULES[trial.rule].lossless,
         half_precision=dtype != "float32",
