@@ -203,8 +203,7 @@ function showPlace() {
   } else {
     ui.followText.jump();
     ui.followRounds.jump();
-    onChunksMoved(ui.watcher.takeRecords());
-    for (const chunk of state.chunks) ui.watcher.unobserve(chunk.box), ui.watcher.observe(chunk.box);
+    lookAgain();
     renderInspector();
   }
   drawFigures();
@@ -390,6 +389,15 @@ function rowHere(index) {
 
 /** A block of rows that are all to come is not built: nobody could see it. */
 const isLater = (chunk) => playback.at !== null && chunk.first > playback.at.round;
+
+/** Blocks that were in sight, and not built because they were to come, are looked at anew. */
+function lookAgain() {
+  for (const { box, built } of state.chunks) {
+    if (built) continue;
+    ui.watcher.unobserve(box);
+    ui.watcher.observe(box);
+  }
+}
 
 /** How far to scroll so that a word comes into the box, with a line to spare; its last line counts. */
 function scrollFor(box, node) {
