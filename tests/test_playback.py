@@ -24,7 +24,8 @@ SEEN = f"""() => {{
   const seen = (node) => node.checkVisibility({{visibilityProperty: true}});
   const chips = {{}};
   for (const node of [...shadow.querySelectorAll('.list .chip')].filter(seen)) {{
-    const said = `${{node.getAttribute('aria-label')}} ${{[...node.children].filter(seen).map(part => part.textContent)}}`;
+    const shown = [...node.children].filter(seen).map(part => part.textContent);
+    const said = [node.getAttribute('aria-label'), ...shown].join(' ');
     (chips[node.dataset.round] ??= {{}})[node.dataset.index] = {{pending: node.dataset.pending ?? null, said}};
   }}
   const text = [...shadow.querySelectorAll('.text .t')].filter(seen).map(node => node.textContent).join('');
@@ -120,16 +121,16 @@ def expected(rounds: tuple[Round, ...], at_once: bool = False) -> list[tuple[dic
         judged = [index for index in range(count) if one.drafted[index].outcome != "discarded"]
         judged.sort(key=lambda index: (depths[index], index))
         turns = [judged] if at_once and judged else [[index] for index in judged]
-        stages = [("draft", {index: "drafted" for index in range(shown + 1)}, text) for shown in range(count)]
-        chips = {index: "passed" for index in range(count)}
+        stages = [("draft", dict.fromkeys(range(shown + 1), "drafted"), text) for shown in range(count)]
+        chips = dict.fromkeys(range(count), "passed")
         stages.append(("pass", dict(chips), text))
         kept = 0
         for turn in turns:
-            chips |= {index: None for index in (range(count) if turn is turns[-1] else turn)}
+            chips |= dict.fromkeys(range(count) if turn is turns[-1] else turn)
             kept += sum(one.drafted[index].outcome == "accepted" for index in turn)
             stages.append(("decide", dict(chips), text + "".join(one.pieces[:kept])))
         text += "".join(one.pieces)
-        stages.append(("next", {**{index: None for index in range(count)}, "next": None}, text))
+        stages.append(("next", {**dict.fromkeys(range(count)), "next": None}, text))
         for number, (kind, seen, so_far) in enumerate(stages, start=1):
             places.append(({"round": one.index, "stage": number, "kind": kind}, so_far, seen))
     return places
@@ -191,7 +192,7 @@ def test_the_inspector_follows_and_keeps_the_verdict_to_itself_until_it_falls(sh
         if place["kind"] in ("draft", "pass"):
             assert "accepted" not in said and "refused" not in said and "u =" not in said.replace("\u00a0", " ")
         expect(inspector.locator(".line")).to_have_count(int(place["kind"] == "decide"))
-    assert "accepted" in page.locator('[part="say"]').inner_text() or "refused" in said
+    assert "accepted" in said or "refused" in said
 
 
 def test_steps_are_tokens_decisions_or_rounds(show):
@@ -263,10 +264,7 @@ def test_a_reader_stays_where_they_are_while_the_run_goes_on(show):
     live = page.locator('[part="to_end"]')
     expect(live).to_have_text("● live")
     place, text, chips = expected(rounds)[6]
-    for _ in range(7):
-        seen = press(page, "Home") if _ == 0 else press(page, "ArrowRight")
-    seen = press(page, "ArrowRight")
-    assert_seen(seen, place, text, chips, rounds)
+    assert_seen(press(page, "Home", *["ArrowRight"] * 7), place, text, chips, rounds)
     expect(live).to_have_text("○ go live")
     for first in range(3, 30, 9):
         give(page, [messages.rounds_message("run", rounds[first : first + 9], run.vocabulary)])
@@ -275,6 +273,7 @@ def test_a_reader_stays_where_they_are_while_the_run_goes_on(show):
     live.click()
     page.wait_for_function(f"() => {VIEW}.specviz.place === null")
     expect(live).to_have_text("● live")
+    page.get_by_role("region", name="Rounds").evaluate("node => node.scrollIntoView()")
     expect(page.locator('.list .round[data-round="29"]')).to_be_in_viewport()
     assert page.evaluate(SEEN)["text"] == run.text
     # A new run is followed from its first round, wherever the reader was.

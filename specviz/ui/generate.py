@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import html
 import pathlib
 import tempfile
@@ -233,13 +235,19 @@ def _measure_speedup(duel: Duel, live: LiveRun) -> Iterator[str]:
 
 def open_trace(path: str) -> Iterator[str]:
     """Messages that show a trace file; a bad one is a sentence, and what was on the page stays."""
+    with _collector_at_rest():
+        opened = _trace_messages(path)
+    yield from opened
+
+
+def _trace_messages(path: str) -> list[str]:
     try:
         run = Run.load(path)
     except SpecvizError as error:
         # A toast is HTML, and the sentence may quote the file.
         raise gr.Error(html.escape(error.message), print_exception=False) from error
     trail, key = Trail.of(run.rounds), uuid.uuid4().hex
-    yield messages.start_message(
+    start = messages.start_message(
         key,
         prompt=run.prompt.text,
         drafter=label(run.drafter) if run.drafter else None,
@@ -250,10 +258,21 @@ def open_trace(path: str) -> Iterator[str]:
         rule=run.rule,
     )
     figures = headline(trail, None)
-    yield messages.rounds_message(key, run.rounds, run.vocabulary, figures=figures)
-    yield messages.end_message(
+    rounds = messages.rounds_message(key, run.rounds, run.vocabulary, figures=figures)
+    end = messages.end_message(
         key, total=len(run.rounds), reason=run.stop_reason, figures=figures, charts=trail.charts()
     )
+    return [start, rounds, end]
+
+
+@contextlib.contextmanager
+def _collector_at_rest() -> Iterator[None]:
+    """A trace is millions of values and no cycle: looking for some, again and again, doubles the time to read it."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def save_trace(run: Run) -> str:

@@ -43,8 +43,8 @@ def measure_page(settings: Settings, say: Callable[[str], None]) -> dict[str, An
     page = launch(build(settings, runner), prevent_thread_lock=True, quiet=True)
     speeds: dict[str, list[float]] = {"alone": [], "watched": []}
     try:
-        with browser() as browser:
-            tab = browser.new_page(viewport={"width": 1280, "height": 900})
+        with browser() as chromium:
+            tab = chromium.new_page(viewport={"width": 1280, "height": 900})
             for repeat in range(REPEATS + 1):  # the first one warms everything up
                 order = replace(ORDER, seed=repeat)
                 tab.goto("about:blank")

@@ -315,7 +315,7 @@ def _exact(value: float | None) -> float | None:
 
 
 def _short(value: float) -> float:
-    """For bars, which nobody recomputes; what is not 0 stays so. Rounded as a number: a long trace has 250,000 of them."""
+    """For bars, which nobody recomputes; what is not 0 stays so. A long trace has 250,000 of them."""
     return round(value, 5) or value
 
 
