@@ -11,7 +11,8 @@ const UNITS = ["token", "decision", "round"];
 const DWELL = { draft: 800, pass: 1600, decide: 2600, next: 2600, missing: 800 };
 const DWELL_ROUND = 2000; // ms, where a step is a whole round
 
-const playback = { at: null, playing: false, speed: 1, unit: "token", timer: 0, frame: 0, sums: [], shown: null, unfolded: null };
+const playback = { at: null, playing: false, speed: 1, unit: "token", timer: 0, frame: 0,
+  sums: [], shown: null, unfolded: null, telling: false };
 
 /** A new run: the reader follows it. */
 function resetPlayback() {
@@ -132,6 +133,7 @@ function moveTo(at) {
 function step(direction) {
   if (!state.drawn) return;
   pause();
+  playback.telling = playback.unit !== "round";
   if (direction < 0) moveTo(placeBefore(playback.at ?? lastPlace()));
   else if (playback.at) moveTo(placeAfter(playback.at));
 }
@@ -150,6 +152,7 @@ function goToEnd() {
 /** The bar's slider counts rounds that are over; its right end is the newest, which a live run leaves behind. */
 function goToRound(count) {
   pause();
+  playback.telling = false;
   if (count >= state.drawn && state.phase === "running") moveTo(null);
   else moveTo(count < 1 ? START : endOf(Math.min(count, state.drawn) - 1));
 }
@@ -162,6 +165,7 @@ function togglePlay() {
   else {
     if (atEnd() && state.phase !== "running") moveTo(START);
     playback.playing = true;
+    playback.telling = playback.unit !== "round";
     awaitNext();
   }
   drawTransport();
@@ -203,8 +207,7 @@ function showPlace() {
   } else {
     ui.followText.jump();
     ui.followRounds.jump();
-    onChunksMoved(ui.watcher.takeRecords());
-    for (const chunk of state.chunks) ui.watcher.unobserve(chunk.box), ui.watcher.observe(chunk.box);
+    lookAgain();
     renderInspector();
   }
   drawFigures();
@@ -286,7 +289,10 @@ function markFigures() {
   }
 }
 
-/** A tree is told branch by branch, so it unfolds while its round is told, and folds again behind the reader. */
+/**
+ * A tree is told branch by branch, so it unfolds while its round is told, and folds again behind the reader. Who goes
+ * by whole rounds is not told.
+ */
 function unfoldHere() {
   const { at, unfolded } = playback;
   const index = at && at.stage > 0 && state.rounds[at.round] && isTree(state.rounds[at.round]) ? at.round : null;
@@ -294,7 +300,7 @@ function unfoldHere() {
     playback.unfolded = null;
     setOpen(unfolded, false);
   }
-  if (index === null || state.opened.has(index) || at.stage === endOf(index).stage) return;
+  if (index === null || state.opened.has(index) || (at.stage === endOf(index).stage && !playback.telling)) return;
   playback.unfolded = index;
   setOpen(index, true);
 }
@@ -390,6 +396,15 @@ function rowHere(index) {
 
 /** A block of rows that are all to come is not built: nobody could see it. */
 const isLater = (chunk) => playback.at !== null && chunk.first > playback.at.round;
+
+/** Blocks that were in sight, and not built because they were to come, are looked at anew. */
+function lookAgain() {
+  for (const { box, built } of state.chunks) {
+    if (built) continue;
+    ui.watcher.unobserve(box);
+    ui.watcher.observe(box);
+  }
+}
 
 /** How far to scroll so that a word comes into the box, with a line to spare; its last line counts. */
 function scrollFor(box, node) {

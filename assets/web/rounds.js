@@ -128,7 +128,7 @@ function roundsCard() {
   ui.followRounds = follower(ui.rounds, (following) => ui.newest.classList.toggle("hidden", following));
   ui.newest = make("button", { class: "newest hidden", part: "newest", type: "button", text: say("rounds.jump"),
     on: { click: () => ui.followRounds.jump() } });
-  ui.watcher = new IntersectionObserver(onChunksMoved, { root: ui.rounds, rootMargin: "700px 0px" });
+  ui.watcher = new IntersectionObserver(onChunksMoved, { root: ui.rounds, rootMargin: "400px 0px" });
   ui.head = make("h3", { text: say("rounds.rounds_title") });
   ui.lossy = make("span", { class: "lossy hidden", part: "lossy", role: "note" });
   ui.meta = make("span", { class: "quiet meta", part: "meta" });
@@ -377,7 +377,7 @@ function appendRounds() {
     noteRound(index); // playback.js
     countDistance(state.rounds[index]);
     const chunk = chunkOf(index);
-    if (Math.floor(index / CHUNK) === newestChunk && !chunk.built) fill(chunk, index);
+    if (Math.floor(index / CHUNK) === newestChunk && !chunk.built && !isLater(chunk)) fill(chunk, index);
     if (chunk.built) chunk.box.append(roundRow(index));
     else chunk.box.style.height = `${(index - chunk.first + 1) * ROW_GUESS}px`;
   }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import html
 import pathlib
 import tempfile
@@ -300,13 +302,17 @@ def show(run: Run, recording: Recording | None, say: Words) -> Shown:
 
 def open_trace(path: str, say: Words) -> list[Any]:
     """The view's message and the downloads for a trace file; a bad one is a sentence, and what was there stays."""
+    with _collector_at_rest():
+        shown = show(_loaded(path, say), None, say)
+    return [shown.message, *offers(shown.trace)]
+
+
+def _loaded(path: str, say: Words) -> Run:
     try:
-        run = Run.load(path)
+        return Run.load(path)
     except SpecvizError as error:
         # A toast is HTML, and the sentence may quote the file.
         raise gr.Error(html.escape(say.error(error)), print_exception=False) from error
-    shown = show(run, None, say)
-    return [shown.message, *offers(shown.trace)]
 
 
 def open_recording(name: str, say: Words) -> list[Any]:
@@ -321,6 +327,16 @@ def open_recording(name: str, say: Words) -> list[Any]:
 def offers(trace: str) -> list[gr.DownloadButton]:
     """What is on the screen is what can be downloaded: the trace, and its table."""
     return [gr.DownloadButton(value=path, interactive=True) for path in (trace, table_beside(trace))]
+
+
+@contextlib.contextmanager
+def _collector_at_rest() -> Iterator[None]:
+    """A trace is millions of values and no cycle: looking for some, again and again, doubles the time to read it."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def save_trace(run: Run) -> str:

@@ -54,7 +54,9 @@ class Lab:
         )
         if figures is None:
             return None
-        return LabRun(label(request.drafter, live.say), request.sampling.temperature, figures, diagnose(figures, target))
+        return LabRun(
+            label(request.drafter, live.say), request.sampling.temperature, figures, diagnose(figures, target)
+        )
 
 
 def _of_pair(passes: Passes, pair: ModelPair) -> bool:
