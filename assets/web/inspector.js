@@ -21,6 +21,9 @@ function renderInspector() {
   if (isLossy(round)) parts.push(make("p", { class: "raw", part: "distance", text: sayDistance(round) }));
   if (state.pinned && ui.view.dataset.layout === "wide") parts.push(make("p", { class: "raw", text: say("rounds.pinned") }));
   ui.body.replaceChildren(...parts);
+  // Another token is read from its beginning.
+  if (ui.inspected !== token) ui.inspector.scrollTop = 0;
+  ui.inspected = token;
 }
 
 const tokenAt = (round, index) => (index === "next" ? round.next : round.drafted[index]);
