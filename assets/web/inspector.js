@@ -98,9 +98,11 @@ function sayDraw(round, index) {
 function judgedBy(token) {
   const tried = token.p_left ?? token.p;
   const [u, threshold] = token.u === null ? ["", ""] : compared(token.u, token.accept_prob);
-  const divided = token.u !== null && !isBlock() && token.accept_prob < 1 && token.accept_prob > 0 && token.q < 1;
-  const [share, q] = divided ? quotient(tried, token.q, threshold) : [plainNumber(tried), plainNumber(token.q)];
-  return { share, q, u, bound: divided ? `${share} / ${q} = ${threshold}` : threshold };
+  if (token.u === null || isBlock() || token.accept_prob >= 1 || token.accept_prob <= 0 || token.q === 1) {
+    return { share: plainNumber(tried), q: plainNumber(token.q), u, bound: threshold };
+  }
+  const [share, q] = divided(tried, token.q, threshold);
+  return { share, q, u, bound: `${quotient(tried, token.q, threshold)} = ${threshold}` };
 }
 
 /** p, what the coin had to stay below, the coin and its verdict. */
