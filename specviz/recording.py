@@ -86,14 +86,15 @@ def report(
         outcome == "rejected" and parent + 1 == int(host["row"][0]) for outcome, parent in zip(outcomes, draft.parents)
     )
     next_id = int(host["next_token"][0])
+    below, line = _line(host) if "line" in host else (None, ())
     following = NextToken(
         id=next_id,
         text=texts.chip(next_id),
         kind="recovered" if rejected else "bonus",
         u=host["next_u"][0] if "line" in host else None,
         prob=host["line_probs"][0] if "line" in host else 1.0,
-        below=_spans(host)[0][1] if "line" in host else None,
-        line=_line(host) if "line" in host else (),
+        below=below,
+        line=line,
     )
     top = _candidates(host, draft, following if rejected else None)
     return Report(
@@ -183,18 +184,18 @@ def _line_parts(decision: Decision, likeliest: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _spans(host: Host) -> list[tuple[int, float, float]]:
-    """Of each token of the line: id, start and end as shares of the whole sum, which is what u was scaled by."""
+def _line(host: Host) -> tuple[float, tuple[tuple[int, float, float], ...]]:
+    """Where the next token's piece begins, and the pieces of all listed tokens, as shares of the whole sum.
+
+    u was scaled by that sum too, so it compares with these shares.
+    """
     total = host["line_total"][0]
-    return [
-        (int(token), max(0.0, end - prob) / total, end / total)
-        for token, prob, end in zip(host["line"], host["line_probs"], host["line_ends"])
-    ]
-
-
-def _line(host: Host) -> tuple[tuple[int, float, float], ...]:
-    spans = {token: (token, round(start, 6), round(end, 6)) for token, start, end in _spans(host) if start < end}
-    return tuple(sorted(spans.values()))
+    pieces = {}
+    for token, prob, end in zip(host["line"], host["line_probs"], host["line_ends"]):
+        if prob > 0:
+            pieces[int(token)] = (int(token), round(max(0.0, end - prob) / total, 6), round(end / total, 6))
+    below = max(0.0, host["line_ends"][0] - host["line_probs"][0]) / total
+    return below, tuple(sorted(pieces.values()))
 
 
 def _fetch(parts: dict[str, Tensor]) -> Host:

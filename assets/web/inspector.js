@@ -22,6 +22,9 @@ function renderInspector() {
   if (isLossy(round)) parts.push(make("p", { class: "raw", part: "distance", text: sayDistance(round) }));
   if (state.pinned && ui.view.dataset.layout === "wide") parts.push(make("p", { class: "raw", text: say("rounds.pinned") }));
   ui.body.replaceChildren(...parts);
+  // Another token is read from its beginning.
+  if (ui.inspected !== token) ui.inspector.scrollTop = 0;
+  ui.inspected = token;
 }
 
 const tokenAt = (round, index) => (index === "next" ? round.next : round.drafted[index]);
@@ -96,9 +99,11 @@ function sayDraw(round, index) {
 function judgedBy(token) {
   const tried = token.p_left ?? token.p;
   const [u, threshold] = token.u === null ? ["", ""] : compared(token.u, token.accept_prob);
-  const divided = token.u !== null && !isBlock() && token.accept_prob < 1 && token.accept_prob > 0 && token.q < 1;
-  const [share, q] = divided ? quotient(tried, token.q, threshold) : [plainNumber(tried), plainNumber(token.q)];
-  return { share, q, u, bound: divided ? `${share} / ${q} = ${threshold}` : threshold };
+  if (token.u === null || isBlock() || token.accept_prob >= 1 || token.accept_prob <= 0 || token.q === 1) {
+    return { share: plainNumber(tried), q: plainNumber(token.q), u, bound: threshold };
+  }
+  const [share, q] = divided(tried, token.q, threshold);
+  return { share, q, u, bound: `${quotient(tried, token.q, threshold)} = ${threshold}` };
 }
 
 /** p, what the coin had to stay below, the coin and its verdict. */

@@ -58,9 +58,12 @@ function compared(a, b) {
 }
 
 /** p and q, with enough digits that dividing what is shown gives the quotient that is shown. */
-function quotient(p, q, shown) {
+function divided(p, q, shown) {
   const half = 0.5 * 10 ** -(shown.split(".")[1]?.length ?? 0);
   let digits = 2;
   while (digits < 9 && Math.abs(plainNumber(p, digits) / plainNumber(q, digits) - Number(shown)) > half) digits += 1;
   return [plainNumber(p, digits), plainNumber(q, digits)];
 }
+
+/** "0.31 / 0.42": the same, as it is written. */
+const quotient = (p, q, shown) => divided(p, q, shown).join(" / ");
