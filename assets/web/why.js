@@ -133,7 +133,7 @@ function passesCard() {
   ui.how = make("p", { class: "quiet" });
   ui.numbers = make("details", { class: "hidden", part: "passes-numbers" }, make("summary", { text: say("why.all-numbers") }), ui.how, ui.table);
   return make("section", { class: "card", "aria-labelledby": "passes-title" },
-    make("h3", { id: "passes-title", text: say("why.passes-title") }),
+    make("h2", { id: "passes-title", text: say("why.passes-title") }),
     make("p", { class: "lead", text: say("why.passes-lead") }),
     ui.status, ui.track, ui.problem, ui.passes.box,
     make("ul", { class: "legend" }, key("p line", say("why.key-target")), key("q line", say("why.key-draft")),
@@ -250,7 +250,7 @@ function theoryCard() {
   ui.measuredKey = make("ul", { class: "legend" }, key("p line", say("why.key-tokens")), key("ink line", say("why.key-speedup")), key("ink dashed", say("why.key-speedup-measured")),
     key("dot", say("why.key-run-tokens")), key("diamond", say("why.key-run-speedup")));
   return make("section", { class: "card", "aria-labelledby": "theory-title" },
-    make("h3", { id: "theory-title", text: say("why.theory-title") }),
+    make("h2", { id: "theory-title", text: say("why.theory-title") }),
     make("p", { class: "lead", text: say("why.theory-lead") }),
     make("fieldset", { class: "source" }, make("legend", { text: say("why.source") }),
       make("label", {}, ui.sources[0], make("span", { text: say("why.source-own") })), make("label", {}, ui.sources[1], ui.runLabel)),
@@ -366,7 +366,7 @@ function runMarks(chart, run, latest) {
 
 function diagnosisCard() {
   ui.diagnosis = make("div", { class: "diagnosis", part: "diagnosis" });
-  return make("section", { class: "card", "aria-labelledby": "diagnosis-title" }, make("h3", { id: "diagnosis-title", text: say("why.diagnosis-title") }), ui.diagnosis);
+  return make("section", { class: "card", "aria-labelledby": "diagnosis-title" }, make("h2", { id: "diagnosis-title", text: say("why.diagnosis-title") }), ui.diagnosis);
 }
 
 function renderDiagnosis() {
@@ -390,10 +390,10 @@ function diagnosed(run) {
   return [
     make("p", { class: "meta", text: runName(run) }),
     make("p", { class: "finding", part: "verdict", "data-pays": diagnosis.pays, text: say(verdict, { speedup: times(diagnosis.speedup) }) }),
-    make("h4", { text: say("why.steps-title") }), stepBars(run),
+    make("h3", { text: say("why.steps-title") }), stepBars(run),
     make("p", { class: "finding", part: "limit", "data-limit": diagnosis.limit, text: limitText(diagnosis) }),
-    make("h4", { text: say("why.split-title", { ms: ms(figures.seconds) }) }), timeSplit(figures),
-    make("h4", { text: say("why.changes-title") }), ...changes(run),
+    make("h3", { text: say("why.split-title", { ms: ms(figures.seconds) }) }), timeSplit(figures),
+    make("h3", { text: say("why.changes-title") }), ...changes(run),
     make("p", { class: "quiet", text: [say(`why.one-${figures.one_source}`, { ms: ms(figures.one) }), ...(diagnosis.formula === null ? [] : [say(diagnosis.with_passes ? "why.forecast-passes" : "why.forecast-one")])].join(" ") }),
   ];
 }
