@@ -39,8 +39,8 @@ RUNS = 600
 
 @pytest.fixture(scope="module")
 def pair() -> ModelPair:
-    """With trained parts of random weights, and a draft model that is often wrong."""
-    return with_heads(tiny_pair("llama", noise=0.3))
+    """A draft model that is right about every other time, and trained parts of random weights."""
+    return with_heads(tiny_pair("llama"))
 
 
 def ordered(pair: ModelPair, rule: str = "auto", drafter: str = "draft_model", **settings) -> engine.Request:
@@ -52,9 +52,12 @@ def evidence_of(asked: engine.Request, rule: str = "auto", runs: int = RUNS) -> 
     found = examine(asked, LAB_RULES[rule], runs)
     law = next(found)
     evidence = Evidence(law.outcomes, law.probs, law.low, law.high, runs)
-    for sample in found:
-        evidence.add(sample.outcome)
+    sources = {source for sample in found if evidence.add(sample.outcome) is None for source in sample.sources}
     assert evidence.n == runs
+    if asked.drafter == "draft_model":
+        # Else the rule would have had no say.
+        assert "accepted" in sources
+    assert sources != {"plain"}
     return evidence
 
 
@@ -118,12 +121,12 @@ def test_half_precision_is_given_the_bounds_of_its_own_passes():
 
 def test_the_chi_square_test_is_scipys():
     generator = numpy.random.default_rng(0)
-    law = generator.dirichlet(numpy.ones(12))
-    counts = generator.multinomial(400, law)
-    large = 400 * law >= 5
+    law = generator.dirichlet(numpy.ones(20))
+    counts = generator.multinomial(200, law)
+    large = 200 * law >= 5
     observed = [*counts[large], counts[~large].sum()]
-    expected = [*(400 * law[large]), 400 * law[~large].sum()]
-    assert (~large).any() and expected[-1] >= 5
+    expected = [*(200 * law[large]), 200 * law[~large].sum()]
+    assert (~large).sum() > 1 and expected[-1] >= 5
     wanted = scipy.stats.chisquare(observed, expected)
     found = chi_square(counts.tolist(), law, law, law)
     assert found.statistic == pytest.approx(wanted.statistic)
@@ -141,7 +144,7 @@ def test_the_tail_is_scipys(degrees):
 def test_what_the_law_says_cannot_happen_counts_against_it():
     law = [0.5, 0.5]
     assert chi_square([50, 50], law, law, law).p_value == 1
-    assert chi_square([45, 45], law, law, law, outside=30).p_value < 1e-3
+    assert chi_square([45, 45], law, law, law, outside=30).p_value < 1e-20
     assert total_variation([45, 45], law, outside=10) == pytest.approx(0.1)
     assert chi_square([100], [1.0], [1.0], [1.0]).p_value is None
 
@@ -390,7 +393,7 @@ def test_only_half_precision_excuses_a_near_tie():
 
     assert verdict(asked, tokens) == "near"
     assert verdict(replace(asked, half_precision=False), tokens) == "different"
-    assert verdict(replace(asked, lossless=False), tokens) == "different"
+    assert verdict(replace(asked, rule="everything", lossless=False), tokens) == "different"
     assert verdict(asked, [replace(tokens[0], margin=1.5), tokens[1]]) == "different"
 
 
