@@ -58,21 +58,17 @@ def chi_square(
 
     Each cell is compared with the number within its bounds that is nearest to what was counted, so a law that is known
     up to rounding is never blamed for its rounding; where low = law = high this is the plain test. Cells with an
-    expected count below `FEWEST_EXPECTED` are pooled, with them what lies outside the law; a pool that is still too
-    small takes in the smallest cell.
+    expected count below `FEWEST_EXPECTED` are pooled, with them what lies outside the law. Where the pool itself
+    expects fewer, as many as that are no evidence against the law either.
     """
     n = sum(counts) + outside
-    cells = sorted(zip(law, counts, low, high), reverse=True)
-    kept = sum(1 for p, *_ in cells if n * p >= FEWEST_EXPECTED)
-    rest = sum(p for p, *_ in cells[kept:])
-    if kept and (rest or outside) and n * rest < FEWEST_EXPECTED:
-        kept -= 1
-    pool = cells[kept:]
-    compared = [cell[1:] for cell in cells[:kept]]
+    cells = list(zip(law, counts, low, high))
+    compared = [(count, n * least, n * most) for p, count, least, most in cells if n * p >= FEWEST_EXPECTED]
+    pool = [(count, n * least, n * most) for p, count, least, most in cells if n * p < FEWEST_EXPECTED]
     if pool or outside:
-        seen = sum(count for _, count, _, _ in pool) + outside
-        compared.append((seen, sum(cell[2] for cell in pool), sum(cell[3] for cell in pool)))
-    statistic = sum(_distance(count, n * least, n * most) for count, least, most in compared)
+        count, least, most = (sum(column) for column in zip((outside, 0, 0), *pool))
+        compared.append((count, least, max(most, FEWEST_EXPECTED)))
+    statistic = sum(_distance(*cell) for cell in compared)
     degrees = len(compared) - 1
     return ChiSquare(statistic, len(compared), len(pool), tail(statistic, degrees) if degrees > 0 else None)
 

@@ -7,7 +7,7 @@ const host = element.querySelector(".specviz-lossless");
 const shadow = host.attachShadow({ mode: "open" });
 
 const SVG = "http://www.w3.org/2000/svg";
-const CHART = { height: 300, left: 46, right: 14, top: 14, bottom: 40 };
+const CHART = { height: 330, left: 46, right: 24, top: 28, bottom: 38 };
 const NARROW = 760; // px: below this the chart stands above the bars
 const SIGNS = { same: "✓", different: "✗", near: "~", undecided: "–", pending: "" };
 
@@ -205,7 +205,7 @@ function renderChart() {
     parts.push(draw("text", { class: "tick", x: x(tick), y: height - bottom + 17, "text-anchor": "middle" }, tick.toLocaleString("en")));
   }
   parts.push(draw("text", { class: "axis", x: width - right, y: height - 5, "text-anchor": "end" }, say("lossless.chart_x")));
-  parts.push(draw("text", { class: "axis", x: left + 6, y: top + 12 }, say("lossless.chart_y")));
+  parts.push(draw("text", { class: "axis", x: 2, y: 14 }, say("lossless.chart_y")));
   const upper = noise.map(([n, , , high]) => [n, high]);
   const lower = noise.map(([n, , low]) => [n, low]).reverse();
   parts.push(draw("path", { class: "band", d: `${path(upper)}${path(lower).replace("M", "L")}Z` }));
@@ -224,7 +224,7 @@ function renderChart() {
 
 function renderBars() {
   const { bars, n } = state.message;
-  const widest = Math.max(...bars.map(({ p, share, noise }) => Math.max(p + noise, share))) || 1;
+  const widest = Math.max(...bars.filter(({ kind }) => kind === "outcome").map(({ p, share, noise }) => Math.max(p + noise, share))) || 1;
   const at = (value) => `${(100 * Math.min(1, Math.max(0, value) / widest)).toFixed(2)}%`;
   while (ui.rows.children.length > bars.length) ui.rows.lastChild.remove();
   while (ui.rows.children.length < bars.length) ui.rows.append(emptyRow());
@@ -240,6 +240,7 @@ function renderBars() {
     row.dataset.kind = bar.kind;
     row.dataset.off = String(n > 0 && Math.abs(bar.share - bar.p) > bar.noise + 1e-9);
     row.setAttribute("aria-label", say("lossless.bars_row", { pair: name, p: percent(bar.p), share: percent(bar.share) }));
+    // Of all the others together there are figures only: beside them no pair's bar could be told from another.
     exact.style.width = at(bar.p);
     observed.style.width = at(bar.share);
     whisker.style.left = at(bar.p - bar.noise);
@@ -278,12 +279,14 @@ function remember(message) {
   if (message.verdict.state === "pending" || state.history.some(({ trial }) => trial === message.trial)) return;
   state.history.push(message);
   const { rule_name, drafter, n, distance, p_value, verdict } = message;
-  const cells = [drafter, n.toLocaleString("en"), distance === undefined ? "–" : distance === null ? "–" : distance.toFixed(3), p_value === undefined || p_value === null ? "–" : pText(p_value)];
+  const cells = [drafter, n.toLocaleString("en"), figure(distance, (tv) => tv.toFixed(3)), figure(p_value, pText)];
   ui.tests.prepend(make("tr", { "data-verdict": verdict.state }, make("th", { scope: "row", text: rule_name }),
     ...cells.map((text) => make("td", { text })), make("td", { class: "short", text: say(`lossless.short_${verdict.state}`) })));
   ui.history.classList.toggle("hidden", false);
 }
 
+/** A dash where there is no such figure, as at temperature 0. */
+const figure = (value, format) => (typeof value === "number" ? format(value) : "–");
 const pText = (p) => (p < 1e-300 ? "< 1e-300" : p >= 0.1 ? p.toFixed(2) : p.toExponential(0).replace("e-", "e−"));
 
 // --- start ----------------------------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def create_lossless_tab(say: Words) -> LosslessTab:
             elem_classes=["sv-lab-rules"],
         )
         with gr.Row():
-            fields["runs"] = gr.Slider(500, MOST_RUNS, value=4000, step=500, label=say("lossless.runs"))
+            fields["runs"] = gr.Slider(500, MOST_RUNS, value=3000, step=500, label=say("lossless.runs"))
             fields["support"] = gr.Slider(
                 2, MOST_SUPPORT, value=8, step=1, label=say("lossless.support"), info=say("lossless.support_info")
             )
@@ -114,6 +114,7 @@ def _asked(request: engine.Request, pair: ModelPair, trial: Trial, say: Words) -
         half_precision=dtype != "float32",
         dtype=dtype,
         runs=request.max_new_tokens if sampling.greedy else int(trial.runs),
+        drafted=min(request.num_draft_tokens, request.max_new_tokens - 1),
     )
 
 

@@ -32,7 +32,8 @@ NEAR_TIE = 0.25
 class Asked:
     """What is tested, as the tab names it. rule: its key. drafter: the display name. settings: one line of figures.
 
-    lossless: whether the rule claims the target's law. half_precision, dtype: of the pair.
+    lossless: whether the rule claims the target's law. half_precision, dtype: of the pair. drafted: how many tokens
+    deep a round drafts at most.
     """
 
     trial: str
@@ -43,6 +44,7 @@ class Asked:
     half_precision: bool
     dtype: str
     runs: int
+    drafted: int
 
 
 @dataclass(slots=True)
@@ -211,6 +213,7 @@ def _facts(asked: Asked, counted: Counted, test: ChiSquare | None, say: Words) -
     possible = sum(p > 0 for p in law.probs)
     facts = [
         (say("lossless.fact_law"), say("lossless.law_words", n=possible, total=f"{sum(law.probs):.6f}")),
+        (say("lossless.fact_runs"), say("lossless.runs_words", n=asked.drafted)),
         (say("lossless.fact_rounding"), _rounding(asked, law, say)),
     ]
     if test is not None and test.p_value is not None:
@@ -233,7 +236,7 @@ def _origins(counts: Counter[str], say: Words) -> str:
 
 def _rounding(asked: Asked, law: Law, say: Words) -> str:
     key = "lossless.rounding_half" if asked.half_precision else "lossless.rounding_full"
-    return say(key, dtype=asked.dtype, tv=f"{law.rounding:.1g}")
+    return say(key, dtype=asked.dtype, tv=f"{law.rounding:.2g}")
 
 
 def p_words(p_value: float) -> str:
