@@ -56,7 +56,8 @@ _YES_AND_NO = {"1": True, "true": True, "yes": True, "0": False, "false": False,
 
 def query(settings: Mapping[str, Any]) -> str:
     """``name=value&…`` for settings by their names in `KINDS`; defaults and what is None are left out."""
-    said = {name: _said(settings[name]) for name in KINDS if settings.get(name) != DEFAULTS.get(name)}
+    asked = (name for name in KINDS if name in settings and settings[name] != DEFAULTS.get(name))
+    said = {name: _said(settings[name]) for name in asked}
     return urlencode(said, quote_via=quote, errors="replace")
 
 

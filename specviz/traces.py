@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import pandas as pd
 
 from specviz.metrics import draft_depths
@@ -31,6 +33,13 @@ def rounds_table(run: Run) -> pd.DataFrame:
             for one in run.rounds
         ]
     )
+
+
+def save_table(run: Run, path: str | pathlib.Path) -> None:
+    """Writes `tokens_table` as CSV; of a run that drafted nothing `rounds_table`, each of whose rounds is one token."""
+    drafted = any(one.drafted for one in run.rounds)
+    table = tokens_table(run) if drafted else rounds_table(run)
+    table.to_csv(path, index=False, errors="replace")
 
 
 def tokens_table(run: Run) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -48,20 +49,27 @@ def page_folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 @pytest.fixture(scope="session")
 def page_url(page_folder: pathlib.Path, pytestconfig: pytest.Config) -> Iterator[str]:
     """The address of the app, running on the embedded pair."""
-    port, log = _free_port(), page_folder / "app.log"
-    pytestconfig.stash[_LOG] = log
+    pytestconfig.stash[_LOG] = page_folder / "app.log"
+    with running_app(ROOT, page_folder) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def running_app(root: pathlib.Path, folder: pathlib.Path) -> Iterator[str]:
+    """The address of the app of a checkout while it runs; it writes its log, and what it keeps, into `folder`."""
+    port, log = _free_port(), folder / "app.log"
     environment = {
         "GRADIO_SERVER_NAME": "127.0.0.1",
         "GRADIO_SERVER_PORT": str(port),
         "GRADIO_ANALYTICS_ENABLED": "False",
         "HF_HUB_OFFLINE": "1",
         "SPECVIZ_DTYPE": "bfloat16",
-        "TMPDIR": str(page_folder),
+        "TMPDIR": str(folder),
     }
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPECVIZ_", "GRADIO_"))}
     with log.open("wb") as output:
         app = subprocess.Popen(
-            [sys.executable, "app.py"], cwd=ROOT, env=kept | environment, stdout=output, stderr=subprocess.STDOUT
+            [sys.executable, "app.py"], cwd=root, env=kept | environment, stdout=output, stderr=subprocess.STDOUT
         )
     url = f"http://127.0.0.1:{port}/"
     try:

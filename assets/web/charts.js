@@ -8,9 +8,10 @@ const CONFIG = { displayModeBar: false, responsive: true };
 const NAMES = ["acceptance-rate", "tokens-per-pass", "acceptance-by-position", "round-times"];
 const SIZE = { width: 640, height: 400 }; // px of a file, twice as many in a PNG
 
+const view = document.querySelector(".specviz-rounds")?.specviz; // plotly.js is large: a run may have been quicker
 const frames = [...element.querySelectorAll("[data-chart]")];
 const first = JSON.parse(props.value);
-let file = first.file; // what the files of the run on the screen are called
+let file = view?.share?.file ?? first.file; // what the files of the run on the screen are called
 
 function draw(charts) {
   for (const [slot, figure] of Object.entries(charts)) {
@@ -59,6 +60,6 @@ frames.forEach((frame, slot) => {
   }));
   frame.after(make("div", { class: "sv-chart-files" }, ...buttons));
 });
-draw(first.charts);
+draw({ ...first.charts, ...view?.charts });
 window.addEventListener("specviz:charts", (event) => draw(event.detail));
 window.addEventListener("specviz:share", (event) => (file = event.detail.file));

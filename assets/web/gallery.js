@@ -9,7 +9,8 @@ const { cards, shown } = JSON.parse(props.value);
 
 const status = make("p", { class: "status", role: "status", "aria-live": "polite" });
 const buttons = cards.map(({ name, title, about }) => make("button", { type: "button", class: "recording", "data-name": name,
-  on: { click: () => open(name) } }, make("b", { text: title }), make("span", { text: about })));
+  "aria-labelledby": `${name}-title`, "aria-describedby": `${name}-about`, on: { click: () => open(name) } },
+  make("b", { id: `${name}-title`, text: title }), make("span", { id: `${name}-about`, text: about })));
 shadow.append(make("style", { text: STYLE }),
   make("section", { "aria-labelledby": "title" },
     make("h3", { id: "title", text: say("gallery.title") }), make("p", { class: "quiet", text: say("gallery.about") }),
@@ -31,5 +32,6 @@ function mark(name) {
   for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.name === name));
 }
 
-mark(shown);
+const live = document.querySelector(".specviz-rounds")?.specviz?.share;
+mark(live ? live.recording : shown);
 window.addEventListener("specviz:share", (event) => mark(event.detail.recording ?? null));

@@ -42,6 +42,9 @@ function reset() {
   });
 }
 
+/** The last of what is handed on to the page's other parts, for those that come later than this one. */
+const told = { share: null, charts: {} };
+
 /** For tests and the console: what the component holds. */
 host.specviz = {
   get rounds() { return state.rounds; },
@@ -50,6 +53,8 @@ host.specviz = {
   get figures() { return state.figures; },
   get state() { return state.phase; },
   get recorded() { return Boolean(state.start.recorded); },
+  get share() { return told.share; },
+  get charts() { return told.charts; },
   get chosen() { return state.chosen; },
   get missing() { return state.rounds.flatMap((round, index) => (round ? [] : [index])); },
   // For the page's other parts: why a run failed, the run once it has ended, and a reader's click on a token.
@@ -207,16 +212,18 @@ const handlers = {
   },
   trace(message) {
     for (const part of message.parts) handlers[part.kind](part);
+    if (state.start.recorded) ui.followRounds.hold(); // a recorded run is read from its beginning
   },
 };
 
 function receive(text) {
   const message = dispatch(text, handlers);
   if (!message) return;
+  Object.assign(told.charts, message.charts);
   if (message.charts) window.dispatchEvent(new CustomEvent("specviz:charts", { detail: message.charts }));
   // Again for the same run when its speedup was measured, or when rounds that were missing have come.
   if (host.specviz.finished) window.dispatchEvent(new CustomEvent("specviz:run", { detail: host.specviz.finished }));
-  if (message.share) window.dispatchEvent(new CustomEvent("specviz:share", { detail: message.share }));
+  if (message.share) window.dispatchEvent(new CustomEvent("specviz:share", { detail: (told.share = message.share) }));
   schedule();
 }
 
@@ -730,10 +737,17 @@ function letGo(refocus) {
  * nobody has unfolded a tree, that round's.
  */
 function showSomething() {
-  const spot = newestRefusal();
+  const spot = state.start.recorded ? firstRefusal() : newestRefusal();
   if (!spot) return;
   if (!state.everOpened && isTree(state.rounds[spot.round])) setOpen(spot.round, true);
   if (!state.everChosen && ui.view.dataset.layout === "wide") choose(spot);
+}
+
+/** A recorded run is read from its beginning. */
+function firstRefusal() {
+  const refused = (round) => round.drafted.findIndex((token) => token.outcome === "rejected");
+  const round = state.rounds.findIndex((one) => refused(one) >= 0);
+  return round < 0 ? { round: 0, index: "next" } : { round, index: refused(state.rounds[round]) };
 }
 
 function newestRefusal() {

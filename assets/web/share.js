@@ -6,7 +6,7 @@
 const host = element.querySelector(".specviz-share");
 const shadow = host.attachShadow({ mode: "open" });
 const { pair, share: first } = JSON.parse(props.value);
-let share = first;
+let share = document.querySelector(".specviz-rounds")?.specviz?.share ?? first;
 
 const button = make("button", { type: "button", class: "copy", text: say("share.copy"), on: { click: copy } });
 const box = make("input", { class: "link hidden", readonly: true, "aria-label": say("share.link"), on: { focus: () => box.select() } });

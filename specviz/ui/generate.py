@@ -22,7 +22,7 @@ from specviz.errors import SpecvizError
 from specviz.gallery import Recording, recording_named
 from specviz.metrics import Tally, tally
 from specviz.records import PairInfo, Round, Run
-from specviz.traces import tokens_table
+from specviz.traces import save_table
 from specviz.ui.components import beside_view, charts_view, gallery_view, rounds_view, share_view
 from specviz.ui.measure import Duel
 from specviz.ui.orders import Order
@@ -340,10 +340,10 @@ def _collector_at_rest() -> Iterator[None]:
 
 
 def save_trace(run: Run) -> str:
-    """Writes the trace, and its tokens as a table beside it, where Gradio may serve them from; returns its path."""
+    """Writes the trace, and its table beside it, where Gradio may serve them from; returns its path."""
     path = pathlib.Path(tempfile.mkdtemp(prefix="specviz-")) / f"{links.file_stem(run)}.json"
     run.save(path)
-    tokens_table(run).to_csv(table_beside(str(path)), index=False, errors="replace")
+    save_table(run, table_beside(str(path)))
     return str(path)
 
 
