@@ -72,9 +72,20 @@ def open_run(page: Page, run: Run) -> None:
 
 
 def chips(page: Page) -> list[dict]:
-    return page.locator(".specviz-rounds button[data-round][data-index]").evaluate_all(
-        """nodes => nodes.map(node => ({...node.dataset, label: node.getAttribute("aria-label"),
-                                         text: node.textContent}))"""
+    """Every chip of the list, which holds those near its window only: scrolls through it."""
+    return page.locator('.specviz-rounds [part="rounds"]').evaluate(
+        """async box => {
+          const found = new Map();
+          const frames = async (count) => { while (count--) await new Promise(requestAnimationFrame); };
+          for (let top = 0; ; top += box.clientHeight / 2) {
+            box.scrollTop = top;
+            await frames(3);
+            for (const node of box.querySelectorAll('button[data-round][data-index]'))
+              found.set(`${node.dataset.round} ${node.dataset.index}`,
+                        {...node.dataset, label: node.getAttribute('aria-label'), text: node.textContent});
+            if (top >= box.scrollHeight - box.clientHeight) return [...found.values()];
+          }
+        }"""
     )
 
 
@@ -481,7 +492,7 @@ def test_chips_are_reached_and_read_with_the_keyboard(page):
     open_run(page, a_run(rounds_of("aaa", "ard", "aa")))
     page.get_by_role("region", name="Prompt and generated text").focus()
     focused = f"() => {VIEW}.shadowRoot.activeElement?.dataset ?? {{}}"
-    for _ in range(8):
+    for _ in range(20):
         page.keyboard.press("Tab")
         if "index" in page.evaluate(focused):
             break

@@ -507,7 +507,7 @@ function transportCard() {
   ui.toEnd = make("button", { type: "button", class: "go live", part: "to_end", "aria-keyshortcuts": "End", on: { click: goToEnd } });
   ui.scrub = make("input", { class: "scrub", type: "range", part: "scrub", min: "0", max: "0", step: "1", value: "0",
     "aria-label": say("playback.scrub"), on: { input: () => goToRound(Number(ui.scrub.value)) } });
-  ui.place = make("span", { class: "place", part: "place", role: "status" });
+  ui.place = make("span", { class: "place", part: "place", "aria-live": "polite" });
   ui.present = make("button", { type: "button", class: "go present", part: "present", "aria-keyshortcuts": "p", text: say("playback.present"), on: { click: openPresentation } });
   ui.transport = make("div", { class: "card transport", part: "transport", role: "group", "aria-label": say("playback.bar") },
     make("div", { class: "buttons" }, ui.toStart, ui.back, ui.play, ui.forward), ui.scrub, ui.toEnd,
