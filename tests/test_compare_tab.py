@@ -243,7 +243,7 @@ def note(page: Page) -> Locator:
 def choose_rule(page: Page, label: str) -> None:
     rule = page.get_by_label("Rule that judges the draft")
     if not rule.is_visible():
-        page.locator(".sv-more .label-wrap").click()
+        page.locator(".sv-fold").click()
     rule.click()
     page.get_by_role("option", name=label).click()
 
@@ -282,7 +282,7 @@ def test_a_tree_is_drafted_judged_and_recorded(page, tmp_path):
 def test_a_combination_that_makes_no_sense_is_a_sentence_at_the_rule(page):
     set_control(page, "Branches (1 is a chain, more a tree)", 2)
     choose_rule(page, "Block verification")
-    page.locator(".sv-more .label-wrap").click()
+    page.locator(".sv-fold").click()
     page.locator("#go").click()
     mistake = page.locator(".validation-error")
     expect(mistake).to_have_count(1)
@@ -298,7 +298,7 @@ def test_a_lossy_rule_warns_before_it_runs_and_while_it_is_folded_away(page):
     warning = page.locator(".sv-warning").first
     expect(warning).to_have_count(0)
     choose_rule(page, "Typical")
-    page.locator(".sv-more .label-wrap").click()
+    page.locator(".sv-fold").click()
     expect(page.get_by_label("Rule that judges the draft")).to_be_hidden()
     expect(warning).to_contain_text("will not follow the target's law")
     choose_rule(page, "Token by token")

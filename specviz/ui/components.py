@@ -118,6 +118,21 @@ def gallery_view(say: Words, shown: str | None) -> gr.HTML:
     return _component("gallery", say, value=json.dumps({"cards": cards, "shown": shown}))
 
 
+def fold_switch(label: str, controls: str) -> gr.HTML:
+    """A button that shows and hides the block with the element id `controls`, which is hidden at first.
+
+    Gradio's own accordion makes what it holds when it is first opened, and loses what is typed while it does.
+    """
+    return gr.HTML(
+        html_template=f'<button type="button" class="sv-fold" aria-expanded="false" aria-controls="{controls}">'
+        f"{html.escape(label)}</button>",
+        js_on_load=(WEB / "fold.js").read_text(encoding="utf-8"),
+        apply_default_css=False,
+        container=False,
+        padding=False,
+    )
+
+
 def charts_view(say: Words, charts: Charts, file: str) -> gr.HTML:
     """The four charts (element id ``charts-view``); they draw what the live view hands on.
 

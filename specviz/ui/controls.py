@@ -17,7 +17,7 @@ from specviz.models import ModelPair
 from specviz.presets import PRESETS
 from specviz.records import MAX_BRANCHES, DraftParams
 from specviz.rules import rule_named
-from specviz.ui.components import as_text
+from specviz.ui.components import as_text, fold_switch
 from specviz.ui.orders import Order, PairName
 from specviz.ui.settings import Settings
 from specviz.ui.stream import Runner
@@ -202,7 +202,8 @@ def create_controls(settings: Settings, pair: ModelPair, say: Words) -> Controls
         fields["branches"] = gr.Slider(1, MAX_BRANCHES, step=1, label=say("controls.branches"), **shapes["branches"])
         fields["exit_layer"] = gr.Slider(1, step=1, label=say("controls.exit_layer"), **shapes["exit_layer"])
         fields["temperature"] = gr.Slider(0, 2, value=0.8, step=0.05, label=say("controls.temperature"))
-    with gr.Accordion(say("controls.more"), open=False, elem_classes=["sv-more"]):
+    fold_switch(say("controls.more"), "more-controls")
+    with gr.Column(elem_id="more-controls", elem_classes=["sv-more"]):
         fields["max_new_tokens"] = gr.Slider(
             1,
             settings.max_new_tokens,
