@@ -279,8 +279,8 @@ function renderTexts() {
 function remember(message) {
   if (message.verdict.state === "pending" || state.history.some(({ trial }) => trial === message.trial)) return;
   state.history.push(message);
-  const { rule_name, drafter, n, distance, p_value, verdict } = message;
-  const cells = [drafter, grouped(n), figure(distance, (tv) => tv.toFixed(3)), figure(p_value, pText)];
+  const { rule_name, drafter, n, distance, p_value, verdict, greedy } = message;
+  const cells = [drafter, greedy ? say("lossless.history_tokens", { n }) : grouped(n), figure(distance, (tv) => tv.toFixed(3)), figure(p_value, pText)];
   ui.tests.prepend(make("tr", { "data-verdict": verdict.state }, make("th", { scope: "row", text: rule_name }),
     ...cells.map((text) => make("td", { text })), make("td", { class: "short", text: say(`lossless.short_${verdict.state}`) })));
   ui.history.classList.toggle("hidden", false);
