@@ -432,7 +432,7 @@ def test_the_lab_fills_in_judges_and_keeps_what_was_counted(page):
     assert 200 < counted < 20000
     expect(view.locator("[part=headline]")).to_have_text("Not the target's law")
     expect(view.locator("[part=why]")).to_contain_text("the drafter's law")
-    expect(view.locator("[part=status]")).to_contain_text(f"{counted:,}")
+    expect(view.locator("[part=status]")).to_contain_text(f"{counted:,}".replace(",", "\u202f"))
     rows = view.locator("[part=history] tbody tr")
     expect(rows).to_have_count(2)
     assert re.search("not the target's law", rows.first.inner_text())

@@ -22,6 +22,7 @@ host.specviz = {
 // --- small helpers ----------------------------------------------------------------------------------------------------
 
 const percent = (x) => `${(100 * x).toFixed(1)}\u202f%`;
+const grouped = (n) => n.toLocaleString("en").replaceAll(",", "\u202f"); // as the server writes it
 const visible = (text) => text.replaceAll(" ", "\u00b7").replaceAll("\n", "⏎").replaceAll("\t", "⇥");
 
 function setText(node, text) {
@@ -202,7 +203,7 @@ function renderChart() {
   }
   for (const tick of decades(noise[0][0], runs).filter((n) => n >= noise[0][0] && n <= runs)) {
     parts.push(draw("line", { class: "grid", x1: x(tick), x2: x(tick), y1: top, y2: height - bottom }));
-    parts.push(draw("text", { class: "tick", x: x(tick), y: height - bottom + 17, "text-anchor": "middle" }, tick.toLocaleString("en")));
+    parts.push(draw("text", { class: "tick", x: x(tick), y: height - bottom + 17, "text-anchor": "middle" }, grouped(tick)));
   }
   parts.push(draw("text", { class: "axis", x: width - right, y: height - 5, "text-anchor": "end" }, say("lossless.chart_x")));
   parts.push(draw("text", { class: "axis", x: 2, y: 14 }, say("lossless.chart_y")));
@@ -278,8 +279,8 @@ function renderTexts() {
 function remember(message) {
   if (message.verdict.state === "pending" || state.history.some(({ trial }) => trial === message.trial)) return;
   state.history.push(message);
-  const { rule_name, drafter, n, distance, p_value, verdict } = message;
-  const cells = [drafter, n.toLocaleString("en"), figure(distance, (tv) => tv.toFixed(3)), figure(p_value, pText)];
+  const { rule_name, drafter, n, distance, p_value, verdict, greedy } = message;
+  const cells = [drafter, greedy ? say("lossless.history_tokens", { n }) : grouped(n), figure(distance, (tv) => tv.toFixed(3)), figure(p_value, pText)];
   ui.tests.prepend(make("tr", { "data-verdict": verdict.state }, make("th", { scope: "row", text: rule_name }),
     ...cells.map((text) => make("td", { text })), make("td", { class: "short", text: say(`lossless.short_${verdict.state}`) })));
   ui.history.classList.toggle("hidden", false);

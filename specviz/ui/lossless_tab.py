@@ -59,9 +59,15 @@ def create_lossless_tab(say: Words) -> LosslessTab:
             elem_classes=["sv-lab-rules"],
         )
         with gr.Row():
-            fields["runs"] = gr.Slider(500, MOST_RUNS, value=3000, step=500, label=say("lossless.runs"))
+            fields["runs"] = gr.Slider(500, MOST_RUNS, value=3000, step=500, label=say("lossless.runs"), min_width=240)
             fields["support"] = gr.Slider(
-                2, MOST_SUPPORT, value=8, step=1, label=say("lossless.support"), info=say("lossless.support_info")
+                2,
+                MOST_SUPPORT,
+                value=8,
+                step=1,
+                label=say("lossless.support"),
+                info=say("lossless.support_info"),
+                min_width=240,
             )
     with gr.Row(elem_classes=["sv-actions"]):
         go = gr.Button(say("lossless.go"), variant="primary", elem_id="start-lossless")

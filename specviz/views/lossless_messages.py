@@ -81,7 +81,7 @@ def trial_message(asked: Asked, counted: Counted, test: ChiSquare | None, phase:
     return as_json(
         _head(asked, phase, say)
         | {
-            "text": say(f"lossless.{phase}", n=f"{n:,}", runs=f"{asked.runs:,}"),
+            "text": say(f"lossless.{phase}", n=_grouped(n), runs=_grouped(asked.runs)),
             "fraction": n / asked.runs,
             "n": n,
             "runs": asked.runs,
@@ -151,7 +151,7 @@ def _verdict(asked: Asked, counted: Counted, test: ChiSquare | None, say: Words)
     evidence, now = counted.evidence, counted.now
     different = test.p_value < SIGNIFICANT
     values = {
-        "n": f"{evidence.n:,}",
+        "n": _grouped(evidence.n),
         "tv": f"{evidence.distance:.3f}",
         "mean": f"{now.mean:.3f}",
         "low": f"{now.low:.3f}",
@@ -244,6 +244,11 @@ def p_words(p_value: float) -> str:
     if p_value < 1e-300:
         return "< 1e-300"
     return f"= {p_value:.2f}" if p_value >= 0.1 else f"= {p_value:.1g}"
+
+
+def _grouped(count: int) -> str:
+    """Thousands apart by a space, which no language takes for a decimal sign."""
+    return f"{count:,}".replace(",", "\u202f")
 
 
 def _percent(share: float) -> str:
