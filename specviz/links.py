@@ -155,6 +155,10 @@ def _read(name: str, text: str) -> Any:
 
 def _whole(name: str, text: str) -> int:
     if not re.fullmatch(r"-?[0-9]{1,16}", text) or abs(int(text)) > MOST_WHOLE:
-        template = "The link says {name}={value}, which is not a whole number that this page can hold."
-        raise SpecvizError(template, name, name=name, value=text)
+        raise SpecvizError(
+            "The link says {name}={value}, which is not a whole number that this page can hold.",
+            name,
+            name=name,
+            value=text,
+        )
     return int(text)

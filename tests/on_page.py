@@ -77,7 +77,7 @@ def generate(page: Page, *, new_tokens: int, measure: bool = False) -> None:
 
 def downloaded_trace(page: Page, folder) -> Run:
     with page.expect_download() as download:
-        page.get_by_role("button", name="Download the trace").click()
+        page.locator("#download-trace").click()
     path = folder / download.value.suggested_filename
     download.value.save_as(path)
     return Run.load(path)

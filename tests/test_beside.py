@@ -190,7 +190,6 @@ def test_texts_of_the_models_never_act(shared):
 
 def test_a_run_is_kept_beside_the_next_one_by_keyboard_and_on_a_phone(visit):
     page = visit(viewport={"width": 390, "height": 844})
-    expect(part(page, "keep")).to_be_disabled()
     choose_drafter(page, "plain")
     set_control(page, "Temperature (0 is greedy)", 0)
     generate(page, new_tokens=24)

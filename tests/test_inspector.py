@@ -137,16 +137,17 @@ def _inspected(page: Page, run: Run) -> dict[tuple[int, str], dict]:
     shown = page.evaluate(
         """() => {
           const root = document.querySelector('.specviz-rounds').shadowRoot;
-          for (const closed of root.querySelectorAll('.toggle[aria-expanded="false"]')) closed.click();
+          const { rounds, choose } = document.querySelector('.specviz-rounds').specviz;
           const body = root.querySelector('[part=inspector-body]');
           const text = (node) => node.textContent.replaceAll('\\u00a0', ' ').replaceAll(/[\\u2068\\u2069]/g, '');
           const percent = (node) => node && [parseFloat(node.style.left || 0), parseFloat(node.style.width || 0)];
           const cells = (row) => [...row.querySelectorAll('td')].map(text);
-          return [...root.querySelectorAll('.chip')].map((chip) => {
-            chip.click();
+          const places = rounds.flatMap((one, round) => [...one.drafted.keys(), 'next'].map((index) => [round, index]));
+          return places.map(([round, index]) => {
+            choose(round, index);
             const find = (what) => body.querySelector(what);
             const shown = {
-              round: Number(chip.dataset.round), index: chip.dataset.index, say: text(find('[part=say]')),
+              round, index: String(index), say: text(find('[part=say]')),
               u: percent(find('.line .u')), pass: percent(find('.line .pass')),
               drawn: percent(find('.whole .drawn')), draw: percent(find('.whole .u')),
               label: find('.pieces')?.getAttribute('aria-label'),
@@ -154,7 +155,6 @@ def _inspected(page: Page, run: Run) -> dict[tuple[int, str], dict]:
               headings: [...body.querySelectorAll('h4')].map(text),
               block: [...body.querySelectorAll('[part=block] tbody tr')].map(cells),
             };
-            root.querySelector('.inspector').dispatchEvent(new KeyboardEvent('keydown', { key: 'Escape' }));
             return shown;
           });
         }"""

@@ -30,7 +30,7 @@ TEMPLATES = {"errors": "SpecvizError", "steps": "Sentence"}
 
 #: Words, units and signs that are the same in German.
 SAME = {"Prompt", "Python", "Seed", "Medusa", "EAGLE", "Lookahead", "Suffix", "Pause", "Bonus", "greedy"}
-SAME |= {"Top", "Min", "k", "p", "γ", "c", "ms"}
+SAME |= {"Top", "Min", "k", "p", "γ", "χ", "c", "ms", "T", "K", "live", "Text"}
 
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
@@ -218,7 +218,7 @@ def test_the_german_page_is_german_runs_and_refuses_in_german(visit: Callable[..
     page, say = visit(), words("de")
     page.get_by_role("link", name=LANGUAGES["de"]).click()
     page.wait_for_url("**/de")
-    page.wait_for_function("() => document.querySelector('.specviz-rounds')?.specviz?.state === 'empty'")
+    page.wait_for_function("() => document.querySelector('.specviz-rounds')?.specviz?.recorded")
     page.wait_for_function("title => document.title === title", arg=say("page.title"))
     assert page.evaluate("document.documentElement.lang") == "de"
     expect(page.locator("#go")).to_have_text(say("page.go"))

@@ -146,7 +146,7 @@ function inspectorCard() {
   ui.body = make("div", { part: "inspector-body" });
   const close = make("button", { class: "close", type: "button", "aria-label": say("rounds.close"), text: "×",
     on: { click: () => letGo(true) } });
-  ui.inspector = make("aside", { class: "card inspector", part: "inspector", "aria-label": say("rounds.inspector") },
+  ui.inspector = make("aside", { class: "card inspector", part: "inspector", tabindex: "0", "aria-label": say("rounds.inspector") },
     make("div", { class: "title" }, ui.title, close), ui.body);
   ui.inspector.addEventListener("keydown", (event) => event.key === "Escape" && letGo(true));
   return ui.inspector;

@@ -126,18 +126,18 @@ function passesCard() {
   ui.status = make("p", { class: "says", role: "status", part: "passes-status" });
   ui.problem = make("p", { class: "note hidden", role: "alert", part: "passes-problem" });
   ui.passes = canvas("passes", drawPasses);
-  ui.finding = make("p", { class: "finding", part: "passes-finding", text: say("why.before-finding") });
-  ui.meaning = make("p", { part: "passes-meaning", text: say("why.before-meaning") });
+  ui.finding = make("p", { class: "finding", part: "passes-finding", text: say("why.before_finding") });
+  ui.meaning = make("p", { part: "passes-meaning", text: say("why.before_meaning") });
   ui.machine = make("p", { class: "quiet", part: "machine" });
-  ui.table = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": say("why.all-numbers") });
+  ui.table = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": say("why.all_numbers") });
   ui.how = make("p", { class: "quiet" });
-  ui.numbers = make("details", { class: "hidden", part: "passes-numbers" }, make("summary", { text: say("why.all-numbers") }), ui.how, ui.table);
+  ui.numbers = make("details", { class: "hidden", part: "passes-numbers" }, make("summary", { text: say("why.all_numbers") }), ui.how, ui.table);
   return make("section", { class: "card", "aria-labelledby": "passes-title" },
-    make("h2", { id: "passes-title", text: say("why.passes-title") }),
-    make("p", { class: "lead", text: say("why.passes-lead") }),
+    make("h2", { id: "passes-title", text: say("why.passes_title") }),
+    make("p", { class: "lead", text: say("why.passes_lead") }),
     ui.status, ui.track, ui.problem, ui.passes.box,
-    make("ul", { class: "legend" }, key("p line", say("why.key-target")), key("q line", say("why.key-draft")),
-      key("p dashed", say("why.key-roofline")), key("flat", say("why.key-flat"))),
+    make("ul", { class: "legend" }, key("p line", say("why.key_target")), key("q line", say("why.key_draft")),
+      key("p dashed", say("why.key_roofline")), key("flat", say("why.key_flat"))),
     make("div", { class: "after" }, ui.finding, ui.meaning, ui.machine, ui.numbers));
 }
 
@@ -148,15 +148,15 @@ function drawPasses(width) {
   const widest = Math.max(64, ...curves.flatMap((curve) => curve.points.map((point) => point.width)));
   const ticks = [1, 2, 4, 8, 16, 32, 64].filter((k) => k <= widest);
   const chart = frame(width, {
-    name: curves.length ? say("why.passes-chart", { n: curves[0].about_one }) : say("why.passes-chart-empty"),
+    name: curves.length ? say("why.passes_chart", { n: curves[0].about_one }) : say("why.passes_chart_empty"),
     x: (k) => 0.03 + (0.94 * Math.log2(k)) / Math.log2(widest), y: (ratio) => ratio / most, ticks, most,
-    xName: say("why.axis-k"), yName: say("why.axis-ratio"), tickText: (value, step) => `${tick(value, step)}×`,
+    xName: say("why.axis_k"), yName: say("why.axis_ratio"), tickText: (value, step) => `${tick(value, step)}×`,
   });
   const target = curves.find((curve) => curve.role === "target");
   if (target && state.phase !== "running") chart.node.append(...cheapZone(chart, target));
   chart.node.append(path([[chart.left, chart.y(1)], [chart.right, chart.y(1)]], { class: "flat" }));
   for (const curve of curves) chart.node.append(...passCurve(chart, curve));
-  if (!curves.length) chart.node.append(caption((chart.left + chart.right) / 2, chart.y(1.5), say(BUSY.includes(state.phase) ? "why.preparing" : "why.not-measured"), { "text-anchor": "middle", class: "hint" }));
+  if (!curves.length) chart.node.append(caption((chart.left + chart.right) / 2, chart.y(1.5), say(BUSY.includes(state.phase) ? "why.preparing" : "why.not_measured"), { "text-anchor": "middle", class: "hint" }));
   return chart.node;
 }
 
@@ -176,7 +176,7 @@ function passCurve(chart, curve) {
     const [x, y] = at(point, point.seconds);
     const spread = path([at(point, point.low), at(point, point.high)], { class: `spread ${colour}` });
     const mark = colour === "p" ? svg("circle", { class: "mark p", cx: x, cy: y, r: 4 }) : svg("rect", { class: "mark q", x: x - 3.5, y: y - 3.5, width: 7, height: 7 });
-    mark.append(svg("title", {}, say(`why.point-${curve.role}`, { k: point.width, ms: ms(point.seconds), ratio: two(point.seconds / one) })));
+    mark.append(svg("title", {}, say(`why.point_${curve.role}`, { k: point.width, ms: ms(point.seconds), ratio: two(point.seconds / one) })));
     return [spread, mark];
   });
   return [path(curve.points.map((point) => at(point, point.least)), { class: `line dashed ${colour}` }),
@@ -186,7 +186,7 @@ function passCurve(chart, curve) {
 function renderPasses() {
   const { phase, passes, problem } = state;
   const busy = BUSY.includes(phase);
-  setText(ui.status, passes || busy ? say(`why.phase-${phase}`, { percent: percent(passes?.fraction ?? 0), repeats: curveOf("target")?.points[0].repeats ?? 0 }) : say("why.phase-empty"));
+  setText(ui.status, passes || busy ? say(`why.phase_${phase}`, { percent: percent(passes?.fraction ?? 0), repeats: curveOf("target")?.points[0].repeats ?? 0 }) : say("why.phase_empty"));
   ui.track.classList.toggle("idle", !busy);
   const done = phase === "preparing" ? 0 : passes?.fraction ?? 0;
   ui.bar.style.width = `${100 * done}%`;
@@ -208,21 +208,21 @@ function renderFinding(target) {
   const beyond = points.find((point) => point.width > k);
   const ratio = (point) => two(point.seconds / first.seconds);
   const limit = String(state.passes.limit);
-  if (k === 1 && beyond) setText(ui.finding, say("why.finding-none", { k: beyond.width, ratio: ratio(beyond) }));
-  else if (beyond) setText(ui.finding, say("why.finding-until", { k, limit, beyond: beyond.width, ratio: ratio(beyond) }));
-  else setText(ui.finding, say("why.finding-all", { k, ratio: ratio(last) }));
-  setText(ui.meaning, k === 1 ? say("why.meaning-none") : say("why.meaning", { gamma: k - 1, k }));
+  if (k === 1 && beyond) setText(ui.finding, say("why.finding_none", { k: beyond.width, ratio: ratio(beyond) }));
+  else if (beyond) setText(ui.finding, say("why.finding_until", { k, limit, beyond: beyond.width, ratio: ratio(beyond) }));
+  else setText(ui.finding, say("why.finding_all", { k, ratio: ratio(last) }));
+  setText(ui.meaning, k === 1 ? say("why.meaning_none") : say("why.meaning", { gamma: k - 1, k }));
   const { context, dtype, device, threads } = state.passes;
   const place = threads === null ? device : `${device}, ${say("why.threads", { n: threads })}`;
   const figures = { mb: three(target.weight_bytes / 1e6), bandwidth: three(target.bandwidth / 1e9), peak: three(target.peak / 1e9), least: ms(first.least), measured: ms(first.seconds) };
-  const why = say(first.seconds > 2 * first.least ? "why.machine-overhead" : "why.machine-memory");
+  const why = say(first.seconds > 2 * first.least ? "why.machine_overhead" : "why.machine_memory");
   setText(ui.machine, `${say("why.machine", figures)} ${why}`);
   setText(ui.how, say("why.how", { ...figures, context, dtype, place }));
 }
 
 function numbersTable() {
   const curves = ["target", "draft"].map(curveOf).filter(Boolean);
-  const head = ["K", ...curves.flatMap((curve) => [say(`why.column-${curve.role}`), "T(K)/T(1)", say("why.column-least")])];
+  const head = ["K", ...curves.flatMap((curve) => [say(`why.column_${curve.role}`), "T(K)/T(1)", say("why.column_least")])];
   const cells = (curve, i) => {
     const point = curve.points[i];
     return point ? [ms(point.seconds), two(point.seconds / curve.points[0].seconds), ms(point.least)] : ["", "", ""];
@@ -247,13 +247,13 @@ function theoryCard() {
   ui.theory = canvas("theory", drawTheory);
   ui.readout = make("dl", { class: "readout", part: "readout" });
   ui.verdict = make("p", { class: "finding", part: "theory-verdict" });
-  ui.measuredKey = make("ul", { class: "legend" }, key("p line", say("why.key-tokens")), key("ink line", say("why.key-speedup")), key("ink dashed", say("why.key-speedup-measured")),
-    key("dot", say("why.key-run-tokens")), key("diamond", say("why.key-run-speedup")));
+  ui.measuredKey = make("ul", { class: "legend" }, key("p line", say("why.key_tokens")), key("ink line", say("why.key_speedup")), key("ink dashed", say("why.key_speedup_measured")),
+    key("dot", say("why.key_run_tokens")), key("diamond", say("why.key_run_speedup")));
   return make("section", { class: "card", "aria-labelledby": "theory-title" },
-    make("h2", { id: "theory-title", text: say("why.theory-title") }),
-    make("p", { class: "lead", text: say("why.theory-lead") }),
+    make("h2", { id: "theory-title", text: say("why.theory_title") }),
+    make("p", { class: "lead", text: say("why.theory_lead") }),
     make("fieldset", { class: "source" }, make("legend", { text: say("why.source") }),
-      make("label", {}, ui.sources[0], make("span", { text: say("why.source-own") })), make("label", {}, ui.sources[1], ui.runLabel)),
+      make("label", {}, ui.sources[0], make("span", { text: say("why.source_own") })), make("label", {}, ui.sources[1], ui.runLabel)),
     make("div", { class: "sliders" }, ...SLIDERS.map(({ name }) => ui.sliders[name].row)),
     ui.readout, ui.theory.box, ui.measuredKey, make("div", { class: "result" }, ui.verdict),
     make("p", { class: "quiet", text: say("why.independent") }));
@@ -270,7 +270,7 @@ function sliderRow({ name, sign, least, most, step }) {
     event.preventDefault();
     set({ [name]: Number(Math.min(most, Math.max(least, state[name] + by * step)).toFixed(2)) });
   }
-  return { input, output, row: make("div", { class: "slider" }, make("label", { for: name }, make("b", { text: sign }), ` ${say(`why.slider-${name}`)}`), output, input) };
+  return { input, output, row: make("div", { class: "slider" }, make("label", { for: name }, make("b", { text: sign }), ` ${say(`why.slider_${name}`)}`), output, input) };
 }
 
 function set(values) {
@@ -294,7 +294,7 @@ function renderTheory() {
   const run = lastRun();
   ui.sources.forEach((input) => (input.checked = input.value === state.source));
   ui.sources[1].disabled = !run;
-  setText(ui.runLabel, run ? say("why.source-run", { run: runName(run) }) : say("why.source-no-run"));
+  setText(ui.runLabel, run ? say("why.source_run", { run: runName(run) }) : say("why.source_no_run"));
   for (const { name } of SLIDERS) {
     const { input, output } = ui.sliders[name];
     input.value = state[name];
@@ -310,12 +310,12 @@ function renderReadout() {
   const best = optimalGamma(alpha, cost);
   const figures = [["tokens", two(expectedTokens(alpha, gamma))], ["speedup", times(expectedSpeedup(alpha, gamma, cost))],
     ["measured", hasVerification() ? times(expectedSpeedup(alpha, gamma, cost, verification(gamma))) : "—"], ["best", best ? `γ = ${best}: ${times(expectedSpeedup(alpha, best, cost))}` : "—"]];
-  ui.readout.replaceChildren(...figures.map(([name, text]) => make("div", { "data-figure": name }, make("dt", { text: say(`why.figure-${name}`) }), make("dd", { text }))));
+  ui.readout.replaceChildren(...figures.map(([name, text]) => make("div", { "data-figure": name }, make("dt", { text: say(`why.figure_${name}`) }), make("dd", { text }))));
   const values = { alpha: two(alpha), cost: two(cost), best, speedup: times(expectedSpeedup(alpha, best, cost)) };
-  const verdict = alpha > cost ? "why.breaks-even" : "why.never-pays";
+  const verdict = alpha > cost ? "why.breaks_even" : "why.never_pays";
   const bestMeasured = hasVerification() ? optimalGamma(alpha, cost, 16, verification) : null;
-  const also = bestMeasured === null ? "" : bestMeasured === 0 ? ` ${say("why.never-pays-measured")}`
-    : ` ${say("why.best-measured", { best: bestMeasured, speedup: times(expectedSpeedup(alpha, bestMeasured, cost, verification(bestMeasured))) })}`;
+  const also = bestMeasured === null ? "" : bestMeasured === 0 ? ` ${say("why.never_pays_measured")}`
+    : ` ${say("why.best_measured", { best: bestMeasured, speedup: times(expectedSpeedup(alpha, bestMeasured, cost, verification(bestMeasured))) })}`;
   setText(ui.verdict, say(verdict, values) + also);
 }
 
@@ -327,9 +327,9 @@ function drawTheory(width) {
   const heights = shownRuns.flatMap(({ figures }) => [figures.tokens_per_pass, figures.speedup ?? 0]);
   const most = 1.08 * Math.max(2.5, expectedTokens(alpha, 16), ...heights);
   const chart = frame(width, {
-    name: say("why.theory-chart", { alpha: two(alpha), cost: two(cost), best: optimalGamma(alpha, cost) }),
+    name: say("why.theory_chart", { alpha: two(alpha), cost: two(cost), best: optimalGamma(alpha, cost) }),
     x: (g) => 0.02 + (0.96 * g) / 16, y: (value) => value / most, ticks: [0, 2, 4, 6, 8, 10, 12, 14, 16], most,
-    xName: say("why.axis-gamma"), yName: say("why.axis-times"), tickText: tick,
+    xName: say("why.axis_gamma"), yName: say("why.axis_times"), tickText: tick,
   });
   chart.node.append(svg("rect", { class: "slower", x: chart.left, y: chart.y(1), width: chart.right - chart.left, height: chart.bottom - chart.y(1) }));
   if (chart.bottom - chart.y(1) > 18) chart.node.append(caption(chart.right - 6, chart.bottom - 6, say("why.slower"), { "text-anchor": "end", class: "no" }));
@@ -354,10 +354,10 @@ function runMarks(chart, run, latest) {
   const x = chart.x(gamma);
   const said = (node, text) => { node.append(svg("title", {}, text)); return node; };
   const age = latest ? "latest" : "earlier";
-  const marks = [said(svg("circle", { class: `run p ${age}`, cx: x, cy: chart.y(tokens), r: 5 }), say("why.run-tokens", { run: runName(run), tokens: two(tokens) }))];
+  const marks = [said(svg("circle", { class: `run p ${age}`, cx: x, cy: chart.y(tokens), r: 5 }), say("why.run_tokens", { run: runName(run), tokens: two(tokens) }))];
   if (speedup !== null) {
     const y = chart.y(speedup);
-    marks.push(said(svg("path", { class: `run ink ${age}`, d: `M${x} ${y - 6.5}L${x + 6.5} ${y}L${x} ${y + 6.5}L${x - 6.5} ${y}Z` }), say("why.run-speedup", { run: runName(run), speedup: times(speedup) })));
+    marks.push(said(svg("path", { class: `run ink ${age}`, d: `M${x} ${y - 6.5}L${x + 6.5} ${y}L${x} ${y + 6.5}L${x - 6.5} ${y}Z` }), say("why.run_speedup", { run: runName(run), speedup: times(speedup) })));
   }
   return marks;
 }
@@ -366,7 +366,7 @@ function runMarks(chart, run, latest) {
 
 function diagnosisCard() {
   ui.diagnosis = make("div", { class: "diagnosis", part: "diagnosis" });
-  return make("section", { class: "card", "aria-labelledby": "diagnosis-title" }, make("h2", { id: "diagnosis-title", text: say("why.diagnosis-title") }), ui.diagnosis);
+  return make("section", { class: "card", "aria-labelledby": "diagnosis-title" }, make("h2", { id: "diagnosis-title", text: say("why.diagnosis_title") }), ui.diagnosis);
 }
 
 function renderDiagnosis() {
@@ -381,25 +381,25 @@ function apply(settings) {
 const action = (text, settings) => make("button", { type: "button", class: "act", text, on: { click: () => apply(settings) } });
 
 function invitation() {
-  return [make("p", { class: "lead", text: say("why.no-run") }), action(say("why.make-run"), state.story)];
+  return [make("p", { class: "lead", text: say("why.no_run") }), action(say("why.make_run"), state.story)];
 }
 
 function diagnosed(run) {
   const { figures, diagnosis } = run;
-  const verdict = `why.verdict-${figures.speedup === null ? "parts" : "measured"}-${diagnosis.pays ? "pays" : "loses"}`;
+  const verdict = `why.verdict_${figures.speedup === null ? "parts" : "measured"}_${diagnosis.pays ? "pays" : "loses"}`;
   return [
     make("p", { class: "meta", text: runName(run) }),
     make("p", { class: "finding", part: "verdict", "data-pays": diagnosis.pays, text: say(verdict, { speedup: times(diagnosis.speedup) }) }),
-    make("h3", { text: say("why.steps-title") }), stepBars(run),
+    make("h3", { text: say("why.steps_title") }), stepBars(run),
     make("p", { class: "finding", part: "limit", "data-limit": diagnosis.limit, text: limitText(diagnosis) }),
-    make("h3", { text: say("why.split-title", { ms: ms(figures.seconds) }) }), timeSplit(figures),
-    make("h3", { text: say("why.changes-title") }), ...changes(run),
-    make("p", { class: "quiet", text: [say(`why.one-${figures.one_source}`, { ms: ms(figures.one) }), ...(diagnosis.formula === null ? [] : [say(diagnosis.with_passes ? "why.forecast-passes" : "why.forecast-one")])].join(" ") }),
+    make("h3", { text: say("why.split_title", { ms: ms(figures.seconds) }) }), timeSplit(figures),
+    make("h3", { text: say("why.changes_title") }), ...changes(run),
+    make("p", { class: "quiet", text: [say(`why.one_${figures.one_source}`, { ms: ms(figures.one) }), ...(diagnosis.formula === null ? [] : [say(diagnosis.with_passes ? "why.forecast_passes" : "why.forecast_one")])].join(" ") }),
   ];
 }
 
 function limitText({ limit, gain }) {
-  return gain > 1.005 ? `${say(`why.limit-${limit}`)} ${say("why.limit-gain", { gain: two(gain) })}` : say("why.limit-nothing");
+  return gain > 1.005 ? `${say(`why.limit_${limit}`)} ${say("why.limit_gain", { gain: two(gain) })}` : say("why.limit_nothing");
 }
 
 /** From the ideal down to what came out: each bar is the speedup that one more cause leaves. */
@@ -410,8 +410,8 @@ function stepBars({ figures, diagnosis }) {
     gamma: figures.num_draft_tokens, depth: two(figures.depth), alpha: two(figures.alpha), cost: two(figures.cost_coefficient), ratio: two(figures.verify / figures.one),
     draft: ms(figures.draft), rest: ms(figures.rest),
   };
-  const rows = all.map(({ cause, speedup }) => [cause, say(`why.step-${cause}`, values), speedup]);
-  if (figures.speedup !== null) rows.push(["measured", say("why.step-measured"), figures.speedup]);
+  const rows = all.map(({ cause, speedup }) => [cause, say(`why.step_${cause}`, values), speedup]);
+  if (figures.speedup !== null) rows.push(["measured", say("why.step_measured"), figures.speedup]);
   const most = Math.max(...rows.map((row) => row[2]));
   return make("ol", { class: "steps", part: "steps" }, ...rows.map(([cause, text, speedup]) => make("li", { "data-cause": cause, "data-limit": cause === diagnosis.limit && diagnosis.gain > 1.005 },
     make("span", { class: "what", text }), make("b", { text: times(speedup) }),
@@ -422,21 +422,21 @@ function timeSplit({ draft, verify, rest, seconds }) {
   const parts = [["draft", draft], ["verify", verify], ["rest", rest]];
   return make("div", { part: "split" },
     make("div", { class: "split", "aria-hidden": "true" }, ...parts.map(([name, part]) => make("i", { class: name, style: `width:${(100 * part) / seconds}%` }))),
-    make("ul", { class: "legend" }, ...parts.map(([name, part]) => key(`box ${name}`, say(`why.split-${name}`, { percent: percent(part / seconds), ms: ms(part) })))));
+    make("ul", { class: "legend" }, ...parts.map(([name, part]) => key(`box ${name}`, say(`why.split_${name}`, { percent: percent(part / seconds), ms: ms(part) })))));
 }
 
 function changes({ figures, diagnosis }) {
-  if (diagnosis.formula === null) return [make("p", { text: say(figures.chain ? "why.no-forecast-short" : "why.no-forecast-tree") })];
+  if (diagnosis.formula === null) return [make("p", { text: say(figures.chain ? "why.no_forecast_short" : "why.no_forecast_tree") })];
   const lines = [];
-  if (figures.alpha <= figures.cost_coefficient) lines.push(make("p", { text: say("why.cannot-pay", { alpha: two(figures.alpha), cost: two(figures.cost_coefficient) }) }));
-  else if (diagnosis.best_formula < 1) lines.push(make("p", { text: say("why.no-gamma-pays", { speedup: times(diagnosis.best_formula) }) }));
+  if (figures.alpha <= figures.cost_coefficient) lines.push(make("p", { text: say("why.cannot_pay", { alpha: two(figures.alpha), cost: two(figures.cost_coefficient) }) }));
+  else if (diagnosis.best_formula < 1) lines.push(make("p", { text: say("why.no_gamma_pays", { speedup: times(diagnosis.best_formula) }) }));
   const said = diagnosis.changes.map(({ what, value, speedup }, i) => {
     const values = { value: what === "gamma" ? value : two(value), speedup: times(speedup), now: times(diagnosis.formula) };
-    const item = make("li", { "data-change": what }, make("span", { text: `${i ? "" : "★ "}${say(`why.change-${what}`, values)}` }));
-    if (what === "gamma") item.append(" ", action(say("why.run-with", { gamma: value }), { num_draft_tokens: value }));
+    const item = make("li", { "data-change": what }, make("span", {}, i ? "" : "★ ", say(`why.change_${what}`, values)));
+    if (what === "gamma") item.append(" ", action(say("why.run_with", { gamma: value }), { num_draft_tokens: value }));
     return item;
   });
-  if (!said.some((item) => item.dataset.change === "gamma") && diagnosis.best_formula >= 1) lines.push(make("p", { text: say("why.gamma-is-good", { gamma: figures.num_draft_tokens, speedup: times(diagnosis.formula) }) }));
+  if (!said.some((item) => item.dataset.change === "gamma") && diagnosis.best_formula >= 1) lines.push(make("p", { text: say("why.gamma_is_good", { gamma: figures.num_draft_tokens, speedup: times(diagnosis.formula) }) }));
   return [...lines, make("ul", { class: "changes", part: "changes" }, ...said)];
 }
 

@@ -119,8 +119,14 @@ class Controls:
             raise SpecvizError("There is no acceptance rule {name}.", name, name=repr(value))
         control = self.fields[name]
         if isinstance(control, gr.Slider) and value is not None and not control.minimum <= value <= control.maximum:
-            template = "The link says {name}={value}; here it runs from {least} to {most}."
-            raise SpecvizError(template, name, name=name, value=value, least=control.minimum, most=control.maximum)
+            raise SpecvizError(
+                "The link says {name}={value}; here it runs from {least} to {most}.",
+                name,
+                name=name,
+                value=value,
+                least=control.minimum,
+                most=control.maximum,
+            )
 
     def wire(self, runner: Runner, pair: gr.JSON, loads: list[Any]) -> None:
         """Controls come and go with the drafter; these events pass the queue by, so a run in progress delays none.

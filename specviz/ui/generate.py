@@ -206,7 +206,7 @@ def create_generate_tab(runs: LiveRuns, shown: Shown, pair: str | None, say: Wor
     beside_view(say)
     charts_view(say, shown.charts, shown.share["file"])
     with gr.Row(elem_classes=["sv-traces"]):
-        download = gr.DownloadButton(say("generate.download"), value=shown.trace, size="sm")
+        download = gr.DownloadButton(say("generate.download"), value=shown.trace, size="sm", elem_id="download-trace")
         table = gr.DownloadButton(say("traces.table"), value=table_beside(shown.trace), size="sm")
         upload = gr.UploadButton(say("generate.upload"), file_types=[".json"], file_count="single", size="sm")
         share = share_view(say, shown.share, pair)
