@@ -20,7 +20,7 @@ from specviz.drafters.stepwise import Children
 from specviz.engine import Coins, Request, judge, kept_rows, make_drafter, most_draft_tokens
 from specviz.errors import SpecvizError
 from specviz.recording import TargetRows, Uniforms
-from specviz.sampling import Warper, draw
+from specviz.sampling import Warper, draw_with_sums
 from specviz.verify import Decision, shape_of
 
 #: How many tokens of each run are compared. The second one comes after an accepted token in the same target pass, or
@@ -73,11 +73,11 @@ def _keep(passed: Tensor, draft: Draft, rows: TargetRows, uniforms: Uniforms) ->
     row = shape.row_after(kept)
     p = rows.raw[shape.rows, draft.tokens]
     if rows.choices is not None:
-        next_token, next_probs = rows.choices.index_select(0, row)[0], None
+        next_token, next_probs, next_sums = rows.choices.index_select(0, row)[0], None, None
     else:
         next_probs = rows.probs.index_select(0, row)[0]
-        next_token = draw(next_probs, uniforms.next)
-    return Decision(kept, p, torch.ones_like(p), passed.float(), row, next_token, next_probs)
+        next_token, next_sums = draw_with_sums(next_probs, uniforms.next)
+    return Decision(kept, p, torch.ones_like(p), passed.float(), row, next_token, next_probs, next_sums)
 
 
 class Mislabelled(Draws):

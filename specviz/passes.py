@@ -13,6 +13,7 @@ from dataclasses import replace
 import torch
 from transformers import PreTrainedModel
 
+from specviz.errors import SpecvizError
 from specviz.models import ModelPair
 from specviz.placement import PassTimer, dtype_name, position_limit, synchronise
 from specviz.refusals import refusing_out_of_memory
@@ -29,8 +30,6 @@ REPEATS, BUDGET = 25, 4.0
 
 #: Rows and columns of the matrices whose product is timed for the peak rate.
 PEAK_SIDE = {"cpu": 1024, "cuda": 4096}
-
-NO_MEMORY = "There is not enough memory to time passes over many tokens: load a smaller pair on the Models tab."
 
 
 def measure_passes(
@@ -50,7 +49,7 @@ def measure_passes(
     room = min(filter(None, map(position_limit, models.values())), default=2 * max(*widths, context))
     widths = [width for width in widths if width <= max(1, room // 2)]
     context = max(1, min(context, room - max(widths)))
-    with refusing_out_of_memory(lambda: NO_MEMORY, "target"):
+    with refusing_out_of_memory(_no_memory):
         timers = {role: PassTimer(model, widths, context) for role, model in models.items()}
         peak = peak_rate(pair.dtype, pair.device)
         curves = {role: _curve(role, timer, peak) for role, timer in timers.items()}
@@ -66,6 +65,12 @@ def measure_passes(
         )
         yield start
         yield from _filled(start, timers, repeats, budget)
+
+
+def _no_memory() -> SpecvizError:
+    return SpecvizError(
+        "There is not enough memory to time passes over many tokens: load a smaller pair on the Models tab.", "target"
+    )
 
 
 def _curve(role: str, timer: PassTimer, peak: float) -> Curve:

@@ -386,7 +386,8 @@ function invitation() {
 
 function diagnosed(run) {
   const { figures, diagnosis } = run;
-  const verdict = `why.verdict_${figures.speedup === null ? "parts" : "measured"}_${diagnosis.pays ? "pays" : "loses"}`;
+  const [source, outcome] = [figures.speedup === null ? "parts" : "measured", diagnosis.pays ? "pays" : "loses"];
+  const verdict = `why.verdict_${source}_${outcome}`;
   return [
     make("p", { class: "meta", text: runName(run) }),
     make("p", { class: "finding", part: "verdict", "data-pays": diagnosis.pays, text: say(verdict, { speedup: times(diagnosis.speedup) }) }),

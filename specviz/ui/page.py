@@ -280,7 +280,15 @@ def _wire(page: Page, runner: Runner, visitors: Visitors, say: Words) -> None:
     page.why.opened.select(on_why, None, page.why.view, **QUIET)
     page.controls.wire(runner, page.models.pair, page.models.loads)
     changed = [*page.controls.outputs, page.measured, page.remote]
-    page.remote.submit(_on_remote(page, runner, say), page.models.pair, changed, **QUIET)
+    # Through the queue, as all that may warn: without it a warning reaches nobody.
+    page.remote.submit(
+        _on_remote(page, runner, say),
+        page.models.pair,
+        changed,
+        show_progress="hidden",
+        concurrency_limit=None,
+        **INTERNAL,
+    )
     # Through the queue, as all that may warn: without it a warning reaches nobody.
     page.generate.share.submit(
         _on_link(page, runner, say),
