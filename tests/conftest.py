@@ -23,7 +23,7 @@ from specviz.records import Run
 ROOT = pathlib.Path(__file__).parent.parent
 
 #: Seconds the app may take to answer, and Playwright's steps to happen: generous, only a hang should reach them.
-PATIENCE = 15
+PATIENCE = 60
 
 BROWSERS = ("chromium", "google-chrome", "chromium-browser")
 BROWSER_OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]

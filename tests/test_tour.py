@@ -23,7 +23,7 @@ def part(page: Page, name: str) -> Locator:
 
 def tab_to(page: Page, name: str) -> None:
     """Goes on with the Tab key until that part of the tour has the focus."""
-    for _ in range(60):
+    for _ in range(200):
         if page.evaluate(f"{TOUR}.shadowRoot.activeElement?.getAttribute('part')") == name:
             return
         page.keyboard.press("Tab")

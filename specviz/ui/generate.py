@@ -19,7 +19,7 @@ import gradio as gr
 from specviz import engine, links
 from specviz.compare import speedup
 from specviz.errors import SpecvizError
-from specviz.gallery import Recording, recording_named
+from specviz.gallery import RECORDINGS, Recording, recording_named
 from specviz.metrics import Tally, tally
 from specviz.records import PairInfo, Round, Run
 from specviz.traces import save_table
@@ -197,17 +197,20 @@ class GenerateTab:
     gallery: gr.HTML
 
 
-def create_generate_tab(runs: LiveRuns, shown: Shown, pair: str | None, say: Words) -> GenerateTab:
+def create_generate_tab(runs: LiveRuns, pair: str | None, say: Words) -> GenerateTab:
     """Lays out the live view, its charts, the ways in and out of traces, and the recorded runs.
 
-    shown: what the view opens with. pair: the name of the page's own, with which its links are opened; None without.
+    The view opens with the first recorded run. pair: the name of the page's own, with which its links are opened; None
+    without models.
     """
+    first = RECORDINGS[0].load()
+    shown, trace = show(first, RECORDINGS[0], say), save_trace(first)
     view = rounds_view(say, runs.missing_rounds, value=shown.message)
     beside_view(say)
     charts_view(say, shown.charts, shown.share["file"])
     with gr.Row(elem_classes=["sv-traces"]):
-        download = gr.DownloadButton(say("generate.download"), value=shown.trace, size="sm", elem_id="download-trace")
-        table = gr.DownloadButton(say("traces.table"), value=table_beside(shown.trace), size="sm")
+        download = gr.DownloadButton(say("generate.download"), value=trace, size="sm", elem_id="download-trace")
+        table = gr.DownloadButton(say("traces.table"), value=table_beside(trace), size="sm")
         upload = gr.UploadButton(say("generate.upload"), file_types=[".json"], file_count="single", size="sm")
         share = share_view(say, shown.share, pair)
     return GenerateTab(view, download, table, upload, share, gallery_view(say, shown.share["recording"]))
@@ -263,13 +266,12 @@ def _measure_speedup(duel: Duel, live: LiveRun) -> Iterator[str]:
 class Shown:
     """A run that is over, as the page shows and offers it.
 
-    share: of `specviz.links.share`, with the name of the `recording`, None for others. trace: the path of its file.
+    share: of `specviz.links.share`, with the name of the `recording`, None for others.
     """
 
     message: str
     charts: messages.Charts
     share: dict[str, str | None]
-    trace: str
 
 
 def show(run: Run, recording: Recording | None, say: Words) -> Shown:
@@ -297,14 +299,19 @@ def show(run: Run, recording: Recording | None, say: Words) -> Shown:
             figures=figures,
         ),
     ]
-    return Shown(messages.trace_message(parts, share=share, charts=charts), charts, share, save_trace(run))
+    return Shown(messages.trace_message(parts, share=share, charts=charts), charts, share)
 
 
-def open_trace(path: str, say: Words) -> list[Any]:
-    """The view's message and the downloads for a trace file; a bad one is a sentence, and what was there stays."""
+def open_trace(path: str, say: Words) -> str:
+    """The view's message for a trace file; a bad one is a sentence, and what was there stays."""
     with _collector_at_rest():
-        shown = show(_loaded(path, say), None, say)
-    return [shown.message, *offers(shown.trace)]
+        return show(_loaded(path, say), None, say).message
+
+
+def offer_opened(path: str, say: Words) -> list[gr.DownloadButton]:
+    """The downloads for a trace file that is on the screen: later than the view, which need not wait for them."""
+    with _collector_at_rest():
+        return offers(save_trace(_loaded(path, say)))
 
 
 def _loaded(path: str, say: Words) -> Run:
@@ -320,8 +327,8 @@ def open_recording(name: str, say: Words) -> list[Any]:
     recording = recording_named(name)
     if recording is None:
         return [gr.skip()] * 3
-    shown = show(recording.load(), recording, say)
-    return [shown.message, *offers(shown.trace)]
+    run = recording.load()
+    return [show(run, recording, say).message, *offers(save_trace(run))]
 
 
 def offers(trace: str) -> list[gr.DownloadButton]:

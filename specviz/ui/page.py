@@ -14,7 +14,6 @@ import gradio as gr
 
 from specviz import engine
 from specviz.errors import SpecvizError
-from specviz.gallery import RECORDINGS
 from specviz.ui.compare_tab import (
     Choice,
     CompareTab,
@@ -29,15 +28,14 @@ from specviz.ui.controls import QUIET, Controls, create_controls
 from specviz.ui.generate import (
     GenerateTab,
     LiveRuns,
-    Shown,
     Stops,
     create_generate_tab,
     generate,
+    offer_opened,
     offers,
     open_recording,
     open_trace,
     pair_line,
-    show,
 )
 from specviz.ui.lossless_tab import LosslessTab, create_lossless_tab, trial_mistake, try_rule
 from specviz.ui.models_tab import ModelsTab, create_models_tab
@@ -150,16 +148,11 @@ def _fill_viewer(settings: Settings, runs: LiveRuns, say: Words) -> None:
     gr.Markdown(why, elem_classes=["sv-warning"])
     with gr.Tabs():
         with gr.Tab(say("page.generate"), id="generate"):
-            tab = create_generate_tab(runs, _first_shown(say), None, say)
+            tab = create_generate_tab(runs, None, say)
         for title in ("page.race", "page.compare", "why.tab", "lossless.tab", "page.models"):
             with gr.Tab(say(title)):
                 gr.Markdown(say("traces.no_model_here"))
     _wire_traces(tab, say)
-
-
-def _first_shown(say: Words) -> Shown:
-    """What the page shows before anything has run."""
-    return show(RECORDINGS[0].load(), RECORDINGS[0], say)
 
 
 def _create_head(line: str, say: Words, touring: Settings | None = None) -> gr.Markdown:
@@ -188,7 +181,7 @@ def _lay_out(settings: Settings, runner: Runner, runs: LiveRuns, say: Words) -> 
                 place = gr.HTML("", elem_classes=["sv-place"], elem_id="place", min_height=28)
         with gr.Column(elem_classes=["sv-stage"]), gr.Tabs() as tabs:
             with gr.Tab(say("page.generate"), id="generate"):
-                generate_tab = create_generate_tab(runs, _first_shown(say), info.name, say)
+                generate_tab = create_generate_tab(runs, info.name, say)
             with gr.Tab(say("page.race"), id="race"):
                 lanes = create_race_tab(say)
             with gr.Tab(say("page.compare"), id="compare"):
@@ -304,14 +297,18 @@ def _wire(page: Page, runner: Runner, visitors: Visitors, say: Words) -> None:
 def _wire_traces(tab: GenerateTab, say: Words) -> None:
     """Traces are opened and recorded runs are shown without a model, and past any run in line."""
 
-    def on_upload(path: str) -> list[Any]:
+    def on_upload(path: str) -> str:
         return open_trace(path, say)
+
+    def on_opened(path: str) -> list[Any]:
+        return offer_opened(path, say)
 
     def on_recording(wanted: gr.EventData) -> list[Any]:
         return open_recording(wanted.name, say)
 
     options = {"show_progress": "hidden", "concurrency_limit": None, **INTERNAL}
-    tab.upload.upload(on_upload, tab.upload, [tab.view, tab.download, tab.table], **options)
+    opened = tab.upload.upload(on_upload, tab.upload, tab.view, **options)
+    opened.success(on_opened, tab.upload, [tab.download, tab.table], **options)
     tab.gallery.submit(on_recording, None, [tab.view, tab.download, tab.table], **options)
 
 

@@ -156,7 +156,9 @@ def trace_message(parts: Sequence[str], *, share: Mapping[str, Any], charts: Cha
 
     In one, because a component hears only the last of several values that come at once.
     """
-    return as_json({"kind": "trace", "parts": [json.loads(part) for part in parts], "share": share, "charts": charts})
+    rest = as_json({"kind": "trace", "share": share, "charts": charts})
+    # The parts are JSON already; a long run's would take half a second to read and write once more.
+    return f'{rest[:-1]},"parts":[{",".join(parts)}]}}'
 
 
 def waiting_message(text: str) -> str:
@@ -252,7 +254,9 @@ def _round(round: Round) -> dict[str, Any]:
         },
         "emitted": list(round.emitted),
         "pieces": list(round.pieces),
-        "top": [_row(row) if told else {"p": []} for row, told in zip(round.top, _told_rows(round))],
+        "top": [
+            _row(row, round.next.u is None) if told else {"p": []} for row, told in zip(round.top, _told_rows(round))
+        ],
         "seconds": _short(round.seconds.total),
     }
     if round.stop_reason is not None:
@@ -296,8 +300,11 @@ def _drafted(token: DraftedToken) -> dict[str, Any]:
     return message
 
 
-def _row(row: Candidates) -> dict[str, Any]:
-    lists = {"p": row.p, "q": row.q, "residual": row.residual, "p_raw": row.p_raw, "q_raw": row.q_raw}
+def _row(row: Candidates, greedy: bool) -> dict[str, Any]:
+    """What is drawn of a row: greedy p and q are 0 or 1 and say nothing, so the models' own stand beside them."""
+    lists = {"p": row.p, "q": row.q, "residual": row.residual}
+    if greedy:
+        lists |= {"p_raw": row.p_raw, "q_raw": row.q_raw}
     # Where a token was refused, readers work out the residual from p and q.
     digits = _exact if row.residual else _short
     return {name: [[id, digits(value)] for id, value in pairs] for name, pairs in lists.items() if pairs}
