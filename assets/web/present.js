@@ -8,7 +8,7 @@ function buildPresentation() {
   const close = make("button", { type: "button", class: "go", part: "present-close", text: say("playback.close"), on: { click: closePresentation } });
   const button = (name, click) => make("button", { type: "button", class: "go", "aria-label": say(`playback.${name}`), on: { click } }, icon(name));
   ui.presentPlace = make("h2", { part: "present-place" });
-  ui.presentText = make("p", { class: "end", part: "present-text", dir: "auto" });
+  ui.presentText = make("p", { class: "tail", part: "present-text", dir: "auto" });
   ui.presentRound = make("div", { class: "large", part: "present-round", on: { click: onLargeChip } });
   ui.presentCoin = make("div", { class: "coins", part: "present-coin" });
   ui.presentSay = make("p", { class: "says", part: "present-say", "aria-live": "polite" });

@@ -236,6 +236,7 @@ function comeIntoView() {
 
 function begin(run, recorded = "") {
   reset();
+  ui.inspector.removeAttribute("data-open"); // what it spoke about is gone
   if (!recorded) comeIntoView(); // the page opens with a recorded run: nobody has asked for it yet
   state.run = run;
   state.phase = "running";

@@ -127,6 +127,7 @@ def fold_switch(label: str, controls: str) -> gr.HTML:
         html_template=f'<button type="button" class="sv-fold" aria-expanded="false" aria-controls="{controls}">'
         f"{html.escape(label)}</button>",
         js_on_load=(WEB / "fold.js").read_text(encoding="utf-8"),
+        elem_classes=["specviz-component"],
         apply_default_css=False,
         container=False,
         padding=False,
