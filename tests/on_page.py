@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from axe_playwright_python.sync_playwright import Axe
 from gradio_client import Client
 from playwright.sync_api import Locator, Page, expect
 
@@ -81,6 +82,22 @@ def downloaded_trace(page: Page, folder) -> Run:
     path = folder / download.value.suggested_filename
     download.value.save_as(path)
     return Run.load(path)
+
+
+#: What is asked of the page: WCAG 2.1, levels A and AA, and axe's own advice.
+RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]}
+SERIOUS = ("serious", "critical")
+
+
+def violations(page: Page) -> list[str]:
+    """A line for each element that breaks a rule of axe-core's seriously: the rule, the element, what is wrong."""
+    found = Axe().run(page, options=RULES).response["violations"]
+    return [
+        f"{rule['id']}: {node['target']} {node['failureSummary']}"
+        for rule in found
+        if rule["impact"] in SERIOUS
+        for node in rule["nodes"]
+    ]
 
 
 def assert_no_sideways_scrolling(page: Page) -> None:

@@ -14,7 +14,7 @@ import numpy
 import pytest
 import scipy.stats
 import torch
-from on_page import assert_no_sideways_scrolling
+from on_page import assert_no_sideways_scrolling, violations
 from playwright.sync_api import Page, expect
 from tiny import assert_same_rows, tiny_pair, with_heads
 
@@ -436,5 +436,6 @@ def test_the_lab_fills_in_judges_and_keeps_what_was_counted(page):
     rows = view.locator("[part=history] tbody tr")
     expect(rows).to_have_count(2)
     assert re.search("not the target's law", rows.first.inner_text())
+    assert violations(page) == []
     page.set_viewport_size({"width": 390, "height": 844})
     assert_no_sideways_scrolling(page)

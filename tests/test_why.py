@@ -12,7 +12,7 @@ from dataclasses import asdict
 import pytest
 import torch
 from handmade import rounds_of
-from on_page import assert_no_sideways_scrolling, set_control, state
+from on_page import assert_no_sideways_scrolling, set_control, state, violations
 from playwright.sync_api import Page, expect
 from tiny import tiny_model, tiny_pair
 from torch.utils.flop_counter import FlopCounterMode
@@ -347,6 +347,7 @@ def test_from_the_invitation_to_the_diagnosis_with_passes_measured_on_this_machi
     expect(part(page, "passes-status")).to_contain_text("each point is the median")
     assert_measured(page)
     assert lab(page, "lab.state.runs.at(-1).diagnosis.with_passes") is True
+    assert violations(page) == []
     page.set_viewport_size({"width": 390, "height": 844})
     assert_no_sideways_scrolling(page)
 

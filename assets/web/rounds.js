@@ -127,7 +127,7 @@ function roundsCard() {
     make("p", { text: say("rounds.rounds_empty") }),
     make("p", { text: say("rounds.rounds_how") }));
   ui.list = make("div", { class: "list", role: "list", "aria-label": say("rounds.rounds") });
-  ui.rounds = make("div", { class: "rounds", part: "rounds", role: "region", "aria-label": say("rounds.rounds_region"),
+  ui.rounds = make("div", { class: "rounds", part: "rounds", tabindex: "0", role: "region", "aria-label": say("rounds.rounds_region"),
     on: { click: onChipClick, pointermove: onPointer, focusin: onFocus, keydown: onKey } },
     ui.roundsEmpty, ui.list);
   ui.followRounds = follower(ui.rounds, (following) => ui.newest.classList.toggle("hidden", following));

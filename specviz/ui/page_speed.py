@@ -27,6 +27,8 @@ SCRUBS = 240
 STEPS = 120
 CLICKS = 40
 REPEATS = 3
+#: ms after which the files of an opened trace have been written: they follow the view.
+FILES = 5000
 
 #: Waits for the file to be on the screen; the clock runs in the page, from the moment the file is chosen.
 OPENED = """async count => {
@@ -117,6 +119,7 @@ def measure(settings: Settings) -> list[str]:
 def _measured(tab: Any, url: str, path: pathlib.Path, rounds: int) -> list[str]:
     size = path.stat().st_size / 1e6
     opening = [_open(tab, url, path, rounds) for _ in range(REPEATS)]
+    tab.wait_for_timeout(FILES)
     calls: list[str] = []
     tab.on("request", lambda request: "gradio_api" in request.url and calls.append(request.url))
     lines = [_line(f"open a trace of {rounds} rounds ({size:.0f} MB)", opening)]
