@@ -180,10 +180,6 @@ function follower(box, onChange = () => {}) {
 // --- messages --------------------------------------------------------------------------------------------------------
 
 const handlers = {
-  clear() {
-    reset();
-    redraw();
-  },
   waiting(message) {
     state.phase = "waiting";
     state.status = message.text;

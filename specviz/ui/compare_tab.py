@@ -17,7 +17,7 @@ from specviz.contest import Contestant
 from specviz.errors import SpecvizError
 from specviz.models import ModelPair
 from specviz.rules import rule_named
-from specviz.ui.components import compare_view
+from specviz.ui.components import compare_view, verdicts
 from specviz.ui.measure import REPORT_EVERY, Contest, order_of, title
 from specviz.ui.orders import Order
 from specviz.ui.settings import Settings
@@ -58,8 +58,7 @@ class CompareTab:
 
     def validations(self, error: SpecvizError | None) -> list[dict[str, Any]]:
         """One verdict a field, in their order."""
-        sentence = self.say.error(error) if error else ""
-        return [gr.validate(not error or error.field != name, sentence) for name in self.fields]
+        return verdicts(self.fields, error, self.say)
 
 
 def create_compare_tab(settings: Settings, pair: ModelPair, say: Words) -> CompareTab:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import html
 import json
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import gradio as gr
 import plotly
 
+from specviz.errors import SpecvizError
 from specviz.gallery import RECORDINGS
 from specviz.presets import PRESETS
 from specviz.views.charts import LABELS
@@ -168,6 +170,12 @@ def page_names(say: Words) -> str:
     """A script that names the page's language and title: Gradio gives all pages those of the first one."""
     language, title = json.dumps(say.language), json.dumps(say("page.title"))
     return f"document.documentElement.lang = {language};\ndocument.title = {title};"
+
+
+def verdicts(fields: Iterable[str], error: SpecvizError | None, say: Words) -> list[dict[str, Any]]:
+    """For a validator: one verdict a field, in their order; Gradio shows the sentence at the field it is about."""
+    sentence = say.error(error) if error else ""
+    return [gr.validate(not error or error.field != name, sentence) for name in fields]
 
 
 def as_text(text: str) -> str:

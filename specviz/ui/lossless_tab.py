@@ -17,7 +17,7 @@ from specviz.errors import SpecvizError
 from specviz.lossless import LAB_RULES, LIKELIEST, GreedyToken, Law, Sample
 from specviz.models import ModelPair
 from specviz.statistics import Evidence, noise, steps
-from specviz.ui.components import lossless_view
+from specviz.ui.components import lossless_view, verdicts
 from specviz.ui.orders import Order
 from specviz.ui.stream import Runner, closing
 from specviz.ui.trials import MOST_RUNS, MOST_SUPPORT, Trial, trial_request
@@ -44,8 +44,7 @@ class LosslessTab:
 
     def validations(self, error: SpecvizError | None) -> list[dict[str, Any]]:
         """One verdict a field, in their order."""
-        sentence = self.say.error(error) if error else ""
-        return [gr.validate(not error or error.field != name, sentence) for name in self.fields]
+        return verdicts(self.fields, error, self.say)
 
 
 def create_lossless_tab(say: Words) -> LosslessTab:

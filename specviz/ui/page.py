@@ -52,6 +52,8 @@ from specviz.words import LANGUAGES, Words, words
 DEVICE = {"concurrency_id": "device", "concurrency_limit": 1}
 #: Events of the page itself are no part of its API.
 INTERNAL = {"api_visibility": "private"}
+#: Events past the line of runs, yet through Gradio's queue: a warning from outside it reaches nobody.
+HEARD = {"show_progress": "hidden", "concurrency_limit": None, **INTERNAL}
 
 
 @dataclass(frozen=True)
@@ -273,24 +275,8 @@ def _wire(page: Page, runner: Runner, visitors: Visitors, say: Words) -> None:
     page.why.opened.select(on_why, None, page.why.view, **QUIET)
     page.controls.wire(runner, page.models.pair, page.models.loads)
     changed = [*page.controls.outputs, page.measured, page.remote]
-    # Through the queue, as all that may warn: without it a warning reaches nobody.
-    page.remote.submit(
-        _on_remote(page, runner, say),
-        page.models.pair,
-        changed,
-        show_progress="hidden",
-        concurrency_limit=None,
-        **INTERNAL,
-    )
-    # Through the queue, as all that may warn: without it a warning reaches nobody.
-    page.generate.share.submit(
-        _on_link(page, runner, say),
-        None,
-        [*page.controls.outputs, page.remote],
-        show_progress="hidden",
-        concurrency_limit=None,
-        **INTERNAL,
-    )
+    page.remote.submit(_on_remote(page, runner, say), page.models.pair, changed, **HEARD)
+    page.generate.share.submit(_on_link(page, runner, say), None, [*page.controls.outputs, page.remote], **HEARD)
     _wire_traces(page.generate, say)
 
 
@@ -306,10 +292,9 @@ def _wire_traces(tab: GenerateTab, say: Words) -> None:
     def on_recording(wanted: gr.EventData) -> list[Any]:
         return open_recording(wanted.name, say)
 
-    options = {"show_progress": "hidden", "concurrency_limit": None, **INTERNAL}
-    opened = tab.upload.upload(on_upload, tab.upload, tab.view, **options)
-    opened.success(on_opened, tab.upload, [tab.download, tab.table], **options)
-    tab.gallery.submit(on_recording, None, [tab.view, tab.download, tab.table], **options)
+    opened = tab.upload.upload(on_upload, tab.upload, tab.view, **HEARD)
+    opened.success(on_opened, tab.upload, [tab.download, tab.table], **HEARD)
+    tab.gallery.submit(on_recording, None, [tab.view, tab.download, tab.table], **HEARD)
 
 
 def _on_link(page: Page, runner: Runner, say: Words) -> Callable[..., list[Any]]:

@@ -171,11 +171,6 @@ def error_message(text: str) -> str:
     return as_json({"kind": "error", "text": text})
 
 
-def clear_message() -> str:
-    """Back to the empty state."""
-    return as_json({"kind": "clear"})
-
-
 def race_message(plain: Run, speculative: Run, comparison: Mapping[str, Any], *, drafter: str = "") -> str:
     """Both lanes of a finished race and what came out of it. `drafter` is its display name.
 
