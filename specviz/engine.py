@@ -14,7 +14,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from specviz.cache import CachedModel, has_sliding_windows
+from specviz.cache import CachedModel, has_sliding_windows, reader
 from specviz.clock import Mark, Stopwatch
 from specviz.drafters import DRAFTERS, Chooser, Draft, Drafter, Draws, Setting, TopChoices, Verdict, drafter_class
 from specviz.errors import SpecvizError
@@ -291,7 +291,7 @@ def _other_round(request: Request, rule: str, index: int, draft: Draft, rows: Ta
 def _speculate(request: Request, overhear: Callable[..., None] | None = None) -> Iterator[Round]:
     """overhear: told of every draft before its verdict: the round's index, the draft, the target's rows, the coins."""
     pair, stopwatch, warper = request.pair, Stopwatch(request.pair.device), Warper(request.sampling)
-    target = CachedModel(pair.target, stopwatch)
+    target = reader(pair.target, stopwatch, pair.passes.get("target"))
     drafter = make_drafter(request, warper, target)
     target.feature_layers = drafter.feature_layers
     coins = Coins(request.seed, most_draft_tokens(request), pair.device)
@@ -334,7 +334,7 @@ def autoregress(request: Request) -> Iterator[Round]:
     """Plain decoding of the target, one token a pass: the baseline, with the same records."""
     pair, stopwatch = request.pair, Stopwatch(request.pair.device)
     warper, coins = Warper(request.sampling), Coins(request.seed, 0, pair.device)
-    target = CachedModel(pair.target, stopwatch)
+    target = reader(pair.target, stopwatch, pair.passes.get("target"))
     text, draft = Continuation(request), Draft.copied((), pair.device)
 
     start = stopwatch.mark()

@@ -42,6 +42,7 @@ from specviz.sources import (
     load_weights,
     quietly,
 )
+from specviz.static import FastPasses
 from specviz.text import TokenTexts
 from specviz.vocabularies import Translation
 from specviz.words import Sentence
@@ -69,6 +70,8 @@ class ModelPair:
     width_seconds: the same of the pair as it runs, tokens per pass -> seconds: T(K), of which speculation lives.
     medusa, eagle: trained parts that draft for this target; None where there are none. flaws: why a part that was
         found beside the target could not be used, by its name.
+    passes: what was prepared to run a model's passes faster, by its role: ``target``, ``draft``, ``exit 2`` (the target,
+        left after two layers).
     threads: what suits the target on a CPU, measured; None where that was not done. torch keeps the number for each
         thread of the program, so a run in another thread than the one that loaded has to set it.
     translation: between the draft's tokens and the target's; None where one vocabulary serves both.
@@ -93,6 +96,7 @@ class ModelPair:
     medusa: MedusaHeads | None = None
     eagle: EagleHead | None = None
     flaws: dict[str, SpecvizError] = field(default_factory=dict)
+    passes: dict[str, FastPasses] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -185,6 +189,7 @@ class ModelPair:
     def free(self) -> None:
         """Give up all models and the memory they held. The pair cannot be used afterwards."""
         self.target = self.draft = self.medusa = self.eagle = None
+        self.passes.clear()
         release_memory()
 
     def _tokenise(self, text: str, add_special_tokens: bool) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ ORDER = [
     ["figures", "gallery"],
     ["sampling", "clock", "statistics"],
     ["verify"],
+    ["static"],
     ["cache", "exits", "vocabularies"],
     ["placement", "heads"],
     ["refusals"],
