@@ -184,7 +184,7 @@ class Start:
 
     def _read(self) -> None:
         pair = self.request.pair
-        self._target = reader(pair.target, Stopwatch(pair.device), pair.passes.get("target"))
+        self._target = reader(pair.target, Stopwatch(pair.device), self.request.passes.get("target"))
         self._target.feature_layers = self.feature_layers
         self._target.prefill(self.ids)
         #: The target's hidden states of the prompt, where they are asked for.

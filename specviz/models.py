@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,8 +70,8 @@ class ModelPair:
     width_seconds: the same of the pair as it runs, tokens per pass -> seconds: T(K), of which speculation lives.
     medusa, eagle: trained parts that draft for this target; None where there are none. flaws: why a part that was
         found beside the target could not be used, by its name.
-    passes: what was prepared to run a model's passes faster, by its role: ``target``, ``draft``, ``exit 2`` (the target,
-        left after two layers).
+    passes: what was prepared to run a model's passes faster, by its role: ``target``, ``draft``, ``exit 2`` (the
+        target, left after two layers).
     threads: what suits the target on a CPU, measured; None where that was not done. torch keeps the number for each
         thread of the program, so a run in another thread than the one that loaded has to set it.
     translation: between the draft's tokens and the target's; None where one vocabulary serves both.
@@ -140,8 +140,9 @@ class ModelPair:
     def has_chat_template(self) -> bool:
         return bool(self.tokenizer.chat_template)
 
-    def info(self) -> PairInfo:
-        """Names and sizes for the record of a run."""
+    def info(self, passes: Mapping[str, FastPasses] | None = None) -> PairInfo:
+        """Names and sizes for the record of a run. passes: those it takes, if not what is ready now."""
+        target = (self.passes if passes is None else passes).get("target")
         return PairInfo(
             name=self.name,
             target=self.target_name,
@@ -150,6 +151,7 @@ class ModelPair:
             draft_parameters=None if self.draft is None else self.draft.num_parameters(),
             device=str(self.device),
             dtype=dtype_name(self.dtype),
+            passes="plain" if target is None else target.kind,
         )
 
     def encode(self, prompt: str | Sequence[int], chat: bool = False) -> Prompt:

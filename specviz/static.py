@@ -199,17 +199,19 @@ class FastPasses:
     """What runs the passes of one model over static buffers.
 
     static: the pass as a module. run: the same as something faster, with the same arguments; or the module itself.
+    kind: what that is, ``compiled`` or ``plain``.
     """
 
-    def __init__(self, static: StaticPass, run: Passes):
+    def __init__(self, static: StaticPass, run: Passes, kind: str):
         self.static = static
         self.run = run
+        self.kind = kind
 
     @classmethod
     def unprepared(cls, model: PreTrainedModel, feature_layers: Sequence[int] = ()) -> FastPasses:
         """transformers' own pass over static buffers, operation by operation."""
         static = StaticPass(model, feature_layers)
-        return cls(static, static)
+        return cls(static, static, "plain")
 
     def read(
         self,

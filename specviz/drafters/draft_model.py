@@ -40,7 +40,7 @@ class DraftModel(Stepwise):
     @classmethod
     def build(cls, setting: Setting) -> DraftModel:
         pair = setting.pair
-        model = reader(pair.draft, setting.stopwatch, pair.passes.get("draft"))
+        model = reader(pair.draft, setting.stopwatch, setting.passes.get("draft"))
         return cls(model, setting.chooser, pair.vocab_size, setting.branches, setting.params)
 
     @classmethod

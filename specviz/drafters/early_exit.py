@@ -48,7 +48,7 @@ class EarlyExit(Stepwise):
     def build(cls, setting: Setting) -> EarlyExit:
         pair = setting.pair
         layer = exit_layer(pair, setting.params)
-        passes = pair.passes.get(f"exit {layer}")
+        passes = setting.passes.get(f"exit {layer}")
         return cls(setting.target, layer, setting.chooser, pair.vocab_size, setting.branches, setting.params, passes)
 
     @classmethod

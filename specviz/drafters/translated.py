@@ -58,7 +58,7 @@ class TranslatedDraftModel(Stepwise):
     @classmethod
     def build(cls, setting: Setting) -> TranslatedDraftModel:
         pair = setting.pair
-        model = reader(pair.draft, setting.stopwatch, pair.passes.get("draft"))
+        model = reader(pair.draft, setting.stopwatch, setting.passes.get("draft"))
         return cls(model, pair.translation, setting.chooser, pair.vocab_size, setting.branches, setting.params)
 
     @classmethod
