@@ -189,9 +189,7 @@ class StaticModel(CachedModel):
         return twin
 
     def _read(self, token_ids: Tensor, keep: int, visible: Tensor | None, positions: Tensor | None) -> Tensor:
-        n = token_ids.shape[0]
-        self.buffers.reserve(self.length + n)
-        if n > WIDEST:
+        if token_ids.shape[0] > WIDEST:
             return self._read_in_parts(token_ids, keep)
         logits, features = self._pass(token_ids, self.length, visible, positions)
         if self.feature_layers:
@@ -215,13 +213,8 @@ class StaticModel(CachedModel):
         self, token_ids: Tensor, length: int, visible: Tensor | None, positions: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         """Logits [n, vocab] and features [n, width] of one pass over n tokens after `length` cached ones."""
-        cells = self.buffers.cells
-        where = cells[length : length + token_ids.shape[0]]
-        if visible is None:
-            visible, positions = where.unsqueeze(-1) >= cells, where
-        else:
-            # Two arguments of pad: how much before and after the last dimension.
-            visible = torch.nn.functional.pad(visible, (0, self.buffers.room - visible.shape[-1]))
+        where, visible = self.buffers.places(length, token_ids.shape[0], visible)
+        positions = where if positions is None else positions
         return self.passes.read(token_ids, positions, where, visible, self.buffers.tensors, self.feature_layers)
 
     def _forget(self, count: int) -> None:

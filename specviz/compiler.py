@@ -28,10 +28,9 @@ import transformers
 from torch import Tensor
 from torch.export import Dim
 
-from specviz import static as static_module
 from specviz.catalog import in_words
 from specviz.errors import SpecvizError
-from specviz.static import BLOCK, WIDEST, StaticPass
+from specviz.static import WIDEST, Static
 
 #: How Inductor is to compile: weights folded in and laid out as the kernels want them, products by its own C++
 #: templates, which are made for few rows. Choosing among several by timing them would take twice as long.
@@ -65,35 +64,28 @@ class Program:
         return self.loaders[width].boxed_run(list(arguments))
 
 
-def examples(static: StaticPass, width: int, room: int = 2 * BLOCK) -> tuple[Tensor, ...]:
-    """Arguments of a pass over `width` tokens after a few others: what a program is traced with."""
-    where = torch.arange(3, 3 + width)
-    rows = [torch.zeros(1, heads, room, size, dtype=static.dtype) for heads, size in static.row_shapes]
-    return (torch.ones(width, dtype=torch.long), where, where, where.unsqueeze(-1) >= torch.arange(room), *rows)
-
-
-def build(static: StaticPass, width: int, path: pathlib.Path) -> None:
+def build(static: Static, width: int, path: pathlib.Path) -> None:
     """Writes the program for one token, or for several, to `path`."""
     room = Dim("room", min=2, max=2**31 - 1)
     count = {} if width == ONE else {0: Dim("count", min=2, max=WIDEST)}
-    rows = tuple({2: room} for _ in static.row_shapes)
+    others = (*(count for _ in static.input_widths), *({2: room} for _ in static.row_shapes))
     with torch.no_grad():
         program = torch.export.export(
             static,
-            examples(static, width),
+            static.examples(width),
             dynamic_shapes={
                 "token_ids": count,
                 "positions": count,
                 "where": count,
                 "visible": {**count, 1: room},
-                "rows": rows,
+                "others": others,
             },
             strict=False,
         )
         torch._inductor.aoti_compile_and_package(program, package_path=str(path), inductor_configs=OPTIONS)
 
 
-def key(static: StaticPass, threads: int) -> str:
+def key(static: Static, threads: int) -> str:
     """What a model's programs depend on: its weights, the code that runs it, the processor and the libraries."""
     digest = hashlib.sha256()
     facts = [
@@ -104,9 +96,8 @@ def key(static: StaticPass, threads: int) -> str:
         torch.backends.cpu.get_cpu_capability(),
         threads,
         OPTIONS,
-        static.feature_layers,
-        static.model.config.to_json_string(),
-        inspect.getsource(static_module),
+        static.described(),
+        inspect.getsource(inspect.getmodule(type(static))),
         inspect.getsource(build),
     ]
     for fact in facts:
@@ -133,7 +124,7 @@ def folder() -> pathlib.Path:
     return pathlib.Path(named) if named else pathlib.Path(base) / "specviz"
 
 
-def files(static: StaticPass, threads: int) -> dict[int, pathlib.Path]:
+def files(static: Static, threads: int) -> dict[int, pathlib.Path]:
     """Where the programs of this model lie, or will."""
     name = key(static, threads)
     return {width: folder() / f"{name}-{'one' if width == ONE else 'several'}.pt2" for width in (ONE, SEVERAL)}
@@ -166,7 +157,7 @@ def refuse_impossible(model_bytes: int) -> None:
 class Job:
     """A program to be made: of which pass, for one token or several, the threads it will run on, and the file."""
 
-    static: StaticPass
+    static: Static
     width: int
     threads: int
     path: pathlib.Path
@@ -189,12 +180,10 @@ def _compile(job: Job) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         order, made = pathlib.Path(scratch) / "job.pt", pathlib.Path(scratch) / "made.pt2"
-        model = static.model
-        # Its parts rather than the model: transformers hangs hooks on models in use, which cannot be written.
-        parts = (type(model), model.config, model.config._attn_implementation, model.state_dict())
-        torch.save((*parts, static.feature_layers, job.width, job.threads), order)
+        torch.save((static, job.width, job.threads), order)
         environment = os.environ | {
-            "TORCHINDUCTOR_CACHE_DIR": scratch,
+            # Common to all: what the compiler can do is tried once.
+            "TORCHINDUCTOR_CACHE_DIR": str(path.parent / "inductor"),
             "OMP_NUM_THREADS": str(job.threads),
             "CUDA_VISIBLE_DEVICES": "",
             "PYTHONPATH": os.pathsep.join(
@@ -213,7 +202,7 @@ def _compile(job: Job) -> None:
             raise SpecvizError(
                 "Compiling a pass of {name} failed: {reason}",
                 "passes",
-                name=type(static.model).__name__,
+                name=static.name,
                 reason=(said[-1] if said else f"exit status {done.returncode}")[:300],
             )
         os.replace(made, path)
@@ -235,12 +224,9 @@ def main(arguments: Sequence[str]) -> None:
     if hasattr(os, "nice"):
         os.nice(_NICENESS)
     # The job was written by this user's own process, a moment ago, in a folder of its own.
-    kind, config, attention, weights, feature_layers, width, threads = torch.load(order, weights_only=False)
+    static, width, threads = torch.load(order, weights_only=False)
     torch.set_num_threads(threads)
-    dtype = next(iter(weights.values())).dtype
-    model = kind._from_config(config, dtype=dtype, attn_implementation=attention)
-    model.load_state_dict(weights)
-    build(StaticPass(model.eval(), feature_layers), width, path)
+    build(static, width, path)
 
 
 if __name__ == "__main__":

@@ -23,9 +23,9 @@ from specviz.drafters.early_exit import EarlyExit, exit_layer
 from specviz.errors import SpecvizError
 from specviz.exits import exit_after
 from specviz.models import ModelPair
-from specviz.placement import PassTimer
 from specviz.records import DraftParams
-from specviz.static import FastPasses, Passes, StaticPass
+from specviz.static import FastPasses, Passes, Rows, Static, StaticPass
+from specviz.static_heads import StaticEagle
 from specviz.words import Sentence
 
 #: Hears a fraction in [0, 1] and a sentence.
@@ -54,7 +54,7 @@ class _Plan:
     """One model's pass, and where its programs lie or will."""
 
     role: str
-    static: StaticPass
+    static: Static
     files: dict[int, pathlib.Path]
 
 
@@ -92,30 +92,37 @@ def prepare_passes(pair: ModelPair, progress: Progress = _unheard, compiling: bo
 
 
 def _plans(pair: ModelPair, threads: int, done: Preparation) -> Iterator[_Plan]:
-    for role, model in _models(pair):
+    for role, make in _makers(pair):
         try:
             if pair.device.type != "cpu":
                 raise SpecvizError(
                     "Passes are compiled for a CPU; this pair is on {device}.", "passes", device=pair.device
                 )
-            if getattr(model.config, "quantization_config", None) is not None:
-                raise SpecvizError("A quantised model's passes run as they are.", "passes")
-            static = StaticPass(model, _feature_layers(pair) if role == "target" else ())
+            static = make()
         except SpecvizError as error:
             done.reasons[role] = error
         else:
             yield _Plan(role, static, compiler.files(static, threads))
 
 
-def _models(pair: ModelPair) -> Iterator[tuple[str, PreTrainedModel]]:
-    yield "target", pair.target
+def _makers(pair: ModelPair) -> Iterator[tuple[str, Callable[[], Static]]]:
+    """What can be prepared of the pair, what matters most first."""
+    yield "target", lambda: _static(pair.target, _feature_layers(pair))
     if pair.draft is not None:
-        yield "draft", pair.draft
+        yield "draft", lambda: _static(pair.draft)
+    if pair.eagle is not None:
+        yield "eagle", lambda: StaticEagle(pair.eagle, pair.target)
     # A target that has no exit has no such pass either.
     with contextlib.suppress(SpecvizError):
         EarlyExit.check(pair, DraftParams())
         layer = exit_layer(pair, DraftParams())
-        yield f"exit {layer}", exit_after(pair.target, layer)
+        yield f"exit {layer}", lambda: _static(exit_after(pair.target, layer))
+
+
+def _static(model: PreTrainedModel, feature_layers: Sequence[int] = ()) -> StaticPass:
+    if getattr(model.config, "quantization_config", None) is not None:
+        raise SpecvizError("A quantised model's passes run as they are.", "passes")
+    return StaticPass(model, feature_layers)
 
 
 def _feature_layers(pair: ModelPair) -> list[int]:
@@ -137,7 +144,7 @@ def _compiled(pair: ModelPair, jobs: Sequence[Job]) -> Iterator[tuple[Job, Specv
         yield from compiler.compile_all(jobs, processes=os.cpu_count() or 1)
 
 
-def _weight_bytes(static: StaticPass) -> int:
+def _weight_bytes(static: Static) -> int:
     return sum(weight.numel() * weight.element_size() for weight in static.parameters())
 
 
@@ -157,10 +164,9 @@ def _take(pair: ModelPair, plans: dict[str, _Plan], done: Preparation) -> None:
 
 
 @torch.inference_mode()
-def check(static: StaticPass, program: Passes) -> None:
+def check(static: Static, program: Passes) -> None:
     """Raises SpecvizError (field ``passes``) where a program differs from its model by more than rounding."""
-    ids = torch.randint(1, static.model.config.get_text_config().vocab_size, (compiler.SEVERAL + 1,))
-    kept = [_rows_of_two_passes(run, static, ids) for run in (static, program)]
+    kept = [_rows_of_two_passes(run, static) for run in (static, program)]
     for plain, fast in zip(*kept, strict=True):
         difference = (plain.float() - fast.float()).abs().max() / plain.float().abs().max()
         if not difference <= TOLERANCE[static.dtype]:
@@ -171,28 +177,29 @@ def check(static: StaticPass, program: Passes) -> None:
             )
 
 
-def _rows_of_two_passes(run: Passes, static: StaticPass, ids: Tensor) -> list[Tensor]:
+def _rows_of_two_passes(run: Passes, static: Static) -> list[Tensor]:
     """What a pass over several tokens and one over a further token give, and the rows they leave."""
-    _, _, _, _, *rows = compiler.examples(static, compiler.SEVERAL)
-    places = torch.arange(rows[0].shape[2])
-    given: list[Tensor] = []
-    for where in (places[: compiler.SEVERAL], places[compiler.SEVERAL : compiler.SEVERAL + 1]):
-        given += run(ids[where], where, where, where.unsqueeze(-1) >= places, *rows)
-    return [*given, *rows]
+    buffers, generator, given, length = Rows(static), torch.Generator().manual_seed(0), [], 0
+    for width in (compiler.SEVERAL, compiler.ONE):
+        where, visible = buffers.places(length, width, None)
+        inputs = [torch.randn(width, size, generator=generator).to(static.dtype) for size in static.input_widths]
+        given += run(2 + where, where, where, visible, *inputs, *buffers.tensors)
+        length += width
+    return [*given, *buffers.tensors]
 
 
 @torch.inference_mode()
-def _refuse_slower(static: StaticPass, program: Passes) -> None:
+def _refuse_slower(static: Static, program: Passes) -> None:
     """Raises SpecvizError (field ``passes``) where the model's own passes are no slower, one token or several."""
-    plain = PassTimer(static.model, (compiler.ONE, compiler.SEVERAL))
-    arguments = {width: compiler.examples(static, width) for width in plain.widths}
+    timers = {"plain": static, "fast": program}
+    arguments = {width: static.examples(width) for width in (compiler.ONE, compiler.SEVERAL)}
     seconds: dict[tuple[str, int], list[float]] = {}
     for _ in range(_REPEATS):
-        for width in plain.widths:
-            seconds.setdefault(("plain", width), []).append(plain.seconds(width))
-            start = time.perf_counter()
-            program(*arguments[width])
-            seconds.setdefault(("fast", width), []).append(time.perf_counter() - start)
+        for width, given in arguments.items():
+            for kind, run in timers.items():
+                start = time.perf_counter()
+                run(*given)
+                seconds.setdefault((kind, width), []).append(time.perf_counter() - start)
     typical = {kind: statistics.median(taken) for kind, taken in seconds.items()}
-    if any(typical["fast", width] > typical["plain", width] for width in plain.widths):
+    if any(typical["fast", width] > typical["plain", width] for width in arguments):
         raise SpecvizError("Compiled passes are no faster here: the plain ones are used.", "passes")

@@ -6,11 +6,13 @@ from pass to pass. So one compiled program serves a whole text, and every text.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, DynamicCache, PreTrainedModel
+from torch.nn import functional
+from transformers import Cache, DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
 from specviz.errors import SpecvizError
@@ -25,17 +27,45 @@ WIDEST = 512
 Passes = Callable[..., Sequence[Tensor]]
 
 
-class StaticPass(nn.Module):
+class Static(nn.Module, ABC):
+    """A pass as a function of tensors: ``forward(token_ids, positions, where, visible, *inputs, *rows)``.
+
+    name: of the model, for people. device, dtype: where it runs. row_shapes: (heads, head size) of each tensor of rows.
+    input_widths: of further inputs [n, width], beside the token ids.
+    """
+
+    name: str
+    device: torch.device
+    dtype: torch.dtype
+    row_shapes: list[tuple[int, int]]
+    input_widths: tuple[int, ...] = ()
+
+    @abstractmethod
+    def described(self) -> str:
+        """What it is beside its weights: two of the same weights and description are the same."""
+
+    def examples(self, width: int, room: int = 2 * BLOCK) -> tuple[Tensor, ...]:
+        """Arguments of a pass over `width` tokens after a few others."""
+        where = torch.arange(3, 3 + width)
+        inputs = [torch.ones(width, size, dtype=self.dtype) for size in self.input_widths]
+        rows = [torch.zeros(1, heads, room, size, dtype=self.dtype) for heads, size in self.row_shapes]
+        visible = where.unsqueeze(-1) >= torch.arange(room)
+        return (torch.ones(width, dtype=torch.long), where, where, visible, *inputs, *rows)
+
+
+class StaticPass(Static):
     """One pass of `model`, as a function of tensors.
 
     feature_layers: the hidden states that it returns beside the logits, as indices into transformers'
-    ``hidden_states``. row_shapes: (heads, head size) of the keys and of the values of each layer in turn.
-    Raises SpecvizError (field ``passes``) for a model that keeps anything but keys and values of every token.
+    ``hidden_states``. The rows are keys and values of each layer in turn. Raises SpecvizError (field ``passes``) for a
+    model that keeps anything else of its tokens.
     """
 
     def __init__(self, model: PreTrainedModel, feature_layers: Sequence[int] = ()):
         super().__init__()
         self.model = model
+        self.name = type(model).__name__
+        self.device, self.dtype = model.device, model.dtype
         self.feature_layers = tuple(feature_layers)
         layers = _cache_after_one_token(model).layers
         for layer in layers:
@@ -50,24 +80,25 @@ class StaticPass(nn.Module):
         self.slides = [layer.is_sliding for layer in layers]
         self.window = next((layer.sliding_window for layer in layers if layer.is_sliding), None)
 
-    @property
-    def device(self) -> torch.device:
-        return self.model.device
+    def __reduce__(self) -> tuple[Callable[..., StaticPass], tuple[object, ...]]:
+        # Its parts rather than the model: transformers hangs hooks on models in use, which cannot be written.
+        model = self.model
+        parts = (type(model), model.config, model.config._attn_implementation, self.dtype, model.state_dict())
+        return _static_of_parts, (*parts, self.feature_layers)
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.model.dtype
+    def described(self) -> str:
+        return f"{self.model.config.to_json_string()} {self.feature_layers}"
 
     def forward(
-        self, token_ids: Tensor, positions: Tensor, where: Tensor, visible: Tensor, *rows: Tensor
+        self, token_ids: Tensor, positions: Tensor, where: Tensor, visible: Tensor, *others: Tensor
     ) -> tuple[Tensor, ...]:
-        """Reads n tokens and writes their keys and values into `rows`.
+        """Reads n tokens and writes their keys and values into the rows.
 
         token_ids, positions: [n] int64. where: [n] int64, the places in the room that the tokens take. visible:
-        [n, room] bool, which places each of them sees, its own included. rows: keys and values of each layer in turn,
+        [n, room] bool, which places each of them sees, its own included. others: the rows, each
         [1, heads, room, head size]. Returns logits [n, vocab] and the hidden states [n, width] of `feature_layers`.
         """
-        layers = [StaticLayer(keys, values, where) for keys, values in zip(rows[::2], rows[1::2], strict=True)]
+        layers = [StaticLayer(keys, values, where) for keys, values in zip(others[::2], others[1::2], strict=True)]
         output = self.model(
             input_ids=token_ids[None],
             position_ids=positions[None],
@@ -88,6 +119,19 @@ class StaticPass(nn.Module):
         if all(self.slides):
             return near
         return {"sliding_attention": near, "full_attention": _additive(visible, self.dtype)}
+
+
+def _static_of_parts(
+    kind: type[PreTrainedModel],
+    config: PreTrainedConfig,
+    attention: str,
+    dtype: torch.dtype,
+    weights: dict[str, Tensor],
+    feature_layers: tuple[int, ...],
+) -> StaticPass:
+    model = kind._from_config(config, dtype=dtype, attn_implementation=attention)
+    model.load_state_dict(weights)
+    return StaticPass(model.eval(), feature_layers)
 
 
 def _cache_after_one_token(model: PreTrainedModel) -> DynamicCache:
@@ -140,7 +184,7 @@ class Rows:
     cells: [room] int64, 0, 1, 2, ...
     """
 
-    def __init__(self, static: StaticPass):
+    def __init__(self, static: Static):
         self.static = static
         self.room = 0
         self.tensors: list[Tensor] = []
@@ -162,6 +206,18 @@ class Rows:
         for new, rows in zip(self.tensors, old):
             new[:, :, : rows.shape[2]] = rows
 
+    def places(self, length: int, count: int, visible: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Where `count` tokens after the first `length` stand, [count] int64, and what they see, [count, room] bool.
+
+        visible: [count, length + count] bool; None is all that stands before each, and itself.
+        """
+        self.reserve(length + count)
+        where = self.cells[length : length + count]
+        if visible is None:
+            return where, where.unsqueeze(-1) >= self.cells
+        # So many columns before the last dimension, and so many after it.
+        return where, functional.pad(visible, (0, self.room - visible.shape[-1]))
+
     def move(self, start: int, origins: Tensor) -> None:
         """Puts the rows at the indices `origins` [k] in the places from `start` on."""
         for rows in self.tensors:
@@ -176,19 +232,11 @@ class FirstRows:
         self.layers = layers
 
     @property
-    def room(self) -> int:
-        return self.rows.room
-
-    @property
-    def cells(self) -> Tensor:
-        return self.rows.cells
-
-    @property
     def tensors(self) -> list[Tensor]:
         return self.rows.tensors[: 2 * self.layers]
 
-    def reserve(self, length: int) -> None:
-        self.rows.reserve(length)
+    def places(self, length: int, count: int, visible: Tensor | None) -> tuple[Tensor, Tensor]:
+        return self.rows.places(length, count, visible)
 
     def move(self, start: int, origins: Tensor) -> None:
         for rows in self.tensors:
@@ -202,7 +250,7 @@ class FastPasses:
     kind: what that is, ``compiled`` or ``plain``.
     """
 
-    def __init__(self, static: StaticPass, run: Passes, kind: str):
+    def __init__(self, static: Static, run: Passes, kind: str):
         self.static = static
         self.run = run
         self.kind = kind

@@ -22,6 +22,7 @@ ORDER = [
     ["static"],
     ["cache", "exits", "vocabularies"],
     ["placement", "heads"],
+    ["static_heads"],
     ["refusals"],
     ["sources"],
     ["models"],
