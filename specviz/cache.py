@@ -14,6 +14,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from specviz.clock import Stopwatch
 from specviz.errors import SpecvizError
+from specviz.parallel import home_of, leaders
 from specviz.verify import shape_of
 
 
@@ -32,7 +33,7 @@ class CachedModel:
 
     def __init__(self, model: PreTrainedModel, stopwatch: Stopwatch, feature_layers: tuple[int, ...] = ()):
         self.model = model
-        self.device = model.device
+        self.device = home_of(model)
         self.stopwatch = stopwatch
         self.feature_layers = feature_layers
         self.features: Tensor | None = None
@@ -70,9 +71,10 @@ class CachedModel:
                 **attention,
             )
             if self.feature_layers:
-                self.features = torch.cat([output.hidden_states[layer][0] for layer in self.feature_layers], -1)
+                states = [output.hidden_states[layer][0].to(self.device) for layer in self.feature_layers]
+                self.features = leaders(torch.cat(states, -1), self.model)
+            logits = output.logits[0].to(self.device)
         self.length += token_ids.shape[0]
-        logits = output.logits[0]
         # Some architectures ignore logits_to_keep and return every row.
         return logits if logits.shape[0] == keep else logits[-keep:]
 
@@ -135,6 +137,8 @@ class CachedModel:
         if list(path) != list(range(len(path))):
             rows, end = torch.tensor(path, device=self.device) + committed, committed + len(path)
             for layer in self.cache.layers:
+                # Layers may lie on different devices.
+                rows = rows.to(layer.keys.device)
                 # Indexing copies, so rows may move over each other; the text's own stay where they are.
                 layer.keys[:, :, committed:end] = layer.keys[:, :, rows]
                 layer.values[:, :, committed:end] = layer.values[:, :, rows]

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from specviz.errors import SpecvizError
 from specviz.models import ModelPair
+from specviz.parallel import devices_of, home_of
 from specviz.placement import PassTimer, dtype_name, position_limit, synchronise
 from specviz.refusals import refusing_out_of_memory
 from specviz.roofline import Curve, Limits, ModelSize, Passes, Point
@@ -75,7 +76,9 @@ def _no_memory() -> SpecvizError:
 
 def _curve(role: str, timer: PassTimer, peak: float) -> Curve:
     size = model_size(timer)
-    return Curve(role, size, Limits(read_bandwidth(size.weight_bytes, timer.model.device), peak))
+    # Of a spread model each device reads its share.
+    share = size.weight_bytes // len(devices_of(timer.model))
+    return Curve(role, size, Limits(read_bandwidth(share, home_of(timer.model)), peak))
 
 
 def _filled(start: Passes, timers: dict[str, PassTimer], repeats: int, budget: float) -> Iterator[Passes]:
