@@ -146,7 +146,15 @@ def _looked_up(model: PreTrainedModel) -> list[torch.Tensor]:
 
 
 def _bytes(parts) -> int:
-    return sum(part.numel() * part.element_size() for part in parts)
+    return sum(stored.numel() * stored.element_size() for part in parts for stored in _stored(part))
+
+
+def _stored(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """What a tensor keeps its values in: itself, or for a quantised one the packed values and their scales."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        return [tensor]
+    names, _ = tensor.__tensor_flatten__()
+    return [stored for name in names for stored in _stored(getattr(tensor, name))]
 
 
 def read_bandwidth(size: int, device: torch.device) -> float:

@@ -81,6 +81,15 @@ def room_to_spread(place: Place, kept: int) -> dict[int | str, int]:
     return room | {home: max(0, room[home] - kept)}
 
 
+def within_reach(name: str | torch.device) -> int:
+    """Bytes that a pair loaded on the device of this name could take: with ``auto``, of all GPUs together."""
+    if name == "auto" and torch.cuda.is_available():
+        return sum(room_on_gpus().values()) if torch.cuda.device_count() > 1 else free_memory("cuda")
+    if name == "spread":
+        return sum(room_to_spread(Place(device_named("auto"), "spread"), kept=0).values())
+    return free_memory(device_named(name))
+
+
 def free_at(place: Place) -> int:
     """Bytes that a process can take on the place's own device: the least in any of several."""
     if place.way != "sharded":
