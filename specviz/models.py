@@ -365,10 +365,10 @@ def load_pair(
             tell(0.1, Sentence("Reading the tokenizer."))
             tokenizers = [load_tokenizer(source) for source in sources]
             translation = find_translation(*sources, *tokenizers) if len(sources) == 2 else None
-            at_least = wanted or half_precision(place.device, sources[0].config.dtype)
+            smallest = wanted or half_precision(place.device, sources[0].config.dtype)
             if device == "auto":
-                place = with_room(place, sources, at_least)
-            check_memory(sources, place, at_least)
+                place = with_room(place, sources, smallest)
+            check_memory(sources, place, smallest)
             pass_seconds = _load_models(models, sources, place, wanted, tell)
     except BaseException:
         # The traceback keeps this frame, and through it the models, alive: let go of them by name.
