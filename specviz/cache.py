@@ -14,6 +14,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from specviz.clock import Stopwatch
 from specviz.errors import SpecvizError
+from specviz.parallel import home_of, leaders
 from specviz.static import WIDEST, FastPasses, FirstRows, Rows
 from specviz.verify import shape_of
 
@@ -38,7 +39,7 @@ class CachedModel:
 
     def __init__(self, model: PreTrainedModel, stopwatch: Stopwatch, feature_layers: tuple[int, ...] = ()):
         self.model = model
-        self.device = model.device
+        self.device = home_of(model)
         self.stopwatch = stopwatch
         self.feature_layers = feature_layers
         self.features: Tensor | None = None
@@ -94,8 +95,9 @@ class CachedModel:
             **attention,
         )
         if self.feature_layers:
-            self.features = torch.cat([output.hidden_states[layer][0] for layer in self.feature_layers], -1)
-        return output.logits[0]
+            states = [output.hidden_states[layer][0].to(self.device) for layer in self.feature_layers]
+            self.features = leaders(torch.cat(states, -1), self.model)
+        return output.logits[0].to(self.device)
 
     def verify(self, committed: Sequence[int], draft_tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
         """The target pass: one forward over what is unread and all draft tokens; logits [n + 1, vocab].
@@ -158,6 +160,8 @@ class CachedModel:
         """Puts the rows at the indices `origins` in the places from `start` on; the text's own stay where they are."""
         end = start + len(origins)
         for layer in self.cache.layers:
+            # Layers may lie on different devices.
+            origins = origins.to(layer.keys.device)
             # Indexing copies, so rows may move over each other.
             layer.keys[:, :, start:end] = layer.keys[:, :, origins]
             layer.values[:, :, start:end] = layer.values[:, :, origins]

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from specviz.errors import SpecvizError
 from specviz.models import ModelPair
+from specviz.parallel import devices_of, home_of
 from specviz.placement import PassTimer, dtype_name, position_limit, synchronise
 from specviz.refusals import refusing_out_of_memory
 from specviz.roofline import Curve, Limits, ModelSize, Passes, Point
@@ -75,7 +76,9 @@ def _no_memory() -> SpecvizError:
 
 def _curve(role: str, timer: PassTimer, peak: float) -> Curve:
     size = model_size(timer)
-    return Curve(role, size, Limits(read_bandwidth(size.weight_bytes, timer.model.device), peak))
+    # Of a spread model each device reads its share.
+    share = size.weight_bytes // len(devices_of(timer.model))
+    return Curve(role, size, Limits(read_bandwidth(share, home_of(timer.model)), peak))
 
 
 def _filled(start: Passes, timers: dict[str, PassTimer], repeats: int, budget: float) -> Iterator[Passes]:
@@ -143,7 +146,15 @@ def _looked_up(model: PreTrainedModel) -> list[torch.Tensor]:
 
 
 def _bytes(parts) -> int:
-    return sum(part.numel() * part.element_size() for part in parts)
+    return sum(stored.numel() * stored.element_size() for part in parts for stored in _stored(part))
+
+
+def _stored(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """What a tensor keeps its values in: itself, or for a quantised one the packed values and their scales."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        return [tensor]
+    names, _ = tensor.__tensor_flatten__()
+    return [stored for name in names for stored in _stored(getattr(tensor, name))]
 
 
 def read_bandwidth(size: int, device: torch.device) -> float:

@@ -23,6 +23,7 @@ from specviz.drafters.early_exit import EarlyExit, exit_layer
 from specviz.errors import SpecvizError
 from specviz.exits import exit_after
 from specviz.models import ModelPair
+from specviz.parallel import is_sharded, is_spread
 from specviz.records import DraftParams
 from specviz.static import FastPasses, Passes, Rows, Static, StaticPass
 from specviz.static_heads import StaticEagle
@@ -120,6 +121,8 @@ def _makers(pair: ModelPair) -> Iterator[tuple[str, Callable[[], Static]]]:
 
 
 def _static(model: PreTrainedModel, feature_layers: Sequence[int] = ()) -> StaticPass:
+    if is_spread(model) or is_sharded(model):
+        raise SpecvizError("Passes of a model on several devices run as they are.", "passes")
     if getattr(model.config, "quantization_config", None) is not None:
         raise SpecvizError("A quantised model's passes run as they are.", "passes")
     return StaticPass(model, feature_layers)
