@@ -31,8 +31,8 @@ class Static(nn.Module, ABC):
     """A pass as a function of tensors: ``forward(token_ids, positions, where, visible, *inputs, *rows)``.
 
     name: of the model, for people. device, dtype: where it runs. row_shapes: (heads, head size) of each tensor of rows.
-    input_widths: of further inputs [n, width], beside the token ids. reads_chains_only: a token stands at its own place,
-    as sliding windows want it.
+    input_widths: of further inputs [n, width], beside the token ids. reads_chains_only: each token stands at its
+    own place, as sliding windows want it.
     """
 
     name: str
