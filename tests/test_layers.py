@@ -15,7 +15,8 @@ ORDER = [
     ["errors"],
     ["records"],
     ["metrics", "theory", "roofline", "text", "catalog", "presets", "rules"],
-    ["compare", "contest", "diagnosis", "links"],
+    ["compare", "contest", "diagnosis", "links", "rows"],
+    ["sections"],
     ["figures", "gallery"],
     ["sampling", "clock", "statistics"],
     ["verify"],
@@ -24,10 +25,13 @@ ORDER = [
     ["refusals"],
     ["sources"],
     ["models"],
-    ["drafters", "passes"],
+    ["drafters", "machine", "passes"],
+    ["bare"],
     ["recording"],
     ["engine"],
-    ["traces", "lossless"],
+    ["traces", "lossless", "untraced"],
+    ["timing"],
+    ["equality", "growth"],
     ["views"],
     ["bench", "terminal", "training"],
     ["ui"],
@@ -87,10 +91,20 @@ def loaded_by(statement, *packages):
 
 
 PLAIN = ["records", "metrics", "theory", "rules", "contest", "figures", "roofline", "diagnosis", "links", "gallery"]
-PLAIN += ["views.lossless_messages", "views.messages", "views.compare_messages", "views.charts", "views.why_messages"]
+PLAIN += [
+    "compare",
+    "rows",
+    "sections",
+    "views.bench_figure",
+    "views.lossless_messages",
+    "views.messages",
+    "views.compare_messages",
+    "views.charts",
+    "views.why_messages",
+]
 
 
-WITHOUT_GRADIO = ["engine", "bench", "terminal", "traces", "lossless"]
+WITHOUT_GRADIO = ["engine", "bench", "growth", "terminal", "traces", "lossless"]
 
 
 def importing(modules):
