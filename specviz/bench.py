@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -42,7 +43,8 @@ class Plan:
 
     gammas: of chains; copied_gammas: of those that copy. tree_gamma, tree_branches: of trees. yardstick_gammas: of
     transformers' assisted generation and prompt lookup. rule_gammas, rule_rounds: of the comparison of two rules on
-    the same draws, with at least so many rounds for each γ.
+    the same draws, with at least so many rounds for each γ. budget: seconds of one setting after which no further
+    repeat is begun; None is no bound.
     """
 
     presets: Sequence[Preset]
@@ -55,6 +57,7 @@ class Plan:
     rule_rounds: int
     max_new_tokens: int
     repeats: int
+    budget: float | None = None
 
 
 FULL = Plan(
@@ -80,6 +83,7 @@ QUICK = Plan(
     rule_rounds=100,
     max_new_tokens=40,
     repeats=3,
+    budget=10.0,
 )
 
 
@@ -106,9 +110,7 @@ def measure(
     machine, equality, rows, rules = describe(pair), [], [], []
     for temperature in temperatures:
         present = [contestant for contestant in contestants if _takes_part(contestant, temperature)]
-        say(
-            f"temperature {temperature:g}: warming up {len(present)} contestants" + ", equal texts" * (temperature == 0)
-        )
+        say(f"temperature {temperature:g}: {len(present)} contestants once" + ", equal texts" * (temperature == 0))
         equality += _warm_up(pair, present, temperature, plan)
         for preset in plan.presets:
             say(f"{preset.name}, temperature {temperature:g}: {len(present)} contestants, {plan.repeats} times")
@@ -119,7 +121,13 @@ def measure(
     return Report(
         machine=machine,
         pair=asdict(pair.info()),
-        settings={"max_new_tokens": plan.max_new_tokens, "repeats": plan.repeats, "quick": quick, "only": list(only)},
+        settings={
+            "max_new_tokens": plan.max_new_tokens,
+            "repeats": plan.repeats,
+            "repeats_made": min(len(row.wall_speeds) for row in rows),
+            "quick": quick,
+            "only": list(only),
+        },
         rows=rows,
         rules=rules,
         left_out=[{"mode": mode, "reason": error.message} for mode, error in refused],
@@ -219,7 +227,10 @@ def _measure_setting(
     pair: ModelPair, contestants: Sequence[Contestant], preset: Preset, temperature: float, plan: Plan
 ) -> list[Row]:
     timings: dict[Contestant, list[Timing]] = {contestant: [] for contestant in contestants}
+    began = time.perf_counter()
     for repeat in range(plan.repeats):
+        if repeat and plan.budget is not None and time.perf_counter() - began > plan.budget:
+            break
         job = Job.of(pair, preset, temperature, plan.max_new_tokens, seed=repeat)
         for contestant in contestants:
             timings[contestant].append(timed(contestant, job))

@@ -107,7 +107,7 @@ class Report:
         self.overhead = sections.overhead(self.rows)
         self.formula = sections.formula_checks(self.rows)
         self.busy = sections.busy(self.machine)
-        self.unsteady = sections.unsteady(self.rows)
+        self.unsteady = sections.unsteady(self.rows, self.settings)
         self.summary = summaries(self.rows)
         self.findings = findings(self.rows, self.summary)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from specviz.rows import Row
 
@@ -247,16 +247,18 @@ def busy(machine: dict[str, str | int | float | None]) -> str | None:
     )
 
 
-def unsteady(rows: Sequence[Row]) -> str | None:
-    """A sentence where repeats of the same work took very different times: something else was in the way."""
+def unsteady(rows: Sequence[Row], settings: dict[str, Any]) -> str | None:
+    """A sentence where repeats of the same work took very different times, or fewer were made: something was slow."""
     found = [row for row in rows if row.spread[1] > UNSTEADY * row.spread[0]]
+    planned, made = settings.get("repeats"), settings.get("repeats_made")
+    cut = "" if made == planned else f" {made} of {planned} repeats fitted into the time of a quick run."
     if not found:
-        return None
+        return cut.strip() or None
     worst = max(found, key=lambda row: row.spread[1] / row.spread[0])
     return (
         f"Something disturbed this benchmark: in {len(found)} of {len(rows)} rows the fastest repeat is more than "
         f"{UNSTEADY:g} times as fast as the slowest ({worst.title} on {worst.preset}: {worst.spread[0]:.0f} to "
-        f"{worst.spread[1]:.0f} tokens/s)."
+        f"{worst.spread[1]:.0f} tokens/s).{cut}"
     )
 
 

@@ -105,7 +105,7 @@ def _layout(report: Report, inner: int) -> dict[str, Any]:
     pair, machine = report["pair"], report["machine"]
     place = f"{machine['processor']}, {machine['cores']} cores, {machine['threads']} threads"
     place = place if machine["device"] == "cpu" else machine["device"]
-    repeats, tokens = report["settings"]["repeats"], report["settings"]["max_new_tokens"]
+    repeats, tokens = report["settings"]["repeats_made"], report["settings"]["max_new_tokens"]
     warnings = "".join(f"<br><b>{report[key]}</b>" for key in ("busy", "unsteady") if report[key])
     return {
         "template": {},
