@@ -1,7 +1,8 @@
 """The benchmark: every way to decode in turn, warm, in one process, on the same prompts.
 
-All contestants run once per repeat before any runs again, so a machine that slows down slows all of them; speedups
-are ratios within a repeat. Nothing is estimated: a row is the median over repeats of what was measured.
+Greedy texts are compared before anything is timed. All contestants run once per repeat before any runs again, so a
+machine that slows down slows all of them; speedups are ratios within a repeat. Nothing is estimated: a row is the
+median over repeats of what was measured.
 """
 
 from __future__ import annotations
@@ -232,7 +233,8 @@ def _measure_setting(
         if repeat and plan.budget is not None and time.perf_counter() - began > plan.budget:
             break
         job = Job.of(pair, preset, temperature, plan.max_new_tokens, seed=repeat)
-        for contestant in contestants:
+        # Every other repeat backwards: a machine that slows down steadily is not always unkind to the same.
+        for contestant in contestants if repeat % 2 == 0 else reversed(contestants):
             timings[contestant].append(timed(contestant, job))
     return [_row(contestant, timings, pair, preset, temperature) for contestant in contestants]
 

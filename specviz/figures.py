@@ -240,7 +240,7 @@ def table(report: Report) -> str:
         sections.growth_lines(report.growth) if report.growth else (),
         report.findings,
         (f"Left out, {entry['mode']}: {entry['reason']}" for entry in report.left_out),
-        [f"peak memory of this process: {max(row.peak_mb or 0 for row in report.rows):.0f} MB"],
+        [f"peak memory of this process up to the last row: {max(row.peak_mb or 0 for row in report.rows):.0f} MB"],
     ):
         found = list(part)
         lines += ["", *found] if found else []

@@ -101,24 +101,27 @@ def _draw(figure: go.Figure, chart: Chart, row: int, column: int) -> None:
 
 
 def _layout(report: Report, inner: int) -> dict[str, Any]:
-    height = TOP + inner + BOTTOM
+    warnings = [report[key] for key in ("busy", "unsteady") if report[key]]
+    top = TOP + 18 * len(warnings)
+    height = top + inner + BOTTOM
     pair, machine = report["pair"], report["machine"]
     place = f"{machine['processor']}, {machine['cores']} cores, {machine['threads']} threads"
     place = place if machine["device"] == "cpu" else machine["device"]
     repeats, tokens = report["settings"]["repeats_made"], report["settings"]["max_new_tokens"]
-    warnings = "".join(f"<br><b>{report[key]}</b>" for key in ("busy", "unsteady") if report[key])
     return {
         "template": {},
         "width": WIDTH,
         "height": height,
-        "margin": {"l": LEFT, "r": RIGHT, "t": TOP, "b": BOTTOM},
+        "margin": {"l": LEFT, "r": RIGHT, "t": top, "b": BOTTOM},
         "paper_bgcolor": "#ffffff",
         "plot_bgcolor": "#ffffff",
         "font": {"color": INK, "size": 12, "family": "system-ui, sans-serif"},
         "title": {
             "text": f"<b>{pair['name']}</b>, {machine['dtype']}, on {place}<br>"
             f"<span style='font-size:12px'>{repeats} interleaved repeats of {tokens} new tokens: medians, least and "
-            f"most; beside each bar its speed and its ratio to the same engine's plain decoding{warnings}</span>",
+            f"most; beside each bar its speed and its ratio to the same engine's plain decoding"
+            + "".join(f"<br><b>{warning}</b>" for warning in warnings)
+            + "</span>",
             "font": {"size": 17},
             "x": 16 / WIDTH,
             "y": 1 - 22 / height,
