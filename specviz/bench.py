@@ -228,13 +228,16 @@ def _measure_setting(
     pair: ModelPair, contestants: Sequence[Contestant], preset: Preset, temperature: float, plan: Plan
 ) -> list[Row]:
     timings: dict[Contestant, list[Timing]] = {contestant: [] for contestant in contestants}
+    # The same decoding by several engines, one right after the other: what they are compared for is small.
+    kinds = list(dict.fromkeys(replace(contestant, engine="specviz") for contestant in contestants))
+    order = sorted(contestants, key=lambda contestant: kinds.index(replace(contestant, engine="specviz")))
     began = time.perf_counter()
     for repeat in range(plan.repeats):
         if repeat and plan.budget is not None and time.perf_counter() - began > plan.budget:
             break
         job = Job.of(pair, preset, temperature, plan.max_new_tokens, seed=repeat)
         # Every other repeat backwards: a machine that slows down steadily is not always unkind to the same.
-        for contestant in contestants if repeat % 2 == 0 else reversed(contestants):
+        for contestant in order if repeat % 2 == 0 else reversed(order):
             timings[contestant].append(timed(contestant, job))
     return [_row(contestant, timings, pair, preset, temperature) for contestant in contestants]
 
