@@ -1,4 +1,7 @@
-"""The command line: `run` a prompt, `bench` the machine, `serve` the page."""
+"""The command line: `run` a prompt, `bench` the machine, `serve` the page.
+
+Under torchrun all its processes do the same on one target that they share; the first of them prints and writes.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from collections.abc import Sequence
 
 from specviz.errors import SpecvizError
 from specviz.metrics import Tally
+from specviz.processes import is_leader, process_count, tells
 from specviz.records import DraftParams, SamplingParams
 from specviz.rules import RULES
 
@@ -20,12 +24,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; a mistake the user can mend is one sentence and exit status 2."""
     options = _parser().parse_args(arguments)
     try:
-        return options.command(options)
+        status = options.command(options)
     except SpecvizError as error:
-        print(f"specviz: {error}", file=sys.stderr)
+        if tells():
+            print(f"specviz: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
+    if process_count() > 1:
+        from specviz.parallel import leave
+
+        leave()
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -94,7 +104,12 @@ def _add_pair(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--draft", metavar="ID", help="folder or Hub id of the draft model")
     parser.add_argument("--medusa", metavar="FOLDER", help="trained Medusa heads of this target")
     parser.add_argument("--eagle", metavar="FOLDER", help="a trained EAGLE head of this target")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, ... (default: %(default)s)")
+    parser.add_argument(
+        "--device",
+        default="auto",
+        help="auto, cpu, cuda, cuda:1, ...; spread: the target over all GPUs, main memory and disk; parallel: over the "
+        "processes of torchrun, where it is what auto means (default: %(default)s)",
+    )
     parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16, float16 (default: %(default)s)")
 
 
@@ -104,12 +119,19 @@ def _add_pair(parser: argparse.ArgumentParser) -> None:
 def _load(options: argparse.Namespace):
     from specviz.models import load_pair
 
+    several = process_count() > 1
+    if several and options.device not in ("auto", "parallel"):
+        raise SpecvizError(
+            "torchrun started {count} processes, and each of them takes a device by itself: leave --device out.",
+            "device",
+            count=process_count(),
+        )
     return load_pair(
         options.target,
         options.draft,
         medusa=options.medusa,
         eagle=options.eagle,
-        device=options.device,
+        device="parallel" if several else options.device,
         dtype=options.dtype,
     )
 
@@ -132,6 +154,11 @@ def _run(options: argparse.Namespace) -> int:
         drafting=drafting,
         rule=options.rule,
     )
+    if not is_leader():
+        # Its part of the work; the leader tells of it.
+        for _ in engine.rounds(request):
+            pass
+        return 0
     colour, counts, done = terminal.wants_colour(sys.stdout), Tally(), []
     print(terminal.harmless(request.prompt.text), end="", flush=True)
     try:
@@ -158,12 +185,17 @@ def _bench(options: argparse.Namespace) -> int:
 
     if options.figure:
         check_picture(options.figure)
+    if options.growth and process_count() > 1:
+        raise SpecvizError("--growth follows one process: leave it out, or start without torchrun.", "growth")
 
     def say(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
+        if is_leader():
+            print(line, file=sys.stderr, flush=True)
 
     pair = _load(options)
     report = bench.measure(pair, options.quick, say, only, temperatures, presets)
+    if not is_leader():
+        return 0
     if options.growth:
         from specviz.growth import measure_growth
         from specviz.ui.settings import Settings

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specviz.cache import CachedModel
+from specviz.cache import CachedModel, reader
 from specviz.clock import Stopwatch
 from specviz.drafters.base import chain
 from specviz.models import ModelPair
@@ -26,10 +26,15 @@ class Unwatched(Stopwatch):
         return contextlib.nullcontext()
 
 
+def read_by(pair: ModelPair, role: str) -> CachedModel:
+    """The pair's ``target`` or ``draft``, with the fast passes that the engine would take, and no clock."""
+    return reader(getattr(pair, role), Unwatched(pair.device), pair.passes.get(role))
+
+
 @torch.inference_mode()
 def plain(pair: ModelPair, prompt: Sequence[int], max_new_tokens: int) -> list[int]:
     """The target's greedy continuation of token ids, up to an end token: one pass a token. Returns the new tokens."""
-    target = CachedModel(pair.target, Unwatched(pair.device))
+    target = read_by(pair, "target")
     text, made = list(prompt), []
     target.prefill(text)
     while len(made) < max_new_tokens and not pair.eos_ids.intersection(made[-1:]):
@@ -46,7 +51,7 @@ def draft_model(pair: ModelPair, prompt: Sequence[int], max_new_tokens: int, num
     Drafted tokens stay on the device until they are judged: one transfer a round. The draft reads the target's tokens,
     so there must be no translation between them.
     """
-    target, draft = (CachedModel(model, Unwatched(pair.device)) for model in (pair.target, pair.draft))
+    target, draft = read_by(pair, "target"), read_by(pair, "draft")
     text, made = list(prompt), []
     target.prefill(text)
     draft.prefill(text)

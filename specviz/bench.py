@@ -19,10 +19,11 @@ from specviz.drafters import DRAFTERS, DraftModel, Eagle, Medusa, PromptLookup, 
 from specviz.equality import require_equal_texts
 from specviz.errors import SpecvizError
 from specviz.figures import Report, RulesRow
-from specviz.machine import describe, load_average, peak_mb
+from specviz.machine import describe_machine, load_average, peak_mb
 from specviz.models import ModelPair
 from specviz.passes import measure_limits
 from specviz.presets import PRESETS, Preset
+from specviz.processes import process_count
 from specviz.rows import Row
 from specviz.sections import Agreement, Limit
 from specviz.timing import Job, Timing, request_of, timed
@@ -108,7 +109,7 @@ def measure(
         if mode in (PLAIN, *only) and not any(contestant.mode == mode for contestant in contestants):
             raise error
         say(f"left out, {mode}: {error}")
-    machine, equality, rows, rules = describe(pair), [], [], []
+    machine, equality, rows, rules = describe_machine(pair), [], [], []
     for temperature in temperatures:
         present = [contestant for contestant in contestants if _takes_part(contestant, temperature)]
         say(f"temperature {temperature:g}: {len(present)} contestants once" + ", equal texts" * (temperature == 0))
@@ -147,6 +148,9 @@ def _plan(quick: bool, only: Sequence[str], presets: Sequence[str]) -> Plan:
                 names=", ".join(DRAFTERS),
             )
     plan = QUICK if quick else FULL
+    if process_count() > 1:
+        # Processes that share a model must make the same passes, and each has a clock of its own.
+        plan = replace(plan, budget=None)
     return replace(plan, presets=[_preset_named(name) for name in presets]) if presets else plan
 
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 import transformers
 from torch import Tensor
 
-from specviz.cache import CachedModel, has_sliding_windows
+from specviz.cache import CachedModel, has_sliding_windows, reader
 from specviz.clock import Mark, Stopwatch
 from specviz.drafters import DRAFTERS, Chooser, Draft, Drafter, Draws, Setting, TopChoices, Verdict, drafter_class
 from specviz.errors import SpecvizError
@@ -24,6 +24,7 @@ from specviz.records import DraftParams, Prompt, Round, Run, Seconds, StopReason
 from specviz.refusals import refusing_out_of_memory
 from specviz.rules import choose_rule, rule_named
 from specviz.sampling import SamplingParams, Warper
+from specviz.static import FastPasses
 from specviz.text import Detokenizer
 from specviz.verify import (
     Decision,
@@ -44,7 +45,7 @@ MAX_TREE_TOKENS = 256
 
 @dataclass(frozen=True)
 class Request:
-    """A checked order for one run; `prepare` makes it."""
+    """A checked order for one run; `prepare` makes it. passes: the pair's fast ones as they were then."""
 
     pair: ModelPair
     prompt: Prompt
@@ -56,6 +57,7 @@ class Request:
     stop: tuple[str, ...] = ()
     drafting: DraftParams = field(default_factory=DraftParams)
     rule: str = "token"
+    passes: Mapping[str, FastPasses] = field(default_factory=dict)
 
 
 def prepare(
@@ -110,6 +112,7 @@ def prepare(
         stop=tuple(stop),
         drafting=drafting,
         rule="token" if drafter is None else rule,
+        passes=dict(pair.passes),
     )
 
 
@@ -291,7 +294,7 @@ def _other_round(request: Request, rule: str, index: int, draft: Draft, rows: Ta
 def _speculate(request: Request, overhear: Callable[..., None] | None = None) -> Iterator[Round]:
     """overhear: told of every draft before its verdict: the round's index, the draft, the target's rows, the coins."""
     pair, stopwatch, warper = request.pair, Stopwatch(request.pair.device), Warper(request.sampling)
-    target = CachedModel(pair.target, stopwatch)
+    target = reader(pair.target, stopwatch, request.passes.get("target"))
     drafter = make_drafter(request, warper, target)
     target.feature_layers = drafter.feature_layers
     coins = Coins(request.seed, most_draft_tokens(request), pair.device)
@@ -334,7 +337,7 @@ def autoregress(request: Request) -> Iterator[Round]:
     """Plain decoding of the target, one token a pass: the baseline, with the same records."""
     pair, stopwatch = request.pair, Stopwatch(request.pair.device)
     warper, coins = Warper(request.sampling), Coins(request.seed, 0, pair.device)
-    target = CachedModel(pair.target, stopwatch)
+    target = reader(pair.target, stopwatch, request.passes.get("target"))
     text, draft = Continuation(request), Draft.copied((), pair.device)
 
     start = stopwatch.mark()
@@ -366,7 +369,7 @@ def collect(request: Request, done: Sequence[Round]) -> Run:
         target = CachedModel(pair.target, Stopwatch(pair.device))
         settings = make_drafter(request, Warper(request.sampling), target).settings
     return Run(
-        pair=pair.info(),
+        pair=pair.info(request.passes),
         drafter=request.drafter,
         settings=settings,
         num_draft_tokens=request.num_draft_tokens,
@@ -417,6 +420,7 @@ def make_drafter(request: Request, warper: Warper, target: CachedModel, chooser:
             target=target,
             stopwatch=target.stopwatch,
             seed=request.seed,
+            passes=request.passes,
         )
     )
 

@@ -80,7 +80,7 @@ def _named(job: Job, tokens: Sequence[int], place: int) -> str:
 
 @torch.inference_mode()
 def _gaps(job: Job, tokens: Sequence[int]) -> list[float]:
-    """How far each token lies below the target's best one, in log probability, by one pass over the text."""
+    """How far each token lies below the target's best one, in log probability, by one plain pass over the text."""
     target = CachedModel(job.pair.target, Unwatched(job.pair.device))
     target.prefill(job.prompt)
     text = [*job.prompt, *tokens[:-1]]

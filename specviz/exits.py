@@ -45,4 +45,6 @@ def _twin(module: nn.Module, replaced: dict[str, nn.Module]) -> nn.Module:
     """A shallow copy with some children replaced."""
     twin = copy.copy(module)
     twin._modules = {**module._modules, **replaced}
+    # Spreading a model over devices wraps its forward pass in one that is tied to the original; layers keep theirs.
+    twin.__dict__.pop("forward", None)
     return twin

@@ -22,6 +22,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from specviz.errors import SpecvizError
+from specviz.parallel import home_of, whole_parameter
 
 _EPSILON = 1e-6
 
@@ -223,13 +224,13 @@ class EagleHead(nn.Module):
 
     def embed(self, tokens: Tensor, target: PreTrainedModel) -> Tensor:
         """Token embeddings [..., d] for ids [...]: the head's own, or the target's."""
-        return (target.get_input_embeddings() if self.table is None else self.table)(tokens)
+        return (target.get_input_embeddings() if self.table is None else self.table)(tokens).to(tokens.device)
 
     def logits(self, hidden: Tensor, target: PreTrainedModel) -> Tensor:
         """[..., vocab] from hidden states [..., d], by the head's own table or the target's output head."""
         normed = self.normed(hidden)
         if self.table is None:
-            return target.get_output_embeddings()(normed)
+            return target.get_output_embeddings()(normed).to(hidden.device)
         return functional.linear(normed, self.table.weight)
 
     def fuse(self, features: Tensor) -> Tensor:
@@ -314,13 +315,15 @@ def fingerprint(target: PreTrainedModel) -> str:
     The sample is rounded to bfloat16, so that a checkpoint loaded in float32 and in bfloat16 has one fingerprint.
     """
     config = target.config.get_text_config()
-    embeddings = target.get_input_embeddings().weight
+    table = target.get_input_embeddings().weight
+    names = dict(sorted(target.named_parameters()))
+    embeddings = whole_parameter(target, next(name for name, parameter in names.items() if parameter is table))
     sizes = (config.model_type, config.hidden_size, config.num_hidden_layers, len(embeddings))
     digest = hashlib.sha256(json.dumps(sizes).encode())
     every = torch.arange(_SAMPLED_ROWS, device=embeddings.device) * len(embeddings) // _SAMPLED_ROWS
     vectors = [
-        parameter
-        for _, parameter in sorted(target.named_parameters())
+        whole_parameter(target, name)
+        for name, parameter in names.items()
         if parameter.dim() == 1 and parameter.is_floating_point()
     ]
     for weights in (embeddings[every], *vectors):
@@ -384,7 +387,7 @@ def _load(head_class: type[_Head], config_class: Any, folder: pathlib.Path, targ
             "drafter",
             **names,
         ) from error
-    return head.eval().requires_grad_(False).to(target.device, target.dtype)
+    return head.eval().requires_grad_(False).to(home_of(target), target.dtype)
 
 
 def _kind(head_class: type) -> str:

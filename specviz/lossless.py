@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from specviz.cache import CachedModel, has_sliding_windows
+from specviz.cache import CachedModel, has_sliding_windows, reader
 from specviz.clock import Stopwatch
 from specviz.drafters import Draft, Drafter, Draws, Stepwise, TopChoices, Verdict, drafter_class
 from specviz.drafters.base import chain
@@ -184,7 +184,8 @@ class Start:
 
     def _read(self) -> None:
         pair = self.request.pair
-        self._target = CachedModel(pair.target, Stopwatch(pair.device), self.feature_layers)
+        self._target = reader(pair.target, Stopwatch(pair.device), self.request.passes.get("target"))
+        self._target.feature_layers = self.feature_layers
         self._target.prefill(self.ids)
         #: The target's hidden states of the prompt, where they are asked for.
         self.features = self._target.features

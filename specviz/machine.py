@@ -17,7 +17,7 @@ from specviz.placement import dtype_name
 Facts = dict[str, str | int | float | None]
 
 
-def describe(pair: ModelPair) -> Facts:
+def describe_machine(pair: ModelPair) -> Facts:
     """The machine as it stands at the start of a benchmark; None for what this system does not tell.
 
     cores, affinity: those that this process may use. threads: torch's, set once when the pair was loaded. governor,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,16 +18,19 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from specviz.catalog import in_words
 from specviz.errors import SpecvizError
 from specviz.heads import EagleHead, MedusaHeads, load_eagle, load_medusa
+from specviz.parallel import home_of, keep_in_step, place_of
 from specviz.placement import (
-    device_named,
+    Place,
     dtype_name,
     dtype_named,
     half_precision,
+    place_named,
     position_limit,
     release_memory,
     settle_threads,
     time_passes,
 )
+from specviz.processes import count_here, process_count
 from specviz.records import PairInfo, Prompt
 from specviz.refusals import first_line
 from specviz.sources import (
@@ -35,13 +38,17 @@ from specviz.sources import (
     Source,
     check_architecture,
     check_memory,
+    check_quantisation,
+    check_sharding,
     find_model,
     find_translation,
     load_faster,
     load_tokenizer,
     load_weights,
     quietly,
+    with_room,
 )
+from specviz.static import FastPasses
 from specviz.text import TokenTexts
 from specviz.vocabularies import Translation
 from specviz.words import Sentence
@@ -69,6 +76,8 @@ class ModelPair:
     width_seconds: the same of the pair as it runs, tokens per pass -> seconds: T(K), of which speculation lives.
     medusa, eagle: trained parts that draft for this target; None where there are none. flaws: why a part that was
         found beside the target could not be used, by its name.
+    passes: what was prepared to run a model's passes faster, by its role: ``target``, ``draft``, ``exit 2`` (the
+        target, left after two layers).
     threads: what suits the target on a CPU, measured; None where that was not done. torch keeps the number for each
         thread of the program, so a run in another thread than the one that loaded has to set it.
     translation: between the draft's tokens and the target's; None where one vocabulary serves both.
@@ -93,6 +102,7 @@ class ModelPair:
     medusa: MedusaHeads | None = None
     eagle: EagleHead | None = None
     flaws: dict[str, SpecvizError] = field(default_factory=dict)
+    passes: dict[str, FastPasses] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -109,7 +119,7 @@ class ModelPair:
         threads: int | None = None,
         translation: Translation | None = None,
     ) -> ModelPair:
-        """A pair from models already in memory, on one device and in one dtype. Checks nothing."""
+        """A pair from models already in memory, the draft on the device where the target begins. Checks nothing."""
         # A draft with another tokenizer counts other tokens.
         counting = [target] if draft is None or translation else [target, draft]
         vocab_size = logit_width(target)
@@ -119,7 +129,7 @@ class ModelPair:
             tokenizer=tokenizer,
             name=name or (target_name if draft is None else f"{target_name} + {draft_name}"),
             texts=TokenTexts(tokenizer),
-            device=target.device,
+            device=home_of(target),
             dtype=target.dtype,
             vocab_size=vocab_size,
             context_length=min(filter(None, map(position_limit, counting)), default=None),
@@ -136,16 +146,18 @@ class ModelPair:
     def has_chat_template(self) -> bool:
         return bool(self.tokenizer.chat_template)
 
-    def info(self) -> PairInfo:
-        """Names and sizes for the record of a run."""
+    def info(self, passes: Mapping[str, FastPasses] | None = None) -> PairInfo:
+        """Names and sizes for the record of a run. passes: those it takes, if not what is ready now."""
+        target = (self.passes if passes is None else passes).get("target")
         return PairInfo(
             name=self.name,
             target=self.target_name,
             target_parameters=self.target.num_parameters(),
             draft=self.draft_name,
             draft_parameters=None if self.draft is None else self.draft.num_parameters(),
-            device=str(self.device),
+            device=place_of(self.target),
             dtype=dtype_name(self.dtype),
+            passes="plain" if target is None else target.kind,
         )
 
     def encode(self, prompt: str | Sequence[int], chat: bool = False) -> Prompt:
@@ -185,6 +197,7 @@ class ModelPair:
     def free(self) -> None:
         """Give up all models and the memory they held. The pair cannot be used afterwards."""
         self.target = self.draft = self.medusa = self.eagle = None
+        self.passes.clear()
         release_memory()
 
     def _tokenise(self, text: str, add_special_tokens: bool) -> tuple[int, ...]:
@@ -283,7 +296,10 @@ def _check_characters(prompt: str) -> None:
 def logit_width(model: PreTrainedModel) -> int:
     """Number of logits in a row of this model's output."""
     head = model.get_output_embeddings()
-    return model.config.get_text_config().vocab_size if head is None else head.weight.shape[0]
+    if head is None:
+        return model.config.get_text_config().vocab_size
+    # A quantised head's weights are packed and do not show it.
+    return head.out_features if hasattr(head, "out_features") else head.weight.shape[0]
 
 
 def _eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> frozenset[int]:
@@ -318,9 +334,13 @@ def load_pair(
     target, draft: local folders in transformers' format, or model ids on the Hugging Face Hub.
     medusa, eagle: folders of trained parts of this target; without, those in the target folder's own ``medusa`` and
         ``eagle``, if there are any, which is where the training recipes put them.
-    device: ``"auto"`` (CUDA if there is one, else CPU), ``"cpu"``, ``"cuda"``, ``"cuda:1"``.
+    device: ``"auto"`` (CUDA if there is one, all GPUs for a pair too large for one of them, else CPU), ``"cpu"``,
+        ``"cuda"``, ``"cuda:1"``; ``"spread"``: the target's layers over all GPUs, then main memory, then disk;
+        ``"parallel"``: its layers sharded over the processes of torchrun, each of which calls this and makes the same
+        runs, while the draft model, whose short passes would spend their time in exchanges, is whole in all of them.
     dtype: ``"float32"``, ``"bfloat16"``, ``"float16"`` or ``"auto"``: on CUDA half precision, on a CPU whichever of
-        half precision and float32 is measured to be faster there. Both models get the same.
+        half precision and float32 is measured to be faster there. Both models get the same; a quantised checkpoint
+        keeps its own.
     revision, draft_revision: branch, tag or commit on the Hub. token: for gated or private models; default HF_TOKEN.
     progress: called with a fraction in [0, 1] and a sentence, before each step.
 
@@ -331,7 +351,7 @@ def load_pair(
     if target is None and draft is not None:
         raise SpecvizError("Name a target too: a draft model alone has nothing to draft for.", "target")
     tell = progress or (lambda fraction, sentence: None)
-    place, wanted = device_named(device), dtype_named(dtype)
+    place, wanted = place_named(device), dtype_named(dtype)
     embedded = target is None
     if embedded:
         target, draft = EMBEDDED / "target", EMBEDDED / "draft"
@@ -346,9 +366,16 @@ def load_pair(
             for source in sources:
                 source.name = f"storybook {source.field}" if embedded else source.name
                 check_architecture(source)
+                check_quantisation(source, place.device)
+            if place.way == "sharded":
+                check_sharding(sources[0], process_count())
             tell(0.1, Sentence("Reading the tokenizer."))
             tokenizers = [load_tokenizer(source) for source in sources]
             translation = find_translation(*sources, *tokenizers) if len(sources) == 2 else None
+            smallest = wanted or half_precision(place.device, sources[0].config.dtype)
+            if device == "auto":
+                place = with_room(place, sources, smallest)
+            check_memory(sources, place, smallest)
             pass_seconds = _load_models(models, sources, place, wanted, tell)
     except BaseException:
         # The traceback keeps this frame, and through it the models, alive: let go of them by name.
@@ -357,7 +384,7 @@ def load_pair(
         raise
     parts, flaws = _load_parts(models[0], sources[0], embedded, {"medusa": medusa, "eagle": eagle})
     threads = None
-    if place.type == "cpu":
+    if place.device.type == "cpu":
         tell(0.9, Sentence("Choosing the number of threads."))
         threads = settle_threads(models[0])
     width_seconds = time_passes(models[0], SHOWN_WIDTHS, budget=0.5)
@@ -401,25 +428,28 @@ def _load_parts(
 def _load_models(
     models: list[PreTrainedModel],
     sources: list[Source],
-    device: torch.device,
+    place: Place,
     dtype: torch.dtype | None,
     tell: Progress,
 ) -> dict[str, dict[int, float]]:
     """Appends the models of all sources to `models`; returns the passes timed on the way."""
     target, *drafts = sources
     pass_seconds: dict[str, dict[int, float]] = {}
-    check_memory(sources, device, dtype or half_precision(device, target.config.dtype))
     tell(0.2, _announce(target))
-    if dtype is None and device.type == "cpu" and not target.quantised:
-        spare = sum(source.weight_bytes(torch.float32) for source in drafts)
-        model, pass_seconds = load_faster(target, spare, tell)
+    if dtype is None and place.device.type == "cpu" and place.way != "spread" and not target.quantised:
+        spare = sum(source.weight_bytes(torch.float32) for source in drafts) * count_here()
+        model, pass_seconds = load_faster(target, place, spare, tell)
         models.append(model)
         del model
     else:
-        models.append(load_weights(target, device, dtype or half_precision(device, target.config.dtype)))
+        half = dtype or half_precision(place.device, target.config.dtype)
+        models.append(load_weights(target, place, half, kept=sum(source.weight_bytes(half) for source in drafts)))
     for source in drafts:
         tell(0.8, _announce(source))
-        models.append(load_weights(source, device, models[0].dtype))
+        models.append(load_weights(source, Place(home_of(models[0])), models[0].dtype))
+    if place.way == "sharded":
+        for model in models:
+            keep_in_step(model)
     return pass_seconds
 
 

@@ -13,8 +13,11 @@ from dataclasses import replace
 import torch
 from transformers import PreTrainedModel
 
+from specviz.cache import CachedModel, reader
+from specviz.clock import Stopwatch
 from specviz.errors import SpecvizError
 from specviz.models import ModelPair
+from specviz.parallel import devices_of, home_of
 from specviz.placement import PassTimer, dtype_name, position_limit, synchronise
 from specviz.refusals import refusing_out_of_memory
 from specviz.roofline import Curve, Limits, ModelSize, Passes, Point
@@ -68,30 +71,50 @@ def measure_passes(
         yield from _filled(start, timers, repeats, budget)
 
 
+@torch.inference_mode()
 def measure_limits(pair: ModelPair, context: int, repeats: int = REPEATS) -> list[Limit]:
     """A pass over one token after `context` cached ones, of target and draft model in turn, beside its limit.
 
-    A context too long for a model is shortened. Raises SpecvizError where the device's memory does not hold it.
+    The passes are those that runs take. A context too long for a model is shortened. Raises SpecvizError where the
+    device's memory does not hold it.
     """
     models = {"target": pair.target} | ({"draft": pair.draft} if pair.draft is not None else {})
     with refusing_out_of_memory(_no_memory):
         timers = {role: PassTimer(model, (1,), context) for role, model in models.items()}
+        readers = {role: reader(model, Stopwatch(pair.device), pair.passes.get(role)) for role, model in models.items()}
+        for role, timer in timers.items():
+            readers[role].prefill([1] * (timer.context + 1))
+            _seconds_of_one_token(readers[role])
         seconds: dict[str, list[float]] = {role: [] for role in timers}
         for _ in range(repeats):
-            for role, timer in timers.items():
-                seconds[role].append(timer.seconds(1))
+            for role, one in readers.items():
+                seconds[role].append(_seconds_of_one_token(one))
         return [_limit(role, timer, statistics.median(seconds[role])) for role, timer in timers.items()]
 
 
+def _seconds_of_one_token(cached: CachedModel) -> float:
+    """Wall seconds of a pass over a token, waited for; the cache is then as before."""
+    token, length = torch.ones(1, dtype=torch.long, device=cached.device), cached.length
+    synchronise(cached.device)
+    start = time.perf_counter()
+    cached.forward(token, keep=1)
+    synchronise(cached.device)
+    seconds = time.perf_counter() - start
+    cached.rewind(length)
+    return seconds
+
+
 def _limit(role: str, timer: PassTimer, pass_seconds: float) -> Limit:
-    size, device = model_size(timer), timer.model.device
+    size, device = model_size(timer), home_of(timer.model)
+    # Of a spread model each device holds its share.
+    share = size.weight_bytes // len(devices_of(timer.model))
     return Limit(
         role=role,
         context=timer.context,
         weight_bytes=size.weight_bytes,
         cache_bytes=round(size.position_bytes * size.positions),
-        copy_bandwidth=copy_bandwidth(size.weight_bytes, device),
-        read_bandwidth=read_bandwidth(size.weight_bytes, device),
+        copy_bandwidth=copy_bandwidth(share, device),
+        read_bandwidth=read_bandwidth(share, device),
         pass_seconds=pass_seconds,
     )
 
@@ -104,7 +127,9 @@ def _no_memory() -> SpecvizError:
 
 def _curve(role: str, timer: PassTimer, peak: float) -> Curve:
     size = model_size(timer)
-    return Curve(role, size, Limits(read_bandwidth(size.weight_bytes, timer.model.device), peak))
+    # Of a spread model each device reads its share.
+    share = size.weight_bytes // len(devices_of(timer.model))
+    return Curve(role, size, Limits(read_bandwidth(share, home_of(timer.model)), peak))
 
 
 def _filled(start: Passes, timers: dict[str, PassTimer], repeats: int, budget: float) -> Iterator[Passes]:
@@ -172,7 +197,15 @@ def _looked_up(model: PreTrainedModel) -> list[torch.Tensor]:
 
 
 def _bytes(parts) -> int:
-    return sum(part.numel() * part.element_size() for part in parts)
+    return sum(stored.numel() * stored.element_size() for part in parts for stored in _stored(part))
+
+
+def _stored(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """What a tensor keeps its values in: itself, or for a quantised one the packed values and their scales."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        return [tensor]
+    names, _ = tensor.__tensor_flatten__()
+    return [stored for name in names for stored in _stored(getattr(tensor, name))]
 
 
 def read_bandwidth(size: int, device: torch.device) -> float:

@@ -9,12 +9,16 @@ import gc
 import statistics
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from specviz.catalog import memory_at_hand
 from specviz.errors import SpecvizError
+from specviz.parallel import agreed, home_of, join, least
+from specviz.processes import count_here
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -32,6 +36,66 @@ _SMALL_PASS_SECONDS = 0.05
 
 #: Once this long has gone by, no further round of timing is begun.
 _TIMING_SECONDS = 1.0
+
+
+#: The part of a device's free memory that the weights of a spread model may fill; caches take theirs from the rest.
+_FILLED = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a pair runs.
+
+    device: of tokens, logits, the draft model and everything small. way: the target is there too (``"whole"``), its
+    layers are ``"spread"`` over all devices, or each layer is ``"sharded"`` over processes, of which every one has a
+    device of its own.
+    """
+
+    device: torch.device
+    way: Literal["whole", "spread", "sharded"] = "whole"
+
+
+def place_named(name: str | torch.device) -> Place:
+    """The place of this name: ``spread``, ``parallel`` or a device as for `device_named`, which see for the errors.
+
+    ``parallel`` waits for the other processes of this program (`specviz.parallel.join`).
+    """
+    if name == "spread":
+        return Place(device_named("auto"), "spread")
+    if name == "parallel":
+        return Place(join(), "sharded")
+    return Place(device_named(name))
+
+
+def room_on_gpus() -> dict[int, int]:
+    """By a GPU's number, how many bytes of weights it may still take."""
+    return {gpu: int(_FILLED * free_memory(f"cuda:{gpu}")) for gpu in range(torch.cuda.device_count())}
+
+
+def room_to_spread(place: Place, kept: int) -> dict[int | str, int]:
+    """How many bytes of weights each GPU and main memory (``cpu``) may take, so that `kept` stay free on the place's
+    own device. What does not fit is left on disk."""
+    room = room_on_gpus() if place.device.type == "cuda" else {}
+    room |= {"cpu": int(_FILLED * free_memory("cpu"))}
+    home = "cpu" if place.device.type == "cpu" else place.device.index or 0
+    return room | {home: max(0, room[home] - kept)}
+
+
+def within_reach(name: str | torch.device) -> int:
+    """Bytes that a pair loaded on the device of this name could take: with ``auto``, of all GPUs together."""
+    if name == "auto" and torch.cuda.is_available():
+        return sum(room_on_gpus().values()) if torch.cuda.device_count() > 1 else free_memory("cuda")
+    if name == "spread":
+        return sum(room_to_spread(Place(device_named("auto"), "spread"), kept=0).values())
+    return free_memory(device_named(name))
+
+
+def free_at(place: Place) -> int:
+    """Bytes that a process can take on the place's own device: the least in any of several."""
+    if place.way != "sharded":
+        return free_memory(place.device)
+    sharing = count_here() if place.device.type == "cpu" else 1
+    return int(least(free_memory(place.device) / sharing, place.device))
 
 
 def device_named(name: str | torch.device) -> torch.device:
@@ -108,7 +172,7 @@ def time_in_turns(models: Sequence[PreTrainedModel], rounds: int = 3) -> dict[st
     measured: dict[str, list[dict[int, float]]] = {dtype_name(model.dtype): [] for model in models}
     end = time.perf_counter() + _TIMING_SECONDS
     for done in range(rounds):
-        if done and time.perf_counter() > end:
+        if done and _is_over(end, models[0]):
             break
         for model in models:
             measured[dtype_name(model.dtype)].append(time_passes(model, TIMED_WIDTHS, repeats=5))
@@ -124,10 +188,11 @@ def settle_threads(model: PreTrainedModel) -> int:
     A pass of a small model spends its time between operations, where more threads only wait for each other, and wait
     long whenever another program wants a core. Measured as `time_in_turns` is; a large model keeps all threads.
     """
-    torch.set_num_threads(_ALL_THREADS)
-    if _ALL_THREADS == 1 or time_passes(model, (1,), repeats=3)[1] > _SMALL_PASS_SECONDS:
-        return _ALL_THREADS
-    choices = sorted({*(2**power for power in range(_ALL_THREADS.bit_length() - 1)), _ALL_THREADS})
+    every = int(agreed(_ALL_THREADS, model))
+    torch.set_num_threads(every)
+    if every == 1 or time_passes(model, (1,), repeats=3)[1] > _SMALL_PASS_SECONDS:
+        return every
+    choices = sorted({*(2**power for power in range(every.bit_length() - 1)), every})
     seconds = dict.fromkeys(choices, float("inf"))
     for _ in range(2):
         for threads in choices:
@@ -163,11 +228,12 @@ class PassTimer:
 
     @torch.inference_mode()
     def _pass(self, width: int, rewind: bool) -> float:
-        ids = torch.ones(1, width, dtype=torch.long, device=self.model.device)
-        synchronise(self.model.device)
+        home = home_of(self.model)
+        ids = torch.ones(1, width, dtype=torch.long, device=home)
+        synchronise(home)
         start = time.perf_counter()
         self.model(input_ids=ids, past_key_values=self.cache, use_cache=True, logits_to_keep=width if rewind else 1)
-        synchronise(self.model.device)
+        synchronise(home)
         seconds = time.perf_counter() - start
         # Due even when nothing is removed: a sliding window keeps more rows than it needs until it is told.
         self.cache.crop(-width if rewind else 0)
@@ -180,17 +246,22 @@ def time_passes(
     """Median seconds of one forward pass over K tokens, for each K in `widths`, after `context` cached tokens.
 
     Warm and synchronised (`PassTimer`). The widths take turns, so that a busy moment falls on all of them; a model so
-    slow that `budget` seconds are over gets fewer than `repeats` measurements, but at least one.
+    slow that `budget` seconds are over gets fewer than `repeats` measurements, but at least one. Processes that share
+    the model all return what the leader measured.
     """
     timer = PassTimer(model, widths, context)
     measured: dict[int, list[float]] = {width: [] for width in timer.widths}
     end = time.perf_counter() + budget
     for repeat in range(repeats):
-        if repeat and time.perf_counter() > end:
+        if repeat and _is_over(end, model):
             break
         for width in timer.widths:
             measured[width].append(timer.seconds(width))
-    return {width: statistics.median(times) for width, times in measured.items()}
+    return {width: agreed(statistics.median(times), model) for width, times in measured.items()}
+
+
+def _is_over(end: float, model: PreTrainedModel) -> bool:
+    return bool(agreed(time.perf_counter() > end, model))
 
 
 def synchronise(device: torch.device) -> None:

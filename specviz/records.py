@@ -256,7 +256,10 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class PairInfo:
-    """Which models made a run: names, sizes in parameters, where and in what precision they ran."""
+    """Which models made a run: names, sizes in parameters, where and in what precision they ran.
+
+    passes: what ran the target's passes, ``plain`` (transformers, operation by operation) or ``compiled``.
+    """
 
     name: str
     target: str
@@ -265,6 +268,7 @@ class PairInfo:
     draft_parameters: int | None
     device: str
     dtype: str
+    passes: str = "plain"
 
 
 @dataclass(frozen=True, slots=True)

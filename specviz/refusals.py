@@ -10,6 +10,7 @@ import json
 import pickle
 import traceback
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from huggingface_hub import errors as hub
@@ -64,7 +65,7 @@ def _refusal(
             return refusal
     if _is_out_of_memory(error):
         return None
-    known = {"name": name, "method": _quantisation(config), "reason": first_line(error)}
+    known = {"name": name, "method": quantisation_name(config), "reason": first_line(error)}
     if isinstance(error, ImportError):
         if known["method"] is None:
             return SpecvizError("{name} needs a package that is not installed: {reason}.", field, **known)
@@ -77,13 +78,22 @@ def _refusal(
     return about(name, field, error)
 
 
-def _quantisation(config: PreTrainedConfig | None) -> str | None:
-    """The name of the method by which the weights are quantised; None if they are not."""
-    settings = getattr(config, "quantization_config", None)
+def quantisation_of(config: PreTrainedConfig | None) -> Any:
+    """How config.json says that the weights are quantised, as it stands there; None if they are not."""
+    if config is None:
+        return None
+    places = (config, config.get_text_config(decoder=True))
+    return next((found for place in places if (found := getattr(place, "quantization_config", None))), None)
+
+
+def quantisation_name(config: PreTrainedConfig | None) -> str | None:
+    """The method's name; None if the weights are not quantised."""
+    settings = quantisation_of(config)
     if settings is None:
         return None
     method = settings.get("quant_method") if isinstance(settings, dict) else settings.quant_method
-    return str(getattr(method, "value", method))
+    # The first checkpoints of bitsandbytes did not name it.
+    return "bitsandbytes" if method is None else str(getattr(method, "value", method))
 
 
 def _about_config(name: str, field: str, error: BaseException) -> SpecvizError | None:

@@ -6,11 +6,16 @@ Folders are read offline; Hub ids are downloaded. Nothing is loaded before its c
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import inspect
+import logging
+import math
 import os
 import pathlib
 import re
+import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,12 +33,27 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.distributed import DistributedConfig
+from transformers.quantizers import AutoHfQuantizer
 from transformers.utils import logging as transformers_logging
 
 from specviz.catalog import in_words
 from specviz.errors import SpecvizError
-from specviz.placement import TIMED_WIDTHS, dtype_name, free_memory, half_precision, time_in_turns, time_passes
-from specviz.refusals import explaining, hub_refusal, refusing_out_of_memory
+from specviz.parallel import agreed
+from specviz.placement import (
+    TIMED_WIDTHS,
+    Place,
+    dtype_name,
+    free_at,
+    free_memory,
+    half_precision,
+    room_on_gpus,
+    room_to_spread,
+    time_in_turns,
+    time_passes,
+)
+from specviz.processes import process_count
+from specviz.refusals import explaining, hub_refusal, quantisation_name, quantisation_of, refusing_out_of_memory
 from specviz.vocabularies import Translation, same_vocabulary
 from specviz.words import Sentence
 
@@ -58,7 +78,7 @@ class Source:
 
     @property
     def quantised(self) -> bool:
-        return getattr(self.config, "quantization_config", None) is not None
+        return quantisation_of(self.config) is not None
 
     @functools.cached_property
     def parameters(self) -> int:
@@ -67,8 +87,19 @@ class Source:
             return AutoModelForCausalLM.from_config(self.config, trust_remote_code=False).num_parameters()
 
     def weight_bytes(self, dtype: torch.dtype) -> int:
-        """Bytes of the model's weights, counted on an empty shell of it; 0 if unknown (quantised)."""
-        return 0 if self.quantised else self.parameters * dtype.itemsize
+        """Bytes of the model's weights, counted on an empty shell of it.
+
+        Of a quantised model, whatever the dtype: of its files, and 0, for unknown, if they are not in a folder here.
+        """
+        return self._file_bytes if self.quantised else self.parameters * dtype.itemsize
+
+    @functools.cached_property
+    def _file_bytes(self) -> int:
+        folder = pathlib.Path(self.location).expanduser()
+        kinds = ("*.safetensors", "*.bin")
+        sizes = ([file.stat().st_size for file in folder.glob(kind)] for kind in kinds)
+        # A folder may hold the same weights in both formats; transformers reads the first.
+        return next((sum(found) for found in sizes if found), 0)
 
     def explaining(self, part: str) -> contextlib.AbstractContextManager[None]:
         """Inside it, what goes wrong with reading this `part` of the model is told in a sentence."""
@@ -148,6 +179,50 @@ def check_architecture(source: Source) -> None:
         )
 
 
+def check_quantisation(source: Source, device: torch.device) -> None:
+    """Refuses a quantised model that cannot run here, mostly for want of a package, before any weights are read."""
+    settings = quantisation_of(source.config)
+    if settings is None:
+        return
+    with quietly(), source.explaining("weights"):
+        # The library's own way to ask; on a copy, because both steps fill in what they find.
+        quantiser = AutoHfQuantizer.from_config(copy.deepcopy(settings), pre_quantized=True)
+        quantiser.validate_environment(device_map={"": device}, weights_only=True)
+
+
+def check_sharding(source: Source, processes: int) -> None:
+    """Refuses a target that so many processes cannot share."""
+    config, known = source.config.get_text_config(), {"name": source.name, "kind": source.config.model_type}
+    if source.quantised:
+        raise SpecvizError(
+            "{name} is quantised ({method}), and quantised weights are not sharded here: leave torchrun out and use "
+            "the device spread.",
+            "device",
+            name=source.name,
+            method=quantisation_name(source.config),
+        )
+    if not config.base_model_tp_plan:
+        raise SpecvizError(
+            "transformers has no plan by which processes could share {name} ({kind}): leave torchrun out and use the "
+            "device spread.",
+            "device",
+            **known,
+        )
+    heads = config.num_attention_heads
+    of_keys = getattr(config, "num_key_value_heads", None) or heads
+    if heads % processes or of_keys % processes:
+        raise SpecvizError(
+            "{processes} processes cannot share the attention of {name}, which has {heads} heads and {of_keys} of "
+            "keys: start as many as divide {divisor}.",
+            "device",
+            processes=processes,
+            name=source.name,
+            heads=heads,
+            of_keys=of_keys,
+            divisor=math.gcd(heads, of_keys),
+        )
+
+
 def _is_tuned_for_other_work(config: PreTrainedConfig, model_class: type) -> bool:
     """Whether the checkpoint's head is another than the next-token head: an encoder, a classifier."""
     heads = config.architectures or []
@@ -199,18 +274,34 @@ def find_translation(
     return translation
 
 
-def check_memory(sources: Sequence[Source], device: torch.device, dtype: torch.dtype) -> None:
+def with_room(place: Place, sources: Sequence[Source], dtype: torch.dtype) -> Place:
+    """`place`, or all GPUs, if the models are too large for that one and not for all of them together."""
+    needed = sum(source.weight_bytes(dtype) for source in sources)
+    if place.device.type != "cuda" or needed <= free_memory(place.device):
+        return place
+    rooms = room_on_gpus()
+    return Place(place.device, "spread") if len(rooms) > 1 and needed <= sum(rooms.values()) else place
+
+
+def check_memory(sources: Sequence[Source], place: Place, dtype: torch.dtype) -> None:
     """Refuses before loading: where memory is overcommitted, running out of it kills the process without a word."""
-    free = free_memory(device)
+    free = free_at(place)
     for source in sources:
-        needed = source.weight_bytes(dtype)
+        needed = _needed_at(place, source, dtype)
         if needed > free:
-            raise _too_large(source, device, dtype, free)
+            raise _too_large(source, needed, place.device, dtype, free)
         free -= needed
 
 
-def _too_large(source: Source, device: torch.device, dtype: torch.dtype, free: int) -> SpecvizError:
+def _needed_at(place: Place, source: Source, dtype: torch.dtype) -> int:
+    """Bytes of the place's own device, in each process. A spread target takes what the others leave it."""
     needed = source.weight_bytes(dtype)
+    if place.way == "whole" or source.field != "target":
+        return needed
+    return 0 if place.way == "spread" else needed // process_count()
+
+
+def _too_large(source: Source, needed: int, device: torch.device, dtype: torch.dtype, free: int) -> SpecvizError:
     known = {"name": source.name, "device": device, "free": in_words(free)}
     if not needed:
         return SpecvizError(
@@ -218,7 +309,14 @@ def _too_large(source: Source, device: torch.device, dtype: torch.dtype, free: i
             source.field,
             **known,
         )
-    known |= {"needed": in_words(needed), "dtype": dtype_name(dtype)}
+    known["needed"] = in_words(needed)
+    if source.quantised:
+        return SpecvizError(
+            "{name} needs about {needed} of memory, and {free} are free on {device}: choose a smaller model.",
+            source.field,
+            **known,
+        )
+    known["dtype"] = dtype_name(dtype)
     if dtype != torch.float32:
         return SpecvizError(
             "{name} needs about {needed} of memory in {dtype}, and {free} are free on {device}: choose a smaller "
@@ -235,14 +333,25 @@ def _too_large(source: Source, device: torch.device, dtype: torch.dtype, free: i
     )
 
 
-def load_weights(source: Source, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """The model in evaluation mode on `device` in `dtype`."""
-    options = dict(source.options, dtype=dtype, config=source.config, trust_remote_code=False)
-    if device.type == "cuda":
-        options["device_map"] = {"": device}  # shard by shard: main memory never holds the whole model
+def load_weights(source: Source, place: Place, dtype: torch.dtype, kept: int = 0) -> PreTrainedModel:
+    """The model in evaluation mode at `place` in `dtype`; a quantised one keeps its own.
+
+    kept: bytes that a spread model leaves free on the place's own device.
+    """
+    # A quantised checkpoint's scales belong to the dtype it was made in.
+    kept_dtype = "auto" if source.quantised else dtype
+    options = dict(source.options, dtype=kept_dtype, config=source.config, trust_remote_code=False)
+    if place.way == "spread":
+        # For weights that are left on disk and cannot be read there as they lie in the checkpoint.
+        offloaded = tempfile.TemporaryDirectory(prefix="specviz-", ignore_cleanup_errors=True)
+        options |= {"device_map": "auto", "max_memory": room_to_spread(place, kept), "offload_folder": offloaded.name}
+    elif place.way == "sharded":
+        options["distributed_config"] = DistributedConfig(tp_size=process_count())
+    elif place.device.type == "cuda" or source.quantised:
+        options["device_map"] = {"": place.device}  # shard by shard: main memory never holds the whole model
 
     def too_large() -> SpecvizError:
-        return _too_large(source, device, dtype, free_memory(device))
+        return _too_large(source, source.weight_bytes(dtype), place.device, dtype, free_memory(place.device))
 
     with refusing_out_of_memory(too_large), source.explaining("weights"):
         model, report = AutoModelForCausalLM.from_pretrained(source.location, output_loading_info=True, **options)
@@ -255,11 +364,13 @@ def load_weights(source: Source, device: torch.device, dtype: torch.dtype) -> Pr
             count=len(missing),
             first=missing[0],
         )
+    if place.way == "spread":
+        weakref.finalize(model, offloaded.cleanup)
     return model.eval()
 
 
 def load_faster(
-    source: Source, spare_bytes: int, tell: Progress
+    source: Source, place: Place, spare_bytes: int, tell: Progress
 ) -> tuple[PreTrainedModel, dict[str, dict[int, float]]]:
     """The model in half precision or in float32, whichever runs faster on this CPU, and the passes timed.
 
@@ -267,12 +378,11 @@ def load_faster(
     dtype rather than converted: buffers such as rotary frequencies do not survive a cast. float32 is not tried
     where both copies and `spare_bytes` more would not fit in memory.
     """
-    cpu = torch.device("cpu")
-    half = load_weights(source, cpu, half_precision(cpu, source.config.dtype))
-    if source.weight_bytes(torch.float32) + spare_bytes > free_memory(cpu):
+    half = load_weights(source, place, half_precision(place.device, source.config.dtype))
+    if source.weight_bytes(torch.float32) + spare_bytes > agreed(free_memory(place.device), half):
         return half, {dtype_name(half.dtype): time_passes(half, TIMED_WIDTHS)}
     tell(0.5, Sentence("Timing {name} in half and in full precision.", name=source.name))
-    full = load_weights(source, cpu, torch.float32)
+    full = load_weights(source, place, torch.float32)
     seconds = time_in_turns([half, full])
     faster = min(seconds, key=lambda name: sum(seconds[name].values()))
     return (full if faster == "float32" else half), seconds
@@ -284,6 +394,9 @@ def quietly() -> Iterator[None]:
     verbosity = transformers_logging.get_verbosity()
     bars = transformers_logging.is_progress_bar_enabled()
     hub_bars = not hub_utils.are_progress_bars_disabled()
+    spreading = logging.getLogger("accelerate")
+    level = spreading.level
+    spreading.setLevel(logging.ERROR)
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     hub_utils.disable_progress_bars()
@@ -291,6 +404,7 @@ def quietly() -> Iterator[None]:
         yield
     finally:
         transformers_logging.set_verbosity(verbosity)
+        spreading.setLevel(level)
         if bars:
             transformers_logging.enable_progress_bar()
         if hub_bars:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from specviz.bare import Unwatched
-from specviz.cache import CachedModel
+from specviz.cache import CachedModel, reader
 from specviz.drafters import Draft, Drafter, Verdict
 from specviz.engine import Coins, Request, judge, kept_rows, make_drafter, most_draft_tokens
 from specviz.recording import TargetRows
@@ -34,7 +34,7 @@ class Judged:
 def decode(request: Request) -> list[int]:
     """The new tokens of a checked request, up to an end token. Stop strings are text, and here is none."""
     warper, text, made = Warper(request.sampling), list(request.prompt.ids), []
-    target = CachedModel(request.pair.target, Unwatched(request.pair.device))
+    target = reader(request.pair.target, Unwatched(request.pair.device), request.passes.get("target"))
     drafter = make_drafter(request, warper, target) if request.drafter else None
     coins = Coins(request.seed, most_draft_tokens(request) if drafter else 0, request.pair.device)
     _prefill(target, drafter, text)

@@ -277,8 +277,8 @@ def test_eagle_has_read_the_text_as_in_one_pass(architecture, branches, monkeypa
         states = self.head(
             features, self.head.embed(torch.tensor(committed[1:]), self.target), torch.arange(read), fresh
         )
-        assert self.rows.length == fresh.length == read
-        torch.testing.assert_close(all_rows(self.rows), all_rows(fresh), **CLOSE)
+        assert self.reader.length == fresh.length == read
+        torch.testing.assert_close(all_rows(self.reader.rows), all_rows(fresh), **CLOSE)
         torch.testing.assert_close(row, self.head.logits(states[-1:], self.target), **CLOSE)
         looked.append(read)
         return row

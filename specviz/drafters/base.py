@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -14,6 +14,7 @@ from specviz.cache import CachedModel, has_sliding_windows
 from specviz.clock import Stopwatch
 from specviz.models import ModelPair
 from specviz.records import DraftParams
+from specviz.static import FastPasses
 
 if TYPE_CHECKING:
     from specviz.drafters.stepwise import Chooser
@@ -74,7 +75,8 @@ class Verdict:
 class Setting:
     """What a drafter is built from: the pair, how to draft, the target with its cache, and the run's clock.
 
-    seed: for drafters that begin with a guess of their own; every draw comes from the run's uniforms.
+    seed: for drafters that begin with a guess of their own; every draw comes from the run's uniforms. passes: the fast
+    ones of the pair's models, by role, see `ModelPair`.
     """
 
     pair: ModelPair
@@ -84,6 +86,7 @@ class Setting:
     target: CachedModel
     stopwatch: Stopwatch
     seed: int = 0
+    passes: Mapping[str, FastPasses] = field(default_factory=dict)
 
 
 class Drafter(ABC):

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from specviz.cache import CachedModel, has_sliding_windows
+from specviz.cache import CachedModel, has_sliding_windows, reader
 from specviz.drafters.base import Setting, Verdict
 from specviz.drafters.stepwise import Chooser, Stepwise
 from specviz.errors import SpecvizError
@@ -40,7 +40,7 @@ class DraftModel(Stepwise):
     @classmethod
     def build(cls, setting: Setting) -> DraftModel:
         pair = setting.pair
-        model = CachedModel(pair.draft, setting.stopwatch)
+        model = reader(pair.draft, setting.stopwatch, setting.passes.get("draft"))
         return cls(model, setting.chooser, pair.vocab_size, setting.branches, setting.params)
 
     @classmethod

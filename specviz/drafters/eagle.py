@@ -7,11 +7,78 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from specviz.drafters.base import Setting, Verdict
 from specviz.drafters.headed import Headed
-from specviz.heads import EagleRows
+from specviz.heads import EagleHead, EagleRows
+from specviz.static import WIDEST, FastPasses, Rows
 from specviz.verify import shape_of
+
+
+class EagleReader:
+    """An EAGLE head reading one text, operation by operation. length: rows held."""
+
+    def __init__(self, head: EagleHead, target: PreTrainedModel):
+        self.head = head
+        self.target = target
+        self.rows = EagleRows(head)
+
+    @property
+    def length(self) -> int:
+        return self.rows.length
+
+    def read(
+        self,
+        features: Tensor,
+        tokens: Tensor,
+        keep: int,
+        positions: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Logits [keep, vocab] of the last tokens and hidden states [n, d] of all, see `EagleHead.forward`.
+
+        tokens: [n] int64, each the one after its feature's. positions: those after the rows held, unless given.
+        """
+        if positions is None:
+            positions = torch.arange(self.length, self.length + len(tokens), device=tokens.device)
+        states = self.head(features, self.head.embed(tokens, self.target), positions, self.rows, mask)
+        return self.head.logits(states[-keep:], self.target), states
+
+    def rewind(self, length: int) -> None:
+        self.rows.rewind(length)
+
+
+class StaticEagleReader:
+    """The same over buffers that stay where they are, by passes that were prepared for such buffers."""
+
+    def __init__(self, passes: FastPasses):
+        self.passes = passes
+        self.buffers = Rows(passes.static)
+        self.length = 0
+
+    def read(
+        self,
+        features: Tensor,
+        tokens: Tensor,
+        keep: int,
+        positions: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """As that of `EagleReader`."""
+        logits, states = [], []
+        for part, ids in zip(features.split(WIDEST), tokens.split(WIDEST)):
+            where, visible = self.buffers.places(self.length, len(ids), mask)
+            given = self.passes.run(
+                ids, where if positions is None else positions, where, visible, part, *self.buffers.tensors
+            )
+            logits.append(given[0])
+            states.append(given[1])
+            self.length += len(ids)
+        return torch.cat(logits)[-keep:], torch.cat(states)
+
+    def rewind(self, length: int) -> None:
+        self.length = length
 
 
 class Eagle(Headed):
@@ -26,7 +93,8 @@ class Eagle(Headed):
 
     def __init__(self, setting: Setting):
         super().__init__(setting)
-        self.rows = EagleRows(self.head)
+        fast = setting.passes.get(self.name)
+        self.reader = EagleReader(self.head, self.target) if fast is None else StaticEagleReader(fast)
         self.text_rows = 0
         self.states: Tensor | None = None
 
@@ -40,15 +108,13 @@ class Eagle(Headed):
         """Reads the text's new rows: the feature of a token beside the embedding of the one after it."""
         if self.features is None:
             return None
-        start = self.rows.length
+        start = self.reader.length
         with self.stopwatch.span():
             tokens = torch.tensor(committed[start + 1 :], device=self.features.device)
-            positions = torch.arange(start, start + len(tokens), device=self.features.device)
-            embeddings = self.head.embed(tokens, self.target)
-            states = self.head(self.head.fuse(self.features), embeddings, positions, self.rows)
-            self.text_rows = self.rows.length
+            logits, states = self.reader.read(self.head.fuse(self.features), tokens, keep=1)
+            self.text_rows = self.reader.length
             self.states = states[-1:]
-            return self.head.logits(self.states, self.target)
+            return logits
 
     def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
         """Reads a level of the draft; each token's feature is the head's own state after its parent."""
@@ -61,10 +127,10 @@ class Eagle(Headed):
             # states[0] is the text's last one, states[i + 1] that after draft token i: a token's judging row.
             features = self.states.index_select(0, shape.rows[-len(tokens) :])
             positions = self.text_rows + ancestors.sum(-1) - 1
-            states = self.head(features, self.head.embed(tokens, self.target), positions, self.rows, mask)
+            logits, states = self.reader.read(features, tokens, len(tokens), positions, mask)
             self.states = torch.cat([self.states, states])
-            return self.head.logits(states, self.target)
+            return logits
 
     def observe(self, verdict: Verdict) -> None:
-        self.rows.rewind(self.text_rows)
+        self.reader.rewind(self.text_rows)
         self.features = verdict.features

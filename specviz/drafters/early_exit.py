@@ -14,6 +14,7 @@ from specviz.errors import SpecvizError
 from specviz.exits import exit_after, layer_count
 from specviz.models import ModelPair
 from specviz.records import DraftParams
+from specviz.static import FastPasses
 
 
 class EarlyExit(Stepwise):
@@ -35,10 +36,11 @@ class EarlyExit(Stepwise):
         vocab_size: int,
         branches: int = 1,
         params: DraftParams = DraftParams(),  # noqa: B008, it is frozen
+        passes: FastPasses | None = None,
     ):
         super().__init__(chooser, vocab_size, branches, params)
         self.exit_layer = exit_layer
-        self.model = target.sharing_first_layers(exit_after(target.model, exit_layer), exit_layer)
+        self.model = target.sharing_first_layers(exit_after(target.model, exit_layer), exit_layer, passes)
         self.target = target
         self.settings |= {"exit_layer": exit_layer}
 
@@ -46,7 +48,8 @@ class EarlyExit(Stepwise):
     def build(cls, setting: Setting) -> EarlyExit:
         pair = setting.pair
         layer = exit_layer(pair, setting.params)
-        return cls(setting.target, layer, setting.chooser, pair.vocab_size, setting.branches, setting.params)
+        passes = setting.passes.get(f"exit {layer}")
+        return cls(setting.target, layer, setting.chooser, pair.vocab_size, setting.branches, setting.params, passes)
 
     @classmethod
     def check(cls, pair: ModelPair, params: DraftParams) -> None:

@@ -42,7 +42,8 @@ class Medusa(Headed):
             return None
         with self.stopwatch.span():
             token = self.target.get_input_embeddings()(torch.tensor(committed[-1:], device=self.features.device))
-            self.rows = self.target.get_output_embeddings()(self.head(self.features, token)[0])
+            states = self.head(self.features, token.to(self.features.device))[0]
+            self.rows = self.target.get_output_embeddings()(states).to(self.features.device)
         return self.rows[:1]
 
     def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specviz.cache import CachedModel
+from specviz.cache import CachedModel, reader
 from specviz.drafters.base import Draft, Setting, Verdict
 from specviz.drafters.draft_model import DraftModel
 from specviz.drafters.stepwise import Chooser, Stepwise
@@ -58,7 +58,7 @@ class TranslatedDraftModel(Stepwise):
     @classmethod
     def build(cls, setting: Setting) -> TranslatedDraftModel:
         pair = setting.pair
-        model = CachedModel(pair.draft, setting.stopwatch)
+        model = reader(pair.draft, setting.stopwatch, setting.passes.get("draft"))
         return cls(model, pair.translation, setting.chooser, pair.vocab_size, setting.branches, setting.params)
 
     @classmethod

@@ -12,7 +12,9 @@ from transformers import PreTrainedModel
 
 from specviz.errors import SpecvizError
 from specviz.models import EMBEDDED, ModelPair, load_pair
-from specviz.placement import device_named
+from specviz.parallel import is_spread
+from specviz.placement import Place, device_named
+from specviz.processes import refuse_more_than_one
 from specviz.sources import find_model, load_tokenizer, load_weights
 from specviz.training.data import Corpus, read_corpus, with_own_text
 from specviz.training.draft import DraftRecipe
@@ -103,6 +105,7 @@ def _add_common(recipe: argparse.ArgumentParser, tokens: int, lr: float) -> None
 
 
 def _check(options: argparse.Namespace) -> None:
+    refuse_more_than_one()
     for name in ("tokens", "batch", "every", "lr"):
         if getattr(options, name) <= 0:
             raise SpecvizError("--{name} is a positive number.", name, name=name)
@@ -156,6 +159,8 @@ def _load(options: argparse.Namespace) -> ModelPair:
     pair = load_pair(options.target, device=options.device, dtype=options.dtype)
     # A pair settles on what suits one token a pass; training passes are wide.
     torch.set_num_threads(threads)
+    if is_spread(pair.target):
+        raise SpecvizError("Training needs the whole target on one device, and it does not fit there.", "device")
     if pair.dtype == torch.float16:
         raise SpecvizError("Training in float16 is not steady here: say --dtype float32.", "dtype")
     return pair
@@ -175,7 +180,7 @@ def _start(options: argparse.Namespace, pair: ModelPair) -> PreTrainedModel:
         raise SpecvizError(
             "{name} has another tokenizer than the target: start from a draft of its own.", "start", name=source.name
         )
-    return load_weights(source, pair.device, torch.float32)
+    return load_weights(source, Place(pair.device), torch.float32)
 
 
 if __name__ == "__main__":

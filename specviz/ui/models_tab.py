@@ -10,7 +10,7 @@ import gradio as gr
 from specviz.catalog import CATALOG, HubPair, in_words, needed_bytes, size_bytes
 from specviz.errors import SpecvizError
 from specviz.models import ModelPair
-from specviz.placement import free_memory
+from specviz.placement import within_reach
 from specviz.ui.components import as_text
 from specviz.ui.generate import pair_line
 from specviz.ui.orders import PairName
@@ -43,7 +43,7 @@ def create_models_tab(runner: Runner, line: gr.Markdown, say: Words) -> ModelsTa
 
     gr.Markdown(say("models.catalog"))
     problem = gr.Markdown(elem_classes=["sv-problem"])
-    available = free_memory(runner.store.home.device)
+    available = within_reach(runner.settings.device)
     with gr.Row(elem_classes=["sv-catalog"]):
         shown = [pair, status, line, problem]
         fetched = [_catalog_button(runner, entry, available, shown, say) for entry in CATALOG]

@@ -14,6 +14,7 @@ import gradio as gr
 
 from specviz import engine
 from specviz.errors import SpecvizError
+from specviz.processes import refuse_more_than_one
 from specviz.ui.compare_tab import (
     Choice,
     CompareTab,
@@ -394,6 +395,7 @@ def _jobs(page: Page, runner: Runner, visitors: Visitors, say: Words) -> list[Jo
 
 def serve() -> None:
     """Loads the starting pair and serves the page; address and port come from Gradio's own environment variables."""
+    refuse_more_than_one()
     settings = Settings.from_environment()
     launch(build(settings, Runner(PairStore(settings), settings)))
 
