@@ -81,9 +81,9 @@ class Limit:
 
     weight_bytes: of the model's weights, tables that are only looked up left out. cache_bytes: keys and values of
     `context` positions. copy_bandwidth: bytes read plus bytes written a second of copying a buffer as large as the
-    weights, with the threads of the runs; read_bandwidth: of summing it up. A copy touches two such buffers and a pass
-    one: where the processor's cache holds one and not two, a pass can beat this limit.
-    limit_seconds: (weight_bytes + cache_bytes) / copy_bandwidth. pass_seconds: the median of passes timed alone.
+    weights, with the threads of the runs; read_bandwidth: bytes a second of summing it up. bandwidth: the faster one,
+    since a copy touches two such buffers and a pass one, and the processor's cache may hold one and not two.
+    limit_seconds: (weight_bytes + cache_bytes) / bandwidth. pass_seconds: the median of passes timed alone.
     plain_tokens_per_second: of the rows, harmonic mean over presets at the first temperature; None for the draft model.
     """
 
@@ -94,13 +94,15 @@ class Limit:
     copy_bandwidth: float
     read_bandwidth: float
     pass_seconds: float
+    bandwidth: float = field(init=False)
     limit_seconds: float = field(init=False)
     share_of_pass: float = field(init=False)
     plain_tokens_per_second: float | None = None
     share_of_plain: float | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.limit_seconds = (self.weight_bytes + self.cache_bytes) / self.copy_bandwidth
+        self.bandwidth = max(self.copy_bandwidth, self.read_bandwidth)
+        self.limit_seconds = (self.weight_bytes + self.cache_bytes) / self.bandwidth
         self.share_of_pass = self.limit_seconds / self.pass_seconds
         plain = self.plain_tokens_per_second
         self.share_of_plain = None if plain is None else plain * self.limit_seconds
@@ -308,12 +310,12 @@ def overhead_lines(section: Overhead) -> Iterator[str]:
 
 def limit_lines(limits: Sequence[Limit]) -> Iterator[str]:
     if limits:
-        yield "Share of the limit, one token's bytes over the bandwidth of a copy:"
+        yield "Share of the limit, one token's bytes over the bandwidth of a copy or a read, the faster:"
     for one in limits:
         yield (
             f"  {one.role}, after {one.context} tokens: {_mb(one.weight_bytes)} of weights, {_mb(one.cache_bytes)} of "
-            f"keys and values at {_gb(one.copy_bandwidth)}/s (reading alone {_gb(one.read_bandwidth)}/s) take at least "
-            f"{_ms(one.limit_seconds)}; a pass takes {_ms(one.pass_seconds)}: {one.share_of_pass:.0%} of the limit."
+            f"keys and values at {_gb(one.bandwidth)}/s (copy {_gb(one.copy_bandwidth)}/s, read "
+            f"{_gb(one.read_bandwidth)}/s) take at least {_ms(one.limit_seconds)}; a pass takes {_ms(one.pass_seconds)}: {one.share_of_pass:.0%} of the limit."
         )
         if one.share_of_plain is not None:
             limit = 1 / one.limit_seconds

@@ -400,7 +400,8 @@ def test_the_limit_is_bytes_over_bandwidth_and_shares_are_of_it(greedy, pair):
     assert (target.role, draft.role) == ("target", "draft")
     assert target.weight_bytes < 4 * pair.target.num_parameters(), "the table of embeddings is only looked up"
     for one in greedy.limit:
-        assert one.limit_seconds == pytest.approx((one.weight_bytes + one.cache_bytes) / one.copy_bandwidth)
+        assert one.bandwidth == max(one.copy_bandwidth, one.read_bandwidth) > 0
+        assert one.limit_seconds == pytest.approx((one.weight_bytes + one.cache_bytes) / one.bandwidth)
         assert one.share_of_pass == pytest.approx(one.limit_seconds / one.pass_seconds)
     assert target.plain_tokens_per_second == pytest.approx(row_of(greedy, "plain").tokens_per_second)
     assert target.share_of_plain == pytest.approx(target.limit_seconds * target.plain_tokens_per_second)
