@@ -22,10 +22,11 @@ from specviz.compiler import Job
 from specviz.drafters.early_exit import EarlyExit, exit_layer
 from specviz.errors import SpecvizError
 from specviz.exits import exit_after
+from specviz.graphs import CudaRecorder, GraphedPasses
 from specviz.models import ModelPair
 from specviz.parallel import is_sharded, is_spread
 from specviz.records import DraftParams
-from specviz.static import FastPasses, Passes, Rows, Static, StaticPass
+from specviz.static import FastPasses, Passes, Static, StaticPass
 from specviz.static_heads import StaticEagle
 from specviz.words import Sentence
 
@@ -70,10 +71,15 @@ def prepare_passes(pair: ModelPair, progress: Progress = _unheard, compiling: bo
     takes about a minute, later a second. compiling: False loads what there is and compiles nothing. Nothing is raised
     for what cannot be done: the preparation says why.
     """
-    done, threads = Preparation(), pair.threads or torch.get_num_threads()
+    done = Preparation()
+    statics = _statics(pair, done)
+    if pair.device.type == "cuda":
+        _record(pair, statics, done)
+        return done
+    threads = pair.threads or torch.get_num_threads()
     torch.set_num_threads(threads)
     progress(0.0, Sentence("Looking for compiled passes."))
-    plans = {plan.role: plan for plan in _plans(pair, threads, done)}
+    plans = {role: _Plan(role, static, compiler.files(static, threads)) for role, static in statics.items()}
     jobs = [
         Job(plan.static, width, threads, plan.files[width])
         for plan in plans.values()
@@ -92,18 +98,31 @@ def prepare_passes(pair: ModelPair, progress: Progress = _unheard, compiling: bo
     return done
 
 
-def _plans(pair: ModelPair, threads: int, done: Preparation) -> Iterator[_Plan]:
+def _statics(pair: ModelPair, done: Preparation) -> dict[str, Static]:
+    """The passes that can be prepared, by role; of the others `done` hears why not."""
+    statics = {}
     for role, make in _makers(pair):
         try:
-            if pair.device.type != "cpu":
-                raise SpecvizError(
-                    "Passes are compiled for a CPU; this pair is on {device}.", "passes", device=pair.device
-                )
-            static = make()
+            statics[role] = make()
+        except SpecvizError as error:
+            done.reasons[role] = error
+    return statics
+
+
+def _record(pair: ModelPair, statics: dict[str, Static], done: Preparation) -> None:
+    """Passes on CUDA are recorded when a run first meets their shape; here each model's are tried once."""
+    recorder = CudaRecorder(pair.device)
+    for role, static in statics.items():
+        # An early exit reads on in the target's own buffers.
+        shared = pair.passes["target"].kept if role.startswith("exit") and "target" in pair.passes else None
+        passes = GraphedPasses(static, recorder, shared)
+        try:
+            check(passes)
         except SpecvizError as error:
             done.reasons[role] = error
         else:
-            yield _Plan(role, static, compiler.files(static, threads))
+            pair.passes[role] = passes
+            done.ready.append(role)
 
 
 def _makers(pair: ModelPair) -> Iterator[tuple[str, Callable[[], Static]]]:
@@ -156,45 +175,56 @@ def _take(pair: ModelPair, plans: dict[str, _Plan], done: Preparation) -> None:
     for role in [role for role, plan in plans.items() if not compiler.missing(plan.files)]:
         plan = plans.pop(role)
         try:
-            program = compiler.Program(plan.files)
-            check(plan.static, program)
-            _refuse_slower(plan.static, program)
+            passes = FastPasses(plan.static, compiler.Program(plan.files), "compiled")
+            check(passes)
+            _refuse_slower(passes)
         except SpecvizError as error:
             done.reasons[role] = error
         else:
-            pair.passes[role] = FastPasses(plan.static, program, "compiled")
+            pair.passes[role] = passes
             done.ready.append(role)
 
 
 @torch.inference_mode()
-def check(static: Static, program: Passes) -> None:
-    """Raises SpecvizError (field ``passes``) where a program differs from its model by more than rounding."""
-    kept = [_rows_of_two_passes(run, static) for run in (static, program)]
+def check(passes: FastPasses) -> None:
+    """Raises SpecvizError (field ``passes``) where fast passes differ from the model's own by more than rounding."""
+    kept = [_given_by_passes(run, passes) for run in (passes.static, passes.run)]
     for plain, fast in zip(*kept, strict=True):
         difference = (plain.float() - fast.float()).abs().max() / plain.float().abs().max()
-        if not difference <= TOLERANCE[static.dtype]:
+        if not difference <= TOLERANCE[passes.static.dtype]:
             raise SpecvizError(
-                "A compiled pass differs from the model's own by {difference}, more than rounding: it is left alone.",
+                "A fast pass differs from the model's own by {difference}, more than rounding: it is left alone.",
                 "passes",
                 difference=f"{difference:.3g}",
             )
 
 
-def _rows_of_two_passes(run: Passes, static: Static) -> list[Tensor]:
-    """What a pass over several tokens and one over a further token give, and the rows they leave."""
-    buffers, generator, given, length = Rows(static), torch.Generator().manual_seed(0), [], 0
-    for width in (compiler.SEVERAL, compiler.ONE):
+class _Asking:
+    """Asks for buffers in place of a run."""
+
+
+def _given_by_passes(run: Passes, passes: FastPasses) -> list[Tensor]:
+    """What a pass over several tokens, one over a further token, and one over two siblings give, and the rows left."""
+    # Whoever asks for buffers has them for as long as it lives: a run, usually.
+    static, asking = passes.static, _Asking()
+    buffers, generator, given, length = passes.rows(asking), torch.Generator().manual_seed(0), [], 0
+    for width in (compiler.SEVERAL, compiler.ONE, 2):
         where, visible = buffers.places(length, width, None)
-        inputs = [torch.randn(width, size, generator=generator).to(static.dtype) for size in static.input_widths]
-        given += run(2 + where, where, where, visible, *inputs, *buffers.tensors)
+        positions = where
+        if width == 2 and not static.reads_chains_only:
+            visible, positions = visible.clone(), where[:1].expand(2).clone()
+            visible[1, where[0]] = False
+        drawn = [torch.randn(width, size, generator=generator) for size in static.input_widths]
+        inputs = [numbers.to(static.device, static.dtype) for numbers in drawn]
+        given += run(2 + where, positions, where, visible, *inputs, *buffers.tensors)
         length += width
-    return [*given, *buffers.tensors]
+    return [*given, *(rows[:, :, :length].clone() for rows in buffers.tensors)]
 
 
 @torch.inference_mode()
-def _refuse_slower(static: Static, program: Passes) -> None:
+def _refuse_slower(passes: FastPasses) -> None:
     """Raises SpecvizError (field ``passes``) where the model's own passes are no slower, one token or several."""
-    timers = {"plain": static, "fast": program}
+    static, timers = passes.static, {"plain": passes.static, "fast": passes.run}
     arguments = {width: static.examples(width) for width in (compiler.ONE, compiler.SEVERAL)}
     seconds: dict[tuple[str, int], list[float]] = {}
     for _ in range(_REPEATS):

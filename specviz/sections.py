@@ -312,10 +312,11 @@ def limit_lines(limits: Sequence[Limit]) -> Iterator[str]:
     if limits:
         yield "Share of the limit, one token's bytes over the bandwidth of a copy or a read, the faster:"
     for one in limits:
+        speeds = f"copy {_gb(one.copy_bandwidth)}/s, read {_gb(one.read_bandwidth)}/s"
         yield (
             f"  {one.role}, after {one.context} tokens: {_mb(one.weight_bytes)} of weights, {_mb(one.cache_bytes)} of "
-            f"keys and values at {_gb(one.bandwidth)}/s (copy {_gb(one.copy_bandwidth)}/s, read "
-            f"{_gb(one.read_bandwidth)}/s) take at least {_ms(one.limit_seconds)}; a pass takes {_ms(one.pass_seconds)}: {one.share_of_pass:.0%} of the limit."
+            f"keys and values at {_gb(one.bandwidth)}/s ({speeds}) take at least {_ms(one.limit_seconds)}; a pass "
+            f"takes {_ms(one.pass_seconds)}: {one.share_of_pass:.0%} of the limit."
         )
         if one.share_of_plain is not None:
             limit = 1 / one.limit_seconds

@@ -23,7 +23,7 @@ ORDER = [
     ["static"],
     ["cache", "exits", "vocabularies"],
     ["placement", "heads"],
-    ["static_heads"],
+    ["static_heads", "graphs"],
     ["refusals"],
     ["sources"],
     ["models"],
