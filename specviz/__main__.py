@@ -82,6 +82,15 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument(
         "--page", action="store_true", help="also: one run with and without a browser watching (needs playwright)"
     )
+    bench.add_argument(
+        "--growth", action="store_true", help="also: time and memory by length of text, rounds, γ and visitors"
+    )
+    bench.add_argument(
+        "--figure",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="draw the report: .html, or .png and .svg (needs playwright)",
+    )
     _add_pair(bench)
     bench.set_defaults(command=_bench)
 
@@ -172,14 +181,28 @@ def _bench(options: argparse.Namespace) -> int:
         [name.strip() for name in names.split(",") if name.strip()] for names in (options.only, options.preset)
     )
     from specviz import bench, figures
+    from specviz.ui.picture import check_picture, write_picture
+
+    if options.figure:
+        check_picture(options.figure)
+    if options.growth and process_count() > 1:
+        raise SpecvizError("--growth follows one process: leave it out, or start without torchrun.", "growth")
 
     def say(line: str) -> None:
         if is_leader():
             print(line, file=sys.stderr, flush=True)
 
-    report = bench.measure(_load(options), options.quick, say, only, temperatures, presets)
+    pair = _load(options)
+    report = bench.measure(pair, options.quick, say, only, temperatures, presets)
     if not is_leader():
         return 0
+    if options.growth:
+        from specviz.growth import measure_growth
+        from specviz.ui.settings import Settings
+        from specviz.ui.visitors import measure_visitors
+
+        report.growth = measure_growth(pair, say)
+        report.growth.visitors = measure_visitors(pair, Settings.from_environment(), say)
     if options.page:
         from specviz.ui.page_bench import measure_page
         from specviz.ui.settings import Settings
@@ -188,6 +211,10 @@ def _bench(options: argparse.Namespace) -> int:
     print(figures.table(report))
     if options.json:
         figures.save(report, options.json)
+    if options.figure:
+        from specviz.views.bench_figure import bench_figure
+
+        write_picture(bench_figure(figures.as_plain(report)), options.figure)
     return 0
 
 

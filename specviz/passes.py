@@ -13,12 +13,15 @@ from dataclasses import replace
 import torch
 from transformers import PreTrainedModel
 
+from specviz.cache import CachedModel, reader
+from specviz.clock import Stopwatch
 from specviz.errors import SpecvizError
 from specviz.models import ModelPair
 from specviz.parallel import devices_of, home_of
 from specviz.placement import PassTimer, dtype_name, position_limit, synchronise
 from specviz.refusals import refusing_out_of_memory
 from specviz.roofline import Curve, Limits, ModelSize, Passes, Point
+from specviz.sections import Limit
 
 #: Tokens a pass: powers of two, what γ = 2 to 5, 8 and 16 verify, and some between.
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 32, 64)
@@ -66,6 +69,54 @@ def measure_passes(
         )
         yield start
         yield from _filled(start, timers, repeats, budget)
+
+
+@torch.inference_mode()
+def measure_limits(pair: ModelPair, context: int, repeats: int = REPEATS) -> list[Limit]:
+    """A pass over one token after `context` cached ones, of target and draft model in turn, beside its limit.
+
+    The passes are those that runs take. A context too long for a model is shortened. Raises SpecvizError where the
+    device's memory does not hold it.
+    """
+    models = {"target": pair.target} | ({"draft": pair.draft} if pair.draft is not None else {})
+    with refusing_out_of_memory(_no_memory):
+        timers = {role: PassTimer(model, (1,), context) for role, model in models.items()}
+        readers = {role: reader(model, Stopwatch(pair.device), pair.passes.get(role)) for role, model in models.items()}
+        for role, timer in timers.items():
+            readers[role].prefill([1] * (timer.context + 1))
+            _seconds_of_one_token(readers[role])
+        seconds: dict[str, list[float]] = {role: [] for role in timers}
+        for _ in range(repeats):
+            for role, one in readers.items():
+                seconds[role].append(_seconds_of_one_token(one))
+        return [_limit(role, timer, statistics.median(seconds[role])) for role, timer in timers.items()]
+
+
+def _seconds_of_one_token(cached: CachedModel) -> float:
+    """Wall seconds of a pass over a token, waited for; the cache is then as before."""
+    token, length = torch.ones(1, dtype=torch.long, device=cached.device), cached.length
+    synchronise(cached.device)
+    start = time.perf_counter()
+    cached.forward(token, keep=1)
+    synchronise(cached.device)
+    seconds = time.perf_counter() - start
+    cached.rewind(length)
+    return seconds
+
+
+def _limit(role: str, timer: PassTimer, pass_seconds: float) -> Limit:
+    size, device = model_size(timer), home_of(timer.model)
+    # Of a spread model each device holds its share.
+    share = size.weight_bytes // len(devices_of(timer.model))
+    return Limit(
+        role=role,
+        context=timer.context,
+        weight_bytes=size.weight_bytes,
+        cache_bytes=round(size.position_bytes * size.positions),
+        copy_bandwidth=copy_bandwidth(share, device),
+        read_bandwidth=read_bandwidth(share, device),
+        pass_seconds=pass_seconds,
+    )
 
 
 def _no_memory() -> SpecvizError:
@@ -165,6 +216,15 @@ def read_bandwidth(size: int, device: torch.device) -> float:
     """
     buffer = torch.ones(max(1, size // 4), dtype=torch.float32, device=device)
     return buffer.numel() * 4 / _fastest(buffer.sum, device)
+
+
+def copy_bandwidth(size: int, device: torch.device) -> float:
+    """Bytes a second, read and written ones together, of copying a buffer of `size` bytes again and again.
+
+    What a machine is usually said to move; with torch's threads as they are set.
+    """
+    source, copy = (torch.ones(max(1, size // 4), dtype=torch.float32, device=device) for _ in range(2))
+    return 2 * source.numel() * 4 / _fastest(lambda: copy.copy_(source), device)
 
 
 def peak_rate(dtype: torch.dtype, device: torch.device) -> float:

@@ -15,7 +15,8 @@ ORDER = [
     ["errors"],
     ["records"],
     ["metrics", "theory", "roofline", "text", "catalog", "presets", "rules", "processes"],
-    ["compare", "contest", "diagnosis", "links"],
+    ["compare", "contest", "diagnosis", "links", "rows"],
+    ["sections"],
     ["figures", "gallery"],
     ["sampling", "clock", "statistics", "parallel"],
     ["verify"],
@@ -26,11 +27,13 @@ ORDER = [
     ["refusals"],
     ["sources"],
     ["models"],
-    ["drafters", "passes", "compiler"],
-    ["preparation"],
+    ["drafters", "machine", "passes", "compiler"],
+    ["bare", "preparation"],
     ["recording"],
     ["engine"],
-    ["traces", "lossless"],
+    ["traces", "lossless", "untraced"],
+    ["timing"],
+    ["equality", "growth"],
     ["views"],
     ["bench", "terminal", "training"],
     ["ui"],
@@ -90,10 +93,20 @@ def loaded_by(statement, *packages):
 
 
 PLAIN = ["records", "metrics", "theory", "rules", "contest", "figures", "roofline", "diagnosis", "links", "gallery"]
-PLAIN += ["views.lossless_messages", "views.messages", "views.compare_messages", "views.charts", "views.why_messages"]
+PLAIN += [
+    "compare",
+    "rows",
+    "sections",
+    "views.bench_figure",
+    "views.lossless_messages",
+    "views.messages",
+    "views.compare_messages",
+    "views.charts",
+    "views.why_messages",
+]
 
 
-WITHOUT_GRADIO = ["engine", "bench", "terminal", "traces", "lossless"]
+WITHOUT_GRADIO = ["engine", "bench", "growth", "terminal", "traces", "lossless"]
 
 
 def importing(modules):
