@@ -143,7 +143,7 @@ def measure(
                 say(f"two rules on the same draws, γ={gamma}, temperature {temperature:g}: {plan.rule_rounds} rounds")
                 rules.append(_compare_rules(pair, plan, gamma, temperature))
     return Report(
-        machine=_machine(pair),
+        machine=describe_machine(pair),
         pair=asdict(pair.info()),
         settings={"max_new_tokens": plan.max_new_tokens, "repeats": plan.repeats, "quick": quick, "only": list(only)},
         rows=rows,
@@ -334,7 +334,7 @@ def _peak_mb(device: torch.device) -> float:
     return peak / (2**20 if platform.system() == "Darwin" else 2**10)
 
 
-def _machine(pair: ModelPair) -> dict[str, str | int | float]:
+def describe_machine(pair: ModelPair) -> dict[str, str | int | float]:
     machine: dict[str, str | int | float] = {
         "processor": platform.processor() or platform.machine(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,

@@ -15,7 +15,7 @@ ORDER = [
     ["errors"],
     ["records"],
     ["metrics", "theory", "roofline", "text", "catalog", "presets", "rules"],
-    ["compare", "contest", "diagnosis", "links"],
+    ["adaptive", "compare", "contest", "diagnosis", "links"],
     ["figures", "gallery"],
     ["sampling", "clock", "statistics"],
     ["verify"],
@@ -24,13 +24,13 @@ ORDER = [
     ["refusals"],
     ["sources"],
     ["models"],
-    ["drafters", "passes"],
-    ["recording"],
+    ["drafters", "passes", "sizes"],
+    ["recording", "oracle"],
     ["engine"],
     ["traces", "lossless"],
     ["views"],
     ["bench", "terminal", "training"],
-    ["ui"],
+    ["size_bench", "ui"],
     ["__main__"],
 ]
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
@@ -87,10 +87,11 @@ def loaded_by(statement, *packages):
 
 
 PLAIN = ["records", "metrics", "theory", "rules", "contest", "figures", "roofline", "diagnosis", "links", "gallery"]
+PLAIN += ["adaptive"]
 PLAIN += ["views.lossless_messages", "views.messages", "views.compare_messages", "views.charts", "views.why_messages"]
 
 
-WITHOUT_GRADIO = ["engine", "bench", "terminal", "traces", "lossless"]
+WITHOUT_GRADIO = ["engine", "bench", "size_bench", "terminal", "traces", "lossless"]
 
 
 def importing(modules):
