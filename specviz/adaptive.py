@@ -22,9 +22,8 @@ FADING = 1 - 1 / 64
 #: Measured times kept of each length, and the rounds after which one is too old to go by.
 RECENT, MEMORY = 9, 128
 
-#: How far it may fall behind plain decoding, in plain steps, before it takes nothing else until that is forgotten;
-#: and what is left of it after each further round.
-STAKE, FORGETTING = 1.0, 1 - 1 / 100
+#: How far the last `WINDOW` rounds together may be behind plain decoding, in plain steps, before nothing is drafted.
+STAKE, WINDOW = 1.5, 100
 
 #: Plain steps timed before anything is drafted: all lengths are compared with them.
 PLAIN_STEPS = 2
@@ -40,8 +39,8 @@ class AdaptiveLength:
     It explores by hope rather than by chance. A length without a recent time of its own is taken to cost one draft step
     more than the length before it: less than it will turn out, so it is tried where it could be best. And judgements
     fade, towards `HOPE`: where drafting did not pay it is tried again once the memory of that is weak enough. What hope
-    may cost is bounded: behind plain decoding by more than `STAKE`, it takes plain steps until that is forgotten, so
-    that on a long text drafts that are never right cost about STAKE · (1 − FORGETTING) of the speed at most.
+    may cost is bounded: where the last `WINDOW` rounds are behind plain decoding by more than `STAKE` the next step is
+    plain, so that drafts which are never right cost little more than STAKE / WINDOW of the speed.
     """
 
     def __init__(self, longest: int = 8):
@@ -49,7 +48,7 @@ class AdaptiveLength:
             raise ValueError(f"A draft length counts tokens and cannot be {longest}.")
         self.longest = longest
         self._rounds = 0
-        self._behind = 0.0
+        self._window: deque[tuple[int, int]] = deque(maxlen=WINDOW)
         self._accepted = self._judged = 0.0
         self._steps: deque[float] = deque(maxlen=RECENT)
         self._taken: dict[int, deque[tuple[int, float]]] = {}
@@ -80,10 +79,21 @@ class AdaptiveLength:
 
     def choose(self) -> int:
         """Tokens to draft in the next round. First come plain steps, then one token, to learn what each costs."""
-        if self.longest == 0 or len(self._fresh(0)) < PLAIN_STEPS or self._behind > STAKE:
+        if self.longest == 0 or len(self._fresh(0)) < PLAIN_STEPS:
             return 0
         alpha, times = self.alpha, self.seconds()
-        return max(range(len(times)), key=lambda length: expected_tokens(alpha, length) / times[length], default=1)
+        if not times:
+            return 1
+        if self._behind(times) > STAKE:
+            return 0
+        return max(range(self.longest + 1), key=lambda length: expected_tokens(alpha, length) / times[length])
+
+    def _behind(self, times: Sequence[float]) -> float:
+        """How many plain steps the recent rounds took more than they made tokens, by what each length takes now.
+
+        Not by what each round took: that the machine was busy for a moment is no fault of a length.
+        """
+        return sum(times[length] / times[0] - tokens for length, tokens in self._window)
 
     def observe(self, one: Round) -> None:
         """Hears of a finished round; its length may be another than the chosen one, as at the end of a text."""
@@ -94,11 +104,7 @@ class AdaptiveLength:
         if length:
             self._steps.append(one.seconds.draft / length)
         self._taken.setdefault(length, deque(maxlen=RECENT)).append((self._rounds, one.seconds.total))
-        self._behind *= FORGETTING
-        plain = self._fresh(0)
-        if length and plain:
-            # By what such rounds usually take: that the machine was busy for a moment is no fault of the length.
-            self._behind += _typical(self._fresh(length)) / _typical(plain) - one.accepted - 1
+        self._window.append((length, one.accepted + 1))
 
     def _fresh(self, length: int) -> list[float]:
         """The times of rounds of this length that are not too old."""

@@ -66,12 +66,14 @@ class SizeRow:
     """One contestant over all repeats; None where a figure does not apply.
 
     mode: ``plain``, ``oracle`` or ``adaptive``, the oracle with lengths of its own choosing up to num_draft_tokens.
-    All speeds are of decoding, the prompt's reading left out. speedup_measured: against plain in the same repeats.
+    tokens_per_second: all tokens over all seconds of decoding, the prompt's reading left out; a median over repeats,
+    each of which has its own coins, would not go with an acceptance rate over all of them. spread: least and most of a
+    repeat. speedup_measured: against plain, which took turns with it; speedup_spread: least and most within a repeat.
     alpha_asked: of the oracle's coins; acceptance_rate: what came of them. measured_over_formula: of the speedups.
     pass_ratio: seconds of a target pass of these rounds over those of a plain step's. The formula takes it for 1.
     speedup_by_rounds: the formula with whole rounds in the place of γc + 1: expected tokens at the measured α, times
-    the seconds of a plain round over those of one of these. What the measured speedup differs from it by is how the
-    coins fell and how steadily the machine ran.
+    the seconds of a plain round over those of one of these. What the measured speedup still differs from it by is how
+    the coins fell.
     known_share: of the rounds, those before which the text was still the one that the oracle had been told.
     rounds_by_length: how many rounds drafted so many tokens. For all other figures see `Standing`.
     """
@@ -251,6 +253,7 @@ class _Contest:
         own, plain = ([run.counts for run in each] for each in (runs, plain_runs))
         figures = standing(own, plain if drafts else [])
         rounds = sum(counts.rounds for counts in own)
+        speed, speedup = _speed(own), _speed(own) / _speed(plain) if drafts else None
         return SizeRow(
             title=contestant.title,
             mode=contestant.mode,
@@ -258,8 +261,9 @@ class _Contest:
             alpha_asked=self.alpha if drafts else None,
             rounds=rounds,
             tokens=sum(counts.tokens for counts in own),
-            speedup_measured=figures.speedup,
-            measured_over_formula=figures.speedup / figures.speedup_formula if figures.speedup_formula else None,
+            tokens_per_second=speed,
+            speedup_measured=speedup,
+            measured_over_formula=speedup / figures.speedup_formula if figures.speedup_formula else None,
             speedup_by_rounds=_speedup_by_rounds(own, plain, figures.acceptance_rate),
             pass_ratio=_mean(own, "verify_seconds") / _mean(plain, "verify_seconds"),
             known_share=sum(run.rounds_known for run in runs) / rounds if drafts else None,
@@ -269,7 +273,6 @@ class _Contest:
 
 
 _FROM_STANDING = (
-    "tokens_per_second",
     "spread",
     "speedup_spread",
     "speedup_formula",
@@ -279,6 +282,10 @@ _FROM_STANDING = (
     "overhead_share",
     "phase_share",
 )
+
+
+def _speed(tallies: list[Tally]) -> float:
+    return sum(counts.tokens for counts in tallies) / sum(counts.seconds for counts in tallies)
 
 
 def _speedup_by_rounds(own: list[Tally], plain: list[Tally], alpha: float | None) -> float | None:

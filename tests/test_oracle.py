@@ -236,7 +236,8 @@ def test_figures_of_a_size_hang_together(report_file):
         assert sum(row["rounds_by_length"].values()) == row["rounds"]
         assert row["alpha_asked"] == 0.8 and 0.5 < row["acceptance_rate"] <= 1 and row["known_share"] == 1.0
         low, high = row["speedup_spread"]
-        assert low <= row["speedup_measured"] <= high
+        assert low <= high and row["spread"][0] <= row["tokens_per_second"] <= row["spread"][1]
+        assert row["speedup_measured"] == pytest.approx(row["tokens_per_second"] / plain["tokens_per_second"])
         assert row["measured_over_formula"] == pytest.approx(row["speedup_measured"] / row["speedup_formula"])
         # The formula once more, for the lengths that were drafted.
         alpha, lengths = row["acceptance_rate"], {int(n): count for n, count in row["rounds_by_length"].items()}
