@@ -219,6 +219,7 @@ class _Contest:
         self.prompt = random.Random(0).choices(range(pair.vocab_size), k=plan.prompt_tokens)
         plain = engine.rounds(self._request(None, plan.new_tokens))
         self.known = [token for one in plain for token in one.emitted]
+        self.length = AdaptiveLength(LONGEST)
 
     def _request(self, gamma: int | None, new_tokens: int) -> engine.Request:
         return engine.prepare(
@@ -238,8 +239,8 @@ class _Contest:
                 pass
 
     def run(self, contestant: _Contestant, seed: int) -> _Timed:
-        """One run. The adaptive length starts afresh in each: what it costs to learn is counted."""
-        length = AdaptiveLength(contestant.gamma) if contestant.mode == "adaptive" else None
+        """One run. The adaptive length knows nothing before the first one and keeps what it learns, as in a server."""
+        length = self.length if contestant.mode == "adaptive" else None
         drafter = None if contestant.mode == PLAIN else oracle.oracle(self.known, self.alpha, seed, length)
         done = []
         for one in engine.rounds(self._request(contestant.gamma, self.plan.new_tokens), drafter):
