@@ -15,7 +15,7 @@ ORDER = [
     ["errors"],
     ["records"],
     ["metrics", "theory", "roofline", "text", "catalog", "presets", "rules", "processes"],
-    ["compare", "contest", "diagnosis", "links", "rows"],
+    ["adaptive", "compare", "contest", "diagnosis", "links", "rows"],
     ["sections"],
     ["figures", "gallery"],
     ["sampling", "clock", "statistics", "parallel"],
@@ -27,16 +27,16 @@ ORDER = [
     ["refusals"],
     ["sources"],
     ["models"],
-    ["drafters", "machine", "passes", "compiler"],
+    ["drafters", "machine", "passes", "compiler", "sizes"],
     ["bare", "preparation"],
-    ["recording"],
+    ["recording", "oracle"],
     ["engine"],
     ["traces", "lossless", "untraced"],
     ["timing"],
     ["equality", "growth"],
     ["views"],
     ["bench", "terminal", "training"],
-    ["ui"],
+    ["size_bench", "ui"],
     ["__main__"],
 ]
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
@@ -94,6 +94,7 @@ def loaded_by(statement, *packages):
 
 PLAIN = ["records", "metrics", "theory", "rules", "contest", "figures", "roofline", "diagnosis", "links", "gallery"]
 PLAIN += [
+    "adaptive",
     "compare",
     "rows",
     "sections",
@@ -106,7 +107,7 @@ PLAIN += [
 ]
 
 
-WITHOUT_GRADIO = ["engine", "bench", "growth", "terminal", "traces", "lossless"]
+WITHOUT_GRADIO = ["engine", "bench", "size_bench", "growth", "terminal", "traces", "lossless"]
 
 
 def importing(modules):
