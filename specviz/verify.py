@@ -41,26 +41,40 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The shape of a draft, as tensors on a device.
+    """The shape of a draft, as tensors on a device. A chain's questions have shorter answers than a tree's.
 
-    rows: [n] int64, the target row that judges each token. ancestors: [n, n] bool, (i, j) says that token j is i itself
+    is_chain: each token continues the one before it. rows: [n] int64, the target row that judges each token. ancestors: [n, n] bool, (i, j) says that token j is i itself
     or stands before it on its branch. elders: [n, n] bool, (i, j) says that token j is a sibling of i and tried before
     it. steps: [n] int64, i − parent, so that a branch's steps add up to the row after its last token.
     """
 
+    is_chain: bool
     rows: Tensor
     ancestors: Tensor
     elders: Tensor
     steps: Tensor
 
+    def judging(self, table: Tensor) -> Tensor:
+        """Of [n + 1, ...] target rows the one that judges each token, [n, ...]."""
+        return table[:-1] if self.is_chain else table.index_select(0, self.rows)
+
+    def judging_cells(self, table: Tensor, ids: Tensor) -> Tensor:
+        """[n, k]: of [n + 1, vocab] target rows the cells of `ids` [n, k] in the one that judges each token."""
+        if self.is_chain:
+            return table[:-1].gather(-1, ids)
+        # Copies no row, as `judging` would.
+        return table[self.rows.unsqueeze(-1), ids]
+
     def path(self, passed: Tensor) -> Tensor:
         """kept [n], where `passed` [n] says which tokens would pass: from the root on, the first sibling that does."""
+        if self.is_chain:
+            return passed.cumprod(0)
         chosen = passed & ~(passed & self.elders).any(-1)
         return (chosen | ~self.ancestors).all(-1)
 
     def row_after(self, kept: Tensor) -> Tensor:
         """[1] int64, the target row that follows the last of the kept tokens."""
-        return (kept * self.steps).sum(0, keepdim=True)
+        return (kept if self.is_chain else kept * self.steps).sum(0, keepdim=True)
 
 
 @lru_cache(maxsize=256)
@@ -77,7 +91,8 @@ def shape_of(parents: tuple[int, ...], device: torch.device) -> Shape:
     rows = torch.tensor(parents, dtype=torch.long) + 1
     elders = (rows.unsqueeze(-1) == rows).tril(-1)
     steps = torch.arange(1, n + 1) - rows
-    return Shape(rows.to(device), branch.to(device), elders.to(device), steps.to(device))
+    is_chain = parents == tuple(range(-1, n - 1))
+    return Shape(is_chain, rows.to(device), branch.to(device), elders.to(device), steps.to(device))
 
 
 def residual(target_probs: Tensor, draft_probs: Tensor) -> Tensor:
@@ -88,6 +103,9 @@ def residual(target_probs: Tensor, draft_probs: Tensor) -> Tensor:
     """
     left = (target_probs - draft_probs).clamp_min_(0)
     total = left.sum(-1, keepdim=True)
+    if total.device.type == "cpu" and total.all():
+        # Looking waits for nothing here, and `where` takes as long as all the rest.
+        return left.div_(total)
     return torch.where(total > 0, left / total, target_probs)
 
 
@@ -120,18 +138,16 @@ def verify_by_rejection(
     n = draft_tokens.shape[0]
     column = draft_tokens.unsqueeze(-1)
     p = target_probs[:n].gather(-1, column).squeeze(-1)
-    # Nothing was drafted after the last row: q = 0 there, and the same residual draws the bonus token from p.
-    if draft_probs is None:
-        q = torch.ones_like(p)
-        q_rows = torch.zeros_like(target_probs).scatter_(-1, torch.nn.functional.pad(column, (0, 0, 0, 1)), 1.0)
-        q_rows[n] = 0
-    else:
-        q = draft_probs.gather(-1, column).squeeze(-1)
-        q_rows = torch.nn.functional.pad(draft_probs, (0, 0, 0, 1))
+    q = torch.ones_like(p) if draft_probs is None else draft_probs.gather(-1, column).squeeze(-1)
     accept_prob = (p / q).clamp_max_(1)
     kept = (coins < accept_prob).cumprod(0)
     row = kept.sum(0, keepdim=True)
-    next_probs = residual(target_probs.index_select(0, row), q_rows.index_select(0, row))[0]
+    # Nothing was drafted after the last row: q = 0 there, and the same residual draws the bonus token from p.
+    if draft_probs is None:
+        refused = _points_at(row, draft_tokens, torch.arange(n, device=row.device), target_probs)
+    else:
+        refused = (draft_probs.index_select(0, row.clamp_max(n - 1)) * (row < n))[0]
+    next_probs = residual(target_probs.index_select(0, row)[0], refused)
     next_token, next_sums = draw_with_sums(next_probs, next_u)
     return Decision(kept, p, q, accept_prob, row, next_token, next_probs, next_sums)
 
@@ -205,14 +221,13 @@ def verify_by_tree(
     point masses, and its p where it was drawn.
     """
     shape = shape_of(parents, draft_tokens.device)
-    p = target_probs[shape.rows, draft_tokens]
+    p = shape.judging_cells(target_probs, draft_tokens.unsqueeze(-1)).squeeze(-1)
     if draft_probs is None:
         q, p_left = torch.ones_like(p), _left_of_points(p, shape)
         kept = shape.path(coins < p_left)
         row = shape.row_after(kept)
-        # A point mass takes its token and nothing else, so all that was refused here is taken at once.
-        tried = (shape.rows == row).float()
-        refused = torch.zeros_like(target_probs[0]).index_add_(0, draft_tokens, tried)
+        # A point mass takes its token and nothing else, so all that was refused there is taken at once.
+        refused = _points_at(row, draft_tokens, shape.rows, target_probs)
         next_probs = residual(target_probs.index_select(0, row)[0], refused)
     else:
         q = draft_probs.gather(-1, draft_tokens.unsqueeze(-1)).squeeze(-1)
@@ -222,6 +237,11 @@ def verify_by_tree(
     accept_prob = (p_left / q).clamp_max_(1)
     next_token, next_sums = draw_with_sums(next_probs, next_u)
     return Decision(kept, p, q, accept_prob, row, next_token, next_probs, next_sums, p_left)
+
+
+def _points_at(row: Tensor, tokens: Tensor, rows: Tensor, like: Tensor) -> Tensor:
+    """[vocab]: 1 for each of the tokens [n] that is judged by `row` [1], where `rows` [n] judge them; else 0."""
+    return torch.zeros_like(like[0]).index_add_(0, tokens, (rows == row).to(like.dtype))
 
 
 def _left_of_points(p: Tensor, shape: Shape) -> Tensor:
@@ -288,10 +308,10 @@ def verify_by_typical(
     round's first token is always x, and the total variation to the target's row is 1 − p(x); elsewhere it is 0.
     """
     shape = shape_of(parents, draft_tokens.device)
-    p = target_probs[shape.rows, draft_tokens]
+    p = shape.judging_cells(target_probs, draft_tokens.unsqueeze(-1)).squeeze(-1)
     entropy = torch.special.entr(target_probs).sum(-1)
     threshold = (delta * torch.exp(-entropy)).clamp_max_(epsilon)
-    acceptable = p > threshold[shape.rows]
+    acceptable = p > shape.judging(threshold)
     reached = (acceptable | ~shape.ancestors).all(-1)
     longest = (reached * shape.ancestors.sum(-1)).argmax(0, keepdim=True)
     kept = shape.ancestors.index_select(0, longest)[0] & reached.index_select(0, longest)
@@ -311,7 +331,7 @@ def verify_by_match(draft_tokens: Tensor, parents: tuple[int, ...], target_choic
     trees at temperature 0, where p and q are point masses, p/q is 0 or 1, and the residual is p itself.
     """
     shape = shape_of(parents, draft_tokens.device)
-    match = draft_tokens == target_choices[shape.rows]
+    match = draft_tokens == shape.judging(target_choices)
     kept = shape.path(match)
     row = shape.row_after(kept)
     p = match.float()

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specviz.drafters.base import Draft, Drafter, chain
 from specviz.records import DraftParams
-from specviz.sampling import Warper, draw, fit_width
+from specviz.sampling import Warper, draw, first_largest, fit_width
 from specviz.verify import shape_of
 
 #: About how often a good drafter's draw is accepted. Only the shape of drawn trees depends on it.
@@ -42,7 +42,7 @@ class TopChoices:
 
     def one(self, row: Tensor, u: Tensor) -> tuple[Tensor, None]:
         """The token [1] for a row of logits [1, vocab]."""
-        return row.argmax(-1), None
+        return first_largest(row), None
 
     def confidence(self, row: Tensor, token: Tensor, probs: None) -> float:
         """The drafter's softmax at its choice."""
