@@ -20,7 +20,7 @@ class Decision:
     """What a rule decided about n draft tokens, still on the device.
 
     kept: [n] bool or 0/1, the tokens of one path from the root. p, q, accept_prob: [n] float32, each token's
-    probability under target and drafter, and what its coin had to stay below. row: [1] int64, the target row the next
+    probability under target and drafter, and what its coin had to stay below; q None if greedy. row: [1] int64, the target row the next
     token comes from. next_token: [] int64. next_probs: [vocab] float32, what it was drawn from (the residual, or the
     target's row itself), and next_sums: [vocab] float64, its running sums; None if greedy. p_left: [n] float32, each
     token's probability in what its earlier siblings left of the target; None where that is p. distance: [] float32, see
@@ -29,7 +29,7 @@ class Decision:
 
     kept: Tensor
     p: Tensor
-    q: Tensor
+    q: Tensor | None
     accept_prob: Tensor
     row: Tensor
     next_token: Tensor
@@ -146,7 +146,7 @@ def verify_by_rejection(
     if draft_probs is None:
         refused = _points_at(row, draft_tokens, torch.arange(n, device=row.device), target_probs)
     else:
-        refused = (draft_probs.index_select(0, row.clamp_max(n - 1)) * (row < n))[0]
+        refused = _draft_row(row, draft_probs)
     next_probs = residual(target_probs.index_select(0, row)[0], refused)
     next_token, next_sums = draw_with_sums(next_probs, next_u)
     return Decision(kept, p, q, accept_prob, row, next_token, next_probs, next_sums)
@@ -237,6 +237,16 @@ def verify_by_tree(
     accept_prob = (p_left / q).clamp_max_(1)
     next_token, next_sums = draw_with_sums(next_probs, next_u)
     return Decision(kept, p, q, accept_prob, row, next_token, next_probs, next_sums, p_left)
+
+
+def _draft_row(row: Tensor, draft_probs: Tensor) -> Tensor:
+    """q [vocab] in a row [1] of a chain with draft_probs [n, vocab]: 0 in the last one, where nothing was drafted."""
+    n = draft_probs.shape[0]
+    if row.device.type == "cpu":
+        # Looking waits for nothing here, and saves four operations.
+        index = row.item()
+        return draft_probs[index] if index < n else torch.zeros_like(draft_probs[0])
+    return (draft_probs.index_select(0, row.clamp_max(n - 1)) * (row < n))[0]
 
 
 def _points_at(row: Tensor, tokens: Tensor, rows: Tensor, like: Tensor) -> Tensor:
@@ -336,4 +346,4 @@ def verify_by_match(draft_tokens: Tensor, parents: tuple[int, ...], target_choic
     row = shape.row_after(kept)
     p = match.float()
     # index_select, because plain indexing would fetch the row to the host first.
-    return Decision(kept, p, torch.ones_like(p), p, row, target_choices.index_select(0, row)[0], None, None)
+    return Decision(kept, p, None, p, row, target_choices.index_select(0, row)[0], None, None)

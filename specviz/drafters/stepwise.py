@@ -15,7 +15,6 @@ from torch import Tensor
 from specviz.drafters.base import Draft, Drafter, chain
 from specviz.records import DraftParams
 from specviz.sampling import Warper, draw, first_largest, fit_width
-from specviz.verify import shape_of
 
 #: About how often a good drafter's draw is accepted. Only the shape of drawn trees depends on it.
 ACCEPTED = 0.7
@@ -212,5 +211,7 @@ class Stepwise(Drafter):
     def _sources(self, parents: tuple[int, ...]) -> tuple[str, ...]:
         if not self.source(0):
             return ()
-        lengths = shape_of(parents, torch.device("cpu")).ancestors.sum(-1).tolist()
-        return tuple(self.source(length - 1) for length in lengths)
+        depths: list[int] = []
+        for parent in parents:
+            depths.append(0 if parent < 0 else depths[parent] + 1)
+        return tuple([self.source(depth) for depth in depths])
