@@ -148,15 +148,19 @@ def _listed_parts(draft: Draft, rows: TargetRows) -> dict[str, Tensor]:
     if not draft.parents:
         return parts
     shape = shape_of(draft.parents, leading.device)
-    column = draft.tokens.unsqueeze(-1)
+    lists = [shape.judging(leading), draft.tokens.unsqueeze(-1)]
     draft_raw = draft.probs if draft.logits is None else draft.logits.softmax(-1)
-    drafters_own = () if draft_raw is None else (draft_raw.topk(TOP).indices,)
-    ids = torch.cat([shape.judging(leading), *drafters_own, column], dim=-1)
+    if draft_raw is not None:
+        drafters_own = draft_raw.topk(TOP).indices
+        # Siblings were drafted from one row.
+        lists.insert(1, drafters_own if shape.is_chain else drafters_own.index_select(0, shape.families))
+    ids = torch.cat(lists, dim=-1)
     parts |= {"ids": ids, "ids_raw": shape.judging_cells(rows.raw, ids)}
     if warped:
         parts["ids_p"] = shape.judging_cells(rows.probs, ids)
     if draft_raw is not None:
-        parts["ids_q_raw"] = draft_raw.gather(-1, ids)
+        own = draft_raw.gather(-1, ids) if shape.is_chain else draft_raw[shape.families.unsqueeze(-1), ids]
+        parts["ids_q_raw"] = own
     if draft.probs is not None and draft.probs is not draft_raw:
         parts["ids_q"] = draft.probs.gather(-1, ids)
     return parts

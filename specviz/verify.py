@@ -7,7 +7,7 @@ committed text, row i + 1 follows draft token i, so token i is judged by row par
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -39,20 +39,51 @@ class Decision:
     distance: Tensor | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class Shape:
-    """The shape of a draft, as tensors on a device. A chain's questions have shorter answers than a tree's.
+    """The shape of a draft, as tensors on a device, each laid out when it is first asked for.
 
-    is_chain: each token continues the one before it. rows: [n] int64, the target row that judges each token. ancestors: [n, n] bool, (i, j) says that token j is i itself
-    or stands before it on its branch. elders: [n, n] bool, (i, j) says that token j is a sibling of i and tried before
-    it. steps: [n] int64, i − parent, so that a branch's steps add up to the row after its last token.
+    A chain's questions have shorter answers than a tree's.
     """
 
-    is_chain: bool
-    rows: Tensor
-    ancestors: Tensor
-    elders: Tensor
-    steps: Tensor
+    def __init__(self, parents: tuple[int, ...], device: torch.device):
+        self.parents = parents
+        self.device = device
+        self.is_chain = parents == tuple(range(-1, len(parents) - 1))
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """[n] int64, the target row that judges each token."""
+        return torch.tensor(self.parents, dtype=torch.long, device=self.device) + 1
+
+    @cached_property
+    def ancestors(self) -> Tensor:
+        """[n, n] bool, (i, j) says that token j is i itself or stands before it on its branch."""
+        n = len(self.parents)
+        # Bytes rather than tensor operations, of which each costs more than a whole row here.
+        cells = bytearray(n * n)
+        for token, parent in enumerate(self.parents):
+            if parent >= 0:
+                cells[token * n : token * n + n] = cells[parent * n : parent * n + n]
+            cells[token * n + token] = True
+        branch = torch.frombuffer(cells, dtype=torch.bool).view(n, n) if n else torch.empty(0, 0, dtype=torch.bool)
+        return branch.to(self.device)
+
+    @cached_property
+    def elders(self) -> Tensor:
+        """[n, n] bool, (i, j) says that token j is a sibling of i and tried before it."""
+        return (self.rows.unsqueeze(-1) == self.rows).tril(-1)
+
+    @cached_property
+    def steps(self) -> Tensor:
+        """[n] int64, i − parent, so that a branch's steps add up to the row after its last token."""
+        return torch.arange(1, len(self.parents) + 1, device=self.device) - self.rows
+
+    @cached_property
+    def families(self) -> Tensor:
+        """[n] int64, siblings by a number they share, from 0 on in the order of the first of each."""
+        numbers: dict[int, int] = {}
+        numbered = [numbers.setdefault(parent, len(numbers)) for parent in self.parents]
+        return torch.tensor(numbered, dtype=torch.long, device=self.device)
 
     def judging(self, table: Tensor) -> Tensor:
         """Of [n + 1, ...] target rows the one that judges each token, [n, ...]."""
@@ -80,19 +111,7 @@ class Shape:
 @lru_cache(maxsize=256)
 def shape_of(parents: tuple[int, ...], device: torch.device) -> Shape:
     """Chains come in few shapes, each laid out once; trees that grow with what is drafted in ever new ones."""
-    n = len(parents)
-    # Bytes rather than tensor operations, of which each costs more than a whole row here.
-    cells = bytearray(n * n)
-    for token, parent in enumerate(parents):
-        if parent >= 0:
-            cells[token * n : token * n + n] = cells[parent * n : parent * n + n]
-        cells[token * n + token] = True
-    branch = torch.frombuffer(cells, dtype=torch.bool).view(n, n) if n else torch.empty(0, 0, dtype=torch.bool)
-    rows = torch.tensor(parents, dtype=torch.long) + 1
-    elders = (rows.unsqueeze(-1) == rows).tril(-1)
-    steps = torch.arange(1, n + 1) - rows
-    is_chain = parents == tuple(range(-1, n - 1))
-    return Shape(is_chain, rows.to(device), branch.to(device), elders.to(device), steps.to(device))
+    return Shape(parents, device)
 
 
 def residual(target_probs: Tensor, draft_probs: Tensor) -> Tensor:
