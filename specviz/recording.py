@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specviz.drafters.base import Draft
 from specviz.records import Candidates, DraftedToken, NextKind, NextToken, Outcome
-from specviz.sampling import Warper, first_largest
+from specviz.sampling import Warper, at_hand, first_largest
 from specviz.text import TokenTexts
 from specviz.verify import Decision, shape_of
 
@@ -182,7 +182,7 @@ def _line_parts(decision: Decision, likeliest: Tensor) -> dict[str, Tensor]:
 def _fetch(parts: dict[str, Tensor]) -> Host:
     """All parts as lists. From another device they come in one copy, as float64, which holds every id and every
     float32 exactly; on a CPU each is read where it lies."""
-    if parts["leading"].device.type != "cpu":
+    if not at_hand(parts["leading"]):
         flat = torch.cat([part.reshape(-1) for part in parts.values()]).cpu()
         cells = flat.split([part.numel() for part in parts.values()])
         parts = {name: cell.view(part.shape).to(part.dtype) for cell, (name, part) in zip(cells, parts.items())}

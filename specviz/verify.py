@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 
-from specviz.sampling import draw_with_sums
+from specviz.sampling import at_hand, draw_with_sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +20,11 @@ class Decision:
     """What a rule decided about n draft tokens, still on the device.
 
     kept: [n] bool or 0/1, the tokens of one path from the root. p, q, accept_prob: [n] float32, each token's
-    probability under target and drafter, and what its coin had to stay below; q None if greedy. row: [1] int64, the target row the next
-    token comes from. next_token: [] int64. next_probs: [vocab] float32, what it was drawn from (the residual, or the
-    target's row itself), and next_sums: [vocab] float64, its running sums; None if greedy. p_left: [n] float32, each
-    token's probability in what its earlier siblings left of the target; None where that is p. distance: [] float32, see
-    `Round`; None under a lossless rule.
+    probability under target and drafter, and what its coin had to stay below; q is None if greedy. row: [1] int64, the
+    target row the next token comes from. next_token: [] int64. next_probs: [vocab] float32, what it was drawn from (the
+    residual, or the target's row itself), and next_sums: [vocab] float64, its running sums; None if greedy. p_left: [n]
+    float32, each token's probability in what its earlier siblings left of the target; None where that is p. distance:
+    [] float32, see `Round`; None under a lossless rule.
     """
 
     kept: Tensor
@@ -122,8 +122,8 @@ def residual(target_probs: Tensor, draft_probs: Tensor) -> Tensor:
     """
     left = (target_probs - draft_probs).clamp_min_(0)
     total = left.sum(-1, keepdim=True)
-    if total.device.type == "cpu" and total.all():
-        # Looking waits for nothing here, and `where` takes as long as all the rest.
+    if at_hand(total) and total.min().item() > 0:
+        # `where` takes as long as all the rest.
         return left.div_(total)
     return torch.where(total > 0, left / total, target_probs)
 
@@ -261,8 +261,8 @@ def verify_by_tree(
 def _draft_row(row: Tensor, draft_probs: Tensor) -> Tensor:
     """q [vocab] in a row [1] of a chain with draft_probs [n, vocab]: 0 in the last one, where nothing was drafted."""
     n = draft_probs.shape[0]
-    if row.device.type == "cpu":
-        # Looking waits for nothing here, and saves four operations.
+    if at_hand(row):
+        # Saves four operations.
         index = row.item()
         return draft_probs[index] if index < n else torch.zeros_like(draft_probs[0])
     return (draft_probs.index_select(0, row.clamp_max(n - 1)) * (row < n))[0]

@@ -93,8 +93,6 @@ class Draws:
         tokens, places, chances, drawn_from = [], [], [], []
         left = probs.clone()
         for turn in range(max(shares)):
-            if turn:
-                left[served, tokens[-1]] = 0
             served = [place for place, share in enumerate(shares) if share > turn]
             q = left[served]
             q.div_(q.sum(-1, keepdim=True))
@@ -102,6 +100,7 @@ class Draws:
             chances += [ACCEPTED * (1 - ACCEPTED) ** turn] * len(served)
             places += served
             drawn_from.append(q)
+            left[served, tokens[-1]] = 0
         drawn = torch.cat(tokens)
         return Children(drawn, places, probs[places, drawn].tolist(), chances, torch.cat(drawn_from))
 
