@@ -158,20 +158,21 @@ def test_graphs_are_few_and_the_oldest_goes_first(monkeypatch):
 def compiled(tmp_path_factory) -> ModelPair:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPECVIZ_CACHE", str(tmp_path_factory.mktemp("programs")))
-        pair = with_heads(tiny_pair("llama"))
+        # A single layer, because each further one is compiled anew.
+        pair = with_heads(tiny_pair("llama", layers=1))
         done = preparation.prepare_passes(pair)
         # What is compiled but no faster on the machine at hand would be refused: speed is for the benchmark to say.
-        assert set(done.reasons) <= {"eagle", "draft", "exit 1"}, done.reasons
+        assert set(done.reasons) <= {"eagle", "draft"}, done.reasons
         yield pair
 
 
 @pytest.mark.parametrize("branches", [1, 3])
-@pytest.mark.parametrize("drafter", ["draft_model", "early_exit", "medusa", "eagle"])
+@pytest.mark.parametrize("drafter", ["draft_model", "medusa", "eagle"])
 def test_compiled_passes_give_what_transformers_generates(compiled, drafter, branches):
     assert tokens(compiled, drafter, GREEDY, branches) == generated(compiled, PROMPT, NEW_TOKENS)
 
 
-@pytest.mark.parametrize("drafter", [None, *DRAFTERS])
+@pytest.mark.parametrize("drafter", [None, *(name for name in DRAFTERS if name != "early_exit")])
 def test_every_drafter_draws_the_same_with_compiled_passes(compiled, drafter):
     assert tokens(compiled, drafter, SAMPLED) == tokens(with_passes(compiled, {}), drafter, SAMPLED)
 
@@ -201,9 +202,9 @@ def test_what_was_compiled_once_is_loaded(compiled, monkeypatch):
 
 def test_other_weights_and_other_threads_want_other_programs(compiled):
     static = compiled.passes["target"].static
-    other = StaticPass(tiny_model("llama", seed=4), static.feature_layers)
+    other = StaticPass(tiny_model("llama", layers=1, seed=4), static.feature_layers)
     keys = {compiler.key(static, 1), compiler.key(static, 2), compiler.key(other, 1)}
-    assert len(keys) == 3 and compiler.key(static, 1) == compiler.key(StaticPass(static.model, (1, 2)), 1)
+    assert len(keys) == 3 and compiler.key(static, 1) == compiler.key(StaticPass(static.model, static.feature_layers), 1)
 
 
 # What cannot be prepared stays plain, with a reason.
