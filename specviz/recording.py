@@ -25,6 +25,8 @@ TOP = 5
 Host = dict[str, list]
 Listed = tuple[tuple[int, float], ...]
 
+_VALUE = itemgetter(1)
+
 
 @dataclass(frozen=True, slots=True)
 class Uniforms:
@@ -278,5 +280,7 @@ def _row_lists(host: Host, draft: Draft, row: int, siblings: list[int], residual
 
 def _pairs(ids: list[int], values: list[float]) -> Listed:
     """(id, probability) pairs, likeliest first, without doubles and zeros."""
-    pairs = {token: value for token, value in zip(ids, values) if value > 0}
-    return tuple(sorted(pairs.items(), key=itemgetter(1), reverse=True))
+    pairs = sorted(dict(zip(ids, values)).items(), key=_VALUE, reverse=True)
+    while pairs and not pairs[-1][1] > 0:
+        pairs.pop()
+    return tuple(pairs)
