@@ -1,4 +1,4 @@
-"""The command line: `run` a prompt, `bench` the machine, `serve` the page.
+"""The command line: `run` a prompt, `bench` the machine, `serve` the page, `compile` a pair beforehand.
 
 Under torchrun all its processes do the same on one target that they share; the first of them prints and writes.
 """
@@ -18,6 +18,8 @@ from specviz.rules import RULES
 
 #: For the help texts: the drafters themselves load torch, and --help should answer at once.
 DRAFTER_NAMES = ("draft_model", "prompt_lookup", "suffix", "lookahead", "early_exit", "medusa", "eagle")
+
+PASSES = ("plain", "cached", "auto")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,6 +70,13 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end the run at this text; repeatable")
     run.add_argument("--chat", action="store_true", help="wrap the prompt in the model's chat template")
     run.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the whole trace there")
+    run.add_argument(
+        "--passes",
+        choices=PASSES,
+        default="cached",
+        help="plain: the models' own; cached: compiled ones, if there are any from before; auto: compile them first, "
+        "which takes about a minute (default: %(default)s)",
+    )
     _add_pair(run)
     run.set_defaults(command=_run)
 
@@ -87,6 +96,10 @@ def _parser() -> argparse.ArgumentParser:
 
     serve = commands.add_parser("serve", help="serve the page, like app.py")
     serve.set_defaults(command=_serve)
+
+    compiling = commands.add_parser("compile", help="compile a pair's passes, for runs and pages to come")
+    _add_pair(compiling)
+    compiling.set_defaults(command=_compile)
     return parser
 
 
@@ -127,13 +140,27 @@ def _load(options: argparse.Namespace):
     )
 
 
+def _prepare(pair, compiling: bool):
+    """Prepares the pair's passes; returns what became of them, see `specviz.preparation`."""
+    from specviz.preparation import prepare_passes
+
+    def tell(fraction: float, sentence: str) -> None:
+        if compiling and tells():
+            print(sentence, file=sys.stderr, flush=True)
+
+    return prepare_passes(pair, tell, compiling)
+
+
 def _run(options: argparse.Namespace) -> int:
     sampling = SamplingParams(options.temperature, options.top_k, options.top_p, options.min_p)
     drafting = DraftParams(options.branches, options.confidence, options.exit_layer)
     from specviz import engine, terminal
 
+    pair = _load(options)
+    if options.passes != "plain":
+        _prepare(pair, compiling=options.passes == "auto")
     request = engine.prepare(
-        _load(options),
+        pair,
         options.prompt,
         drafter=None if options.drafter == "plain" else options.drafter,
         num_draft_tokens=options.num_draft_tokens,
@@ -160,7 +187,10 @@ def _run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(" ^C", file=sys.stderr)
     run = engine.collect(request, done)
-    print(f"\n\n{terminal.legend(colour)}\n{terminal.summary(counts, run.stop_reason, run.rule)}", file=sys.stderr)
+    print(
+        f"\n\n{terminal.legend(colour)}\n{terminal.summary(counts, run.stop_reason, run.rule)} · {run.pair.passes} passes",
+        file=sys.stderr,
+    )
     if options.json:
         run.save(options.json)
     return 0
@@ -189,6 +219,19 @@ def _bench(options: argparse.Namespace) -> int:
     if options.json:
         figures.save(report, options.json)
     return 0
+
+
+def _compile(options: argparse.Namespace) -> int:
+    pair = _load(options)
+    done = _prepare(pair, compiling=True)
+    if tells():
+        info = pair.info()
+        print(f"{info.name} · {info.device}, {info.dtype}, threads: {pair.threads}")
+        for role in done.ready:
+            print(f"{role}: compiled passes")
+        for role, reason in done.reasons.items():
+            print(f"{role}: plain passes. {reason}")
+    return 0 if "target" in done.ready else 1
 
 
 def _serve(options: argparse.Namespace) -> int:

@@ -1,6 +1,7 @@
 """Prepares a pair's passes to run faster, and checks what came of it before any run takes it.
 
-A run takes what is ready when it begins. What cannot be prepared stays as it was, with a reason.
+A run takes what is ready when it begins: all that was prepared, or nothing. What cannot be prepared stays as it was,
+with a reason.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ import contextlib
 import os
 import pathlib
 import statistics
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -22,8 +25,9 @@ from specviz.compiler import Job
 from specviz.drafters.early_exit import EarlyExit, exit_layer
 from specviz.errors import SpecvizError
 from specviz.exits import exit_after
-from specviz.models import ModelPair
+from specviz.models import SHOWN_WIDTHS, ModelPair
 from specviz.parallel import is_sharded, is_spread
+from specviz.placement import time_passes
 from specviz.records import DraftParams
 from specviz.static import FastPasses, Passes, Rows, Static, StaticPass
 from specviz.static_heads import StaticEagle
@@ -31,6 +35,11 @@ from specviz.words import Sentence
 
 #: Hears a fraction in [0, 1] and a sentence.
 Progress = Callable[[float, Sentence], None]
+
+Made = TypeVar("Made")
+
+#: Does a piece of work at a moment, and in a thread, that suits it; returns what the work returns.
+Turn = Callable[[Callable[[], Made]], Made]
 
 #: How far a fast pass's logits may be from the plain one's, in parts of the largest: rounding, in another order.
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.1}
@@ -49,6 +58,10 @@ class Preparation:
     ready: list[str] = field(default_factory=list)
     reasons: dict[str, SpecvizError] = field(default_factory=dict)
 
+    def refuse(self, role: str, reason: SpecvizError) -> None:
+        """Notes the reason: a copy, because an error that was raised holds on to its frames, and they to the models."""
+        self.reasons[role] = reason.at("passes")
+
 
 @dataclass(frozen=True)
 class _Plan:
@@ -63,45 +76,59 @@ def _unheard(fraction: float, sentence: Sentence) -> None:
     """Where nobody wants to know."""
 
 
-def prepare_passes(pair: ModelPair, progress: Progress = _unheard, compiling: bool = True) -> Preparation:
+def _at_once(work: Callable[[], Made]) -> Made:
+    return work()
+
+
+def prepare_passes(
+    pair: ModelPair,
+    progress: Progress = _unheard,
+    compiling: bool = True,
+    halt: threading.Event | None = None,
+    turn: Turn = _at_once,
+) -> Preparation:
     """Compiles the passes of the pair's models, or loads what was compiled before, and gives them to the pair.
 
-    Each model's are there to be taken as soon as they are ready, the target's first. The first time on a machine it
-    takes about a minute, later a second. compiling: False loads what there is and compiles nothing. Nothing is raised
-    for what cannot be done: the preparation says why.
+    The pair gets them all at the end: with some only, drafting and verifying would be timed on different footings. The
+    first time on a machine it takes about a minute, later a second. compiling: False loads what there is and compiles
+    nothing. halt: ends it, with nothing given to the pair. turn: for work that uses the models or this process's
+    processor time, in pieces of about a second; what takes longer goes on beside it. Nothing is raised for what cannot
+    be done: the preparation says why.
     """
-    done, threads = Preparation(), pair.threads or torch.get_num_threads()
-    torch.set_num_threads(threads)
+    done, halt, threads = Preparation(), halt or threading.Event(), pair.threads or torch.get_num_threads()
     progress(0.0, Sentence("Looking for compiled passes."))
-    plans = {plan.role: plan for plan in _plans(pair, threads, done)}
-    jobs = [
-        Job(plan.static, width, threads, plan.files[width])
-        for plan in plans.values()
-        for width in compiler.missing(plan.files)
-    ]
-    _take(pair, plans, done)
-    for count, (job, error) in enumerate(_compiled(pair, jobs) if compiling else (), start=1):
-        progress(count / len(jobs), Sentence("Compiled {count} of {all} programs.", count=count, all=len(jobs)))
-        if error is not None:
-            role = next(plan.role for plan in plans.values() if plan.static is job.static)
-            done.reasons[role] = error
-        _take(pair, plans, done)
-    for role in plans:
-        done.reasons.setdefault(role, SpecvizError("This model's passes were never compiled here.", "passes"))
+    plans = list(_plans(pair, threads, done, turn))
+    if compiling:
+        _compile(plans, threads, done, progress, halt)
+    ready: dict[str, FastPasses] = {}
+    for plan in plans:
+        if halt.is_set():
+            return done
+        if compiler.missing(plan.files):
+            if plan.role not in done.reasons:
+                done.refuse(plan.role, SpecvizError("This model's passes were never compiled here.", "passes"))
+            continue
+        progress(1.0, Sentence("Trying compiled passes beside the model's own."))
+        try:
+            ready[plan.role] = turn(lambda plan=plan: _tried(plan, threads))
+        except SpecvizError as error:
+            done.refuse(plan.role, error)
+    turn(lambda: _give(pair, ready, halt))
+    done.ready += [] if halt.is_set() else ready
     compiler.forget_old()
     return done
 
 
-def _plans(pair: ModelPair, threads: int, done: Preparation) -> Iterator[_Plan]:
+def _plans(pair: ModelPair, threads: int, done: Preparation, turn: Turn) -> Iterator[_Plan]:
     for role, make in _makers(pair):
         try:
             if pair.device.type != "cpu":
                 raise SpecvizError(
                     "Passes are compiled for a CPU; this pair is on {device}.", "passes", device=pair.device
                 )
-            static = make()
+            static = turn(make)
         except SpecvizError as error:
-            done.reasons[role] = error
+            done.refuse(role, error)
         else:
             yield _Plan(role, static, compiler.files(static, threads))
 
@@ -134,36 +161,52 @@ def _feature_layers(pair: ModelPair) -> list[int]:
     return sorted({layer for part in parts for layer in part.feature_layers})
 
 
-def _compiled(pair: ModelPair, jobs: Sequence[Job]) -> Iterator[tuple[Job, SpecvizError | None]]:
-    """Each job and what went wrong with it, as it ends."""
+def _compile(
+    plans: Sequence[_Plan], threads: int, done: Preparation, progress: Progress, halt: threading.Event
+) -> None:
+    """Makes the programs that are missing; notes why where one could not be made."""
+    jobs = {
+        Job(plan.static, width, threads, plan.files[width]): plan.role
+        for plan in plans
+        for width in compiler.missing(plan.files)
+    }
     if not jobs:
         return
-    models = {id(job.static): job.static for job in jobs}.values()
     try:
-        compiler.refuse_impossible(sum(_weight_bytes(static) for static in models))
+        compiler.refuse_impossible(sum(_weight_bytes(plan.static) for plan in plans if plan.role in jobs.values()))
     except SpecvizError as error:
-        yield from ((job, error) for job in jobs)
-    else:
-        yield from compiler.compile_all(jobs, processes=os.cpu_count() or 1)
+        for role in jobs.values():
+            done.refuse(role, error)
+        return
+    known = {"all": len(jobs)}
+    progress(0.0, Sentence("Compiling passes: {count} of {all} are done.", count=0, **known))
+    for count, (job, error) in enumerate(compiler.compile_all(list(jobs), os.cpu_count() or 1, halt), start=1):
+        progress(count / len(jobs), Sentence("Compiling passes: {count} of {all} are done.", count=count, **known))
+        if error is not None:
+            done.refuse(jobs[job], error)
 
 
 def _weight_bytes(static: Static) -> int:
     return sum(weight.numel() * weight.element_size() for weight in static.parameters())
 
 
-def _take(pair: ModelPair, plans: dict[str, _Plan], done: Preparation) -> None:
-    """Loads whatever is complete by now, tries it, and gives it to the pair if it is right and faster."""
-    for role in [role for role, plan in plans.items() if not compiler.missing(plan.files)]:
-        plan = plans.pop(role)
-        try:
-            program = compiler.Program(plan.files)
-            check(plan.static, program)
-            _refuse_slower(plan.static, program)
-        except SpecvizError as error:
-            done.reasons[role] = error
-        else:
-            pair.passes[role] = FastPasses(plan.static, program, "compiled")
-            done.ready.append(role)
+def _tried(plan: _Plan, threads: int) -> FastPasses:
+    """The plan's programs, if they are right and faster than the model's own passes."""
+    # torch keeps the number for each thread of the program.
+    torch.set_num_threads(threads)
+    program = compiler.Program(plan.files)
+    check(plan.static, program)
+    _refuse_slower(plan.static, program)
+    return FastPasses(plan.static, program, "compiled")
+
+
+def _give(pair: ModelPair, ready: dict[str, FastPasses], halt: threading.Event) -> None:
+    if halt.is_set():
+        return
+    # One assignment: a run that begins meanwhile, in another thread, sees all or nothing.
+    pair.passes = pair.passes | ready
+    if "target" in ready:
+        pair.width_seconds = time_passes(pair.target, SHOWN_WIDTHS, budget=0.5, passes=ready["target"])
 
 
 @torch.inference_mode()
