@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=PASSES,
         default="cached",
         help="plain: the models' own; cached: compiled ones, if there are any from before; auto: compile them first, "
-        "which takes about a minute (default: %(default)s)",
+        "which takes a minute or two (default: %(default)s)",
     )
     _add_pair(run)
     run.set_defaults(command=_run)
@@ -187,10 +187,8 @@ def _run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(" ^C", file=sys.stderr)
     run = engine.collect(request, done)
-    print(
-        f"\n\n{terminal.legend(colour)}\n{terminal.summary(counts, run.stop_reason, run.rule)} · {run.pair.passes} passes",
-        file=sys.stderr,
-    )
+    summary = f"{terminal.summary(counts, run.stop_reason, run.rule)} · {run.pair.passes} passes"
+    print(f"\n\n{terminal.legend(colour)}\n{summary}", file=sys.stderr)
     if options.json:
         run.save(options.json)
     return 0

@@ -1,7 +1,6 @@
 """Prepares a pair's passes to run faster, and checks what came of it before any run takes it.
 
-A run takes what is ready when it begins: all that was prepared, or nothing. What cannot be prepared stays as it was,
-with a reason.
+A run takes what is ready when it begins. What cannot be prepared stays as it was, with a reason.
 """
 
 from __future__ import annotations
@@ -43,6 +42,9 @@ Turn = Callable[[Callable[[], Made]], Made]
 
 #: How far a fast pass's logits may be from the plain one's, in parts of the largest: rounding, in another order.
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.1}
+
+#: Roles that are given to the pair together.
+_MODELS = ("target", "draft")
 
 #: How often each pass is timed before the faster one is taken.
 _REPEATS = 9
@@ -89,48 +91,115 @@ def prepare_passes(
 ) -> Preparation:
     """Compiles the passes of the pair's models, or loads what was compiled before, and gives them to the pair.
 
-    The pair gets them all at the end: with some only, drafting and verifying would be timed on different footings. The
-    first time on a machine it takes about a minute, later a second. compiling: False loads what there is and compiles
-    nothing. halt: ends it, with nothing given to the pair. turn: for work that uses the models or this process's
-    processor time, in pieces of about a second; what takes longer goes on beside it. Nothing is raised for what cannot
-    be done: the preparation says why.
+    First both models', at one moment, because drafting and verifying would else be timed on different footings; then
+    those of the target's parts. The first time on a machine it takes a minute or two, later a second. compiling: False
+    loads what there is and compiles nothing. halt: once set, nothing more is compiled or given. turn: for work that
+    uses the models or this process's processor time, in pieces of about a second; the rest goes on beside it. Nothing
+    is raised for what cannot be done: the preparation says why.
     """
-    done, halt, threads = Preparation(), halt or threading.Event(), pair.threads or torch.get_num_threads()
+    work = _Work(pair, progress, halt or threading.Event(), turn)
     progress(0.0, Sentence("Looking for compiled passes."))
-    plans = list(_plans(pair, threads, done, turn))
-    if compiling:
-        _compile(plans, threads, done, progress, halt)
-    ready: dict[str, FastPasses] = {}
-    for plan in plans:
-        if halt.is_set():
-            return done
-        if compiler.missing(plan.files):
-            if plan.role not in done.reasons:
-                done.refuse(plan.role, SpecvizError("This model's passes were never compiled here.", "passes"))
-            continue
-        progress(1.0, Sentence("Trying compiled passes beside the model's own."))
-        try:
-            ready[plan.role] = turn(lambda plan=plan: _tried(plan, threads))
-        except SpecvizError as error:
-            done.refuse(plan.role, error)
-    turn(lambda: _give(pair, ready, halt))
-    done.ready += [] if halt.is_set() else ready
+    plans = work.plan()
+    for of_models in (True, False):
+        group = [plan for plan in plans if (plan.role in _MODELS) is of_models]
+        if compiling:
+            work.compile(group)
+        work.take(group)
     compiler.forget_old()
-    return done
+    return work.done
 
 
-def _plans(pair: ModelPair, threads: int, done: Preparation, turn: Turn) -> Iterator[_Plan]:
-    for role, make in _makers(pair):
+class _Work:
+    """One preparation while it goes on. made, wanted: programs."""
+
+    def __init__(self, pair: ModelPair, progress: Progress, halt: threading.Event, turn: Turn):
+        self.pair = pair
+        self.progress = progress
+        self.halt = halt
+        self.turn = turn
+        self.threads = pair.threads or torch.get_num_threads()
+        self.done = Preparation()
+        self.made = self.wanted = 0
+
+    def plan(self) -> list[_Plan]:
+        """What can be prepared; notes why the rest cannot."""
+        plans = []
+        for role, make in _makers(self.pair):
+            try:
+                if self.pair.device.type != "cpu":
+                    raise SpecvizError(
+                        "Passes are compiled for a CPU; this pair is on {device}.", "passes", device=self.pair.device
+                    )
+                static = self.turn(make)
+            except SpecvizError as error:
+                self.done.refuse(role, error)
+            else:
+                plans.append(_Plan(role, static, compiler.files(static, self.threads)))
+                self.wanted += len(compiler.missing(plans[-1].files))
+        return plans
+
+    def compile(self, plans: Sequence[_Plan]) -> None:
+        """Makes the programs that are missing; notes why where one could not be made."""
+        jobs = {
+            Job(plan.static, width, self.threads, plan.files[width]): plan.role
+            for plan in plans
+            for width in compiler.missing(plan.files)
+        }
+        if not jobs:
+            return
         try:
-            if pair.device.type != "cpu":
-                raise SpecvizError(
-                    "Passes are compiled for a CPU; this pair is on {device}.", "passes", device=pair.device
-                )
-            static = turn(make)
+            compiler.refuse_impossible(sum(_weight_bytes(plan.static) for plan in plans if plan.role in jobs.values()))
         except SpecvizError as error:
-            done.refuse(role, error)
-        else:
-            yield _Plan(role, static, compiler.files(static, threads))
+            for role in jobs.values():
+                self.done.refuse(role, error)
+            return
+        self._tell()
+        for job, error in compiler.compile_all(list(jobs), os.cpu_count() or 1, self.halt):
+            self.made += 1
+            self._tell()
+            if error is not None:
+                self.done.refuse(jobs[job], error)
+
+    def _tell(self) -> None:
+        step = Sentence("Compiling passes: {count} of {all} are done.", count=self.made, all=self.wanted)
+        self.progress(self.made / self.wanted, step)
+
+    def take(self, plans: Sequence[_Plan]) -> None:
+        """Loads what there is, tries it, and gives it to the pair if it is right and faster."""
+        ready: dict[str, FastPasses] = {}
+        for plan in plans:
+            if self.halt.is_set():
+                return
+            if compiler.missing(plan.files):
+                if plan.role not in self.done.reasons:
+                    never = SpecvizError("This model's passes were never compiled here.", "passes")
+                    self.done.refuse(plan.role, never)
+                continue
+            try:
+                ready[plan.role] = self.turn(lambda plan=plan: _tried(plan, self.threads))
+            except SpecvizError as error:
+                self.done.refuse(plan.role, error)
+        self.turn(lambda: self._give(ready))
+
+    def _give(self, ready: dict[str, FastPasses]) -> None:
+        if self.halt.is_set():
+            return
+        # One assignment: a run that begins meanwhile, in another thread, sees all or nothing.
+        self.pair.passes = self.pair.passes | ready
+        self.done.ready += ready
+        if "target" in ready:
+            passes = ready["target"]
+            self.pair.width_seconds = time_passes(self.pair.target, SHOWN_WIDTHS, budget=0.5, passes=passes)
+
+
+def _tried(plan: _Plan, threads: int) -> FastPasses:
+    """The plan's programs, if they are right and faster than the model's own passes."""
+    # torch keeps the number for each thread of the program.
+    torch.set_num_threads(threads)
+    program = compiler.Program(plan.files)
+    check(plan.static, program)
+    _refuse_slower(plan.static, program)
+    return FastPasses(plan.static, program, "compiled")
 
 
 def _makers(pair: ModelPair) -> Iterator[tuple[str, Callable[[], Static]]]:
@@ -161,52 +230,8 @@ def _feature_layers(pair: ModelPair) -> list[int]:
     return sorted({layer for part in parts for layer in part.feature_layers})
 
 
-def _compile(
-    plans: Sequence[_Plan], threads: int, done: Preparation, progress: Progress, halt: threading.Event
-) -> None:
-    """Makes the programs that are missing; notes why where one could not be made."""
-    jobs = {
-        Job(plan.static, width, threads, plan.files[width]): plan.role
-        for plan in plans
-        for width in compiler.missing(plan.files)
-    }
-    if not jobs:
-        return
-    try:
-        compiler.refuse_impossible(sum(_weight_bytes(plan.static) for plan in plans if plan.role in jobs.values()))
-    except SpecvizError as error:
-        for role in jobs.values():
-            done.refuse(role, error)
-        return
-    known = {"all": len(jobs)}
-    progress(0.0, Sentence("Compiling passes: {count} of {all} are done.", count=0, **known))
-    for count, (job, error) in enumerate(compiler.compile_all(list(jobs), os.cpu_count() or 1, halt), start=1):
-        progress(count / len(jobs), Sentence("Compiling passes: {count} of {all} are done.", count=count, **known))
-        if error is not None:
-            done.refuse(jobs[job], error)
-
-
 def _weight_bytes(static: Static) -> int:
     return sum(weight.numel() * weight.element_size() for weight in static.parameters())
-
-
-def _tried(plan: _Plan, threads: int) -> FastPasses:
-    """The plan's programs, if they are right and faster than the model's own passes."""
-    # torch keeps the number for each thread of the program.
-    torch.set_num_threads(threads)
-    program = compiler.Program(plan.files)
-    check(plan.static, program)
-    _refuse_slower(plan.static, program)
-    return FastPasses(plan.static, program, "compiled")
-
-
-def _give(pair: ModelPair, ready: dict[str, FastPasses], halt: threading.Event) -> None:
-    if halt.is_set():
-        return
-    # One assignment: a run that begins meanwhile, in another thread, sees all or nothing.
-    pair.passes = pair.passes | ready
-    if "target" in ready:
-        pair.width_seconds = time_passes(pair.target, SHOWN_WIDTHS, budget=0.5, passes=ready["target"])
 
 
 @torch.inference_mode()

@@ -117,9 +117,7 @@ def _asked(request: engine.Request, pair: ModelPair, trial: Trial, say: Words) -
         trial=uuid.uuid4().hex,
         rule=trial.rule,
         drafter=label(request.drafter, say),
-        settings=" · ".join(
-            [*parts, say("lossless.seed", seed=request.seed), passes_words(kind_of(request.passes), say)]
-        ),
+        settings=" · ".join([*parts, say("lossless.seed", seed=request.seed), passes]),
         lossless=LAB_RULES[trial.rule].lossless,
         half_precision=dtype != "float32",
         dtype=dtype,

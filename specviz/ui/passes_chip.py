@@ -53,11 +53,12 @@ def create_passes_chip(pair: ModelPair, say: Words) -> PassesChip:
 
 
 def chip_text(pair: ModelPair, stage: Stage, say: Words) -> str:
-    """What is being prepared, or else what runs take."""
-    if stage.step is not None:
-        return say("passes.until_then", step=say.step(stage.step))
-    return passes_words(kind_of(pair.passes), say)
+    """What runs take, and what is being prepared."""
+    taken = passes_words(kind_of(pair.passes), say)
+    if stage.step is None:
+        return taken
+    return say("passes.more" if pair.passes else "passes.until_then", passes=taken, step=say.step(stage.step))
 
 
 def _classes(pair: ModelPair, stage: Stage) -> list[str]:
-    return ["sv-passes", f"sv-passes-{'preparing' if stage.step is not None else kind_of(pair.passes)}"]
+    return ["sv-passes", f"sv-passes-{'preparing' if stage.step else kind_of(pair.passes)}"]
