@@ -98,7 +98,7 @@ def prepare_passes(
     is raised for what cannot be done: the preparation says why.
     """
     work = _Work(pair, progress, halt or threading.Event(), turn)
-    progress(0.0, Sentence("Looking for compiled passes."))
+    progress(0.0, Sentence("looking for compiled ones"))
     plans = work.plan()
     for of_models in (True, False):
         group = [plan for plan in plans if (plan.role in _MODELS) is of_models]
@@ -161,12 +161,13 @@ class _Work:
                 self.done.refuse(jobs[job], error)
 
     def _tell(self) -> None:
-        step = Sentence("Compiling passes: {count} of {all} are done.", count=self.made, all=self.wanted)
+        step = Sentence("{count} of {all} compiled", count=self.made, all=self.wanted)
         self.progress(self.made / self.wanted, step)
 
     def take(self, plans: Sequence[_Plan]) -> None:
         """Loads what there is, tries it, and gives it to the pair if it is right and faster."""
         ready: dict[str, FastPasses] = {}
+        self.progress(1.0, Sentence("trying compiled ones"))
         for plan in plans:
             if self.halt.is_set():
                 return

@@ -161,7 +161,7 @@ def _about_passes(pair: ModelPair, stage: Stage, say: Words) -> list[str]:
     """What is being prepared; or which passes were, and why others were not."""
     lines = [say("models.compiled", roles=_roles(pair.passes, say))] if pair.passes else []
     if stage.step is not None:
-        return [*lines, as_text(say.step(stage.step))]
+        return [*lines, as_text(say(f"passes.{kind_of(pair.passes)}_yet", step=say.step(stage.step)))]
     refused: dict[str, list[str]] = {}
     for role, reason in stage.done.reasons.items():
         refused.setdefault(as_text(say.error(reason)), []).append(role)

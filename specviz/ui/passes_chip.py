@@ -54,10 +54,8 @@ def create_passes_chip(pair: ModelPair, say: Words) -> PassesChip:
 
 def chip_text(pair: ModelPair, stage: Stage, say: Words) -> str:
     """What runs take, and what is being prepared."""
-    taken = passes_words(kind_of(pair.passes), say)
-    if stage.step is None:
-        return taken
-    return say("passes.more" if pair.passes else "passes.until_then", passes=taken, step=say.step(stage.step))
+    kind = kind_of(pair.passes)
+    return passes_words(kind, say) if stage.step is None else say(f"passes.{kind}_yet", step=say.step(stage.step))
 
 
 def _classes(pair: ModelPair, stage: Stage) -> list[str]:

@@ -58,7 +58,7 @@ class Preparer:
         """How far this pair's passes are; nothing to wait for where nothing was begun."""
         with self._changed:
             if self._started and pair in self._waiting:
-                return Stage(Sentence("Looking for compiled passes."))
+                return Stage(Sentence("looking for compiled ones"))
             return self._stages.get(pair, Stage())
 
     def forget(self, pair: ModelPair) -> None:
