@@ -18,6 +18,7 @@ from specviz.rules import RULES
 
 #: For the help texts: the drafters themselves load torch, and --help should answer at once.
 DRAFTER_NAMES = ("draft_model", "prompt_lookup", "suffix", "lookahead", "early_exit", "medusa", "eagle")
+SIZE_NAMES = ("8b", "1b", "tiny")
 
 PASSES = ("plain", "cached", "auto")
 
@@ -91,6 +92,28 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument(
         "--page", action="store_true", help="also: one run with and without a browser watching (needs playwright)"
     )
+    bench.add_argument(
+        "--passes",
+        choices=("auto", "plain"),
+        default="auto",
+        help="auto compiles them first, once a machine; plain leaves them to transformers (default: %(default)s)",
+    )
+    bench.add_argument(
+        "--growth", action="store_true", help="also: time and memory by length of text, rounds, γ and visitors"
+    )
+    bench.add_argument(
+        "--figure",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="draw the report: .html, or .png and .svg (needs playwright)",
+    )
+    bench.add_argument(
+        "--size",
+        metavar="NAME",
+        help=f"instead: random models of a real size, {', '.join(SIZE_NAMES)}, and an oracle for a drafter",
+    )
+    bench.add_argument("--alpha", type=float, metavar="A", help="--size: how often the oracle is right (default: 0.8)")
+    bench.add_argument("--gamma", type=int, metavar="N", help="--size: draft tokens a round (default: 4)")
     _add_pair(bench)
     bench.set_defaults(command=_bench)
 
@@ -140,15 +163,16 @@ def _load(options: argparse.Namespace):
     )
 
 
-def _prepare(pair, compiling: bool):
-    """Prepares the pair's passes; returns what became of them, see `specviz.preparation`."""
+def _prepare(pair, compiling: bool = True):
+    """Prepares the pair's passes; returns what became of them. Tells how far it is, and what has none and why."""
     from specviz.preparation import prepare_passes
 
-    def tell(fraction: float, sentence: str) -> None:
-        if compiling and tells():
-            print(sentence, file=sys.stderr, flush=True)
-
-    return prepare_passes(pair, tell, compiling)
+    if not compiling:
+        return prepare_passes(pair, compiling=False)
+    done = prepare_passes(pair, lambda fraction, step: _say(f"passes: {step}"))
+    for role, error in done.reasons.items():
+        _say(f"plain passes, {role}: {error}")
+    return done
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -194,41 +218,85 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _say(line: str) -> None:
+    """A line of progress, from the one process that speaks."""
+    if is_leader():
+        print(line, file=sys.stderr, flush=True)
+
+
 def _bench(options: argparse.Namespace) -> int:
+    if options.size is not None:
+        return _bench_size(options)
+    for name in ("alpha", "gamma"):
+        if getattr(options, name) is not None:
+            raise SpecvizError("--{name} belongs to --size: name a size to measure.", name, name=name)
     temperatures = (0.0, 1.0) if options.temperature is None else (SamplingParams(options.temperature).temperature,)
     only, presets = (
         [name.strip() for name in names.split(",") if name.strip()] for names in (options.only, options.preset)
     )
     from specviz import bench, figures
+    from specviz.ui.picture import check_picture, write_picture
 
-    def say(line: str) -> None:
-        if is_leader():
-            print(line, file=sys.stderr, flush=True)
+    if options.figure:
+        check_picture(options.figure)
+    if options.growth and process_count() > 1:
+        raise SpecvizError("--growth follows one process: leave it out, or start without torchrun.", "growth")
 
-    report = bench.measure(_load(options), options.quick, say, only, temperatures, presets)
+    pair = _load(options)
+    if options.passes == "auto":
+        _prepare(pair)
+    report = bench.measure(pair, options.quick, _say, only, temperatures, presets)
     if not is_leader():
         return 0
+    if options.growth:
+        from specviz.growth import measure_growth
+        from specviz.ui.settings import Settings
+        from specviz.ui.visitors import measure_visitors
+
+        report.growth = measure_growth(pair, _say)
+        report.growth.visitors = measure_visitors(pair, Settings.from_environment(), _say)
     if options.page:
         from specviz.ui.page_bench import measure_page
         from specviz.ui.settings import Settings
 
-        report.page = measure_page(Settings.from_environment(), say)
+        report.page = measure_page(Settings.from_environment(), _say)
     print(figures.table(report))
     if options.json:
         figures.save(report, options.json)
+    if options.figure:
+        from specviz.views.bench_figure import bench_figure
+
+        write_picture(bench_figure(figures.as_plain(report)), options.figure)
+    return 0
+
+
+def _bench_size(options: argparse.Namespace) -> int:
+    for name in ("only", "preset", "page", "target", "draft", "medusa", "eagle"):
+        if getattr(options, name):
+            raise SpecvizError("--size makes models and runs of its own: leave --{name} out.", name, name=name)
+    from specviz import size_bench
+
+    report = size_bench.measure(
+        options.size,
+        0.8 if options.alpha is None else options.alpha,
+        4 if options.gamma is None else options.gamma,
+        device=options.device,
+        dtype=options.dtype,
+        temperature=options.temperature or 0.0,
+        quick=options.quick,
+        say=_say,
+    )
+    print(size_bench.table(report))
+    if options.json:
+        size_bench.save(report, options.json)
     return 0
 
 
 def _compile(options: argparse.Namespace) -> int:
     pair = _load(options)
-    done = _prepare(pair, compiling=True)
-    if tells():
-        info = pair.info()
-        print(f"{info.name} · {info.device}, {info.dtype}, threads: {pair.threads}")
-        for role in done.ready:
-            print(f"{role}: compiled passes")
-        for role, reason in done.reasons.items():
-            print(f"{role}: plain passes. {reason}")
+    done, info = _prepare(pair), pair.info()
+    if is_leader():
+        print(f"{info.name} on {info.device} in {info.dtype}, {info.passes} passes: {', '.join(done.ready) or 'all'}")
     return 0 if "target" in done.ready else 1
 
 

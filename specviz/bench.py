@@ -1,31 +1,32 @@
 """The benchmark: every way to decode in turn, warm, in one process, on the same prompts.
 
-All contestants run once per repeat before any runs again, so a machine that slows down slows all of them; speedups
-are ratios within a repeat. Nothing is estimated: a row is the median over repeats of what was measured.
+Greedy texts are compared before anything is timed. All contestants run once per repeat before any runs again, so a
+machine that slows down slows all of them; speedups are ratios within a repeat. Nothing is estimated: a row is the
+median over repeats of what was measured.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
-import platform
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
-import psutil
-import torch
-import transformers
-
 from specviz import engine
 from specviz.contest import PLAIN, Contestant, pace, standing
 from specviz.drafters import DRAFTERS, DraftModel, Eagle, Medusa, PromptLookup, Suffix, drafter_class
+from specviz.equality import require_equal_texts
 from specviz.errors import SpecvizError
-from specviz.figures import Report, Row, RulesRow
-from specviz.metrics import Tally, tally
+from specviz.figures import Report, RulesRow
+from specviz.machine import describe_machine, load_average, peak_mb
 from specviz.models import ModelPair
+from specviz.passes import measure_limits
 from specviz.presets import PRESETS, Preset
-from specviz.records import DraftParams, SamplingParams
+from specviz.processes import process_count
+from specviz.rows import Row
+from specviz.sections import Agreement, Limit
+from specviz.timing import Job, Timing, request_of, timed
 
 Say = Callable[[str], None]
 
@@ -39,25 +40,13 @@ WARM_UP_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
-    """One run: tokens it made, wall seconds around the whole of it, and its counts where the engine keeps any."""
-
-    tokens: int
-    seconds: float
-    counts: Tally | None = None
-
-    @property
-    def speed(self) -> float:
-        return self.tokens / self.seconds
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """What is measured.
 
     gammas: of chains; copied_gammas: of those that copy. tree_gamma, tree_branches: of trees. yardstick_gammas: of
     transformers' assisted generation and prompt lookup. rule_gammas, rule_rounds: of the comparison of two rules on
-    the same draws, with at least so many rounds for each γ.
+    the same draws, with at least so many rounds for each γ. budget: seconds of one setting after which no further
+    repeat is begun; None is no bound.
     """
 
     presets: Sequence[Preset]
@@ -70,6 +59,7 @@ class Plan:
     rule_rounds: int
     max_new_tokens: int
     repeats: int
+    budget: float | None = None
 
 
 FULL = Plan(
@@ -92,9 +82,10 @@ QUICK = Plan(
     tree_branches=(3,),
     yardstick_gammas=(4,),
     rule_gammas=(4,),
-    rule_rounds=200,
-    max_new_tokens=64,
-    repeats=2,
+    rule_rounds=100,
+    max_new_tokens=40,
+    repeats=3,
+    budget=10.0,
 )
 
 
@@ -112,9 +103,42 @@ def measure(
     pair cannot run is left out, and the report says why. Raises SpecvizError for one that was named (field ``only`` if
     there is no such drafter), for a preset that does not exist (field ``preset``), and for a temperature out of range.
     """
-    plan = QUICK if quick else FULL
-    if presets:
-        plan = replace(plan, presets=[_preset_named(name) for name in presets])
+    plan = _plan(quick, only, presets)
+    contestants, refused = _able(pair, _contestants(pair, plan, only or DRAFTERS))
+    for mode, error in refused:
+        if mode in (PLAIN, *only) and not any(contestant.mode == mode for contestant in contestants):
+            raise error
+        say(f"left out, {mode}: {error}")
+    machine, equality, rows, rules = describe_machine(pair), [], [], []
+    for temperature in temperatures:
+        present = [contestant for contestant in contestants if _takes_part(contestant, temperature)]
+        say(f"temperature {temperature:g}: {len(present)} contestants once" + ", equal texts" * (temperature == 0))
+        equality += _warm_up(pair, present, temperature, plan)
+        for preset in plan.presets:
+            say(f"{preset.name}, temperature {temperature:g}: {len(present)} contestants, {plan.repeats} times")
+            rows += _measure_setting(pair, present, preset, temperature, plan)
+        rules += _compare_rules(pair, present, plan, temperature, say)
+    limit = _limits(pair, rows, plan)
+    machine["load_average_end"] = load_average()
+    return Report(
+        machine=machine,
+        pair=asdict(pair.info()),
+        settings={
+            "max_new_tokens": plan.max_new_tokens,
+            "repeats": plan.repeats,
+            "repeats_made": min(len(row.wall_speeds) for row in rows),
+            "quick": quick,
+            "only": list(only),
+        },
+        rows=rows,
+        rules=rules,
+        left_out=[{"mode": mode, "reason": error.message} for mode, error in refused],
+        equality=equality,
+        limit=limit,
+    )
+
+
+def _plan(quick: bool, only: Sequence[str], presets: Sequence[str]) -> Plan:
     for name in only:
         if name not in DRAFTERS:
             raise SpecvizError(
@@ -123,33 +147,26 @@ def measure(
                 name=repr(name),
                 names=", ".join(DRAFTERS),
             )
-    contestants, refused = _able(pair, _contestants(pair, plan, only or DRAFTERS))
-    for mode, error in refused:
-        if mode in (PLAIN, *only) and not any(contestant.mode == mode for contestant in contestants):
-            raise error
-        say(f"left out, {mode}: {error}")
-    rows: list[Row] = []
-    rules: list[RulesRow] = []
-    for temperature in temperatures:
-        # Greedy drafts are matched with the target's choice, whatever the rule.
-        present = [contestant for contestant in contestants if temperature > 0 or contestant.rule == "auto"]
-        for contestant in present:
-            _time(contestant, pair, plan.presets[0], temperature, WARM_UP_TOKENS, seed=0)
-        for preset in plan.presets:
-            say(f"{preset.name}, temperature {temperature:g}: {len(present)} contestants, {plan.repeats} times")
-            rows += _measure_setting(pair, present, preset, temperature, plan)
-        if temperature > 0 and any(contestant.rule == "block" for contestant in present):
-            for gamma in plan.rule_gammas:
-                say(f"two rules on the same draws, γ={gamma}, temperature {temperature:g}: {plan.rule_rounds} rounds")
-                rules.append(_compare_rules(pair, plan, gamma, temperature))
-    return Report(
-        machine=_machine(pair),
-        pair=asdict(pair.info()),
-        settings={"max_new_tokens": plan.max_new_tokens, "repeats": plan.repeats, "quick": quick, "only": list(only)},
-        rows=rows,
-        rules=rules,
-        left_out=[{"mode": mode, "reason": error.message} for mode, error in refused],
-    )
+    plan = QUICK if quick else FULL
+    if process_count() > 1:
+        # Processes that share a model must make the same passes, and each has a clock of its own.
+        plan = replace(plan, budget=None)
+    return replace(plan, presets=[_preset_named(name) for name in presets]) if presets else plan
+
+
+def _warm_up(pair: ModelPair, contestants: Sequence[Contestant], temperature: float, plan: Plan) -> Iterator[Agreement]:
+    """Every contestant once; greedy ones on every preset, and their texts are compared."""
+    if temperature > 0:
+        for contestant in contestants:
+            timed(contestant, Job.of(pair, plan.presets[0], temperature, WARM_UP_TOKENS))
+        return
+    for preset in plan.presets:
+        yield from require_equal_texts(contestants, Job.of(pair, preset, temperature, plan.max_new_tokens))
+
+
+def _takes_part(contestant: Contestant, temperature: float) -> bool:
+    """Greedy drafts are matched with the target's choice, whatever the rule; and the bare loop is greedy."""
+    return contestant.engine != "bare" if temperature > 0 else contestant.rule == "auto"
 
 
 def _preset_named(name: str) -> Preset:
@@ -161,7 +178,7 @@ def _preset_named(name: str) -> Preset:
 
 
 def _contestants(pair: ModelPair, plan: Plan, names: Sequence[str]) -> Iterator[Contestant]:
-    """Plain decoding, then every drafter named, able or not; then what transformers has of them."""
+    """Plain decoding, then every drafter named, able or not; then the same without records; then transformers."""
     yield Contestant(PLAIN)
     for name in names:
         # A drafter that makes trees unless told otherwise is told.
@@ -175,6 +192,10 @@ def _contestants(pair: ModelPair, plan: Plan, names: Sequence[str]) -> Iterator[
             for branches in plan.tree_branches:
                 yield Contestant(name, plan.tree_gamma, branches=branches)
     assisted = DraftModel.name in names and pair.draft is not None and pair.translation is None
+    for loop in ("untraced", "bare"):
+        yield Contestant(PLAIN, engine=loop)
+        if assisted:
+            yield Contestant(DraftModel.name, plan.yardstick_gammas[0], engine=loop)
     yardsticks = [DraftModel.name] * assisted + [PromptLookup.name] * (PromptLookup.name in names)
     if yardsticks:
         yield Contestant(PLAIN, engine="transformers")
@@ -199,7 +220,7 @@ def _able(
     for contestant in contestants:
         try:
             if contestant.engine == "specviz":
-                _settings(_request(contestant, pair, PRESETS[0], 1.0, 1, seed=0))
+                _settings(request_of(contestant, Job.of(pair, PRESETS[0], 1.0, 1)))
         except SpecvizError as error:
             refused.setdefault((contestant.mode, error.message), (contestant.mode, error))
         else:
@@ -211,67 +232,23 @@ def _measure_setting(
     pair: ModelPair, contestants: Sequence[Contestant], preset: Preset, temperature: float, plan: Plan
 ) -> list[Row]:
     timings: dict[Contestant, list[Timing]] = {contestant: [] for contestant in contestants}
+    # The same decoding by several engines, one right after the other: what they are compared for is small.
+    kinds = list(dict.fromkeys(replace(contestant, engine="specviz") for contestant in contestants))
+    order = sorted(contestants, key=lambda contestant: kinds.index(replace(contestant, engine="specviz")))
+    began = time.perf_counter()
     for repeat in range(plan.repeats):
-        for contestant in contestants:
-            timings[contestant].append(_time(contestant, pair, preset, temperature, plan.max_new_tokens, seed=repeat))
+        if repeat and plan.budget is not None and time.perf_counter() - began > plan.budget:
+            break
+        job = Job.of(pair, preset, temperature, plan.max_new_tokens, seed=repeat)
+        # Every other repeat backwards: a machine that slows down steadily is not always unkind to the same.
+        for contestant in order if repeat % 2 == 0 else reversed(order):
+            timings[contestant].append(timed(contestant, job))
     return [_row(contestant, timings, pair, preset, temperature) for contestant in contestants]
-
-
-def _time(
-    contestant: Contestant, pair: ModelPair, preset: Preset, temperature: float, max_new_tokens: int, seed: int
-) -> Timing:
-    if contestant.engine == "transformers":
-        return _with_transformers(contestant, pair, preset, temperature, max_new_tokens, seed)
-    # Our engine records its full trace.
-    counts = tally(engine.rounds(_request(contestant, pair, preset, temperature, max_new_tokens, seed)))
-    return Timing(counts.tokens, counts.prefill + counts.seconds, counts)
-
-
-def _request(
-    contestant: Contestant, pair: ModelPair, preset: Preset, temperature: float, max_new_tokens: int, seed: int
-) -> engine.Request:
-    return engine.prepare(
-        pair,
-        preset.prompt,
-        drafter=None if contestant.mode == PLAIN else contestant.mode,
-        num_draft_tokens=contestant.num_draft_tokens or 1,
-        sampling=SamplingParams(temperature=temperature),
-        max_new_tokens=max_new_tokens,
-        seed=seed,
-        drafting=DraftParams(branches=contestant.branches, exit_layer=contestant.exit_layer),
-        rule=contestant.rule,
-    )
 
 
 def _settings(request: engine.Request) -> dict[str, int | float | str | bool]:
     """The drafter's settings, defaults filled in: those of a run that has made no round yet."""
     return engine.collect(request, ()).settings
-
-
-def _with_transformers(
-    contestant: Contestant, pair: ModelPair, preset: Preset, temperature: float, max_new_tokens: int, seed: int
-) -> Timing:
-    """The library's own `generate`, no trace; γ held constant, and nothing taken from checkpoint defaults."""
-    options: dict[str, object] = {"do_sample": temperature > 0, "max_new_tokens": max_new_tokens, "use_cache": True}
-    if temperature > 0:
-        options |= {"temperature": temperature, "top_k": 0, "top_p": 1.0}
-    ends = list(pair.eos_ids)
-    config = transformers.GenerationConfig(**options, pad_token_id=ends[0] if ends else 0, eos_token_id=ends or None)
-    assistance: dict[str, object] = {}
-    if contestant.mode == DraftModel.name:
-        drafting = pair.draft.generation_config
-        drafting.num_assistant_tokens = contestant.num_draft_tokens
-        drafting.num_assistant_tokens_schedule = "constant"
-        drafting.assistant_confidence_threshold = 0.0
-        assistance["assistant_model"] = pair.draft
-    elif contestant.mode == PromptLookup.name:
-        config.prompt_lookup_num_tokens = contestant.num_draft_tokens
-    ids = torch.tensor([pair.encode(preset.prompt).ids], device=pair.device)
-    torch.manual_seed(seed)
-    start = time.perf_counter()
-    output = pair.target.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config, **assistance)
-    tokens = output[0].tolist()
-    return Timing(len(tokens) - ids.shape[1], time.perf_counter() - start)
 
 
 def _row(
@@ -297,54 +274,47 @@ def _row(
         preset=preset.name,
         tokens=sum(timing.tokens for timing in own),
         speedup_measured=known.pop("speedup"),
-        peak_mb=_peak_mb(pair.device),
+        peak_mb=peak_mb(pair.device),
+        wall_speeds=tuple(timing.speed for timing in own),
         **known,
     )
     if contestant.engine == "specviz":
         row.rounds = sum(timing.counts.rounds for timing in own)
+        row.round_microseconds = 1e6 * sum(timing.counts.seconds for timing in own) / row.rounds
+        row.outside_microseconds = row.overhead_share * row.round_microseconds
         if contestant.mode != PLAIN:
-            request = _request(contestant, pair, preset, temperature, 1, seed=0)
+            request = request_of(contestant, Job.of(pair, preset, temperature, 1))
             row.rule = request.rule
             row.branches = drafter_class(pair, contestant.mode).branches(pair, request.drafting)
             row.exit_layer = _settings(request).get("exit_layer")
     return row
 
 
-def _compare_rules(pair: ModelPair, plan: Plan, gamma: int, temperature: float) -> RulesRow:
-    """What token by token and block verification keep of the same drafts of the draft model, with the same coins."""
+def _compare_rules(
+    pair: ModelPair, contestants: Sequence[Contestant], plan: Plan, temperature: float, say: Say
+) -> Iterator[RulesRow]:
+    """What token by token and block verification keep of the same drafts, one row a γ; nothing where both are one."""
+    if temperature > 0 and any(contestant.rule == "block" for contestant in contestants):
+        for gamma in plan.rule_gammas:
+            say(f"two rules on the same draws, γ={gamma}, temperature {temperature:g}: {plan.rule_rounds} rounds")
+            yield _rules_row(pair, plan, gamma, temperature)
+
+
+def _rules_row(pair: ModelPair, plan: Plan, gamma: int, temperature: float) -> RulesRow:
+    """Drafts of the draft model, judged by both rules with the same coins."""
     contestant, kept = Contestant(DraftModel.name, gamma), []
     for seed in itertools.count():
         for preset in plan.presets:
-            request = _request(contestant, pair, preset, temperature, plan.max_new_tokens, seed)
+            request = request_of(contestant, Job.of(pair, preset, temperature, plan.max_new_tokens, seed))
             kept += [(one.accepted, other.accepted) for one, other in engine.replay(request, "block")]
             if len(kept) >= plan.rule_rounds:
                 return RulesRow.of(DraftModel.name, gamma, temperature, kept)
 
 
-def _peak_mb(device: torch.device) -> float:
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**20
-    memory = psutil.Process().memory_info()
-    # Windows has its own name for the peak; Linux and macOS keep it in the resource usage.
-    if hasattr(memory, "peak_wset"):
-        return memory.peak_wset / 2**20
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**20 if platform.system() == "Darwin" else 2**10)
-
-
-def _machine(pair: ModelPair) -> dict[str, str | int | float]:
-    machine: dict[str, str | int | float] = {
-        "processor": platform.processor() or platform.machine(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        "threads": torch.get_num_threads(),
-        "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
-        "device": torch.cuda.get_device_name(pair.device) if pair.device.type == "cuda" else "cpu",
-        "cuda": torch.cuda.is_available(),
-        "dtype": str(pair.dtype).removeprefix("torch."),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-    }
-    return machine
+def _limits(pair: ModelPair, rows: Sequence[Row], plan: Plan) -> list[Limit]:
+    """After as much text as the plain rows had on average; they are taken at the first temperature measured."""
+    plain = [row for row in rows if row.title == PLAIN and row.temperature == rows[0].temperature]
+    prompts = statistics.mean(len(pair.encode(preset.prompt).ids) for preset in plan.presets)
+    limits = measure_limits(pair, context=round(prompts + plan.max_new_tokens / 2))
+    speed = statistics.harmonic_mean([row.tokens_per_second for row in plain])
+    return [replace(one, plain_tokens_per_second=speed) if one.role == "target" else one for one in limits]

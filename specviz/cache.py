@@ -185,7 +185,7 @@ class StaticModel(CachedModel):
         super().__init__(model, stopwatch)
 
     def _empty(self) -> None:
-        self.buffers: Rows | FirstRows = Rows(self.passes.static)
+        self.buffers: Rows | FirstRows = self.passes.rows(self)
 
     def sharing_first_layers(self, model: PreTrainedModel, layers: int, passes: FastPasses | None) -> CachedModel:
         twin = StaticModel(model, self.stopwatch, passes or FastPasses.unprepared(model))

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from specviz.metrics import tally
 from specviz.records import Run
+
+#: In half precision the logits of a likely token lie about 0.06 to 0.12 apart: two best within that round either way.
+NEAR_TIE = 0.25
 
 
 def compare(plain: Run, speculative: Run) -> dict[str, Any]:
@@ -31,22 +35,37 @@ def speedup(plain: Run, speculative: Run) -> float | None:
     return fast / slow if fast and slow else None
 
 
-def _parting(plain: Run, speculative: Run) -> dict[str, Any]:
-    """The first position with different tokens, and how close the target's best two were there.
+def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
+    """The first position with different tokens, where one of two is shorter its end; None if they are the same."""
+    if list(one) == list(other):
+        return None
+    return next(
+        (place for place, (left, right) in enumerate(zip(one, other)) if left != right), min(map(len, (one, other)))
+    )
 
-    margin: log p(best) − log p(second) of the plain run's target pass, which both runs share up to rounding.
+
+def margin(plain: Run, position: int) -> float | None:
+    """log p(best) − log p(second) of the plain run's target pass at a position; None after its end."""
+    if position >= len(plain.rounds):
+        return None
+    (_, best), *others = plain.rounds[position].top[0].p_raw
+    if not others:
+        return None
+    # A second best can have underflowed to nothing.
+    return math.log(best / others[0][1]) if others[0][1] else math.inf
+
+
+def _parting(plain: Run, speculative: Run) -> dict[str, Any]:
+    """Where two texts part, and how close the target's best two were there.
+
+    margin: of the plain run's target pass, which both runs share up to rounding.
     """
-    pairs = list(zip(plain.token_ids, speculative.token_ids))
-    position = next((index for index, (one, other) in enumerate(pairs) if one != other), len(pairs))
-    margin = None
-    if position < len(plain.rounds):
-        best = plain.rounds[position].top[0].p_raw
-        margin = math.log(best[0][1] / best[1][1]) if len(best) > 1 else None
+    position = first_difference(plain.token_ids, speculative.token_ids)
     return {
         "position": position,
         "plain": _token(plain, position),
         "speculative": _token(speculative, position),
-        "margin": margin,
+        "margin": margin(plain, position),
         "half_precision": plain.pair.dtype != "float32",
     }
 

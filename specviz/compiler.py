@@ -65,7 +65,7 @@ class Program:
 
     def __call__(self, *arguments: Tensor) -> list[Tensor]:
         width = ONE if arguments[0].shape[0] == ONE else SEVERAL
-        return self.loaders[width].boxed_run(list(arguments))
+        return self.loaders[width].run(arguments)
 
 
 def build(static: Static, width: int, path: pathlib.Path) -> None:

@@ -90,7 +90,7 @@ def prepare(
             value=repr(max_new_tokens),
         )
     if drafter is not None:
-        _check_gamma(num_draft_tokens)
+        check_gamma(num_draft_tokens)
         rule = _check_drafting(pair, drafter, num_draft_tokens, drafting, rule)
         if sampling is not None and sampling.greedy:
             # At temperature 0 every rule comes to one comparison with the target's choice.
@@ -141,7 +141,8 @@ def _check_drafting(pair: ModelPair, name: str, num_draft_tokens: int, drafting:
     return choose_rule(rule, name, makes_trees=branches > 1)
 
 
-def _check_gamma(num_draft_tokens: int) -> None:
+def check_gamma(num_draft_tokens: int) -> None:
+    """Refuses what is no number of draft tokens. Raises SpecvizError (field ``num_draft_tokens``)."""
     if not is_count(num_draft_tokens):
         raise SpecvizError(
             "Ask for at least one draft token a round (drafter=None is plain), as a whole number; got {value}.",
@@ -230,9 +231,14 @@ def run(
     return collect(request, list(rounds(request)))
 
 
-def rounds(request: Request) -> Iterator[Round]:
-    """The rounds of a checked request. Raises SpecvizError (field ``max_new_tokens``) where memory runs out."""
-    return _within_memory(request, autoregress(request) if request.drafter is None else _speculate(request))
+def rounds(request: Request, build: Callable[[Setting], Drafter] | None = None) -> Iterator[Round]:
+    """The rounds of a checked request. Raises SpecvizError (field ``max_new_tokens``) where memory runs out.
+
+    build: makes a drafter of the caller's own for this run, in the place of the one that the request names and checked;
+    it drafts no deeper than that one. Plain decoding has none.
+    """
+    made = autoregress(request) if request.drafter is None else _speculate(request, build=build)
+    return _within_memory(request, made)
 
 
 def _within_memory(request: Request, made: Iterator[Round]) -> Iterator[Round]:
@@ -291,11 +297,16 @@ def _other_round(request: Request, rule: str, index: int, draft: Draft, rows: Ta
 
 
 @torch.inference_mode()
-def _speculate(request: Request, overhear: Callable[..., None] | None = None) -> Iterator[Round]:
-    """overhear: told of every draft before its verdict: the round's index, the draft, the target's rows, the coins."""
+def _speculate(
+    request: Request,
+    overhear: Callable[..., None] | None = None,
+    build: Callable[[Setting], Drafter] | None = None,
+) -> Iterator[Round]:
+    """overhear: told of every draft before its verdict: the round's index, the draft, the target's rows, the coins.
+    build: see `rounds`."""
     pair, stopwatch, warper = request.pair, Stopwatch(request.pair.device), Warper(request.sampling)
     target = reader(pair.target, stopwatch, request.passes.get("target"))
-    drafter = make_drafter(request, warper, target)
+    drafter = make_drafter(request, warper, target, build=build)
     target.feature_layers = drafter.feature_layers
     coins = Coins(request.seed, most_draft_tokens(request), pair.device)
     text = Continuation(request)
@@ -404,14 +415,21 @@ def vocabulary(pair: ModelPair, done: Iterable[Round]) -> dict[int, str]:
     return {token: pair.texts.chip(token) for token in sorted(ids)}
 
 
-def make_drafter(request: Request, warper: Warper, target: CachedModel, chooser: Chooser | None = None) -> Drafter:
+def make_drafter(
+    request: Request,
+    warper: Warper,
+    target: CachedModel,
+    chooser: Chooser | None = None,
+    build: Callable[[Setting], Drafter] | None = None,
+) -> Drafter:
     """The request's drafter. Greedy decoding and a lossy rule want its top choices, all else wants draws.
 
     chooser: another way to choose tokens, where the rule is not the engine's own either (`specviz.lossless`).
+    build: see `rounds`.
     """
     drafter = drafter_class(request.pair, request.drafter)
     drawn = not request.sampling.greedy and rule_named(request.rule).lossless
-    return drafter.build(
+    return (build or drafter.build)(
         Setting(
             pair=request.pair,
             params=request.drafting,

@@ -10,54 +10,14 @@ import pathlib
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
+from specviz import sections
 from specviz.contest import PLAIN, Contestant
-from specviz.presets import STORIES
+from specviz.rows import STORY_GROUP, Row
+from specviz.sections import Agreement, FormulaCheck, Growth, Limit, Overhead
 
 SCHEMA = "specviz.bench/1"
-
-#: The presets that are prose, taken together.
-STORY_GROUP = "stories"
-
-
-@dataclass(slots=True)
-class Row:
-    """One contestant on one preset at one temperature; None where a figure does not apply.
-
-    engine, mode, num_draft_tokens: see `Contestant`. rule, branches, exit_layer: as they were in the run, defaults
-    filled in. tokens, rounds: of all repeats together. speedup_measured: against the same engine's plain row.
-    peak_mb: the process's (on CUDA the device's) peak so far. For all other figures see `Standing`.
-    """
-
-    title: str
-    engine: str
-    mode: str
-    num_draft_tokens: int | None
-    temperature: float
-    preset: str
-    tokens: int
-    tokens_per_second: float
-    spread: tuple[float, float]
-    speedup_measured: float | None
-    speedup_spread: tuple[float, float] | None
-    rule: str | None = None
-    branches: int | None = None
-    exit_layer: int | None = None
-    rounds: int | None = None
-    acceptance_rate: float | None = None
-    acceptance_length: float | None = None
-    cost_coefficient: float | None = None
-    speedup_formula: float | None = None
-    overhead_share: float | None = None
-    phase_share: dict[str, float] | None = None
-    drafted_per_round: float | None = None
-    levels_per_round: float | None = None
-    distance: float | None = None
-    peak_mb: float | None = None
-
-    @property
-    def group(self) -> str:
-        return STORY_GROUP if any(self.preset == story.name for story in STORIES) else self.preset
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,26 +78,47 @@ class RulesRow:
 
 @dataclass(slots=True)
 class Report:
-    """A whole benchmark. left_out: drafters that this pair cannot run, and why. rules: one row a γ."""
+    """A whole benchmark. left_out: drafters that this pair cannot run, and why. rules: one row a γ.
 
-    machine: dict[str, str | int | float]
+    equality: a verdict on each greedy text, given before anything was timed. busy, unsteady: sentences about a machine
+    that had other things to do, at the start and meanwhile. growth, page: there if they were asked for. For all of
+    these see `specviz.sections`.
+    """
+
+    machine: dict[str, str | int | float | None]
     pair: dict[str, str | int | None]
     settings: dict[str, int | float | bool | list[str]]
     rows: list[Row]
     rules: list[RulesRow] = field(default_factory=list)
     left_out: list[dict[str, str]] = field(default_factory=list)
+    equality: list[Agreement] = field(default_factory=list)
+    limit: list[Limit] = field(default_factory=list)
+    growth: Growth | None = None
     page: dict[str, float] | None = None
+    overhead: Overhead = field(init=False)
+    formula: list[FormulaCheck] = field(init=False)
+    busy: str | None = field(init=False)
+    unsteady: str | None = field(init=False)
     summary: list[Summary] = field(init=False)
     findings: list[str] = field(init=False)
     schema: str = SCHEMA
 
     def __post_init__(self) -> None:
+        self.overhead = sections.overhead(self.rows)
+        self.formula = sections.formula_checks(self.rows)
+        self.busy = sections.busy(self.machine)
+        self.unsteady = sections.unsteady(self.rows, self.settings)
         self.summary = summaries(self.rows)
         self.findings = findings(self.rows, self.summary)
 
 
 def save(report: Report, path: pathlib.Path) -> None:
-    path.write_text(json.dumps(asdict(report), indent=1, ensure_ascii=False), encoding="utf-8")
+    path.write_text(json.dumps(as_plain(report), indent=1, ensure_ascii=False), encoding="utf-8")
+
+
+def as_plain(report: Report) -> dict[str, Any]:
+    """The report as its file holds it."""
+    return asdict(report)
 
 
 def summaries(rows: Sequence[Row]) -> list[Summary]:
@@ -245,24 +226,50 @@ def _formula(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def table(report: Report) -> str:
-    """The report for people: each contestant on each preset, then the groups, the rules and the findings."""
-    lines = [f"{key}: {value}" for key, value in report.machine.items()]
+    """The report for people: each contestant on each preset, then the groups, the sections and the findings."""
+    lines = [f"{key}: {value}" for key, value in report.machine.items() if value is not None]
+    lines += filter(None, (report.busy, report.unsteady))
+    for part in (
+        sections.equality_lines(report.equality, str(report.machine.get("dtype"))),
+        _row_lines(report.rows),
+        _summary_lines(report.summary),
+        _rules_lines(report.rules),
+        _overhead_lines(report),
+        sections.limit_lines(report.limit),
+        sections.formula_lines(report.formula),
+        sections.growth_lines(report.growth) if report.growth else (),
+        report.findings,
+        (f"Left out, {entry['mode']}: {entry['reason']}" for entry in report.left_out),
+        [f"peak memory of this process up to the last row: {max(row.peak_mb or 0 for row in report.rows):.0f} MB"],
+    ):
+        found = list(part)
+        lines += ["", *found] if found else []
+    return "\n".join(lines)
+
+
+def _row_lines(rows: Sequence[Row]) -> Iterator[str]:
     header = (
         f"{'preset':<12}{'T':>4}  {'contestant':<30}{'tok/s':>7}{'spread':>12}{'speedup':>9}{'spread':>12}"
         f"{'formula':>9}{'α':>6}{'len':>6}{'c':>6}{'draft':>7}{'verify':>8}{'rest':>6}{'outside':>9}"
     )
-    lines += ["", header, "-" * len(header), *map(_row_line, report.rows)]
-    header = f"{'group':<12}{'T':>4}  {'contestant':<30}{'tok/s':>7}{'speedup':>9}{'len':>6}{'vs transformers':>17}"
-    lines += ["", header, *map(_summary_line, report.summary)]
-    if report.rules:
-        lines += ["", "Block verification beside token by token, on the same drafts and coins:"]
-        lines += map(_rules_line, report.rules)
-    lines += ["", *report.findings]
-    lines += [f"Left out, {entry['mode']}: {entry['reason']}" for entry in report.left_out]
+    yield from (header, "-" * len(header), *map(_row_line, rows))
+
+
+def _summary_lines(summary: Sequence[Summary]) -> Iterator[str]:
+    yield f"{'group':<12}{'T':>4}  {'contestant':<30}{'tok/s':>7}{'speedup':>9}{'len':>6}{'vs transformers':>17}"
+    yield from map(_summary_line, summary)
+
+
+def _rules_lines(rules: Sequence[RulesRow]) -> Iterator[str]:
+    if rules:
+        yield "Block verification beside token by token, on the same drafts and coins:"
+    yield from map(_rules_line, rules)
+
+
+def _overhead_lines(report: Report) -> Iterator[str]:
+    yield from sections.overhead_lines(report.overhead)
     if report.page:
-        lines += ["", f"watched by a browser: {report.page['ratio']:.2f} of the speed without one"]
-    lines += ["", f"peak memory of this process: {max(row.peak_mb or 0 for row in report.rows):.0f} MB"]
-    return "\n".join(lines)
+        yield f"The page, watched by a browser: {report.page['ratio']:.2f} of the speed without one"
 
 
 def _row_line(row: Row) -> str:

@@ -19,6 +19,7 @@ from specviz.parallel import devices_of, home_of
 from specviz.placement import PassTimer, dtype_name, position_limit, synchronise
 from specviz.refusals import refusing_out_of_memory
 from specviz.roofline import Curve, Limits, ModelSize, Passes, Point
+from specviz.sections import Limit
 from specviz.static import kind_of
 
 #: Tokens a pass: powers of two, what γ = 2 to 5, 8 and 16 verify, and some between.
@@ -70,6 +71,37 @@ def measure_passes(
         )
         yield start
         yield from _filled(start, timers, repeats, budget)
+
+
+def measure_limits(pair: ModelPair, context: int, repeats: int = REPEATS) -> list[Limit]:
+    """A pass over one token after `context` cached ones, of target and draft model in turn, beside its limit.
+
+    The passes are those that runs take. A context too long for a model is shortened. Raises SpecvizError where the
+    device's memory does not hold it.
+    """
+    models = {"target": pair.target} | ({"draft": pair.draft} if pair.draft is not None else {})
+    with refusing_out_of_memory(_no_memory):
+        timers = {role: PassTimer(model, (1,), context, pair.passes.get(role)) for role, model in models.items()}
+        seconds: dict[str, list[float]] = {role: [] for role in timers}
+        for _ in range(repeats):
+            for role, timer in timers.items():
+                seconds[role].append(timer.seconds(1))
+        return [_limit(role, timer, statistics.median(seconds[role])) for role, timer in timers.items()]
+
+
+def _limit(role: str, timer: PassTimer, pass_seconds: float) -> Limit:
+    size, device = model_size(timer), home_of(timer.model)
+    # Of a spread model each device holds its share.
+    share = size.weight_bytes // len(devices_of(timer.model))
+    return Limit(
+        role=role,
+        context=timer.context,
+        weight_bytes=size.weight_bytes,
+        cache_bytes=round(size.position_bytes * size.positions),
+        copy_bandwidth=copy_bandwidth(share, device),
+        read_bandwidth=read_bandwidth(share, device),
+        pass_seconds=pass_seconds,
+    )
 
 
 def _no_memory() -> SpecvizError:
@@ -170,6 +202,15 @@ def read_bandwidth(size: int, device: torch.device) -> float:
     """
     buffer = torch.ones(max(1, size // 4), dtype=torch.float32, device=device)
     return buffer.numel() * 4 / _fastest(buffer.sum, device)
+
+
+def copy_bandwidth(size: int, device: torch.device) -> float:
+    """Bytes a second, read and written ones together, of copying a buffer of `size` bytes again and again.
+
+    What a machine is usually said to move; with torch's threads as they are set.
+    """
+    source, copy = (torch.ones(max(1, size // 4), dtype=torch.float32, device=device) for _ in range(2))
+    return 2 * source.numel() * 4 / _fastest(lambda: copy.copy_(source), device)
 
 
 def peak_rate(dtype: torch.dtype, device: torch.device) -> float:

@@ -189,13 +189,18 @@ def settle_threads(model: PreTrainedModel) -> int:
     """Sets torch to the fewest threads with which this model's passes are about as fast as with any; returns them.
 
     A pass of a small model spends its time between operations, where more threads only wait for each other, and wait
-    long whenever another program wants a core. Measured as `time_in_turns` is; a large model keeps all threads.
+    long whenever another program wants a core: with all cores taken, one other busy program has made compiled passes a
+    hundred times slower. So a small model leaves a core free. Measured as `time_in_turns` is; a large model keeps all
+    threads.
     """
     every = int(agreed(_ALL_THREADS, model))
     torch.set_num_threads(every)
     if every == 1 or time_passes(model, (1,), repeats=3)[1] > _SMALL_PASS_SECONDS:
         return every
-    choices = sorted({*(2**power for power in range(every.bit_length() - 1)), every})
+    choices = sorted({*(2**power for power in range((every - 1).bit_length())), every - 1})
+    if len(choices) == 1:
+        torch.set_num_threads(choices[0])
+        return choices[0]
     seconds = dict.fromkeys(choices, float("inf"))
     for _ in range(2):
         for threads in choices:

@@ -6,6 +6,7 @@ A run takes what is ready when it begins. What cannot be prepared stays as it wa
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pathlib
 import statistics
@@ -24,11 +25,12 @@ from specviz.compiler import Job
 from specviz.drafters.early_exit import EarlyExit, exit_layer
 from specviz.errors import SpecvizError
 from specviz.exits import exit_after
+from specviz.graphs import CudaRecorder, GraphedPasses
 from specviz.models import SHOWN_WIDTHS, ModelPair
 from specviz.parallel import is_sharded, is_spread
 from specviz.placement import time_passes
 from specviz.records import DraftParams
-from specviz.static import FastPasses, Passes, Rows, Static, StaticPass
+from specviz.static import FastPasses, Passes, Static, StaticPass
 from specviz.static_heads import StaticEagle
 from specviz.words import Sentence
 
@@ -98,8 +100,12 @@ def prepare_passes(
     is raised for what cannot be done: the preparation says why.
     """
     work = _Work(pair, progress, halt or threading.Event(), turn)
+    statics = work.statics()
+    if pair.device.type == "cuda":
+        work.record(statics)
+        return work.done
     progress(0.0, Sentence("looking for compiled ones"))
-    plans = work.plan()
+    plans = work.plans(statics)
     for of_models in (True, False):
         group = [plan for plan in plans if (plan.role in _MODELS) is of_models]
         if compiling:
@@ -121,21 +127,30 @@ class _Work:
         self.done = Preparation()
         self.made = self.wanted = 0
 
-    def plan(self) -> list[_Plan]:
-        """What can be prepared; notes why the rest cannot."""
-        plans = []
+    def statics(self) -> dict[str, Static]:
+        """The passes that can be prepared, by role; notes why the others cannot."""
+        statics = {}
         for role, make in _makers(self.pair):
             try:
-                if self.pair.device.type != "cpu":
-                    raise SpecvizError(
-                        "Passes are compiled for a CPU; this pair is on {device}.", "passes", device=self.pair.device
-                    )
-                static = self.turn(make)
+                statics[role] = self.turn(make)
             except SpecvizError as error:
                 self.done.refuse(role, error)
-            else:
-                plans.append(_Plan(role, static, compiler.files(static, self.threads)))
-                self.wanted += len(compiler.missing(plans[-1].files))
+        return statics
+
+    def record(self, statics: dict[str, Static]) -> None:
+        """Passes on CUDA are recorded when a run first meets their shape; here each model's are tried once."""
+        recorder = CudaRecorder(self.pair.device)
+        ready: dict[str, FastPasses] = {}
+        for role, static in statics.items():
+            # An early exit reads on in the target's own buffers.
+            shared = ready.get("target") if role.startswith("exit") else None
+            self._try(role, functools.partial(_recorded, static, recorder, shared), ready)
+        self.turn(lambda: self._give(ready))
+
+    def plans(self, statics: dict[str, Static]) -> list[_Plan]:
+        """Where the programs lie, or will."""
+        plans = [_Plan(role, static, compiler.files(static, self.threads)) for role, static in statics.items()]
+        self.wanted = sum(len(compiler.missing(plan.files)) for plan in plans)
         return plans
 
     def compile(self, plans: Sequence[_Plan]) -> None:
@@ -169,18 +184,25 @@ class _Work:
         ready: dict[str, FastPasses] = {}
         self.progress(1.0, Sentence("trying compiled ones"))
         for plan in plans:
-            if self.halt.is_set():
-                return
-            if compiler.missing(plan.files):
-                if plan.role not in self.done.reasons:
-                    never = SpecvizError("This model's passes were never compiled here.", "passes")
-                    self.done.refuse(plan.role, never)
-                continue
-            try:
-                ready[plan.role] = self.turn(lambda plan=plan: _tried(plan, self.threads))
-            except SpecvizError as error:
-                self.done.refuse(plan.role, error)
+            if not compiler.missing(plan.files):
+                self._try(plan.role, functools.partial(_loaded, plan), ready)
+            elif plan.role not in self.done.reasons:
+                never = SpecvizError("This model's passes were never compiled here.", "passes")
+                self.done.refuse(plan.role, never)
         self.turn(lambda: self._give(ready))
+
+    def _try(self, role: str, make: Callable[[], FastPasses], ready: dict[str, FastPasses]) -> None:
+        def tried() -> FastPasses:
+            # torch keeps the number for each thread of the program.
+            torch.set_num_threads(self.threads)
+            return make()
+
+        if self.halt.is_set():
+            return
+        try:
+            ready[role] = self.turn(tried)
+        except SpecvizError as error:
+            self.done.refuse(role, error)
 
     def _give(self, ready: dict[str, FastPasses]) -> None:
         if self.halt.is_set():
@@ -193,14 +215,19 @@ class _Work:
             self.pair.width_seconds = time_passes(self.pair.target, SHOWN_WIDTHS, budget=0.5, passes=passes)
 
 
-def _tried(plan: _Plan, threads: int) -> FastPasses:
+def _loaded(plan: _Plan) -> FastPasses:
     """The plan's programs, if they are right and faster than the model's own passes."""
-    # torch keeps the number for each thread of the program.
-    torch.set_num_threads(threads)
-    program = compiler.Program(plan.files)
-    check(plan.static, program)
-    _refuse_slower(plan.static, program)
-    return FastPasses(plan.static, program, "compiled")
+    passes = FastPasses(plan.static, compiler.Program(plan.files), "compiled")
+    check(passes)
+    _refuse_slower(passes)
+    return passes
+
+
+def _recorded(static: Static, recorder: CudaRecorder, target: GraphedPasses | None) -> FastPasses:
+    """A model's passes as graphs. target: the passes whose buffers it reads on in."""
+    passes = GraphedPasses(static, recorder, None if target is None else target.kept)
+    check(passes)
+    return passes
 
 
 def _makers(pair: ModelPair) -> Iterator[tuple[str, Callable[[], Static]]]:
@@ -236,34 +263,45 @@ def _weight_bytes(static: Static) -> int:
 
 
 @torch.inference_mode()
-def check(static: Static, program: Passes) -> None:
-    """Raises SpecvizError (field ``passes``) where a program differs from its model by more than rounding."""
-    kept = [_rows_of_two_passes(run, static) for run in (static, program)]
+def check(passes: FastPasses) -> None:
+    """Raises SpecvizError (field ``passes``) where fast passes differ from the model's own by more than rounding."""
+    kept = [_given_by_passes(run, passes) for run in (passes.static, passes.run)]
     for plain, fast in zip(*kept, strict=True):
         difference = (plain.float() - fast.float()).abs().max() / plain.float().abs().max()
-        if not difference <= TOLERANCE[static.dtype]:
+        if not difference <= TOLERANCE[passes.static.dtype]:
             raise SpecvizError(
-                "A compiled pass differs from the model's own by {difference}, more than rounding: it is left alone.",
+                "A fast pass differs from the model's own by {difference}, more than rounding: it is left alone.",
                 "passes",
                 difference=f"{difference:.3g}",
             )
 
 
-def _rows_of_two_passes(run: Passes, static: Static) -> list[Tensor]:
-    """What a pass over several tokens and one over a further token give, and the rows they leave."""
-    buffers, generator, given, length = Rows(static), torch.Generator().manual_seed(0), [], 0
-    for width in (compiler.SEVERAL, compiler.ONE):
+class _Asking:
+    """Asks for buffers in place of a run."""
+
+
+def _given_by_passes(run: Passes, passes: FastPasses) -> list[Tensor]:
+    """What a pass over several tokens, one over a further token, and one over two siblings give, and the rows left."""
+    # Whoever asks for buffers has them for as long as it lives: a run, usually.
+    static, asking = passes.static, _Asking()
+    buffers, generator, given, length = passes.rows(asking), torch.Generator().manual_seed(0), [], 0
+    for width in (compiler.SEVERAL, compiler.ONE, 2):
         where, visible = buffers.places(length, width, None)
-        inputs = [torch.randn(width, size, generator=generator).to(static.dtype) for size in static.input_widths]
-        given += run(2 + where, where, where, visible, *inputs, *buffers.tensors)
+        positions = where
+        if width == 2 and not static.reads_chains_only:
+            visible, positions = visible.clone(), where[:1].expand(2).clone()
+            visible[1, where[0]] = False
+        drawn = [torch.randn(width, size, generator=generator) for size in static.input_widths]
+        inputs = [numbers.to(static.device, static.dtype) for numbers in drawn]
+        given += run(2 + where, positions, where, visible, *inputs, *buffers.tensors)
         length += width
-    return [*given, *buffers.tensors]
+    return [*given, *(rows[:, :, :length].clone() for rows in buffers.tensors)]
 
 
 @torch.inference_mode()
-def _refuse_slower(static: Static, program: Passes) -> None:
+def _refuse_slower(passes: FastPasses) -> None:
     """Raises SpecvizError (field ``passes``) where the model's own passes are no slower, one token or several."""
-    timers = {"plain": static, "fast": program}
+    static, timers = passes.static, {"plain": passes.static, "fast": passes.run}
     arguments = {width: static.examples(width) for width in (compiler.ONE, compiler.SEVERAL)}
     seconds: dict[tuple[str, int], list[float]] = {}
     for _ in range(_REPEATS):

@@ -13,15 +13,16 @@ import torch
 from torch import Tensor
 
 from specviz.drafters.base import Draft
-from specviz.records import Candidates, DraftedToken, NextToken, Outcome
-from specviz.sampling import Warper
+from specviz.records import Candidates, DraftedToken, NextKind, NextToken, Outcome
+from specviz.sampling import Warper, at_hand, first_largest
 from specviz.text import TokenTexts
 from specviz.verify import Decision, shape_of
 
 #: How many of the likeliest tokens a row lists: this many of the target's and as many of the drafter's.
 TOP = 5
 
-Host = dict[str, list[float]]
+#: The parts of a record by name: numbers of each row or token, or lists of them, as `Tensor.tolist` gives them.
+Host = dict[str, list]
 Listed = tuple[tuple[int, float], ...]
 
 
@@ -51,7 +52,7 @@ class TargetRows:
         logits = logits.float()
         raw = logits.softmax(-1)
         if warper.params.greedy:
-            return cls(raw, None, logits.argmax(-1))
+            return cls(raw, None, first_largest(logits))
         return cls(raw, warper.probabilities(logits) if warper.changes_logits else raw, None)
 
 
@@ -77,34 +78,23 @@ def report(
     """Fetches what a record needs and builds it. weighs_all: the rule has looked at every draft token's coin."""
     parts = _decision_parts(draft, decision, uniforms) | _listed_parts(draft, rows)
     host = _fetch(parts | _line_parts(decision, parts.get("residual_ids", parts["leading"])))
-    outcomes = _outcomes(draft.parents, host.get("kept", ()))
+    kept = host.get("kept", ())
+    outcomes = _outcomes(draft.parents, kept)
     drafted = tuple(
-        _drafted_token(index, host, draft, outcome, texts, weighs_all) for index, outcome in enumerate(outcomes)
+        [_drafted_token(index, host, draft, outcome, texts, weighs_all) for index, outcome in enumerate(outcomes)]
     )
     # Refused siblings of a token that was taken leave nothing to recover from: the last row decides.
-    rejected = any(
-        outcome == "rejected" and parent + 1 == int(host["row"][0]) for outcome, parent in zip(outcomes, draft.parents)
-    )
-    next_id = int(host["next_token"][0])
-    below, line = _line(host) if "line" in host else (None, ())
-    following = NextToken(
-        id=next_id,
-        text=texts.chip(next_id),
-        kind="recovered" if rejected else "bonus",
-        u=host["next_u"][0] if "line" in host else None,
-        prob=host["line_probs"][0] if "line" in host else 1.0,
-        below=below,
-        line=line,
-    )
-    top = _candidates(host, draft, following if rejected else None)
+    last = host["row"][0] - 1
+    rejected = ("rejected", last) in zip(outcomes, draft.parents)
+    following = _next_token(host, texts, "recovered" if rejected else "bonus")
     return Report(
         drafted=drafted,
         next=following,
-        top=top,
-        path=tuple(index for index, kept in enumerate(host.get("kept", ())) if kept),
-        choices=tuple(map(int, host["choice"] if "choice" in host else host["leading"][::TOP])),
+        top=_candidates(host, draft, following if rejected else None),
+        path=tuple([index for index, taken in enumerate(kept) if taken]),
+        choices=tuple(host["choice"] if "choice" in host else [leading[0] for leading in host["leading"]]),
         confidence=draft.confidence,
-        distance=host["distance"][0] if "distance" in host else None,
+        distance=host.get("distance"),
     )
 
 
@@ -123,10 +113,10 @@ def _outcomes(parents: tuple[int, ...], kept: Sequence[float]) -> list[Outcome]:
 
 
 def _decision_parts(draft: Draft, decision: Decision, uniforms: Uniforms) -> dict[str, Tensor]:
-    parts = {"next_token": decision.next_token, "next_u": uniforms.next}
+    parts = {"next_token": decision.next_token, "next_u": uniforms.next, "row": decision.row}
     if not draft.parents:
         return parts
-    parts |= {"token": draft.tokens, "kept": decision.kept, "p": decision.p, "row": decision.row}
+    parts |= {"token": draft.tokens, "kept": decision.kept, "p": decision.p}
     if decision.next_probs is not None:
         parts |= {"q": decision.q, "accept_prob": decision.accept_prob}
         if decision.distance is None:  # a lossy rule flips no coins
@@ -150,22 +140,27 @@ def _listed_parts(draft: Draft, rows: TargetRows) -> dict[str, Tensor]:
     """
     leading_raw, leading = rows.raw.topk(TOP)
     parts = {"leading": leading, "leading_raw": leading_raw}
+    warped = rows.probs is not None and rows.probs is not rows.raw
     if rows.choices is not None:
         parts["choice"] = rows.choices
-    if rows.probs is not None and rows.probs is not rows.raw:
+    if warped:
         parts["leading_p"] = rows.probs.gather(-1, leading)
     if not draft.parents:
         return parts
-    judging = shape_of(draft.parents, leading.device).rows
-    column = draft.tokens.unsqueeze(-1)
+    shape = shape_of(draft.parents, leading.device)
+    lists = [shape.judging(leading), draft.tokens.unsqueeze(-1)]
     draft_raw = draft.probs if draft.logits is None else draft.logits.softmax(-1)
-    drafters_own = () if draft_raw is None else (draft_raw.topk(TOP).indices,)
-    ids = torch.cat([leading[judging], *drafters_own, column], dim=-1)
-    parts |= {"ids": ids, "ids_raw": rows.raw[judging].gather(-1, ids)}
-    if rows.probs is not None and rows.probs is not rows.raw:
-        parts["ids_p"] = rows.probs[judging].gather(-1, ids)
     if draft_raw is not None:
-        parts["ids_q_raw"] = draft_raw.gather(-1, ids)
+        drafters_own = draft_raw.topk(TOP).indices
+        # Siblings were drafted from one row.
+        lists.insert(1, drafters_own if shape.is_chain else drafters_own.index_select(0, shape.families))
+    ids = torch.cat(lists, dim=-1)
+    parts |= {"ids": ids, "ids_raw": shape.judging_cells(rows.raw, ids)}
+    if warped:
+        parts["ids_p"] = shape.judging_cells(rows.probs, ids)
+    if draft_raw is not None:
+        own = draft_raw.gather(-1, ids) if shape.is_chain else draft_raw[shape.families.unsqueeze(-1), ids]
+        parts["ids_q_raw"] = own
     if draft.probs is not None and draft.probs is not draft_raw:
         parts["ids_q"] = draft.probs.gather(-1, ids)
     return parts
@@ -180,8 +175,34 @@ def _line_parts(decision: Decision, likeliest: Tensor) -> dict[str, Tensor]:
         "line": ids,
         "line_probs": decision.next_probs.index_select(0, ids),
         "line_ends": decision.next_sums.index_select(0, ids),
-        "line_total": decision.next_sums[-1:],
+        "line_total": decision.next_sums[-1],
     }
+
+
+def _fetch(parts: dict[str, Tensor]) -> Host:
+    """All parts as lists. From another device they come in one copy, as float64, which holds every id and every
+    float32 exactly; on a CPU each is read where it lies."""
+    if not at_hand(parts["leading"]):
+        flat = torch.cat([part.reshape(-1) for part in parts.values()]).cpu()
+        cells = flat.split([part.numel() for part in parts.values()])
+        parts = {name: cell.view(part.shape).to(part.dtype) for cell, (name, part) in zip(cells, parts.items())}
+    return {name: part.tolist() for name, part in parts.items()}
+
+
+def _next_token(host: Host, texts: TokenTexts, kind: NextKind) -> NextToken:
+    token = host["next_token"]
+    if "line" not in host:
+        return NextToken(id=token, text=texts.chip(token), kind=kind, u=None, prob=1.0)
+    below, line = _line(host)
+    return NextToken(
+        id=token,
+        text=texts.chip(token),
+        kind=kind,
+        u=host["next_u"],
+        prob=host["line_probs"][0],
+        below=below,
+        line=line,
+    )
 
 
 def _line(host: Host) -> tuple[float, tuple[tuple[int, float, float], ...]]:
@@ -189,43 +210,32 @@ def _line(host: Host) -> tuple[float, tuple[tuple[int, float, float], ...]]:
 
     u was scaled by that sum too, so it compares with these shares.
     """
-    total = host["line_total"][0]
+    total = host["line_total"]
     pieces = {}
     for token, prob, end in zip(host["line"], host["line_probs"], host["line_ends"]):
         if prob > 0:
-            pieces[int(token)] = (int(token), round(max(0.0, end - prob) / total, 6), round(end / total, 6))
+            pieces[token] = (token, round(max(0.0, end - prob) / total, 6), round(end / total, 6))
     below = max(0.0, host["line_ends"][0] - host["line_probs"][0]) / total
     return below, tuple(sorted(pieces.values()))
-
-
-def _fetch(parts: dict[str, Tensor]) -> Host:
-    """All parts in one copy to the host: float64, as the uniforms are, which holds every id and float32 exactly."""
-    flat = torch.cat([part.reshape(-1) for part in parts.values()]).tolist()
-    host, start = {}, 0
-    for name, part in parts.items():
-        end = start + part.numel()
-        host[name] = flat[start:end]
-        start = end
-    return host
 
 
 def _drafted_token(
     index: int, host: Host, draft: Draft, outcome: Outcome, texts: TokenTexts, weighs_all: bool
 ) -> DraftedToken:
-    token, parent, p = int(host["token"][index]), draft.parents[index], host["p"][index]
-    # The token itself closes its row's list; greedy p is 0 or 1, and so is the chance to be kept.
-    last = (index + 1) * (len(host["ids"]) // len(draft.parents)) - 1
+    token, p = host["token"][index], host["p"][index]
     weighed = weighs_all or outcome != "discarded"
     p_left = host["p_left"][index] if "p_left" in host and weighed else p
     return DraftedToken(
         id=token,
         text=texts.chip(token),
-        parent=parent,
+        parent=draft.parents[index],
         p=p,
         q=host["q"][index] if "q" in host else 1.0,
-        p_raw=host["ids_raw"][last],
-        q_raw=host["ids_q_raw"][last] if "ids_q_raw" in host else None,
+        # The token itself closes its row's list.
+        p_raw=host["ids_raw"][index][-1],
+        q_raw=host["ids_q_raw"][index][-1] if "ids_q_raw" in host else None,
         u=host["u"][index] if weighed and "u" in host else None,
+        # Greedy p is 0 or 1, and so is the chance to be kept.
         accept_prob=host.get("accept_prob", host["p"])[index] if weighed else None,
         outcome=outcome,
         draft_u=host["draw"][index] if "draw" in host else None,
@@ -236,50 +246,37 @@ def _drafted_token(
 
 def _candidates(host: Host, draft: Draft, recovered: NextToken | None) -> tuple[Candidates, ...]:
     """The lists of every row; `recovered` says that the row of the rejection has a residual."""
-    n = len(draft.parents)
-    children: dict[int, list[int]] = {}
+    children: list[list[int]] = [[] for _ in range(len(draft.parents) + 1)]
     for token, parent in enumerate(draft.parents):
-        children.setdefault(parent + 1, []).append(token)
+        children[parent + 1].append(token)
     top = []
-    for row in range(n + 1):
+    for row, siblings in enumerate(children):
         residual: Listed = ()
-        if recovered and row == int(host["row"][0]):
-            residual = ((recovered.id, 1.0),) if "residual" not in host else _pairs(host, "residual_ids", "residual")
-        if row in children:
-            top.append(_with_drafter(host, draft, row, children[row], residual))
-        else:
-            top.append(_target_only(host, row, residual))
+        if recovered and row == host["row"][0]:
+            whole = ((recovered.id, 1.0),)
+            residual = _pairs(host["residual_ids"], host["residual"]) if "residual" in host else whole
+        top.append(_row_lists(host, draft, row, siblings, residual))
     return tuple(top)
 
 
-def _with_drafter(host: Host, draft: Draft, row: int, siblings: list[int], residual: Listed) -> Candidates:
-    """The lists of a row that draft tokens continue; the first of them speaks for the drafter."""
-    width = len(host["ids"]) // len(draft.parents)
-    cells = slice(siblings[0] * width, (siblings[0] + 1) * width)
-    raw = _pairs(host, "ids", "ids_raw", cells)
-    q_raw = _pairs(host, "ids", "ids_q_raw", cells) if "ids_q_raw" in host else ()
-    if draft.probs is None:
-        q = tuple((int(host["token"][token]), 1.0) for token in siblings)
-    else:
-        q = _pairs(host, "ids", "ids_q", cells) if "ids_q" in host else q_raw
-    return Candidates(_warped(host, "ids", "ids_p", raw, row, cells), q, residual, raw, q_raw)
-
-
-def _target_only(host: Host, row: int, residual: Listed) -> Candidates:
-    cells = slice(row * TOP, (row + 1) * TOP)
-    raw = _pairs(host, "leading", "leading_raw", cells)
-    return Candidates(_warped(host, "leading", "leading_p", raw, row, cells), residual=residual, p_raw=raw)
-
-
-def _warped(host: Host, ids: str, values: str, raw: Listed, row: int, cells: slice) -> Listed:
-    """The target's list as sampled from: a point mass if greedy, its own if warped, else the raw one."""
+def _row_lists(host: Host, draft: Draft, row: int, siblings: list[int], residual: Listed) -> Candidates:
+    """The lists of one row. The first of the tokens that continue it speaks for the drafter."""
+    name, place = ("ids", siblings[0]) if siblings else ("leading", row)
+    ids = host[name][place]
+    p = p_raw = _pairs(ids, host[f"{name}_raw"][place])
+    q = q_raw = _pairs(ids, host["ids_q_raw"][place]) if siblings and "ids_q_raw" in host else ()
     if "choice" in host:
-        return ((int(host["choice"][row]), 1.0),)
-    return _pairs(host, ids, values, cells) if values in host else raw
+        p = ((host["choice"][row], 1.0),)
+    elif f"{name}_p" in host:
+        p = _pairs(ids, host[f"{name}_p"][place])
+    if draft.probs is None:
+        q = tuple([(host["token"][token], 1.0) for token in siblings])
+    elif siblings and "ids_q" in host:
+        q = _pairs(ids, host["ids_q"][place])
+    return Candidates(p, q, residual, p_raw, q_raw)
 
 
-def _pairs(host: Host, ids: str, values: str, cells: slice = slice(None)) -> Listed:
+def _pairs(ids: list[int], values: list[float]) -> Listed:
     """(id, probability) pairs, likeliest first, without doubles and zeros."""
-    pairs = {token: value for token, value in zip(host[ids][cells], host[values][cells]) if value > 0}
-    ordered = sorted(pairs.items(), key=itemgetter(1), reverse=True)
-    return tuple([(int(token), value) for token, value in ordered])
+    pairs = {token: value for token, value in zip(ids, values) if value > 0}
+    return tuple(sorted(pairs.items(), key=itemgetter(1), reverse=True))

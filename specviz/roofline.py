@@ -103,8 +103,8 @@ class Curve:
 class Passes:
     """What was measured of a pair. context: cached tokens before each pass. fraction: share of the work done.
 
-    target, draft: names of the models, draft None if there is none. kind: what ran the target's passes, ``plain`` or
-    ``compiled``. threads: on a CPU.
+    target, draft: names of the models, draft None if there is none. kind: what ran the target's passes, see
+    `PairInfo.passes`. threads: on a CPU.
     """
 
     target: str

@@ -5,6 +5,7 @@ Target and drafter go through the same functions; that is half of why the output
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import (
@@ -17,7 +18,12 @@ from transformers import (
 
 from specviz.records import SamplingParams
 
-__all__ = ["SamplingParams", "Warper", "draw", "draw_with_sums", "fit_width"]
+__all__ = ["SamplingParams", "Warper", "at_hand", "draw", "draw_with_sums", "first_largest", "fit_width"]
+
+
+def at_hand(tensor: Tensor) -> bool:
+    """Whether it lies in the host's own memory: NumPy can read it there, and looking at it waits for no device."""
+    return tensor.device.type == "cpu"
 
 
 class Warper:
@@ -37,7 +43,7 @@ class Warper:
         if params.top_k > 0:
             self.filters.append(TopKLogitsWarper(int(params.top_k)))
         if params.top_p < 1:
-            self.filters.append(TopPLogitsWarper(float(params.top_p)))
+            self.filters.append(SortedTopP(float(params.top_p)))
         if params.min_p > 0:
             self.filters.append(MinPLogitsWarper(float(params.min_p)))
 
@@ -50,11 +56,42 @@ class Warper:
         """float32 probabilities [rows, vocab] from logits [rows, vocab] of any float type."""
         logits = logits.float()
         if self.params.greedy:
-            best = logits.argmax(-1, keepdim=True)
-            return torch.zeros_like(logits).scatter_(-1, best, 1.0)
+            return torch.zeros_like(logits).scatter_(-1, first_largest(logits).unsqueeze(-1), 1.0)
         for one_filter in self.filters:
             logits = one_filter(None, logits)
         return logits.softmax(-1)
+
+
+class SortedTopP(TopPLogitsWarper):
+    """transformers' top-p filter, which takes a fifth of the time on a CPU and keeps tokens of the same logits.
+
+    torch sorts logits with their ids, one row of 4096 in 150 µs; NumPy sorts the logits alone in 8. They are enough to
+    find the least one that stays.
+    """
+
+    def __call__(self, input_ids: Tensor | None, scores: Tensor) -> Tensor:
+        if not at_hand(scores):
+            return super().__call__(input_ids, scores)
+        ascending = torch.from_numpy(np.sort(scores.numpy(), axis=-1))
+        mass = ascending.softmax(-1).cumsum(-1)
+        enough = mass.new_full((len(mass), 1), 1 - self.top_p)
+        # So many go, but never the likeliest.
+        dropped = torch.searchsorted(mass, enough, right=True).clamp_max_(mass.shape[-1] - 1)
+        least = ascending.gather(-1, dropped)
+        removed = scores < least
+        if (ascending.gather(-1, (dropped - 1).clamp_min_(0)) == least).any():
+            # Equal logits lie on the edge, as they often do in half precision: those with the smallest ids go.
+            equal = scores == least
+            removed |= equal & (equal.cumsum(-1) <= dropped - removed.sum(-1, keepdim=True))
+        return scores.masked_fill(removed, self.filter_value)
+
+
+def first_largest(logits: Tensor) -> Tensor:
+    """argmax of float32 logits [rows, vocab]: int64 [rows], the first of equal ones."""
+    if at_hand(logits):
+        # NumPy's search is vectorised and torch's is not: 2 µs instead of 29 for five rows of 4096.
+        return torch.from_numpy(logits.numpy().argmax(-1))
+    return logits.argmax(-1)
 
 
 def draw(probs: Tensor, u: Tensor) -> Tensor:
@@ -73,7 +110,7 @@ def draw_with_sums(probs: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     """`draw`, and the running sums [..., vocab], float64, among which it looked for u times the last of them."""
     cumulative = probs.cumsum(-1, dtype=torch.float64)
     threshold = u * cumulative[..., -1:]
-    if probs.device.type == "cpu":
+    if at_hand(probs):
         return torch.searchsorted(cumulative, threshold, right=True).squeeze(-1), cumulative
     return _first_above(cumulative, threshold, probs), cumulative
 

@@ -31,7 +31,8 @@ class Static(nn.Module, ABC):
     """A pass as a function of tensors: ``forward(token_ids, positions, where, visible, *inputs, *rows)``.
 
     name: of the model, for people. device, dtype: where it runs. row_shapes: (heads, head size) of each tensor of rows.
-    input_widths: of further inputs [n, width], beside the token ids.
+    input_widths: of further inputs [n, width], beside the token ids. reads_chains_only: each token stands at its
+    own place, as sliding windows want it.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Static(nn.Module, ABC):
     dtype: torch.dtype
     row_shapes: list[tuple[int, int]]
     input_widths: tuple[int, ...] = ()
+    reads_chains_only: bool = False
 
     @abstractmethod
     def described(self) -> str:
@@ -50,7 +52,8 @@ class Static(nn.Module, ABC):
         inputs = [torch.ones(width, size, dtype=self.dtype) for size in self.input_widths]
         rows = [torch.zeros(1, heads, room, size, dtype=self.dtype) for heads, size in self.row_shapes]
         visible = where.unsqueeze(-1) >= torch.arange(room)
-        return (torch.ones(width, dtype=torch.long), where, where, visible, *inputs, *rows)
+        # A copy: what is traced with one tensor for two arguments takes them for one ever after.
+        return (torch.ones(width, dtype=torch.long), where.clone(), where, visible, *inputs, *rows)
 
 
 class StaticPass(Static):
@@ -78,6 +81,7 @@ class StaticPass(Static):
                 )
         self.row_shapes = [tuple(part.shape[1::2]) for layer in layers for part in (layer.keys, layer.values)]
         self.slides = [layer.is_sliding for layer in layers]
+        self.reads_chains_only = any(self.slides)
         self.window = next((layer.sliding_window for layer in layers if layer.is_sliding), None)
 
     def __reduce__(self) -> tuple[Callable[..., StaticPass], tuple[object, ...]]:
@@ -111,7 +115,7 @@ class StaticPass(Static):
 
     def _masks(self, visible: Tensor, positions: Tensor, where: Tensor) -> Tensor | dict[str, Tensor]:
         """What each layer may see, added to its scores; by kind of layer where a model has two."""
-        if not any(self.slides):
+        if not self.reads_chains_only:
             return _additive(visible, self.dtype)
         # A token stands at its own place here: trees, whose tokens do not, are refused for these models.
         places = torch.arange(visible.shape[-1], device=visible.device)
@@ -195,16 +199,24 @@ class Rows:
         """Makes room for at least `length` tokens; what is there stays."""
         if length <= self.room:
             return
-        self.room = -(-length // BLOCK) * BLOCK
-        self.cells = torch.arange(self.room, device=self.static.device)
-        old, self.tensors = self.tensors, []
-        for heads, size in self.static.row_shapes:
-            # Zeros, because a place that nobody may see is still multiplied, by 0, and 0 times anything must be 0.
-            self.tensors.append(
-                torch.zeros(1, heads, self.room, size, dtype=self.static.dtype, device=self.static.device)
-            )
-        for new, rows in zip(self.tensors, old):
-            new[:, :, : rows.shape[2]] = rows
+        held, old = self.room, self.tensors
+        self.room = self.room_for(length)
+        self.cells, self.tensors = self.take(self.room)
+        if held:
+            for new, rows in zip(self.tensors, old):
+                new[:, :, :held] = rows
+
+    def room_for(self, length: int) -> int:
+        """The room to make for so many tokens."""
+        return -(-length // BLOCK) * BLOCK
+
+    def take(self, room: int) -> tuple[Tensor, list[Tensor]]:
+        """`cells` and `tensors` of that room."""
+        device = self.static.device
+        # Zeros, because a place that nobody may see is still multiplied, by 0, and 0 times anything must be 0.
+        shapes = [(1, heads, room, size) for heads, size in self.static.row_shapes]
+        tensors = [torch.zeros(shape, dtype=self.static.dtype, device=device) for shape in shapes]
+        return torch.arange(room, device=device), tensors
 
     def places(self, length: int, count: int, visible: Tensor | None) -> tuple[Tensor, Tensor]:
         """Where `count` tokens after the first `length` stand, [count] int64, and what they see, [count, room] bool.
@@ -247,7 +259,7 @@ class FastPasses:
     """What runs the passes of one model over static buffers.
 
     static: the pass as a module. run: the same as something faster, with the same arguments; or the module itself.
-    kind: what that is, ``compiled`` or ``plain``.
+    kind: what that is, ``compiled``, ``graphs`` or ``plain``.
     """
 
     def __init__(self, static: Static, run: Passes, kind: str):
@@ -260,6 +272,10 @@ class FastPasses:
         """transformers' own pass over static buffers, operation by operation."""
         static = StaticPass(model, feature_layers)
         return cls(static, static, "plain")
+
+    def rows(self, reader: object) -> Rows:
+        """Empty buffers for `reader`, whose text they will hold."""
+        return Rows(self.static)
 
     def free(self) -> None:
         """Gives up model and programs, whoever still holds this: a run that is over, say. It cannot run afterwards."""

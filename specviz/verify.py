@@ -7,12 +7,12 @@ committed text, row i + 1 follows draft token i, so token i is judged by row par
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
 
-from specviz.sampling import draw_with_sums
+from specviz.sampling import at_hand, draw_with_sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,16 +20,16 @@ class Decision:
     """What a rule decided about n draft tokens, still on the device.
 
     kept: [n] bool or 0/1, the tokens of one path from the root. p, q, accept_prob: [n] float32, each token's
-    probability under target and drafter, and what its coin had to stay below. row: [1] int64, the target row the next
-    token comes from. next_token: [] int64. next_probs: [vocab] float32, what it was drawn from (the residual, or the
-    target's row itself), and next_sums: [vocab] float64, its running sums; None if greedy. p_left: [n] float32, each
-    token's probability in what its earlier siblings left of the target; None where that is p. distance: [] float32, see
-    `Round`; None under a lossless rule.
+    probability under target and drafter, and what its coin had to stay below; q is None if greedy. row: [1] int64, the
+    target row the next token comes from. next_token: [] int64. next_probs: [vocab] float32, what it was drawn from (the
+    residual, or the target's row itself), and next_sums: [vocab] float64, its running sums; None if greedy. p_left: [n]
+    float32, each token's probability in what its earlier siblings left of the target; None where that is p. distance:
+    [] float32, see `Round`; None under a lossless rule.
     """
 
     kept: Tensor
     p: Tensor
-    q: Tensor
+    q: Tensor | None
     accept_prob: Tensor
     row: Tensor
     next_token: Tensor
@@ -39,45 +39,79 @@ class Decision:
     distance: Tensor | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class Shape:
-    """The shape of a draft, as tensors on a device.
+    """The shape of a draft, as tensors on a device, each laid out when it is first asked for.
 
-    rows: [n] int64, the target row that judges each token. ancestors: [n, n] bool, (i, j) says that token j is i itself
-    or stands before it on its branch. elders: [n, n] bool, (i, j) says that token j is a sibling of i and tried before
-    it. steps: [n] int64, i − parent, so that a branch's steps add up to the row after its last token.
+    A chain's questions have shorter answers than a tree's.
     """
 
-    rows: Tensor
-    ancestors: Tensor
-    elders: Tensor
-    steps: Tensor
+    def __init__(self, parents: tuple[int, ...], device: torch.device):
+        self.parents = parents
+        self.device = device
+        self.is_chain = parents == tuple(range(-1, len(parents) - 1))
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """[n] int64, the target row that judges each token."""
+        return torch.tensor(self.parents, dtype=torch.long, device=self.device) + 1
+
+    @cached_property
+    def ancestors(self) -> Tensor:
+        """[n, n] bool, (i, j) says that token j is i itself or stands before it on its branch."""
+        n = len(self.parents)
+        # Bytes rather than tensor operations, of which each costs more than a whole row here.
+        cells = bytearray(n * n)
+        for token, parent in enumerate(self.parents):
+            if parent >= 0:
+                cells[token * n : token * n + n] = cells[parent * n : parent * n + n]
+            cells[token * n + token] = True
+        branch = torch.frombuffer(cells, dtype=torch.bool).view(n, n) if n else torch.empty(0, 0, dtype=torch.bool)
+        return branch.to(self.device)
+
+    @cached_property
+    def elders(self) -> Tensor:
+        """[n, n] bool, (i, j) says that token j is a sibling of i and tried before it."""
+        return (self.rows.unsqueeze(-1) == self.rows).tril(-1)
+
+    @cached_property
+    def steps(self) -> Tensor:
+        """[n] int64, i − parent, so that a branch's steps add up to the row after its last token."""
+        return torch.arange(1, len(self.parents) + 1, device=self.device) - self.rows
+
+    @cached_property
+    def families(self) -> Tensor:
+        """[n] int64, siblings by a number they share, from 0 on in the order of the first of each."""
+        numbers: dict[int, int] = {}
+        numbered = [numbers.setdefault(parent, len(numbers)) for parent in self.parents]
+        return torch.tensor(numbered, dtype=torch.long, device=self.device)
+
+    def judging(self, table: Tensor) -> Tensor:
+        """Of [n + 1, ...] target rows the one that judges each token, [n, ...]."""
+        return table[:-1] if self.is_chain else table.index_select(0, self.rows)
+
+    def judging_cells(self, table: Tensor, ids: Tensor) -> Tensor:
+        """[n, k]: of [n + 1, vocab] target rows the cells of `ids` [n, k] in the one that judges each token."""
+        if self.is_chain:
+            return table[:-1].gather(-1, ids)
+        # Copies no row, as `judging` would.
+        return table[self.rows.unsqueeze(-1), ids]
 
     def path(self, passed: Tensor) -> Tensor:
         """kept [n], where `passed` [n] says which tokens would pass: from the root on, the first sibling that does."""
+        if self.is_chain:
+            return passed.cumprod(0)
         chosen = passed & ~(passed & self.elders).any(-1)
         return (chosen | ~self.ancestors).all(-1)
 
     def row_after(self, kept: Tensor) -> Tensor:
         """[1] int64, the target row that follows the last of the kept tokens."""
-        return (kept * self.steps).sum(0, keepdim=True)
+        return (kept if self.is_chain else kept * self.steps).sum(0, keepdim=True)
 
 
 @lru_cache(maxsize=256)
 def shape_of(parents: tuple[int, ...], device: torch.device) -> Shape:
     """Chains come in few shapes, each laid out once; trees that grow with what is drafted in ever new ones."""
-    n = len(parents)
-    # Bytes rather than tensor operations, of which each costs more than a whole row here.
-    cells = bytearray(n * n)
-    for token, parent in enumerate(parents):
-        if parent >= 0:
-            cells[token * n : token * n + n] = cells[parent * n : parent * n + n]
-        cells[token * n + token] = True
-    branch = torch.frombuffer(cells, dtype=torch.bool).view(n, n) if n else torch.empty(0, 0, dtype=torch.bool)
-    rows = torch.tensor(parents, dtype=torch.long) + 1
-    elders = (rows.unsqueeze(-1) == rows).tril(-1)
-    steps = torch.arange(1, n + 1) - rows
-    return Shape(rows.to(device), branch.to(device), elders.to(device), steps.to(device))
+    return Shape(parents, device)
 
 
 def residual(target_probs: Tensor, draft_probs: Tensor) -> Tensor:
@@ -88,6 +122,9 @@ def residual(target_probs: Tensor, draft_probs: Tensor) -> Tensor:
     """
     left = (target_probs - draft_probs).clamp_min_(0)
     total = left.sum(-1, keepdim=True)
+    if at_hand(total) and total.min().item() > 0:
+        # `where` takes as long as all the rest.
+        return left.div_(total)
     return torch.where(total > 0, left / total, target_probs)
 
 
@@ -120,18 +157,16 @@ def verify_by_rejection(
     n = draft_tokens.shape[0]
     column = draft_tokens.unsqueeze(-1)
     p = target_probs[:n].gather(-1, column).squeeze(-1)
-    # Nothing was drafted after the last row: q = 0 there, and the same residual draws the bonus token from p.
-    if draft_probs is None:
-        q = torch.ones_like(p)
-        q_rows = torch.zeros_like(target_probs).scatter_(-1, torch.nn.functional.pad(column, (0, 0, 0, 1)), 1.0)
-        q_rows[n] = 0
-    else:
-        q = draft_probs.gather(-1, column).squeeze(-1)
-        q_rows = torch.nn.functional.pad(draft_probs, (0, 0, 0, 1))
+    q = torch.ones_like(p) if draft_probs is None else draft_probs.gather(-1, column).squeeze(-1)
     accept_prob = (p / q).clamp_max_(1)
     kept = (coins < accept_prob).cumprod(0)
     row = kept.sum(0, keepdim=True)
-    next_probs = residual(target_probs.index_select(0, row), q_rows.index_select(0, row))[0]
+    # Nothing was drafted after the last row: q = 0 there, and the same residual draws the bonus token from p.
+    if draft_probs is None:
+        refused = _points_at(row, draft_tokens, torch.arange(n, device=row.device), target_probs)
+    else:
+        refused = _draft_row(row, draft_probs)
+    next_probs = residual(target_probs.index_select(0, row)[0], refused)
     next_token, next_sums = draw_with_sums(next_probs, next_u)
     return Decision(kept, p, q, accept_prob, row, next_token, next_probs, next_sums)
 
@@ -205,14 +240,13 @@ def verify_by_tree(
     point masses, and its p where it was drawn.
     """
     shape = shape_of(parents, draft_tokens.device)
-    p = target_probs[shape.rows, draft_tokens]
+    p = shape.judging_cells(target_probs, draft_tokens.unsqueeze(-1)).squeeze(-1)
     if draft_probs is None:
         q, p_left = torch.ones_like(p), _left_of_points(p, shape)
         kept = shape.path(coins < p_left)
         row = shape.row_after(kept)
-        # A point mass takes its token and nothing else, so all that was refused here is taken at once.
-        tried = (shape.rows == row).float()
-        refused = torch.zeros_like(target_probs[0]).index_add_(0, draft_tokens, tried)
+        # A point mass takes its token and nothing else, so all that was refused there is taken at once.
+        refused = _points_at(row, draft_tokens, shape.rows, target_probs)
         next_probs = residual(target_probs.index_select(0, row)[0], refused)
     else:
         q = draft_probs.gather(-1, draft_tokens.unsqueeze(-1)).squeeze(-1)
@@ -222,6 +256,21 @@ def verify_by_tree(
     accept_prob = (p_left / q).clamp_max_(1)
     next_token, next_sums = draw_with_sums(next_probs, next_u)
     return Decision(kept, p, q, accept_prob, row, next_token, next_probs, next_sums, p_left)
+
+
+def _draft_row(row: Tensor, draft_probs: Tensor) -> Tensor:
+    """q [vocab] in a row [1] of a chain with draft_probs [n, vocab]: 0 in the last one, where nothing was drafted."""
+    n = draft_probs.shape[0]
+    if at_hand(row):
+        # Saves four operations.
+        index = row.item()
+        return draft_probs[index] if index < n else torch.zeros_like(draft_probs[0])
+    return (draft_probs.index_select(0, row.clamp_max(n - 1)) * (row < n))[0]
+
+
+def _points_at(row: Tensor, tokens: Tensor, rows: Tensor, like: Tensor) -> Tensor:
+    """[vocab]: 1 for each of the tokens [n] that is judged by `row` [1], where `rows` [n] judge them; else 0."""
+    return torch.zeros_like(like[0]).index_add_(0, tokens, (rows == row).to(like.dtype))
 
 
 def _left_of_points(p: Tensor, shape: Shape) -> Tensor:
@@ -288,10 +337,10 @@ def verify_by_typical(
     round's first token is always x, and the total variation to the target's row is 1 − p(x); elsewhere it is 0.
     """
     shape = shape_of(parents, draft_tokens.device)
-    p = target_probs[shape.rows, draft_tokens]
+    p = shape.judging_cells(target_probs, draft_tokens.unsqueeze(-1)).squeeze(-1)
     entropy = torch.special.entr(target_probs).sum(-1)
     threshold = (delta * torch.exp(-entropy)).clamp_max_(epsilon)
-    acceptable = p > threshold[shape.rows]
+    acceptable = p > shape.judging(threshold)
     reached = (acceptable | ~shape.ancestors).all(-1)
     longest = (reached * shape.ancestors.sum(-1)).argmax(0, keepdim=True)
     kept = shape.ancestors.index_select(0, longest)[0] & reached.index_select(0, longest)
@@ -311,9 +360,9 @@ def verify_by_match(draft_tokens: Tensor, parents: tuple[int, ...], target_choic
     trees at temperature 0, where p and q are point masses, p/q is 0 or 1, and the residual is p itself.
     """
     shape = shape_of(parents, draft_tokens.device)
-    match = draft_tokens == target_choices[shape.rows]
+    match = draft_tokens == shape.judging(target_choices)
     kept = shape.path(match)
     row = shape.row_after(kept)
     p = match.float()
     # index_select, because plain indexing would fetch the row to the host first.
-    return Decision(kept, p, torch.ones_like(p), p, row, target_choices.index_select(0, row)[0], None, None)
+    return Decision(kept, p, None, p, row, target_choices.index_select(0, row)[0], None, None)

@@ -1,17 +1,37 @@
 """The benchmark: who is measured, what is left out and why, and what the rows come to."""
 
+import copy
 import json
 import statistics
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
-from tiny import tiny_pair
+from conftest import ROOT
+from tiny import generated, tiny_pair, with_heads
 
-from specviz import bench, figures
+import specviz
+from specviz import bare, bench, engine, figures, machine, sections, untraced
+from specviz.__main__ import main
+from specviz.compare import NEAR_TIE, margin
+from specviz.contest import Contestant
 from specviz.drafters import DRAFTERS
+from specviz.equality import agreement
 from specviz.errors import SpecvizError
 from specviz.figures import Report, Row, RulesRow
+from specviz.growth import GrowthPlan, measure_growth
 from specviz.models import ModelPair
+from specviz.presets import PRESETS
+from specviz.records import DraftParams
+from specviz.sections import Ageing
+from specviz.timing import Job
+from specviz.ui.picture import write_picture
+from specviz.ui.settings import Settings
+from specviz.ui.visitors import measure_visitors
+from specviz.views.bench_figure import bench_figure
+
+GREEDY = specviz.SamplingParams(temperature=0)
 
 #: Drafters that need a trained part, which the tiny pairs have not.
 TRAINED = {"medusa", "eagle"}
@@ -34,6 +54,28 @@ def pair():
 def sampled(pair):
     """The draft model alone, at temperature 1."""
     return bench.measure(pair, quick=True, only=["draft_model"], temperatures=(1.0,))
+
+
+@pytest.fixture(scope="module")
+def both(pair):
+    """Everything the pair can run, at both temperatures."""
+    return bench.measure(pair, quick=True)
+
+
+@pytest.fixture(scope="module")
+def greedy(both):
+    """Of the same, what was decoded greedily."""
+    return replace(both, rows=[row for row in both.rows if row.temperature == 0])
+
+
+@pytest.fixture(scope="module")
+def growth(pair):
+    plan = GrowthPlan(
+        contexts=(16, 32), rounds=(4, 20), gammas=(1, 3), num_draft_tokens=2, run_tokens=16, context_tokens=8, repeats=1
+    )
+    measured = measure_growth(pair, plan=plan)
+    measured.visitors = measure_visitors(pair, Settings.from_environment(), visitors=(1, 3), tokens=4)
+    return measured
 
 
 def modes(report):
@@ -213,3 +255,255 @@ def test_a_preset_is_measured_alone_and_a_wrong_one_refused():
     with pytest.raises(SpecvizError, match="story, story_king") as caught:
         bench.measure(pair, quick=True, presets=["sonnet"])
     assert caught.value.field == "preset"
+
+
+# Equal texts before any time
+
+
+def test_nothing_is_timed_when_a_contestants_text_is_wrong(pair, monkeypatch):
+    honest, timings = bare.plain, []
+
+    def broken(*arguments):
+        tokens = honest(*arguments)
+        return [*tokens[:2], (tokens[2] + 1) % 128, *tokens[3:]]
+
+    monkeypatch.setattr(bare, "plain", broken)
+    monkeypatch.setattr(bench, "_measure_setting", lambda *arguments: timings.append(arguments))
+    with pytest.raises(SpecvizError, match="bare plain is wrong on story: its greedy token 3") as refusal:
+        bench.measure(pair, quick=True, only=["prompt_lookup"], temperatures=(0.0,))
+    assert refusal.value.field == "only" and timings == []
+
+
+def test_a_wrong_text_ends_the_command_with_status_2(pair, monkeypatch, capsys):
+    monkeypatch.setattr(bare, "plain", lambda pair, prompt, max_new_tokens: [0])
+    monkeypatch.setattr("specviz.__main__._load", lambda options: pair)
+    assert main(["bench", "--quick", "--only", "prompt_lookup", "--temperature", "0"]) == 2
+    assert "bare plain is wrong on story" in capsys.readouterr().err
+
+
+def test_every_greedy_contestant_has_a_verdict_and_in_float32_all_are_equal(greedy):
+    rows = {(row.engine, row.title, row.preset) for row in greedy.rows}
+    assert {(one.engine, one.title, one.preset) for one in greedy.equality} == rows
+    assert {row.engine for row in greedy.rows} == {"specviz", "untraced", "bare", "transformers"}
+    assert all(one.identical and one.tokens == 6 for one in greedy.equality)
+
+
+@pytest.fixture(scope="module")
+def half(pair):
+    """The pair in bfloat16, where the target's best two can be one number apart; and what plain decoding says."""
+    pair = ModelPair.of(*(copy.deepcopy(model).bfloat16() for model in (pair.target, pair.draft)), pair.tokenizer)
+    job = Job.of(pair, PRESETS[0], 0.0, 120)
+    return job, specviz.run(pair, job.prompt, drafter=None, sampling=GREEDY, max_new_tokens=120)
+
+
+def other_text(job, plain, place, choice):
+    """Plain decoding's text up to a place, there another token of the target's list, then the target's own text."""
+    tokens = [*plain.token_ids[:place], plain.rounds[place].top[0].p_raw[choice][0]]
+    rest = specviz.run(
+        job.pair,
+        [*job.prompt, *tokens],
+        drafter=None,
+        sampling=GREEDY,
+        max_new_tokens=job.max_new_tokens - len(tokens),
+    )
+    return [*tokens, *rest.token_ids]
+
+
+def places_by_margin(plain):
+    return sorted(range(len(plain.rounds) - 10), key=lambda place: margin(plain, place))
+
+
+def test_in_half_precision_a_near_tie_may_part_and_the_report_says_where(half):
+    job, plain = half
+    place = places_by_margin(plain)[0]
+    verdict = agreement(Contestant("draft_model", 4), other_text(job, plain, place, choice=1), plain, job)
+    assert not verdict.identical and verdict.place == place
+    assert verdict.margin == margin(plain, place) < NEAR_TIE and verdict.largest_gap <= NEAR_TIE
+    said = "\n".join(sections.equality_lines([verdict], "bfloat16"))
+    assert f"token {place + 1} differs" in said and f"{verdict.margin:.3f}" in said
+
+
+def test_in_half_precision_a_clear_choice_may_not_part(half):
+    job, plain = half
+    place = places_by_margin(plain)[-1]
+    with pytest.raises(SpecvizError, match=f"draft_model γ=4 is wrong on story: its greedy token {place + 1} is"):
+        agreement(Contestant("draft_model", 4), other_text(job, plain, place, choice=1), plain, job)
+
+
+def test_after_a_near_tie_every_token_is_still_the_targets_own(half):
+    job, plain = half
+    place = places_by_margin(plain)[0]
+    tokens = other_text(job, plain, place, choice=1)
+    tokens[-1] = (tokens[-1] + 1) % 128
+    with pytest.raises(SpecvizError, match=f"its greedy token {len(tokens)} lies .* below the target's best"):
+        agreement(Contestant("draft_model", 4), tokens, plain, job)
+
+
+def test_a_text_that_ends_too_soon_is_wrong_in_any_precision(half):
+    job, plain = half
+    with pytest.raises(SpecvizError, match="its greedy token 4 is ∅"):
+        agreement(Contestant("draft_model", 4), plain.token_ids[:3], plain, job)
+
+
+# The loops beside the engine
+
+
+@pytest.mark.parametrize("architecture", ["llama", "mistral", "gpt2"])
+def test_the_bare_loops_are_greedy_decoding(architecture):
+    pair = tiny_pair(architecture)
+    prompt = list(pair.encode(PRESETS[0].prompt).ids)
+    due = generated(pair, prompt, 40)
+    assert bare.plain(pair, prompt, 40) == due
+    assert [bare.draft_model(pair, prompt, 40, gamma) for gamma in (1, 4)] == [due, due]
+
+
+def test_the_bare_loops_stop_at_an_end_token(pair):
+    prompt = list(pair.encode(PRESETS[0].prompt).ids)
+    text = bare.plain(pair, prompt, 40)
+    ending = replace(pair, eos_ids=frozenset({text[20]}))
+    due = text[: text.index(text[20]) + 1]
+    assert bare.plain(ending, prompt, 40) == bare.draft_model(ending, prompt, 40, 4) == due
+
+
+@pytest.mark.parametrize("drafter, branches", [(None, None), *((name, None) for name in DRAFTERS), ("draft_model", 3)])
+def test_without_records_the_same_coins_make_the_same_text(drafter, branches):
+    request = engine.prepare(
+        with_heads(tiny_pair("llama")),
+        PRESETS[0].prompt,
+        drafter=drafter,
+        num_draft_tokens=2,
+        max_new_tokens=40,
+        drafting=DraftParams(branches=branches),
+    )
+    assert untraced.decode(request) == [token for one in engine.rounds(request) for token in one.emitted]
+
+
+# The sections
+
+
+def test_overhead_is_what_the_rows_say_a_round_and_a_run(greedy):
+    traced = {row.title: row for row in greedy.rows if row.engine == "specviz"}
+    assert [one.title for one in greedy.overhead.rounds] == list(traced)
+    for one in greedy.overhead.rounds:
+        assert one.outside_microseconds == pytest.approx(one.share * one.round_microseconds)
+        assert one.share == traced[one.title].overhead_share
+    compared = {(one.title, one.without) for one in greedy.overhead.tracing}
+    assert compared == {(title, loop) for title in ("plain", "draft_model γ=4") for loop in ("untraced", "bare")}
+    for one in greedy.overhead.tracing:
+        pairs = zip(traced[one.title].wall_speeds, row_of(greedy, f"{one.without} {one.title}").wall_speeds)
+        assert one.ratio == pytest.approx(statistics.median(ours / other for ours, other in pairs))
+        assert one.spread[0] <= one.ratio <= one.spread[1]
+
+
+def test_the_limit_is_bytes_over_bandwidth_and_shares_are_of_it(greedy, pair):
+    target, draft = greedy.limit
+    assert (target.role, draft.role) == ("target", "draft")
+    assert target.weight_bytes < 4 * pair.target.num_parameters(), "the table of embeddings is only looked up"
+    for one in greedy.limit:
+        assert one.bandwidth == max(one.copy_bandwidth, one.read_bandwidth) > 0
+        assert one.limit_seconds == pytest.approx((one.weight_bytes + one.cache_bytes) / one.bandwidth)
+        assert one.share_of_pass == pytest.approx(one.limit_seconds / one.pass_seconds)
+    assert target.plain_tokens_per_second == pytest.approx(row_of(greedy, "plain").tokens_per_second)
+    assert target.share_of_plain == pytest.approx(target.limit_seconds * target.plain_tokens_per_second)
+    assert draft.share_of_plain is None
+
+
+def test_every_chain_stands_beside_the_formula(greedy):
+    chains = {row.title: row for row in greedy.rows if row.speedup_formula}
+    assert [one.title for one in greedy.formula] == list(chains) != []
+    for one in greedy.formula:
+        assert (one.measured, one.formula) == (chains[one.title].speedup_measured, chains[one.title].speedup_formula)
+        assert one.ratio == pytest.approx(one.measured / one.formula)
+
+
+def test_each_row_has_the_speed_of_every_repeat(greedy):
+    assert {len(row.wall_speeds) for row in greedy.rows} == {2} == {greedy.settings["repeats_made"]}
+
+
+def test_a_slow_machine_gets_fewer_repeats_and_the_report_says_so(pair, monkeypatch):
+    monkeypatch.setattr(bench, "QUICK", replace(bench.QUICK, budget=0.0))
+    report = bench.measure(pair, quick=True, only=["prompt_lookup"], temperatures=(0.0,))
+    assert {len(row.wall_speeds) for row in report.rows} == {1}
+    assert "1 of 2 repeats" in report.unsteady and report.unsteady in figures.table(report)
+
+
+def test_the_machine_is_described_and_a_busy_one_is_called_busy(greedy):
+    known = greedy.machine
+    assert known["threads"] >= 1 and known["cores"] >= 1 and known["affinity"] and known["processor"]
+    assert known["load_average_start"] >= 0 and known["load_average_end"] >= 0
+    quiet, loud = ({"load_average_start": load, "cores": 2} for load in (2.0, 2.1))
+    assert sections.busy(quiet) is None and "2.1 on 2 cores" in sections.busy(loud)
+    assert machine.as_ranges([3, 0, 1, 2, 8]) == "0-3,8"
+
+
+def test_repeats_far_apart_are_reported():
+    steady, shaken = a_row("plain", "story", 100.0), a_row("eagle γ=4", "story", 100.0)
+    shaken.spread = (20.0, 150.0)
+    assert sections.unsteady([steady], {}) is None
+    assert "eagle γ=4 on story: 20 to 150" in sections.unsteady([steady, shaken], {})
+
+
+def test_growth_is_measured_along_text_rounds_drafts_and_visitors(growth):
+    assert [point.context for point in growth.contexts] == [16, 32, 248], "the end of the context is measured too"
+    assert [point.rounds for point in growth.rounds] == [4, 20]
+    assert growth.many_runs.rounds >= 20 and growth.long_run.rounds > 30
+    assert [point.num_draft_tokens for point in growth.gammas] == [1, 3]
+    assert [point.visitors for point in growth.visitors] == [1, 3]
+    for point in growth.visitors:
+        assert 0 < point.first_round_seconds <= point.last_first_round_seconds
+    said = "\n".join(sections.growth_lines(growth))
+    assert "248 tokens of text" in said and "20 rounds in runs" in said and "3 visitors at once" in said
+
+
+def test_ageing_compares_the_first_tenth_of_the_rounds_with_the_last():
+    age = Ageing.of([1.0] * 2 + [9.0] * 16 + [3.0] * 2, 10.0, 11.0)
+    assert (age.rounds, age.first_tenth_seconds, age.last_tenth_seconds) == (20, 1.0, 3.0)
+
+
+# The file and the figure
+
+
+def test_the_file_holds_the_whole_report(greedy, growth, tmp_path):
+    whole = replace(greedy, growth=growth)
+    figures.save(whole, tmp_path / "bench.json")
+    data = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
+    assert data == json.loads(json.dumps(figures.as_plain(whole)))
+    assert {"rows", "equality", "overhead", "limit", "formula", "growth", "rules", "page"} <= set(data)
+    assert len(data["growth"]["visitors"]) == 2 and data["overhead"]["tracing"] and data["limit"]
+
+
+def test_the_figure_shows_every_contestant_of_every_setting(both, growth, tmp_path):
+    report = replace(both, growth=growth)
+    figures.save(report, tmp_path / "bench.json")
+    figure = bench_figure(json.loads((tmp_path / "bench.json").read_text(encoding="utf-8")))
+    bars = [(title, speed) for trace in figure.data if trace.type == "bar" for title, speed in zip(trace.y, trace.x)]
+    assert sorted(bars) == sorted((row.title, row.tokens_per_second) for row in report.rows)
+    points = [point for trace in figure.data if trace.legend == "legend2" for point in zip(trace.x, trace.y)]
+    assert sorted(points) == sorted((one.formula, one.measured) for one in report.formula)
+    titles = {note.text for note in figure.layout.annotations}
+    assert {"story, greedy, tokens/s", "story, temperature 1, tokens/s", "Memory held by rounds made, MB"} <= titles
+
+    write_picture(figure, tmp_path / "bench.html")
+    page = (tmp_path / "bench.html").read_text(encoding="utf-8").replace("\\u03b3", "γ").replace("\\u00d7", "×")
+    assert all(row.title in page for row in report.rows) and "<script src=" not in page
+
+
+def test_a_figure_can_be_drawn_as_svg_and_png(tmp_path):
+    code = (
+        "import pathlib, plotly.graph_objects as go; from specviz.ui.picture import write_picture\n"
+        "figure = go.Figure(go.Bar(x=[1], y=['eagle γ=4'], orientation='h'), layout={'width': 400, 'height': 200})\n"
+        f"[write_picture(figure, pathlib.Path({str(tmp_path)!r}) / name) for name in ('a.svg', 'a.png')]"
+    )
+    # In a process of its own: one with a browser of the tests' already has its loop of events.
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    assert "eagle γ=4" in (tmp_path / "a.svg").read_text(encoding="utf-8")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name, said", [("bench.pdf", "not as bench.pdf"), ("nowhere/bench.html", "no folder")])
+def test_a_figure_that_cannot_be_written_is_refused_before_anything_is_measured(
+    tmp_path, monkeypatch, capsys, name, said
+):
+    monkeypatch.setattr("specviz.__main__._load", lambda options: pytest.fail("a model was loaded"))
+    assert main(["bench", "--figure", str(tmp_path / name)]) == 2
+    assert said in capsys.readouterr().err

@@ -209,8 +209,8 @@ def made(monkeypatch):
     """Every drafter that the engine makes from here on, with the target's cache beside it."""
     built, make = [], engine.make_drafter
 
-    def make_and_note(request, warper, target):
-        built.append((make(request, warper, target), target))
+    def make_and_note(request, warper, target, **options):
+        built.append((make(request, warper, target, **options), target))
         return built[-1][0]
 
     monkeypatch.setattr(engine, "make_drafter", make_and_note)

@@ -10,14 +10,14 @@ from tiny import assert_same_rows, byte_tokenizer, generated, tiny_model, tiny_p
 
 import specviz
 import specviz.sampling
-from specviz import engine
+from specviz import engine, recording, sampling, verify
 from specviz.cache import CachedModel
 from specviz.drafters.base import Draft, chain
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.errors import SpecvizError
 from specviz.models import ModelPair
 from specviz.recording import TargetRows, Uniforms, report
-from specviz.records import SamplingParams
+from specviz.records import DraftParams, SamplingParams
 from specviz.sampling import Warper
 from specviz.verify import follow_target, residual
 
@@ -279,6 +279,29 @@ def test_times_add_up():
         assert seconds.draft + seconds.verify + seconds.accept == pytest.approx(seconds.total)
         assert 0 < seconds.models < seconds.total
         assert (seconds.prefill > 0) == (one.index == 0)
+
+
+@pytest.mark.parametrize("drafter, branches", [("draft_model", 1), ("draft_model", 3), ("prompt_lookup", 1)])
+@pytest.mark.parametrize("temperature, top_p", [(0.0, 1.0), (1.0, 1.0), (0.8, 0.9)])
+def test_a_device_that_is_not_waited_for_makes_the_same_rounds(monkeypatch, drafter, branches, temperature, top_p):
+    """What takes fewer steps where the host may look comes to the same, bit by bit, as what never looks."""
+
+    def rounds():
+        run = specviz.run(
+            pair_of("llama"),
+            PROMPT,
+            drafter=drafter,
+            drafting=DraftParams(branches=branches),
+            sampling=SamplingParams(temperature=temperature, top_p=top_p),
+            max_new_tokens=30,
+            seed=4,
+        )
+        return [dataclasses.replace(one, seconds=None) for one in run.rounds]
+
+    near = rounds()
+    for module in (sampling, verify, recording):
+        monkeypatch.setattr(module, "at_hand", lambda tensor: False)
+    assert rounds() == near
 
 
 def test_the_joined_pieces_are_the_text_and_the_decoded_tokens():

@@ -15,25 +15,28 @@ ORDER = [
     ["errors"],
     ["records"],
     ["metrics", "theory", "roofline", "text", "catalog", "presets", "rules", "processes"],
-    ["compare", "contest", "diagnosis", "links"],
+    ["adaptive", "compare", "contest", "diagnosis", "links", "rows"],
+    ["sections"],
     ["figures", "gallery"],
     ["sampling", "clock", "statistics", "parallel"],
     ["verify"],
     ["static"],
     ["cache", "exits", "vocabularies"],
     ["placement", "heads"],
-    ["static_heads"],
+    ["static_heads", "graphs"],
     ["refusals"],
     ["sources"],
     ["models"],
-    ["drafters", "passes", "compiler"],
-    ["preparation"],
-    ["recording"],
+    ["drafters", "machine", "passes", "compiler", "sizes"],
+    ["bare", "preparation"],
+    ["recording", "oracle"],
     ["engine"],
-    ["traces", "lossless"],
+    ["traces", "lossless", "untraced"],
+    ["timing"],
+    ["equality", "growth"],
     ["views"],
     ["bench", "terminal", "training"],
-    ["ui"],
+    ["size_bench", "ui"],
     ["__main__"],
 ]
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
@@ -90,10 +93,21 @@ def loaded_by(statement, *packages):
 
 
 PLAIN = ["records", "metrics", "theory", "rules", "contest", "figures", "roofline", "diagnosis", "links", "gallery"]
-PLAIN += ["views.lossless_messages", "views.messages", "views.compare_messages", "views.charts", "views.why_messages"]
+PLAIN += [
+    "adaptive",
+    "compare",
+    "rows",
+    "sections",
+    "views.bench_figure",
+    "views.lossless_messages",
+    "views.messages",
+    "views.compare_messages",
+    "views.charts",
+    "views.why_messages",
+]
 
 
-WITHOUT_GRADIO = ["engine", "bench", "terminal", "traces", "lossless"]
+WITHOUT_GRADIO = ["engine", "bench", "size_bench", "growth", "terminal", "traces", "lossless"]
 
 
 def importing(modules):

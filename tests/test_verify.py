@@ -6,9 +6,10 @@ import pytest
 import torch
 from laws import Model, by_block, by_token, distance, drafts, mean_kept, outcomes, replaced
 from scipy import stats
+from transformers import TopPLogitsWarper
 
 from specviz.drafters.base import chain
-from specviz.sampling import SamplingParams, Warper, _first_above, draw
+from specviz.sampling import SamplingParams, SortedTopP, Warper, _first_above, draw
 from specviz.verify import residual, shape_of, verify_by_block, verify_by_match, verify_by_rejection
 
 VOCAB = 4
@@ -336,9 +337,9 @@ def test_matching_a_tree_follows_the_branch_the_target_takes():
     assert decision.row.item() == 4 and decision.next_token.item() == 1
 
 
-def test_the_shape_of_a_tree_says_who_judges_and_who_came_before():
+def test_the_shape_of_a_tree_says_who_judges_who_came_before_and_who_are_siblings():
     shape = shape_of((-1, 0, -1, 2), torch.device("cpu"))
-    assert shape.rows.tolist() == [0, 1, 0, 3]
+    assert shape.rows.tolist() == [0, 1, 0, 3] and shape.families.tolist() == [0, 1, 0, 2]
     assert shape.ancestors.int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]
 
 
@@ -407,6 +408,18 @@ def by_definition(logits, params):
         result[order] = probs[order] / probs[order].sum()
         rows.append(result)
     return torch.stack(rows)
+
+
+@pytest.mark.parametrize("top_p", [1e-6, 0.3, 0.9, 0.999])
+def test_top_p_keeps_what_transformers_keeps(top_p):
+    logits = torch.randn(200, 50, generator=torch.Generator().manual_seed(4)) * 3
+    theirs = TopPLogitsWarper(top_p)
+    assert torch.equal(SortedTopP(top_p)(None, logits), theirs(None, logits))
+    # Of equal logits as many; which of them is left to the sorting.
+    for tied in (logits.round(), torch.zeros(1, 50)):
+        ours = SortedTopP(top_p)(None, tied)
+        assert torch.equal(ours.sort().values, theirs(None, tied).sort().values)
+        assert torch.equal(ours[ours.isfinite()], tied[ours.isfinite()])
 
 
 def test_greedy_is_a_point_mass_on_the_first_largest_logit():

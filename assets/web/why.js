@@ -215,7 +215,7 @@ function renderFinding(target) {
   const { context, dtype, device, threads, passes } = state.passes;
   const place = threads === null ? device : `${device}, ${say("why.threads", { n: threads })}`;
   const figures = { mb: three(target.weight_bytes / 1e6), bandwidth: three(target.bandwidth / 1e9), peak: three(target.peak / 1e9), least: ms(first.least), measured: ms(first.seconds) };
-  const overhead = passes === "plain" ? "why.machine_overhead" : "why.machine_compiled";
+  const overhead = passes === "plain" ? "why.machine_overhead" : "why.machine_prepared";
   const why = say(first.seconds > 2 * first.least ? overhead : "why.machine_memory");
   setText(ui.machine, `${say("why.machine", figures)} ${why}`);
   setText(ui.how, say("why.how", { ...figures, context, dtype, place, passes: say(`passes.${passes}`) }));

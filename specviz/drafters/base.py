@@ -29,7 +29,8 @@ class Draft:
     tried in the order in which they stand.
     probs: [n, vocab] float32, the distribution each token was really drawn from (for a sibling: without those before
     it), or None for point masses (a copied or argmax token has q = 1, whatever a model's softmax says beside it).
-    logits: [n, vocab], the drafter's own, for showing only; None where probs are their softmax, or without a model.
+    logits: [m, vocab], the drafter's own after each of the m tokens that have children, the committed text before them,
+    for showing only; of a chain m = n. None where probs are their softmax, or without a model.
     draws: [n] uniforms the tokens were drawn with; None where nothing was drawn.
     sources: [n] what proposed each token, in a word or two; empty where that goes without saying.
     confidence: the drafter's probability for its last token, where that ended drafting early; else None.

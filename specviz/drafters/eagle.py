@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from specviz.drafters.base import Setting, Verdict
 from specviz.drafters.headed import Headed
 from specviz.heads import EagleHead, EagleRows
-from specviz.static import WIDEST, FastPasses, Rows
+from specviz.static import WIDEST, FastPasses
 from specviz.verify import shape_of
 
 
@@ -54,7 +54,7 @@ class StaticEagleReader:
 
     def __init__(self, passes: FastPasses):
         self.passes = passes
-        self.buffers = Rows(passes.static)
+        self.buffers = passes.rows(self)
         self.length = 0
 
     def read(

@@ -5,17 +5,18 @@ What draft models, early exits and extra heads have in common. They differ in wh
 
 from __future__ import annotations
 
+import heapq
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import torch
 from torch import Tensor
 
 from specviz.drafters.base import Draft, Drafter, chain
 from specviz.records import DraftParams
-from specviz.sampling import Warper, draw, fit_width
-from specviz.verify import shape_of
+from specviz.sampling import Warper, draw, first_largest, fit_width
 
 #: About how often a good drafter's draw is accepted. Only the shape of drawn trees depends on it.
 ACCEPTED = 0.7
@@ -42,7 +43,7 @@ class TopChoices:
 
     def one(self, row: Tensor, u: Tensor) -> tuple[Tensor, None]:
         """The token [1] for a row of logits [1, vocab]."""
-        return row.argmax(-1), None
+        return first_largest(row), None
 
     def confidence(self, row: Tensor, token: Tensor, probs: None) -> float:
         """The drafter's softmax at its choice."""
@@ -53,13 +54,15 @@ class TopChoices:
 
         rows: [k, vocab] logits; weights: [k] probability of each branch so far. EAGLE-2, arXiv 2406.16858, sec. 4.1.
         """
-        probs = rows.softmax(-1)
-        joint = probs * probs.new_tensor(weights).unsqueeze(-1)
-        vocab = rows.shape[-1]
-        best = joint.flatten().topk(min(branches, joint.numel())).indices
-        places, tokens = best // vocab, best % vocab
-        sure = probs[places, tokens].tolist()
-        return Children(tokens, places.tolist(), sure, chances=sure, probs=None)
+        probs, ids = (part.tolist() for part in rows.softmax(-1).topk(min(branches, rows.shape[-1])))
+        candidates = [
+            (weight * prob, place, token, prob)
+            for place, weight in enumerate(weights)
+            for prob, token in zip(probs[place], ids[place])
+        ]
+        best = heapq.nlargest(branches, candidates, key=itemgetter(0))
+        _, places, tokens, sure = map(list, zip(*best))
+        return Children(torch.tensor(tokens, device=rows.device), places, sure, chances=sure, probs=None)
 
 
 class Draws:
@@ -86,21 +89,20 @@ class Draws:
         if the two models agree), and much with its turn: a sibling counts only where those before it are refused.
         """
         probs = self.warper.probabilities(rows)
-        shares = deal(weights, branches, (probs > 0).sum(-1).tolist())
-        tokens, places, sure, chances, drawn_from = [], [], [], [], []
+        shares = deal(weights, branches, probs.count_nonzero(-1).tolist())
+        tokens, places, chances, drawn_from = [], [], [], []
         left = probs.clone()
         for turn in range(max(shares)):
             served = [place for place, share in enumerate(shares) if share > turn]
             q = left[served]
-            q = q / q.sum(-1, keepdim=True)
-            token = draw(q, uniforms[len(places) : len(places) + len(served)].unsqueeze(-1))
-            sure += probs[served, token].tolist()
+            q.div_(q.sum(-1, keepdim=True))
+            tokens.append(draw(q, uniforms[len(places) : len(places) + len(served)].unsqueeze(-1)))
             chances += [ACCEPTED * (1 - ACCEPTED) ** turn] * len(served)
-            left[served, token] = 0
-            tokens.append(token)
             places += served
             drawn_from.append(q)
-        return Children(torch.cat(tokens), places, sure, chances, torch.cat(drawn_from))
+            left[served, tokens[-1]] = 0
+        drawn = torch.cat(tokens)
+        return Children(drawn, places, probs[places, drawn].tolist(), chances, torch.cat(drawn_from))
 
 
 Chooser = TopChoices | Draws
@@ -177,7 +179,7 @@ class Stepwise(Drafter):
             row = fit_width(row, self.vocab_size).float()
             level = self.chooser.children(row, weights, self.width, uniforms[len(parents) :])
             tokens.append(level.tokens)
-            rows.append(row[level.places])
+            rows.append(row if len(row) == 1 else row[list(dict.fromkeys(level.places))])
             probs.append(level.probs)
             weights = [weights[place] * chance for place, chance in zip(level.places, level.chances)]
             start = len(parents)
@@ -212,5 +214,7 @@ class Stepwise(Drafter):
     def _sources(self, parents: tuple[int, ...]) -> tuple[str, ...]:
         if not self.source(0):
             return ()
-        lengths = shape_of(parents, torch.device("cpu")).ancestors.sum(-1).tolist()
-        return tuple(self.source(length - 1) for length in lengths)
+        depths: list[int] = []
+        for parent in parents:
+            depths.append(0 if parent < 0 else depths[parent] + 1)
+        return tuple([self.source(depth) for depth in depths])

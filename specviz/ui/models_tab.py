@@ -159,14 +159,17 @@ def describe(pair: ModelPair, stage: Stage, say: Words) -> str:
 
 def _about_passes(pair: ModelPair, stage: Stage, say: Words) -> list[str]:
     """What is being prepared; or which passes were, and why others were not."""
-    lines = [say("models.compiled", roles=_roles(pair.passes, say))] if pair.passes else []
+    by_kind: dict[str, list[str]] = {}
+    for role, passes in pair.passes.items():
+        by_kind.setdefault(passes.kind, []).append(role)
+    lines = [say(f"models.prepared_{kind}", roles=_roles(roles, say)) for kind, roles in by_kind.items()]
     if stage.step is not None:
         return [*lines, as_text(say(f"passes.{kind_of(pair.passes)}_yet", step=say.step(stage.step)))]
     refused: dict[str, list[str]] = {}
     for role, reason in stage.done.reasons.items():
         refused.setdefault(as_text(say.error(reason)), []).append(role)
     for reason, roles in refused.items():
-        lines.append(say("models.plain", roles=_roles(roles, say), reason=reason))
+        lines.append(say("models.unprepared", roles=_roles(roles, say), reason=reason))
     return lines
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import shutil
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from specviz.errors import SpecvizError
 from specviz.presets import PRESETS
+from specviz.ui.chromium import browser
 from specviz.ui.orders import Order, PairName, PairStore
 from specviz.ui.page import build, launch
 from specviz.ui.settings import Settings
@@ -85,17 +83,3 @@ def _watched_tokens(tab: Any, url: str, order: Order) -> int:
     # Until the visitor's own run is over: the page opens with a recorded one.
     tab.wait_for_function(f"{view}.state === 'finished' && !{view}.recorded", timeout=120_000)
     return tab.evaluate(f"{view}.figures.tokens")
-
-
-@contextlib.contextmanager
-def browser() -> Iterator[Any]:
-    """A headless Chromium; raises SpecvizError without the package playwright."""
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError as error:
-        raise SpecvizError("Measuring the page needs a browser: pip install playwright.", "page") from error
-    installed = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chromium-browser"))), None)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=installed, args=["--no-sandbox", "--disable-gpu"])
-        yield browser
-        browser.close()

@@ -16,9 +16,10 @@ from typing import Any
 from specviz import engine
 from specviz.errors import SpecvizError
 from specviz.records import Round, Run
+from specviz.ui.chromium import browser
 from specviz.ui.orders import Order, PairStore
 from specviz.ui.page import build, launch
-from specviz.ui.page_bench import ORDER, browser
+from specviz.ui.page_bench import ORDER
 from specviz.ui.settings import Settings
 from specviz.ui.stream import Runner
 

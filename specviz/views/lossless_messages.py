@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from specviz.compare import NEAR_TIE
 from specviz.views.messages import as_json
 from specviz.words import Words
 
@@ -23,9 +24,6 @@ SHOWN = 10
 
 #: Standard deviations that hold 99.8 % of a normal law: how far noise moves a single bar.
 NOISE_WIDTH = 3.09
-
-#: In half precision the logits of a likely token lie about 0.06 to 0.12 apart: two best within that round either way.
-NEAR_TIE = 0.25
 
 
 @dataclass(frozen=True, slots=True)

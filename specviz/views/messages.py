@@ -22,7 +22,7 @@ Charts = Mapping[int, dict[str, Any]]
 FIGURES = ("acceptance_length", "acceptance_rate", "tokens_per_second", "speedup", "tokens", "target_passes")
 
 #: Kinds of passes that the page has words for.
-PASSES = ("plain", "compiled")
+PASSES = ("plain", "compiled", "graphs")
 
 #: One letter a token in the race: where it came from.
 SOURCE_LETTERS = {"accepted": "a", "recovered": "r", "bonus": "b", "plain": "p"}

@@ -1,0 +1,297 @@
+"""The benchmark's report as one figure: speeds, measured speedups beside the formula's, and growth where measured.
+
+Takes the report as its JSON file has it, so a figure can be drawn again from a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from specviz.views.charts import AMBER, BLUE, GREEN, GREY
+
+Report = dict[str, Any]
+
+#: Pixels: the whole width, what stands around the charts, one bar, a chart of points, and the room between rows.
+WIDTH, LEFT, RIGHT, TOP, BOTTOM = 1200, 212, 24, 128, 56
+BAR, POINTS, BETWEEN = 17, 230, 84
+#: A row of charts has this many columns in all; one chart takes an equal share of them.
+GRID = 6
+CHARTS_PER_ROW = 3
+
+INK, LINES = "#33373e", "#e3e5e9"
+
+#: Engine -> its name in the legend, and its colour.
+ENGINES = {
+    "specviz": ("specviz, with its full trace", GREEN),
+    "untraced": ("specviz, no records", "#8fcdb9"),
+    "bare": ("bare loop", GREY),
+    "transformers": ("transformers", AMBER),
+}
+#: For drafters, in the order in which they come.
+PALETTE = (GREEN, BLUE, AMBER, "#a0507e", "#5d6fc0", "#7a8b2b", "#b0483f")
+
+
+@dataclass(slots=True)
+class Chart:
+    """One chart of the figure.
+
+    height: of its plot, in pixels. x, y: its axes. lines: x of vertical lines across it. legend: the name of one that
+    stands in the chart's right half, which the chart then leaves free.
+    """
+
+    title: str
+    traces: list[go.Bar | go.Scatter]
+    height: int = POINTS
+    x: dict[str, Any] = field(default_factory=dict)
+    y: dict[str, Any] = field(default_factory=dict)
+    lines: list[float] = field(default_factory=list)
+    legend: str | None = None
+
+
+def bench_figure(report: Report) -> go.Figure:
+    """report: as `figures.save` writes it. Every contestant has a bar for every preset and temperature it ran on."""
+    speeds = _speed_charts(report["rows"])
+    rows = [speeds[start : start + CHARTS_PER_ROW] for start in range(0, len(speeds), CHARTS_PER_ROW)]
+    rows += [[_formula_chart(report["formula"])]] if report["formula"] else []
+    rows += _growth_charts(report["growth"]) if report["growth"] else []
+    heights = [max(chart.height for chart in row) for row in rows]
+    inner = sum(heights) + BETWEEN * (len(rows) - 1)
+    figure = make_subplots(
+        rows=len(rows),
+        cols=GRID,
+        specs=[_spans(len(row)) for row in rows],
+        row_heights=heights,
+        vertical_spacing=BETWEEN / inner if len(rows) > 1 else 0,
+        horizontal_spacing=0.04,
+        subplot_titles=[chart.title for row in rows for chart in row],
+    )
+    for number, row in enumerate(rows, 1):
+        for place, chart in enumerate(row):
+            _draw(figure, chart, number, 1 + place * (GRID // len(row)))
+    for title, axis in zip(figure.layout.annotations, figure.select_xaxes()):
+        title.update(x=axis.domain[0], xanchor="left", font={"size": 13})
+    figure.update_layout(_layout(report, inner))
+    return figure
+
+
+def _spans(charts: int) -> list[dict[str, int] | None]:
+    """A row of the grid that so many charts share."""
+    share = GRID // charts
+    return [{"colspan": share} if column % share == 0 else None for column in range(GRID)]
+
+
+def _draw(figure: go.Figure, chart: Chart, row: int, column: int) -> None:
+    place = {"row": row, "col": column}
+    for trace in chart.traces:
+        figure.add_trace(trace, **place)
+    figure.update_xaxes({"gridcolor": LINES, "zeroline": False} | chart.x, **place)
+    figure.update_yaxes({"gridcolor": LINES, "zeroline": False} | chart.y, **place)
+    if chart.legend:
+        across, up = (next(axis).domain for axis in (figure.select_xaxes(**place), figure.select_yaxes(**place)))
+        middle = (across[0] + across[1]) / 2
+        figure.update_xaxes({"domain": [across[0], middle]}, **place)
+        figure.update_layout({chart.legend: {"x": middle + 0.02, "y": up[1], "yanchor": "top"}})
+    for x in chart.lines:
+        figure.add_vline(x, line={"color": INK, "width": 1, "dash": "dot"}, **place)
+
+
+def _layout(report: Report, inner: int) -> dict[str, Any]:
+    warnings = [report[key] for key in ("busy", "unsteady") if report[key]]
+    top = TOP + 18 * len(warnings)
+    height = top + inner + BOTTOM
+    pair, machine = report["pair"], report["machine"]
+    place = f"{machine['processor']}, {machine['cores']} cores, {machine['threads']} threads"
+    place = place if machine["device"] == "cpu" else machine["device"]
+    repeats, tokens = report["settings"]["repeats_made"], report["settings"]["max_new_tokens"]
+    return {
+        "template": {},
+        "width": WIDTH,
+        "height": height,
+        "margin": {"l": LEFT, "r": RIGHT, "t": top, "b": BOTTOM},
+        "paper_bgcolor": "#ffffff",
+        "plot_bgcolor": "#ffffff",
+        "font": {"color": INK, "size": 12, "family": "system-ui, sans-serif"},
+        "title": {
+            "text": f"<b>{pair['name']}</b>, {machine['dtype']}, on {place}<br>"
+            f"<span style='font-size:12px'>{repeats} interleaved repeats of {tokens} new tokens: medians, least and "
+            f"most; beside each bar its speed and its ratio to the same engine's plain decoding"
+            + "".join(f"<br><b>{warning}</b>" for warning in warnings)
+            + "</span>",
+            "font": {"size": 17},
+            "x": 16 / WIDTH,
+            "y": 1 - 22 / height,
+            "yanchor": "top",
+        },
+        "bargap": 0.25,
+        "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1 + 34 / inner, "yanchor": "bottom"},
+    }
+
+
+# Speeds
+
+
+def _speed_charts(rows: Sequence[Report]) -> list[Chart]:
+    """One chart a preset and temperature; those in one row of the figure list the same contestants."""
+    settings = list(dict.fromkeys((row["temperature"], row["preset"]) for row in rows))
+    charts, seen = [], set()
+    for start in range(0, len(settings), CHARTS_PER_ROW):
+        together = settings[start : start + CHARTS_PER_ROW]
+        present = [row for row in rows if (row["temperature"], row["preset"]) in together]
+        titles = _in_order(present)
+        for place, (temperature, preset) in enumerate(together):
+            own = [row for row in present if (row["temperature"], row["preset"]) == (temperature, preset)]
+            charts.append(_speed_chart(own, titles, named=place == 0, seen=seen))
+    return charts
+
+
+def _in_order(rows: Sequence[Report]) -> list[str]:
+    """The contestants by engine and by drafter: some take part at one temperature only."""
+    modes = list(dict.fromkeys(row["mode"] for row in rows))
+    by_kind = sorted(rows, key=lambda row: (list(ENGINES).index(row["engine"]), modes.index(row["mode"])))
+    return list(dict.fromkeys(row["title"] for row in by_kind))
+
+
+def _speed_chart(rows: Sequence[Report], titles: Sequence[str], named: bool, seen: set[str]) -> Chart:
+    """named: the contestants stand beside this one. seen: engines that are in the legend, grows."""
+    temperature, widest = rows[0]["temperature"], max(row["spread"][1] for row in rows)
+    traces = []
+    for engine in ENGINES:
+        own = [row for row in rows if row["engine"] == engine]
+        if own:
+            traces.append(_bars(engine, own, in_legend=engine not in seen))
+            seen.add(engine)
+    traces.append(
+        go.Scatter(
+            x=[1.37 * widest] * len(rows),
+            y=[row["title"] for row in rows],
+            text=[_beside(row) for row in rows],
+            mode="text",
+            textposition="middle left",
+            textfont={"size": 11},
+            showlegend=False,
+            hoverinfo="skip",
+        )
+    )
+    order = {"categoryorder": "array", "categoryarray": list(titles), "range": [len(titles) - 0.4, -0.6]}
+    return Chart(
+        title=f"{rows[0]['preset']}, {'greedy' if temperature == 0 else f'temperature {temperature:g}'}, tokens/s",
+        traces=traces,
+        height=BAR * len(titles),
+        x={"range": [0, 1.38 * widest], "nticks": 5},
+        y={**order, "showticklabels": named, "showgrid": False, "tickfont": {"size": 11}, "dtick": 1},
+        lines=[row["tokens_per_second"] for row in rows if row["title"] == "plain"],
+    )
+
+
+def _bars(engine: str, rows: Sequence[Report], in_legend: bool) -> go.Bar:
+    name, colour = ENGINES[engine]
+    speeds = [row["tokens_per_second"] for row in rows]
+    return go.Bar(
+        orientation="h",
+        name=name,
+        legendgroup=engine,
+        showlegend=in_legend,
+        x=speeds,
+        y=[row["title"] for row in rows],
+        marker={"color": colour},
+        error_x={
+            "type": "data",
+            "symmetric": False,
+            "array": [row["spread"][1] - speed for row, speed in zip(rows, speeds)],
+            "arrayminus": [speed - row["spread"][0] for row, speed in zip(rows, speeds)],
+            "color": INK,
+            "thickness": 1,
+            "width": 3,
+        },
+        # Each engine is a trace of its own, and none has two bars of one contestant: nothing has to make room.
+        offset=-0.4,
+        width=0.8,
+        hovertemplate="%{y}: %{x:.0f} tokens/s<extra></extra>",
+    )
+
+
+def _beside(row: Report) -> str:
+    ratio = row["speedup_measured"]
+    return f"{row['tokens_per_second']:.0f}" if ratio is None else f"{row['tokens_per_second']:.0f} · {ratio:.2f}×"
+
+
+# Measured beside formula
+
+
+def _formula_chart(checks: Sequence[Report]) -> Chart:
+    """Points below the diagonal fell short of the formula."""
+    most = 1.05 * max(max(check["formula"], check["measured"]) for check in checks)
+    traces = [go.Scatter(x=[0, most], y=[0, most], mode="lines", line={"color": GREY, "dash": "dot"}, showlegend=False)]
+    for colour, mode in zip(PALETTE, dict.fromkeys(check["mode"] for check in checks)):
+        own = [check for check in checks if check["mode"] == mode]
+        traces.append(
+            go.Scatter(
+                x=[check["formula"] for check in own],
+                y=[check["measured"] for check in own],
+                text=[f"{check['title']}, {check['preset']}, temperature {check['temperature']:g}" for check in own],
+                name=mode,
+                legend="legend2",
+                mode="markers",
+                marker={"color": colour, "size": 8, "line": {"color": "#ffffff", "width": 1}},
+                hovertemplate="%{text}: measured %{y:.2f}, formula %{x:.2f}<extra></extra>",
+            )
+        )
+    return Chart(
+        title="Speedup of chains: measured, beside the formula's from their α and c (dotted: equal)",
+        traces=traces,
+        height=POINTS + 60,
+        x={"title": {"text": "formula"}, "range": [0, most]},
+        y={"title": {"text": "measured"}, "range": [0, most]},
+        legend="legend2",
+    )
+
+
+# Growth
+
+
+def _growth_charts(growth: Report) -> list[list[Chart]]:
+    contexts, rounds, gammas, visitors = (growth[key] for key in ("contexts", "rounds", "gammas", "visitors"))
+    round_time = ("a round", "round_seconds", 1000)
+    charts = [
+        _lines(
+            "Time by length of text, ms", contexts, "context", [("a plain token", "plain_seconds", 1000), round_time]
+        ),
+        _lines("Time of a round by rounds made, ms", rounds, "rounds", [round_time]),
+        _lines("Memory held by rounds made, MB", rounds, "rounds", [("", "resident_mb", 1)]),
+        _lines("Time of a round by γ, ms", gammas, "num_draft_tokens", [("", "round_seconds", 1000)]),
+        _lines("Tokens/s by γ", gammas, "num_draft_tokens", [("", "tokens_per_second", 1)]),
+    ]
+    if visitors:
+        waits = [("median visitor", "first_round_seconds", 1), ("last visitor", "last_first_round_seconds", 1)]
+        charts.append(_lines("Wait for the first round by visitors at once, s", visitors, "visitors", waits))
+    return [charts[:CHARTS_PER_ROW], charts[CHARTS_PER_ROW:]]
+
+
+def _lines(title: str, points: Sequence[Report], x: str, lines: Sequence[tuple[str, str, float]]) -> Chart:
+    """lines: the lower one first: what it is called, the key of its values, and what these are multiplied by."""
+    places = [point[x] for point in points]
+    traces, most = [], 0.0
+    for place, (name, key, scale) in enumerate(lines):
+        values, above = [scale * point[key] for point in points], place < len(lines) - 1
+        most = max(most, *values)
+        traces.append(
+            go.Scatter(
+                x=places,
+                y=values,
+                mode="lines+markers+text",
+                # Beside its line's end: the upper one above it, the lower one below, away from each other.
+                text=[name if index == len(points) - (2 if above else 1) else "" for index in range(len(points))],
+                textposition="bottom right" if above else "top left",
+                line={"color": (BLUE, GREEN)[place], "width": 2},
+                marker={"size": 6},
+                showlegend=False,
+                hovertemplate="%{x}: %{y:.4g}<extra></extra>",
+            )
+        )
+    axis = {"type": "log", "tickvals": places, "ticktext": [f"{place:,}" for place in places]}
+    return Chart(title, traces, x=axis, y={"range": [0, 1.2 * most], "nticks": 5})
