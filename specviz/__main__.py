@@ -1,4 +1,4 @@
-"""The command line: `run` a prompt, `bench` the machine, `serve` the page.
+"""The command line: `run` a prompt, `bench` the machine, `serve` the page, `compile` a pair beforehand.
 
 Under torchrun all its processes do the same on one target that they share; the first of them prints and writes.
 """
@@ -19,6 +19,8 @@ from specviz.rules import RULES
 #: For the help texts: the drafters themselves load torch, and --help should answer at once.
 DRAFTER_NAMES = ("draft_model", "prompt_lookup", "suffix", "lookahead", "early_exit", "medusa", "eagle")
 SIZE_NAMES = ("8b", "1b", "tiny")
+
+PASSES = ("plain", "cached", "auto")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,6 +71,13 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end the run at this text; repeatable")
     run.add_argument("--chat", action="store_true", help="wrap the prompt in the model's chat template")
     run.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the whole trace there")
+    run.add_argument(
+        "--passes",
+        choices=PASSES,
+        default="cached",
+        help="plain: the models' own; cached: compiled ones, if there are any from before; auto: compile them first, "
+        "which takes a minute or two (default: %(default)s)",
+    )
     _add_pair(run)
     run.set_defaults(command=_run)
 
@@ -110,6 +119,10 @@ def _parser() -> argparse.ArgumentParser:
 
     serve = commands.add_parser("serve", help="serve the page, like app.py")
     serve.set_defaults(command=_serve)
+
+    compiling = commands.add_parser("compile", help="compile a pair's passes, for runs and pages to come")
+    _add_pair(compiling)
+    compiling.set_defaults(command=_compile)
     return parser
 
 
@@ -150,13 +163,28 @@ def _load(options: argparse.Namespace):
     )
 
 
+def _prepare(pair, compiling: bool = True):
+    """Prepares the pair's passes; returns what became of them. Tells how far it is, and what has none and why."""
+    from specviz.preparation import prepare_passes
+
+    if not compiling:
+        return prepare_passes(pair, compiling=False)
+    done = prepare_passes(pair, lambda fraction, step: _say(f"passes: {step}"))
+    for role, error in done.reasons.items():
+        _say(f"plain passes, {role}: {error}")
+    return done
+
+
 def _run(options: argparse.Namespace) -> int:
     sampling = SamplingParams(options.temperature, options.top_k, options.top_p, options.min_p)
     drafting = DraftParams(options.branches, options.confidence, options.exit_layer)
     from specviz import engine, terminal
 
+    pair = _load(options)
+    if options.passes != "plain":
+        _prepare(pair, compiling=options.passes == "auto")
     request = engine.prepare(
-        _load(options),
+        pair,
         options.prompt,
         drafter=None if options.drafter == "plain" else options.drafter,
         num_draft_tokens=options.num_draft_tokens,
@@ -183,7 +211,8 @@ def _run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(" ^C", file=sys.stderr)
     run = engine.collect(request, done)
-    print(f"\n\n{terminal.legend(colour)}\n{terminal.summary(counts, run.stop_reason, run.rule)}", file=sys.stderr)
+    summary = f"{terminal.summary(counts, run.stop_reason, run.rule)} · {run.pair.passes} passes"
+    print(f"\n\n{terminal.legend(colour)}\n{summary}", file=sys.stderr)
     if options.json:
         run.save(options.json)
     return 0
@@ -241,15 +270,6 @@ def _bench(options: argparse.Namespace) -> int:
     return 0
 
 
-def _prepare(pair) -> None:
-    """Fast passes for a benchmark; says what has none, and why."""
-    from specviz.preparation import prepare_passes
-
-    done = prepare_passes(pair, lambda fraction, sentence: _say(sentence))
-    for role, error in done.reasons.items():
-        _say(f"plain passes, {role}: {error}")
-
-
 def _bench_size(options: argparse.Namespace) -> int:
     for name in ("only", "preset", "page", "target", "draft", "medusa", "eagle"):
         if getattr(options, name):
@@ -270,6 +290,14 @@ def _bench_size(options: argparse.Namespace) -> int:
     if options.json:
         size_bench.save(report, options.json)
     return 0
+
+
+def _compile(options: argparse.Namespace) -> int:
+    pair = _load(options)
+    done, info = _prepare(pair), pair.info()
+    if is_leader():
+        print(f"{info.name} on {info.device} in {info.dtype}, {info.passes} passes: {', '.join(done.ready) or 'all'}")
+    return 0 if "target" in done.ready else 1
 
 
 def _serve(options: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import zipfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -50,6 +51,9 @@ KEPT_BYTES = 4 << 30
 ONE, SEVERAL = 1, 5
 
 _NICENESS = 10
+
+#: Seconds between two looks at whether a program is still wanted.
+_LOOK_SECONDS = 0.2
 
 
 class Program:
@@ -163,22 +167,37 @@ class Job:
     path: pathlib.Path
 
 
-def compile_all(jobs: Sequence[Job], processes: int) -> Iterator[tuple[Job, SpecvizError | None]]:
-    """Makes programs, several at a time; yields each job as it ends, with what went wrong if something did."""
+def compile_all(
+    jobs: Sequence[Job], processes: int, halt: threading.Event
+) -> Iterator[tuple[Job, SpecvizError | None]]:
+    """Makes programs, several at a time; yields each job as it ends, with what went wrong if something did.
+
+    halt: ends the processes, and the iterator, once it is set; closing the iterator sets it.
+    """
     with ThreadPoolExecutor(processes) as pool:
-        running = {pool.submit(_compile, job): job for job in jobs}
-        for ended in as_completed(running):
-            error = ended.exception()
-            if error is not None and not isinstance(error, SpecvizError):
-                raise error
-            yield running[ended], error
+        running = {pool.submit(_compile, job, halt): job for job in jobs}
+        try:
+            for ended in as_completed(running):
+                error = ended.exception()
+                if error is not None and not isinstance(error, SpecvizError):
+                    raise error
+                if halt.is_set():
+                    return
+                yield running[ended], error
+        except BaseException:
+            # Leaving the pool waits for its threads, and they for their processes.
+            halt.set()
+            raise
 
 
-def _compile(job: Job) -> None:
-    """Raises SpecvizError (field ``passes``) with the compiler's last word."""
+def _compile(job: Job, halt: threading.Event) -> None:
+    """Raises SpecvizError (field ``passes``) with the compiler's last word. Once `halt` is set, no file is made."""
     static, path = job.static, job.path
+    if halt.is_set():
+        return
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+    # A compiler that is being ended may still be writing there.
+    with tempfile.TemporaryDirectory(dir=path.parent, ignore_cleanup_errors=True) as scratch:
         order, made = pathlib.Path(scratch) / "job.pt", pathlib.Path(scratch) / "made.pt2"
         torch.save((static, job.width, job.threads), order)
         environment = os.environ | {
@@ -190,22 +209,58 @@ def _compile(job: Job) -> None:
                 [str(pathlib.Path(__file__).resolve().parent.parent), os.environ.get("PYTHONPATH", "")]
             ),
         }
-        done = subprocess.run(
-            [sys.executable, "-m", "specviz.compiler", str(order), str(made)],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode or not zipfile.is_zipfile(made):
-            said = [line for line in done.stderr.splitlines() if line.strip()]
+        said = pathlib.Path(scratch) / "said.txt"
+        command = [sys.executable, "-m", "specviz.compiler", str(order), str(made)]
+        status = _run(command, environment, said, halt)
+        if halt.is_set():
+            return
+        if status or not zipfile.is_zipfile(made):
+            lines = [line for line in said.read_text(errors="replace").splitlines() if line.strip()]
             raise SpecvizError(
                 "Compiling a pass of {name} failed: {reason}",
                 "passes",
                 name=static.name,
-                reason=(said[-1] if said else f"exit status {done.returncode}")[:300],
+                reason=(lines[-1] if lines else f"exit status {status}")[:300],
             )
         os.replace(made, path)
+
+
+def _run(command: Sequence[str], environment: dict[str, str], said: pathlib.Path, halt: threading.Event) -> int:
+    """Runs a process to its end, or until `halt` is set; returns its exit status. said: the file of its errors."""
+    # Nothing is written to its input: it is closed when this process ends, however it ends (`_end_with_parent`).
+    with (
+        said.open("wb") as errors,
+        subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors
+        ) as process,
+    ):
+        while True:
+            try:
+                return process.wait(_LOOK_SECONDS)
+            except subprocess.TimeoutExpired:
+                if halt.is_set():
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        _kill([*_descendants(process.pid), psutil.Process(process.pid)])
+
+
+def _descendants(pid: int) -> list[psutil.Process]:
+    """The processes that a process started, the C++ compiler among them."""
+    return psutil.Process(pid).children(recursive=True)
+
+
+def _kill(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def _end_with_parent(scratch: pathlib.Path) -> None:
+    """Waits until the process that wanted the program is gone, even killed; then ends this one and leaves nothing."""
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    _kill(_descendants(os.getpid()))
+    shutil.rmtree(scratch, ignore_errors=True)
+    os._exit(1)
 
 
 def forget_old(keep_bytes: int = KEPT_BYTES) -> None:
@@ -221,6 +276,7 @@ def forget_old(keep_bytes: int = KEPT_BYTES) -> None:
 def main(arguments: Sequence[str]) -> None:
     """The process that compiles one program: JOB FILE."""
     order, path = map(pathlib.Path, arguments)
+    threading.Thread(target=_end_with_parent, args=[order.parent], daemon=True).start()
     if hasattr(os, "nice"):
         os.nice(_NICENESS)
     # The job was written by this user's own process, a moment ago, in a folder of its own.

@@ -69,6 +69,11 @@ class GraphedPasses(FastPasses):
         self.kept = kept or KeptRows(static)
         self.reader: weakref.ref | None = None
 
+    def free(self) -> None:
+        super().free()
+        self.graphs.clear()
+        self.kept = None
+
     def rows(self, reader: object) -> Rows:
         """The kept buffers if no other reader has them at the moment; else new ones, whose passes are not recorded."""
         if self.reader is not None and self.reader() is not None:

@@ -48,7 +48,7 @@ from specviz.sources import (
     quietly,
     with_room,
 )
-from specviz.static import FastPasses
+from specviz.static import FastPasses, kind_of
 from specviz.text import TokenTexts
 from specviz.vocabularies import Translation
 from specviz.words import Sentence
@@ -148,7 +148,6 @@ class ModelPair:
 
     def info(self, passes: Mapping[str, FastPasses] | None = None) -> PairInfo:
         """Names and sizes for the record of a run. passes: those it takes, if not what is ready now."""
-        target = (self.passes if passes is None else passes).get("target")
         return PairInfo(
             name=self.name,
             target=self.target_name,
@@ -157,7 +156,7 @@ class ModelPair:
             draft_parameters=None if self.draft is None else self.draft.num_parameters(),
             device=place_of(self.target),
             dtype=dtype_name(self.dtype),
-            passes="plain" if target is None else target.kind,
+            passes=kind_of(self.passes if passes is None else passes),
         )
 
     def encode(self, prompt: str | Sequence[int], chat: bool = False) -> Prompt:
@@ -197,7 +196,10 @@ class ModelPair:
     def free(self) -> None:
         """Give up all models and the memory they held. The pair cannot be used afterwards."""
         self.target = self.draft = self.medusa = self.eagle = None
-        self.passes.clear()
+        for passes in self.passes.values():
+            # The records of past runs hold them too.
+            passes.free()
+        self.passes = {}
         release_memory()
 
     def _tokenise(self, text: str, add_special_tokens: bool) -> tuple[int, ...]:

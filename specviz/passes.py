@@ -13,8 +13,6 @@ from dataclasses import replace
 import torch
 from transformers import PreTrainedModel
 
-from specviz.cache import CachedModel, reader
-from specviz.clock import Stopwatch
 from specviz.errors import SpecvizError
 from specviz.models import ModelPair
 from specviz.parallel import devices_of, home_of
@@ -22,6 +20,7 @@ from specviz.placement import PassTimer, dtype_name, position_limit, synchronise
 from specviz.refusals import refusing_out_of_memory
 from specviz.roofline import Curve, Limits, ModelSize, Passes, Point
 from specviz.sections import Limit
+from specviz.static import kind_of
 
 #: Tokens a pass: powers of two, what γ = 2 to 5, 8 and 16 verify, and some between.
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 32, 64)
@@ -45,16 +44,18 @@ def measure_passes(
 ) -> Iterator[Passes]:
     """T(K) of target and draft model after `context` cached tokens, as it fills in: once a pass, complete at the end.
 
-    A width that would fill more than half of a model's positions is left out, and the context is the same for both.
-    A pair so slow that `budget` seconds are over gets fewer than `repeats` repeats, but at least one. Raises
-    SpecvizError where the device's memory does not hold a pass.
+    The passes are those that a run takes now: the pair's prepared ones, where it has some. A width that would fill
+    more than half of a model's positions is left out, and the context is the same for both. A pair so slow that
+    `budget` seconds are over gets fewer than `repeats` repeats, but at least one. Raises SpecvizError where the
+    device's memory does not hold a pass.
     """
     models = {"target": pair.target} | ({"draft": pair.draft} if pair.draft is not None else {})
     room = min(filter(None, map(position_limit, models.values())), default=2 * max(*widths, context))
     widths = [width for width in widths if width <= max(1, room // 2)]
     context = max(1, min(context, room - max(widths)))
     with refusing_out_of_memory(_no_memory):
-        timers = {role: PassTimer(model, widths, context) for role, model in models.items()}
+        fast = dict(pair.passes)
+        timers = {role: PassTimer(model, widths, context, fast.get(role)) for role, model in models.items()}
         peak = peak_rate(pair.dtype, pair.device)
         curves = {role: _curve(role, timer, peak) for role, timer in timers.items()}
         start = Passes(
@@ -63,6 +64,7 @@ def measure_passes(
             context=context,
             device=str(pair.device),
             dtype=dtype_name(pair.dtype),
+            kind=kind_of(fast),
             threads=torch.get_num_threads() if pair.device.type == "cpu" else None,
             curves=tuple(curves.values()),
             fraction=0.0,
@@ -71,7 +73,6 @@ def measure_passes(
         yield from _filled(start, timers, repeats, budget)
 
 
-@torch.inference_mode()
 def measure_limits(pair: ModelPair, context: int, repeats: int = REPEATS) -> list[Limit]:
     """A pass over one token after `context` cached ones, of target and draft model in turn, beside its limit.
 
@@ -80,28 +81,12 @@ def measure_limits(pair: ModelPair, context: int, repeats: int = REPEATS) -> lis
     """
     models = {"target": pair.target} | ({"draft": pair.draft} if pair.draft is not None else {})
     with refusing_out_of_memory(_no_memory):
-        timers = {role: PassTimer(model, (1,), context) for role, model in models.items()}
-        readers = {role: reader(model, Stopwatch(pair.device), pair.passes.get(role)) for role, model in models.items()}
-        for role, timer in timers.items():
-            readers[role].prefill([1] * (timer.context + 1))
-            _seconds_of_one_token(readers[role])
+        timers = {role: PassTimer(model, (1,), context, pair.passes.get(role)) for role, model in models.items()}
         seconds: dict[str, list[float]] = {role: [] for role in timers}
         for _ in range(repeats):
-            for role, one in readers.items():
-                seconds[role].append(_seconds_of_one_token(one))
+            for role, timer in timers.items():
+                seconds[role].append(timer.seconds(1))
         return [_limit(role, timer, statistics.median(seconds[role])) for role, timer in timers.items()]
-
-
-def _seconds_of_one_token(cached: CachedModel) -> float:
-    """Wall seconds of a pass over a token, waited for; the cache is then as before."""
-    token, length = torch.ones(1, dtype=torch.long, device=cached.device), cached.length
-    synchronise(cached.device)
-    start = time.perf_counter()
-    cached.forward(token, keep=1)
-    synchronise(cached.device)
-    seconds = time.perf_counter() - start
-    cached.rewind(length)
-    return seconds
 
 
 def _limit(role: str, timer: PassTimer, pass_seconds: float) -> Limit:
@@ -172,10 +157,11 @@ def _point(width: int, seconds: list[float]) -> Point:
 
 def model_size(timer: PassTimer) -> ModelSize:
     """What passes of this timer's model move and compute, counted on the model and its cache."""
-    model, layers = timer.model, timer.cache.layers
-    kept = [layer for layer in layers if layer.keys is not None]
-    rows = [layer.keys.shape[-2] for layer in kept]
-    cached = sum(part.numel() * part.element_size() for layer in kept for part in (layer.keys, layer.values))
+    model = timer.model
+    # Layers that share another's rows have none of their own.
+    rows = [part for part in timer.reader.rows() if part is not None]
+    positions = statistics.mean(part.shape[-2] for part in rows)
+    cached = sum(part.numel() * part.element_size() for part in rows)
     config = model.config.get_text_config()
     heads = config.num_attention_heads
     head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -183,9 +169,9 @@ def model_size(timer: PassTimer) -> ModelSize:
     return ModelSize(
         parameters=model.num_parameters() - sum(part.numel() for part in looked_up),
         weight_bytes=_bytes(model.parameters()) - _bytes(looked_up),
-        position_bytes=cached / statistics.mean(rows),
-        positions=statistics.mean(rows),
-        attention_width=len(layers) * heads * head_size,
+        position_bytes=cached / positions,
+        positions=positions,
+        attention_width=config.num_hidden_layers * heads * head_size,
     )
 
 

@@ -13,12 +13,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 
+from specviz.cache import reader
 from specviz.catalog import memory_at_hand
+from specviz.clock import Stopwatch
 from specviz.errors import SpecvizError
 from specviz.parallel import agreed, home_of, join, least
 from specviz.processes import count_here
+from specviz.static import FastPasses
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -213,40 +216,46 @@ class PassTimer:
     """Times one model's forward passes after `context` cached tokens, each width tried once before.
 
     The tokens are arbitrary: a dense model takes the same time for any. A context that leaves no room for the widest
-    pass is shortened.
+    pass is shortened. passes: those prepared for the model, if these are to be timed.
     """
 
-    def __init__(self, model: PreTrainedModel, widths: Iterable[int], context: int = 64):
+    def __init__(
+        self, model: PreTrainedModel, widths: Iterable[int], context: int = 64, passes: FastPasses | None = None
+    ):
         self.model = model
         self.widths = sorted(set(widths))
         positions = position_limit(model)
         self.context = context if positions is None else max(1, min(context, positions - self.widths[-1]))
-        self.cache = DynamicCache(config=model.config)
-        self.cache.activate_past_recording()
-        self._pass(self.context, rewind=False)
+        self.reader = reader(model, Stopwatch(home_of(model)), passes)
+        self._pass(self.context, keep=1)
         for width in self.widths:
             self.seconds(width)
 
     def seconds(self, width: int) -> float:
-        """Wall seconds of one pass over so many tokens, waited for; the cache is then as before."""
-        return self._pass(width, rewind=True)
+        """Wall seconds of one pass over so many tokens, as a run makes it, waited for; the cache is then as before."""
+        return self._pass(width, keep=width)
 
     @torch.inference_mode()
-    def _pass(self, width: int, rewind: bool) -> float:
-        home = home_of(self.model)
-        ids = torch.ones(1, width, dtype=torch.long, device=home)
-        synchronise(home)
+    def _pass(self, width: int, keep: int) -> float:
+        ids = torch.ones(width, dtype=torch.long, device=self.reader.device)
+        synchronise(self.reader.device)
         start = time.perf_counter()
-        self.model(input_ids=ids, past_key_values=self.cache, use_cache=True, logits_to_keep=width if rewind else 1)
-        synchronise(home)
+        self.reader.forward(ids, keep)
+        synchronise(self.reader.device)
         seconds = time.perf_counter() - start
         # Due even when nothing is removed: a sliding window keeps more rows than it needs until it is told.
-        self.cache.crop(-width if rewind else 0)
+        self.reader.rewind(self.context)
+        self.reader.stopwatch.take_spans()
         return seconds
 
 
 def time_passes(
-    model: PreTrainedModel, widths: Iterable[int], context: int = 64, repeats: int = 7, budget: float = 1.0
+    model: PreTrainedModel,
+    widths: Iterable[int],
+    context: int = 64,
+    repeats: int = 7,
+    budget: float = 1.0,
+    passes: FastPasses | None = None,
 ) -> dict[int, float]:
     """Median seconds of one forward pass over K tokens, for each K in `widths`, after `context` cached tokens.
 
@@ -254,7 +263,7 @@ def time_passes(
     slow that `budget` seconds are over gets fewer than `repeats` measurements, but at least one. Processes that share
     the model all return what the leader measured.
     """
-    timer = PassTimer(model, widths, context)
+    timer = PassTimer(model, widths, context, passes)
     measured: dict[int, list[float]] = {width: [] for width in timer.widths}
     end = time.perf_counter() + budget
     for repeat in range(repeats):

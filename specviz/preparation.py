@@ -6,12 +6,15 @@ A run takes what is ready when it begins. What cannot be prepared stays as it wa
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pathlib
 import statistics
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -23,8 +26,9 @@ from specviz.drafters.early_exit import EarlyExit, exit_layer
 from specviz.errors import SpecvizError
 from specviz.exits import exit_after
 from specviz.graphs import CudaRecorder, GraphedPasses
-from specviz.models import ModelPair
+from specviz.models import SHOWN_WIDTHS, ModelPair
 from specviz.parallel import is_sharded, is_spread
+from specviz.placement import time_passes
 from specviz.records import DraftParams
 from specviz.static import FastPasses, Passes, Static, StaticPass
 from specviz.static_heads import StaticEagle
@@ -33,8 +37,16 @@ from specviz.words import Sentence
 #: Hears a fraction in [0, 1] and a sentence.
 Progress = Callable[[float, Sentence], None]
 
+Made = TypeVar("Made")
+
+#: Does a piece of work at a moment, and in a thread, that suits it; returns what the work returns.
+Turn = Callable[[Callable[[], Made]], Made]
+
 #: How far a fast pass's logits may be from the plain one's, in parts of the largest: rounding, in another order.
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.1}
+
+#: Roles that are given to the pair together.
+_MODELS = ("target", "draft")
 
 #: How often each pass is timed before the faster one is taken.
 _REPEATS = 9
@@ -50,6 +62,10 @@ class Preparation:
     ready: list[str] = field(default_factory=list)
     reasons: dict[str, SpecvizError] = field(default_factory=dict)
 
+    def refuse(self, role: str, reason: SpecvizError) -> None:
+        """Notes the reason: a copy, because an error that was raised holds on to its frames, and they to the models."""
+        self.reasons[role] = reason.at("passes")
+
 
 @dataclass(frozen=True)
 class _Plan:
@@ -64,65 +80,154 @@ def _unheard(fraction: float, sentence: Sentence) -> None:
     """Where nobody wants to know."""
 
 
-def prepare_passes(pair: ModelPair, progress: Progress = _unheard, compiling: bool = True) -> Preparation:
+def _at_once(work: Callable[[], Made]) -> Made:
+    return work()
+
+
+def prepare_passes(
+    pair: ModelPair,
+    progress: Progress = _unheard,
+    compiling: bool = True,
+    halt: threading.Event | None = None,
+    turn: Turn = _at_once,
+) -> Preparation:
     """Compiles the passes of the pair's models, or loads what was compiled before, and gives them to the pair.
 
-    Each model's are there to be taken as soon as they are ready, the target's first. The first time on a machine it
-    takes about a minute, later a second. compiling: False loads what there is and compiles nothing. Nothing is raised
-    for what cannot be done: the preparation says why.
+    First both models', at one moment, because drafting and verifying would else be timed on different footings; then
+    those of the target's parts. The first time on a machine it takes a minute or two, later a second. compiling: False
+    loads what there is and compiles nothing. halt: once set, nothing more is compiled or given. turn: for work that
+    uses the models or this process's processor time, in pieces of about a second; the rest goes on beside it. Nothing
+    is raised for what cannot be done: the preparation says why.
     """
-    done = Preparation()
-    statics = _statics(pair, done)
+    work = _Work(pair, progress, halt or threading.Event(), turn)
+    statics = work.statics()
     if pair.device.type == "cuda":
-        _record(pair, statics, done)
-        return done
-    threads = pair.threads or torch.get_num_threads()
-    torch.set_num_threads(threads)
-    progress(0.0, Sentence("Looking for compiled passes."))
-    plans = {role: _Plan(role, static, compiler.files(static, threads)) for role, static in statics.items()}
-    jobs = [
-        Job(plan.static, width, threads, plan.files[width])
-        for plan in plans.values()
-        for width in compiler.missing(plan.files)
-    ]
-    _take(pair, plans, done)
-    for count, (job, error) in enumerate(_compiled(pair, jobs) if compiling else (), start=1):
-        progress(count / len(jobs), Sentence("Compiled {count} of {all} programs.", count=count, all=len(jobs)))
-        if error is not None:
-            role = next(plan.role for plan in plans.values() if plan.static is job.static)
-            done.reasons[role] = error
-        _take(pair, plans, done)
-    for role in plans:
-        done.reasons.setdefault(role, SpecvizError("This model's passes were never compiled here.", "passes"))
+        work.record(statics)
+        return work.done
+    progress(0.0, Sentence("looking for compiled ones"))
+    plans = work.plans(statics)
+    for of_models in (True, False):
+        group = [plan for plan in plans if (plan.role in _MODELS) is of_models]
+        if compiling:
+            work.compile(group)
+        work.take(group)
     compiler.forget_old()
-    return done
+    return work.done
 
 
-def _statics(pair: ModelPair, done: Preparation) -> dict[str, Static]:
-    """The passes that can be prepared, by role; of the others `done` hears why not."""
-    statics = {}
-    for role, make in _makers(pair):
+class _Work:
+    """One preparation while it goes on. made, wanted: programs."""
+
+    def __init__(self, pair: ModelPair, progress: Progress, halt: threading.Event, turn: Turn):
+        self.pair = pair
+        self.progress = progress
+        self.halt = halt
+        self.turn = turn
+        self.threads = pair.threads or torch.get_num_threads()
+        self.done = Preparation()
+        self.made = self.wanted = 0
+
+    def statics(self) -> dict[str, Static]:
+        """The passes that can be prepared, by role; notes why the others cannot."""
+        statics = {}
+        for role, make in _makers(self.pair):
+            try:
+                statics[role] = self.turn(make)
+            except SpecvizError as error:
+                self.done.refuse(role, error)
+        return statics
+
+    def record(self, statics: dict[str, Static]) -> None:
+        """Passes on CUDA are recorded when a run first meets their shape; here each model's are tried once."""
+        recorder = CudaRecorder(self.pair.device)
+        ready: dict[str, FastPasses] = {}
+        for role, static in statics.items():
+            # An early exit reads on in the target's own buffers.
+            shared = ready.get("target") if role.startswith("exit") else None
+            self._try(role, functools.partial(_recorded, static, recorder, shared), ready)
+        self.turn(lambda: self._give(ready))
+
+    def plans(self, statics: dict[str, Static]) -> list[_Plan]:
+        """Where the programs lie, or will."""
+        plans = [_Plan(role, static, compiler.files(static, self.threads)) for role, static in statics.items()]
+        self.wanted = sum(len(compiler.missing(plan.files)) for plan in plans)
+        return plans
+
+    def compile(self, plans: Sequence[_Plan]) -> None:
+        """Makes the programs that are missing; notes why where one could not be made."""
+        jobs = {
+            Job(plan.static, width, self.threads, plan.files[width]): plan.role
+            for plan in plans
+            for width in compiler.missing(plan.files)
+        }
+        if not jobs:
+            return
         try:
-            statics[role] = make()
+            compiler.refuse_impossible(sum(_weight_bytes(plan.static) for plan in plans if plan.role in jobs.values()))
         except SpecvizError as error:
-            done.reasons[role] = error
-    return statics
+            for role in jobs.values():
+                self.done.refuse(role, error)
+            return
+        self._tell()
+        for job, error in compiler.compile_all(list(jobs), os.cpu_count() or 1, self.halt):
+            self.made += 1
+            self._tell()
+            if error is not None:
+                self.done.refuse(jobs[job], error)
 
+    def _tell(self) -> None:
+        step = Sentence("{count} of {all} compiled", count=self.made, all=self.wanted)
+        self.progress(self.made / self.wanted, step)
 
-def _record(pair: ModelPair, statics: dict[str, Static], done: Preparation) -> None:
-    """Passes on CUDA are recorded when a run first meets their shape; here each model's are tried once."""
-    recorder = CudaRecorder(pair.device)
-    for role, static in statics.items():
-        # An early exit reads on in the target's own buffers.
-        shared = pair.passes["target"].kept if role.startswith("exit") and "target" in pair.passes else None
-        passes = GraphedPasses(static, recorder, shared)
+    def take(self, plans: Sequence[_Plan]) -> None:
+        """Loads what there is, tries it, and gives it to the pair if it is right and faster."""
+        ready: dict[str, FastPasses] = {}
+        self.progress(1.0, Sentence("trying compiled ones"))
+        for plan in plans:
+            if not compiler.missing(plan.files):
+                self._try(plan.role, functools.partial(_loaded, plan), ready)
+            elif plan.role not in self.done.reasons:
+                never = SpecvizError("This model's passes were never compiled here.", "passes")
+                self.done.refuse(plan.role, never)
+        self.turn(lambda: self._give(ready))
+
+    def _try(self, role: str, make: Callable[[], FastPasses], ready: dict[str, FastPasses]) -> None:
+        def tried() -> FastPasses:
+            # torch keeps the number for each thread of the program.
+            torch.set_num_threads(self.threads)
+            return make()
+
+        if self.halt.is_set():
+            return
         try:
-            check(passes)
+            ready[role] = self.turn(tried)
         except SpecvizError as error:
-            done.reasons[role] = error
-        else:
-            pair.passes[role] = passes
-            done.ready.append(role)
+            self.done.refuse(role, error)
+
+    def _give(self, ready: dict[str, FastPasses]) -> None:
+        if self.halt.is_set():
+            return
+        # One assignment: a run that begins meanwhile, in another thread, sees all or nothing.
+        self.pair.passes = self.pair.passes | ready
+        self.done.ready += ready
+        if "target" in ready:
+            passes = ready["target"]
+            self.pair.width_seconds = time_passes(self.pair.target, SHOWN_WIDTHS, budget=0.5, passes=passes)
+
+
+def _loaded(plan: _Plan) -> FastPasses:
+    """The plan's programs, if they are right and faster than the model's own passes."""
+    passes = FastPasses(plan.static, compiler.Program(plan.files), "compiled")
+    check(passes)
+    _refuse_slower(passes)
+    return passes
+
+
+def _recorded(static: Static, recorder: CudaRecorder, target: GraphedPasses | None) -> FastPasses:
+    """A model's passes as graphs. target: the passes whose buffers it reads on in."""
+    passes = GraphedPasses(static, recorder, None if target is None else target.kept)
+    check(passes)
+    return passes
 
 
 def _makers(pair: ModelPair) -> Iterator[tuple[str, Callable[[], Static]]]:
@@ -153,36 +258,8 @@ def _feature_layers(pair: ModelPair) -> list[int]:
     return sorted({layer for part in parts for layer in part.feature_layers})
 
 
-def _compiled(pair: ModelPair, jobs: Sequence[Job]) -> Iterator[tuple[Job, SpecvizError | None]]:
-    """Each job and what went wrong with it, as it ends."""
-    if not jobs:
-        return
-    models = {id(job.static): job.static for job in jobs}.values()
-    try:
-        compiler.refuse_impossible(sum(_weight_bytes(static) for static in models))
-    except SpecvizError as error:
-        yield from ((job, error) for job in jobs)
-    else:
-        yield from compiler.compile_all(jobs, processes=os.cpu_count() or 1)
-
-
 def _weight_bytes(static: Static) -> int:
     return sum(weight.numel() * weight.element_size() for weight in static.parameters())
-
-
-def _take(pair: ModelPair, plans: dict[str, _Plan], done: Preparation) -> None:
-    """Loads whatever is complete by now, tries it, and gives it to the pair if it is right and faster."""
-    for role in [role for role, plan in plans.items() if not compiler.missing(plan.files)]:
-        plan = plans.pop(role)
-        try:
-            passes = FastPasses(plan.static, compiler.Program(plan.files), "compiled")
-            check(passes)
-            _refuse_slower(passes)
-        except SpecvizError as error:
-            done.reasons[role] = error
-        else:
-            pair.passes[role] = passes
-            done.ready.append(role)
 
 
 @torch.inference_mode()

@@ -258,7 +258,7 @@ class Prompt:
 class PairInfo:
     """Which models made a run: names, sizes in parameters, where and in what precision they ran.
 
-    passes: what ran the target's passes, ``plain`` (transformers, operation by operation) or ``compiled``.
+    passes: what ran the target's passes: ``plain`` (transformers, operation by operation), ``compiled`` or ``graphs``.
     """
 
     name: str

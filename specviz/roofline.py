@@ -103,7 +103,8 @@ class Curve:
 class Passes:
     """What was measured of a pair. context: cached tokens before each pass. fraction: share of the work done.
 
-    target, draft: names of the models, draft None if there is none. threads: on a CPU.
+    target, draft: names of the models, draft None if there is none. kind: what ran the target's passes, see
+    `PairInfo.passes`. threads: on a CPU.
     """
 
     target: str
@@ -111,6 +112,7 @@ class Passes:
     context: int
     device: str
     dtype: str
+    kind: str
     threads: int | None
     curves: tuple[Curve, ...]
     fraction: float

@@ -7,7 +7,7 @@ from pass to pass. So one compiled program serves a whole text, and every text.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -277,6 +277,10 @@ class FastPasses:
         """Empty buffers for `reader`, whose text they will hold."""
         return Rows(self.static)
 
+    def free(self) -> None:
+        """Gives up model and programs, whoever still holds this: a run that is over, say. It cannot run afterwards."""
+        self.static = self.run = None
+
     def read(
         self,
         token_ids: Tensor,
@@ -295,3 +299,8 @@ class FastPasses:
             return logits, None
         by_layer = dict(zip(self.static.feature_layers, hidden, strict=True))
         return logits, torch.cat([by_layer[layer] for layer in feature_layers], -1)
+
+
+def kind_of(passes: Mapping[str, FastPasses]) -> str:
+    """What runs the target's passes for a run that takes these: ``plain``, transformers' own, where there are none."""
+    return passes["target"].kind if "target" in passes else "plain"

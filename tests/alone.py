@@ -27,7 +27,13 @@ def document(language: str, dark: bool) -> str:
 def feed(page: Page, run: Run, rule: str) -> None:
     """The messages of an opened trace."""
     settings = messages.settings_line(
-        run.settings, drafter=run.drafter, rule=rule, sampling=run.sampling, seed=run.seed, say=words()
+        run.settings,
+        drafter=run.drafter,
+        rule=rule,
+        sampling=run.sampling,
+        seed=run.seed,
+        passes=run.pair.passes,
+        say=words(),
     )
     start = messages.start_message(
         "run",

@@ -49,6 +49,12 @@ def test_the_image_is_what_spaces_expect():
     assert re.search(r"^ARG DEVICE=cpu$", DOCKERFILE, re.MULTILINE)
 
 
+def test_the_image_for_a_cpu_can_compile_passes():
+    assert re.search(r"^RUN if \[ \"\$DEVICE\" = cpu \].*apt-get install .* g\+\+ ", DOCKERFILE, re.MULTILINE | re.DOTALL)
+    # Whoever runs in it may keep them.
+    assert DOCKERFILE.index("g++") < DOCKERFILE.index("USER user")
+
+
 def test_everything_the_image_copies_is_there():
     for sources in re.findall(r"^COPY --chown=user (.+) \S+$", DOCKERFILE, re.MULTILINE):
         for name in sources.split():

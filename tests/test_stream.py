@@ -9,7 +9,7 @@ from tiny import tiny_pair
 
 import specviz
 from specviz.errors import SpecvizError
-from specviz.ui import stream
+from specviz.ui import device, stream
 from specviz.ui.orders import Order, PairName
 from specviz.ui.settings import Settings
 
@@ -66,9 +66,9 @@ def test_where_gpus_are_lent_by_the_call_orders_and_rounds_cross_the_border(stor
 
         return decorate
 
-    monkeypatch.setattr(stream, "spaces", types.SimpleNamespace(GPU=gpu))
+    monkeypatch.setattr(device, "spaces", types.SimpleNamespace(GPU=gpu))
     rounds = [one for batch in stream.Runner(store, settings).batches(ORDER) for one in batch]
-    assert asked == [stream.GPU_SECONDS] and rounds[-1].stop_reason == "length"
+    assert asked == [device.GPU_SECONDS] and rounds[-1].stop_reason == "length"
 
 
 @pytest.mark.parametrize(

@@ -284,17 +284,17 @@ def test_the_header_says_how_the_run_was_made(show):
     page = show(a_tree_run(a_tree(SMALL), settings=settings, sampling=sampling, seed=7), "tree")
     expect(page.locator('[part="meta"]')).to_contain_text(
         "draft_model, γ = 4 · 3 branches · exit after layer 2 · stops below confidence 0.4 · siblings tried in turn"
-        " · temperature 0.8, top-k 40, top-p 0.95, min-p 0.05 · seed 7"
+        " · temperature 0.8, top-k 40, top-p 0.95, min-p 0.05 · seed 7 · plain passes"
     )
 
 
 def test_a_plain_or_greedy_run_names_no_rule():
     greedy = SamplingParams(temperature=0)
-    seed = {"seed": 0, "say": words()}
-    line = messages.settings_line({"branches": 1}, drafter="draft_model", rule="token", sampling=greedy, **seed)
-    assert line == "greedy · seed 0"
-    line = messages.settings_line({}, drafter=None, rule="token", sampling=SamplingParams(), **seed)
-    assert line == "temperature 1 · seed 0"
+    known = {"seed": 0, "passes": "plain", "say": words()}
+    line = messages.settings_line({"branches": 1}, drafter="draft_model", rule="token", sampling=greedy, **known)
+    assert line == "greedy · seed 0 · plain passes"
+    line = messages.settings_line({}, drafter=None, rule="token", sampling=SamplingParams(), **known)
+    assert line == "temperature 1 · seed 0 · plain passes"
 
 
 # Data and size

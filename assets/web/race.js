@@ -26,7 +26,7 @@ const quoted = (text) => `‹\u2068${text.replace(/^ /, "\u00a0").replaceAll("\n
 
 // --- state ------------------------------------------------------------------------------------------------------------
 
-const state = { phase: "empty", lanes: [], comparison: {}, clock: 0, end: 0, slow: 1, playing: false, last: 0 };
+const state = { phase: "empty", lanes: [], comparison: {}, passes: "plain", clock: 0, end: 0, slow: 1, playing: false, last: 0 };
 
 host.specviz = {
   get state() { return state.phase; },
@@ -122,6 +122,7 @@ const handlers = {
   },
   race(message) {
     state.comparison = message.comparison;
+    state.passes = message.passes;
     state.lanes = message.lanes.map((lane) => ({ ...lane, starts: sums(lane.counts), shown: 0, passes: 0, done: false }));
     state.end = Math.max(...state.lanes.map((lane) => lane.times.at(-1) ?? 0));
     ui.lanes.forEach((lane, i) => {
@@ -275,6 +276,7 @@ function verdictLines(plain, speculative) {
   }
   lines.push(say("race.needed", { n: speculative.target_passes, tokens: say("common.tokens", { n: speculative.tokens }),
     plain_passes: plain.target_passes, plain_tokens: plain.tokens }));
+  lines.push(say("race.both_took", { passes: say(`passes.${state.passes}`) }));
   lines.push(sameness());
   return lines;
 }

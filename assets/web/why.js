@@ -212,12 +212,13 @@ function renderFinding(target) {
   else if (beyond) setText(ui.finding, say("why.finding_until", { k, limit, beyond: beyond.width, ratio: ratio(beyond) }));
   else setText(ui.finding, say("why.finding_all", { k, ratio: ratio(last) }));
   setText(ui.meaning, k === 1 ? say("why.meaning_none") : say("why.meaning", { gamma: k - 1, k }));
-  const { context, dtype, device, threads } = state.passes;
+  const { context, dtype, device, threads, passes } = state.passes;
   const place = threads === null ? device : `${device}, ${say("why.threads", { n: threads })}`;
   const figures = { mb: three(target.weight_bytes / 1e6), bandwidth: three(target.bandwidth / 1e9), peak: three(target.peak / 1e9), least: ms(first.least), measured: ms(first.seconds) };
-  const why = say(first.seconds > 2 * first.least ? "why.machine_overhead" : "why.machine_memory");
+  const overhead = passes === "plain" ? "why.machine_overhead" : "why.machine_prepared";
+  const why = say(first.seconds > 2 * first.least ? overhead : "why.machine_memory");
   setText(ui.machine, `${say("why.machine", figures)} ${why}`);
-  setText(ui.how, say("why.how", { ...figures, context, dtype, place }));
+  setText(ui.how, say("why.how", { ...figures, context, dtype, place, passes: say(`passes.${passes}`) }));
 }
 
 function numbersTable() {

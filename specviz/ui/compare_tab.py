@@ -17,6 +17,7 @@ from specviz.contest import Contestant
 from specviz.errors import SpecvizError
 from specviz.models import ModelPair
 from specviz.rules import rule_named
+from specviz.static import kind_of
 from specviz.ui.components import compare_view, verdicts
 from specviz.ui.measure import REPORT_EVERY, Contest, order_of, title
 from specviz.ui.orders import Order
@@ -24,6 +25,7 @@ from specviz.ui.settings import Settings
 from specviz.ui.stream import Runner, closing
 from specviz.ui.ways import PLAIN, WAYS, available, default_branches, label, refusal
 from specviz.views import compare_messages as messages
+from specviz.views.messages import passes_words
 from specviz.words import Words
 
 GAMMAS = (1, 2, 3, 4, 6, 8)
@@ -168,7 +170,7 @@ def compare(runner: Runner, order: Order, choice: Choice, halt: threading.Event,
     except SpecvizError as error:
         yield messages.contest_error_message(say.error(error))
         return
-    phase, text = ("stopped", say("compare.stopped")) if halt.is_set() else ("finished", _summary(contest, say))
+    phase, text = ("stopped", say("compare.stopped")) if halt.is_set() else ("finished", _summary(contest, pair, say))
     yield _table(contest, phase, text, 1.0, say, _texts(contest, pair, say))
 
 
@@ -193,9 +195,11 @@ def _row(contest: Contest, contestant: Contestant, say: Words) -> messages.Row:
     )
 
 
-def _summary(contest: Contest, say: Words) -> str:
+def _summary(contest: Contest, pair: ModelPair, say: Words) -> str:
     first = contest.order.seed
+    passes = kind_of(contest.order.request(pair, contest.runner.settings).passes)
     known = {
+        "passes": passes_words(passes, say),
         "runs": contest.repeats * len(contest.contestants),
         "tokens": f"{contest.order.max_new_tokens:.0f}",
         "first": f"{first:.0f}",

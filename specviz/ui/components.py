@@ -50,7 +50,7 @@ def rounds_view(say: Words, missing_rounds: Callable[[dict], list[str]] | None =
 
 def race_view(say: Words, **options) -> gr.HTML:
     """Two recorded runs replayed on one clock (element id ``race-view``)."""
-    return _component("race", say, **options)
+    return _component("race", say, areas=("passes",), **options)
 
 
 def compare_view(say: Words) -> gr.HTML:
@@ -60,7 +60,7 @@ def compare_view(say: Words) -> gr.HTML:
 
 def why_view(say: Words, **options) -> gr.HTML:
     """The lab on why speculation works (element id ``why-view``)."""
-    return _component("why", say, **options)
+    return _component("why", say, areas=("passes",), **options)
 
 
 def lossless_view(say: Words) -> gr.HTML:

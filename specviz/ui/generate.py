@@ -148,7 +148,13 @@ def headline(trail: Trail, measured_speedup: float | None) -> dict[str, float | 
 def settings_line(run: Run, say: Words) -> str:
     """How a run was made, beyond drafter and γ."""
     return messages.settings_line(
-        run.settings, drafter=run.drafter, rule=run.rule, sampling=run.sampling, seed=run.seed, say=say
+        run.settings,
+        drafter=run.drafter,
+        rule=run.rule,
+        sampling=run.sampling,
+        seed=run.seed,
+        passes=run.pair.passes,
+        say=say,
     )
 
 

@@ -16,6 +16,7 @@ from specviz import engine
 from specviz.errors import SpecvizError
 from specviz.lossless import LAB_RULES, LIKELIEST, GreedyToken, Law, Sample
 from specviz.models import ModelPair
+from specviz.static import kind_of
 from specviz.statistics import Evidence, noise, steps
 from specviz.ui.components import lossless_view, verdicts
 from specviz.ui.orders import Order
@@ -23,6 +24,7 @@ from specviz.ui.stream import Runner, closing
 from specviz.ui.trials import MOST_RUNS, MOST_SUPPORT, Trial, trial_request
 from specviz.ui.ways import label
 from specviz.views import lossless_messages as messages
+from specviz.views.messages import passes_words
 from specviz.words import Words
 
 #: Seconds between two pictures of the growing counts.
@@ -110,11 +112,12 @@ def _asked(request: engine.Request, pair: ModelPair, trial: Trial, say: Words) -
         parts += [say("lossless.top_p", p=f"{sampling.top_p:g}")] if sampling.top_p < 1 else []
         parts += [say("lossless.min_p", p=f"{sampling.min_p:g}")] if sampling.min_p > 0 else []
     dtype = pair.info().dtype
+    passes = passes_words(kind_of(request.passes), say)
     return messages.Asked(
         trial=uuid.uuid4().hex,
         rule=trial.rule,
         drafter=label(request.drafter, say),
-        settings=" · ".join([*parts, say("lossless.seed", seed=request.seed)]),
+        settings=" · ".join([*parts, say("lossless.seed", seed=request.seed), passes]),
         lossless=LAB_RULES[trial.rule].lossless,
         half_precision=dtype != "float32",
         dtype=dtype,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,10 +12,13 @@ from specviz.catalog import CATALOG, HubPair, in_words, needed_bytes, size_bytes
 from specviz.errors import SpecvizError
 from specviz.models import ModelPair
 from specviz.placement import within_reach
+from specviz.static import kind_of
 from specviz.ui.components import as_text
 from specviz.ui.generate import pair_line
-from specviz.ui.orders import PairName
+from specviz.ui.orders import PairName, PairStore
+from specviz.ui.preparing import Stage
 from specviz.ui.stream import Runner
+from specviz.views.messages import passes_words
 from specviz.words import Words
 
 DTYPES = ["auto", "bfloat16", "float16", "float32"]
@@ -22,9 +26,13 @@ DTYPES = ["auto", "bfloat16", "float16", "float32"]
 
 @dataclass(frozen=True)
 class ModelsTab:
-    """What other tabs need of this one. pair: the name of the pair in use. loads: the events that change it."""
+    """What other parts need of this one. pair: the name of the pair in use. loads: the events that change it.
+
+    status: what `describe` says of it. line: its line in the page's head.
+    """
 
     pair: gr.JSON
+    status: gr.Markdown
     line: gr.Markdown
     loads: list[Any]
 
@@ -33,13 +41,13 @@ def create_models_tab(runner: Runner, line: gr.Markdown, say: Words) -> ModelsTa
     """Lays out the tab and wires its buttons; `line`, in the page's head, says which pair is in use."""
     # A hidden value rather than a gr.State: a page with State keeps a connection open for as long as it is.
     pair = gr.JSON(asdict(PairName()), visible=False)
-    status = gr.Markdown(_describe(runner.store.home, say), elem_classes=["sv-pair-status"])
+    status = gr.Markdown(describe(runner.store.home, Stage(), say), elem_classes=["sv-pair-status"])
     home = gr.Button(say("models.home"), size="sm")
     returned = home.click(
-        lambda: _in_use(PairName(), runner.store.home, say), None, [pair, status, line], api_visibility="private"
+        lambda: _in_use(PairName(), runner.store, say), None, [pair, status, line], api_visibility="private"
     )
     if not runner.settings.allow_loading:
-        return ModelsTab(pair, line, [returned])
+        return ModelsTab(pair, status, line, [returned])
 
     gr.Markdown(say("models.catalog"))
     problem = gr.Markdown(elem_classes=["sv-problem"])
@@ -85,7 +93,7 @@ def create_models_tab(runner: Runner, line: gr.Markdown, say: Words) -> ModelsTa
         concurrency_id="device",
         api_visibility="private",
     )
-    return ModelsTab(pair, line, [returned, *fetched, loaded])
+    return ModelsTab(pair, status, line, [returned, *fetched, loaded])
 
 
 def _catalog_button(runner: Runner, entry: HubPair, available: int, outputs: list[Any], say: Words) -> Any:
@@ -114,18 +122,19 @@ def _load(runner: Runner, name: PairName, progress: gr.Progress, say: Words) -> 
     A pair that cannot be loaded is a sentence there, and the pair in use stays.
     """
     try:
-        pair = runner.store.get(name, lambda fraction, step: progress(fraction, say.step(step)))
+        runner.store.get(name, lambda fraction, step: progress(fraction, say.step(step)))
     except SpecvizError as error:
         return [gr.skip(), gr.skip(), gr.skip(), say("models.problem", reason=as_text(say.error(error)))]
-    return [*_in_use(name, pair, say), ""]
+    return [*_in_use(name, runner.store, say), ""]
 
 
-def _in_use(name: PairName, pair: ModelPair, say: Words) -> list[Any]:
-    return [asdict(name), _describe(pair, say), as_text(pair_line(pair.info(), say))]
+def _in_use(name: PairName, store: PairStore, say: Words) -> list[Any]:
+    pair = store.get(name)
+    return [asdict(name), describe(pair, store.preparer.stage(pair), say), as_text(pair_line(pair.info(), say))]
 
 
-def _describe(pair: ModelPair, say: Words) -> str:
-    """The pair in use, and T(K)/T(1) as timed when it was loaded."""
+def describe(pair: ModelPair, stage: Stage, say: Words) -> str:
+    """The pair in use, T(K)/T(1) of the passes that runs take, and what became of better ones."""
     lines = [say("models.in_use", pair=as_text(pair_line(pair.info(), say)))]
     if pair.width_seconds:
         one = pair.width_seconds[1]
@@ -134,7 +143,9 @@ def _describe(pair: ModelPair, say: Words) -> str:
             for width, cost in pair.width_seconds.items()
             if width > 1
         )
-        lines.append(say("models.pass", milliseconds=f"{1000 * one:.1f}", costs=costs))
+        passes = passes_words(kind_of(pair.passes), say)
+        lines.append(say("models.pass", passes=passes, milliseconds=f"{1000 * one:.1f}", costs=costs))
+    lines += _about_passes(pair, stage, say)
     if len(pair.pass_seconds) > 1:
         tried = ", ".join(
             say("models.tried", dtype=dtype, milliseconds=f"{1000 * seconds[1]:.1f}")
@@ -144,3 +155,25 @@ def _describe(pair: ModelPair, say: Words) -> str:
     if pair.threads:
         lines.append(say("models.threads", count=pair.threads))
     return "\n\n".join(lines)
+
+
+def _about_passes(pair: ModelPair, stage: Stage, say: Words) -> list[str]:
+    """What is being prepared; or which passes were, and why others were not."""
+    by_kind: dict[str, list[str]] = {}
+    for role, passes in pair.passes.items():
+        by_kind.setdefault(passes.kind, []).append(role)
+    lines = [say(f"models.prepared_{kind}", roles=_roles(roles, say)) for kind, roles in by_kind.items()]
+    if stage.step is not None:
+        return [*lines, as_text(say(f"passes.{kind_of(pair.passes)}_yet", step=say.step(stage.step)))]
+    refused: dict[str, list[str]] = {}
+    for role, reason in stage.done.reasons.items():
+        refused.setdefault(as_text(say.error(reason)), []).append(role)
+    for reason, roles in refused.items():
+        lines.append(say("models.unprepared", roles=_roles(roles, say), reason=reason))
+    return lines
+
+
+def _roles(roles: Iterable[str], say: Words) -> str:
+    """Roles of `ModelPair.passes` in words: ``target, draft model, exit after layer 2``."""
+    named = (role.partition(" ") for role in roles)
+    return ", ".join(say(f"passes.role_{kind}", layer=layer) for kind, _, layer in named)

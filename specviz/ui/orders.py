@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specviz import engine
 from specviz.errors import SpecvizError
 from specviz.models import EMBEDDED, ModelPair, load_pair
 from specviz.records import DraftParams, SamplingParams
 from specviz.sources import Progress
+from specviz.static import kind_of
+from specviz.ui.preparing import Preparer
 from specviz.ui.settings import Settings
 
 
@@ -30,12 +32,16 @@ class PairStore:
     """The models in memory: the starting pair for good, and at most one other beside it.
 
     home: the starting pair; None where the page is to do without models, or the embedded ones are not there.
+    preparer: prepares the passes of both.
     """
 
     def __init__(self, settings: Settings):
         self.settings = settings
         self.lock = threading.Lock()
+        self.preparer = Preparer(settings)
         self.home = _starting_pair(settings)
+        if self.home is not None:
+            self.preparer.add(self.home)
         self.guest_name: PairName | None = None
         self.guest: ModelPair | None = None
 
@@ -50,6 +56,7 @@ class PairStore:
                 if not self.settings.allow_loading:
                     raise SpecvizError("This page keeps to the models it started with.", "target")
                 if self.guest is not None:
+                    self.preparer.forget(self.guest)
                     self.guest.free()
                 self.guest, self.guest_name = None, None
                 self.guest = load_pair(
@@ -63,6 +70,7 @@ class PairStore:
                     progress=progress,
                 )
                 self.guest_name = name
+                self.preparer.add(self.guest)
             return self.guest
 
     def loaded(self, name: PairName) -> ModelPair | None:
@@ -82,7 +90,8 @@ def _starting_pair(settings: Settings) -> ModelPair | None:
 class Order:
     """One run as the controls stand; plain values, because it may be carried out in another process.
 
-    branches, exit_layer: None where the drafter decides, and where it does not ask.
+    branches, exit_layer: None where the drafter decides, and where it does not ask. passes: ``plain`` for the models'
+    own, even where there are prepared ones; anything else for what is ready.
     """
 
     pair: PairName
@@ -100,6 +109,11 @@ class Order:
     exit_layer: float | None = None
     confidence: float = 0.0
     rule: str = "auto"
+    passes: str = "auto"
+
+    def settled(self, pair: ModelPair | None) -> Order:
+        """The same with the passes that are ready now, for all runs of one job: they would not compare otherwise."""
+        return replace(self, passes="plain" if pair is None else kind_of(pair.passes))
 
     def request(self, pair: ModelPair, settings: Settings) -> engine.Request:
         """The checked request. Raises SpecvizError with the control's name in `field`."""
@@ -120,7 +134,7 @@ class Order:
             rule=self.rule,
         )
         _check_limits(request, settings)
-        return request
+        return replace(request, passes={}) if self.passes == "plain" else request
 
 
 def _whole(field: str, value: float) -> int:

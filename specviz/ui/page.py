@@ -41,6 +41,7 @@ from specviz.ui.generate import (
 from specviz.ui.lossless_tab import LosslessTab, create_lossless_tab, trial_mistake, try_rule
 from specviz.ui.models_tab import ModelsTab, create_models_tab
 from specviz.ui.orders import Order, PairName, PairStore
+from specviz.ui.passes_chip import PassesChip, create_passes_chip
 from specviz.ui.race import create_race_tab, race
 from specviz.ui.settings import Settings
 from specviz.ui.stream import Runner
@@ -74,6 +75,7 @@ class Page:
     why: WhyTab
     lossless: LosslessTab
     models: ModelsTab
+    passes: PassesChip
     remote: gr.HTML
 
     @property
@@ -127,26 +129,29 @@ def build(settings: Settings, runner: Runner) -> gr.Blocks:
     visitors = Visitors(runs, Stops(), Lab(runs))
     first, *others = LANGUAGES
     with gr.Blocks(title=words(first)("page.title"), analytics_enabled=False) as blocks:
-        _fill(settings, runner, visitors, words(first))
+        _fill(blocks, settings, runner, visitors, words(first))
         gr.api(_endpoint(runner), api_name="generate", **DEVICE)
     for language in others:
         with blocks.route(LANGUAGES[language], f"/{language}"):
-            _fill(settings, runner, visitors, words(language))
+            _fill(blocks, settings, runner, visitors, words(language))
     blocks.queue(max_size=settings.queue_size)
     return blocks
 
 
-def _fill(settings: Settings, runner: Runner, visitors: Visitors, say: Words) -> None:
+def _fill(blocks: gr.Blocks, settings: Settings, runner: Runner, visitors: Visitors, say: Words) -> None:
     """The page in one language; all languages share models, line and visitors."""
     if runner.store.home is None:
         _fill_viewer(settings, visitors.runs, say)
     else:
-        _wire(_lay_out(settings, runner, visitors.runs, say), runner, visitors, say)
+        page = _lay_out(settings, runner, visitors.runs, say)
+        _wire(page, runner, visitors, say)
+        page.passes.wire(blocks, runner.store, page.models, say)
 
 
 def _fill_viewer(settings: Settings, runs: LiveRuns, say: Words) -> None:
     """The page without models: recorded runs and traces."""
-    _create_head(say("traces.no_model_line"), say)
+    with gr.Row(elem_classes=["sv-head"]):
+        _create_head(say("traces.no_model_line"), say)
     why = say("traces.no_model_asked" if settings.without_models else "traces.no_model_found")
     gr.Markdown(why, elem_classes=["sv-warning"])
     with gr.Tabs():
@@ -160,18 +165,19 @@ def _fill_viewer(settings: Settings, runs: LiveRuns, say: Words) -> None:
 
 def _create_head(line: str, say: Words, touring: Settings | None = None) -> gr.Markdown:
     """Name, languages, and the line about the pair, which is returned. touring: the limits that a tour keeps to."""
-    with gr.Row(elem_classes=["sv-head"]):
-        subtitle = html.escape(say("page.subtitle"))
-        gr.HTML(f"<h1>specviz</h1><p>{subtitle}</p>", elem_classes=["sv-brand"])
-        if touring:
-            tour_view(say, touring.max_new_tokens, touring.max_draft_tokens)
-        gr.HTML(_language_links(say.language), js_on_load=page_names(say), elem_classes=["sv-languages"])
-        return gr.Markdown(as_text(line), elem_classes=["sv-pair"])
+    subtitle = html.escape(say("page.subtitle"))
+    gr.HTML(f"<h1>specviz</h1><p>{subtitle}</p>", elem_classes=["sv-brand"])
+    if touring:
+        tour_view(say, touring.max_new_tokens, touring.max_draft_tokens)
+    gr.HTML(_language_links(say.language), js_on_load=page_names(say), elem_classes=["sv-languages"])
+    return gr.Markdown(as_text(line), elem_classes=["sv-pair"])
 
 
 def _lay_out(settings: Settings, runner: Runner, runs: LiveRuns, say: Words) -> Page:
     info = runner.store.home.info()
-    line = _create_head(pair_line(info, say), say, settings)
+    with gr.Row(elem_classes=["sv-head"]):
+        line = _create_head(pair_line(info, say), say, settings)
+        passes = create_passes_chip(runner.store.home, say)
     with gr.Row(elem_classes=["sv-main"]):
         with gr.Column(elem_classes=["sv-controls"]):
             controls = create_controls(settings, runner.store.home, say)
@@ -210,6 +216,7 @@ def _lay_out(settings: Settings, runner: Runner, runs: LiveRuns, say: Words) -> 
         why,
         lossless,
         models,
+        passes,
         asked,
     )
 
@@ -341,6 +348,11 @@ def _jobs(page: Page, runner: Runner, visitors: Visitors, say: Words) -> list[Jo
     controls = page.controls
     fine = gr.validate(True, "")
 
+    def order(values: Sequence[Any]) -> Order:
+        """What a job is ordered with when its turn has come."""
+        asked = page.order(values)
+        return asked.settled(runner.store.loaded(asked.pair))
+
     def check_run(*values: Any) -> list[dict[str, Any]]:
         """For the controls, the pair, and whatever else is an input."""
         verdicts = controls.validations(controls.mistake(runner, *page.fields(values)))
@@ -363,22 +375,22 @@ def _jobs(page: Page, runner: Runner, visitors: Visitors, say: Words) -> list[Jo
         return [*controls.validations(None if of_tab else error), fine, *page.lossless.validations(error)]
 
     def on_generate(halt: threading.Event, session: str | None, values: Sequence[Any]) -> Iterator[str]:
-        return generate(runner, visitors.runs, page.order(values), values[-1], session, halt, say)
+        return generate(runner, visitors.runs, order(values), values[-1], session, halt, say)
 
     def on_race(halt: threading.Event, session: str | None, values: Sequence[Any]) -> Iterator[str]:
-        return race(runner, page.order(values), halt, say)
+        return race(runner, order(values), halt, say)
 
     def on_compare(halt: threading.Event, session: str | None, values: Sequence[Any]) -> Iterator[str]:
-        return compare(runner, page.order(values), page.choice(values), halt, say)
+        return compare(runner, order(values), page.choice(values), halt, say)
 
     def on_replay(halt: threading.Event, session: str | None, values: Sequence[Any]) -> Iterator[str]:
-        return replay(runner, page.order(values), halt, say)
+        return replay(runner, order(values), halt, say)
 
     def on_passes(halt: threading.Event, session: str | None, values: Sequence[Any]) -> Iterator[str]:
         return measure(runner, visitors.lab, PairName(**values[0]), session, halt, say)
 
     def on_trial(halt: threading.Event, session: str | None, values: Sequence[Any]) -> Iterator[str]:
-        return try_rule(runner, page.order(values), page.trial(values), say, halt)
+        return try_rule(runner, order(values), page.trial(values), say, halt)
 
     tab, lossless = page.compare, page.lossless
     with_choice = [*page.inputs, *tab.fields.values()]
@@ -397,7 +409,14 @@ def serve() -> None:
     """Loads the starting pair and serves the page; address and port come from Gradio's own environment variables."""
     refuse_more_than_one()
     settings = Settings.from_environment()
-    launch(build(settings, Runner(PairStore(settings), settings)))
+    store, there = PairStore(settings), threading.Event()
+    store.preparer.start(there)
+    try:
+        page = launch(build(settings, Runner(store, settings)), prevent_thread_lock=True)
+        there.set()
+        page.block_thread()
+    finally:
+        store.preparer.close()
 
 
 def launch(page: gr.Blocks, **options: Any) -> gr.Blocks:
@@ -449,7 +468,9 @@ def _endpoint(runner: Runner) -> Any:
             rule,
         )
         try:
-            request = order.request(runner.store.get(order.pair), runner.settings)
+            pair = runner.store.get(order.pair)
+            order = order.settled(pair)
+            request = order.request(pair, runner.settings)
             done = [one for batch in runner.batches(order) for one in batch]
         except SpecvizError as error:
             raise gr.Error(error.message, print_exception=False) from error

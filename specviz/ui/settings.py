@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specviz.engine import MAX_DRAFT_TOKENS
@@ -10,6 +11,9 @@ from specviz.errors import SpecvizError
 
 #: SPECVIZ_TARGET of a page without models.
 NO_MODELS = "none"
+
+#: SPECVIZ_PASSES: prepared while the page is served, or as they are.
+PASSES = ("auto", "plain")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,7 @@ class Settings:
     max_compare_runs: int
     queue_size: int
     allow_loading: bool
+    passes: str
 
     @property
     def without_models(self) -> bool:
@@ -45,6 +50,7 @@ class Settings:
             max_compare_runs=_count("SPECVIZ_MAX_COMPARE_RUNS", 64),
             queue_size=_count("SPECVIZ_QUEUE_SIZE", 16),
             allow_loading=os.environ.get("SPECVIZ_ALLOW_LOADING", "1") != "0",
+            passes=_choice("SPECVIZ_PASSES", PASSES),
         )
 
 
@@ -58,3 +64,17 @@ def _count(name: str, default: int) -> int:
             value=repr(text),
         )
     return int(text)
+
+
+def _choice(name: str, choices: Sequence[str]) -> str:
+    """The first choice unless the variable names another."""
+    text = os.environ.get(name) or choices[0]
+    if text not in choices:
+        raise SpecvizError(
+            "The environment variable {name} must be one of {choices}, not {value}.",
+            name,
+            name=name,
+            choices=", ".join(choices),
+            value=repr(text),
+        )
+    return text

@@ -6,7 +6,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
@@ -17,30 +16,14 @@ from specviz.models import ModelPair
 from specviz.passes import measure_passes
 from specviz.records import Round
 from specviz.roofline import Passes
+from specviz.ui import device
 from specviz.ui.orders import Order, PairName, PairStore
 from specviz.ui.settings import Settings
 from specviz.ui.trials import Trial, trial_request
 
-try:
-    import spaces  # only on a Space with ZeroGPU: gives a call its GPU
-except ImportError:
-    spaces = None
-
 #: Seconds between batches: ten updates a second.
 INTERVAL = 0.1
-#: Seconds a ZeroGPU call may take.
-GPU_SECONDS = 120
-
-Function = TypeVar("Function", bound=Callable)
 Item = TypeVar("Item")
-
-#: All engine work happens in this one thread: one run at a time, and the thread's pool of helpers stays warm.
-_device = ThreadPoolExecutor(max_workers=1, thread_name_prefix="device")
-
-
-def on_gpu(function: Function) -> Function:
-    """Gives each call a GPU where the platform lends them by the call."""
-    return spaces.GPU(duration=GPU_SECONDS)(function) if spaces else function
 
 
 class Runner:
@@ -55,10 +38,10 @@ class Runner:
     def __init__(self, store: PairStore, settings: Settings):
         self.store = store
         self.settings = settings
-        self.batches = on_gpu(self._batches)
-        self.replays = on_gpu(self._replays)
-        self.passes = on_gpu(self._passes)
-        self.trials = on_gpu(self._trials)
+        self.batches = device.on_gpu(self._batches)
+        self.replays = device.on_gpu(self._replays)
+        self.passes = device.on_gpu(self._passes)
+        self.trials = device.on_gpu(self._trials)
         #: Wall seconds of the last run in the engine's thread, for the benchmark of the page.
         self.last_seconds = 0.0
 
@@ -85,7 +68,7 @@ class Runner:
         """What `start()` makes in the engine's thread, in batches."""
         made: queue.SimpleQueue[Item | BaseException | None] = queue.SimpleQueue()
         halt = threading.Event()
-        work = _device.submit(_hand_over, pair.threads, start, made, halt)
+        work = device.thread.submit(_hand_over, pair.threads, start, made, halt)
         try:
             yield from _in_batches(made)
         finally:

@@ -10,12 +10,14 @@ from typing import Any
 
 import gradio as gr
 
+from specviz import engine
 from specviz.diagnosis import diagnose, run_figures
 from specviz.errors import SpecvizError
 from specviz.models import ModelPair
 from specviz.placement import dtype_name
 from specviz.presets import PRESETS
 from specviz.roofline import Passes
+from specviz.static import kind_of
 from specviz.ui.components import why_view
 from specviz.ui.generate import LiveRun, LiveRuns
 from specviz.ui.orders import PairName
@@ -46,7 +48,7 @@ class Lab:
 
     def _run(self, live: LiveRun) -> LabRun | None:
         request, passes = live.request, self.passes.get(live.session)
-        target = passes.curve("target") if passes and _of_pair(passes, request.pair) else None
+        target = passes.curve("target") if passes and _taken_by(request, passes) else None
         # Timed unwatched if it was: drawing a page slows the models down.
         plain, counts = live.beside or (None, live.trail.counts)
         figures = run_figures(
@@ -59,10 +61,11 @@ class Lab:
         )
 
 
-def _of_pair(passes: Passes, pair: ModelPair) -> bool:
-    """Whether the passes are those of this pair, as it runs."""
-    measured = passes.target, passes.draft, passes.device, passes.dtype
-    return measured == (pair.target_name, pair.draft_name, str(pair.device), dtype_name(pair.dtype))
+def _taken_by(request: engine.Request, passes: Passes) -> bool:
+    """Whether the passes are those that this run took: of its pair, where and as it ran."""
+    pair, measured = request.pair, (passes.target, passes.draft, passes.device, passes.dtype, passes.kind)
+    own = pair.target_name, pair.draft_name, str(pair.device), dtype_name(pair.dtype), kind_of(request.passes)
+    return measured == own
 
 
 @dataclass(frozen=True)

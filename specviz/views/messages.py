@@ -21,6 +21,9 @@ Charts = Mapping[int, dict[str, Any]]
 #: The headline figures, in the order of the page; each is a number or None (shown as a dash, never guessed).
 FIGURES = ("acceptance_length", "acceptance_rate", "tokens_per_second", "speedup", "tokens", "target_passes")
 
+#: Kinds of passes that the page has words for.
+PASSES = ("plain", "compiled", "graphs")
+
 #: One letter a token in the race: where it came from.
 SOURCE_LETTERS = {"accepted": "a", "recovered": "r", "bonus": "b", "plain": "p"}
 
@@ -70,6 +73,7 @@ def settings_line(
     rule: str,
     sampling: SamplingParams,
     seed: int,
+    passes: str,
     say: Words,
 ) -> str:
     """How a run was made, beyond drafter and γ, in one line for its header.
@@ -88,7 +92,13 @@ def settings_line(
     if drafter is not None and not sampling.greedy:
         # A file may name a rule that this version does not have.
         parts.append(say(f"generate.rule_{rule}") if rule in RULES else rule)
-    return " · ".join([*parts, _sampling_words(sampling, say), say("generate.seed", value=seed)])
+    parts += [_sampling_words(sampling, say), say("generate.seed", value=seed), passes_words(passes, say)]
+    return " · ".join(parts)
+
+
+def passes_words(kind: str, say: Words) -> str:
+    """What ran a run's target passes, see `PairInfo.passes`; as it stands where a file names another kind."""
+    return say(f"passes.{kind}") if kind in PASSES else kind
 
 
 def rounds_message(
@@ -182,6 +192,7 @@ def race_message(plain: Run, speculative: Run, comparison: Mapping[str, Any], *,
         {
             "kind": "race",
             "prompt": plain.prompt.text,
+            "passes": speculative.pair.passes,
             "lanes": [_lane(plain, ""), _lane(speculative, drafter or speculative.drafter or "")],
             "comparison": dict(comparison),
         }

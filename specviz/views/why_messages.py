@@ -54,6 +54,7 @@ def _passes(passes: Passes) -> dict[str, Any]:
         "context": passes.context,
         "device": passes.device,
         "dtype": passes.dtype,
+        "passes": passes.kind,
         "threads": passes.threads,
         "fraction": passes.fraction,
         "limit": ABOUT_ONE,
