@@ -242,6 +242,7 @@ def _bench(options: argparse.Namespace) -> int:
     if options.growth and process_count() > 1:
         raise SpecvizError("--growth follows one process: leave it out, or start without torchrun.", "growth")
 
+    bench.planned(options.quick, only, presets)
     pair = _load(options)
     if options.passes == "auto":
         _prepare(pair)

@@ -103,7 +103,7 @@ def measure(
     pair cannot run is left out, and the report says why. Raises SpecvizError for one that was named (field ``only`` if
     there is no such drafter), for a preset that does not exist (field ``preset``), and for a temperature out of range.
     """
-    plan = _plan(quick, only, presets)
+    plan = planned(quick, only, presets)
     contestants, refused = _able(pair, _contestants(pair, plan, only or DRAFTERS))
     for mode, error in refused:
         if mode in (PLAIN, *only) and not any(contestant.mode == mode for contestant in contestants):
@@ -138,7 +138,8 @@ def measure(
     )
 
 
-def _plan(quick: bool, only: Sequence[str], presets: Sequence[str]) -> Plan:
+def planned(quick: bool, only: Sequence[str], presets: Sequence[str]) -> Plan:
+    """What will be measured. Raises SpecvizError as `measure` does for a name that does not exist."""
     for name in only:
         if name not in DRAFTERS:
             raise SpecvizError(

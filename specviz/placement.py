@@ -178,7 +178,7 @@ def time_in_turns(models: Sequence[PreTrainedModel], rounds: int = 3) -> dict[st
         if done and _is_over(end, models[0]):
             break
         for model in models:
-            measured[dtype_name(model.dtype)].append(time_passes(model, TIMED_WIDTHS, repeats=5))
+            measured[dtype_name(model.dtype)].append(time_passes(model, TIMED_WIDTHS, repeats=3))
     return {
         name: {width: min(passes[width] for passes in taken) for width in TIMED_WIDTHS}
         for name, taken in measured.items()

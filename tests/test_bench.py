@@ -277,7 +277,7 @@ def test_nothing_is_timed_when_a_contestants_text_is_wrong(pair, monkeypatch):
 def test_a_wrong_text_ends_the_command_with_status_2(pair, monkeypatch, capsys):
     monkeypatch.setattr(bare, "plain", lambda pair, prompt, max_new_tokens: [0])
     monkeypatch.setattr("specviz.__main__._load", lambda options: pair)
-    assert main(["bench", "--quick", "--only", "prompt_lookup", "--temperature", "0"]) == 2
+    assert main(["bench", "--quick", "--only", "prompt_lookup", "--temperature", "0", "--passes", "plain"]) == 2
     assert "bare plain is wrong on story" in capsys.readouterr().err
 
 

@@ -204,7 +204,7 @@ def test_other_weights_and_other_threads_want_other_programs(compiled):
     static = compiled.passes["target"].static
     other = StaticPass(tiny_model("llama", layers=1, seed=4), static.feature_layers)
     keys = {compiler.key(static, 1), compiler.key(static, 2), compiler.key(other, 1)}
-    assert len(keys) == 3 and compiler.key(static, 1) == compiler.key(StaticPass(static.model, static.feature_layers), 1)
+    assert len(keys) == 3 and compiler.key(StaticPass(static.model, static.feature_layers), 1) in keys
 
 
 # What cannot be prepared stays plain, with a reason.
