@@ -100,7 +100,8 @@ class StaticPass(Static):
 
         token_ids, positions: [n] int64. where: [n] int64, the places in the room that the tokens take. visible:
         [n, room] bool, which places each of them sees, its own included. others: the rows, each
-        [1, heads, room, head size]. Returns logits [n, vocab] and the hidden states [n, width] of `feature_layers`.
+        [1, heads, room, head size]. Returns logits [n, vocab] in float32 and the hidden states [n, width] of
+        `feature_layers`, in the model's dtype.
         """
         layers = [StaticLayer(keys, values, where) for keys, values in zip(others[::2], others[1::2], strict=True)]
         output = self.model(
@@ -111,7 +112,8 @@ class StaticPass(Static):
             use_cache=True,
             output_hidden_states=bool(self.feature_layers),
         )
-        return output.logits[0], *(output.hidden_states[layer][0] for layer in self.feature_layers)
+        # In float32, as everything after wants them: here the conversion is part of a kernel, later one of its own.
+        return output.logits[0].float(), *(output.hidden_states[layer][0] for layer in self.feature_layers)
 
     def _masks(self, visible: Tensor, positions: Tensor, where: Tensor) -> Tensor | dict[str, Tensor]:
         """What each layer may see, added to its scores; by kind of layer where a model has two."""

@@ -35,7 +35,7 @@ class StaticEagle(Static):
     def forward(
         self, token_ids: Tensor, positions: Tensor, where: Tensor, visible: Tensor, *others: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """See `EagleHead.forward`; returns logits [n, vocab] and hidden states [n, d]."""
+        """See `EagleHead.forward`; returns logits [n, vocab] in float32 and hidden states [n, d]."""
         features, keys, values = others
         turns = rotation(positions, self.head.config).to(self.dtype)
         entered, queries, new = self.head.project(features, self.head.embed(token_ids, self), turns)
@@ -45,4 +45,4 @@ class StaticEagle(Static):
         values.index_copy_(2, where, new_values)
         seen = functional.scaled_dot_product_attention(queries.transpose(0, 1)[None], keys, values, visible[None, None])
         hidden = self.head.finish(entered, seen[0].transpose(0, 1))
-        return self.head.logits(hidden, self), hidden
+        return self.head.logits(hidden, self).float(), hidden
