@@ -72,8 +72,8 @@ class CachedModel:
         """One pass over the next tokens of the sequence.
 
         token_ids: [n] int64, those that follow the `length` cached ones. Returns logits [keep, vocab] of the last
-        `keep` of them, in the model's dtype or in float32. visible: [n, length + n] bool, which tokens each of them sees, and
-        positions: [n] int64, where that is not plainly all before it.
+        `keep` of them, in the model's dtype or in float32. visible: [n, length + n] bool, which tokens each of them
+        sees, and positions: [n] int64, where that is not plainly all before it.
         """
         with self.stopwatch.span():
             logits = self._read(token_ids, keep, visible, positions)
