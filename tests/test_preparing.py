@@ -124,6 +124,21 @@ def test_pairs_are_prepared_in_turn_once_the_page_is_there(preparer, stand_in, p
     assert preparer.stage(pair).done.ready == list(pair.passes) == ["target", "draft"]
 
 
+def test_there_is_something_to_wait_for_from_the_first_moment(preparer, pair, monkeypatch):
+    seen = []
+
+    def prepare(pair, progress, halt, turn):
+        seen.append(preparer.stage(pair).step)
+        return Preparation()
+
+    monkeypatch.setattr(preparing, "prepare_passes", prepare)
+    preparer.add(pair)
+    preparer.start(there := threading.Event())
+    there.set()
+    wait_until(lambda: seen and preparer.stage(pair).step is None)
+    assert seen == ["looking for compiled ones"]
+
+
 def test_a_pair_that_is_freed_meanwhile_gets_no_passes_and_holds_none(preparer, stand_in, pair):
     preparer.add(pair)
     preparer.start(there := threading.Event())

@@ -17,6 +17,10 @@ from specviz.ui.settings import Settings
 from specviz.words import Sentence
 
 
+#: What is being done for a pair until there is more to say.
+_LOOKING = Sentence("looking for compiled ones")
+
+
 @dataclass(frozen=True)
 class Stage:
     """How far a pair's passes are. step: what is being done, None when it is over. done: what became of them."""
@@ -58,7 +62,7 @@ class Preparer:
         """How far this pair's passes are; nothing to wait for where nothing was begun."""
         with self._changed:
             if self._started and pair in self._waiting:
-                return Stage(Sentence("looking for compiled ones"))
+                return Stage(_LOOKING)
             return self._stages.get(pair, Stage())
 
     def forget(self, pair: ModelPair) -> None:
@@ -87,6 +91,7 @@ class Preparer:
                 if self._closed:
                     return
                 pair = self._current = self._waiting.popleft()
+                self._stages[pair] = Stage(_LOOKING)
                 halt = self._halt = threading.Event()
             stage = Stage(done=self._prepared(pair, halt))
             with self._changed:
