@@ -16,7 +16,6 @@ from specviz.ui import device
 from specviz.ui.settings import Settings
 from specviz.words import Sentence
 
-
 #: What is being done for a pair until there is more to say.
 _LOOKING = Sentence("looking for compiled ones")
 
