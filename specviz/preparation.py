@@ -132,6 +132,7 @@ class _Work:
         statics = {}
         for role, make in _makers(self.pair):
             try:
+                _refuse_several_devices(self.pair)
                 statics[role] = self.turn(make)
             except SpecvizError as error:
                 self.done.refuse(role, error)
@@ -244,9 +245,13 @@ def _makers(pair: ModelPair) -> Iterator[tuple[str, Callable[[], Static]]]:
         yield f"exit {layer}", lambda: _static(exit_after(pair.target, layer))
 
 
-def _static(model: PreTrainedModel, feature_layers: Sequence[int] = ()) -> StaticPass:
-    if is_spread(model) or is_sharded(model):
+def _refuse_several_devices(pair: ModelPair) -> None:
+    """The draft of a sharded target has one device, and still must not leave the hook out that keeps it in step."""
+    if is_spread(pair.target) or is_sharded(pair.target):
         raise SpecvizError("Passes of a model on several devices run as they are.", "passes")
+
+
+def _static(model: PreTrainedModel, feature_layers: Sequence[int] = ()) -> StaticPass:
     if getattr(model.config, "quantization_config", None) is not None:
         raise SpecvizError("A quantised model's passes run as they are.", "passes")
     return StaticPass(model, feature_layers)

@@ -19,6 +19,7 @@ from specviz import links
 from specviz.errors import SpecvizError
 from specviz.gallery import RECORDINGS, TRACES
 from specviz.metrics import tally
+from specviz.records import Run
 from specviz.traces import rounds_table, save_table, tokens_table
 from specviz.ui.orders import PairName, PairStore
 from specviz.ui.settings import Settings
@@ -107,7 +108,8 @@ def test_the_page_opens_with_a_recorded_run_and_asks_nobody_for_it(page):
     page.on("request", lambda request: asked.append(request.url))
     page.reload()
     wait_for_recording(page, RECORDINGS[0].name)
-    assert [url for url in asked if "/queue/" in url or "/run/" in url] == []
+    # One small request is the head's, which asks what the passes are; none waits in line for the models.
+    assert sum("/run/" in url for url in asked) <= 1 and not any("/queue/" in url for url in asked)
     run = RECORDINGS[0].load()
     assert [one["index"] for one in state(page, "rounds")] == [one.index for one in run.rounds]
     assert state(page, "figures")["acceptance_rate"] == tally(run.rounds).acceptance_rate
@@ -125,7 +127,7 @@ def test_any_recording_is_shown_and_every_file_of_it_is_what_it_claims(page, tmp
     # The buttons follow the view.
     expect(page.get_by_role("button", name="Download the trace")).to_be_enabled()
     trace = saved(page, page.get_by_role("button", name="Download the trace").click, tmp_path)
-    assert json.loads(trace.read_text()) == json.loads(BY_NAME["lookup"].path.read_text())
+    assert Run.load(trace) == run
     table = saved(page, page.get_by_role("button", name="Table (CSV)").click, tmp_path)
     assert len(pd.read_csv(table)) == len(tokens_table(run))
     for format, magic in (("png", b"\x89PNG\r\n\x1a\n"), ("svg", b"<svg ")):
