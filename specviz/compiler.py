@@ -1,25 +1,28 @@
 """Compiles passes over static buffers to machine code, once a machine: torch.export, then AOTInductor.
 
-Two programs a model: for one token, as plain decoding and drafting read, and for any number above. Each is made by a
-process of its own at low priority, kept in a folder, and afterwards loaded in a fraction of a second.
-`python -m specviz.compiler JOB` is that process.
+One program a model reads any number of tokens; the target, which plain decoding feeds one by one, has another for that.
+They are made by processes of low priority, kept in a folder, and afterwards loaded in a fraction of a second.
+`python -m specviz.compiler FOLDER` is such a process.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import inspect
+import itertools
 import os
 import pathlib
 import platform
+import queue
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
-import zipfile
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
@@ -27,15 +30,17 @@ import psutil
 import torch
 import transformers
 from torch import Tensor
-from torch.export import Dim
+from torch.export import Dim, ExportedProgram
 
 from specviz.catalog import in_words
 from specviz.errors import SpecvizError
 from specviz.static import WIDEST, Static
 
 #: How Inductor is to compile: weights folded in and laid out as the kernels want them, products by its own C++
-#: templates, which are made for few rows. Choosing among several by timing them would take twice as long.
+#: templates, which are made for few rows. Choosing among several by timing them would take twice as long. That the C++
+#: compiler has heard of AVX-512 is taken for granted, which saves eight seconds; what is newer is still tried.
 OPTIONS = {
+    "cpp.vec_isa_ok": True,
     "freezing": True,
     "max_autotune": True,
     "max_autotune_gemm_backends": "CPP",
@@ -47,36 +52,41 @@ COPIES = 2
 #: The most bytes of programs that are kept; those unused for longest go first.
 KEPT_BYTES = 4 << 30
 
-#: Tokens of the examples with which programs are traced and tried.
-ONE, SEVERAL = 1, 5
+#: What a program reads: a single token, or any number of them.
+ONE, ANY = "one", "any"
+
+#: How many tokens the examples have with which programs are traced.
+_EXAMPLE_TOKENS = {ONE: 1, ANY: 5}
 
 _NICENESS = 10
 
-#: Seconds between two looks at whether a program is still wanted.
-_LOOK_SECONDS = 0.2
+#: Seconds between two looks at whether a program is made, or no longer wanted.
+_LOOK_SECONDS = 0.1
 
 
 class Program:
-    """A loaded pair of programs: `StaticPass.forward` of one model, compiled."""
+    """`StaticPass.forward` of one model, compiled. files: what was made for it, by ANY and perhaps ONE."""
 
-    def __init__(self, files: dict[int, pathlib.Path]):
+    def __init__(self, files: Mapping[str, pathlib.Path]):
         # Kept as it is: calling the wrapper torch puts around it reads the shapes of all arguments anew each time.
-        self.loaders = {width: torch._inductor.aoti_load_package(str(path)).loader for width, path in files.items()}
+        loaders = {kind: torch._inductor.aoti_load_package(str(path)).loader for kind, path in files.items()}
+        self.any = loaders[ANY]
+        self.one = loaders.get(ONE, self.any)
 
     def __call__(self, *arguments: Tensor) -> list[Tensor]:
-        width = ONE if arguments[0].shape[0] == ONE else SEVERAL
-        return self.loaders[width].run(arguments)
+        loader = self.one if arguments[0].shape[0] == 1 else self.any
+        return loader.run(arguments)
 
 
-def build(static: Static, width: int, path: pathlib.Path) -> None:
-    """Writes the program for one token, or for several, to `path`."""
+def exported(static: Static, kind: str) -> ExportedProgram:
+    """The pass as a graph of operations, with the number of tokens (unless it is one) and the room left open."""
     room = Dim("room", min=2, max=2**31 - 1)
-    count = {} if width == ONE else {0: Dim("count", min=2, max=WIDEST)}
+    count = {} if kind == ONE else {0: Dim("count", min=1, max=WIDEST)}
     others = (*(count for _ in static.input_widths), *({2: room} for _ in static.row_shapes))
     with torch.no_grad():
-        program = torch.export.export(
+        return torch.export.export(
             static,
-            static.examples(width),
+            static.examples(_EXAMPLE_TOKENS[kind]),
             dynamic_shapes={
                 "token_ids": count,
                 "positions": count,
@@ -86,7 +96,14 @@ def build(static: Static, width: int, path: pathlib.Path) -> None:
             },
             strict=False,
         )
-        torch._inductor.aoti_compile_and_package(program, package_path=str(path), inductor_configs=OPTIONS)
+
+
+def build(static: Static, kind: str, path: pathlib.Path) -> None:
+    """Writes the program of that kind to `path`."""
+    with torch.no_grad():
+        torch._inductor.aoti_compile_and_package(
+            exported(static, kind), package_path=str(path), inductor_configs=OPTIONS
+        )
 
 
 def key(static: Static, threads: int) -> str:
@@ -102,7 +119,7 @@ def key(static: Static, threads: int) -> str:
         OPTIONS,
         static.described(),
         inspect.getsource(inspect.getmodule(type(static))),
-        inspect.getsource(build),
+        inspect.getsource(exported),
     ]
     for fact in facts:
         digest.update(repr(fact).encode())
@@ -128,14 +145,14 @@ def folder() -> pathlib.Path:
     return pathlib.Path(named) if named else pathlib.Path(base) / "specviz"
 
 
-def files(static: Static, threads: int) -> dict[int, pathlib.Path]:
-    """Where the programs of this model lie, or will."""
+def files(static: Static, threads: int, kinds: Sequence[str]) -> dict[str, pathlib.Path]:
+    """Where these programs of this model lie, or will."""
     name = key(static, threads)
-    return {width: folder() / f"{name}-{'one' if width == ONE else 'several'}.pt2" for width in (ONE, SEVERAL)}
+    return {kind: folder() / f"{name}-{kind}.pt2" for kind in kinds}
 
 
-def missing(paths: dict[int, pathlib.Path]) -> list[int]:
-    return [width for width, path in paths.items() if not path.is_file()]
+def missing(paths: Mapping[str, pathlib.Path]) -> list[str]:
+    return [kind for kind, path in paths.items() if not path.is_file()]
 
 
 def refuse_impossible(model_bytes: int) -> None:
@@ -159,10 +176,10 @@ def refuse_impossible(model_bytes: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A program to be made: of which pass, for one token or several, the threads it will run on, and the file."""
+    """A program to be made: of which pass, of which kind, the threads it will run on, and its file."""
 
     static: Static
-    width: int
+    kind: str
     threads: int
     path: pathlib.Path
 
@@ -170,12 +187,25 @@ class Job:
 def compile_all(
     jobs: Sequence[Job], processes: int, halt: threading.Event
 ) -> Iterator[tuple[Job, SpecvizError | None]]:
-    """Makes programs, several at a time; yields each job as it ends, with what went wrong if something did.
+    """Makes programs, the first ones first; yields each job as it ends, with what went wrong if something did.
 
     halt: ends the processes, and the iterator, once it is set; closing the iterator sets it.
     """
-    with ThreadPoolExecutor(processes) as pool:
-        running = {pool.submit(_compile, job, halt): job for job in jobs}
+    with contextlib.ExitStack() as workers, ThreadPoolExecutor(min(processes, len(jobs))) as pool:
+        idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+
+        def make(job: Job) -> None:
+            if halt.is_set():
+                return
+            try:
+                worker = idle.get_nowait()
+            except queue.Empty:
+                worker = workers.enter_context(Worker())
+            worker.make(job, halt)
+            # One that failed is not asked again.
+            idle.put(worker)
+
+        running = {pool.submit(make, job): job for job in jobs}
         try:
             for ended in as_completed(running):
                 error = ended.exception()
@@ -190,57 +220,87 @@ def compile_all(
             raise
 
 
-def _compile(job: Job, halt: threading.Event) -> None:
-    """Raises SpecvizError (field ``passes``) with the compiler's last word. Once `halt` is set, no file is made."""
-    static, path = job.static, job.path
-    if halt.is_set():
-        return
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # A compiler that is being ended may still be writing there.
-    with tempfile.TemporaryDirectory(dir=path.parent, ignore_cleanup_errors=True) as scratch:
-        order, made = pathlib.Path(scratch) / "job.pt", pathlib.Path(scratch) / "made.pt2"
-        torch.save((static, job.width, job.threads), order)
+class Worker:
+    """A process of low priority that makes one program after the other, within a scratch folder; a context.
+
+    Loading torch and asking what the C++ compiler can do takes it as long as a small program, so it is kept.
+    """
+
+    def __init__(self) -> None:
+        folder().mkdir(parents=True, exist_ok=True, mode=0o700)
+        # A compiler that is being ended may still be writing there.
+        self._scratch = tempfile.TemporaryDirectory(dir=folder(), ignore_cleanup_errors=True)
+        scratch = pathlib.Path(self._scratch.name)
+        self.orders = (scratch / f"{number}.pt" for number in itertools.count())
+        self.said = scratch / "said.txt"
         environment = os.environ | {
             # Common to all: what the compiler can do is tried once.
-            "TORCHINDUCTOR_CACHE_DIR": str(path.parent / "inductor"),
-            "OMP_NUM_THREADS": str(job.threads),
+            "TORCHINDUCTOR_CACHE_DIR": str(folder() / "inductor"),
             "CUDA_VISIBLE_DEVICES": "",
             "PYTHONPATH": os.pathsep.join(
                 [str(pathlib.Path(__file__).resolve().parent.parent), os.environ.get("PYTHONPATH", "")]
             ),
         }
-        said = pathlib.Path(scratch) / "said.txt"
-        command = [sys.executable, "-m", "specviz.compiler", str(order), str(made)]
-        status = _run(command, environment, said, halt)
-        if halt.is_set():
-            return
-        if status or not zipfile.is_zipfile(made):
-            lines = [line for line in said.read_text(errors="replace").splitlines() if line.strip()]
-            raise SpecvizError(
-                "Compiling a pass of {name} failed: {reason}",
-                "passes",
-                name=static.name,
-                reason=(lines[-1] if lines else f"exit status {status}")[:300],
+        with self.said.open("wb") as errors:
+            # It hears orders, a line each. Its input is closed when this process ends, however that ends (`_hear`).
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "specviz.compiler", str(scratch)],
+                env=environment,
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
             )
-        os.replace(made, path)
+
+    def make(self, job: Job, halt: threading.Event) -> None:
+        """Returns when the program is made, or once `halt` is set, which ends the process.
+
+        Raises SpecvizError (field ``passes``) with the compiler's last word.
+        """
+        order = next(self.orders)
+        torch.save((job.static, job.kind, job.threads, job.path), order)
+        # One that has ended cannot be told: that is seen below.
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(f"{order}\n".encode())
+        failed = _failure(order)
+        while not job.path.is_file():
+            status = self.process.poll()
+            if failed.is_file() or status is not None:
+                said = failed if failed.is_file() else self.said
+                raise _refusal(job, said.read_text(encoding="utf-8", errors="replace"), f"exit status {status}")
+            if halt.wait(_LOOK_SECONDS):
+                self.end()
+                return
+
+    def end(self) -> None:
+        """Ends the process, whatever it does, and the processes it started."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            _kill([*_descendants(self.process.pid), psutil.Process(self.process.pid)])
+        self.process.wait()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.end()
+        self.process.stdin.close()
+        self._scratch.cleanup()
 
 
-def _run(command: Sequence[str], environment: dict[str, str], said: pathlib.Path, halt: threading.Event) -> int:
-    """Runs a process to its end, or until `halt` is set; returns its exit status. said: the file of its errors."""
-    # Nothing is written to its input: it is closed when this process ends, however it ends (`_end_with_parent`).
-    with (
-        said.open("wb") as errors,
-        subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors
-        ) as process,
-    ):
-        while True:
-            try:
-                return process.wait(_LOOK_SECONDS)
-            except subprocess.TimeoutExpired:
-                if halt.is_set():
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        _kill([*_descendants(process.pid), psutil.Process(process.pid)])
+def _refusal(job: Job, said: str, otherwise: str) -> SpecvizError:
+    """What is told of a program that was not made. said: by the compiler; otherwise: what is told if that is empty."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return SpecvizError(
+        "Compiling a pass of {name} failed: {reason}",
+        "passes",
+        name=job.static.name,
+        reason=(lines[-1] if lines else otherwise)[:300],
+    )
+
+
+def _failure(order: pathlib.Path) -> pathlib.Path:
+    """The file that says why an order could not be carried out."""
+    return order.with_suffix(".txt")
 
 
 def _descendants(pid: int) -> list[psutil.Process]:
@@ -254,15 +314,6 @@ def _kill(processes: Sequence[psutil.Process]) -> None:
             process.kill()
 
 
-def _end_with_parent(scratch: pathlib.Path) -> None:
-    """Waits until the process that wanted the program is gone, even killed; then ends this one and leaves nothing."""
-    while os.read(sys.stdin.fileno(), 1):
-        pass
-    _kill(_descendants(os.getpid()))
-    shutil.rmtree(scratch, ignore_errors=True)
-    os._exit(1)
-
-
 def forget_old(keep_bytes: int = KEPT_BYTES) -> None:
     """Removes the programs that were used longest ago, until the rest is no larger than `keep_bytes`."""
     known = sorted(folder().glob("*.pt2"), key=lambda path: path.stat().st_mtime, reverse=True)
@@ -274,15 +325,42 @@ def forget_old(keep_bytes: int = KEPT_BYTES) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """The process that compiles one program: JOB FILE."""
-    order, path = map(pathlib.Path, arguments)
-    threading.Thread(target=_end_with_parent, args=[order.parent], daemon=True).start()
+    """The process that makes programs: FOLDER, which it may write to, and orders on its standard input."""
+    orders: queue.SimpleQueue[pathlib.Path] = queue.SimpleQueue()
+    threading.Thread(target=_hear, args=[pathlib.Path(arguments[0]), orders], daemon=True).start()
     if hasattr(os, "nice"):
         os.nice(_NICENESS)
-    # The job was written by this user's own process, a moment ago, in a folder of its own.
-    static, width, threads = torch.load(order, weights_only=False)
+    # Not with the other imports: it takes two seconds, and only this process needs it.
+    from torch._inductor.codegen.common import KernelTemplate
+
+    # Inductor parses the same few templates anew for every product, which takes it a quarter of its time.
+    KernelTemplate._template_from_string = staticmethod(functools.cache(KernelTemplate._template_from_string))
+    while True:
+        _carry_out(orders.get())
+
+
+def _hear(scratch: pathlib.Path, orders: queue.SimpleQueue[pathlib.Path]) -> None:
+    """Passes orders on until whoever gives them is gone, even killed; then ends this process and leaves nothing."""
+    for line in sys.stdin:
+        orders.put(pathlib.Path(line.rstrip("\n")))
+    _kill(_descendants(os.getpid()))
+    shutil.rmtree(scratch, ignore_errors=True)
+    os._exit(1)
+
+
+def _carry_out(order: pathlib.Path) -> None:
+    # Written by this user's own process, a moment ago, in a folder of its own.
+    static, kind, threads, path = torch.load(order, weights_only=False)
     torch.set_num_threads(threads)
-    build(static, width, path)
+    made, failed = order.with_suffix(".pt2"), _failure(order)
+    try:
+        build(static, kind, made)
+        os.replace(made, path)
+    except Exception as error:
+        # Said by `Worker.make`; whole from the moment on that it is there.
+        unfinished = failed.with_suffix(".part")
+        unfinished.write_text("".join(traceback.format_exception_only(error)), encoding="utf-8")
+        os.replace(unfinished, failed)
 
 
 if __name__ == "__main__":

@@ -48,6 +48,14 @@ TOLERANCE = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.1}
 #: Roles that are given to the pair together.
 _MODELS = ("target", "draft")
 
+#: The programs of a role, where it has more than the one for any number of tokens. Plain decoding feeds the target one
+#: by one, and should have the fastest pass there is: a program of its own wins it 6 %. A drafter's steps would win as
+#: much, but it would take as long again to compile, and hold the weights twice where caches are short as it is.
+_KINDS = {"target": (compiler.ANY, compiler.ONE)}
+
+#: How many tokens the passes read by which a program is judged.
+_TRIED_WIDTHS = (1, 5)
+
 #: How often each pass is timed before the faster one is taken.
 _REPEATS = 9
 
@@ -73,7 +81,7 @@ class _Plan:
 
     role: str
     static: Static
-    files: dict[int, pathlib.Path]
+    files: dict[str, pathlib.Path]
 
 
 def _unheard(fraction: float, sentence: Sentence) -> None:
@@ -106,10 +114,8 @@ def prepare_passes(
         return work.done
     progress(0.0, Sentence("looking for compiled ones"))
     plans = work.plans(statics)
-    for of_models in (True, False):
-        group = [plan for plan in plans if (plan.role in _MODELS) is of_models]
-        if compiling:
-            work.compile(group)
+    groups = [[plan for plan in plans if (plan.role in _MODELS) is of_models] for of_models in (True, False)]
+    for group in work.compiled(groups) if compiling else groups:
         work.take(group)
     compiler.forget_old()
     return work.done
@@ -150,31 +156,51 @@ class _Work:
 
     def plans(self, statics: dict[str, Static]) -> list[_Plan]:
         """Where the programs lie, or will."""
-        plans = [_Plan(role, static, compiler.files(static, self.threads)) for role, static in statics.items()]
-        self.wanted = sum(len(compiler.missing(plan.files)) for plan in plans)
-        return plans
+        return [
+            _Plan(role, static, compiler.files(static, self.threads, _KINDS.get(role, (compiler.ANY,))))
+            for role, static in statics.items()
+        ]
 
-    def compile(self, plans: Sequence[_Plan]) -> None:
-        """Makes the programs that are missing; notes why where one could not be made."""
-        jobs = {
-            Job(plan.static, width, self.threads, plan.files[width]): plan.role
-            for plan in plans
-            for width in compiler.missing(plan.files)
+    def compiled(self, groups: Sequence[Sequence[_Plan]]) -> Iterator[Sequence[_Plan]]:
+        """Makes the programs that are missing, and yields each group as soon as none of its own is awaited.
+
+        Within a group the largest come first: else one might still be on its way when the others are done. Notes why
+        where a program could not be made.
+        """
+        roles = {
+            Job(plan.static, kind, self.threads, plan.files[kind]): plan.role
+            for group in groups
+            for plan in sorted(group, key=lambda plan: _weight_bytes(plan.static), reverse=True)
+            for kind in compiler.missing(plan.files)
         }
-        if not jobs:
+        made, awaited = self._making(roles), set(roles)
+        with contextlib.closing(made):
+            for group in groups:
+                own = {job for job, role in roles.items() if role in [plan.role for plan in group]}
+                while own & awaited and (job := next(made, None)):
+                    awaited.remove(job)
+                yield group
+
+    def _making(self, roles: dict[Job, str]) -> Iterator[Job]:
+        """Each job as it ends."""
+        if not roles:
             return
+        statics = {id(job.static): job.static for job in roles}.values()
         try:
-            compiler.refuse_impossible(sum(_weight_bytes(plan.static) for plan in plans if plan.role in jobs.values()))
+            compiler.refuse_impossible(sum(map(_weight_bytes, statics)))
         except SpecvizError as error:
-            for role in jobs.values():
+            for role in roles.values():
                 self.done.refuse(role, error)
             return
+        self.wanted = len(roles)
         self._tell()
-        for job, error in compiler.compile_all(list(jobs), os.cpu_count() or 1, self.halt):
-            self.made += 1
-            self._tell()
-            if error is not None:
-                self.done.refuse(jobs[job], error)
+        with contextlib.closing(compiler.compile_all(list(roles), os.cpu_count() or 1, self.halt)) as made:
+            for job, error in made:
+                self.made += 1
+                self._tell()
+                if error is not None:
+                    self.done.refuse(roles[job], error)
+                yield job
 
     def _tell(self) -> None:
         step = Sentence("{count} of {all} compiled", count=self.made, all=self.wanted)
@@ -290,7 +316,7 @@ def _given_by_passes(run: Passes, passes: FastPasses) -> list[Tensor]:
     # Whoever asks for buffers has them for as long as it lives: a run, usually.
     static, asking = passes.static, _Asking()
     buffers, generator, given, length = passes.rows(asking), torch.Generator().manual_seed(0), [], 0
-    for width in (compiler.SEVERAL, compiler.ONE, 2):
+    for width in (*_TRIED_WIDTHS[::-1], 2):
         where, visible = buffers.places(length, width, None)
         positions = where
         if width == 2 and not static.reads_chains_only:
@@ -307,7 +333,7 @@ def _given_by_passes(run: Passes, passes: FastPasses) -> list[Tensor]:
 def _refuse_slower(passes: FastPasses) -> None:
     """Raises SpecvizError (field ``passes``) where the model's own passes are no slower, one token or several."""
     static, timers = passes.static, {"plain": passes.static, "fast": passes.run}
-    arguments = {width: static.examples(width) for width in (compiler.ONE, compiler.SEVERAL)}
+    arguments = {width: static.examples(width) for width in _TRIED_WIDTHS}
     seconds: dict[tuple[str, int], list[float]] = {}
     for _ in range(_REPEATS):
         for width, given in arguments.items():

@@ -151,6 +151,18 @@ def test_graphs_are_few_and_the_oldest_goes_first(monkeypatch):
     assert len(fast.passes["target"].graphs) == 2 >= len(fast.passes["draft"].graphs)
 
 
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@torch.no_grad()
+def test_what_is_compiled_reads_any_number_of_tokens_in_any_room(architecture):
+    """Traced with five, it must hold for one and for many: a number that is taken for granted shows here."""
+    static = StaticPass(tiny_model(architecture), feature_layers=(1,))
+    program = compiler.exported(static, compiler.ANY).module()
+    for count, room in itertools.product((1, 2, 17), (BLOCK, 3 * BLOCK)):
+        kept = [run(*static.examples(count, room)) for run in (static, program)]
+        for expected, given in zip(*kept, strict=True):
+            torch.testing.assert_close(given, expected)
+
+
 # Compiled for real, once for all tests below: this is what takes time.
 
 
@@ -193,7 +205,7 @@ def test_what_was_compiled_once_is_loaded(compiled, monkeypatch):
     def refuse(*arguments):
         raise AssertionError("compiled again")
 
-    monkeypatch.setattr(compiler, "_compile", refuse)
+    monkeypatch.setattr(compiler, "Worker", refuse)
     again = with_passes(compiled, {})
     done = preparation.prepare_passes(again)
     assert "target" in done.ready and again.passes["target"].kind == "compiled"
