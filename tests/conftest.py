@@ -15,6 +15,10 @@ import urllib.request
 from collections.abc import Callable, Iterator
 
 import pytest
+
+# Two files run at a time, and the models are small: more threads would only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 from alone import document, feed
 from playwright.sync_api import Browser, BrowserType, Error, Page, Playwright, expect, sync_playwright
 
