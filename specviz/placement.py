@@ -34,8 +34,8 @@ _ALL_THREADS = torch.get_num_threads()
 #: Fewer threads are taken if they are no more than this factor slower.
 _ABOUT_AS_FAST = 1.25
 
-#: A pass slower than this has work enough for every thread.
-_SMALL_PASS_SECONDS = 0.05
+#: A model of more weights has work enough for every thread. Not decided by the clock: on a busy machine any pass is slow.
+_SMALL_BYTES = 512 << 20
 
 #: Once this long has gone by, no further round of timing is begun.
 _TIMING_SECONDS = 1.0
@@ -190,12 +190,11 @@ def settle_threads(model: PreTrainedModel) -> int:
 
     A pass of a small model spends its time between operations, where more threads only wait for each other, and wait
     long whenever another program wants a core: with all cores taken, one other busy program has made compiled passes a
-    hundred times slower. So a small model leaves a core free. Measured as `time_in_turns` is; a large model keeps all
-    threads.
+    hundred times slower. So a small model leaves a core free; a large one keeps all threads.
     """
     every = int(agreed(_ALL_THREADS, model))
     torch.set_num_threads(every)
-    if every == 1 or time_passes(model, (1,), repeats=3)[1] > _SMALL_PASS_SECONDS:
+    if every == 1 or sum(weight.numel() * weight.element_size() for weight in model.parameters()) > _SMALL_BYTES:
         return every
     choices = sorted({*(2**power for power in range((every - 1).bit_length())), every - 1})
     if len(choices) == 1:

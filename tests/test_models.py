@@ -117,6 +117,17 @@ def test_the_cost_of_wide_passes_and_the_threads_that_suit_are_measured(automati
     assert pair.threads == torch.get_num_threads() >= 1
 
 
+@pytest.mark.parametrize("most, threads", [(placement._SMALL_BYTES, 1), (0, 2)])
+def test_a_small_model_leaves_a_core_free_however_slow_it_is_at_the_moment(most, threads, monkeypatch):
+    before = torch.get_num_threads()
+    monkeypatch.setattr(placement, "_ALL_THREADS", 2)
+    monkeypatch.setattr(placement, "_SMALL_BYTES", most)
+    try:
+        assert placement.settle_threads(tiny_model("llama")) == torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_auto_dtype_makes_no_float32_copy_that_would_not_fit(saved, monkeypatch):
     parameters = tiny_model("llama").num_parameters()
     monkeypatch.setattr(placement, "memory_at_hand", lambda: parameters * 5)
