@@ -21,6 +21,7 @@ from specviz.placement import (
     dtype_named,
     free_memory,
     half_precision,
+    multiplies_in,
     settle_threads,
     time_in_turns,
 )
@@ -166,10 +167,13 @@ def numbers_tokenizer(vocab: int) -> PreTrainedTokenizerFast:
 
 
 def _faster_dtype(shape: Shape, sources: list[Source], device: torch.device) -> torch.dtype:
-    """Half precision, or float32 where one layer and the head are measured to run faster in it and memory allows."""
+    """Half precision, or float32 where one layer and the head are measured to run faster in it and memory allows.
+
+    Not measured where the processor's instructions say it.
+    """
     half = half_precision(device, None)
     needed = sum(source.weight_bytes(torch.float32) for source in sources)
-    if device.type == "cuda" or needed > free_memory(device):
+    if device.type == "cuda" or multiplies_in(half) or needed > free_memory(device):
         return half
     candidates = (half, torch.float32)
     seconds = time_in_turns([make_model(replace(shape, layers=1), device, dtype) for dtype in candidates])

@@ -47,6 +47,7 @@ from specviz.placement import (
     free_at,
     free_memory,
     half_precision,
+    multiplies_in,
     room_on_gpus,
     room_to_spread,
     time_in_turns,
@@ -374,12 +375,13 @@ def load_faster(
 ) -> tuple[PreTrainedModel, dict[str, dict[int, float]]]:
     """The model in half precision or in float32, whichever runs faster on this CPU, and the passes timed.
 
-    Which one wins depends on the processor's instructions, so it is measured. The checkpoint is read once for each
-    dtype rather than converted: buffers such as rotary frequencies do not survive a cast. float32 is not tried
-    where both copies and `spare_bytes` more would not fit in memory.
+    Which one wins depends on the processor's instructions, so it is measured where these do not say it. The checkpoint
+    is read once for each dtype rather than converted: buffers such as rotary frequencies do not survive a cast. float32
+    is not tried where both copies and `spare_bytes` more would not fit in memory.
     """
     half = load_weights(source, place, half_precision(place.device, source.config.dtype))
-    if source.weight_bytes(torch.float32) + spare_bytes > agreed(free_memory(place.device), half):
+    too_large = source.weight_bytes(torch.float32) + spare_bytes > agreed(free_memory(place.device), half)
+    if multiplies_in(half.dtype) or too_large:
         return half, {dtype_name(half.dtype): time_passes(half, TIMED_WIDTHS)}
     tell(0.5, Sentence("Timing {name} in half and in full precision.", name=source.name))
     full = load_weights(source, place, torch.float32)

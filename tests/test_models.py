@@ -81,9 +81,10 @@ def prompt_refusal(pair, prompt, field="prompt", **settings):
 
 @pytest.fixture(scope="module")
 def automatic():
-    """The embedded pair as `load_pair()` gives it on a CPU, and the progress it told."""
+    """The embedded pair as `load_pair()` gives it on a CPU that must be timed, and the progress it told."""
     steps = []
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "multiplies_in", lambda dtype: False)
         patch.setattr(sources.HfApi, "model_info", lambda *a, **k: pytest.fail("asked the Hub"))
         return load_pair(device="cpu", progress=lambda *step: steps.append(step)), steps
 
@@ -128,7 +129,15 @@ def test_a_small_model_leaves_a_core_free_however_slow_it_is_at_the_moment(most,
         torch.set_num_threads(before)
 
 
+def test_a_cpu_that_multiplies_bfloat16_takes_it_whatever_the_clock_says(saved, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    pair = load_pair(*saved, device="cpu")
+    assert pair.dtype == torch.bfloat16 and set(pair.pass_seconds) == {"bfloat16"}
+    assert not placement.multiplies_in(torch.float16)
+
+
 def test_auto_dtype_makes_no_float32_copy_that_would_not_fit(saved, monkeypatch):
+    monkeypatch.setattr(sources, "multiplies_in", lambda dtype: False)
     parameters = tiny_model("llama").num_parameters()
     monkeypatch.setattr(placement, "memory_at_hand", lambda: parameters * 5)
     pair = load_pair(*saved, device="cpu")
