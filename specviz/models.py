@@ -340,9 +340,9 @@ def load_pair(
         ``"cuda"``, ``"cuda:1"``; ``"spread"``: the target's layers over all GPUs, then main memory, then disk;
         ``"parallel"``: its layers sharded over the processes of torchrun, each of which calls this and makes the same
         runs, while the draft model, whose short passes would spend their time in exchanges, is whole in all of them.
-    dtype: ``"float32"``, ``"bfloat16"``, ``"float16"`` or ``"auto"``: on CUDA half precision, on a CPU whichever of
-        half precision and float32 is measured to be faster there. Both models get the same; a quantised checkpoint
-        keeps its own.
+    dtype: ``"float32"``, ``"bfloat16"``, ``"float16"`` or ``"auto"``: half precision on CUDA and on a CPU that
+        multiplies bfloat16, on other CPUs whichever of it and float32 is measured to be faster. Both models get the
+        same; a quantised checkpoint keeps its own.
     revision, draft_revision: branch, tag or commit on the Hub. token: for gated or private models; default HF_TOKEN.
     progress: called with a fraction in [0, 1] and a sentence, before each step.
 
