@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from specviz import engine
-from specviz.contest import PLAIN, Contestant, pace, standing
+from specviz.contest import PLAIN, Contestant, Standing, pace, standing
 from specviz.drafters import DRAFTERS, DraftModel, Eagle, Medusa, PromptLookup, Suffix, drafter_class
 from specviz.equality import require_equal_texts
 from specviz.errors import SpecvizError
@@ -265,8 +265,7 @@ def _row(
         figures = standing([timing.counts for timing in own], [timing.counts for timing in plain])
     else:
         figures = pace([timing.speed for timing in own], [timing.speed for timing in plain])
-    known = asdict(figures)
-    row = Row(
+    return Row(
         title=contestant.title,
         engine=contestant.engine,
         mode=contestant.mode,
@@ -274,21 +273,37 @@ def _row(
         temperature=temperature,
         preset=preset.name,
         tokens=sum(timing.tokens for timing in own),
-        speedup_measured=known.pop("speedup"),
         peak_mb=peak_mb(pair.device),
         wall_speeds=tuple(timing.speed for timing in own),
-        **known,
+        **asdict(figures),
+        **(_of_rounds(own, figures) if contestant.engine == "specviz" else {}),
+        **(_as_run(contestant, Job.of(pair, preset, temperature, 1)) if _drafts_here(contestant) else {}),
     )
-    if contestant.engine == "specviz":
-        row.rounds = sum(timing.counts.rounds for timing in own)
-        row.round_microseconds = 1e6 * sum(timing.counts.seconds for timing in own) / row.rounds
-        row.outside_microseconds = row.overhead_share * row.round_microseconds
-        if contestant.mode != PLAIN:
-            request = request_of(contestant, Job.of(pair, preset, temperature, 1))
-            row.rule = request.rule
-            row.branches = drafter_class(pair, contestant.mode).branches(pair, request.drafting)
-            row.exit_layer = _settings(request).get("exit_layer")
-    return row
+
+
+def _drafts_here(contestant: Contestant) -> bool:
+    return contestant.engine == "specviz" and contestant.mode != PLAIN
+
+
+def _of_rounds(own: Sequence[Timing], figures: Standing) -> dict[str, float]:
+    """What a row has where rounds are recorded."""
+    rounds = sum(timing.counts.rounds for timing in own)
+    taken = 1e6 * sum(timing.counts.seconds for timing in own) / rounds
+    return {
+        "rounds": rounds,
+        "round_microseconds": taken,
+        "outside_microseconds": figures.overhead_share * taken,
+    }
+
+
+def _as_run(contestant: Contestant, job: Job) -> dict[str, str | int | None]:
+    """A contestant's settings, defaults filled in."""
+    request = request_of(contestant, job)
+    return {
+        "rule": request.rule,
+        "branches": drafter_class(job.pair, contestant.mode).branches(job.pair, request.drafting),
+        "exit_layer": _settings(request).get("exit_layer"),
+    }
 
 
 def _compare_rules(

@@ -201,9 +201,11 @@ def compile_all(
                 worker = idle.get_nowait()
             except queue.Empty:
                 worker = workers.enter_context(Worker())
-            worker.make(job, halt)
-            # One that failed is not asked again.
-            idle.put(worker)
+            try:
+                worker.make(job, halt)
+            finally:
+                if worker.process.poll() is None:
+                    idle.put(worker)
 
         running = {pool.submit(make, job): job for job in jobs}
         try:

@@ -52,7 +52,7 @@ class Standing:
     """What several repeats of one contestant came to, beside plain decoding in the same repeats.
 
     tokens_per_second: median over repeats, by wall time, the prompt's reading included. spread: its least and most.
-    speedup: median over repeats of the ratio to plain within a repeat. speedup_spread: its least and most.
+    speedup_measured: median over repeats of the ratio to plain within a repeat. speedup_spread: its least and most.
 
     The rest is over all repeats together; None where it does not apply.
     acceptance_rate: accepted / judged draft tokens, α. acceptance_length: tokens per target pass.
@@ -67,7 +67,7 @@ class Standing:
 
     tokens_per_second: float
     spread: tuple[float, float]
-    speedup: float | None = None
+    speedup_measured: float | None = None
     speedup_spread: tuple[float, float] | None = None
     acceptance_rate: float | None = None
     acceptance_length: float | None = None
@@ -120,7 +120,7 @@ def pace(own: Sequence[float], plain: Sequence[float]) -> Standing:
     return Standing(
         tokens_per_second=statistics.median(own),
         spread=(min(own), max(own)),
-        speedup=statistics.median(ratios) if ratios else None,
+        speedup_measured=statistics.median(ratios) if ratios else None,
         speedup_spread=(min(ratios), max(ratios)) if ratios else None,
     )
 

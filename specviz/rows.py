@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from specviz.contest import Standing
 from specviz.presets import STORIES
 
 #: The presets that are prose, taken together.
 STORY_GROUP = "stories"
 
 
-@dataclass(slots=True)
-class Row:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row(Standing):
     """One contestant on one preset at one temperature; None where a figure does not apply.
 
     engine, mode, num_draft_tokens: see `Contestant`. rule, branches, exit_layer: as they were in the run, defaults
-    filled in. tokens, rounds: of all repeats together. speedup_measured: against the same engine's plain row.
+    filled in. tokens, rounds: of all repeats together. The measured speedup is against the same engine's plain row.
     peak_mb: the process's (on CUDA the device's) peak so far. wall_speeds: tokens per second of each repeat, by wall
     time around the whole run; `tokens_per_second` leaves out what happens between our rounds. round_microseconds: mean
-    of a round, and outside_microseconds: of its part outside the models' forward passes. For all other figures see
-    `Standing`.
+    of a round, and outside_microseconds: of its part outside the models' forward passes.
     """
 
     title: str
@@ -29,23 +29,10 @@ class Row:
     temperature: float
     preset: str
     tokens: int
-    tokens_per_second: float
-    spread: tuple[float, float]
-    speedup_measured: float | None
-    speedup_spread: tuple[float, float] | None
     rule: str | None = None
     branches: int | None = None
     exit_layer: int | None = None
     rounds: int | None = None
-    acceptance_rate: float | None = None
-    acceptance_length: float | None = None
-    cost_coefficient: float | None = None
-    speedup_formula: float | None = None
-    overhead_share: float | None = None
-    phase_share: dict[str, float] | None = None
-    drafted_per_round: float | None = None
-    levels_per_round: float | None = None
-    distance: float | None = None
     peak_mb: float | None = None
     wall_speeds: tuple[float, ...] = ()
     round_microseconds: float | None = None

@@ -20,7 +20,7 @@ import torch
 from specviz import engine, oracle
 from specviz.adaptive import AdaptiveLength
 from specviz.bench import Say, describe_machine
-from specviz.contest import PLAIN, formula_speedup, standing
+from specviz.contest import PLAIN, Standing, formula_speedup, standing
 from specviz.errors import SpecvizError
 from specviz.metrics import Tally, tally
 from specviz.models import ModelPair
@@ -62,8 +62,8 @@ FULL = Plan(prompt_tokens=64, new_tokens=128, repeats=5, seconds=60.0)
 QUICK = Plan(prompt_tokens=16, new_tokens=32, repeats=2, seconds=0.0)
 
 
-@dataclass(slots=True)
-class SizeRow:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeRow(Standing):
     """One contestant over all repeats; None where a figure does not apply.
 
     mode: ``plain``, ``oracle`` or ``adaptive``, the oracle with lengths of its own choosing up to num_draft_tokens.
@@ -76,7 +76,7 @@ class SizeRow:
     the seconds of a plain round over those of one of these. What the measured speedup still differs from it by is how
     the coins fell.
     known_share: of the rounds, those before which the text was still the one that the oracle had been told.
-    rounds_by_length: how many rounds drafted so many tokens. For all other figures see `Standing`.
+    rounds_by_length: how many rounds drafted so many tokens.
     """
 
     title: str
@@ -85,19 +85,9 @@ class SizeRow:
     alpha_asked: float | None
     rounds: int
     tokens: int
-    tokens_per_second: float
-    spread: tuple[float, float]
-    speedup_measured: float | None
-    speedup_spread: tuple[float, float] | None
-    speedup_formula: float | None
     measured_over_formula: float | None
     speedup_by_rounds: float | None
-    acceptance_rate: float | None
-    acceptance_length: float
-    cost_coefficient: float | None
     pass_ratio: float
-    overhead_share: float
-    phase_share: dict[str, float]
     known_share: float | None
     rounds_by_length: dict[int, int]
 
@@ -259,6 +249,7 @@ class _Contest:
         figures = standing(own, plain if drafts else [])
         rounds = sum(counts.rounds for counts in own)
         speed, speedup = _speed(own), _speed(own) / _speed(plain) if drafts else None
+        measured = {"tokens_per_second": speed, "speedup_measured": speedup}
         return SizeRow(
             title=contestant.title,
             mode=contestant.mode,
@@ -266,27 +257,13 @@ class _Contest:
             alpha_asked=self.alpha if drafts else None,
             rounds=rounds,
             tokens=sum(counts.tokens for counts in own),
-            tokens_per_second=speed,
-            speedup_measured=speedup,
             measured_over_formula=speedup / figures.speedup_formula if figures.speedup_formula else None,
             speedup_by_rounds=_speedup_by_rounds(own, plain, figures.acceptance_rate),
             pass_ratio=_mean(own, "verify_seconds") / _mean(plain, "verify_seconds"),
             known_share=sum(run.rounds_known for run in runs) / rounds if drafts else None,
             rounds_by_length=dict(sorted(_lengths(own).items())),
-            **{name: getattr(figures, name) for name in _FROM_STANDING},
+            **(asdict(figures) | measured),
         )
-
-
-_FROM_STANDING = (
-    "spread",
-    "speedup_spread",
-    "speedup_formula",
-    "acceptance_rate",
-    "acceptance_length",
-    "cost_coefficient",
-    "overhead_share",
-    "phase_share",
-)
 
 
 def _speed(tallies: list[Tally]) -> float:

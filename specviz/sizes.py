@@ -107,7 +107,7 @@ def size_named(name: str) -> Size:
 def make_pair(size: Size, device: str | torch.device = "auto", dtype: str | torch.dtype = "auto") -> ModelPair:
     """Both models of a size, of random weights, and a tokenizer that writes each token as its number.
 
-    device, dtype: as for `load_pair`; on a CPU ``auto`` times one layer of the target in half precision and in float32.
+    device, dtype: as for `load_pair`; where a CPU is timed for ``auto``, one layer of the target is.
     There torch's number of threads is set to what suits the target.
 
     Raises SpecvizError (field ``size``, ``device`` or ``dtype``); memory is asked for before anything is made.

@@ -113,6 +113,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """A Chromium: an installed one, or else Playwright's own. Having none is a failure."""
+    expect.set_options(timeout=1000 * PATIENCE)
     with sync_playwright() as playwright:
         browser = _installed(playwright.chromium) or _fetched(playwright)
         yield browser
@@ -149,7 +150,6 @@ def visit(browser: Browser, page_url: str) -> Iterator[Callable[..., Page]]:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}} | options)
         contexts.append(context)
         context.set_default_timeout(1000 * PATIENCE)
-        expect.set_options(timeout=1000 * PATIENCE)
         page = context.new_page()
         page.on("pageerror", lambda error: mishaps.append(f"error: {error}"))
         page.on("console", lambda message: _note(message.type, message.text, mishaps))

@@ -437,8 +437,8 @@ def test_the_machine_is_described_and_a_busy_one_is_called_busy(greedy):
 
 
 def test_repeats_far_apart_are_reported():
-    steady, shaken = a_row("plain", "story", 100.0), a_row("eagle γ=4", "story", 100.0)
-    shaken.spread = (20.0, 150.0)
+    steady = a_row("plain", "story", 100.0)
+    shaken = replace(a_row("eagle γ=4", "story", 100.0), spread=(20.0, 150.0))
     assert sections.unsteady([steady], {}) is None
     assert "eagle γ=4 on story: 20 to 150" in sections.unsteady([steady, shaken], {})
 

@@ -170,7 +170,7 @@ def test_contestants_take_turns_within_each_repeat_after_a_warm_up(runner, pair,
     assert {number for number, told in runs if told} >= {4, 5, 6}
     assert not any(told for number, told in runs if number < 3)
     plain, drafted, _ = contest.contestants
-    assert contest.standing(plain).speedup is None
+    assert contest.standing(plain).speedup_measured is None
     own, beside = contest.tallies[drafted], contest.tallies[plain]
     ratios = [fast.tokens_per_second / slow.tokens_per_second for fast, slow in zip(own, beside)]
     assert contest.standing(drafted).speedup_spread == (min(ratios), max(ratios))
@@ -374,12 +374,12 @@ def assert_rows_are_the_figures(page: Page, rows: list[dict]) -> None:
         assert float(shown["acceptance_length"]) == pytest.approx(figures["acceptance_length"], abs=0.0051)
         assert held["lossless"] and "lossless" in shown["lossless"]
         if held["drafter"] == "Plain decoding":
-            assert (shown["speedup"], shown["acceptance_rate"], figures["speedup"]) == (DASH, DASH, None)
+            assert (shown["speedup"], shown["acceptance_rate"], figures["speedup_measured"]) == (DASH, DASH, None)
             continue
-        assert float(shown["speedup"].rstrip("×")) == pytest.approx(figures["speedup"], abs=0.0051)
+        assert float(shown["speedup"].rstrip("×")) == pytest.approx(figures["speedup_measured"], abs=0.0051)
         least, most = figures["speedup_spread"]
-        assert least <= figures["speedup"] <= most
-    fastest = max(rows[1:], key=lambda one: one["figures"]["speedup"])
+        assert least <= figures["speedup_measured"] <= most
+    fastest = max(rows[1:], key=lambda one: one["figures"]["speedup_measured"])
     assert [one["best"] for one in rows] == [one is fastest for one in rows]
     expect(page.locator(".specviz-compare [part=table] tr[data-best]")).to_contain_text(f"★ {fastest['drafter']}")
 
@@ -387,7 +387,7 @@ def assert_rows_are_the_figures(page: Page, rows: list[dict]) -> None:
 def assert_map(page: Page, rows: list[dict]) -> None:
     cells = page.locator(".specviz-compare [part=map] tbody td")
     assert cells.all_inner_texts() == [
-        f"{'★ ' if one['best'] else ''}{one['figures']['speedup']:.2f}×" for one in rows[1:]
+        f"{'★ ' if one['best'] else ''}{one['figures']['speedup_measured']:.2f}×" for one in rows[1:]
     ]
     names = page.locator(".specviz-compare [part=map] tbody th").all_inner_texts()
     assert names == [one["drafter"] for one in rows[1:]]

@@ -58,7 +58,7 @@ def test_speed_is_tokens_over_wall_time_with_the_prompt_and_speedup_a_ratio_with
     figures = standing(own, plain)
     assert figures.tokens_per_second == pytest.approx(5.0)
     assert figures.spread == pytest.approx((2.5, 10.0))
-    assert figures.speedup == pytest.approx(1.0), "the median of 1, 5 and 0.5"
+    assert figures.speedup_measured == pytest.approx(1.0), "the median of 1, 5 and 0.5"
     assert figures.speedup_spread == pytest.approx((0.5, 5.0))
 
 
@@ -66,7 +66,7 @@ def test_plain_decoding_has_speed_and_shares_and_nothing_of_drafts():
     figures = standing([PLAIN], [])
     assert figures.tokens_per_second == pytest.approx(5.0)
     assert figures.acceptance_length == 1.0 and figures.phase_share["verify"] == pytest.approx(1.0)
-    nothing = (figures.speedup, figures.speedup_spread, figures.acceptance_rate, figures.cost_coefficient)
+    nothing = (figures.speedup_measured, figures.speedup_spread, figures.acceptance_rate, figures.cost_coefficient)
     assert (*nothing, figures.speedup_formula, figures.distance) == (None,) * 6
 
 
@@ -117,7 +117,7 @@ def test_shares_of_time_add_up():
 
 
 def test_a_contestant_stopped_before_plain_was_is_compared_over_its_own_repeats():
-    assert pace([10.0], [5.0, 1.0]).speedup == 2.0
+    assert pace([10.0], [5.0, 1.0]).speedup_measured == 2.0
 
 
 def test_no_torch_is_loaded():

@@ -49,7 +49,7 @@ const COLUMNS = [
   { key: "acceptance_length", hint: true, value: figure("acceptance_length"), text: (row) => decimals(2)(figure("acceptance_length")(row)) },
   { key: "cost_coefficient", hint: true, value: figure("cost_coefficient"), text: (row) => decimals(2)(figure("cost_coefficient")(row)) },
   { key: "tokens_per_second", hint: true, value: figure("tokens_per_second"), text: (row) => rate(figure("tokens_per_second")(row)) },
-  { key: "speedup", hint: true, value: figure("speedup"), text: (row) => times(figure("speedup")(row)) },
+  { key: "speedup", hint: true, value: figure("speedup_measured"), text: (row) => times(figure("speedup_measured")(row)) },
   { key: "lossless", hint: true, value: (row) => (row.lossless ? 0 : row.figures?.distance ?? 1), text: (row) => lawText(row) },
 ];
 
@@ -243,7 +243,7 @@ function mapName(row, rows) {
 }
 
 function mapCell(row) {
-  const speedup = row?.figures?.speedup;
+  const speedup = row?.figures?.speedup_measured;
   if (!isNumber(speedup)) return make("td", { class: "unknown", text: row ? DASH : "" });
   return make("td", { style: tint(speedup), "data-best": row.best, text: `${row.best ? "★ " : ""}${times(speedup)}` });
 }

@@ -67,8 +67,8 @@ def contest_error_message(text: str) -> str:
 
 def fastest(rows: Iterable[Row]) -> Row | None:
     """The lossless drafter with the highest measured speedup; a lossy one does not run on the same terms."""
-    measured = [row for row in rows if row.lossless and row.standing and row.standing.speedup is not None]
-    return max(measured, key=lambda row: row.standing.speedup, default=None)
+    measured = [row for row in rows if row.lossless and row.standing and row.standing.speedup_measured is not None]
+    return max(measured, key=lambda row: row.standing.speedup_measured, default=None)
 
 
 def _row(row: Row, best: bool) -> dict[str, Any]:
