@@ -9,12 +9,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from specviz.decoding.engine import replay, run, speculate
     from specviz.drafters import DRAFTERS
-    from specviz.engine import replay, run, speculate
-    from specviz.errors import SpecvizError
-    from specviz.models import ModelPair, load_pair
-    from specviz.records import DraftParams, Round, Run, SamplingParams
-    from specviz.rules import RULES
+    from specviz.models.pair import ModelPair, load_pair
+    from specviz.records.errors import SpecvizError
+    from specviz.records.runs import DraftParams, Round, Run, SamplingParams
+    from specviz.rules.choice import RULES
 
 __all__ = [
     "DRAFTERS",
@@ -35,17 +35,17 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "DRAFTERS": "drafters",
-    "RULES": "rules",
-    "DraftParams": "records",
-    "ModelPair": "models",
-    "Round": "records",
-    "Run": "records",
-    "SamplingParams": "records",
-    "SpecvizError": "errors",
-    "load_pair": "models",
-    "replay": "engine",
-    "run": "engine",
-    "speculate": "engine",
+    "RULES": "rules.choice",
+    "DraftParams": "records.runs",
+    "ModelPair": "models.pair",
+    "Round": "records.runs",
+    "Run": "records.runs",
+    "SamplingParams": "records.runs",
+    "SpecvizError": "records.errors",
+    "load_pair": "models.pair",
+    "replay": "decoding.engine",
+    "run": "decoding.engine",
+    "speculate": "decoding.engine",
 }
 
 

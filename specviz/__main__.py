@@ -10,11 +10,11 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from specviz.errors import SpecvizError
-from specviz.metrics import Tally
-from specviz.processes import is_leader, process_count, tells
-from specviz.records import DraftParams, SamplingParams
-from specviz.rules import RULES
+from specviz.passes.torchrun import is_leader, process_count, tells
+from specviz.records.errors import SpecvizError
+from specviz.records.metrics import Tally
+from specviz.records.runs import DraftParams, SamplingParams
+from specviz.rules.choice import RULES
 
 #: For the help texts: the drafters themselves load torch, and --help should answer at once.
 DRAFTER_NAMES = ("draft_model", "prompt_lookup", "suffix", "lookahead", "early_exit", "medusa", "eagle")
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     if process_count() > 1:
-        from specviz.parallel import leave
+        from specviz.passes.several_devices import leave
 
         leave()
     return status
@@ -144,7 +144,7 @@ def _add_pair(parser: argparse.ArgumentParser) -> None:
 
 
 def _load(options: argparse.Namespace):
-    from specviz.models import load_pair
+    from specviz.models.pair import load_pair
 
     several = process_count() > 1
     if several and options.device not in ("auto", "parallel"):
@@ -165,7 +165,7 @@ def _load(options: argparse.Namespace):
 
 def _prepare(pair, compiling: bool = True):
     """Prepares the pair's passes; returns what became of them. Tells how far it is, and what has none and why."""
-    from specviz.preparation import prepare_passes
+    from specviz.models.preparation import prepare_passes
 
     if not compiling:
         return prepare_passes(pair, compiling=False)
@@ -178,7 +178,8 @@ def _prepare(pair, compiling: bool = True):
 def _run(options: argparse.Namespace) -> int:
     sampling = SamplingParams(options.temperature, options.top_k, options.top_p, options.min_p)
     drafting = DraftParams(options.branches, options.confidence, options.exit_layer)
-    from specviz import engine, terminal
+    from specviz.decoding import engine
+    from specviz.views import terminal
 
     pair = _load(options)
     if options.passes != "plain":
@@ -234,8 +235,9 @@ def _bench(options: argparse.Namespace) -> int:
     only, presets = (
         [name.strip() for name in names.split(",") if name.strip()] for names in (options.only, options.preset)
     )
-    from specviz import bench, figures
-    from specviz.ui.picture import check_picture, write_picture
+    from specviz.bench import benchmark as bench
+    from specviz.bench import report as figures
+    from specviz.ui.maintenance.picture import check_picture, write_picture
 
     if options.figure:
         check_picture(options.figure)
@@ -250,15 +252,15 @@ def _bench(options: argparse.Namespace) -> int:
     if not is_leader():
         return 0
     if options.growth:
-        from specviz.growth import measure_growth
-        from specviz.ui.settings import Settings
-        from specviz.ui.visitors import measure_visitors
+        from specviz.bench.growth import measure_growth
+        from specviz.ui.deployment import Settings
+        from specviz.ui.maintenance.visitors import measure_visitors
 
         report.growth = measure_growth(pair, _say)
         report.growth.visitors = measure_visitors(pair, Settings.from_environment(), _say)
     if options.page:
-        from specviz.ui.page_bench import measure_page
-        from specviz.ui.settings import Settings
+        from specviz.ui.deployment import Settings
+        from specviz.ui.maintenance.page_cost import measure_page
 
         report.page = measure_page(Settings.from_environment(), _say)
     print(figures.table(report))
@@ -275,7 +277,7 @@ def _bench_size(options: argparse.Namespace) -> int:
     for name in ("only", "preset", "page", "target", "draft", "medusa", "eagle"):
         if getattr(options, name):
             raise SpecvizError("--size makes models and runs of its own: leave --{name} out.", name, name=name)
-    from specviz import size_bench
+    from specviz.bench import size_benchmark as size_bench
 
     report = size_bench.measure(
         options.size,

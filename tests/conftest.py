@@ -22,7 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from alone import document, feed
 from playwright.sync_api import Browser, BrowserType, Error, Page, Playwright, expect, sync_playwright
 
-from specviz.records import Run
+from specviz.records.runs import Run
 
 ROOT = pathlib.Path(__file__).parent.parent
 

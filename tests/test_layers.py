@@ -9,115 +9,65 @@ import pytest
 
 PACKAGE = pathlib.Path(__file__).parent.parent / "specviz"
 
-#: Top never imports what stands below it; modules on one line do not import each other.
-ORDER = [
-    ["words"],
-    ["errors"],
-    ["records"],
-    ["metrics", "theory", "roofline", "text", "catalog", "presets", "rules", "processes"],
-    ["adaptive", "compare", "contest", "diagnosis", "links"],
-    ["rows"],
-    ["sections"],
-    ["figures", "gallery"],
-    ["sampling", "clock", "statistics", "parallel"],
-    ["verify"],
-    ["static"],
-    ["cache", "exits", "vocabularies"],
-    ["placement", "heads"],
-    ["static_heads", "graphs"],
-    ["refusals"],
-    ["sources"],
-    ["models"],
-    ["drafters", "machine", "passes", "compiler", "sizes"],
-    ["bare", "preparation"],
-    ["recording", "oracle"],
-    ["engine"],
-    ["traces", "lossless", "untraced"],
-    ["timing"],
-    ["equality", "growth"],
-    ["views"],
-    ["bench", "terminal", "training"],
-    ["size_bench", "ui"],
-    ["__main__"],
-]
-LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
+#: Each folder imports only from itself and from those before it.
+FOLDERS = ["records", "theory", "rules", "passes", "models", "drafters", "training", "decoding", "bench", "views", "ui"]
+#: These never load torch, and only the last folder loads gradio.
+PLAIN = ["records", "theory", "views"]
+
+FILES = sorted(PACKAGE.rglob("*.py"))
 
 
-def modules():
-    return sorted(PACKAGE.rglob("*.py"))
-
-
-def part_of(path):
-    """The name in ORDER that a file belongs to: its module, or the folder it lies in."""
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-
-
-def imported_parts(path):
+def imported(path: pathlib.Path) -> set[str]:
+    """The modules of this package that a file imports, by their whole dotted names."""
+    names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        names = []
-        if isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            names = [node.module] if node.module != "specviz" else [f"specviz.{alias.name}" for alias in node.names]
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "specviz":
+            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        for name in names:
-            if name.startswith("specviz."):
-                yield name.split(".")[1]
+            names |= {alias.name for alias in node.names if alias.name.startswith("specviz.")}
+    return {name for name in names if PACKAGE.parent.joinpath(*name.split(".")).with_suffix(".py").is_file()} | {
+        f"{name}.__init__" for name in names if PACKAGE.parent.joinpath(*name.split("."), "__init__.py").is_file()
+    }
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_flow_one_way(path):
-    part = part_of(path)
-    if part == "__init__":
-        return
-    for other in imported_parts(path):
-        if other in LEVEL and other != part:
-            assert LEVEL[other] < LEVEL[part], f"{part} imports {other}"
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_folder_imports_only_from_those_below_it(folder):
+    below = {"specviz", folder, *FOLDERS[: FOLDERS.index(folder)]}
+    for path in (PACKAGE / folder).rglob("*.py"):
+        above = {name for name in imported(path) if len(name.split(".")) > 2 and name.split(".")[1] not in below}
+        assert not above, f"{path.relative_to(PACKAGE)} imports {above}"
 
 
-def test_every_module_has_its_place_in_the_order():
-    assert {part_of(path) for path in modules()} - {"__init__"} <= set(LEVEL)
+def test_at_the_top_there_are_folders_and_the_two_doors():
+    assert {path.name for path in PACKAGE.glob("*.py")} == {"__init__.py", "__main__.py"}
+    assert {path.parent.name for path in PACKAGE.glob("*/__init__.py")} == set(FOLDERS)
 
 
-def loaded_by(statement, *packages):
-    """Which of `packages` are loaded after `statement` in a fresh interpreter, specviz/__init__ left out."""
-    code = (
-        "import sys, types\n"
-        f"package = types.ModuleType('specviz'); package.__path__ = [{str(PACKAGE)!r}]\n"
-        "sys.modules['specviz'] = package\n"
-        f"{statement}\n"
-        f"print([name for name in {packages!r} if name in sys.modules])"
-    )
-    return ast.literal_eval(
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    )
+def test_no_files_import_each_other_in_a_circle():
+    name_of = {path: ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in FILES}
+    below = {name_of[path]: imported(path) - {name_of[path]} for path in FILES if path.parent != PACKAGE}
+    while free := [name for name, others in below.items() if not others & below.keys()]:
+        for name in free:
+            del below[name]
+    assert not below, f"in a circle, or above one: {sorted(below)}"
 
 
-PLAIN = ["records", "metrics", "theory", "rules", "contest", "figures", "roofline", "diagnosis", "links", "gallery"]
-PLAIN += [
-    "adaptive",
-    "compare",
-    "rows",
-    "sections",
-    "views.bench_figure",
-    "views.lossless_messages",
-    "views.messages",
-    "views.compare_messages",
-    "views.charts",
-    "views.why_messages",
-]
+def loaded_by(folders, *packages):
+    """Which of `packages` are loaded after all modules of these folders, in a fresh interpreter."""
+    modules = [
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+        for path in FILES
+        if path.relative_to(PACKAGE).parts[0] in folders and path.name != "__main__.py"
+    ]
+    code = f"import importlib, sys\nfor name in {modules}: importlib.import_module(name)\n"
+    code += f"print([name for name in {packages!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return ast.literal_eval(done.stdout)
 
 
-WITHOUT_GRADIO = ["engine", "bench", "size_bench", "growth", "terminal", "traces", "lossless"]
-
-
-def importing(modules):
-    return "; ".join(f"import specviz.{module}" for module in modules)
-
-
-def test_plain_modules_never_load_torch():
-    assert loaded_by(importing(PLAIN), "torch", "gradio") == []
+def test_plain_folders_never_load_torch():
+    assert loaded_by(PLAIN, "torch", "gradio") == []
 
 
 def test_engine_and_benchmark_run_without_gradio():
-    assert loaded_by(importing(WITHOUT_GRADIO), "gradio") == []
+    assert loaded_by(FOLDERS[:-1], "gradio") == []

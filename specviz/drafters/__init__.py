@@ -12,7 +12,7 @@ from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.drafters.stepwise import Chooser, Draws, Stepwise, TopChoices
 from specviz.drafters.suffix import Suffix
 from specviz.drafters.translated import TranslatedDraftModel
-from specviz.models import ModelPair
+from specviz.models.pair import ModelPair
 
 _CLASSES: tuple[type[Drafter], ...] = (DraftModel, PromptLookup, Suffix, Lookahead, EarlyExit, Medusa, Eagle)
 

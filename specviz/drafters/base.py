@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from specviz.cache import CachedModel, has_sliding_windows
-from specviz.clock import Stopwatch
-from specviz.models import ModelPair
-from specviz.records import DraftParams
-from specviz.static import FastPasses
+from specviz.models.pair import ModelPair
+from specviz.passes.cached_model import CachedModel, has_sliding_windows
+from specviz.passes.clock import Stopwatch
+from specviz.passes.static_passes import FastPasses
+from specviz.records.runs import DraftParams
 
 if TYPE_CHECKING:
     from specviz.drafters.stepwise import Chooser

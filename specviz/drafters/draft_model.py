@@ -7,12 +7,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from specviz.cache import CachedModel, has_sliding_windows, reader
 from specviz.drafters.base import Setting, Verdict
 from specviz.drafters.stepwise import Chooser, Stepwise
-from specviz.errors import SpecvizError
-from specviz.models import ModelPair
-from specviz.records import DraftParams
+from specviz.models.pair import ModelPair
+from specviz.passes.cached_model import CachedModel, has_sliding_windows, reader
+from specviz.records.errors import SpecvizError
+from specviz.records.runs import DraftParams
 
 
 class DraftModel(Stepwise):

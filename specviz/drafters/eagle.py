@@ -11,9 +11,9 @@ from transformers import PreTrainedModel
 
 from specviz.drafters.base import Setting, Verdict
 from specviz.drafters.headed import Headed
-from specviz.heads import EagleHead, EagleRows
-from specviz.static import WIDEST, FastPasses
-from specviz.verify import shape_of
+from specviz.passes.static_passes import WIDEST, FastPasses
+from specviz.passes.trained_heads import EagleHead, EagleRows
+from specviz.rules.verify import shape_of
 
 
 class EagleReader:

@@ -7,14 +7,14 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from specviz.cache import CachedModel
 from specviz.drafters.base import Draft, Setting
 from specviz.drafters.stepwise import Chooser, Stepwise
-from specviz.errors import SpecvizError
-from specviz.exits import exit_after, layer_count
-from specviz.models import ModelPair
-from specviz.records import DraftParams
-from specviz.static import FastPasses
+from specviz.models.pair import ModelPair
+from specviz.passes.cached_model import CachedModel
+from specviz.passes.early_exits import exit_after, layer_count
+from specviz.passes.static_passes import FastPasses
+from specviz.records.errors import SpecvizError
+from specviz.records.runs import DraftParams
 
 
 class EarlyExit(Stepwise):

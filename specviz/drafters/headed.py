@@ -6,9 +6,9 @@ from torch import Tensor
 
 from specviz.drafters.base import Setting
 from specviz.drafters.stepwise import Stepwise
-from specviz.heads import EagleHead, MedusaHeads
-from specviz.models import ModelPair
-from specviz.records import DraftParams
+from specviz.models.pair import ModelPair
+from specviz.passes.trained_heads import EagleHead, MedusaHeads
+from specviz.records.runs import DraftParams
 
 
 class Headed(Stepwise):

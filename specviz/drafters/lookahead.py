@@ -9,11 +9,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specviz.cache import has_sliding_windows
 from specviz.drafters.base import Draft, Drafter, Setting, Verdict
-from specviz.errors import SpecvizError
-from specviz.models import ModelPair
-from specviz.records import DraftParams
+from specviz.models.pair import ModelPair
+from specviz.passes.cached_model import has_sliding_windows
+from specviz.records.errors import SpecvizError
+from specviz.records.runs import DraftParams
 
 
 class Window:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specviz.drafters.base import Draft, Setting, Verdict
 from specviz.drafters.headed import Headed
-from specviz.verify import shape_of
+from specviz.rules.verify import shape_of
 
 
 class Medusa(Headed):

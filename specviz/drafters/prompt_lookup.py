@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from specviz.drafters.base import Draft, Drafter, Setting
-from specviz.models import ModelPair
-from specviz.records import DraftParams
+from specviz.models.pair import ModelPair
+from specviz.records.runs import DraftParams
 
 
 class PromptLookup(Drafter):

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from specviz.drafters.base import Draft, Drafter, chain
-from specviz.records import DraftParams
-from specviz.sampling import Warper, draw, first_largest, fit_width
+from specviz.records.runs import DraftParams
+from specviz.rules.sampling import Warper, draw, first_largest, fit_width
 
 #: About how often a good drafter's draw is accepted. Only the shape of drawn trees depends on it.
 ACCEPTED = 0.7

@@ -9,14 +9,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specviz.cache import CachedModel, reader
 from specviz.drafters.base import Draft, Setting, Verdict
 from specviz.drafters.draft_model import DraftModel
 from specviz.drafters.stepwise import Chooser, Stepwise
-from specviz.models import ModelPair, logit_width
-from specviz.placement import position_limit
-from specviz.records import DraftParams
-from specviz.vocabularies import Reader, Translation
+from specviz.models.pair import ModelPair, logit_width
+from specviz.models.placement import position_limit
+from specviz.models.vocabularies import Reader, Translation
+from specviz.passes.cached_model import CachedModel, reader
+from specviz.records.runs import DraftParams
 
 
 class TranslatedDraftModel(Stepwise):

@@ -10,19 +10,19 @@ from collections.abc import Sequence
 import torch
 from transformers import PreTrainedModel
 
-from specviz.errors import SpecvizError
-from specviz.models import EMBEDDED, ModelPair, load_pair
-from specviz.parallel import is_spread
-from specviz.placement import Place, device_named
-from specviz.processes import refuse_more_than_one
-from specviz.sources import find_model, load_tokenizer, load_weights
+from specviz.models.pair import EMBEDDED, ModelPair, load_pair
+from specviz.models.placement import Place, device_named
+from specviz.models.sources import find_model, load_tokenizer, load_weights
+from specviz.models.vocabularies import same_vocabulary
+from specviz.passes.several_devices import is_spread
+from specviz.passes.torchrun import refuse_more_than_one
+from specviz.records.errors import SpecvizError
 from specviz.training.data import Corpus, read_corpus, with_own_text
 from specviz.training.draft import DraftRecipe
 from specviz.training.eagle import EagleRecipe
 from specviz.training.loop import Recipe, Schedule, train
 from specviz.training.medusa import MedusaRecipe
 from specviz.training.target import TargetRecipe, small_llama
-from specviz.vocabularies import same_vocabulary
 
 #: Recipe -> tokens learnt from, and the matrices' learning rate, unless told otherwise.
 _DEFAULTS = {

@@ -16,7 +16,7 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
-from specviz.errors import SpecvizError
+from specviz.records.errors import SpecvizError
 
 #: Tokens a block: what one row of a batch holds.
 BLOCK = 256

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specviz.errors import SpecvizError
-from specviz.heads import EagleConfig, EagleHead, fingerprint, rotation, save
+from specviz.passes.trained_heads import EagleConfig, EagleHead, fingerprint, rotation, save
+from specviz.records.errors import SpecvizError
 from specviz.training.frozen import FrozenTarget
 from specviz.training.loop import Recipe
 from specviz.training.losses import agreement, distillation, of_one_width

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from specviz.errors import SpecvizError
+from specviz.records.errors import SpecvizError
 from specviz.training.data import BLOCK, Corpus, held_out_blocks
 from specviz.training.optimisers import learning_rate_factor, make_optimisers
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specviz.heads import MedusaConfig, MedusaHeads, fingerprint, save
+from specviz.passes.trained_heads import MedusaConfig, MedusaHeads, fingerprint, save
 from specviz.training.frozen import FrozenTarget
 from specviz.training.loop import Recipe
 from specviz.training.losses import agreement, distillation

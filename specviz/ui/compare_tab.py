@@ -11,22 +11,22 @@ from typing import Any
 
 import gradio as gr
 
-from specviz import engine
-from specviz.compare import compare as compare_texts
-from specviz.contest import Contestant
-from specviz.errors import SpecvizError
-from specviz.models import ModelPair
-from specviz.rules import rule_named
-from specviz.static import kind_of
+from specviz.bench.contest import Contestant
+from specviz.decoding import engine
+from specviz.models.pair import ModelPair
+from specviz.passes.static_passes import kind_of
+from specviz.records.comparison import compare as compare_texts
+from specviz.records.errors import SpecvizError
+from specviz.records.words import Words
+from specviz.rules.choice import rule_named
 from specviz.ui.components import compare_view, verdicts
-from specviz.ui.measure import REPORT_EVERY, Contest, order_of, title
+from specviz.ui.deployment import Settings
+from specviz.ui.measurements import REPORT_EVERY, Contest, order_of, title
 from specviz.ui.orders import Order
-from specviz.ui.settings import Settings
-from specviz.ui.stream import Runner, closing
+from specviz.ui.runner import Runner, closing
 from specviz.ui.ways import PLAIN, WAYS, available, default_branches, label, refusal
 from specviz.views import compare_messages as messages
-from specviz.views.messages import passes_words
-from specviz.words import Words
+from specviz.views.run_messages import passes_words
 
 GAMMAS = (1, 2, 3, 4, 6, 8)
 #: As many branches as the drafter has by default.

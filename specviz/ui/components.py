@@ -1,7 +1,7 @@
 """The page's own components and its look: gr.HTML around the files of assets/web.
 
 Templates are static and hold no data: Gradio splices a template into a JavaScript literal, where a model's text could
-execute. Data reaches the script as the component's value, one JSON message at a time (specviz.views.messages).
+execute. Data reaches the script as the component's value, one JSON message at a time (specviz.views.run_messages).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 import gradio as gr
 import plotly
 
-from specviz.errors import SpecvizError
-from specviz.gallery import RECORDINGS
-from specviz.presets import PRESETS
+from specviz.records.errors import SpecvizError
+from specviz.records.presets import PRESETS
+from specviz.records.recordings import RECORDINGS
+from specviz.records.words import Words
 from specviz.views.charts import LABELS
-from specviz.views.messages import Charts
-from specviz.words import Words
+from specviz.views.run_messages import Charts
 
 #: Of the runs of the tour: long enough to show something, short enough to wait for.
 TOUR_TOKENS = 48
@@ -104,7 +104,7 @@ def remote() -> gr.HTML:
 def share_view(say: Words, share: Mapping[str, str | None], pair: str | None) -> gr.HTML:
     """The link to the run on the screen (element id ``share-view``).
 
-    share: of `specviz.links.share`, of the run that the page opens with. pair: the name of the page's own pair, which
+    share: of `links.share`, of the run that the page opens with. pair: the name of the page's own pair, which
     a link is opened with; None where there is none, and nothing to link to. Submits when the page was opened by a link.
     """
     value = json.dumps({"share": share, "pair": pair})

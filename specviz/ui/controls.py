@@ -8,21 +8,21 @@ from typing import Any
 
 import gradio as gr
 
-from specviz import links
 from specviz.drafters import DRAFTERS, drafter_class
 from specviz.drafters.early_exit import exit_layer
-from specviz.errors import SpecvizError
-from specviz.exits import layer_count
-from specviz.models import ModelPair
-from specviz.presets import PRESETS
-from specviz.records import MAX_BRANCHES, DraftParams
-from specviz.rules import rule_named
+from specviz.models.pair import ModelPair
+from specviz.passes.early_exits import layer_count
+from specviz.records import links
+from specviz.records.errors import SpecvizError
+from specviz.records.presets import PRESETS
+from specviz.records.runs import MAX_BRANCHES, DraftParams
+from specviz.records.words import Words
+from specviz.rules.choice import rule_named
 from specviz.ui.components import as_text, fold_switch
+from specviz.ui.deployment import Settings
 from specviz.ui.orders import Order, PairName
-from specviz.ui.settings import Settings
-from specviz.ui.stream import Runner
+from specviz.ui.runner import Runner
 from specviz.ui.ways import PLAIN, RULE_CHOICES, WAYS, about, available, default_branches
-from specviz.words import Words
 
 #: What a control says while its drafter does not read it.
 UNREAD = {"branches": None, "exit_layer": None, "confidence": 0.0}

@@ -12,20 +12,20 @@ from typing import Any
 
 import gradio as gr
 
-from specviz import engine
-from specviz.errors import SpecvizError
-from specviz.lossless import LAB_RULES, LIKELIEST, GreedyToken, Law, Sample
-from specviz.models import ModelPair
-from specviz.static import kind_of
-from specviz.statistics import Evidence, noise, steps
+from specviz.decoding import engine
+from specviz.decoding.lossless import LAB_RULES, LIKELIEST, GreedyToken, Law, Sample
+from specviz.models.pair import ModelPair
+from specviz.passes.static_passes import kind_of
+from specviz.records.errors import SpecvizError
+from specviz.records.words import Words
+from specviz.theory.statistics import Evidence, noise, steps
 from specviz.ui.components import lossless_view, verdicts
 from specviz.ui.orders import Order
-from specviz.ui.stream import Runner, closing
+from specviz.ui.runner import Runner, closing
 from specviz.ui.trials import MOST_RUNS, MOST_SUPPORT, Trial, trial_request
 from specviz.ui.ways import label
 from specviz.views import lossless_messages as messages
-from specviz.views.messages import passes_words
-from specviz.words import Words
+from specviz.views.run_messages import passes_words
 
 #: Seconds between two pictures of the growing counts.
 REPORT_EVERY = 0.25

@@ -8,18 +8,18 @@ from typing import Any
 
 import gradio as gr
 
-from specviz.catalog import CATALOG, HubPair, in_words, needed_bytes, size_bytes
-from specviz.errors import SpecvizError
-from specviz.models import ModelPair
-from specviz.placement import within_reach
-from specviz.static import kind_of
+from specviz.models.catalog import CATALOG, HubPair, in_words, needed_bytes, size_bytes
+from specviz.models.pair import ModelPair
+from specviz.models.placement import within_reach
+from specviz.passes.static_passes import kind_of
+from specviz.records.errors import SpecvizError
+from specviz.records.words import Words
+from specviz.ui.background import Stage
 from specviz.ui.components import as_text
-from specviz.ui.generate import pair_line
+from specviz.ui.generate_tab import pair_line
 from specviz.ui.orders import PairName, PairStore
-from specviz.ui.preparing import Stage
-from specviz.ui.stream import Runner
-from specviz.views.messages import passes_words
-from specviz.words import Words
+from specviz.ui.runner import Runner
+from specviz.views.run_messages import passes_words
 
 DTYPES = ["auto", "bfloat16", "float16", "float32"]
 

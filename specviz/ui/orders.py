@@ -6,14 +6,14 @@ import math
 import threading
 from dataclasses import dataclass, replace
 
-from specviz import engine
-from specviz.errors import SpecvizError
-from specviz.models import EMBEDDED, ModelPair, load_pair
-from specviz.records import DraftParams, SamplingParams
-from specviz.sources import Progress
-from specviz.static import kind_of
-from specviz.ui.preparing import Preparer
-from specviz.ui.settings import Settings
+from specviz.decoding import engine
+from specviz.models.pair import EMBEDDED, ModelPair, load_pair
+from specviz.models.sources import Progress
+from specviz.passes.static_passes import kind_of
+from specviz.records.errors import SpecvizError
+from specviz.records.runs import DraftParams, SamplingParams
+from specviz.ui.background import Preparer
+from specviz.ui.deployment import Settings
 
 
 @dataclass(frozen=True, slots=True)

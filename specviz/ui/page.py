@@ -12,9 +12,10 @@ from typing import Any
 
 import gradio as gr
 
-from specviz import engine
-from specviz.errors import SpecvizError
-from specviz.processes import refuse_more_than_one
+from specviz.decoding import engine
+from specviz.passes.torchrun import refuse_more_than_one
+from specviz.records.errors import SpecvizError
+from specviz.records.words import LANGUAGES, Words, words
 from specviz.ui.compare_tab import (
     Choice,
     CompareTab,
@@ -26,7 +27,8 @@ from specviz.ui.compare_tab import (
 )
 from specviz.ui.components import as_text, page_css, page_names, remote, tour_view
 from specviz.ui.controls import QUIET, Controls, create_controls
-from specviz.ui.generate import (
+from specviz.ui.deployment import Settings
+from specviz.ui.generate_tab import (
     GenerateTab,
     LiveRuns,
     Stops,
@@ -42,13 +44,11 @@ from specviz.ui.lossless_tab import LosslessTab, create_lossless_tab, trial_mist
 from specviz.ui.models_tab import ModelsTab, create_models_tab
 from specviz.ui.orders import Order, PairName, PairStore
 from specviz.ui.passes_chip import PassesChip, create_passes_chip
-from specviz.ui.race import create_race_tab, race
-from specviz.ui.settings import Settings
-from specviz.ui.stream import Runner
+from specviz.ui.race_tab import create_race_tab, race
+from specviz.ui.runner import Runner
 from specviz.ui.trials import Trial
 from specviz.ui.why_tab import Lab, WhyTab, create_why_tab, measure
 from specviz.views.why_messages import why_message
-from specviz.words import LANGUAGES, Words, words
 
 #: Everything that touches a model shares one place in line: a second run at once would falsify both.
 DEVICE = {"concurrency_id": "device", "concurrency_limit": 1}

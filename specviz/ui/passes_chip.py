@@ -7,15 +7,15 @@ from typing import Any
 
 import gradio as gr
 
-from specviz.models import ModelPair
-from specviz.static import kind_of
+from specviz.models.pair import ModelPair
+from specviz.passes.static_passes import kind_of
+from specviz.records.words import Words
+from specviz.ui.background import Stage
 from specviz.ui.components import as_text
 from specviz.ui.controls import QUIET
 from specviz.ui.models_tab import ModelsTab, describe
 from specviz.ui.orders import PairName, PairStore
-from specviz.ui.preparing import Stage
-from specviz.views.messages import passes_words
-from specviz.words import Words
+from specviz.views.run_messages import passes_words
 
 #: Seconds between two looks while something is being prepared.
 LOOK_EVERY = 2

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from specviz import engine
-from specviz.errors import SpecvizError
-from specviz.lossless import LAB_RULES, RUN_TOKENS, check
-from specviz.models import ModelPair
+from specviz.decoding import engine
+from specviz.decoding.lossless import LAB_RULES, RUN_TOKENS, check
+from specviz.models.pair import ModelPair
+from specviz.records.errors import SpecvizError
+from specviz.ui.deployment import Settings
 from specviz.ui.orders import Order
-from specviz.ui.settings import Settings
 
 MOST_RUNS = 20_000
 MOST_SUPPORT = 16

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from specviz.drafters import DRAFTERS, drafter_class
-from specviz.errors import SpecvizError
-from specviz.models import ModelPair
-from specviz.records import DraftParams
-from specviz.rules import RULES
-from specviz.words import Words
+from specviz.models.pair import ModelPair
+from specviz.records.errors import SpecvizError
+from specviz.records.runs import DraftParams
+from specviz.records.words import Words
+from specviz.rules.choice import RULES
 
 PLAIN = "plain"
 

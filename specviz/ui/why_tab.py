@@ -10,21 +10,21 @@ from typing import Any
 
 import gradio as gr
 
-from specviz import engine
-from specviz.diagnosis import diagnose, run_figures
-from specviz.errors import SpecvizError
-from specviz.models import ModelPair
-from specviz.placement import dtype_name
-from specviz.presets import PRESETS
-from specviz.roofline import Passes
-from specviz.static import kind_of
+from specviz.decoding import engine
+from specviz.models.pair import ModelPair
+from specviz.models.placement import dtype_name
+from specviz.passes.static_passes import kind_of
+from specviz.records.errors import SpecvizError
+from specviz.records.presets import PRESETS
+from specviz.records.words import Words
+from specviz.theory.diagnosis import diagnose, run_figures
+from specviz.theory.roofline import Passes
 from specviz.ui.components import why_view
-from specviz.ui.generate import LiveRun, LiveRuns
+from specviz.ui.generate_tab import LiveRun, LiveRuns
 from specviz.ui.orders import PairName
-from specviz.ui.stream import Runner, closing
+from specviz.ui.runner import Runner, closing
 from specviz.ui.ways import available, label
 from specviz.views.why_messages import LabRun, why_message
-from specviz.words import Words
 
 
 @dataclass

@@ -14,9 +14,9 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from specviz.metrics import Tally
-from specviz.records import Round
-from specviz.words import Words
+from specviz.records.metrics import Tally
+from specviz.records.runs import Round
+from specviz.records.words import Words
 
 HEIGHT = 220
 #: At most this many points or bars a chart; beyond it neighbouring rounds share one.

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from specviz.contest import Contestant, Standing
-from specviz.records import Round
-from specviz.views.messages import as_json
+from specviz.bench.contest import Contestant, Standing
+from specviz.records.runs import Round
+from specviz.views.run_messages import as_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def contest_message(
     """The whole table. phase: ``running``, ``finished`` or ``stopped``; text: what is going on, in a sentence.
 
     texts: at temperature 0, how the lossless texts compare with plain decoding's: ``{"of": how many, "partings":
-    [{"name": …, and the parting of specviz.compare}]}``.
+    [{"name": …, and the parting of specviz.records.comparison}]}``.
     """
     best = fastest(rows)
     return as_json(

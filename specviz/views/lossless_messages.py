@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from specviz.compare import NEAR_TIE
-from specviz.views.messages import as_json
-from specviz.words import Words
+from specviz.records.comparison import NEAR_TIE
+from specviz.records.words import Words
+from specviz.views.run_messages import as_json
 
 if TYPE_CHECKING:
-    from specviz.lossless import GreedyToken, Law
-    from specviz.statistics import ChiSquare, Evidence, Noise
+    from specviz.decoding.lossless import GreedyToken, Law
+    from specviz.theory.statistics import ChiSquare, Evidence, Noise
 
 #: Below this p-value a rule is called wrong: of right ones, fewer than one in 1,000 are.
 SIGNIFICANT = 0.001

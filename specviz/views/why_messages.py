@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from specviz.diagnosis import Diagnosis, RunFigures
-from specviz.roofline import ABOUT_ONE, Curve, Passes
-from specviz.views.messages import as_json
+from specviz.theory.diagnosis import Diagnosis, RunFigures
+from specviz.theory.roofline import ABOUT_ONE, Curve, Passes
+from specviz.views.run_messages import as_json
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,87 @@
+"""Greedy decoding as short as it gets, in the manner of gpt-fast's `generate.py`: passes, argmax, nothing kept.
+
+What the benchmark holds the engine against: the same models through the same `CachedModel`, no coins, no
+probabilities, no records, no text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specviz.drafters.base import chain
+from specviz.models.pair import ModelPair
+from specviz.passes.cached_model import CachedModel, reader
+from specviz.passes.clock import Stopwatch
+from specviz.rules.sampling import fit_width
+
+
+class Unwatched(Stopwatch):
+    """A stopwatch that takes no times."""
+
+    def span(self) -> contextlib.nullcontext:
+        return contextlib.nullcontext()
+
+
+def read_by(pair: ModelPair, role: str) -> CachedModel:
+    """The pair's ``target`` or ``draft``, with the fast passes that the engine would take, and no clock."""
+    return reader(getattr(pair, role), Unwatched(pair.device), pair.passes.get(role))
+
+
+@torch.inference_mode()
+def plain(pair: ModelPair, prompt: Sequence[int], max_new_tokens: int) -> list[int]:
+    """The target's greedy continuation of token ids, up to an end token: one pass a token. Returns the new tokens."""
+    target = read_by(pair, "target")
+    text, made = list(prompt), []
+    target.prefill(text)
+    while len(made) < max_new_tokens and not pair.eos_ids.intersection(made[-1:]):
+        made.append(int(target.forward(target.unread(text), keep=1).argmax(-1)))
+        target.rewind(len(text))
+        text.append(made[-1])
+    return made
+
+
+@torch.inference_mode()
+def draft_model(pair: ModelPair, prompt: Sequence[int], max_new_tokens: int, num_draft_tokens: int) -> list[int]:
+    """The same continuation, with drafts of the pair's draft model that the target verifies in one pass each.
+
+    Drafted tokens stay on the device until they are judged: one transfer a round. The draft reads the target's tokens,
+    so there must be no translation between them.
+    """
+    target, draft = read_by(pair, "target"), read_by(pair, "draft")
+    text, made = list(prompt), []
+    target.prefill(text)
+    draft.prefill(text)
+    while len(made) < max_new_tokens and not pair.eos_ids.intersection(made[-1:]):
+        committed = len(text)
+        drafted = _chain_of(draft, text, min(num_draft_tokens, max_new_tokens - len(made) - 1), pair.vocab_size)
+        choices = target.verify(text, drafted, chain(len(drafted))).argmax(-1)
+        agreed = (choices[: len(drafted)] == drafted).cumprod(0).sum(0, keepdim=True)
+        *chosen, accepted = torch.cat([choices, agreed]).tolist()
+        target.keep(committed, range(accepted))
+        draft.rewind(min(draft.length, committed + accepted))
+        # Accepted draft tokens are the target's choices; the next choice is the bonus or the correction.
+        new = _up_to_end(chosen[: accepted + 1], pair.eos_ids)
+        made += new
+        text += new
+    return made
+
+
+def _chain_of(draft: CachedModel, text: Sequence[int], depth: int, vocab_size: int) -> Tensor:
+    """The draft model's `depth` likeliest next tokens, one after the other, [depth] int64 on the device."""
+    tokens = torch.empty(0, dtype=torch.long, device=draft.device)
+    # A padding id that only the target has is read as another one, as in `DraftModel`.
+    unread = draft.unread(text).clamp_max(draft.model.get_input_embeddings().num_embeddings - 1)
+    for _ in range(depth):
+        unread = fit_width(draft.forward(unread, keep=1), vocab_size).argmax(-1)
+        tokens = torch.cat([tokens, unread])
+    return tokens
+
+
+def _up_to_end(tokens: list[int], eos_ids: frozenset[int]) -> list[int]:
+    """The tokens up to the first end token."""
+    ends = [place for place, token in enumerate(tokens) if token in eos_ids]
+    return tokens[: ends[0] + 1] if ends else tokens

@@ -1,0 +1,104 @@
+"""The machine that a benchmark ran on: what it is, what it may use of it, and whether others were using it too."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import platform
+from collections.abc import Sequence
+
+import psutil
+import torch
+import transformers
+
+from specviz.models.pair import ModelPair
+from specviz.models.placement import dtype_name
+
+Facts = dict[str, str | int | float | None]
+
+
+def describe_machine(pair: ModelPair) -> Facts:
+    """The machine as it stands at the start of a benchmark; None for what this system does not tell.
+
+    cores, affinity: those that this process may use. threads: torch's, set once when the pair was loaded. governor,
+    megahertz: of the processor's clock now. load_average: processes that wanted a core over the last minute.
+    """
+    return {
+        "processor": _processor(),
+        "cores": len(_affinity()),
+        "affinity": as_ranges(_affinity()),
+        "threads": torch.get_num_threads(),
+        "megahertz": _megahertz(),
+        "governor": _governor(),
+        "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
+        "device": torch.cuda.get_device_name(pair.device) if pair.device.type == "cuda" else "cpu",
+        "cuda": torch.cuda.is_available(),
+        "dtype": dtype_name(pair.dtype),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "load_average_start": load_average(),
+        "load_average_end": None,
+    }
+
+
+def load_average() -> float:
+    return round(psutil.getloadavg()[0], 2)
+
+
+def peak_mb(device: torch.device) -> float:
+    """The process's peak memory so far; on CUDA the device's."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    memory = psutil.Process().memory_info()
+    # Windows has its own name for the peak; Linux and macOS keep it in the resource usage.
+    if hasattr(memory, "peak_wset"):
+        return memory.peak_wset / 2**20
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if platform.system() == "Darwin" else 2**10)
+
+
+def resident_mb() -> float:
+    """What the process holds in memory now."""
+    return psutil.Process().memory_info().rss / 2**20
+
+
+def as_ranges(numbers: Sequence[int]) -> str:
+    """``"0-3,8"`` for 0, 1, 2, 3, 8: as `taskset` reads it."""
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+
+
+def _affinity() -> list[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def _processor() -> str:
+    """Its name; on Linux only the kernel knows it."""
+    known = pathlib.Path("/proc/cpuinfo")
+    if known.is_file():
+        for line in known.read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _megahertz() -> float | None:
+    # Some systems have no such figure, and psutil says so in more than one way.
+    frequency = psutil.cpu_freq() if hasattr(psutil, "cpu_freq") else None
+    return round(frequency.current) if frequency else None
+
+
+def _governor() -> str | None:
+    known = pathlib.Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+    return known.read_text().strip() if known.is_file() else None

@@ -1,0 +1,180 @@
+"""Pairs of real shapes with random weights, made on the device: to measure sizes whose weights are not at hand.
+
+A dense model's passes take the same time whatever its weights say. What it writes means nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
+
+from specviz.models.pair import ModelPair
+from specviz.models.placement import (
+    Place,
+    device_named,
+    dtype_name,
+    dtype_named,
+    free_memory,
+    half_precision,
+    multiplies_in,
+    settle_threads,
+    time_in_turns,
+)
+from specviz.models.refusals import refusing_out_of_memory
+from specviz.models.sources import Source, check_memory
+from specviz.records.errors import SpecvizError
+
+#: Positions that the models are made for, those of Llama 3; a random model has no use for more.
+POSITIONS = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The numbers of a Llama that decide what a pass costs. mlp: the width between a layer's last two matrices."""
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    mlp: int
+    vocab: int
+    tied: bool
+
+    @property
+    def config(self) -> LlamaConfig:
+        """For transformers. No token ends a text, so that every run is as long as it was ordered."""
+        return LlamaConfig(
+            num_hidden_layers=self.layers,
+            hidden_size=self.hidden,
+            num_attention_heads=self.heads,
+            num_key_value_heads=self.kv_heads,
+            head_dim=self.head_size,
+            intermediate_size=self.mlp,
+            vocab_size=self.vocab,
+            tie_word_embeddings=self.tied,
+            max_position_embeddings=POSITIONS,
+            rms_norm_eps=1e-5,
+            rope_parameters={"rope_type": "default", "rope_theta": 500_000.0},
+            bos_token_id=None,
+            eos_token_id=None,
+        )
+
+
+#: config.json of meta-llama/Meta-Llama-3-8B (Llama-3.1-8B has the same numbers): 8,030,261,248 parameters.
+LLAMA_3_8B = Shape("Llama 3 8B", 32, 4096, 32, 8, 128, 14336, 128256, tied=False)
+
+#: config.json of meta-llama/Llama-3.2-1B, without its scaling for long contexts: 1,235,814,400 parameters.
+LLAMA_3_2_1B = Shape("Llama 3.2 1B", 16, 2048, 32, 8, 64, 8192, 128256, tied=True)
+
+#: assets/models/target/config.json, the pair that comes with the repository; its draft has one of the eight layers.
+STORYBOOK = Shape("storybook", 8, 384, 6, 6, 64, 1024, 4096, tied=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A target and the draft model to time beside it."""
+
+    name: str
+    target: Shape
+    draft: Shape
+
+
+SIZES: dict[str, Size] = {
+    size.name: size
+    for size in (
+        Size("8b", LLAMA_3_8B, LLAMA_3_2_1B),
+        Size("1b", LLAMA_3_2_1B, replace(LLAMA_3_2_1B, name="4 layers of Llama 3.2 1B", layers=4)),
+        Size("tiny", STORYBOOK, replace(STORYBOOK, name="1 layer of storybook", layers=1)),
+    )
+}
+
+
+def size_named(name: str) -> Size:
+    """The size of this name. Raises SpecvizError (field ``size``) if there is none."""
+    if name not in SIZES:
+        raise SpecvizError(
+            "There is no size {name}; choose from {names}.", "size", name=repr(name), names=", ".join(SIZES)
+        )
+    return SIZES[name]
+
+
+def make_pair(size: Size, device: str | torch.device = "auto", dtype: str | torch.dtype = "auto") -> ModelPair:
+    """Both models of a size, of random weights, and a tokenizer that writes each token as its number.
+
+    device, dtype: as for `load_pair`; where a CPU is timed for ``auto``, one layer of the target is.
+    There torch's number of threads is set to what suits the target.
+
+    Raises SpecvizError (field ``size``, ``device`` or ``dtype``); memory is asked for before anything is made.
+    """
+    place, wanted = device_named(device), dtype_named(dtype)
+    sources = [
+        Source("size", f"{shape.name} (random weights)", "", {}, shape.config) for shape in (size.target, size.draft)
+    ]
+    check_memory(sources, Place(place), wanted or half_precision(place, None))
+
+    def too_large() -> SpecvizError:
+        return SpecvizError(
+            "The size {name} does not fit into the memory of {device}: choose a smaller one.",
+            "size",
+            name=size.name,
+            device=place,
+        )
+
+    with refusing_out_of_memory(too_large):
+        chosen = wanted or _faster_dtype(size.target, sources, place)
+        target, draft = (make_model(shape, place, chosen) for shape in (size.target, size.draft))
+    return ModelPair.of(
+        target,
+        draft,
+        numbers_tokenizer(size.target.vocab),
+        name=size.name,
+        target_name=sources[0].name,
+        draft_name=sources[1].name,
+        threads=settle_threads(target) if place.type == "cpu" else None,
+    )
+
+
+@torch.no_grad()
+def make_model(shape: Shape, device: torch.device, dtype: torch.dtype, seed: int = 0) -> PreTrainedModel:
+    """A model of this shape, made where it is to run and in the dtype it is to run in.
+
+    The weights are transformers' own first ones, of standard deviation 0.02. Left at that, the likeliest tokens of a
+    random model are so close together that half precision decides between them. So the layers are made to add little
+    to what the embedding says, and the head to look for the embedding of the token before: the text counts upwards or,
+    where head and embedding are one, repeats itself, and always by a wide margin.
+    """
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.device(device):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(shape.config, dtype=dtype)
+    for layer in model.model.layers:
+        for last in (layer.self_attn.o_proj, layer.mlp.down_proj):
+            last.weight.mul_((2 * shape.layers * shape.hidden) ** -0.5)
+    if not shape.tied:
+        model.lm_head.weight.copy_(model.model.embed_tokens.weight.roll(1, 0))
+    return model.eval()
+
+
+def numbers_tokenizer(vocab: int) -> PreTrainedTokenizerFast:
+    """A tokenizer of `vocab` tokens, each written as its id: ``"17 18 19"``."""
+    words = WordLevel({str(token): token for token in range(vocab)}, unk_token="0")
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words))
+
+
+def _faster_dtype(shape: Shape, sources: list[Source], device: torch.device) -> torch.dtype:
+    """Half precision, or float32 where one layer and the head are measured to run faster in it and memory allows.
+
+    Not measured where the processor's instructions say it.
+    """
+    half = half_precision(device, None)
+    needed = sum(source.weight_bytes(torch.float32) for source in sources)
+    if device.type == "cuda" or multiplies_in(half) or needed > free_memory(device):
+        return half
+    candidates = (half, torch.float32)
+    seconds = time_in_turns([make_model(replace(shape, layers=1), device, dtype) for dtype in candidates])
+    return min(candidates, key=lambda dtype: sum(seconds[dtype_name(dtype)].values()))

@@ -1,0 +1,126 @@
+"""An oracle drafter: told the target's answer, right as often as asked. It prices the machinery at any acceptance rate
+and says nothing about any draft model.
+
+It is no way to draft for users: it stands outside `DRAFTERS` and runs only where a caller hands it to `engine.rounds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from specviz.drafters import Draft, Drafter, DraftModel, Draws, Setting, TopChoices, Verdict
+from specviz.passes.cached_model import reader
+from specviz.records.errors import SpecvizError
+from specviz.records.runs import Round, SamplingParams
+from specviz.theory.draft_length import AdaptiveLength
+
+
+def check(alpha: float, sampling: SamplingParams) -> None:
+    """Refuses what no oracle can do. Raises SpecvizError (field ``alpha`` or ``temperature``)."""
+    if not 0 <= alpha <= 1:
+        raise SpecvizError(
+            "alpha is how likely a draft token is to be right: a number from 0 to 1, not {value}.",
+            "alpha",
+            value=alpha,
+        )
+    if not sampling.greedy:
+        raise SpecvizError(
+            "The oracle knows one continuation, the greedy one: measure sizes at temperature 0.", "temperature"
+        )
+
+
+def oracle(
+    known: Sequence[int], alpha: float, seed: int, length: AdaptiveLength | None = None
+) -> Callable[[Setting], Drafter]:
+    """What `engine.rounds` builds the drafter of one greedy run with; the request names ``draft_model``.
+
+    known: the target's greedy continuation of the request's prompt, by a plain run of it. alpha: how likely each draft
+    token is to be right, independently of all others. seed: of that chance. length: settles how many tokens each round
+    drafts; without one as many as the request says.
+    """
+
+    def build(setting: Setting) -> OracleDrafter:
+        return OracleDrafter(setting, script(known, alpha, setting.pair.vocab_size, seed), length)
+
+    return build
+
+
+def script(known: Sequence[int], alpha: float, vocab_size: int, seed: int) -> list[int]:
+    """What the oracle will say at each place of the text: the known token with probability `alpha`, else another one.
+
+    One coin a place is enough for independent drafts: a place is judged once, for then its token is either kept or
+    replaced by the target's. A token that was discarded unseen may come again with the coin nobody saw.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    right = torch.rand(len(known), generator=generator, dtype=torch.float64) < alpha
+    truth = torch.tensor(known, dtype=torch.long)
+    other = (truth + torch.randint(1, vocab_size, truth.shape, generator=generator)) % vocab_size
+    return torch.where(right, truth, other).tolist()
+
+
+def rounds_known(done: Iterable[Round], known: Sequence[int]) -> int:
+    """In how many rounds the text so far was the one that the oracle had been told.
+
+    In half precision a pass over several tokens rounds otherwise than a pass over one. Where the two likeliest tokens
+    are all but equal the text can leave the known one by that, and from there on no draft token is right but by chance.
+    """
+    count, place = 0, 0
+    for one in done:
+        count += 1
+        if tuple(known[place : place + len(one.emitted)]) != one.emitted:
+            break
+        place += len(one.emitted)
+    return count
+
+
+class Told(TopChoices):
+    """Works out the draft model's choice, as drafting with it would, and then says the next token of a script."""
+
+    def __init__(self, script: Tensor):
+        self.script = script
+        self.place = 0
+
+    def one(self, row: Tensor, u: Tensor) -> tuple[Tensor, None]:
+        super().one(row, u)
+        self.place += 1
+        # A view of what lies on the device already: no step waits for the host.
+        return self.script[self.place - 1 : self.place], None
+
+
+class OracleDrafter(DraftModel):
+    """The pair's draft model with all its passes, over tokens that come from a script instead of from it."""
+
+    name: ClassVar[str] = "oracle"
+
+    def __init__(self, setting: Setting, script: Sequence[int], length: AdaptiveLength | None = None):
+        if isinstance(setting.chooser, Draws):
+            raise ValueError("An oracle speaks in greedy runs only; see `check`.")
+        told = Told(torch.tensor(script, dtype=torch.long, device=setting.pair.device))
+        draft = reader(setting.pair.draft, setting.stopwatch, setting.passes.get("draft"))
+        super().__init__(draft, told, setting.pair.vocab_size)
+        self.told = told
+        self.length = length
+        self.prompt_length = 0
+        self.drafted = 0
+
+    def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
+        self.prompt_length = len(prompt)
+        super().prefill(prompt, features)
+
+    def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
+        self.told.place = len(committed) - self.prompt_length
+        # Beyond the end of what it was told it has nothing to say.
+        budget = min(budget, len(self.told.script) - self.told.place)
+        if self.length is not None:
+            budget = min(budget, self.length.choose())
+        self.drafted = max(0, budget)
+        return super().propose(committed, budget, uniforms) if self.drafted else Draft.copied((), uniforms.device)
+
+    def observe(self, verdict: Verdict) -> None:
+        # After a plain step the draft model has read nothing that could be taken back, and reads on later.
+        if self.drafted:
+            super().observe(verdict)

@@ -1,0 +1,286 @@
+"""From tensors on the device to the plain values of a round, in one transfer.
+
+Small operations are what this costs, not arithmetic: each part is fetched for all rows at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+
+import torch
+from torch import Tensor
+
+from specviz.drafters.base import Draft
+from specviz.models.token_texts import TokenTexts
+from specviz.records.runs import Candidates, DraftedToken, NextKind, NextToken, Outcome
+from specviz.rules.sampling import Warper, at_hand, first_largest
+from specviz.rules.verify import Decision, shape_of
+
+#: How many of the likeliest tokens a row lists: this many of the target's and as many of the drafter's.
+TOP = 5
+
+#: The parts of a record by name: numbers of each row or token, or lists of them, as `Tensor.tolist` gives them.
+Host = dict[str, list]
+Listed = tuple[tuple[int, float], ...]
+
+_VALUE = itemgetter(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Uniforms:
+    """One round's share of chance, on the device: draft [γ], accept [γ], next []; float32 values held as float64."""
+
+    draft: Tensor
+    accept: Tensor
+    next: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRows:
+    """The target's say on n + 1 rows.
+
+    raw: [n + 1, vocab] float32, its softmax at temperature 1. probs: the same as sampled from; raw itself if nothing
+    warps it, None if greedy. choices: [n + 1] int64, the likeliest tokens; None unless greedy.
+    """
+
+    raw: Tensor
+    probs: Tensor | None
+    choices: Tensor | None
+
+    @classmethod
+    def of(cls, logits: Tensor, warper: Warper) -> TargetRows:
+        logits = logits.float()
+        raw = logits.softmax(-1)
+        if warper.params.greedy:
+            return cls(raw, None, first_largest(logits))
+        return cls(raw, warper.probabilities(logits) if warper.changes_logits else raw, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A round's decision in host values; see `Round` for the fields.
+
+    path: indices of the kept draft tokens. choices: [n + 1], the target's likeliest token of each row.
+    """
+
+    drafted: tuple[DraftedToken, ...]
+    next: NextToken
+    top: tuple[Candidates, ...]
+    path: tuple[int, ...]
+    choices: tuple[int, ...]
+    confidence: float | None = None
+    distance: float | None = None
+
+
+def report(
+    draft: Draft, decision: Decision, rows: TargetRows, uniforms: Uniforms, texts: TokenTexts, weighs_all: bool = False
+) -> Report:
+    """Fetches what a record needs and builds it. weighs_all: the rule has looked at every draft token's coin."""
+    parts = _decision_parts(draft, decision, uniforms) | _listed_parts(draft, rows)
+    host = _fetch(parts | _line_parts(decision, parts.get("residual_ids", parts["leading"])))
+    kept = host.get("kept", ())
+    outcomes = _outcomes(draft.parents, kept)
+    drafted = tuple(
+        [_drafted_token(index, host, draft, outcome, texts, weighs_all) for index, outcome in enumerate(outcomes)]
+    )
+    # Refused siblings of a token that was taken leave nothing to recover from: the last row decides.
+    last = host["row"][0] - 1
+    rejected = ("rejected", last) in zip(outcomes, draft.parents)
+    following = _next_token(host, texts, "recovered" if rejected else "bonus")
+    return Report(
+        drafted=drafted,
+        next=following,
+        top=_candidates(host, draft, following if rejected else None),
+        path=tuple([index for index, taken in enumerate(kept) if taken]),
+        choices=tuple(host["choice"] if "choice" in host else [leading[0] for leading in host["leading"]]),
+        confidence=draft.confidence,
+        distance=host.get("distance"),
+    )
+
+
+def _outcomes(parents: tuple[int, ...], kept: Sequence[float]) -> list[Outcome]:
+    """Rejected is what was tried and refused: it continues what was kept, and no earlier sibling was taken."""
+    outcomes: list[Outcome] = []
+    continued: set[int] = set()
+    for index, parent in enumerate(parents):
+        if kept[index]:
+            outcomes.append("accepted")
+            continued.add(parent)
+        else:
+            tried = (parent < 0 or bool(kept[parent])) and parent not in continued
+            outcomes.append("rejected" if tried else "discarded")
+    return outcomes
+
+
+def _decision_parts(draft: Draft, decision: Decision, uniforms: Uniforms) -> dict[str, Tensor]:
+    parts = {"next_token": decision.next_token, "next_u": uniforms.next, "row": decision.row}
+    if not draft.parents:
+        return parts
+    parts |= {"token": draft.tokens, "kept": decision.kept, "p": decision.p}
+    if decision.next_probs is not None:
+        parts |= {"q": decision.q, "accept_prob": decision.accept_prob}
+        if decision.distance is None:  # a lossy rule flips no coins
+            parts["u"] = uniforms.accept[: len(draft.parents)]
+        parts["residual"], parts["residual_ids"] = decision.next_probs.topk(TOP)
+    if decision.p_left is not None:
+        parts["p_left"] = decision.p_left
+    if decision.distance is not None:
+        parts["distance"] = decision.distance
+    if draft.draws is not None:
+        parts["draw"] = draft.draws
+    return parts
+
+
+def _listed_parts(draft: Draft, rows: TargetRows) -> dict[str, Tensor]:
+    """Which ids each row lists, and what target and drafter give them.
+
+    Filters and temperature keep the order of tokens, so the likeliest before warping are the likeliest after it.
+    Row i + 1's own list is [n + 1, TOP]. A draft token's list, [n, 2 · TOP + 1], is of the row that judged it: the
+    target's likeliest, the drafter's, and the token itself.
+    """
+    leading_raw, leading = rows.raw.topk(TOP)
+    parts = {"leading": leading, "leading_raw": leading_raw}
+    warped = rows.probs is not None and rows.probs is not rows.raw
+    if rows.choices is not None:
+        parts["choice"] = rows.choices
+    if warped:
+        parts["leading_p"] = rows.probs.gather(-1, leading)
+    if not draft.parents:
+        return parts
+    shape = shape_of(draft.parents, leading.device)
+    lists = [shape.judging(leading), draft.tokens.unsqueeze(-1)]
+    draft_raw = draft.probs if draft.logits is None else draft.logits.softmax(-1)
+    if draft_raw is not None:
+        drafters_own = draft_raw.topk(TOP).indices
+        # Siblings were drafted from one row.
+        lists.insert(1, drafters_own if shape.is_chain else drafters_own.index_select(0, shape.families))
+    ids = torch.cat(lists, dim=-1)
+    parts |= {"ids": ids, "ids_raw": shape.judging_cells(rows.raw, ids)}
+    if warped:
+        parts["ids_p"] = shape.judging_cells(rows.probs, ids)
+    if draft_raw is not None:
+        own = draft_raw.gather(-1, ids) if shape.is_chain else draft_raw[shape.families.unsqueeze(-1), ids]
+        parts["ids_q_raw"] = own
+    if draft.probs is not None and draft.probs is not draft_raw:
+        parts["ids_q"] = draft.probs.gather(-1, ids)
+    return parts
+
+
+def _line_parts(decision: Decision, likeliest: Tensor) -> dict[str, Tensor]:
+    """The next token and then the likeliest of the distribution it was drawn from, with that distribution's sums."""
+    if decision.next_probs is None:
+        return {}
+    ids = torch.cat([decision.next_token.view(1), likeliest.view(-1)])
+    return {
+        "line": ids,
+        "line_probs": decision.next_probs.index_select(0, ids),
+        "line_ends": decision.next_sums.index_select(0, ids),
+        "line_total": decision.next_sums[-1],
+    }
+
+
+def _fetch(parts: dict[str, Tensor]) -> Host:
+    """All parts as lists. From another device they come in one copy, as float64, which holds every id and every
+    float32 exactly; on a CPU each is read where it lies."""
+    if not at_hand(parts["leading"]):
+        flat = torch.cat([part.reshape(-1) for part in parts.values()]).cpu()
+        cells = flat.split([part.numel() for part in parts.values()])
+        parts = {name: cell.view(part.shape).to(part.dtype) for cell, (name, part) in zip(cells, parts.items())}
+    return {name: part.tolist() for name, part in parts.items()}
+
+
+def _next_token(host: Host, texts: TokenTexts, kind: NextKind) -> NextToken:
+    token = host["next_token"]
+    if "line" not in host:
+        return NextToken(id=token, text=texts.chip(token), kind=kind, u=None, prob=1.0)
+    below, line = _line(host)
+    return NextToken(
+        id=token,
+        text=texts.chip(token),
+        kind=kind,
+        u=host["next_u"],
+        prob=host["line_probs"][0],
+        below=below,
+        line=line,
+    )
+
+
+def _line(host: Host) -> tuple[float, tuple[tuple[int, float, float], ...]]:
+    """Where the next token's piece begins, and the pieces of all listed tokens, as shares of the whole sum.
+
+    u was scaled by that sum too, so it compares with these shares.
+    """
+    total = host["line_total"]
+    pieces = {}
+    for token, prob, end in zip(host["line"], host["line_probs"], host["line_ends"]):
+        if prob > 0:
+            pieces[token] = (token, round(max(0.0, end - prob) / total, 6), round(end / total, 6))
+    below = max(0.0, host["line_ends"][0] - host["line_probs"][0]) / total
+    return below, tuple(sorted(pieces.values()))
+
+
+def _drafted_token(
+    index: int, host: Host, draft: Draft, outcome: Outcome, texts: TokenTexts, weighs_all: bool
+) -> DraftedToken:
+    token, p = host["token"][index], host["p"][index]
+    weighed = weighs_all or outcome != "discarded"
+    p_left = host["p_left"][index] if "p_left" in host and weighed else p
+    return DraftedToken(
+        id=token,
+        text=texts.chip(token),
+        parent=draft.parents[index],
+        p=p,
+        q=host["q"][index] if "q" in host else 1.0,
+        # The token itself closes its row's list.
+        p_raw=host["ids_raw"][index][-1],
+        q_raw=host["ids_q_raw"][index][-1] if "ids_q_raw" in host else None,
+        u=host["u"][index] if weighed and "u" in host else None,
+        # Greedy p is 0 or 1, and so is the chance to be kept.
+        accept_prob=host.get("accept_prob", host["p"])[index] if weighed else None,
+        outcome=outcome,
+        draft_u=host["draw"][index] if "draw" in host else None,
+        p_left=None if p_left == p else p_left,
+        source=draft.sources[index] if draft.sources else None,
+    )
+
+
+def _candidates(host: Host, draft: Draft, recovered: NextToken | None) -> tuple[Candidates, ...]:
+    """The lists of every row; `recovered` says that the row of the rejection has a residual."""
+    children: list[list[int]] = [[] for _ in range(len(draft.parents) + 1)]
+    for token, parent in enumerate(draft.parents):
+        children[parent + 1].append(token)
+    top = []
+    for row, siblings in enumerate(children):
+        residual: Listed = ()
+        if recovered and row == host["row"][0]:
+            whole = ((recovered.id, 1.0),)
+            residual = _pairs(host["residual_ids"], host["residual"]) if "residual" in host else whole
+        top.append(_row_lists(host, draft, row, siblings, residual))
+    return tuple(top)
+
+
+def _row_lists(host: Host, draft: Draft, row: int, siblings: list[int], residual: Listed) -> Candidates:
+    """The lists of one row. The first of the tokens that continue it speaks for the drafter."""
+    name, place = ("ids", siblings[0]) if siblings else ("leading", row)
+    ids = host[name][place]
+    p = p_raw = _pairs(ids, host[f"{name}_raw"][place])
+    q = q_raw = _pairs(ids, host["ids_q_raw"][place]) if siblings and "ids_q_raw" in host else ()
+    if "choice" in host:
+        p = ((host["choice"][row], 1.0),)
+    elif f"{name}_p" in host:
+        p = _pairs(ids, host[f"{name}_p"][place])
+    if draft.probs is None:
+        q = tuple([(host["token"][token], 1.0) for token in siblings])
+    elif siblings and "ids_q" in host:
+        q = _pairs(ids, host["ids_q"][place])
+    return Candidates(p, q, residual, p_raw, q_raw)
+
+
+def _pairs(ids: list[int], values: list[float]) -> Listed:
+    """(id, probability) pairs, likeliest first, without doubles and zeros."""
+    pairs = sorted(dict(zip(ids, values)).items(), key=_VALUE, reverse=True)
+    while pairs and not pairs[-1][1] > 0:
+        pairs.pop()
+    return tuple(pairs)

@@ -1,0 +1,115 @@
+"""Well-known pairs on the Hub that share a tokenizer, and whether they fit into the memory at hand.
+
+Parameter counts are those of the model cards (embeddings included, tied ones counted once).
+"""
+
+from __future__ import annotations
+
+import pathlib
+from dataclasses import dataclass
+
+import psutil
+
+#: Beside the weights: caches, activations and the allocator's own slack.
+_HEADROOM = 1.15
+
+_CGROUP = pathlib.Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class HubPair:
+    """A target and a draft model on the Hub with one vocabulary.
+
+    chat: both were tuned to converse. gated: the licence has to be accepted, and HF_TOKEN set, before downloading.
+    """
+
+    name: str
+    target: str
+    draft: str
+    target_parameters: int
+    draft_parameters: int
+    chat: bool
+    gated: bool
+
+
+_M, _B = 10**6, 10**9
+
+_QWEN25 = ("Qwen/Qwen2.5-0.5B-Instruct", 494 * _M)
+_QWEN3 = ("Qwen/Qwen3-0.6B", 596 * _M)
+_LLAMA32 = ("meta-llama/Llama-3.2-1B-Instruct", 1236 * _M)
+_SMOLLM2 = ("HuggingFaceTB/SmolLM2-135M-Instruct", 135 * _M)
+
+
+def _pair(name: str, target: tuple[str, int], draft: tuple[str, int], gated: bool = False) -> HubPair:
+    return HubPair(name, target[0], draft[0], target[1], draft[1], chat=True, gated=gated)
+
+
+CATALOG: tuple[HubPair, ...] = (
+    _pair("SmolLM2 360M + 135M", ("HuggingFaceTB/SmolLM2-360M-Instruct", 362 * _M), _SMOLLM2),
+    _pair("SmolLM2 1.7B + 135M", ("HuggingFaceTB/SmolLM2-1.7B-Instruct", 1711 * _M), _SMOLLM2),
+    _pair("Qwen2.5 1.5B + 0.5B", ("Qwen/Qwen2.5-1.5B-Instruct", 1544 * _M), _QWEN25),
+    _pair("Qwen2.5 3B + 0.5B", ("Qwen/Qwen2.5-3B-Instruct", 3086 * _M), _QWEN25),
+    _pair("Qwen2.5 7B + 0.5B", ("Qwen/Qwen2.5-7B-Instruct", 7616 * _M), _QWEN25),
+    _pair(
+        "Qwen2.5 Coder 7B + 0.5B",
+        ("Qwen/Qwen2.5-Coder-7B-Instruct", 7616 * _M),
+        ("Qwen/Qwen2.5-Coder-0.5B-Instruct", 494 * _M),
+    ),
+    _pair("Qwen3 1.7B + 0.6B", ("Qwen/Qwen3-1.7B", 1721 * _M), _QWEN3),
+    _pair("Qwen3 4B + 0.6B", ("Qwen/Qwen3-4B", 4022 * _M), _QWEN3),
+    _pair("Qwen3 8B + 0.6B", ("Qwen/Qwen3-8B", 8191 * _M), _QWEN3),
+    _pair("Llama 3.2 3B + 1B", ("meta-llama/Llama-3.2-3B-Instruct", 3213 * _M), _LLAMA32, gated=True),
+    _pair("Llama 3.1 8B + 3.2 1B", ("meta-llama/Llama-3.1-8B-Instruct", 8030 * _M), _LLAMA32, gated=True),
+    _pair(
+        "Gemma 3 1B + 270M",
+        ("google/gemma-3-1b-it", 1000 * _M),
+        ("google/gemma-3-270m-it", 268 * _M),
+        gated=True,
+    ),
+    _pair(
+        "Gemma 2 9B + 2B",
+        ("google/gemma-2-9b-it", 9242 * _M),
+        ("google/gemma-2-2b-it", 2614 * _M),
+        gated=True,
+    ),
+)
+
+
+def size_bytes(pair: HubPair, dtype_bytes: int = 2) -> int:
+    """Bytes of both models' weights at `dtype_bytes` a parameter (2 in half precision, 4 in float32)."""
+    return (pair.target_parameters + pair.draft_parameters) * dtype_bytes
+
+
+def memory_at_hand() -> int:
+    """Bytes of main memory this process may still take: what the machine has free, or its container if that is less.
+
+    For a GPU's memory see `specviz.models.placement.free_memory`.
+    """
+    free = psutil.virtual_memory().available
+    left_in_container = _container_bytes_left()
+    return free if left_in_container is None else min(free, left_in_container)
+
+
+def needed_bytes(pair: HubPair) -> int:
+    """About how much memory the pair takes in half precision, in bytes."""
+    return int(size_bytes(pair) * _HEADROOM)
+
+
+def in_words(size: float) -> str:
+    """A number of bytes for people: ``"31 MB"``, ``"2.5 GB"``, ``"16 GB"`` (powers of ten, as on model cards)."""
+    if size < 1e9:
+        return f"{max(size, 0) / 1e6:.0f} MB"
+    return f"{size / 1e9:.1f} GB" if size < 9.95e9 else f"{size / 1e9:.0f} GB"
+
+
+def _container_bytes_left() -> int | None:
+    """What a container's limit (cgroup v2) leaves; None where there is no limit. Hosted Spaces run under one."""
+    try:
+        limit = int((_CGROUP / "memory.max").read_text())
+        used = int((_CGROUP / "memory.current").read_text())
+        statistics = (_CGROUP / "memory.stat").read_text().split()
+    except (OSError, ValueError):  # no such file, or the word "max"
+        return None
+    # Cached file pages count as used, yet are given back as soon as they are wanted.
+    cached = dict(zip(statistics[::2], statistics[1::2])).get("inactive_file", "0")
+    return max(limit - used + int(cached), 0)

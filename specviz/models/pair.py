@@ -1,0 +1,466 @@
+"""A target, a draft model and their tokenizer: the pair that speculation runs on, and the loading of one.
+
+A pair knows what its models share: vocabulary, context, end tokens, device and dtype. It reads prompts.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jinja2 import TemplateError
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from specviz.models.catalog import in_words
+from specviz.models.placement import (
+    Place,
+    dtype_name,
+    dtype_named,
+    half_precision,
+    place_named,
+    position_limit,
+    release_memory,
+    settle_threads,
+    time_passes,
+)
+from specviz.models.refusals import first_line
+from specviz.models.sources import (
+    Progress,
+    Source,
+    check_architecture,
+    check_memory,
+    check_quantisation,
+    check_sharding,
+    find_model,
+    find_translation,
+    load_faster,
+    load_tokenizer,
+    load_weights,
+    quietly,
+    with_room,
+)
+from specviz.models.token_texts import TokenTexts
+from specviz.models.vocabularies import Translation
+from specviz.passes.several_devices import home_of, keep_in_step, place_of
+from specviz.passes.static_passes import FastPasses, kind_of
+from specviz.passes.torchrun import count_here, process_count
+from specviz.passes.trained_heads import EagleHead, MedusaHeads, load_eagle, load_medusa
+from specviz.records.errors import SpecvizError
+from specviz.records.runs import PairInfo, Prompt
+from specviz.records.words import Sentence
+
+#: The pair that comes with the repository.
+EMBEDDED = pathlib.Path(__file__).resolve().parents[2] / "assets" / "models"
+
+#: No context holds this many characters, and tokenising more would only keep others waiting.
+_MAX_PROMPT_CHARACTERS = 4_000_000
+
+
+#: Tokens a pass whose cost beside one token's is measured and shown.
+SHOWN_WIDTHS = (1, 2, 5, 9)
+
+
+@dataclass(eq=False)
+class ModelPair:
+    """Two models, ready to run.
+
+    draft: None where only drafters without a model of their own are wanted.
+    vocab_size: width of the target's logits; it may exceed the tokenizer's vocabulary, and differ from the draft's.
+    context_length: positions that both models have, of the target alone if there is a translation; None if unlimited.
+    eos_ids: tokens that end a text.
+    pass_seconds: measured while choosing a dtype, dtype name -> tokens per pass -> median seconds of a target pass.
+    width_seconds: the same of the pair as it runs, tokens per pass -> seconds: T(K), of which speculation lives.
+    medusa, eagle: trained parts that draft for this target; None where there are none. flaws: why a part that was
+        found beside the target could not be used, by its name.
+    passes: what was prepared to run a model's passes faster, by its role: ``target``, ``draft``, ``exit 2`` (the
+        target, left after two layers).
+    threads: what suits the target on a CPU, measured; None where that was not done. torch keeps the number for each
+        thread of the program, so a run in another thread than the one that loaded has to set it.
+    translation: between the draft's tokens and the target's; None where one vocabulary serves both.
+    """
+
+    target: PreTrainedModel
+    draft: PreTrainedModel | None
+    tokenizer: PreTrainedTokenizerBase
+    name: str
+    texts: TokenTexts
+    device: torch.device
+    dtype: torch.dtype
+    vocab_size: int
+    context_length: int | None
+    eos_ids: frozenset[int]
+    target_name: str
+    draft_name: str | None
+    pass_seconds: dict[str, dict[int, float]] = field(default_factory=dict)
+    width_seconds: dict[int, float] = field(default_factory=dict)
+    threads: int | None = None
+    translation: Translation | None = None
+    medusa: MedusaHeads | None = None
+    eagle: EagleHead | None = None
+    flaws: dict[str, SpecvizError] = field(default_factory=dict)
+    passes: dict[str, FastPasses] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        target: PreTrainedModel,
+        draft: PreTrainedModel | None,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        name: str | None = None,
+        target_name: str = "target",
+        draft_name: str = "draft",
+        pass_seconds: dict[str, dict[int, float]] | None = None,
+        width_seconds: dict[int, float] | None = None,
+        threads: int | None = None,
+        translation: Translation | None = None,
+    ) -> ModelPair:
+        """A pair from models already in memory, the draft on the device where the target begins. Checks nothing."""
+        # A draft with another tokenizer counts other tokens.
+        counting = [target] if draft is None or translation else [target, draft]
+        vocab_size = logit_width(target)
+        return cls(
+            target=target,
+            draft=draft,
+            tokenizer=tokenizer,
+            name=name or (target_name if draft is None else f"{target_name} + {draft_name}"),
+            texts=TokenTexts(tokenizer),
+            device=home_of(target),
+            dtype=target.dtype,
+            vocab_size=vocab_size,
+            context_length=min(filter(None, map(position_limit, counting)), default=None),
+            eos_ids=_eos_ids(target, tokenizer, vocab_size),
+            target_name=target_name,
+            draft_name=None if draft is None else draft_name,
+            pass_seconds=pass_seconds or {},
+            width_seconds=width_seconds or {},
+            threads=threads,
+            translation=translation,
+        )
+
+    @property
+    def has_chat_template(self) -> bool:
+        return bool(self.tokenizer.chat_template)
+
+    def info(self, passes: Mapping[str, FastPasses] | None = None) -> PairInfo:
+        """Names and sizes for the record of a run. passes: those it takes, if not what is ready now."""
+        return PairInfo(
+            name=self.name,
+            target=self.target_name,
+            target_parameters=self.target.num_parameters(),
+            draft=self.draft_name,
+            draft_parameters=None if self.draft is None else self.draft.num_parameters(),
+            device=place_of(self.target),
+            dtype=dtype_name(self.dtype),
+            passes=kind_of(self.passes if passes is None else passes),
+        )
+
+    def encode(self, prompt: str | Sequence[int], chat: bool = False) -> Prompt:
+        """The prompt as the models read it.
+
+        prompt: text, encoded with the tokenizer's own special tokens, or token ids (list, tuple, 1-D tensor).
+        chat: put the text into the tokenizer's chat template, as a user's turn that waits for an answer.
+
+        Raises SpecvizError (field ``prompt`` or ``chat``) if it is empty, no valid text or token ids, or leaves no
+        room for a single new token in the context.
+        """
+        if not isinstance(prompt, str):
+            if chat:
+                raise SpecvizError("The chat template takes a text, not token ids.", "chat")
+            ids = self._checked_ids(prompt)
+            text = self.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False)
+        else:
+            _check_characters(prompt)
+            text = self._in_template(prompt) if chat else prompt
+            ids = self._tokenise(text, add_special_tokens=not chat)
+        self._check_room(len(ids))
+        return Prompt(text, ids, prompt if chat else None)
+
+    def missing_part(self, name: str) -> SpecvizError:
+        """Why the trained part ``medusa`` or ``eagle`` cannot draft here, and what to do about it."""
+        if name in self.flaws:
+            return self.flaws[name].at("drafter")
+        return SpecvizError(
+            "{target} has no trained {part} part: train one with "
+            "python -m specviz.training {part} --target {folder} --text FILE, or choose another drafter.",
+            "drafter",
+            target=self.target_name,
+            part=name,
+            folder=self.target.name_or_path or "FOLDER",
+        )
+
+    def free(self) -> None:
+        """Give up all models and the memory they held. The pair cannot be used afterwards."""
+        self.target = self.draft = self.medusa = self.eagle = None
+        for passes in self.passes.values():
+            # The records of past runs hold them too.
+            passes.free()
+        self.passes = {}
+        release_memory()
+
+    def _tokenise(self, text: str, add_special_tokens: bool) -> tuple[int, ...]:
+        def encode(special: bool) -> list[int]:
+            # verbose=False: the tokenizer would log a warning about long texts, which are refused below anyway.
+            return self.tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"]
+
+        ids = encode(add_special_tokens)
+        # Special tokens alone are no prompt: they come even with an empty text.
+        if not ids or (len(ids) < 4 and not encode(False)):
+            raise SpecvizError("Write a prompt first: this one holds no token to start from.", "prompt")
+        return tuple(ids)
+
+    def _in_template(self, prompt: str) -> str:
+        if not self.has_chat_template:
+            raise SpecvizError(
+                "{name} has no chat template: untick it, and the prompt is continued as it stands.",
+                "chat",
+                name=self.target_name,
+            )
+        turn = [{"role": "user", "content": prompt}]
+        try:
+            return self.tokenizer.apply_chat_template(turn, add_generation_prompt=True, tokenize=False)
+        except (TemplateError, TypeError, ValueError, KeyError) as error:
+            raise SpecvizError(
+                "The chat template of {name} cannot be filled in: {reason}.",
+                "chat",
+                name=self.target_name,
+                reason=first_line(error),
+            ) from error
+
+    def _checked_ids(self, prompt: Any) -> tuple[int, ...]:
+        if isinstance(prompt, (bytes, bytearray)):
+            raise SpecvizError("A prompt is a text or a list of token ids, not bytes: decode them first.", "prompt")
+        ids = prompt.tolist() if hasattr(prompt, "tolist") else prompt
+        if not isinstance(ids, (list, tuple)):
+            raise SpecvizError(
+                "A prompt is a text or a list of token ids, not {kind}.", "prompt", kind=type(prompt).__name__
+            )
+        if not ids:
+            raise SpecvizError("Write a prompt first: the list of token ids is empty.", "prompt")
+        alone = self.draft is None or self.translation is not None
+        width = self.vocab_size if alone else min(self.vocab_size, logit_width(self.draft))
+        for token_id in ids:
+            if isinstance(token_id, bool) or not isinstance(token_id, int):
+                raise SpecvizError(
+                    "A prompt of token ids holds whole numbers only, not {value}.", "prompt", value=f"{token_id!r:.80}"
+                )
+            if not 0 <= token_id < width:
+                raise SpecvizError(
+                    "Token id {id} does not exist: ids run from 0 to {last}.", "prompt", id=token_id, last=width - 1
+                )
+        return tuple(ids)
+
+    def _check_room(self, length: int) -> None:
+        if self.context_length is not None and length > self.context_length - 1:
+            excess = length - (self.context_length - 1)
+            sizes = {"length": f"{length:,}", "context": f"{self.context_length:,}"}
+            if excess == 1:
+                raise SpecvizError(
+                    "The prompt is 1 token too long: it has {length}, and the models read {context} in all, of which "
+                    "at least one must be new.",
+                    "prompt",
+                    **sizes,
+                )
+            raise SpecvizError(
+                "The prompt is {excess} tokens too long: it has {length}, and the models read {context} in all, of "
+                "which at least one must be new.",
+                "prompt",
+                excess=f"{excess:,}",
+                **sizes,
+            )
+
+
+def _check_characters(prompt: str) -> None:
+    if not prompt:
+        raise SpecvizError("Write a prompt first: there is nothing to continue.", "prompt")
+    if len(prompt) > _MAX_PROMPT_CHARACTERS:
+        raise SpecvizError(
+            "The prompt has {count} characters; {most} is the most that is read.",
+            "prompt",
+            count=f"{len(prompt):,}",
+            most=f"{_MAX_PROMPT_CHARACTERS:,}",
+        )
+    try:
+        prompt.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise SpecvizError(
+            "Character {place} of the prompt is half of a surrogate pair, which is no character by itself: remove it "
+            "or paste the text again.",
+            "prompt",
+            place=error.start + 1,
+        ) from error
+
+
+def logit_width(model: PreTrainedModel) -> int:
+    """Number of logits in a row of this model's output."""
+    head = model.get_output_embeddings()
+    if head is None:
+        return model.config.get_text_config().vocab_size
+    # A quantised head's weights are packed and do not show it.
+    return head.out_features if hasattr(head, "out_features") else head.weight.shape[0]
+
+
+def _eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> frozenset[int]:
+    """Whatever any of the three places that may name an end token says; each holds an int, a list or nothing."""
+    named = (
+        getattr(model.generation_config, "eos_token_id", None),
+        getattr(model.config, "eos_token_id", None),
+        getattr(model.config.get_text_config(), "eos_token_id", None),
+        tokenizer.eos_token_id,
+    )
+    ids: set[int] = set()
+    for value in named:
+        ids.update(value if isinstance(value, (list, tuple)) else [] if value is None else [value])
+    return frozenset(token_id for token_id in ids if 0 <= token_id < vocab_size)
+
+
+def load_pair(
+    target: str | os.PathLike[str] | None = None,
+    draft: str | os.PathLike[str] | None = None,
+    *,
+    medusa: str | os.PathLike[str] | None = None,
+    eagle: str | os.PathLike[str] | None = None,
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "auto",
+    revision: str | None = None,
+    draft_revision: str | None = None,
+    token: str | None = None,
+    progress: Progress | None = None,
+) -> ModelPair:
+    """Load a target and, if named, a draft model; with neither, the embedded pair.
+
+    target, draft: local folders in transformers' format, or model ids on the Hugging Face Hub.
+    medusa, eagle: folders of trained parts of this target; without, those in the target folder's own ``medusa`` and
+        ``eagle``, if there are any, which is where the training recipes put them.
+    device: ``"auto"`` (CUDA if there is one, all GPUs for a pair too large for one of them, else CPU), ``"cpu"``,
+        ``"cuda"``, ``"cuda:1"``; ``"spread"``: the target's layers over all GPUs, then main memory, then disk;
+        ``"parallel"``: its layers sharded over the processes of torchrun, each of which calls this and makes the same
+        runs, while the draft model, whose short passes would spend their time in exchanges, is whole in all of them.
+    dtype: ``"float32"``, ``"bfloat16"``, ``"float16"`` or ``"auto"``: half precision on CUDA and on a CPU that
+        multiplies bfloat16, on other CPUs whichever of it and float32 is measured to be faster. Both models get the
+        same; a quantised checkpoint keeps its own.
+    revision, draft_revision: branch, tag or commit on the Hub. token: for gated or private models; default HF_TOKEN.
+    progress: called with a fraction in [0, 1] and a sentence, before each step.
+
+    On a CPU torch's number of threads is set to what suits the target, by timing it (`settle_threads`).
+
+    Raises SpecvizError whose `field` is ``target``, ``draft``, ``device`` or ``dtype``.
+    """
+    if target is None and draft is not None:
+        raise SpecvizError("Name a target too: a draft model alone has nothing to draft for.", "target")
+    tell = progress or (lambda fraction, sentence: None)
+    place, wanted = place_named(device), dtype_named(dtype)
+    embedded = target is None
+    if embedded:
+        target, draft = EMBEDDED / "target", EMBEDDED / "draft"
+    token = token or os.environ.get("HF_TOKEN") or None
+    models: list[PreTrainedModel] = []
+    try:
+        with quietly():
+            tell(0.0, Sentence("Looking for the models."))
+            sources = [find_model(target, "target", revision, token)]
+            if draft is not None:
+                sources.append(find_model(draft, "draft", draft_revision, token))
+            for source in sources:
+                source.name = f"storybook {source.field}" if embedded else source.name
+                check_architecture(source)
+                check_quantisation(source, place.device)
+            if place.way == "sharded":
+                check_sharding(sources[0], process_count())
+            tell(0.1, Sentence("Reading the tokenizer."))
+            tokenizers = [load_tokenizer(source) for source in sources]
+            translation = find_translation(*sources, *tokenizers) if len(sources) == 2 else None
+            smallest = wanted or half_precision(place.device, sources[0].config.dtype)
+            if device == "auto":
+                place = with_room(place, sources, smallest)
+            check_memory(sources, place, smallest)
+            pass_seconds = _load_models(models, sources, place, wanted, tell)
+    except BaseException:
+        # The traceback keeps this frame, and through it the models, alive: let go of them by name.
+        models.clear()
+        release_memory()
+        raise
+    parts, flaws = _load_parts(models[0], sources[0], embedded, {"medusa": medusa, "eagle": eagle})
+    threads = None
+    if place.device.type == "cpu":
+        tell(0.9, Sentence("Choosing the number of threads."))
+        threads = settle_threads(models[0])
+    width_seconds = time_passes(models[0], SHOWN_WIDTHS, budget=0.5)
+    tell(1.0, Sentence("Ready."))
+    pair = ModelPair.of(
+        models[0],
+        models[1] if len(models) == 2 else None,
+        tokenizers[0],
+        name="storybook" if embedded else None,
+        target_name=sources[0].name,
+        draft_name=sources[-1].name,
+        pass_seconds=pass_seconds,
+        width_seconds=width_seconds,
+        threads=threads,
+        translation=translation,
+    )
+    pair.medusa, pair.eagle, pair.flaws = parts.get("medusa"), parts.get("eagle"), flaws
+    return pair
+
+
+def _load_parts(
+    target: PreTrainedModel, source: Source, embedded: bool, named: dict[str, str | os.PathLike[str] | None]
+) -> tuple[dict[str, MedusaHeads | EagleHead], dict[str, SpecvizError]]:
+    """The trained parts, and why any that merely lies beside the target cannot be used. One that was named must."""
+    home = EMBEDDED if embedded else pathlib.Path(source.location).expanduser()
+    parts, flaws = {}, {}
+    for name, load in (("medusa", load_medusa), ("eagle", load_eagle)):
+        folder = home / name if named[name] is None else pathlib.Path(named[name]).expanduser()
+        if named[name] is None and not (folder / "config.json").is_file():
+            continue
+        try:
+            parts[name] = load(folder, target)
+        except SpecvizError as error:
+            if named[name] is not None:
+                raise error.at(name) from error
+            # A copy: the error itself holds on to the frames it came through.
+            flaws[name] = error.at("drafter")
+    return parts, flaws
+
+
+def _load_models(
+    models: list[PreTrainedModel],
+    sources: list[Source],
+    place: Place,
+    dtype: torch.dtype | None,
+    tell: Progress,
+) -> dict[str, dict[int, float]]:
+    """Appends the models of all sources to `models`; returns the passes timed on the way."""
+    target, *drafts = sources
+    pass_seconds: dict[str, dict[int, float]] = {}
+    tell(0.2, _announce(target))
+    if dtype is None and place.device.type == "cpu" and place.way != "spread" and not target.quantised:
+        spare = sum(source.weight_bytes(torch.float32) for source in drafts) * count_here()
+        model, pass_seconds = load_faster(target, place, spare, tell)
+        models.append(model)
+        del model
+    else:
+        half = dtype or half_precision(place.device, target.config.dtype)
+        models.append(load_weights(target, place, half, kept=sum(source.weight_bytes(half) for source in drafts)))
+    for source in drafts:
+        tell(0.8, _announce(source))
+        models.append(load_weights(source, Place(home_of(models[0])), models[0].dtype))
+    if place.way == "sharded":
+        for model in models:
+            keep_in_step(model)
+    return pass_seconds
+
+
+def _announce(source: Source) -> Sentence:
+    size = source.weight_bytes(source.config.dtype or torch.float32)
+    if source.options.get("local_files_only"):
+        if not size:
+            return Sentence("Loading {name}.", name=source.name)
+        return Sentence("Loading {name} ({size}).", name=source.name, size=in_words(size))
+    if not size:
+        return Sentence("Fetching and loading {name}.", name=source.name)
+    return Sentence("Fetching and loading {name} ({size}).", name=source.name, size=in_words(size))

@@ -1,0 +1,223 @@
+"""What the libraries raise over a bad, unreachable or too large model, turned into one sentence a person can act on.
+
+Only errors that are known to mean such a thing are turned; bugs pass through as they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from huggingface_hub import errors as hub
+from safetensors import SafetensorError
+from transformers import PreTrainedConfig
+
+from specviz.models.placement import release_memory
+from specviz.records.errors import SpecvizError
+
+
+@contextlib.contextmanager
+def explaining(part: str, name: str, field: str, config: PreTrainedConfig | None = None) -> Iterator[None]:
+    """Turns what `from_pretrained` raises over a bad or unreachable model into a sentence; bugs pass through.
+
+    part: what is being read, ``"configuration"``, ``"tokenizer"`` or ``"weights"``. name, field: the model's, and the
+    parameter that named it. config: its configuration, once that is known.
+    """
+    try:
+        yield
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        RuntimeError,
+        ImportError,
+        EOFError,
+        pickle.UnpicklingError,
+        SafetensorError,
+        hub.HTTPError,
+        hub.StrictDataclassError,
+    ) as error:
+        refusal = _refusal(part, name, field, config, error)
+        if refusal is None:
+            raise
+        raise refusal from error
+    except Exception as error:
+        # The tokenizers library raises plain Exception, and nothing else does.
+        if type(error) is not Exception or part != "tokenizer":
+            raise
+        raise SpecvizError(
+            "The tokenizer of {name} is damaged: {reason}.", field, name=name, reason=first_line(error)
+        ) from error
+
+
+def _refusal(
+    part: str, name: str, field: str, config: PreTrainedConfig | None, error: BaseException
+) -> SpecvizError | None:
+    for link in _chain(error):
+        refusal = hub_refusal(name, field, link)
+        if refusal is not None:
+            return refusal
+    if _is_out_of_memory(error):
+        return None
+    known = {"name": name, "method": quantisation_name(config), "reason": first_line(error)}
+    if isinstance(error, ImportError):
+        if known["method"] is None:
+            return SpecvizError("{name} needs a package that is not installed: {reason}.", field, **known)
+        return SpecvizError(
+            "{name} is quantised ({method}) and needs a package that is not installed: {reason}.", field, **known
+        )
+    if part == "weights" and known["method"] and isinstance(error, (ValueError, RuntimeError)):
+        return SpecvizError("{name} is quantised ({method}) and cannot be loaded here: {reason}.", field, **known)
+    about = {"configuration": _about_config, "tokenizer": _about_tokenizer, "weights": _about_weights}[part]
+    return about(name, field, error)
+
+
+def quantisation_of(config: PreTrainedConfig | None) -> Any:
+    """How config.json says that the weights are quantised, as it stands there; None if they are not."""
+    if config is None:
+        return None
+    places = (config, config.get_text_config(decoder=True))
+    return next((found for place in places if (found := getattr(place, "quantization_config", None))), None)
+
+
+def quantisation_name(config: PreTrainedConfig | None) -> str | None:
+    """The method's name; None if the weights are not quantised."""
+    settings = quantisation_of(config)
+    if settings is None:
+        return None
+    method = settings.get("quant_method") if isinstance(settings, dict) else settings.quant_method
+    # The first checkpoints of bitsandbytes did not name it.
+    return "bitsandbytes" if method is None else str(getattr(method, "value", method))
+
+
+def _about_config(name: str, field: str, error: BaseException) -> SpecvizError | None:
+    text = str(error)
+    if "custom code" in text or "trust_remote_code" in text:
+        return SpecvizError(
+            "{name} needs code from its own repository, and specviz runs no foreign code.", field, name=name
+        )
+    if "does not recognize this architecture" in text:
+        return SpecvizError("{name} is of a kind that this version of transformers does not know.", field, name=name)
+    if isinstance(error, (OSError, ValueError, KeyError, TypeError, hub.StrictDataclassError)):
+        return SpecvizError(
+            "The config.json of {name} describes no model that transformers can read.", field, name=name
+        )
+    return None
+
+
+def _about_tokenizer(name: str, field: str, error: BaseException) -> SpecvizError | None:
+    if isinstance(error, (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError)):
+        return SpecvizError("The tokenizer of {name} is damaged: its files cannot be read.", field, name=name)
+    if isinstance(error, (OSError, ValueError)):
+        return SpecvizError("{name} has no tokenizer, or none that transformers can read.", field, name=name)
+    return None
+
+
+def _about_weights(name: str, field: str, error: BaseException) -> SpecvizError | None:
+    damaged = (SafetensorError, pickle.UnpicklingError, EOFError, json.JSONDecodeError, KeyError, UnicodeDecodeError)
+    text = str(error)
+    if isinstance(error, damaged) or "PytorchStreamReader" in text:
+        return SpecvizError("The weights of {name} are damaged: download or copy them again.", field, name=name)
+    if "ignore_mismatched_sizes" in text:
+        return SpecvizError(
+            "The weights of {name} do not have the shapes that its config.json promises.", field, name=name
+        )
+    if isinstance(error, FileNotFoundError) or (isinstance(error, OSError) and "no file named" in text.lower()):
+        return SpecvizError("{name} has no weights, or not all of them: a weight file is missing.", field, name=name)
+    if isinstance(error, OSError):
+        return SpecvizError(
+            "The weights of {name} cannot be read: {reason}.", field, name=name, reason=first_line(error)
+        )
+    return None
+
+
+def hub_refusal(name: str, field: str, error: BaseException) -> SpecvizError | None:
+    """The Hub's refusal in a sentence; None if `error` is none of the Hub's."""
+    if isinstance(error, hub.GatedRepoError):
+        return SpecvizError(
+            "{name} is gated: accept its licence at https://huggingface.co/{name} and set HF_TOKEN to a token of "
+            "that account.",
+            field,
+            name=name,
+        )
+    if isinstance(error, hub.RevisionNotFoundError):
+        return SpecvizError(
+            "{name} has no such revision on the Hub: use a branch, tag or commit of it.", field, name=name
+        )
+    if isinstance(error, hub.RepositoryNotFoundError):
+        return SpecvizError(
+            "There is no model {name} on the Hub; if it is private, set HF_TOKEN to a token that may read it.",
+            field,
+            name=name,
+        )
+    if isinstance(error, (hub.LocalEntryNotFoundError, hub.OfflineModeIsEnabled)):
+        return SpecvizError(
+            "{name} is not on this machine and the Hub cannot be reached: check the network or name a folder.",
+            field,
+            name=name,
+        )
+    if isinstance(error, hub.EntryNotFoundError):
+        return SpecvizError(
+            "{name} on the Hub is no model in transformers' format: a file of it is missing.", field, name=name
+        )
+    if isinstance(error, hub.HfHubHTTPError):
+        status = error.response.status_code
+        if status == 401:
+            return SpecvizError("The Hub did not accept the token for {name}: check HF_TOKEN.", field, name=name)
+        return SpecvizError(
+            "The Hub answered {status} when asked for {name}: try again in a moment.", field, status=status, name=name
+        )
+    if isinstance(error, hub.HTTPError):
+        return SpecvizError(
+            "The connection to the Hub broke while reading {name}: check the network and try again.", field, name=name
+        )
+    return None
+
+
+@contextlib.contextmanager
+def refusing_out_of_memory(refusal: Callable[[], SpecvizError]) -> Iterator[None]:
+    """Turns running out of memory, on a GPU or a CPU, into a SpecvizError; everything else passes through.
+
+    What the failed work held is given back first: then `refusal` is asked what to tell, and may measure.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError, OSError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        _drop_frames(error)
+        release_memory()
+        raise refusal() from error
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    # The CPU allocator has no exception type of its own.
+    words = ("not enough memory", "can't allocate memory", "Cannot allocate memory", "out of memory")
+    return isinstance(error, (RuntimeError, OSError)) and any(word in str(error) for word in words)
+
+
+def _drop_frames(error: BaseException) -> None:
+    """Lets go of what the frames of the failed work still hold: half a model or a cache, usually."""
+    for link in _chain(error):
+        traceback.clear_frames(link.__traceback__)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and what it came from, outermost first."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def first_line(error: BaseException) -> str:
+    """What a library said, short enough to be quoted in a sentence."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].strip().rstrip(".")[:200]

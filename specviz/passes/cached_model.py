@@ -1,0 +1,242 @@
+"""A causal model with a key-value cache that can be rewound; the one place that knows transformers' cache classes.
+
+One rule keeps it right: the cache never holds more than the committed tokens less one, and every forward pass feeds
+whatever it does not hold yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+from specviz.passes.clock import Stopwatch
+from specviz.passes.several_devices import home_of, leaders
+from specviz.passes.static_passes import WIDEST, FastPasses, FirstRows, Rows
+from specviz.records.errors import SpecvizError
+from specviz.rules.verify import shape_of
+
+
+def has_sliding_windows(model: PreTrainedModel) -> bool:
+    """Whether some layer looks back a limited way only."""
+    return any(DynamicCache(config=model.config).is_sliding)
+
+
+def reader(model: PreTrainedModel, stopwatch: Stopwatch, passes: FastPasses | None = None) -> CachedModel:
+    """`model` with an empty cache; with buffers that stay where they are where there are passes that want them."""
+    return CachedModel(model, stopwatch) if passes is None else StaticModel(model, stopwatch, passes)
+
+
+class CachedModel:
+    """`model` reading one sequence, with rows for its first `length` tokens in the cache.
+
+    Works for every cache that transformers can crop: full attention, sliding windows, mixtures of both.
+    Forward passes count as spans of `stopwatch`. feature_layers: which hidden states each pass leaves in `features`,
+    [tokens of the pass, width], side by side; indices into transformers' ``hidden_states``.
+    """
+
+    def __init__(self, model: PreTrainedModel, stopwatch: Stopwatch, feature_layers: tuple[int, ...] = ()):
+        self.model = model
+        self.device = home_of(model)
+        self.stopwatch = stopwatch
+        self.feature_layers = feature_layers
+        self.features: Tensor | None = None
+        self.slides = has_sliding_windows(model)
+        self.length = 0
+        self._empty()
+
+    def _empty(self) -> None:
+        self.cache = DynamicCache(config=self.model.config)
+        # Sliding windows would otherwise forget the rows that a rewind has to bring back.
+        self.cache.activate_past_recording()
+
+    def sharing_first_layers(self, model: PreTrainedModel, layers: int, passes: FastPasses | None) -> CachedModel:
+        """The same sequence, read by a model of this one's first `layers` layers: their rows are shared, not copied.
+
+        passes: that model's fast ones, which this one can use if it has some itself. Whoever reads on with it rewinds
+        it to this one's length before this one reads on.
+        """
+        twin = CachedModel(model, self.stopwatch)
+        twin.cache.layers = self.cache.layers[:layers]
+        return twin
+
+    def unread(self, committed: Sequence[int]) -> Tensor:
+        """The committed tokens that are not in the cache yet, [n] int64 on the model's device."""
+        return torch.tensor(committed[self.length :], dtype=torch.long, device=self.device)
+
+    def forward(
+        self, token_ids: Tensor, keep: int, visible: Tensor | None = None, positions: Tensor | None = None
+    ) -> Tensor:
+        """One pass over the next tokens of the sequence.
+
+        token_ids: [n] int64, those that follow the `length` cached ones. Returns logits [keep, vocab] of the last
+        `keep` of them, in the model's dtype or in float32. visible: [n, length + n] bool, which tokens each of them
+        sees, and positions: [n] int64, where that is not plainly all before it.
+        """
+        with self.stopwatch.span():
+            logits = self._read(token_ids, keep, visible, positions)
+        self.length += token_ids.shape[0]
+        # Some architectures return every row, whatever they are asked for.
+        return logits if logits.shape[0] == keep else logits[-keep:]
+
+    def _read(self, token_ids: Tensor, keep: int, visible: Tensor | None, positions: Tensor | None) -> Tensor:
+        """The pass itself: appends the tokens' rows, leaves `features`, returns logits [at least keep, vocab]."""
+        attention = {}
+        if visible is not None:
+            attention = {"attention_mask": visible[None, None], "position_ids": positions[None]}
+        output = self.model(
+            input_ids=token_ids.unsqueeze(0),
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=keep,
+            output_hidden_states=bool(self.feature_layers),
+            **attention,
+        )
+        if self.feature_layers:
+            states = [output.hidden_states[layer][0].to(self.device) for layer in self.feature_layers]
+            self.features = leaders(torch.cat(states, -1), self.model)
+        return output.logits[0].to(self.device)
+
+    def verify(self, committed: Sequence[int], draft_tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
+        """The target pass: one forward over what is unread and all draft tokens; logits [n + 1, vocab].
+
+        draft_tokens: [n] int64, each continuing draft token `parents[i]` or, at −1, the committed text. A tree is
+        read in one pass too: each token sees the committed text and its own branch, at the position it would have.
+        """
+        unread = self.unread(committed)
+        token_ids = torch.cat([unread, draft_tokens])
+        n = len(parents)
+        if parents == tuple(range(-1, n - 1)):
+            return self.forward(token_ids, keep=n + 1)
+        self._refuse_windows()
+        visible, positions = _tree_view(parents, read=self.length, unread=len(unread))
+        return self.forward(token_ids, n + 1, visible.to(self.device), positions.to(self.device))
+
+    def extend(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
+        """One pass over the next level of a draft that is being made; logits [k, vocab].
+
+        tokens: [k] int64, the last k of a draft with these `parents`, the others having been read before.
+        """
+        n, k = len(parents), tokens.shape[0]
+        if parents == tuple(range(-1, n - 1)):
+            return self.forward(tokens, keep=k)
+        self._refuse_windows()
+        branch = shape_of(parents, torch.device("cpu")).ancestors[n - k :]
+        text = self.length - (n - k)
+        visible = torch.cat([torch.ones(k, text, dtype=torch.bool), branch], -1)
+        positions = text + branch.sum(-1) - 1
+        return self.forward(tokens, k, visible.to(self.device), positions.to(self.device))
+
+    def _refuse_windows(self) -> None:
+        if self.slides:
+            raise SpecvizError(
+                "A model with sliding-window attention takes chains only: set branches to 1.", "branches"
+            )
+
+    def rewind(self, length: int) -> None:
+        """Forget all rows after the first `length`.
+
+        Due after every round, even when nothing is to be forgotten: a sliding-window layer holds more than its
+        window until it is told that the round is over.
+        """
+        if length > self.length:
+            raise ValueError(f"A cache of {self.length} rows cannot be rewound to {length}.")
+        self._forget(self.length - length)
+        self.length = length
+
+    def _forget(self, count: int) -> None:
+        if self.length:
+            self.cache.crop(-count)
+
+    def keep(self, committed: int, path: Sequence[int]) -> None:
+        """After a target pass over `committed` tokens and a draft: keep those and the draft tokens on `path`."""
+        if list(path) != list(range(len(path))):
+            self._move(committed, torch.tensor(path, device=self.device) + committed)
+        self.rewind(committed + len(path))
+
+    def _move(self, start: int, origins: Tensor) -> None:
+        """Puts the rows at the indices `origins` in the places from `start` on; the text's own stay where they are."""
+        end = start + len(origins)
+        for layer in self.cache.layers:
+            # Layers may lie on different devices.
+            origins = origins.to(layer.keys.device)
+            # Indexing copies, so rows may move over each other.
+            layer.keys[:, :, start:end] = layer.keys[:, :, origins]
+            layer.values[:, :, start:end] = layer.values[:, :, origins]
+
+    def prefill(self, prompt: Sequence[int]) -> None:
+        """Reads a prompt up to its last token, which belongs to the first round."""
+        if len(prompt) > 1:
+            self.forward(self.unread(prompt[:-1]), keep=1)
+            self.rewind(self.length)
+
+    def rows(self) -> list[Tensor]:
+        """Keys and values of each layer in turn, [1, heads, tokens held, head size]."""
+        return [part for layer in self.cache.layers for part in (layer.keys, layer.values)]
+
+
+class StaticModel(CachedModel):
+    """The same, with rows in buffers that stay where they are, and passes that were prepared for such buffers."""
+
+    def __init__(self, model: PreTrainedModel, stopwatch: Stopwatch, passes: FastPasses):
+        self.passes = passes
+        super().__init__(model, stopwatch)
+
+    def _empty(self) -> None:
+        self.buffers: Rows | FirstRows = self.passes.rows(self)
+
+    def sharing_first_layers(self, model: PreTrainedModel, layers: int, passes: FastPasses | None) -> CachedModel:
+        twin = StaticModel(model, self.stopwatch, passes or FastPasses.unprepared(model))
+        twin.buffers = FirstRows(self.buffers, layers)
+        return twin
+
+    def _read(self, token_ids: Tensor, keep: int, visible: Tensor | None, positions: Tensor | None) -> Tensor:
+        if token_ids.shape[0] > WIDEST:
+            return self._read_in_parts(token_ids, keep)
+        logits, features = self._pass(token_ids, self.length, visible, positions)
+        if self.feature_layers:
+            self.features = features
+        return logits
+
+    def _read_in_parts(self, token_ids: Tensor, keep: int) -> Tensor:
+        """A long prompt; the rows of the last part are all that is asked for."""
+        length, features = self.length, []
+        for part in token_ids.split(WIDEST):
+            logits, part_features = self._pass(part, length, None, None)
+            features.append(part_features)
+            length += len(part)
+        if keep > len(logits):
+            raise ValueError(f"{keep} rows of logits are more than the last of several passes has.")
+        if self.feature_layers:
+            self.features = torch.cat(features)
+        return logits
+
+    def _pass(
+        self, token_ids: Tensor, length: int, visible: Tensor | None, positions: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Logits [n, vocab] and features [n, width] of one pass over n tokens after `length` cached ones."""
+        where, visible = self.buffers.places(length, token_ids.shape[0], visible)
+        positions = where if positions is None else positions
+        return self.passes.read(token_ids, positions, where, visible, self.buffers.tensors, self.feature_layers)
+
+    def _forget(self, count: int) -> None:
+        """What lies beyond `length` is seen by nobody, and overwritten."""
+
+    def _move(self, start: int, origins: Tensor) -> None:
+        self.buffers.move(start, origins)
+
+    def rows(self) -> list[Tensor]:
+        return [rows[:, :, : self.length] for rows in self.buffers.tensors]
+
+
+def _tree_view(parents: tuple[int, ...], read: int, unread: int) -> tuple[Tensor, Tensor]:
+    """What each of `unread` + n tokens may attend to, [unread + n, read + unread + n] bool, and their positions."""
+    n = len(parents)
+    visible = torch.ones(unread + n, read + unread + n, dtype=torch.bool)
+    visible[:, read:] = torch.ones(unread + n, unread + n, dtype=torch.bool).tril()
+    branch = shape_of(parents, torch.device("cpu")).ancestors
+    visible[unread:, read + unread :] = branch
+    text = torch.arange(read, read + unread)
+    return visible, torch.cat([text, read + unread - 1 + branch.sum(-1)])

@@ -1,0 +1,308 @@
+"""A forward pass over buffers that stay where they are: the form in which it can be compiled, or recorded as a graph.
+
+It is transformers' own modelling code, fed with tensors alone: no cache that grows, no number of Python's that changes
+from pass to pass. So one compiled program serves a whole text, and every text.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import Cache, DynamicCache, PreTrainedConfig, PreTrainedModel
+from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
+
+from specviz.records.errors import SpecvizError
+
+#: Buffers grow by so many positions. A pass looks at all of the room, so there should not be much more than is filled.
+BLOCK = 64
+
+#: Tokens that a pass may read at once; longer prompts are read in parts.
+WIDEST = 512
+
+#: What runs a pass, see `StaticPass.forward`: the module itself, what it was compiled to, or a graph of it.
+Passes = Callable[..., Sequence[Tensor]]
+
+
+class Static(nn.Module, ABC):
+    """A pass as a function of tensors: ``forward(token_ids, positions, where, visible, *inputs, *rows)``.
+
+    name: of the model, for people. device, dtype: where it runs. row_shapes: (heads, head size) of each tensor of rows.
+    input_widths: of further inputs [n, width], beside the token ids. reads_chains_only: each token stands at its
+    own place, as sliding windows want it.
+    """
+
+    name: str
+    device: torch.device
+    dtype: torch.dtype
+    row_shapes: list[tuple[int, int]]
+    input_widths: tuple[int, ...] = ()
+    reads_chains_only: bool = False
+
+    @abstractmethod
+    def described(self) -> str:
+        """What it is beside its weights: two of the same weights and description are the same."""
+
+    def examples(self, width: int, room: int = 2 * BLOCK) -> tuple[Tensor, ...]:
+        """Arguments of a pass over `width` tokens after a few others."""
+        where = torch.arange(3, 3 + width)
+        inputs = [torch.ones(width, size, dtype=self.dtype) for size in self.input_widths]
+        rows = [torch.zeros(1, heads, room, size, dtype=self.dtype) for heads, size in self.row_shapes]
+        visible = where.unsqueeze(-1) >= torch.arange(room)
+        # A copy: what is traced with one tensor for two arguments takes them for one ever after.
+        return (torch.ones(width, dtype=torch.long), where.clone(), where, visible, *inputs, *rows)
+
+
+class StaticPass(Static):
+    """One pass of `model`, as a function of tensors.
+
+    feature_layers: the hidden states that it returns beside the logits, as indices into transformers'
+    ``hidden_states``. The rows are keys and values of each layer in turn. Raises SpecvizError (field ``passes``) for a
+    model that keeps anything else of its tokens.
+    """
+
+    def __init__(self, model: PreTrainedModel, feature_layers: Sequence[int] = ()):
+        super().__init__()
+        self.model = model
+        self.name = type(model).__name__
+        self.device, self.dtype = model.device, model.dtype
+        self.feature_layers = tuple(feature_layers)
+        layers = _cache_after_one_token(model).layers
+        for layer in layers:
+            if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
+                raise SpecvizError(
+                    "{name} keeps more than keys and values of its tokens ({kind}): it has no fast path.",
+                    "passes",
+                    name=model.name_or_path or type(model).__name__,
+                    kind=type(layer).__name__,
+                )
+        self.row_shapes = [tuple(part.shape[1::2]) for layer in layers for part in (layer.keys, layer.values)]
+        self.slides = [layer.is_sliding for layer in layers]
+        self.reads_chains_only = any(self.slides)
+        self.window = next((layer.sliding_window for layer in layers if layer.is_sliding), None)
+
+    def __reduce__(self) -> tuple[Callable[..., StaticPass], tuple[object, ...]]:
+        # Its parts rather than the model: transformers hangs hooks on models in use, which cannot be written.
+        model = self.model
+        parts = (type(model), model.config, model.config._attn_implementation, self.dtype, model.state_dict())
+        return _static_of_parts, (*parts, self.feature_layers)
+
+    def described(self) -> str:
+        return f"{self.model.config.to_json_string()} {self.feature_layers}"
+
+    def forward(
+        self, token_ids: Tensor, positions: Tensor, where: Tensor, visible: Tensor, *others: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Reads n tokens and writes their keys and values into the rows.
+
+        token_ids, positions: [n] int64. where: [n] int64, the places in the room that the tokens take. visible:
+        [n, room] bool, which places each of them sees, its own included. others: the rows, each
+        [1, heads, room, head size]. Returns logits [n, vocab] in float32 and the hidden states [n, width] of
+        `feature_layers`, in the model's dtype.
+        """
+        layers = [StaticLayer(keys, values, where) for keys, values in zip(others[::2], others[1::2], strict=True)]
+        output = self.model(
+            input_ids=token_ids[None],
+            position_ids=positions[None],
+            attention_mask=self._masks(visible, positions, where),
+            past_key_values=Cache(layers=layers),
+            use_cache=True,
+            output_hidden_states=bool(self.feature_layers),
+        )
+        # In float32, as everything after wants them: here the conversion is part of a kernel, later one of its own.
+        return output.logits[0].float(), *(output.hidden_states[layer][0] for layer in self.feature_layers)
+
+    def _masks(self, visible: Tensor, positions: Tensor, where: Tensor) -> Tensor | dict[str, Tensor]:
+        """What each layer may see, added to its scores; by kind of layer where a model has two."""
+        if not self.reads_chains_only:
+            return _additive(visible, self.dtype)
+        # A token stands at its own place here: trees, whose tokens do not, are refused for these models.
+        places = torch.arange(visible.shape[-1], device=visible.device)
+        near = _additive(visible & (places > positions.unsqueeze(-1) - self.window), self.dtype)
+        if all(self.slides):
+            return near
+        return {"sliding_attention": near, "full_attention": _additive(visible, self.dtype)}
+
+
+def _static_of_parts(
+    kind: type[PreTrainedModel],
+    config: PreTrainedConfig,
+    attention: str,
+    dtype: torch.dtype,
+    weights: dict[str, Tensor],
+    feature_layers: tuple[int, ...],
+) -> StaticPass:
+    model = kind._from_config(config, dtype=dtype, attn_implementation=attention)
+    model.load_state_dict(weights)
+    return StaticPass(model.eval(), feature_layers)
+
+
+def _cache_after_one_token(model: PreTrainedModel) -> DynamicCache:
+    cache = DynamicCache(config=model.config)
+    with torch.inference_mode():
+        model(input_ids=torch.ones(1, 1, dtype=torch.long, device=model.device), past_key_values=cache, use_cache=True)
+    return cache
+
+
+def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
+    """[1, 1, n, room]: 0 where it may be seen, and the least number where not. Once, rather than in each layer."""
+    hidden = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
+    return hidden.masked_fill(~visible, torch.finfo(dtype).min)[None, None]
+
+
+class StaticLayer(CacheLayerMixin):
+    """One layer's keys and values in buffers of their full size, as transformers asks for them during one pass."""
+
+    is_compileable = True
+    is_sliding = False
+
+    def __init__(self, keys: Tensor, values: Tensor, where: Tensor):
+        super().__init__()
+        self.keys, self.values, self.where = keys, values, where
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """The buffers are there already."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object):
+        """Puts new rows [1, heads, n, head size] in their places; returns all rows, the empty ones too."""
+        self.keys.index_copy_(2, self.where, key_states)
+        self.values.index_copy_(2, self.where, value_states)
+        return self.keys, self.values
+
+    def get_seq_length(self) -> int:
+        """Positions are given with each pass, so nothing is counted here."""
+        return 0
+
+    def get_max_length(self) -> int:
+        return self.keys.shape[2]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.keys.shape[2], 0
+
+
+class Rows:
+    """The buffers of one text: tensors [1, heads, room, head size], keys and values of each layer in turn.
+
+    cells: [room] int64, 0, 1, 2, ...
+    """
+
+    def __init__(self, static: Static):
+        self.static = static
+        self.room = 0
+        self.tensors: list[Tensor] = []
+        self.cells = torch.empty(0, dtype=torch.long)
+        self.reserve(1)
+
+    def reserve(self, length: int) -> None:
+        """Makes room for at least `length` tokens; what is there stays."""
+        if length <= self.room:
+            return
+        held, old = self.room, self.tensors
+        self.room = self.room_for(length)
+        self.cells, self.tensors = self.take(self.room)
+        if held:
+            for new, rows in zip(self.tensors, old):
+                new[:, :, :held] = rows
+
+    def room_for(self, length: int) -> int:
+        """The room to make for so many tokens."""
+        return -(-length // BLOCK) * BLOCK
+
+    def take(self, room: int) -> tuple[Tensor, list[Tensor]]:
+        """`cells` and `tensors` of that room."""
+        device = self.static.device
+        # Zeros, because a place that nobody may see is still multiplied, by 0, and 0 times anything must be 0.
+        shapes = [(1, heads, room, size) for heads, size in self.static.row_shapes]
+        tensors = [torch.zeros(shape, dtype=self.static.dtype, device=device) for shape in shapes]
+        return torch.arange(room, device=device), tensors
+
+    def places(self, length: int, count: int, visible: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Where `count` tokens after the first `length` stand, [count] int64, and what they see, [count, room] bool.
+
+        visible: [count, length + count] bool; None is all that stands before each, and itself.
+        """
+        self.reserve(length + count)
+        where = self.cells[length : length + count]
+        if visible is None:
+            return where, where.unsqueeze(-1) >= self.cells
+        # So many columns before the last dimension, and so many after it.
+        return where, functional.pad(visible, (0, self.room - visible.shape[-1]))
+
+    def move(self, start: int, origins: Tensor) -> None:
+        """Puts the rows at the indices `origins` [k] in the places from `start` on."""
+        for rows in self.tensors:
+            rows[:, :, start : start + len(origins)] = rows.index_select(2, origins)
+
+
+class FirstRows:
+    """The rows of a text's first layers: the same buffers, however these grow."""
+
+    def __init__(self, rows: Rows, layers: int):
+        self.rows = rows
+        self.layers = layers
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return self.rows.tensors[: 2 * self.layers]
+
+    def places(self, length: int, count: int, visible: Tensor | None) -> tuple[Tensor, Tensor]:
+        return self.rows.places(length, count, visible)
+
+    def move(self, start: int, origins: Tensor) -> None:
+        for rows in self.tensors:
+            rows[:, :, start : start + len(origins)] = rows.index_select(2, origins)
+
+
+class FastPasses:
+    """What runs the passes of one model over static buffers.
+
+    static: the pass as a module. run: the same as something faster, with the same arguments; or the module itself.
+    kind: what that is, ``compiled``, ``graphs`` or ``plain``.
+    """
+
+    def __init__(self, static: Static, run: Passes, kind: str):
+        self.static = static
+        self.run = run
+        self.kind = kind
+
+    @classmethod
+    def unprepared(cls, model: PreTrainedModel, feature_layers: Sequence[int] = ()) -> FastPasses:
+        """transformers' own pass over static buffers, operation by operation."""
+        static = StaticPass(model, feature_layers)
+        return cls(static, static, "plain")
+
+    def rows(self, reader: object) -> Rows:
+        """Empty buffers for `reader`, whose text they will hold."""
+        return Rows(self.static)
+
+    def free(self) -> None:
+        """Gives up model and programs, whoever still holds this: a run that is over, say. It cannot run afterwards."""
+        self.static = self.run = None
+
+    def read(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        where: Tensor,
+        visible: Tensor,
+        rows: Sequence[Tensor],
+        feature_layers: Sequence[int] = (),
+    ) -> tuple[Tensor, Tensor | None]:
+        """One pass, see `StaticPass.forward`: logits [n, vocab], and the hidden states asked for, side by side.
+
+        feature_layers: some of those that the pass returns.
+        """
+        logits, *hidden = self.run(token_ids, positions, where, visible, *rows)
+        if not feature_layers:
+            return logits, None
+        by_layer = dict(zip(self.static.feature_layers, hidden, strict=True))
+        return logits, torch.cat([by_layer[layer] for layer in feature_layers], -1)
+
+
+def kind_of(passes: Mapping[str, FastPasses]) -> str:
+    """What runs the target's passes for a run that takes these: ``plain``, transformers' own, where there are none."""
+    return passes["target"].kind if "target" in passes else "plain"

@@ -1,0 +1,394 @@
+"""Trained parts that draft from the target's own hidden states: Medusa heads and the EAGLE head, and their files.
+
+Both end in the target's own frozen output head, so they hold no vocabulary of their own and fit one target only: a
+fingerprint says which. `feature_layers` are indices into transformers' ``hidden_states``: 0 the embeddings, i what
+comes out of layer i, the last one after the final norm.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pathlib
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+import torch
+from huggingface_hub import load_torch_model, save_torch_state_dict
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from specviz.passes.several_devices import home_of, whole_parameter
+from specviz.records.errors import SpecvizError
+
+_EPSILON = 1e-6
+
+#: Rows of the input embeddings that a fingerprint looks at.
+_SAMPLED_ROWS = 64
+
+#: A repository on the Hub takes files up to 10 MB without Git LFS.
+_SHARD = "9MB"
+
+_Head = TypeVar("_Head", "MedusaHeads", "EagleHead")
+
+
+def _normalised(x: Tensor) -> Tensor:
+    """RMS norm over the last dimension, without a weight: in front of a linear layer one would be redundant."""
+    return functional.rms_norm(x, x.shape[-1:], eps=_EPSILON)
+
+
+def _joined(token_embeddings: Tensor, features: Tensor) -> Tensor:
+    """[norm(e); norm(f)], [..., 2d]: the two differ in scale, by much in some models."""
+    pair = torch.cat([token_embeddings, features], -1)
+    return _normalised(pair.unflatten(-1, (2, -1))).flatten(-2)
+
+
+def _matrices(*shape: int, std: float) -> nn.Parameter:
+    """Normal weights [..., out, in]; 0 for `std` makes a branch that starts by adding nothing."""
+    return nn.Parameter(torch.randn(*shape) * std)
+
+
+@dataclass(frozen=True)
+class MedusaConfig:
+    """hidden_size: the target's, d. num_heads: K, how far ahead the heads look. feature_layers: (the last,)."""
+
+    hidden_size: int
+    num_heads: int
+    feature_layers: tuple[int, ...]
+
+    @classmethod
+    def of(cls, target: PreTrainedModel, num_heads: int = 4) -> MedusaConfig:
+        """Sizes that suit this target. Raises SpecvizError (field ``drafter``) where there are none."""
+        return cls(hidden_size_of(target), num_heads, (_layers_of(target),))
+
+
+class MedusaHeads(nn.Module):
+    """K heads that each name a token further ahead, all from one hidden state (Medusa, arXiv 2401.10774, §2.1).
+
+    One deliberate difference: a head sees h_t, the target's last hidden state at the last token it has read, *and* the
+    embedding of token x_{t+1}, which was drawn from that row and which h_t cannot know (Hydra, arXiv 2402.05109, has
+    the same motive). Head k predicts x_{t+1+k}, k = 1..K:
+
+        y = norm(h) + SiLU(W_k [norm(e); norm(h)]);  z = y + SiLU(V_k y);  logits = output head(w · norm(z))
+
+    All heads are one batched product, so the whole draft costs about one small pass.
+    """
+
+    def __init__(self, config: MedusaConfig):
+        super().__init__()
+        self.config = config
+        self.feature_layers = config.feature_layers
+        heads, d = config.num_heads, config.hidden_size
+        self.enter = _matrices(heads, d, 2 * d, std=0)
+        self.refine = _matrices(heads, d, d, std=0)
+        self.scale = nn.Parameter(torch.ones(d))
+
+    def forward(self, features: Tensor, token_embeddings: Tensor) -> Tensor:
+        """What goes into the target's output head, [n, K, d].
+
+        features: [n, d], the target's last hidden states. token_embeddings: [n, d], the target's embeddings of the
+        tokens that follow those rows.
+        """
+        heads, d = self.config.num_heads, self.config.hidden_size
+        entered = functional.linear(_joined(token_embeddings, features), self.enter.flatten(0, 1)).view(-1, heads, d)
+        state = _normalised(features).unsqueeze(-2) + functional.silu(entered)
+        refined = torch.bmm(state.transpose(0, 1), self.refine.mT).transpose(0, 1)
+        return functional.rms_norm(state + functional.silu(refined), (d,), self.scale, _EPSILON)
+
+
+@dataclass(frozen=True)
+class EagleConfig:
+    """hidden_size: the target's, d. feature_layers: which hidden states are fused. rope_theta: of rotary positions.
+    own_vocabulary: rows of the head's own embeddings, which are its output head too; 0: it uses the target's.
+    """
+
+    hidden_size: int
+    num_attention_heads: int
+    intermediate_size: int
+    feature_layers: tuple[int, ...]
+    rope_theta: float = 10_000.0
+    own_vocabulary: int = 0
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_attention_heads
+
+    @classmethod
+    def of(cls, target: PreTrainedModel) -> EagleConfig:
+        """Sizes that suit this target: heads of 64 or more, and features from a quarter of its depth, five eighths
+        and the top. Raises SpecvizError (field ``drafter``) where there are none."""
+        d, layers = hidden_size_of(target), _layers_of(target)
+        heads = next(count for count in range(max(1, d // 64), 0, -1) if d % (2 * count) == 0)
+        low, middle = max(1, round(layers / 4)), max(1, round(layers * 5 / 8))
+        return cls(d, heads, -(-8 * d // (3 * 64)) * 64, tuple(sorted({low, middle, layers})))
+
+
+def rotation(positions: Tensor, config: EagleConfig) -> Tensor:
+    """Rotary positions (RoFormer, arXiv 2104.09864): [..., 2, head_dim] float32 for positions [...].
+
+    The first row multiplies a vector, the second the vector with its halves exchanged: cos, and sin with the sign
+    that the exchange asks for.
+    """
+    half = config.head_dim // 2
+    exponents = torch.arange(half, device=positions.device, dtype=torch.float32) / half
+    angles = positions.unsqueeze(-1) * config.rope_theta**-exponents
+    cos, sin = angles.cos(), angles.sin()
+    return torch.stack([torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)], -2)
+
+
+class EagleRows:
+    """Keys and values of the tokens that an EAGLE head has read, in buffers that grow: a step copies no older row.
+
+    length: rows held. Give it back a smaller one with `rewind`; `gather` keeps some rows of a tree.
+    """
+
+    def __init__(self, head: EagleHead, capacity: int = 256):
+        self.config = head.config
+        self._like = head.scale
+        self.length = 0
+        self._reserve(capacity)
+
+    def _reserve(self, capacity: int) -> None:
+        shape = (2, capacity, self.config.num_attention_heads, self.config.head_dim)
+        rows = torch.empty(shape, dtype=self._like.dtype, device=self._like.device)
+        if self.length:
+            rows[:, : self.length] = self._rows[:, : self.length]
+        self._rows = rows
+        turns = rotation(torch.arange(capacity, device=rows.device), self.config)
+        self._turns = turns.to(rows.dtype)
+
+    def rotation(self, positions: Tensor) -> Tensor:
+        """As the function of that name, in the head's dtype; a position is always below the capacity."""
+        return self._turns.index_select(0, positions)
+
+    def reserve(self, count: int) -> None:
+        """Makes room for `count` more rows."""
+        capacity = self._rows.shape[1]
+        if self.length + count > capacity:
+            self._reserve(max(2 * capacity, self.length + count))
+
+    def append(self, keys_values: Tensor) -> Tensor:
+        """Adds rows [2, n, heads, head_dim]; returns all of them, [2, length, heads, head_dim], a view."""
+        start, self.length = self.length, self.length + keys_values.shape[1]
+        self._rows[:, start : self.length] = keys_values
+        return self._rows[:, : self.length]
+
+    def rewind(self, length: int) -> None:
+        """Forgets all rows after the first `length`."""
+        if not 0 <= length <= self.length:
+            raise ValueError(f"{self.length} rows cannot be rewound to {length}.")
+        self.length = length
+
+    def gather(self, start: int, rows: Tensor) -> None:
+        """Keeps the first `start` rows and then those at the indices `rows` [n] int64, in that order; forgets the
+        others. What is kept of a tree has the positions it was read at."""
+        kept = self._rows.index_select(1, rows)
+        self.length = start
+        self.append(kept)
+
+
+class EagleHead(nn.Module):
+    """One decoder layer over the target's features that drafts token by token (EAGLE, arXiv 2401.15077; features of
+    several layers, EAGLE-3, arXiv 2503.01840, §3).
+
+    Row t takes the target's feature f_t of token t and the embedding e of token t + 1, and predicts token t + 2. Where
+    the target has not read token t yet, the head's own hidden state of the row before stands in for f_t.
+
+        z = [norm(e); norm(f)];  x = e + U z + attention(z);  hidden = x + MLP(norm(x))
+        logits = output head(w · norm(hidden))
+
+    Embedding and feature have a direct way into the sum, as in the first EAGLE: without it attention has to learn to
+    look at its own row first, and training takes half as long again. With embeddings of its own and nothing taken from
+    features this is a one-layer Llama; so a draft model can be what a head begins with.
+    """
+
+    def __init__(self, config: EagleConfig):
+        super().__init__()
+        self.config = config
+        self.feature_layers = config.feature_layers
+        d, inner, layers = config.hidden_size, config.intermediate_size, len(config.feature_layers)
+        self.table = nn.Embedding(config.own_vocabulary, d) if config.own_vocabulary else None
+        # A new head sees the last layer's feature as it is.
+        self.fusion = nn.Parameter(torch.cat([torch.zeros(d, (layers - 1) * d), torch.eye(d)], -1))
+        # U, queries, keys, values: one product.
+        self.entry = _matrices(4, d, 2 * d, std=(2 * d) ** -0.5)
+        with torch.no_grad():
+            self.entry[0] = 0
+        self.out = _matrices(d, d, std=0)
+        self.gate_up = _matrices(2, inner, d, std=d**-0.5)
+        self.down = _matrices(d, inner, std=0)
+        self.scale = nn.Parameter(torch.ones(d))
+
+    def embed(self, tokens: Tensor, target: PreTrainedModel) -> Tensor:
+        """Token embeddings [..., d] for ids [...]: the head's own, or the target's."""
+        return (target.get_input_embeddings() if self.table is None else self.table)(tokens).to(tokens.device)
+
+    def logits(self, hidden: Tensor, target: PreTrainedModel) -> Tensor:
+        """[..., vocab] from hidden states [..., d], by the head's own table or the target's output head."""
+        normed = self.normed(hidden)
+        if self.table is None:
+            return target.get_output_embeddings()(normed).to(hidden.device)
+        return functional.linear(normed, self.table.weight)
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """One feature [..., d] from the target's hidden states of the `feature_layers`, [..., layers · d]."""
+        layers = _normalised(features.unflatten(-1, (-1, self.config.hidden_size)))
+        return functional.linear(layers.flatten(-2), self.fusion)
+
+    def forward(
+        self, features: Tensor, token_embeddings: Tensor, positions: Tensor, rows: EagleRows, mask: Tensor | None = None
+    ) -> Tensor:
+        """Reads n tokens, appends their keys and values to `rows`, and returns hidden states [n, d].
+
+        features: [n, d], fused ones or the head's own hidden states. token_embeddings: [n, d], see `embed`, each of
+        the token after its feature's. positions: [n] int64, of the features' tokens. mask: [n, m + n] bool, which of
+        the m rows held and the n new ones each new one sees; None: all that are held, and the new ones up to itself.
+        """
+        n = features.shape[0]
+        rows.reserve(n)
+        entered, queries, keys_values = self.project(features, token_embeddings, rows.rotation(positions))
+        # [heads, tokens, head_dim] each
+        keys, values = rows.append(keys_values.transpose(0, 1)).transpose(1, 2).unbind(0)
+        if mask is None and n > 1:
+            mask = torch.ones(n, rows.length, dtype=torch.bool, device=features.device).tril(rows.length - n)
+        seen = functional.scaled_dot_product_attention(
+            queries.transpose(0, 1)[None], keys[None], values[None], None if mask is None else mask[None, None]
+        )
+        return self.finish(entered, seen[0].transpose(0, 1))
+
+    def project(self, features: Tensor, token_embeddings: Tensor, turns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """e + U z [..., d], queries [..., heads, head_dim], and keys with values [..., 2, heads, head_dim].
+
+        turns: `rotation` of their positions, [..., 2, head_dim].
+        """
+        heads, width = self.config.num_attention_heads, self.config.head_dim
+        joined = functional.linear(_joined(token_embeddings, features), self.entry.flatten(0, 1))
+        joined = joined.unflatten(-1, (4, heads, width))
+        cos, sin = turns[..., None, None, :, :].unbind(-2)
+        turned = joined[..., 1:3, :, :]
+        turned = turned * cos + turned.roll(width // 2, -1) * sin
+        entered = token_embeddings + joined[..., 0, :, :].flatten(-2)
+        return entered, turned[..., 0, :, :], torch.stack([turned[..., 1, :, :], joined[..., 3, :, :]], -3)
+
+    def finish(self, entered: Tensor, attended: Tensor) -> Tensor:
+        """Hidden states [..., d] from e + U z [..., d] and what attention gathered, [..., heads, head_dim]."""
+        state = entered + functional.linear(attended.flatten(-2), self.out)
+        gate, up = functional.linear(_normalised(state), self.gate_up.flatten(0, 1)).chunk(2, -1)
+        return state + functional.linear(functional.silu(gate) * up, self.down)
+
+    def normed(self, hidden: Tensor) -> Tensor:
+        """What goes into the target's output head, [..., d]."""
+        return functional.rms_norm(hidden, (self.config.hidden_size,), self.scale, _EPSILON)
+
+
+def hidden_size_of(target: PreTrainedModel) -> int:
+    """Width of the target's hidden states and of its embeddings.
+
+    Raises SpecvizError (field ``drafter``) if these differ or there is no output head: heads cannot be built on it.
+    """
+    size = target.config.get_text_config().hidden_size
+    head = target.get_output_embeddings()
+    widths = (target.get_input_embeddings().weight.shape[1], None if head is None else head.weight.shape[1])
+    if widths != (size, size):
+        raise SpecvizError(
+            "Trained heads need embeddings and an output head as wide as the hidden states, and this target has "
+            "{embeddings} and {head} beside {size}: choose another drafter.",
+            "drafter",
+            embeddings=widths[0],
+            head=widths[1],
+            size=size,
+        )
+    return size
+
+
+def _layers_of(target: PreTrainedModel) -> int:
+    return target.config.get_text_config().num_hidden_layers
+
+
+@torch.no_grad()
+def fingerprint(target: PreTrainedModel) -> str:
+    """Names a target by its sizes and a sample of its weights, as 64 hexadecimal digits.
+
+    The sample is rounded to bfloat16, so that a checkpoint loaded in float32 and in bfloat16 has one fingerprint.
+    """
+    config = target.config.get_text_config()
+    table = target.get_input_embeddings().weight
+    names = dict(sorted(target.named_parameters()))
+    embeddings = whole_parameter(target, next(name for name, parameter in names.items() if parameter is table))
+    sizes = (config.model_type, config.hidden_size, config.num_hidden_layers, len(embeddings))
+    digest = hashlib.sha256(json.dumps(sizes).encode())
+    every = torch.arange(_SAMPLED_ROWS, device=embeddings.device) * len(embeddings) // _SAMPLED_ROWS
+    vectors = [
+        whole_parameter(target, name)
+        for name, parameter in names.items()
+        if parameter.dim() == 1 and parameter.is_floating_point()
+    ]
+    for weights in (embeddings[every], *vectors):
+        digest.update(weights.to("cpu", torch.bfloat16).contiguous().view(torch.int16).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def save(head: MedusaHeads | EagleHead, folder: str | os.PathLike[str], fingerprint: str) -> None:
+    """Writes `config.json` and the weights in bfloat16 as safetensors, in shards below 9 MB, to `folder`.
+
+    fingerprint: of the target that the head was trained on.
+    """
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {"kind": _kind(type(head)), "target_fingerprint": fingerprint} | asdict(head.config)
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    weights = {name: weight.detach().to("cpu", torch.bfloat16) for name, weight in head.state_dict().items()}
+    save_torch_state_dict(weights, folder, max_shard_size=_SHARD)
+
+
+def load_medusa(folder: str | os.PathLike[str], target: PreTrainedModel) -> MedusaHeads:
+    """Medusa heads from `folder`, in evaluation mode, on the target's device and in its dtype.
+
+    Raises SpecvizError (field ``drafter``) if there are none, they are damaged, or belong to another target.
+    """
+    return _load(MedusaHeads, MedusaConfig, pathlib.Path(folder), target)
+
+
+def load_eagle(folder: str | os.PathLike[str], target: PreTrainedModel) -> EagleHead:
+    """The EAGLE head from `folder`; otherwise as `load_medusa`."""
+    return _load(EagleHead, EagleConfig, pathlib.Path(folder), target)
+
+
+def _load(head_class: type[_Head], config_class: Any, folder: pathlib.Path, target: PreTrainedModel) -> _Head:
+    kind = _kind(head_class)
+    names = {"kind": kind, "folder": folder, "target": target.name_or_path or "FOLDER"}
+    try:
+        config = json.loads((folder / "config.json").read_text())
+        if (config.pop("kind"), config.pop("target_fingerprint")) != (kind, fingerprint(target)):
+            raise SpecvizError(
+                "The trained part in {folder} belongs to another target; train one for this: "
+                "python -m specviz.training {kind} --target {target} --text FILE",
+                "drafter",
+                **names,
+            )
+        head = head_class(config_class(**config | {"feature_layers": tuple(config["feature_layers"])}))
+        load_torch_model(head, folder, strict=True, safe=True)
+    except FileNotFoundError as error:
+        raise SpecvizError(
+            "This target has no {kind} weights in {folder}; train one: "
+            "python -m specviz.training {kind} --target {target} --text FILE",
+            "drafter",
+            **names,
+        ) from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
+        if isinstance(error, SpecvizError):
+            raise
+        raise SpecvizError(
+            "The {kind} weights in {folder} are damaged: copy them again, or train one: "
+            "python -m specviz.training {kind} --target {target} --text FILE",
+            "drafter",
+            **names,
+        ) from error
+    return head.eval().requires_grad_(False).to(home_of(target), target.dtype)
+
+
+def _kind(head_class: type) -> str:
+    return {MedusaHeads: "medusa", EagleHead: "eagle"}[head_class]

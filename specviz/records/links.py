@@ -1,0 +1,164 @@
+"""The settings of a run as the query of a link, and back: with them a page makes the same run again.
+
+A link carries no models: it is opened with the pair of the page it leads to.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from specviz.records.errors import SpecvizError
+from specviz.records.runs import Run
+from specviz.rules.choice import choose_rule
+
+#: The parameters of a link and what each one is: fields of an order, in the order of the page's controls.
+KINDS: dict[str, type] = {
+    "prompt": str,
+    "drafter": str,
+    "num_draft_tokens": int,
+    "branches": int,
+    "exit_layer": int,
+    "temperature": float,
+    "max_new_tokens": int,
+    "seed": int,
+    "top_k": int,
+    "top_p": float,
+    "min_p": float,
+    "chat": bool,
+    "confidence": float,
+    "rule": str,
+}
+
+#: What a link leaves out: here the value means that nothing is asked for, on any page.
+DEFAULTS: dict[str, Any] = {
+    "branches": None,
+    "exit_layer": None,
+    "seed": 0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "chat": False,
+    "confidence": 0.0,
+    "rule": "auto",
+}
+
+#: Servers refuse request lines of some 64 KB, and long before that a link can no longer be pasted anywhere.
+MOST_CHARACTERS = 8000
+#: The page counts in JavaScript's numbers: beyond this whole ones are no longer exact.
+MOST_WHOLE = 2**53
+
+_YES_AND_NO = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+
+
+def query(settings: Mapping[str, Any]) -> str:
+    """``name=value&…`` for settings by their names in `KINDS`; defaults and what is None are left out."""
+    asked = (name for name in KINDS if name in settings and settings[name] != DEFAULTS.get(name))
+    said = {name: _said(settings[name]) for name in asked}
+    return urlencode(said, quote_via=quote, errors="replace")
+
+
+def settings_of(parameters: Mapping[str, str]) -> tuple[dict[str, Any], list[SpecvizError]]:
+    """The settings that a link's decoded parameters ask for, and what is wrong with the others.
+
+    Parameters that are no setting are somebody else's. What `DEFAULTS` has and the link has not is at its default;
+    where the link names no setting at all, there is nothing to set.
+    """
+    settings, errors = {}, []
+    for name in KINDS:
+        if name not in parameters:
+            continue
+        try:
+            settings[name] = _read(name, parameters[name])
+        except SpecvizError as error:
+            errors.append(error)
+    named = {error.field for error in errors}
+    missing = {name: value for name, value in DEFAULTS.items() if name not in named} if settings or errors else {}
+    return missing | settings, errors
+
+
+def settings_of_run(run: Run) -> dict[str, Any]:
+    """What the run was ordered with: only what it was, not the models, nor texts that ended it."""
+    settings: dict[str, Any] = {
+        "prompt": run.prompt.text if run.prompt.message is None else run.prompt.message,
+        "chat": run.prompt.message is not None,
+        "drafter": run.drafter or "plain",
+        "temperature": run.sampling.temperature,
+        "top_k": run.sampling.top_k,
+        "top_p": run.sampling.top_p,
+        "min_p": run.sampling.min_p,
+        "max_new_tokens": run.max_new_tokens,
+        "seed": run.seed,
+    }
+    if run.drafter is None:
+        return settings
+    # Lookahead's branches are the n-grams it tries.
+    branches = run.settings.get("branches", run.settings.get("guesses"))
+    usual = choose_rule("auto", run.drafter, makes_trees=(branches or 1) > 1)
+    return settings | {
+        "num_draft_tokens": run.num_draft_tokens,
+        "branches": branches,
+        "exit_layer": run.settings.get("exit_layer"),
+        "confidence": run.settings.get("confidence", 0.0),
+        "rule": "auto" if run.rule == usual else run.rule,
+    }
+
+
+def share(run: Run) -> dict[str, str | None]:
+    """What leads back to a run, for the page. file: what to call its files, without an ending. pair: who made it.
+
+    query: of the link that makes it again; None if it would be too long.
+    """
+    asked = query(settings_of_run(run))
+    return {
+        "file": file_stem(run),
+        "pair": run.pair.name,
+        "query": asked if len(asked) <= MOST_CHARACTERS else None,
+    }
+
+
+def file_stem(run: Run) -> str:
+    """A name for the run's files; a drafter's name may come from a file that a visitor opened."""
+    drafter = re.sub(r"[^A-Za-z0-9_]", "_", run.drafter or "plain")[:40]
+    return f"specviz-{drafter}-seed{run.seed}"
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(int(value))
+    if isinstance(value, float) and value == int(value):
+        return str(int(value))
+    return str(value)
+
+
+def _read(name: str, text: str) -> Any:
+    kind = KINDS[name]
+    if kind is str:
+        return text
+    if kind is bool:
+        if text.lower() not in _YES_AND_NO:
+            raise SpecvizError("The link says {name}={value}; there it can say 1 or 0.", name, name=name, value=text)
+        return _YES_AND_NO[text.lower()]
+    if kind is int:
+        return _whole(name, text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise SpecvizError("The link says {name}={value}, which is not a number.", name, name=name, value=text)
+    return value
+
+
+def _whole(name: str, text: str) -> int:
+    if not re.fullmatch(r"-?[0-9]{1,16}", text) or abs(int(text)) > MOST_WHOLE:
+        raise SpecvizError(
+            "The link says {name}={value}, which is not a whole number that this page can hold.",
+            name,
+            name=name,
+            value=text,
+        )
+    return int(text)

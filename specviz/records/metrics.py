@@ -1,0 +1,132 @@
+"""From rounds to the numbers people compare: each counted when it was decided, each defined here once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from specviz.records.runs import Round
+
+
+@dataclass(slots=True)
+class Tally:
+    """Running counts over rounds; `add` costs the same however many came before.
+
+    drafted, judged, accepted: draft tokens proposed, looked at by the verdict, kept by it.
+    judged_at, accepted_at: the same by draft position, first position first. A position that was never drafted or
+        never reached is unobserved, not rejected.
+    rounds_by_depth: how many rounds drafted so many positions deep; 0 is a plain step.
+    tokens: emitted, after truncation.
+    seconds: of the rounds; prefill: of reading the prompt.
+    distance_sum, measured_distances: of `Round.distance`, over the rounds that have one.
+    """
+
+    rounds: int = 0
+    drafted: int = 0
+    judged: int = 0
+    accepted: int = 0
+    tokens: int = 0
+    judged_at: list[int] = field(default_factory=list)
+    accepted_at: list[int] = field(default_factory=list)
+    rounds_by_depth: Counter[int] = field(default_factory=Counter)
+    prefill: float = 0.0
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    accept_seconds: float = 0.0
+    seconds: float = 0.0
+    model_seconds: float = 0.0
+    distance_sum: float = 0.0
+    measured_distances: int = 0
+
+    def add(self, one: Round) -> None:
+        self.rounds += 1
+        self.tokens += len(one.emitted)
+        self.drafted += len(one.drafted)
+        depths = draft_depths(one)
+        self.rounds_by_depth[max(depths, default=-1) + 1] += 1
+        for token, depth in zip(one.drafted, depths):
+            while len(self.judged_at) <= depth:
+                self.judged_at.append(0)
+                self.accepted_at.append(0)
+            self.judged_at[depth] += token.outcome != "discarded"
+            self.accepted_at[depth] += token.outcome == "accepted"
+        self.judged += one.judged
+        self.accepted += one.accepted
+        self.prefill += one.seconds.prefill
+        self.draft_seconds += one.seconds.draft
+        self.verify_seconds += one.seconds.verify
+        self.accept_seconds += one.seconds.accept
+        self.seconds += one.seconds.total
+        self.model_seconds += one.seconds.models
+        if one.distance is not None:
+            self.distance_sum += one.distance
+            self.measured_distances += 1
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """α: accepted / judged draft tokens; None before any was judged."""
+        return self.accepted / self.judged if self.judged else None
+
+    @property
+    def acceptance_length(self) -> float | None:
+        """Tokens per target pass, 1 + accepted / rounds: the recovered or bonus token counts, truncation does not."""
+        return 1 + self.accepted / self.rounds if self.rounds else None
+
+    @property
+    def levels(self) -> int:
+        """Draft positions drafted for, over all rounds: each is one draft step. A chain has a token a level."""
+        return sum(depth * rounds for depth, rounds in self.rounds_by_depth.items())
+
+    @property
+    def drafted_trees(self) -> bool:
+        """Whether any round drafted siblings."""
+        return self.drafted > self.levels
+
+    @property
+    def distance(self) -> float | None:
+        """Mean total variation from the target under a lossy rule (see `Round`); None under lossless ones."""
+        return self.distance_sum / self.measured_distances if self.measured_distances else None
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Emitted tokens over all time spent on them, the prompt's reading included."""
+        return self.tokens / (self.prefill + self.seconds) if self.rounds else None
+
+    @property
+    def overhead_share(self) -> float | None:
+        """The part of the rounds' time outside the models' forward passes."""
+        return 1 - self.model_seconds / self.seconds if self.rounds else None
+
+    def position_rates(self) -> list[float]:
+        """Acceptance by draft position: accepted at i / rounds. What vLLM and others report; falls with i."""
+        return [accepted / self.rounds for accepted in self.accepted_at]
+
+    def conditional_position_rates(self) -> list[float | None]:
+        """Acceptance by draft position, given that the verdict got there: accepted at i / judged at i."""
+        return [accepted / judged if judged else None for accepted, judged in zip(self.accepted_at, self.judged_at)]
+
+
+def tally(rounds: Iterable[Round]) -> Tally:
+    """The counts of a whole run."""
+    counts = Tally()
+    for one in rounds:
+        counts.add(one)
+    return counts
+
+
+def emission_times(rounds: Sequence[Round]) -> list[float]:
+    """Seconds from the start of the run, prompt included, at which each round's tokens were there."""
+    times, now = [], 0.0
+    for one in rounds:
+        now += one.seconds.prefill + one.seconds.total
+        times.append(now)
+    return times
+
+
+def draft_depths(one: Round) -> list[int]:
+    """Draft position of each draft token, 0 for those that continue the committed text."""
+    depths: list[int] = []
+    for token in one.drafted:
+        depths.append(depths[token.parent] + 1 if token.parent >= 0 else 0)
+    return depths

@@ -1,0 +1,54 @@
+"""The recorded runs that come with the page: shown before any model is touched, and where there is none.
+
+``python -m specviz.ui.maintenance.recorder`` records them anew. What the page calls each of them stands in
+the texts of the area ``traces`` under their names.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from dataclasses import dataclass
+from typing import Any
+
+from specviz.records.presets import PRESETS
+from specviz.records.runs import Run
+
+TRACES = pathlib.Path(__file__).resolve().parents[2] / "assets" / "traces"
+
+_PROMPTS = {preset.name: preset.prompt for preset in PRESETS}
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A run and what it was ordered with, by the names of specviz.records.links."""
+
+    name: str
+    settings: dict[str, Any]
+
+    @property
+    def path(self) -> pathlib.Path:
+        return TRACES / f"{self.name}.json"
+
+    def load(self) -> Run:
+        return Run.load(self.path)
+
+
+def _recording(name: str, preset: str, drafter: str, temperature: float, seed: int, **settings: Any) -> Recording:
+    usual = {"num_draft_tokens": 4, "max_new_tokens": 32}
+    chosen = {"prompt": _PROMPTS[preset], "drafter": drafter, "temperature": temperature, "seed": seed}
+    return Recording(name, usual | chosen | settings)
+
+
+#: In the order of the page; the first one is what it opens with.
+RECORDINGS = (
+    _recording("sampled", "story", "draft_model", 0.8, 2, branches=1),
+    _recording("greedy", "story", "draft_model", 0.0, 0, branches=1),
+    _recording("lookup", "repeats", "prompt_lookup", 0.0, 0, num_draft_tokens=6, max_new_tokens=40),
+    _recording("tree", "story_king", "eagle", 0.8, 2, branches=3, max_new_tokens=24),
+    _recording("block", "story_sea", "draft_model", 1.0, 7, branches=1, num_draft_tokens=6, rule="block"),
+    _recording("mismatch", "story_sea", "draft_model", 1.5, 2, branches=1, max_new_tokens=24),
+)
+
+
+def recording_named(name: str) -> Recording | None:
+    return next((one for one in RECORDINGS if one.name == name), None)

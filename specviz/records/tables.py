@@ -1,0 +1,73 @@
+"""A run as tables: one row a round, or one row a draft token."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pandas as pd
+
+from specviz.records.metrics import draft_depths
+from specviz.records.runs import Run
+
+
+def rounds_table(run: Run) -> pd.DataFrame:
+    """One row a target pass: what was drafted, judged, accepted and emitted, and its seconds."""
+    return pd.DataFrame(
+        [
+            {
+                "round": one.index,
+                "drafted": len(one.drafted),
+                "judged": one.judged,
+                "accepted": one.accepted,
+                "next": one.next.text,
+                "next_kind": one.next.kind,
+                "emitted": len(one.emitted),
+                "text": "".join(one.pieces),
+                "draft_seconds": one.seconds.draft,
+                "verify_seconds": one.seconds.verify,
+                "accept_seconds": one.seconds.accept,
+                "total_seconds": one.seconds.total,
+                "confidence": one.confidence,
+                "distance": one.distance,
+            }
+            for one in run.rounds
+        ]
+    )
+
+
+def save_table(run: Run, path: str | pathlib.Path) -> None:
+    """Writes `tokens_table` as CSV; of a run that drafted nothing `rounds_table`, each of whose rounds is one token."""
+    drafted = any(one.drafted for one in run.rounds)
+    table = tokens_table(run) if drafted else rounds_table(run)
+    table.to_csv(path, index=False, errors="replace")
+
+
+def tokens_table(run: Run) -> pd.DataFrame:
+    """One row a draft token, with its probabilities, coin and verdict.
+
+    token: its place in the round's draft, which `parent` refers to. position: its depth, 0 for the first.
+    """
+    return pd.DataFrame(
+        [
+            {
+                "round": one.index,
+                "token": place,
+                "position": depth,
+                "parent": token.parent,
+                "id": token.id,
+                "text": token.text,
+                "p": token.p,
+                "q": token.q,
+                "p_raw": token.p_raw,
+                "q_raw": token.q_raw,
+                "u": token.u,
+                "accept_prob": token.accept_prob,
+                "p_left": token.p_left,
+                "draft_u": token.draft_u,
+                "source": token.source,
+                "outcome": token.outcome,
+            }
+            for one in run.rounds
+            for place, (token, depth) in enumerate(zip(one.drafted, draft_depths(one)))
+        ]
+    )

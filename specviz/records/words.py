@@ -1,0 +1,75 @@
+"""What the page says, by language: a JSON file for each area of the page, in assets/text/LANGUAGE.
+
+A text is a sentence with a ``{name}`` for each value, or, where it counts something, an object with the sentence for
+``one`` and for ``other`` values of ``n``. The page's scripts read the same files by the same keys (assets/web/dom.js).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import pathlib
+import re
+from collections.abc import Mapping
+
+TEXTS = pathlib.Path(__file__).resolve().parents[2] / "assets" / "text"
+
+#: The languages of the page, the first one at its root, and what each calls itself.
+LANGUAGES = {"en": "English", "de": "Deutsch"}
+
+Text = str | dict[str, str]
+
+
+class Sentence(str):
+    """A sentence in English that remembers its template and values, so that a page can say it in another language."""
+
+    template: str
+    values: dict[str, object]
+
+    def __new__(cls, template: str, **values: object) -> Sentence:
+        sentence = super().__new__(cls, fill(template, values))
+        sentence.template, sentence.values = template, values
+        return sentence
+
+
+class Words:
+    """The page's texts in one language.
+
+    Called with a key, ``area.name``, and the values of its text. Raises KeyError for a key that no file has: a text
+    that is missing is a defect of the page, and no reader's.
+    """
+
+    def __init__(self, language: str, areas: Mapping[str, Mapping[str, Text]]):
+        self.language = language
+        self.areas = areas
+
+    def __call__(self, key: str, **values: object) -> str:
+        area, _, name = key.partition(".")
+        text = self.areas[area][name]
+        if isinstance(text, dict):
+            text = text["one" if values["n"] == 1 else "other"]
+        return fill(text, values)
+
+    def error(self, error: Exception) -> str:
+        """The sentence of a SpecvizError; in English where this language has none for it."""
+        return fill(str(self.areas["errors"].get(error.template, error.template)), error.values)
+
+    def step(self, step: Sentence) -> str:
+        """The same of a step of loading a pair."""
+        return fill(str(self.areas["steps"].get(step.template, step.template)), step.values)
+
+    def texts(self, *areas: str) -> dict[str, Text]:
+        """All texts of these areas by their keys, for the page's scripts."""
+        return {f"{area}.{name}": text for area in areas for name, text in self.areas[area].items()}
+
+
+@functools.cache
+def words(language: str = "en") -> Words:
+    """The texts of a language of `LANGUAGES`."""
+    files = sorted((TEXTS / language).glob("*.json"))
+    return Words(language, {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in files})
+
+
+def fill(template: str, values: Mapping[str, object]) -> str:
+    """The template with each ``{name}`` it knows replaced; any other brace, and braces in values, stay as they are."""
+    return re.sub(r"\{(\w+)\}", lambda match: str(values.get(match[1], match[0])), template)

@@ -1,0 +1,205 @@
+"""What limits a run: where its time and its draft tokens went, and which single change the formula favours.
+
+Figures in, findings out, no words. Everything but the forecasts of `changes` is measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from specviz.records.metrics import Tally
+from specviz.theory.formulas import expected_tokens
+from specviz.theory.roofline import Curve
+
+#: The draft lengths a change may propose: those the page offers.
+GAMMAS = range(1, 17)
+
+#: A forecast this little above the run's own is no advice.
+_WORTH_SAYING = 1.02
+
+
+@dataclass(frozen=True, slots=True)
+class RunFigures:
+    """A speculative run as the diagnosis reads it.
+
+    num_draft_tokens: γ asked for. depth: mean depth really drafted. chain: whether the closed form is made for it:
+        chains, judged token by token. alpha: accepted / judged. tokens_per_pass: 1 + accepted / rounds.
+    draft, verify, rest: mean seconds of a round by phase.
+    one, one_rest: mean seconds of a plain step, its target pass and the rest. one_source: where they are from:
+        ``plain`` run beside it; ``passes``, T(1) alone; ``round``, the run's own verification, for want of both.
+    speedup: measured against plain decoding, None if it was not.
+    """
+
+    num_draft_tokens: int
+    depth: float
+    chain: bool
+    alpha: float
+    tokens_per_pass: float
+    draft: float
+    verify: float
+    rest: float
+    one: float
+    one_rest: float
+    one_source: str
+    speedup: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Of a round."""
+        return self.draft + self.verify + self.rest
+
+    @property
+    def cost_coefficient(self) -> float:
+        """c: one draft step / one target pass over one token."""
+        return self.draft / self.depth / self.one
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The speedup that is left after one cause was counted in; the first one is the ideal, γ + 1."""
+
+    cause: str
+    speedup: float
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing done otherwise, and the formula's speedup then. value: the new γ, c or α."""
+
+    what: str
+    value: float
+    speedup: float
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The findings.
+
+    steps: from the ideal, γ + 1 tokens for the time of a plain step, down to what the run's parts come to.
+        Causes: ``ideal``, ``short`` (drafts shorter than γ), ``refused``, ``draft``, ``verify`` (the pass over the
+        draft beside the pass over one token), ``rest``.
+    limit: the cause without which the run would be fastest. gain: by how much, as a factor.
+    speedup: measured, or else what the parts come to.
+    formula: expected tokens / (γc + V), None where the closed form does not apply; V is T(γ+1)/T(1) if `with_passes`,
+        else 1. changes: the better ones, the best first.
+    best_gamma, best_formula: the γ the formula favours, and its speedup.
+    """
+
+    steps: tuple[Step, ...]
+    limit: str
+    gain: float
+    speedup: float
+    formula: float | None
+    with_passes: bool
+    changes: tuple[Change, ...]
+    best_gamma: int | None
+    best_formula: float | None
+
+    @property
+    def pays(self) -> bool:
+        return self.speedup > 1
+
+
+def run_figures(
+    counts: Tally,
+    num_draft_tokens: int,
+    *,
+    rule: str = "token",
+    plain: Tally | None = None,
+    target: Curve | None = None,
+    speedup: float | None = None,
+) -> RunFigures | None:
+    """The figures of a run; None if it drafted nothing that was judged.
+
+    plain: plain decoding of the same, timed as the run was. target: T(K) of its target.
+    """
+    if counts.acceptance_rate is None:
+        return None
+    rounds = counts.rounds
+    if plain is not None and plain.rounds:
+        one, rest, source = plain.verify_seconds / plain.rounds, plain.accept_seconds / plain.rounds, "plain"
+    elif target is not None and target.one:
+        one, rest, source = target.one, 0.0, "passes"
+    else:
+        one, rest, source = counts.verify_seconds / rounds, 0.0, "round"
+    return RunFigures(
+        num_draft_tokens=num_draft_tokens,
+        depth=counts.levels / rounds,
+        chain=not counts.drafted_trees and rule == "token",
+        alpha=counts.acceptance_rate,
+        tokens_per_pass=counts.acceptance_length,
+        draft=counts.draft_seconds / rounds,
+        verify=counts.verify_seconds / rounds,
+        rest=counts.accept_seconds / rounds,
+        one=one,
+        one_rest=rest,
+        one_source=source,
+        speedup=speedup,
+    )
+
+
+def diagnose(run: RunFigures, target: Curve | None = None) -> Diagnosis:
+    """What limits `run`. target: T(K) of its target, for forecasts that count verification as measured."""
+    steps = _steps(run)
+    gains = _gains(run)
+    limit = max(gains, key=gains.get)
+    forecasts = run.chain and run.depth > 0.9 * run.num_draft_tokens
+    formula = _formula(run.alpha, run.num_draft_tokens, run.cost_coefficient, target) if forecasts else None
+    best = max(GAMMAS, key=lambda gamma: _formula(run.alpha, gamma, run.cost_coefficient, target))
+    return Diagnosis(
+        steps=steps,
+        limit=limit,
+        gain=gains[limit],
+        speedup=steps[-1].speedup if run.speedup is None else run.speedup,
+        formula=formula,
+        with_passes=target is not None,
+        changes=_changes(run, formula, best, target) if forecasts else (),
+        best_gamma=best if forecasts else None,
+        best_formula=_formula(run.alpha, best, run.cost_coefficient, target) if forecasts else None,
+    )
+
+
+def _steps(run: RunFigures) -> tuple[Step, ...]:
+    plain, kept = run.one + run.one_rest, run.tokens_per_pass
+    drafted = plain + run.draft
+    verified = drafted + run.verify - run.one
+    return (
+        Step("ideal", run.num_draft_tokens + 1),
+        Step("short", run.depth + 1),
+        Step("refused", kept),
+        Step("draft", kept * plain / drafted),
+        Step("verify", kept * plain / verified),
+        Step("rest", kept * plain / run.seconds),
+    )
+
+
+def _gains(run: RunFigures) -> dict[str, float]:
+    """By cause, how many times as fast the run would be without it, all else as it was."""
+    extra = {
+        "draft": run.draft,
+        "verify": max(0.0, run.verify - run.one),
+        "rest": max(0.0, run.rest - run.one_rest),
+    }
+    return {
+        "short": (run.num_draft_tokens + 1) / (run.depth + 1),
+        "refused": (run.depth + 1) / run.tokens_per_pass,
+        **{cause: run.seconds / (run.seconds - seconds) for cause, seconds in extra.items()},
+    }
+
+
+def _formula(alpha: float, gamma: int, cost: float, target: Curve | None) -> float:
+    """Leviathan et al. 2023, Thm 3.8, with T(γ+1)/T(1) as measured in the place of its 1: tokens / (γc + V)."""
+    measured = target.ratio(gamma + 1) if target is not None else None
+    return expected_tokens(alpha, gamma) / (gamma * cost + (1.0 if measured is None else measured))
+
+
+def _changes(run: RunFigures, formula: float, best: int, target: Curve | None) -> tuple[Change, ...]:
+    alpha, gamma, cost = run.alpha, run.num_draft_tokens, run.cost_coefficient
+    better = (1 + alpha) / 2
+    changes = [
+        Change("gamma", best, _formula(alpha, best, cost, target)),
+        Change("cost", cost / 2, _formula(alpha, gamma, cost / 2, target)),
+        Change("alpha", better, _formula(better, gamma, cost, target)),
+    ]
+    worth = [change for change in changes if change.speedup > _WORTH_SAYING * formula]
+    return tuple(sorted(worth, key=lambda change: -change.speedup))

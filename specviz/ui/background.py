@@ -1,0 +1,125 @@
+"""Prepares the passes of the pairs in memory while the page is served: one pair after the other, in the background."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections import deque
+from dataclasses import dataclass, field
+
+from specviz.models.pair import ModelPair
+from specviz.models.preparation import Preparation, prepare_passes
+from specviz.models.refusals import first_line
+from specviz.records.errors import SpecvizError
+from specviz.records.words import Sentence
+from specviz.ui import device
+from specviz.ui.deployment import Settings
+
+#: What is being done for a pair until there is more to say.
+_LOOKING = Sentence("looking for compiled ones")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """How far a pair's passes are. step: what is being done, None when it is over. done: what became of them."""
+
+    step: Sentence | None = None
+    done: Preparation = field(default_factory=Preparation)
+
+
+class Preparer:
+    """A line of pairs whose passes are to be prepared, and the thread that does it.
+
+    What takes long happens in processes of low priority; the rest in the engine's thread, between runs.
+    """
+
+    def __init__(self, settings: Settings):
+        self.refusal = _refusal(settings)
+        self._changed = threading.Condition()
+        self._waiting: deque[ModelPair] = deque()
+        self._stages: weakref.WeakKeyDictionary[ModelPair, Stage] = weakref.WeakKeyDictionary()
+        self._current: ModelPair | None = None
+        self._halt = threading.Event()
+        self._started = self._closed = False
+
+    def add(self, pair: ModelPair) -> None:
+        """Puts a pair that was loaded into the line, or notes why there is none."""
+        with self._changed:
+            if self.refusal is None:
+                self._waiting.append(pair)
+                self._changed.notify_all()
+            else:
+                self._stages[pair] = Stage(done=Preparation(reasons={"target": self.refusal}))
+
+    def start(self, there: threading.Event) -> None:
+        """Begins with the work as soon as the page is `there`: whoever comes first should not wait for both."""
+        self._started = True
+        threading.Thread(target=self._work, args=[there], name="preparer", daemon=True).start()
+
+    def stage(self, pair: ModelPair) -> Stage:
+        """How far this pair's passes are; nothing to wait for where nothing was begun."""
+        with self._changed:
+            if self._started and pair in self._waiting:
+                return Stage(_LOOKING)
+            return self._stages.get(pair, Stage())
+
+    def forget(self, pair: ModelPair) -> None:
+        """Ends what is being done for this pair, and returns when nothing of it is left: it may be freed then."""
+        with self._changed:
+            if pair in self._waiting:
+                self._waiting.remove(pair)
+            if self._current is pair:
+                self._halt.set()
+                self._changed.wait_for(lambda: self._current is not pair)
+
+    def close(self) -> None:
+        """Ends everything, the compiler's processes too, and waits for it."""
+        with self._changed:
+            self._closed = True
+            self._waiting.clear()
+            self._halt.set()
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._current is None)
+
+    def _work(self, there: threading.Event) -> None:
+        there.wait()
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._closed)
+                if self._closed:
+                    return
+                pair = self._current = self._waiting.popleft()
+                self._stages[pair] = Stage(_LOOKING)
+                halt = self._halt = threading.Event()
+            stage = Stage(done=self._prepared(pair, halt))
+            with self._changed:
+                self._stages[pair] = stage
+                self._current = None
+                self._changed.notify_all()
+            # Nothing of a pair may be held while there is nothing to do for it.
+            del pair, stage
+
+    def _prepared(self, pair: ModelPair, halt: threading.Event) -> Preparation:
+        def hear(fraction: float, step: Sentence) -> None:
+            with self._changed:
+                self._stages[pair] = Stage(step)
+
+        try:
+            return prepare_passes(pair, hear, halt=halt, turn=device.between_runs)
+        except Exception as error:
+            # Nobody asked for it and nobody waits for it: the page goes on with plain passes, and says why.
+            logging.getLogger(__name__).exception("Preparing passes failed")
+            reason = SpecvizError("Preparing passes failed: {reason}.", "passes", reason=first_line(error))
+            return Preparation(reasons={"target": reason})
+
+
+def _refusal(settings: Settings) -> SpecvizError | None:
+    if settings.passes == "plain":
+        return SpecvizError("This page was told to keep to plain passes (SPECVIZ_PASSES).", "passes")
+    if device.spaces is not None:
+        return SpecvizError(
+            "A GPU is lent for one call at a time, to a process of its own: nothing that is prepared would survive.",
+            "passes",
+        )
+    return None

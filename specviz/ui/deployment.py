@@ -1,0 +1,80 @@
+"""What whoever deploys the page decides, by environment variables; the README lists them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specviz.decoding.engine import MAX_DRAFT_TOKENS
+from specviz.records.errors import SpecvizError
+
+#: SPECVIZ_TARGET of a page without models.
+NO_MODELS = "none"
+
+#: SPECVIZ_PASSES: prepared while the page is served, or as they are.
+PASSES = ("auto", "plain")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Limits bound what one visitor can ask of a shared machine; the pair is what the page starts with."""
+
+    target: str | None
+    draft: str | None
+    device: str
+    dtype: str
+    max_prompt_tokens: int
+    max_new_tokens: int
+    max_draft_tokens: int
+    max_compare_runs: int
+    queue_size: int
+    allow_loading: bool
+    passes: str
+
+    @property
+    def without_models(self) -> bool:
+        """Whether the page is told to show recorded runs and traces only."""
+        return self.target == NO_MODELS
+
+    @classmethod
+    def from_environment(cls) -> Settings:
+        return cls(
+            target=os.environ.get("SPECVIZ_TARGET") or None,
+            draft=os.environ.get("SPECVIZ_DRAFT") or None,
+            device=os.environ.get("SPECVIZ_DEVICE", "auto"),
+            dtype=os.environ.get("SPECVIZ_DTYPE", "auto"),
+            max_prompt_tokens=_count("SPECVIZ_MAX_PROMPT_TOKENS", 4096),
+            max_new_tokens=_count("SPECVIZ_MAX_NEW_TOKENS", 1024),
+            max_draft_tokens=min(_count("SPECVIZ_MAX_DRAFT_TOKENS", 16), MAX_DRAFT_TOKENS),
+            max_compare_runs=_count("SPECVIZ_MAX_COMPARE_RUNS", 64),
+            queue_size=_count("SPECVIZ_QUEUE_SIZE", 16),
+            allow_loading=os.environ.get("SPECVIZ_ALLOW_LOADING", "1") != "0",
+            passes=_choice("SPECVIZ_PASSES", PASSES),
+        )
+
+
+def _count(name: str, default: int) -> int:
+    text = os.environ.get(name, str(default))
+    if not text.isdecimal() or int(text) < 1:
+        raise SpecvizError(
+            "The environment variable {name} must be a whole number from 1 up, not {value}.",
+            name,
+            name=name,
+            value=repr(text),
+        )
+    return int(text)
+
+
+def _choice(name: str, choices: Sequence[str]) -> str:
+    """The first choice unless the variable names another."""
+    text = os.environ.get(name) or choices[0]
+    if text not in choices:
+        raise SpecvizError(
+            "The environment variable {name} must be one of {choices}, not {value}.",
+            name,
+            name=name,
+            choices=", ".join(choices),
+            value=repr(text),
+        )
+    return text

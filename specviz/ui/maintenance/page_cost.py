@@ -1,0 +1,85 @@
+"""What the page costs: the same run with and without a browser that watches it, on the same machine."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from specviz.records.presets import PRESETS
+from specviz.records.words import words
+from specviz.ui.deployment import Settings
+from specviz.ui.maintenance.chromium import browser
+from specviz.ui.orders import Order, PairName, PairStore
+from specviz.ui.page import build, launch
+from specviz.ui.runner import Runner
+
+REPEATS = 5
+ORDER = Order(
+    pair=PairName(),
+    prompt=PRESETS[0].prompt,
+    drafter="draft_model",
+    num_draft_tokens=4,
+    temperature=0.8,
+    top_k=0,
+    top_p=1.0,
+    min_p=0.0,
+    max_new_tokens=256,
+    seed=0,
+)
+
+
+def measure_page(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+    """Tokens per second of one order, watched by a headless browser and unwatched, in turn.
+
+    Wall time in the engine's thread, from the first prefill to the last round handed over. Needs the package
+    playwright and a Chromium; raises SpecvizError without.
+    """
+    store = PairStore(settings)
+    runner = Runner(store, settings)
+    page = launch(build(settings, runner), prevent_thread_lock=True, quiet=True)
+    speeds: dict[str, list[float]] = {"alone": [], "watched": []}
+    try:
+        with browser() as chromium:
+            tab = chromium.new_page(viewport={"width": 1280, "height": 900})
+            for repeat in range(REPEATS + 1):  # the first one warms everything up
+                order = replace(ORDER, seed=repeat)
+                tab.goto("about:blank")
+                alone = _tokens(runner, order) / runner.last_seconds
+                watched = _watched_tokens(tab, page.local_url, order) / runner.last_seconds
+                if repeat:
+                    speeds["alone"].append(alone)
+                    speeds["watched"].append(watched)
+                    say(f"page: {alone:.0f} tokens/s alone, {watched:.0f} watched")
+    finally:
+        page.close()
+    return {
+        "tokens_per_second_alone": statistics.median(speeds["alone"]),
+        "tokens_per_second_watched": statistics.median(speeds["watched"]),
+        "ratio": statistics.median(watched / alone for alone, watched in zip(*speeds.values())),
+        "repeats": REPEATS,
+    }
+
+
+def _tokens(runner: Runner, order: Order) -> int:
+    return sum(len(one.emitted) for batch in runner.batches(order) for one in batch)
+
+
+def _watched_tokens(tab: Any, url: str, order: Order) -> int:
+    """Presses the button as a visitor would and waits for the end of the run."""
+    say = words()
+    tab.goto(url)
+    tab.get_by_label(say("page.measured")).uncheck()
+    tab.get_by_role("button", name=say("controls.more")).click()
+    for name, value in (("max_new_tokens", order.max_new_tokens), ("seed", order.seed)):
+        tab.get_by_label(say(f"controls.{name}")).first.fill(str(value))
+        tab.get_by_label(say(f"controls.{name}")).first.press("Tab")
+    # Let the page settle: what is measured is watching, not loading.
+    time.sleep(2)
+    tab.locator("#go").click()
+    view = "document.querySelector('#rounds-view .specviz-rounds').specviz"
+    # Until the visitor's own run is over: the page opens with a recorded one.
+    tab.wait_for_function(f"{view}.state === 'finished' && !{view}.recorded", timeout=120_000)
+    return tab.evaluate(f"{view}.figures.tokens")

@@ -1,0 +1,164 @@
+"""How fast the live view answers with a long run in it: `python -m specviz.ui.maintenance.page_speed`.
+
+Prints medians and worst cases of opening a trace, scrubbing through it, and asking about a token. It asserts nothing.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from specviz.decoding import engine
+from specviz.records.errors import SpecvizError
+from specviz.records.runs import Round, Run
+from specviz.ui.deployment import Settings
+from specviz.ui.maintenance.chromium import browser
+from specviz.ui.maintenance.page_cost import ORDER
+from specviz.ui.orders import Order, PairStore
+from specviz.ui.page import build, launch
+from specviz.ui.runner import Runner
+
+ROUNDS = 2000
+SCRUBS = 240
+STEPS = 120
+CLICKS = 40
+REPEATS = 3
+#: ms after which the files of an opened trace have been written: they follow the view.
+FILES = 5000
+
+#: Waits for the file to be on the screen; the clock runs in the page, from the moment the file is chosen.
+OPENED = """async count => {
+  const view = document.querySelector('#rounds-view .specviz-rounds');
+  const began = performance.now();
+  const frame = () => new Promise(requestAnimationFrame);
+  while (!(view.specviz.state === 'finished' && view.specviz.rounds.length === count
+           && view.shadowRoot.querySelector('[part=view]').dataset.state === 'finished')) await frame();
+  await frame();
+  return performance.now() - began;
+}"""
+
+#: Moves the slider once a frame, by a drag (neighbouring places) or by leaps across the run; ms between frames.
+SCRUB = """async ({moves, leaps}) => {
+  const slider = document.querySelector('#rounds-view .specviz-rounds').shadowRoot.querySelector('[part=scrub]');
+  const frame = () => new Promise(requestAnimationFrame);
+  const times = [];
+  let last = await frame();
+  for (let i = 0; i < moves; i += 1) {
+    const share = leaps ? (i * 0.618034) % 1 : Math.abs(2 * i / moves - 1);
+    slider.value = Math.round(share * slider.max);
+    slider.dispatchEvent(new Event('input'));
+    const now = await frame();
+    times.push(now - last);
+    last = now;
+  }
+  return times;
+}"""
+
+#: From each press to the frame that shows what it did, ms.
+PRESSES = """async ({count, what}) => {
+  const shadow = document.querySelector('#rounds-view .specviz-rounds').shadowRoot;
+  const frame = () => new Promise(requestAnimationFrame);
+  const painted = async () => { await frame(); await new Promise(done => setTimeout(done)); };
+  const times = [];
+  for (let i = 0; i < count; i += 1) {
+    const targets = [...shadow.querySelectorAll(what)].filter(node => node.checkVisibility({visibilityProperty: true}));
+    const target = targets[i * 7 % targets.length];
+    const began = performance.now();
+    target.click();
+    await painted();
+    times.push(performance.now() - began);
+  }
+  return times;
+}"""
+
+IDLE = """async count => {
+  const frame = () => new Promise(requestAnimationFrame);
+  const times = [];
+  let last = await frame();
+  for (let i = 0; i < count; i += 1) { const now = await frame(); times.push(now - last); last = now; }
+  return times;
+}"""
+
+
+def long_run(runner: Runner, order: Order, count: int) -> Run:
+    """A run of `count` rounds: the real ones of an order, repeated."""
+    request = order.request(runner.store.get(order.pair), runner.settings)
+    real = [one for batch in runner.batches(order) for one in batch]
+    # The last one was cut short by the stop, and a run has one stop.
+    rounds = _repeated(real[:-1], count)
+    return replace(
+        engine.collect(request, rounds),
+        max_new_tokens=sum(len(one.emitted) for one in rounds),
+        vocabulary=engine.vocabulary(request.pair, real),
+    )
+
+
+def _repeated(rounds: Sequence[Round], count: int) -> list[Round]:
+    return [replace(rounds[index % len(rounds)], index=index) for index in range(count)]
+
+
+def measure(settings: Settings) -> list[str]:
+    """One line a measurement. Needs the package playwright and a Chromium; raises SpecvizError without."""
+    runner = Runner(PairStore(settings), settings)
+    page = launch(build(settings, runner), prevent_thread_lock=True, quiet=True)
+    try:
+        with tempfile.TemporaryDirectory() as folder, browser() as chromium:
+            path = pathlib.Path(folder) / "long.json"
+            run = long_run(runner, ORDER, ROUNDS)
+            run.save(path)
+            tab = chromium.new_page(viewport={"width": 1280, "height": 900})
+            return _measured(tab, page.local_url, path, len(run.rounds))
+    finally:
+        page.close()
+
+
+def _measured(tab: Any, url: str, path: pathlib.Path, rounds: int) -> list[str]:
+    size = path.stat().st_size / 1e6
+    opening = [_open(tab, url, path, rounds) for _ in range(REPEATS)]
+    tab.wait_for_timeout(FILES)
+    calls: list[str] = []
+    tab.on("request", lambda request: "gradio_api" in request.url and calls.append(request.url))
+    lines = [_line(f"open a trace of {rounds} rounds ({size:.0f} MB)", opening)]
+    lines.append(_line("between frames, nothing moving", tab.evaluate(IDLE, 60)))
+    for name, leaps in (("a drag", False), ("leaps", True)):
+        times = tab.evaluate(SCRUB, {"moves": SCRUBS, "leaps": leaps})
+        lines.append(_line(f"between frames, scrubbing by {name}", times))
+    for name, what, count in (
+        ("a step forward", "[part=forward]", STEPS),
+        ("a token in the inspector", ".list .chip", CLICKS),
+        ("a token of the text", ".text .t", CLICKS),
+    ):
+        lines.append(_line(f"from a press to its frame: {name}", tab.evaluate(PRESSES, {"count": count, "what": what})))
+    return [*lines, f"{'calls to the server meanwhile':<58}{len(calls):>8}"]
+
+
+def _open(tab: Any, url: str, path: pathlib.Path, rounds: int) -> float:
+    tab.goto(url)
+    tab.wait_for_function("() => document.querySelector('#rounds-view .specviz-rounds')?.specviz")
+    tab.wait_for_load_state("networkidle")
+    tab.locator("input[type=file][accept='.json']").set_input_files(path)
+    return tab.evaluate(OPENED, rounds)
+
+
+def _line(what: str, times: list[float]) -> str:
+    ordered = sorted(times)
+    near_worst = ordered[int(0.95 * (len(ordered) - 1))]
+    return f"{what:<58}{statistics.median(times):8.1f} ms   95 %: {near_worst:6.1f}   worst: {ordered[-1]:6.1f}"
+
+
+def main() -> int:
+    try:
+        print("\n".join(measure(Settings.from_environment())))
+    except SpecvizError as error:
+        print(f"specviz: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

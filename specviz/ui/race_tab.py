@@ -1,0 +1,44 @@
+"""The Race tab: plain and speculative decoding of one prompt, run in turn and replayed on one clock."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import gradio as gr
+
+from specviz.records.comparison import compare
+from specviz.records.errors import SpecvizError
+from specviz.records.words import Words
+from specviz.ui.components import race_view
+from specviz.ui.measurements import Duel
+from specviz.ui.orders import Order
+from specviz.ui.runner import Runner
+from specviz.ui.ways import label
+from specviz.views import run_messages as messages
+
+
+def create_race_tab(say: Words) -> gr.HTML:
+    """Lays out the race."""
+    return race_view(say)
+
+
+def race(runner: Runner, order: Order, halt: threading.Event, say: Words) -> Iterator[str]:
+    """Messages for the race view: what is being measured, then both lanes."""
+    if order.drafter is None:
+        yield messages.race_error_message(say("race.needs_drafter"))
+        return
+    try:
+        yield messages.race_phase_message(say("common.preparing"), 0)
+        request = order.request(runner.store.get(order.pair), runner.settings)
+        duel = Duel(runner, order, halt)
+        for what, fraction in duel.progress(say):
+            yield messages.race_phase_message(what, fraction)
+    except SpecvizError as error:
+        yield messages.race_error_message(say.error(error))
+        return
+    runs = duel.runs(request)
+    if runs is None:
+        yield messages.race_error_message(say("race.stopped"))
+        return
+    yield messages.race_message(*runs, compare(*runs), drafter=label(order.drafter, say))

@@ -1,0 +1,347 @@
+"""Records -> the JSON messages the page's components receive: what is new, and nothing twice.
+
+A component keeps its own state, so a message's size depends on the rounds it carries, never on how many came before.
+Every message names its run, and `rounds` names the index of its first round: a component that missed one can tell.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from specviz.records.metrics import emission_times, tally
+from specviz.records.runs import Candidates, DraftedToken, Round, Run, SamplingParams
+from specviz.records.words import Words
+from specviz.rules.choice import RULES
+
+#: Figures as JSON-ready values by their place on the page (specviz.views.charts).
+Charts = Mapping[int, dict[str, Any]]
+
+#: The headline figures, in the order of the page; each is a number or None (shown as a dash, never guessed).
+FIGURES = ("acceptance_length", "acceptance_rate", "tokens_per_second", "speedup", "tokens", "target_passes")
+
+#: Kinds of passes that the page has words for.
+PASSES = ("plain", "compiled", "graphs")
+
+#: One letter a token in the race: where it came from.
+SOURCE_LETTERS = {"accepted": "a", "recovered": "r", "bonus": "b", "plain": "p"}
+
+
+def start_message(
+    run_key: str,
+    *,
+    prompt: str,
+    drafter: str | None,
+    num_draft_tokens: int,
+    greedy: bool,
+    pair: str = "",
+    settings: str = "",
+    rule: str = "token",
+    recorded: str = "",
+    share: Mapping[str, Any] | None = None,
+    charts: Charts | None = None,
+) -> str:
+    """Clears the component and opens a run.
+
+    drafter: its display name, None for plain decoding. settings: what `settings_line` says. rule: the acceptance
+    rule's name, on which the wording of verdicts depends. recorded: the title of a run that comes with the page.
+    share: of `specviz.records.links.share`, for the links and files of the run.
+    """
+    return as_json(
+        {
+            "kind": "start",
+            "run": run_key,
+            "prompt": prompt,
+            "drafter": drafter,
+            "num_draft_tokens": num_draft_tokens,
+            "greedy": greedy,
+            "pair": pair,
+            "settings": settings,
+            "rule": rule,
+            "recorded": recorded,
+            "share": share,
+            "charts": charts,
+        }
+    )
+
+
+def settings_line(
+    settings: Mapping[str, int | float | str | bool | None],
+    *,
+    drafter: str | None,
+    rule: str,
+    sampling: SamplingParams,
+    seed: int,
+    passes: str,
+    say: Words,
+) -> str:
+    """How a run was made, beyond drafter and γ, in one line for its header.
+
+    settings: the drafter's own (`Run.settings`), None where it decides; those a reader needs to compare runs are
+        named, the trace has all.
+    drafter: None for plain decoding, which no rule judges; nor does a greedy run need one: its drafts are matched.
+    """
+    parts = []
+    if settings.get("branches") not in (None, 1):
+        parts.append(say("generate.branches", count=settings["branches"]))
+    if settings.get("exit_layer") is not None:
+        parts.append(say("generate.exit_layer", layer=settings["exit_layer"]))
+    if settings.get("confidence"):
+        parts.append(say("generate.confidence", confidence=settings["confidence"]))
+    if drafter is not None and not sampling.greedy:
+        # A file may name a rule that this version does not have.
+        parts.append(say(f"generate.rule_{rule}") if rule in RULES else rule)
+    parts += [_sampling_words(sampling, say), say("generate.seed", value=seed), passes_words(passes, say)]
+    return " · ".join(parts)
+
+
+def passes_words(kind: str, say: Words) -> str:
+    """What ran a run's target passes, see `PairInfo.passes`; as it stands where a file names another kind."""
+    return say(f"passes.{kind}") if kind in PASSES else kind
+
+
+def rounds_message(
+    run_key: str,
+    rounds: Sequence[Round],
+    vocabulary: Mapping[int, str],
+    *,
+    figures: Mapping[str, float | None] | None = None,
+    sent: set[int] | None = None,
+    charts: Charts | None = None,
+) -> str:
+    """The next rounds of a run.
+
+    rounds: consecutive, in order; the first one's index travels along.
+    vocabulary: text of token ids (more than needed does no harm: only ids these rounds mention are sent).
+    sent: ids the component already knows; the new ones are added to it. None sends every mentioned id.
+    charts: those to draw again.
+    """
+    mentioned = {id for round in rounds for row in round.top for pairs in _lists(row) for id, _ in pairs}
+    mentioned.update(id for round in rounds for id, _, _ in round.next.line)
+    new = sorted(id for id in mentioned if id in vocabulary and (sent is None or id not in sent))
+    if sent is not None:
+        sent.update(new)
+    return as_json(
+        {
+            "kind": "rounds",
+            "run": run_key,
+            "first": rounds[0].index if rounds else None,
+            "rounds": [_round(round) for round in rounds],
+            "vocabulary": {id: vocabulary[id] for id in new},
+            "figures": _figures(figures),
+            "charts": charts,
+        }
+    )
+
+
+def end_message(
+    run_key: str,
+    *,
+    total: int,
+    reason: str,
+    figures: Mapping[str, float | None] | None = None,
+    note: str = "",
+    charts: Charts | None = None,
+) -> str:
+    """The run is over after `total` rounds. reason: why, in a sentence; note: shown beside it.
+
+    May be sent again for the same run, when the speedup has been measured.
+    """
+    return as_json(
+        {
+            "kind": "end",
+            "run": run_key,
+            "total": total,
+            "reason": reason,
+            "note": note,
+            "figures": _figures(figures),
+            "charts": charts,
+        }
+    )
+
+
+def trace_message(parts: Sequence[str], *, share: Mapping[str, Any], charts: Charts) -> str:
+    """A run that is over, in one message: its `start_message`, one `rounds_message` and its `end_message`.
+
+    In one, because a component hears only the last of several values that come at once.
+    """
+    rest = as_json({"kind": "trace", "share": share, "charts": charts})
+    # The parts are JSON already; a long run's would take half a second to read and write once more.
+    return f'{rest[:-1]},"parts":[{",".join(parts)}]}}'
+
+
+def waiting_message(text: str) -> str:
+    """Nothing runs yet, and why: a place in the queue, a model being loaded."""
+    return as_json({"kind": "waiting", "text": text})
+
+
+def error_message(text: str) -> str:
+    """The run failed. What is on the screen stays there."""
+    return as_json({"kind": "error", "text": text})
+
+
+def race_message(plain: Run, speculative: Run, comparison: Mapping[str, Any], *, drafter: str = "") -> str:
+    """Both lanes of a finished race and what came out of it. `drafter` is its display name.
+
+    comparison: ``{"speedup": float, "greedy": bool, "identical": bool | None, "parting": None | {"position": int,
+    "plain": str, "speculative": str, "margin": float, "half_precision": bool}}``; position counts emitted tokens
+    from 0, and margin is the difference of log probability between the target's two best tokens there.
+    """
+    return as_json(
+        {
+            "kind": "race",
+            "prompt": plain.prompt.text,
+            "passes": speculative.pair.passes,
+            "lanes": [_lane(plain, ""), _lane(speculative, drafter or speculative.drafter or "")],
+            "comparison": dict(comparison),
+        }
+    )
+
+
+def race_phase_message(text: str, fraction: float | None = None) -> str:
+    """What the server is measuring right now, with its share done (0 to 1; None if unknown)."""
+    return as_json({"kind": "phase", "text": text, "fraction": fraction})
+
+
+def race_error_message(text: str) -> str:
+    """The race could not be run."""
+    return as_json({"kind": "error", "text": text})
+
+
+def token_sources(round: Round) -> list[str]:
+    """Where each emitted token came from: ``accepted``, ``recovered``, ``bonus`` or ``plain`` (nothing was drafted)."""
+    last = "plain" if not round.drafted else round.next.kind
+    accepted = round.accepted
+    return ["accepted" if i < accepted else last for i in range(len(round.emitted))]
+
+
+def _sampling_words(sampling: SamplingParams, say: Words) -> str:
+    if sampling.greedy:
+        return say("generate.greedy")
+    words = [say("generate.temperature", value=f"{sampling.temperature:g}")]
+    if sampling.top_k:
+        words.append(say("generate.top_k", value=sampling.top_k))
+    if sampling.top_p < 1:
+        words.append(say("generate.top_p", value=f"{sampling.top_p:g}"))
+    if sampling.min_p:
+        words.append(say("generate.min_p", value=f"{sampling.min_p:g}"))
+    return ", ".join(words)
+
+
+def _lane(run: Run, label: str) -> dict[str, Any]:
+    counts = tally(run.rounds)
+    sources = (source for round in run.rounds for source in token_sources(round))
+    return {
+        "label": label,
+        "times": [_clock(time) for time in emission_times(run.rounds)],
+        "counts": [len(round.emitted) for round in run.rounds],
+        "pieces": [piece for round in run.rounds for piece in round.pieces],
+        "sources": "".join(SOURCE_LETTERS[source] for source in sources),
+        "tokens": counts.tokens,
+        "target_passes": counts.rounds,
+        "tokens_per_second": counts.tokens_per_second,
+    }
+
+
+def _round(round: Round) -> dict[str, Any]:
+    """A round as the trace file writes it, less the phase times (the charts show those)."""
+    message: dict[str, Any] = {
+        "index": round.index,
+        "drafted": [_drafted(token) for token in round.drafted],
+        "next": {
+            "id": round.next.id,
+            "text": round.next.text,
+            "kind": round.next.kind,
+            "u": _exact(round.next.u),
+            "prob": _exact(round.next.prob),
+            "below": _exact(round.next.below),
+            "line": [list(piece) for piece in round.next.line],
+        },
+        "emitted": list(round.emitted),
+        "pieces": list(round.pieces),
+        "top": [
+            _row(row, round.next.u is None) if told else {"p": []} for row, told in zip(round.top, _told_rows(round))
+        ],
+        "seconds": _short(round.seconds.total),
+    }
+    if round.stop_reason is not None:
+        message["stop_reason"] = round.stop_reason
+    if round.dropped:
+        message["dropped"] = round.dropped
+    if round.confidence is not None:
+        message["confidence"] = _exact(round.confidence)
+    if round.distance is not None:
+        message["distance"] = _exact(round.distance)
+    return message
+
+
+def _told_rows(round: Round) -> list[bool]:
+    """Which rows of candidates are sent: of a chain all; of a tree those on the accepted path, where its verdict fell.
+
+    A tree has a row for every branch that was cut, several times what anybody looks at; the trace file keeps them.
+    """
+    if all(token.parent == place - 1 for place, token in enumerate(round.drafted)):
+        return [True] * len(round.top)
+    return [True, *(token.outcome == "accepted" for token in round.drafted)]
+
+
+def _drafted(token: DraftedToken) -> dict[str, Any]:
+    message: dict[str, Any] = {
+        "id": token.id,
+        "text": token.text,
+        "parent": token.parent,
+        "p": _exact(token.p),
+        "q": _exact(token.q),
+        "p_raw": _exact(token.p_raw),
+        "q_raw": _exact(token.q_raw),
+        "u": _exact(token.u),
+        "accept_prob": _exact(token.accept_prob),
+        "outcome": token.outcome,
+    }
+    if token.p_left is not None:
+        message["p_left"] = _exact(token.p_left)
+    if token.source is not None:
+        message["source"] = token.source
+    return message
+
+
+def _row(row: Candidates, greedy: bool) -> dict[str, Any]:
+    """What is drawn of a row: greedy p and q are 0 or 1 and say nothing, so the models' own stand beside them."""
+    lists = {"p": row.p, "q": row.q, "residual": row.residual}
+    if greedy:
+        lists |= {"p_raw": row.p_raw, "q_raw": row.q_raw}
+    # Where a token was refused, readers work out the residual from p and q.
+    digits = _exact if row.residual else _short
+    return {name: [[id, digits(value)] for id, value in pairs] for name, pairs in lists.items() if pairs}
+
+
+def _lists(row: Candidates) -> tuple[tuple[tuple[int, float], ...], ...]:
+    return row.p, row.q, row.residual, row.p_raw, row.q_raw
+
+
+def _figures(figures: Mapping[str, float | None] | None) -> dict[str, float | None] | None:
+    if figures is None:
+        return None
+    return {name: figures.get(name) for name in FIGURES}
+
+
+def _exact(value: float | None) -> float | None:
+    """Nine significant digits: enough to tell any two float32 values apart."""
+    return None if value is None else float(f"{value:.9g}")
+
+
+def _short(value: float) -> float:
+    """For bars, which nobody recomputes; what is not 0 stays so. A long trace has 250,000 of them."""
+    return round(value, 5) or value
+
+
+def _clock(seconds: float) -> float:
+    return float(f"{seconds:.6f}")
+
+
+def as_json(message: Mapping[str, Any]) -> str:
+    text = json.dumps(message, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    # Gradio looks for tags in what an HTML component is given; ours is data. JSON strings may hold any escape.
+    # A lone surrogate in a pasted prompt could not be sent as UTF-8.
+    return text.replace("<", "\\u003c").encode("utf-8", "replace").decode("utf-8")

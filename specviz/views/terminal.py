@@ -1,0 +1,67 @@
+"""A run in a terminal: the text as it comes, each token in the colour of where it came from."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from typing import TextIO
+
+from specviz.records.metrics import Tally
+from specviz.records.runs import Round
+from specviz.rules.choice import rule_named
+
+#: The page's colours as 256-colour codes, and the page's signs.
+ACCEPTED, RECOVERED, BONUS, PLAIN = "38;5;35", "38;5;172", "38;5;32", "0"
+LEGEND = ((ACCEPTED, "✓ accepted draft"), (RECOVERED, "↻ recovered"), (BONUS, "★ bonus"), (PLAIN, "○ plain step"))
+
+
+def wants_colour(stream: TextIO) -> bool:
+    """Colour on a terminal, unless NO_COLOR asks otherwise (no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR")
+
+
+def harmless(text: str) -> str:
+    """Model text for a terminal: control characters, which could move the cursor or worse, become visible signs."""
+    return "".join(_visible(character) for character in text)
+
+
+def _visible(character: str) -> str:
+    if character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cs"):
+        return character
+    return chr(0x2400 + ord(character)) if ord(character) < 0x20 else "\N{REPLACEMENT CHARACTER}"
+
+
+def painted(text: str, colour: str, enabled: bool) -> str:
+    return f"\x1b[{colour}m{text}\x1b[0m" if enabled and text else text
+
+
+def paint_round(one: Round, enabled: bool) -> str:
+    """The round's text; its last decided token is the target's own, all before it are accepted draft tokens."""
+    own = PLAIN if not one.drafted else RECOVERED if one.next.kind == "recovered" else BONUS
+    colours = [ACCEPTED] * one.accepted + [own]
+    return "".join(painted(harmless(piece), colour, enabled) for piece, colour in zip(one.pieces, colours))
+
+
+def legend(enabled: bool) -> str:
+    return "  ".join(painted(text, colour, enabled) for colour, text in LEGEND)
+
+
+def summary(counts: Tally, stop_reason: str, rule: str) -> str:
+    """One line of measured figures. rule: the name of the acceptance rule; a lossy one is called that."""
+    parts = [
+        f"{counts.tokens} tokens in {counts.rounds} target passes",
+        f"{counts.acceptance_length:.2f} tokens per pass" if counts.rounds else "",
+        f"{counts.drafted / counts.levels:.1f} draft tokens per depth" if counts.drafted_trees else "",
+        f"{counts.acceptance_rate:.0%} of judged draft tokens accepted" if counts.judged else "",
+        _rule_in_words(counts, rule) if counts.drafted else "",
+        f"{counts.tokens_per_second:.0f} tokens/s" if counts.rounds else "",
+        f"stopped: {stop_reason}",
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def _rule_in_words(counts: Tally, rule: str) -> str:
+    if rule_named(rule).lossless:
+        return f"rule: {rule}"
+    away = "" if counts.distance is None else f", {counts.distance:.3f} away on average (total variation)"
+    return f"rule: {rule}, LOSSY: the text does not follow the target's distribution{away}"

@@ -1,0 +1,514 @@
+"""The benchmark: who is measured, what is left out and why, and what the rows come to."""
+
+import copy
+import json
+import statistics
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from conftest import ROOT
+from tiny import generated, tiny_pair, with_heads
+
+import specviz
+from specviz.__main__ import main
+from specviz.bench import bare_loop as bare
+from specviz.bench import benchmark as bench
+from specviz.bench import machine, sections
+from specviz.bench import report as figures
+from specviz.bench import untraced_loop as untraced
+from specviz.bench.contest import Contestant
+from specviz.bench.equal_texts import agreement
+from specviz.bench.growth import GrowthPlan, measure_growth
+from specviz.bench.report import Report, Row, RulesRow
+from specviz.bench.sections import Ageing
+from specviz.bench.timed_runs import Job
+from specviz.decoding import engine
+from specviz.drafters import DRAFTERS
+from specviz.models.pair import ModelPair
+from specviz.records.comparison import NEAR_TIE, margin
+from specviz.records.errors import SpecvizError
+from specviz.records.presets import PRESETS
+from specviz.records.runs import DraftParams
+from specviz.ui.deployment import Settings
+from specviz.ui.maintenance.picture import write_picture
+from specviz.ui.maintenance.visitors import measure_visitors
+from specviz.views.bench_figure import bench_figure
+
+GREEDY = specviz.SamplingParams(temperature=0)
+
+#: Drafters that need a trained part, which the tiny pairs have not.
+TRAINED = {"medusa", "eagle"}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_plan():
+    """The quick plan, quicker still: what is promised does not depend on its size."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bench, "QUICK", replace(bench.QUICK, max_new_tokens=6, repeats=2, rule_rounds=12))
+        yield
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return tiny_pair("llama")
+
+
+@pytest.fixture(scope="module")
+def sampled(pair):
+    """The draft model alone, at temperature 1."""
+    return bench.measure(pair, quick=True, only=["draft_model"], temperatures=(1.0,))
+
+
+@pytest.fixture(scope="module")
+def both(pair):
+    """Everything the pair can run, at both temperatures."""
+    return bench.measure(pair, quick=True)
+
+
+@pytest.fixture(scope="module")
+def greedy(both):
+    """Of the same, what was decoded greedily."""
+    return replace(both, rows=[row for row in both.rows if row.temperature == 0])
+
+
+@pytest.fixture(scope="module")
+def growth(pair):
+    plan = GrowthPlan(
+        contexts=(16, 32), rounds=(4, 20), gammas=(1, 3), num_draft_tokens=2, run_tokens=16, context_tokens=8, repeats=1
+    )
+    measured = measure_growth(pair, plan=plan)
+    measured.visitors = measure_visitors(pair, Settings.from_environment(), visitors=(1, 3), tokens=4)
+    return measured
+
+
+def modes(report):
+    return {row.mode for row in report.rows if row.engine == "specviz"}
+
+
+def test_every_drafter_that_the_pair_can_run_is_measured_and_the_others_say_why_not(pair):
+    heard = []
+    report = bench.measure(pair, quick=True, say=heard.append)
+    assert modes(report) == {"plain", *DRAFTERS} - TRAINED
+    assert {entry["mode"] for entry in report.left_out} == TRAINED
+    for entry in report.left_out:
+        assert "train one with" in entry["reason"] and any(entry["reason"] in line for line in heard)
+    yardsticks = {row.mode for row in report.rows if row.engine == "transformers"}
+    assert yardsticks == {"plain", "draft_model", "prompt_lookup"}
+    assert {row.temperature for row in report.rows} == {0.0, 1.0}
+
+
+def row_of(report, title):
+    return next(row for row in report.rows if row.title == title)
+
+
+def test_one_question_can_be_measured_alone(sampled):
+    assert modes(sampled) == {"plain", "draft_model"}
+    assert {row.temperature for row in sampled.rows} == {1.0}
+    assert sampled.left_out == [] and sampled.settings["only"] == ["draft_model"]
+
+
+def test_a_row_says_how_it_was_run_with_defaults_filled_in(sampled):
+    chain, block, tree = (row_of(sampled, f"draft_model γ=4{ending}") for ending in ("", " block", " ×3"))
+    assert [(row.rule, row.branches) for row in (chain, block, tree)] == [("token", 1), ("block", 1), ("tree", 3)]
+    plain = row_of(sampled, "plain")
+    assert (plain.rule, plain.branches, plain.speedup_measured) == (None, None, None)
+
+
+def test_figures_of_a_row_hang_together(sampled):
+    row = row_of(sampled, "draft_model γ=4")
+    assert row.spread[0] <= row.tokens_per_second <= row.spread[1]
+    assert row.speedup_spread[0] <= row.speedup_measured <= row.speedup_spread[1]
+    assert row.tokens == 2 * 6 and 2 <= row.rounds <= 12
+    assert row.cost_coefficient > 0 and row.speedup_formula > 0
+    assert sum(row.phase_share.values()) == pytest.approx(1)
+    tree = row_of(sampled, "draft_model γ=4 ×3")
+    assert tree.speedup_formula is None and tree.drafted_per_round > tree.levels_per_round
+
+
+def test_the_rules_are_compared_over_at_least_the_rounds_asked_for(sampled):
+    (rules,) = sampled.rules
+    assert rules.rounds >= 12 and rules.temperature == 1.0
+    assert rules.accepted_block - rules.accepted_token == pytest.approx(rules.rounds * rules.difference)
+
+
+def test_greedy_decoding_leaves_no_choice_of_rules(pair):
+    report = bench.measure(pair, quick=True, only=["draft_model"], temperatures=(0.0,))
+    assert report.rules == [] and all(row.rule != "block" for row in report.rows)
+
+
+def test_a_target_that_reads_chains_only_is_measured_on_chains():
+    report = bench.measure(tiny_pair("mistral"), quick=True, only=["draft_model"], temperatures=(0.0,))
+    assert {row.branches for row in report.rows if row.mode == "draft_model" and row.engine == "specviz"} == {1}
+    assert any("chains only" in entry["reason"] for entry in report.left_out)
+
+
+@pytest.mark.parametrize("name, field", [("oracle", "only"), ("medusa", "drafter")])
+def test_a_drafter_that_was_named_and_cannot_run_is_refused(pair, name, field):
+    with pytest.raises(SpecvizError) as refusal:
+        bench.measure(pair, quick=True, only=[name])
+    assert refusal.value.field == field
+
+
+def test_a_pair_without_a_draft_model_can_be_measured(pair):
+    alone = ModelPair.of(pair.target, None, pair.tokenizer)
+    report = bench.measure(alone, quick=True, only=["prompt_lookup"], temperatures=(0.0,))
+    assert modes(report) == {"plain", "prompt_lookup"}
+
+
+def test_the_file_is_readable_json_of_its_schema(sampled, tmp_path):
+    figures.save(sampled, tmp_path / "bench.json")
+    data = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
+    assert data["schema"] == "specviz.bench/1"
+    promised = "engine mode num_draft_tokens temperature preset tokens_per_second spread acceptance_rate "
+    promised += "acceptance_length cost_coefficient speedup_measured speedup_formula overhead_share peak_mb "
+    promised += "branches rule exit_layer speedup_spread"
+    assert set(promised.split()) <= set(data["rows"][0])
+    assert data["rules"][0]["rounds"] >= 12 and data["summary"] and data["findings"]
+
+
+def test_the_table_names_every_contestant_and_every_finding(sampled):
+    table = figures.table(sampled)
+    for text in [row.title for row in sampled.rows] + sampled.findings:
+        assert text in table
+
+
+# What the rows come to, on rows written by hand
+
+
+def a_row(title, preset, speed, *, temperature=0.0, speedup=None, **known):
+    words = title.removeprefix("transformers ").split()
+    settings = {"rule": "token", "branches": 1, "rounds": 10, "acceptance_length": 1.0, "speedup_formula": None}
+    return Row(
+        title=title,
+        engine="transformers" if title.startswith("transformers") else "specviz",
+        mode=words[0],
+        num_draft_tokens=int(words[1][2:]) if len(words) > 1 else None,
+        temperature=temperature,
+        preset=preset,
+        tokens=64,
+        tokens_per_second=speed,
+        spread=(speed, speed),
+        speedup_measured=speedup,
+        speedup_spread=None,
+        **(settings | known),
+    )
+
+
+ROWS = [
+    a_row("plain", "story", 100.0),
+    a_row("plain", "story_sea", 50.0),
+    a_row("plain", "python", 10.0),
+    a_row("eagle γ=4", "story", 300.0, speedup=3.0, speedup_formula=3.0, acceptance_length=3.0, rounds=10),
+    a_row("eagle γ=4", "story_sea", 100.0, speedup=2.0, speedup_formula=2.5, acceptance_length=2.0, rounds=30),
+    a_row("eagle γ=4", "python", 20.0, speedup=2.0, speedup_formula=2.0),
+    a_row("draft_model γ=4", "story", 150.0, speedup=1.5, acceptance_length=2.0),
+    a_row("draft_model γ=4", "python", 40.0, speedup=4.0, acceptance_length=2.0),
+    a_row("eagle γ=4 ×3", "story", 250.0, speedup=2.5, acceptance_length=3.5, branches=3, rule="tree"),
+    a_row("transformers plain", "story", 80.0, rounds=None, acceptance_length=None),
+    a_row("transformers draft_model γ=4", "story", 100.0, speedup=1.25, rounds=None, acceptance_length=None),
+]
+
+
+def group(title, name="stories"):
+    return next(entry for entry in figures.summaries(ROWS) if entry.title == title and entry.group == name)
+
+
+def test_stories_are_one_group_and_speeds_are_taken_together_as_of_equally_long_texts():
+    eagle = group("eagle γ=4")
+    assert eagle.tokens_per_second == pytest.approx(2 / (1 / 300 + 1 / 100))
+    assert eagle.speedup_measured == pytest.approx(eagle.tokens_per_second / statistics.harmonic_mean([100, 50]))
+    assert eagle.acceptance_length == pytest.approx((3.0 * 10 + 2.0 * 30) / 40), (
+        "tokens over passes, not a mean of means"
+    )
+
+
+def test_each_library_is_compared_with_its_own_plain_and_ours_with_its_counterpart():
+    assert group("transformers draft_model γ=4").speedup_measured == pytest.approx(100 / 80)
+    assert group("draft_model γ=4").against_transformers == pytest.approx(150 / 100)
+    assert group("plain").speedup_measured is None and group("eagle γ=4").against_transformers is None
+
+
+def test_findings_answer_what_people_ask():
+    report = Report(machine={}, pair={}, settings={}, rows=ROWS)
+    text = "\n".join(report.findings)
+    assert "Best at temperature 0 on stories: eagle γ=4 ×3" in text
+    assert "Best at temperature 0 on python: draft_model γ=4, 4.00 × plain" in text
+    assert "eagle γ=4 2.25, draft_model γ=4 2.00" in text
+    assert "eagle γ=4 ×3 3.50 tokens a pass" in text and "eagle γ=4 2.25 and" in text
+    assert "chains of eagle: median 1.00, least 0.80 (eagle γ=4 on story_sea)" in text
+
+
+def test_the_block_rule_has_no_place_in_the_theorems_check():
+    block = a_row("draft_model γ=4 block", "story", 100.0, speedup=1.0, speedup_formula=2.0, rule="block")
+    assert not any("formula" in line for line in Report({}, {}, {}, [a_row("plain", "story", 100.0), block]).findings)
+
+
+def test_rules_are_summed_up_over_rounds_with_the_error_of_the_mean():
+    row = RulesRow.of("draft_model", 4, 1.0, [(0, 2), (3, 3), (2, 1), (1, 2)])
+    assert (row.rounds, row.accepted_token, row.accepted_block) == (4, 6, 8)
+    assert (row.block_longer, row.token_longer) == (2, 1)
+    assert row.difference == 0.5
+    assert row.standard_error == pytest.approx(statistics.stdev([2, 0, -1, 1]) / 2)
+
+
+def test_a_preset_is_measured_alone_and_a_wrong_one_refused():
+    pair = tiny_pair("llama")
+    report = bench.measure(pair, quick=True, only=["prompt_lookup"], temperatures=(0.0,), presets=["repeats"])
+    assert {row.preset for row in report.rows} == {"repeats"}
+    with pytest.raises(SpecvizError, match="story, story_king") as caught:
+        bench.measure(pair, quick=True, presets=["sonnet"])
+    assert caught.value.field == "preset"
+
+
+# Equal texts before any time
+
+
+def test_nothing_is_timed_when_a_contestants_text_is_wrong(pair, monkeypatch):
+    honest, timings = bare.plain, []
+
+    def broken(*arguments):
+        tokens = honest(*arguments)
+        return [*tokens[:2], (tokens[2] + 1) % 128, *tokens[3:]]
+
+    monkeypatch.setattr(bare, "plain", broken)
+    monkeypatch.setattr(bench, "_measure_setting", lambda *arguments: timings.append(arguments))
+    with pytest.raises(SpecvizError, match="bare plain is wrong on story: its greedy token 3") as refusal:
+        bench.measure(pair, quick=True, only=["prompt_lookup"], temperatures=(0.0,))
+    assert refusal.value.field == "only" and timings == []
+
+
+def test_a_wrong_text_ends_the_command_with_status_2(pair, monkeypatch, capsys):
+    monkeypatch.setattr(bare, "plain", lambda pair, prompt, max_new_tokens: [0])
+    monkeypatch.setattr("specviz.__main__._load", lambda options: pair)
+    assert main(["bench", "--quick", "--only", "prompt_lookup", "--temperature", "0", "--passes", "plain"]) == 2
+    assert "bare plain is wrong on story" in capsys.readouterr().err
+
+
+def test_every_greedy_contestant_has_a_verdict_and_in_float32_all_are_equal(greedy):
+    rows = {(row.engine, row.title, row.preset) for row in greedy.rows}
+    assert {(one.engine, one.title, one.preset) for one in greedy.equality} == rows
+    assert {row.engine for row in greedy.rows} == {"specviz", "untraced", "bare", "transformers"}
+    assert all(one.identical and one.tokens == 6 for one in greedy.equality)
+
+
+@pytest.fixture(scope="module")
+def half(pair):
+    """The pair in bfloat16, where the target's best two can be one number apart; and what plain decoding says."""
+    pair = ModelPair.of(*(copy.deepcopy(model).bfloat16() for model in (pair.target, pair.draft)), pair.tokenizer)
+    job = Job.of(pair, PRESETS[0], 0.0, 120)
+    return job, specviz.run(pair, job.prompt, drafter=None, sampling=GREEDY, max_new_tokens=120)
+
+
+def other_text(job, plain, place, choice):
+    """Plain decoding's text up to a place, there another token of the target's list, then the target's own text."""
+    tokens = [*plain.token_ids[:place], plain.rounds[place].top[0].p_raw[choice][0]]
+    rest = specviz.run(
+        job.pair,
+        [*job.prompt, *tokens],
+        drafter=None,
+        sampling=GREEDY,
+        max_new_tokens=job.max_new_tokens - len(tokens),
+    )
+    return [*tokens, *rest.token_ids]
+
+
+def places_by_margin(plain):
+    return sorted(range(len(plain.rounds) - 10), key=lambda place: margin(plain, place))
+
+
+def test_in_half_precision_a_near_tie_may_part_and_the_report_says_where(half):
+    job, plain = half
+    place = places_by_margin(plain)[0]
+    verdict = agreement(Contestant("draft_model", 4), other_text(job, plain, place, choice=1), plain, job)
+    assert not verdict.identical and verdict.place == place
+    assert verdict.margin == margin(plain, place) < NEAR_TIE and verdict.largest_gap <= NEAR_TIE
+    said = "\n".join(sections.equality_lines([verdict], "bfloat16"))
+    assert f"token {place + 1} differs" in said and f"{verdict.margin:.3f}" in said
+
+
+def test_in_half_precision_a_clear_choice_may_not_part(half):
+    job, plain = half
+    place = places_by_margin(plain)[-1]
+    with pytest.raises(SpecvizError, match=f"draft_model γ=4 is wrong on story: its greedy token {place + 1} is"):
+        agreement(Contestant("draft_model", 4), other_text(job, plain, place, choice=1), plain, job)
+
+
+def test_after_a_near_tie_every_token_is_still_the_targets_own(half):
+    job, plain = half
+    place = places_by_margin(plain)[0]
+    tokens = other_text(job, plain, place, choice=1)
+    tokens[-1] = (tokens[-1] + 1) % 128
+    with pytest.raises(SpecvizError, match=f"its greedy token {len(tokens)} lies .* below the target's best"):
+        agreement(Contestant("draft_model", 4), tokens, plain, job)
+
+
+def test_a_text_that_ends_too_soon_is_wrong_in_any_precision(half):
+    job, plain = half
+    with pytest.raises(SpecvizError, match="its greedy token 4 is ∅"):
+        agreement(Contestant("draft_model", 4), plain.token_ids[:3], plain, job)
+
+
+# The loops beside the engine
+
+
+@pytest.mark.parametrize("architecture", ["llama", "mistral", "gpt2"])
+def test_the_bare_loops_are_greedy_decoding(architecture):
+    pair = tiny_pair(architecture)
+    prompt = list(pair.encode(PRESETS[0].prompt).ids)
+    due = generated(pair, prompt, 40)
+    assert bare.plain(pair, prompt, 40) == due
+    assert [bare.draft_model(pair, prompt, 40, gamma) for gamma in (1, 4)] == [due, due]
+
+
+def test_the_bare_loops_stop_at_an_end_token(pair):
+    prompt = list(pair.encode(PRESETS[0].prompt).ids)
+    text = bare.plain(pair, prompt, 40)
+    ending = replace(pair, eos_ids=frozenset({text[20]}))
+    due = text[: text.index(text[20]) + 1]
+    assert bare.plain(ending, prompt, 40) == bare.draft_model(ending, prompt, 40, 4) == due
+
+
+@pytest.mark.parametrize("drafter, branches", [(None, None), *((name, None) for name in DRAFTERS), ("draft_model", 3)])
+def test_without_records_the_same_coins_make_the_same_text(drafter, branches):
+    request = engine.prepare(
+        with_heads(tiny_pair("llama")),
+        PRESETS[0].prompt,
+        drafter=drafter,
+        num_draft_tokens=2,
+        max_new_tokens=40,
+        drafting=DraftParams(branches=branches),
+    )
+    assert untraced.decode(request) == [token for one in engine.rounds(request) for token in one.emitted]
+
+
+# The sections
+
+
+def test_overhead_is_what_the_rows_say_a_round_and_a_run(greedy):
+    traced = {row.title: row for row in greedy.rows if row.engine == "specviz"}
+    assert [one.title for one in greedy.overhead.rounds] == list(traced)
+    for one in greedy.overhead.rounds:
+        assert one.outside_microseconds == pytest.approx(one.share * one.round_microseconds)
+        assert one.share == traced[one.title].overhead_share
+    compared = {(one.title, one.without) for one in greedy.overhead.tracing}
+    assert compared == {(title, loop) for title in ("plain", "draft_model γ=4") for loop in ("untraced", "bare")}
+    for one in greedy.overhead.tracing:
+        pairs = zip(traced[one.title].wall_speeds, row_of(greedy, f"{one.without} {one.title}").wall_speeds)
+        assert one.ratio == pytest.approx(statistics.median(ours / other for ours, other in pairs))
+        assert one.spread[0] <= one.ratio <= one.spread[1]
+
+
+def test_the_limit_is_bytes_over_bandwidth_and_shares_are_of_it(greedy, pair):
+    target, draft = greedy.limit
+    assert (target.role, draft.role) == ("target", "draft")
+    assert target.weight_bytes < 4 * pair.target.num_parameters(), "the table of embeddings is only looked up"
+    for one in greedy.limit:
+        assert one.bandwidth == max(one.copy_bandwidth, one.read_bandwidth) > 0
+        assert one.limit_seconds == pytest.approx((one.weight_bytes + one.cache_bytes) / one.bandwidth)
+        assert one.share_of_pass == pytest.approx(one.limit_seconds / one.pass_seconds)
+    assert target.plain_tokens_per_second == pytest.approx(row_of(greedy, "plain").tokens_per_second)
+    assert target.share_of_plain == pytest.approx(target.limit_seconds * target.plain_tokens_per_second)
+    assert draft.share_of_plain is None
+
+
+def test_every_chain_stands_beside_the_formula(greedy):
+    chains = {row.title: row for row in greedy.rows if row.speedup_formula}
+    assert [one.title for one in greedy.formula] == list(chains) != []
+    for one in greedy.formula:
+        assert (one.measured, one.formula) == (chains[one.title].speedup_measured, chains[one.title].speedup_formula)
+        assert one.ratio == pytest.approx(one.measured / one.formula)
+
+
+def test_each_row_has_the_speed_of_every_repeat(greedy):
+    assert {len(row.wall_speeds) for row in greedy.rows} == {2} == {greedy.settings["repeats_made"]}
+
+
+def test_a_slow_machine_gets_fewer_repeats_and_the_report_says_so(pair, monkeypatch):
+    monkeypatch.setattr(bench, "QUICK", replace(bench.QUICK, budget=0.0))
+    report = bench.measure(pair, quick=True, only=["prompt_lookup"], temperatures=(0.0,))
+    assert {len(row.wall_speeds) for row in report.rows} == {1}
+    assert "1 of 2 repeats" in report.unsteady and report.unsteady in figures.table(report)
+
+
+def test_the_machine_is_described_and_a_busy_one_is_called_busy(greedy):
+    known = greedy.machine
+    assert known["threads"] >= 1 and known["cores"] >= 1 and known["affinity"] and known["processor"]
+    assert known["load_average_start"] >= 0 and known["load_average_end"] >= 0
+    quiet, loud = ({"load_average_start": load, "cores": 2} for load in (2.0, 2.1))
+    assert sections.busy(quiet) is None and "2.1 on 2 cores" in sections.busy(loud)
+    assert machine.as_ranges([3, 0, 1, 2, 8]) == "0-3,8"
+
+
+def test_repeats_far_apart_are_reported():
+    steady = a_row("plain", "story", 100.0)
+    shaken = replace(a_row("eagle γ=4", "story", 100.0), spread=(20.0, 150.0))
+    assert sections.unsteady([steady], {}) is None
+    assert "eagle γ=4 on story: 20 to 150" in sections.unsteady([steady, shaken], {})
+
+
+def test_growth_is_measured_along_text_rounds_drafts_and_visitors(growth):
+    assert [point.context for point in growth.contexts] == [16, 32, 248], "the end of the context is measured too"
+    assert [point.rounds for point in growth.rounds] == [4, 20]
+    assert growth.many_runs.rounds >= 20 and growth.long_run.rounds > 30
+    assert [point.num_draft_tokens for point in growth.gammas] == [1, 3]
+    assert [point.visitors for point in growth.visitors] == [1, 3]
+    for point in growth.visitors:
+        assert 0 < point.first_round_seconds <= point.last_first_round_seconds
+    said = "\n".join(sections.growth_lines(growth))
+    assert "248 tokens of text" in said and "20 rounds in runs" in said and "3 visitors at once" in said
+
+
+def test_ageing_compares_the_first_tenth_of_the_rounds_with_the_last():
+    age = Ageing.of([1.0] * 2 + [9.0] * 16 + [3.0] * 2, 10.0, 11.0)
+    assert (age.rounds, age.first_tenth_seconds, age.last_tenth_seconds) == (20, 1.0, 3.0)
+
+
+# The file and the figure
+
+
+def test_the_file_holds_the_whole_report(greedy, growth, tmp_path):
+    whole = replace(greedy, growth=growth)
+    figures.save(whole, tmp_path / "bench.json")
+    data = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
+    assert data == json.loads(json.dumps(figures.as_plain(whole)))
+    assert {"rows", "equality", "overhead", "limit", "formula", "growth", "rules", "page"} <= set(data)
+    assert len(data["growth"]["visitors"]) == 2 and data["overhead"]["tracing"] and data["limit"]
+
+
+def test_the_figure_shows_every_contestant_of_every_setting(both, growth, tmp_path):
+    report = replace(both, growth=growth)
+    figures.save(report, tmp_path / "bench.json")
+    figure = bench_figure(json.loads((tmp_path / "bench.json").read_text(encoding="utf-8")))
+    bars = [(title, speed) for trace in figure.data if trace.type == "bar" for title, speed in zip(trace.y, trace.x)]
+    assert sorted(bars) == sorted((row.title, row.tokens_per_second) for row in report.rows)
+    points = [point for trace in figure.data if trace.legend == "legend2" for point in zip(trace.x, trace.y)]
+    assert sorted(points) == sorted((one.formula, one.measured) for one in report.formula)
+    titles = {note.text for note in figure.layout.annotations}
+    assert {"story, greedy, tokens/s", "story, temperature 1, tokens/s", "Memory held by rounds made, MB"} <= titles
+
+    write_picture(figure, tmp_path / "bench.html")
+    page = (tmp_path / "bench.html").read_text(encoding="utf-8").replace("\\u03b3", "γ").replace("\\u00d7", "×")
+    assert all(row.title in page for row in report.rows) and "<script src=" not in page
+
+
+def test_a_figure_can_be_drawn_as_svg_and_png(tmp_path):
+    code = (
+        "import pathlib, plotly.graph_objects as go; from specviz.ui.maintenance.picture import write_picture\n"
+        "figure = go.Figure(go.Bar(x=[1], y=['eagle γ=4'], orientation='h'), layout={'width': 400, 'height': 200})\n"
+        f"[write_picture(figure, pathlib.Path({str(tmp_path)!r}) / name) for name in ('a.svg', 'a.png')]"
+    )
+    # In a process of its own: one with a browser of the tests' already has its loop of events.
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    assert "eagle γ=4" in (tmp_path / "a.svg").read_text(encoding="utf-8")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name, said", [("bench.pdf", "not as bench.pdf"), ("nowhere/bench.html", "no folder")])
+def test_a_figure_that_cannot_be_written_is_refused_before_anything_is_measured(
+    tmp_path, monkeypatch, capsys, name, said
+):
+    monkeypatch.setattr("specviz.__main__._load", lambda options: pytest.fail("a model was loaded"))
+    assert main(["bench", "--figure", str(tmp_path / name)]) == 2
+    assert said in capsys.readouterr().err

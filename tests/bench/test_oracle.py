@@ -1,0 +1,366 @@
+"""The oracle is right as often as asked and changes no text; sizes are real shapes; a length that pays is found."""
+
+import itertools
+import json
+import math
+import random
+
+import pytest
+import torch
+from handmade import a_round
+from tiny import assert_same_rows, tiny_pair
+
+from specviz import __main__
+from specviz.bench import model_sizes as sizes
+from specviz.bench import oracle
+from specviz.bench import size_benchmark as size_bench
+from specviz.decoding import engine
+from specviz.drafters import DRAFTERS
+from specviz.models import sources
+from specviz.models.pair import EMBEDDED, ModelPair
+from specviz.records.errors import SpecvizError
+from specviz.records.runs import SamplingParams, Seconds
+from specviz.theory import formulas as theory
+from specviz.theory.draft_length import AdaptiveLength
+
+GREEDY = SamplingParams(temperature=0.0)
+PROMPT = [5, 17, 60, 3, 41, 22]
+CPU = torch.device("cpu")
+
+SMALL = sizes.Shape("small", layers=2, hidden=48, heads=4, kv_heads=2, head_size=12, mlp=96, vocab=128, tied=False)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return tiny_pair("llama")
+
+
+@pytest.fixture(scope="module")
+def small():
+    return small_pair(torch.float32)
+
+
+def small_pair(dtype):
+    """Made as the sizes are; its text never ends."""
+    target, draft = (sizes.make_model(SMALL, CPU, dtype, seed=seed) for seed in (0, 1))
+    return ModelPair.of(target, draft, sizes.numbers_tokenizer(SMALL.vocab), name="small")
+
+
+def ordered(pair, drafter="draft_model", gamma=4, tokens=60, **more):
+    return engine.prepare(
+        pair,
+        PROMPT,
+        drafter=drafter,
+        num_draft_tokens=gamma,
+        **{"sampling": GREEDY} | more,
+        max_new_tokens=tokens,
+    )
+
+
+def written(done):
+    return [token for one in done for token in one.emitted]
+
+
+def answer(pair, tokens=60):
+    return written(engine.rounds(ordered(pair, None, tokens=tokens)))
+
+
+# --- the oracle ------------------------------------------------------------------------------------------------------
+
+
+def test_the_oracle_is_right_as_often_as_asked_and_otherwise_says_any_other_token():
+    known = [index % 50 for index in range(40_000)]
+    said = oracle.script(known, 0.7, vocab_size=50, seed=1)
+    right = [a == b for a, b in zip(said, known)]
+    assert abs(sum(right) / len(right) - 0.7) < 4 * math.sqrt(0.7 * 0.3 / len(known))
+    # Independently: as often after a right token as after a wrong one.
+    after = [later for earlier, later in itertools.pairwise(right) if earlier]
+    assert abs(sum(after) / len(after) - 0.7) < 4 * math.sqrt(0.7 * 0.3 / len(after))
+    assert {(b - a) % 50 for a, b in zip(known, said)} == set(range(50)), "a wrong token can be every other one"
+    assert said == oracle.script(known, 0.7, vocab_size=50, seed=1) != oracle.script(known, 0.7, 50, seed=2)
+    assert oracle.script(known, 1.0, 50, seed=0) == known
+    assert not any(a == b for a, b in zip(oracle.script(known, 0.0, 50, seed=0), known))
+
+
+@pytest.mark.parametrize("gamma", [1, 4])
+def test_measured_acceptance_is_the_probability_asked_for(small, gamma):
+    known, judged, accepted = answer(small, 200), 0, 0
+    for seed in range(6):
+        for one in engine.rounds(ordered(small, gamma=gamma, tokens=200), oracle.oracle(known, 0.75, seed)):
+            judged, accepted = judged + one.judged, accepted + one.accepted
+    assert judged > 500
+    assert abs(accepted / judged - 0.75) < 4 * math.sqrt(0.75 * 0.25 / judged)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("adaptive", [False, True], ids=["fixed", "adaptive"])
+def test_the_text_is_plain_decodings_whatever_the_oracle_says(pair, alpha, adaptive):
+    known, length = answer(pair), AdaptiveLength() if adaptive else None
+    done = []
+    for one in engine.rounds(ordered(pair), oracle.oracle(known, alpha, 3, length)):
+        done.append(one)
+        if length is not None:
+            length.observe(one)
+    assert written(done) == known
+    assert oracle.rounds_known(done, known) == len(done)
+    drafted = [token.outcome for one in done for token in one.drafted]
+    assert drafted and (alpha == 0.5 or set(drafted) <= ({"accepted"} if alpha else {"rejected", "discarded"}))
+
+
+def test_a_wrong_answer_costs_acceptance_and_never_the_text(pair):
+    known = answer(pair)
+    told = [*known[:20], *((token + 1) % 128 for token in known[20:])]
+    done = list(engine.rounds(ordered(pair), oracle.oracle(told, 1.0, 0)))
+    assert written(done) == known
+    # Four accepted and one of the target's own a round, until the text leaves what the oracle was told.
+    assert [len(one.emitted) for one in done[:4]] == [5] * 4 and len(done[4].emitted) == 1
+    assert oracle.rounds_known(done, told) == 5 < len(done)
+
+
+def test_beyond_what_it_was_told_the_oracle_drafts_nothing(pair):
+    known = answer(pair)
+    done = list(engine.rounds(ordered(pair), oracle.oracle(known[:10], 1.0, 0)))
+    assert written(done) == known
+    assert [len(one.drafted) for one in done[:3]] == [4, 4, 0] and not any(one.drafted for one in done[3:])
+
+
+class Lengths:
+    """A length that takes turns between plain steps and drafts."""
+
+    def __init__(self):
+        self.turn = 0
+
+    def choose(self):
+        self.turn += 1
+        return (0, 3, 0, 0, 1, 4)[self.turn % 6]
+
+
+def test_the_draft_model_makes_every_pass_and_its_cache_holds_the_text(pair):
+    known, made, passes = answer(pair), [], []
+    told = oracle.oracle(known, 0.6, 5, Lengths())
+
+    def build(setting):
+        made.append(told(setting))
+        return made[0]
+
+    hook = pair.draft.register_forward_pre_hook(lambda model, given: passes.append(1))
+    committed, done = list(PROMPT), 0
+    for one in engine.rounds(ordered(pair), build):
+        committed += one.emitted
+        # One for each token it drafts, and one for the prompt: what plain steps wrote is read with the next draft.
+        assert len(passes) - done == len(one.drafted) + (one.index == 0)
+        assert_same_rows(made[0].model, committed)
+        done = len(passes)
+    hook.remove()
+    assert committed[len(PROMPT) :] == known
+
+
+def test_the_oracle_is_no_drafter_that_can_be_asked_for(pair):
+    assert oracle.OracleDrafter.name not in DRAFTERS
+    with pytest.raises(SpecvizError, match="There is no drafter 'oracle'"):
+        ordered(pair, "oracle")
+
+
+def test_draws_are_not_the_oracles_to_replace(pair):
+    with pytest.raises(ValueError, match="greedy"):
+        next(engine.rounds(ordered(pair, sampling=SamplingParams()), oracle.oracle([1, 2], 1.0, 0)))
+
+
+# --- sizes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "shape, parameters", [(sizes.LLAMA_3_8B, 8_030_261_248), (sizes.LLAMA_3_2_1B, 1_235_814_400)], ids=str
+)
+def test_shapes_have_the_parameters_of_their_model_cards(shape, parameters):
+    assert sources.Source("size", shape.name, "", {}, shape.config).parameters == parameters
+
+
+@pytest.mark.parametrize("part, shape", [("target", sizes.SIZES["tiny"].target), ("draft", sizes.SIZES["tiny"].draft)])
+def test_the_tiny_size_is_that_of_the_embedded_pair(part, shape):
+    embedded = json.loads((EMBEDDED / part / "config.json").read_text())
+    config = shape.config.to_dict()
+    for name in ("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "vocab_size"):
+        assert config[name] == embedded[name]
+    for name in ("intermediate_size", "head_dim", "tie_word_embeddings"):
+        assert config[name] == embedded[name]
+
+
+def test_the_command_line_knows_every_size():
+    assert tuple(sizes.SIZES) == __main__.SIZE_NAMES
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_nothing_rides_on_ties_so_half_precision_keeps_the_text(tied):
+    shape = sizes.replace(SMALL, tied=tied)
+    target, draft = (sizes.make_model(shape, CPU, torch.bfloat16, seed=seed) for seed in (0, 1))
+    pair = ModelPair.of(target, draft, sizes.numbers_tokenizer(shape.vocab))
+    known = answer(pair)
+    done = list(engine.rounds(ordered(pair), oracle.oracle(known, 0.8, 0)))
+    assert written(done) == known
+    assert known == [22] * 60 if tied else known[:4] == [23, 24, 25, 26]
+
+
+def test_a_size_that_does_not_fit_is_refused_before_anything_is_made(monkeypatch):
+    monkeypatch.setattr(sources, "free_at", lambda place: 10**9)
+    monkeypatch.setattr(sizes, "make_model", lambda *arguments: pytest.fail("made"))
+    with pytest.raises(SpecvizError, match=r"16 GB of memory in bfloat16, and 1\.0 GB are free") as refusal:
+        sizes.make_pair(sizes.SIZES["8b"], "cpu", "bfloat16")
+    assert refusal.value.field == "size"
+
+
+# --- the benchmark ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def report_file(tmp_path_factory):
+    """What the command line wrote, and said, about the tiny size."""
+    file = tmp_path_factory.mktemp("sizes") / "tiny.json"
+    with pytest.MonkeyPatch.context() as patch:
+        said = []
+        patch.setattr("builtins.print", lambda *parts, **how: said.append(" ".join(map(str, parts))))
+        status = __main__.main(["bench", "--size", "tiny", "--alpha", "0.8", "--quick", "--json", str(file)])
+    assert status == 0
+    return json.loads(file.read_text(encoding="utf-8")), "\n".join(said)
+
+
+def test_the_tiny_size_is_measured_end_to_end(report_file):
+    report, said = report_file
+    assert report["schema"] == "specviz.size_bench/1" and report["size"] == "tiny"
+    assert [row["title"] for row in report["rows"]] == ["plain", "oracle γ=4", "oracle adaptive γ≤8"]
+    assert {"dtype", "torch", "transformers", "device", "cores"} <= report["machine"].keys()
+    assert size_bench.LABEL in report["notes"] and size_bench.LABEL in said
+    assert (size_bench.NO_GPU in report["notes"]) == (size_bench.NO_GPU in said) == (not torch.cuda.is_available())
+
+
+def test_figures_of_a_size_hang_together(report_file):
+    report, _ = report_file
+    plain, *others = report["rows"]
+    assert (plain["acceptance_length"], plain["pass_ratio"], plain["speedup_measured"]) == (1.0, 1.0, None)
+    for row in others:
+        assert row["tokens"] == report["settings"]["repeats"] * report["settings"]["new_tokens"] == 64
+        assert sum(row["rounds_by_length"].values()) == row["rounds"]
+        assert row["alpha_asked"] == 0.8 and 0.5 < row["acceptance_rate"] <= 1 and row["known_share"] == 1.0
+        low, high = row["speedup_spread"]
+        assert low <= high and row["spread"][0] <= row["tokens_per_second"] <= row["spread"][1]
+        assert row["speedup_measured"] == pytest.approx(row["tokens_per_second"] / plain["tokens_per_second"])
+        assert row["measured_over_formula"] == pytest.approx(row["speedup_measured"] / row["speedup_formula"])
+        # The formula once more, for the lengths that were drafted.
+        alpha, lengths = row["acceptance_rate"], {int(n): count for n, count in row["rounds_by_length"].items()}
+        tokens = sum(count * theory.expected_tokens(alpha, n) for n, count in lengths.items()) / row["rounds"]
+        mean = sum(count * n for n, count in lengths.items()) / row["rounds"]
+        assert row["speedup_formula"] == pytest.approx(tokens / (1 + mean * row["cost_coefficient"]))
+    assert set(others[0]["rounds_by_length"]) <= {"0", "1", "2", "3", "4"}
+    found = report["bandwidth"]
+    assert found["limit"] == pytest.approx(found["bytes_per_second"] / found["bytes_per_token"])
+    assert found["share"] == pytest.approx(plain["tokens_per_second"] / found["limit"])
+
+
+@pytest.mark.parametrize(
+    "arguments, field",
+    [
+        ({"size": "9b"}, "size"),
+        ({"size": "tiny", "alpha": 1.5}, "alpha"),
+        ({"size": "tiny", "alpha": math.nan}, "alpha"),
+        ({"size": "tiny", "temperature": 1.0}, "temperature"),
+        ({"size": "tiny", "gamma": 0}, "num_draft_tokens"),
+        ({"size": "tiny", "device": "tpu"}, "device"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_a_model_is_made(monkeypatch, arguments, field):
+    monkeypatch.setattr(sizes, "make_model", lambda *arguments: pytest.fail("made"))
+    with pytest.raises(SpecvizError) as refusal:
+        size_bench.measure(**arguments)
+    assert refusal.value.field == field
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["--alpha", "0.5"], "--alpha belongs to --size"),
+        (["--gamma", "3"], "--gamma belongs to --size"),
+        (["--size", "tiny", "--only", "medusa"], "leave --only out"),
+        (["--size", "tiny", "--target", "x"], "leave --target out"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(capsys, arguments, sentence):
+    assert __main__.main(["bench", *arguments]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+# --- the adaptive length ---------------------------------------------------------------------------------------------
+
+
+def simulated(length, chance, *, cost, wider=0.0, tokens=400, seed=0):
+    """Rounds of a machine whose plain step takes 1 s, a draft step `cost`, each more token of the target pass `wider`.
+
+    chance: that a draft token is right, of the tokens written so far. Returns seconds and the lengths chosen.
+    """
+    coins, made, seconds, chosen = random.Random(seed), 0, 0.0, []
+    while made < tokens:
+        gamma = length.choose()
+        kept = next((i for i in range(gamma) if coins.random() >= chance(made)), gamma)
+        word = "a" * kept + "r" * (kept < gamma) + "d" * (gamma - kept - 1)
+        draft, verify = gamma * cost, 1 + gamma * wider
+        one = a_round(word, seconds=Seconds(draft, verify, 0.0, draft + verify, draft + verify))
+        length.observe(one)
+        made, seconds = made + kept + 1, seconds + draft + verify
+        chosen.append(gamma)
+    return seconds, chosen
+
+
+@pytest.mark.parametrize("alpha, cost", [(0.0, 0.1), (0.05, 0.15), (0.2, 0.3), (0.2, 0.5)])
+def test_where_drafting_does_not_pay_steps_are_plain_and_little_is_lost(alpha, cost):
+    lost, late = [], []
+    for seed in range(10):
+        seconds, chosen = simulated(AdaptiveLength(), lambda made: alpha, cost=cost, seed=seed)
+        lost.append(seconds / 400 - 1)
+        late += chosen[100:]
+    assert late.count(0) > 0.8 * len(late)
+    assert sum(lost) / len(lost) < 0.03 and max(lost) < 0.05
+
+
+def test_near_certainty_drafts_are_as_long_as_they_may_be():
+    _, chosen = simulated(AdaptiveLength(8), lambda made: 0.99, cost=0.05)
+    assert chosen[20:].count(8) > 0.8 * len(chosen[20:])
+
+
+@pytest.mark.parametrize("alpha, cost, wider", [(0.8, 0.1, 0.0), (0.6, 0.1, 0.05), (0.9, 0.3, 0.0)])
+def test_the_length_comes_to_one_that_is_about_the_best(alpha, cost, wider):
+    def speed(gamma):
+        return theory.expected_tokens(alpha, gamma) / (1 + gamma * (cost + wider))
+
+    best = max(map(speed, range(9)))
+    for seed in range(3):
+        _, chosen = simulated(AdaptiveLength(8), lambda made: alpha, cost=cost, wider=wider, tokens=3000, seed=seed)
+        settled = chosen[len(chosen) // 2 :]
+        assert sum(map(speed, settled)) / len(settled) > 0.95 * best
+
+
+def test_a_wide_pass_that_costs_too_much_is_found_out():
+    # By α and c alone drafting would pay: 0.5 against 0.1. A pass over two tokens takes twice as long as over one.
+    assert theory.pays(0.5, 0.1)
+    _, chosen = simulated(AdaptiveLength(), lambda made: 0.5, cost=0.1, wider=1.0)
+    assert chosen[100:].count(0) > 0.8 * len(chosen[100:])
+
+
+def test_a_text_that_becomes_easy_is_noticed():
+    _, chosen = simulated(AdaptiveLength(), lambda made: 0.95 if made > 300 else 0.0, cost=0.1, tokens=1500)
+    assert max(chosen[150:300]) <= 1
+    late = chosen[-50:]
+    assert sum(late) / len(late) > 5
+
+
+def test_rounds_that_were_cut_short_count_as_what_they_were():
+    length = AdaptiveLength(8)
+    for word, seconds in [("", 1.0), ("", 1.0), ("aa", 1.4)]:
+        draft = 0.2 * len(word)
+        length.observe(a_round(word, seconds=Seconds(draft, seconds - draft, 0.0, seconds, seconds)))
+    assert length.draft_step == pytest.approx(0.2)
+    assert length.seconds()[:4] == pytest.approx([1.0, 1.2, 1.4, 1.6])
+
+
+def test_no_draft_at_all_is_a_length_too():
+    assert AdaptiveLength(0).choose() == 0
+    with pytest.raises(ValueError):
+        AdaptiveLength(-1)

@@ -1,0 +1,167 @@
+"""Lookahead: the window is the paper's, its n-grams come from the target, and the text stays the target's."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fake_target import branch, continued, decode, draft_of, verdict_on
+from tiny import tiny_pair
+
+from specviz.drafters.base import Verdict
+from specviz.drafters.lookahead import Lookahead, Pool
+from specviz.records.errors import SpecvizError
+from specviz.records.runs import DraftParams
+
+CPU = torch.device("cpu")
+PROMPT = list(range(100, 140))
+
+
+def scrambled(context):
+    """A target without any pattern: its token depends on the last two tokens and on nothing a drafter could know."""
+    return (7919 * context[-1] + 104729 * context[-2]) % 10007 % 100
+
+
+def looping(context):
+    """A target whose text comes back: after every token one that this token alone decides, in a circle of 23."""
+    return 1 + (context[-1] * 5 + 3) % 23
+
+
+def cells_of(window, last):
+    """Token of every cell (level, column), level 0 of column 0 being the last committed token."""
+    levels = [[last, *window.levels[0]], *window.levels[1:]]
+    return {(level, column): token for level, row in enumerate(levels) for column, token in enumerate(row)}
+
+
+@pytest.mark.parametrize("columns, ngram", [(1, 2), (4, 2), (1, 4), (3, 3), (6, 5)])
+def test_each_guess_sees_level_zero_up_to_its_column_then_its_own_column(columns, ngram):
+    drafter = Lookahead(CPU, window=columns, ngram=ngram, guesses=3, seed=1)
+    drafter.prefill(PROMPT)
+    committed = list(PROMPT)
+    for _ in range(8):
+        draft = draft_of(drafter, committed, budget=16)
+        cells = cells_of(drafter.window, committed[-1])
+        branches = {tuple(branch(draft, index)) for index in range(len(draft.parents))}
+        for level, column in cells:
+            oldest = [cells[0, left] for left in range(1, column + 1)]
+            own = [cells[below, column] for below in range(1, level + 1)]
+            seen = (*oldest, *own)
+            # One token deeper for each column and each level: position j + k after the last committed token.
+            assert len(seen) == column + level
+            assert not seen or seen in branches
+        for column, top in enumerate(drafter.tops):
+            expected = [cells[0, left] for left in range(1, column + 1)]
+            assert branch(draft, top) == expected + [cells[level, column] for level in range(1, ngram - 1)]
+        verdict = verdict_on(draft, committed, scrambled)
+        drafter.observe(verdict)
+        committed += [*(int(draft.tokens[index]) for index in verdict.path), verdict.next_token]
+
+
+@pytest.mark.parametrize("columns, ngram", [(4, 2), (3, 3), (6, 5)])
+def test_after_a_pass_the_oldest_level_goes_and_the_targets_choices_are_the_newest(columns, ngram):
+    drafter = Lookahead(CPU, window=columns, ngram=ngram, seed=2)
+    drafter.prefill(PROMPT)
+    before = cells_of(drafter.window, PROMPT[-1])
+    draft = draft_of(drafter, PROMPT, budget=16)
+    verdict = verdict_on(draft, PROMPT, scrambled)
+    drafter.observe(verdict)
+    after = cells_of(drafter.window, verdict.next_token)
+    for column in range(columns):
+        seen = [before[0, left] for left in range(1, column + 1)]
+        own = [before[level, column] for level in range(1, ngram - 1)]
+        choice = scrambled([*PROMPT, *seen, *own])
+        ngram_found = (*own, choice)
+        assert ngram_found in drafter.pool.after(before[0, column])
+        for level in range(1, ngram):
+            moved = (level - 1, column)
+            if moved in after and moved != (0, 0):
+                assert after[moved] == ngram_found[level - 1]
+
+
+def test_the_pool_keeps_the_ngrams_met_last_and_tries_them_first():
+    pool = Pool(guesses=2)
+    for others in [(1, 2), (3, 4), (1, 2), (5, 6)]:
+        pool.add(0, others)
+    assert pool.after(0) == [(5, 6), (1, 2)]
+    assert pool.after(9) == []
+
+
+def test_candidates_that_begin_alike_share_a_branch_and_come_before_the_window():
+    drafter = Lookahead(CPU, window=3, ngram=4, guesses=3)
+    drafter.prefill(PROMPT)
+    for others in [(1, 2, 3), (1, 2, 4), (1, 5, 6)]:
+        drafter.pool.add(PROMPT[-1], others)
+    draft = draft_of(drafter, PROMPT, budget=8)
+    assert draft.tokens[:6].tolist() == [1, 5, 6, 2, 4, 3]
+    assert draft.parents[:6] == (-1, 0, 1, 0, 3, 3)
+    assert draft.sources == ("pool",) * 6 + ("window",) * (len(draft.sources) - 6)
+    assert draft_of(drafter, PROMPT, budget=1).tokens.tolist() == [1]
+
+
+@pytest.mark.parametrize("target", [scrambled, looping])
+@pytest.mark.parametrize("budget", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("branches", [2, 5, 8])
+def test_no_draft_is_larger_than_it_says(target, budget, branches):
+    drafter, committed = Lookahead(CPU, guesses=branches), list(PROMPT)
+    drafter.prefill(committed)
+    for _ in range(40):
+        draft = draft_of(drafter, committed, budget)
+        assert len(draft.parents) <= Lookahead.most_tokens(budget, branches)
+        verdict = verdict_on(draft, committed, target)
+        drafter.observe(verdict)
+        committed.append(verdict.next_token)
+    assert Lookahead.most_tokens(8, Lookahead.default_branches) <= 40
+
+
+@pytest.mark.parametrize("target", [scrambled, looping])
+@pytest.mark.parametrize("budget", [1, 3, 8, 20])
+def test_a_greedy_run_is_the_targets_own_text(target, budget):
+    text, passes = decode(Lookahead(CPU, seed=3), target, PROMPT, 100, budget)
+    assert text == continued(target, PROMPT, 100)
+    assert passes <= 100
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_text_that_comes_back_takes_fewer_passes_and_nothing_is_copied_from_it(seed):
+    _, passes = decode(Lookahead(CPU, seed=seed), looping, PROMPT, 120, budget=8)
+    assert passes < 60
+    # Only the target's choices fill the pool: told other choices, the same text brings nothing.
+    drafter, committed = Lookahead(CPU, seed=seed), list(PROMPT)
+    drafter.prefill(PROMPT)
+    for _ in range(60):
+        draft = draft_of(drafter, committed, 8)
+        verdict = verdict_on(draft, committed, looping)
+        assert verdict.path == ()
+        committed.append(verdict.next_token)
+        drafter.observe(Verdict(verdict.committed, (), verdict.next_token, (999,) * len(verdict.choices)))
+
+
+def test_the_window_starts_with_tokens_of_the_prompt_that_follow_from_the_seed():
+    def start(seed):
+        drafter = Lookahead(CPU, seed=seed)
+        drafter.prefill(PROMPT)
+        return draft_of(drafter, PROMPT, 8).tokens.tolist()
+
+    assert start(4) == start(4) != start(5)
+    assert set(start(4)) <= set(PROMPT)
+
+
+def test_the_trace_names_the_sizes():
+    assert Lookahead(CPU).settings == {"window": 7, "ngram": 4, "guesses": 5}
+
+
+def test_a_single_branch_is_refused_with_the_reason():
+    with pytest.raises(SpecvizError, match="tree") as caught:
+        Lookahead.check(tiny_pair("llama"), DraftParams(branches=1))
+    assert caught.value.field == "branches"
+
+
+def test_a_target_that_reads_chains_only_is_refused_with_the_reason():
+    with pytest.raises(SpecvizError, match="sliding-window") as caught:
+        Lookahead.check(tiny_pair("mistral"), DraftParams())
+    assert caught.value.field == "drafter"
+    Lookahead.check(tiny_pair("llama"), DraftParams(branches=2))
+
+
+def test_the_candidates_of_a_round_are_the_branches():
+    setting = SimpleNamespace(pair=SimpleNamespace(device=CPU), branches=3, seed=7)
+    assert Lookahead.build(setting).settings["guesses"] == 3

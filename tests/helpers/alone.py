@@ -1,0 +1,85 @@
+"""The live view alone in a browser, outside Gradio: what it is given, and what the tests do with it."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Locator, Page
+
+from specviz.records.runs import Run
+from specviz.records.words import words
+from specviz.ui.components import page_css, rounds_view
+from specviz.views import run_messages as messages
+
+VIEW = "document.querySelector('.specviz-rounds')"
+
+
+def document(language: str, dark: bool) -> str:
+    """What Gradio gives the component (`element`, `props`, `server`, `watch`), and nothing else of it."""
+    script = rounds_view(words(language)).js_on_load
+    return f"""<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+      <style>{page_css()} body {{ margin: 12px; }}</style>
+      <body class="{"dark" if dark else ""}"><div id="element"><div class="specviz-rounds"></div></div><script>
+        const element = document.getElementById("element"), props = {{}}, server = {{}};
+        const watch = (name, receiver) => {{ window.give = (value) => {{ props.value = value; receiver(); }}; }};
+        {{ {script} }}
+      </script></body>"""
+
+
+def feed(page: Page, run: Run, rule: str) -> None:
+    """The messages of an opened trace."""
+    settings = messages.settings_line(
+        run.settings,
+        drafter=run.drafter,
+        rule=rule,
+        sampling=run.sampling,
+        seed=run.seed,
+        passes=run.pair.passes,
+        say=words(),
+    )
+    start = messages.start_message(
+        "run",
+        prompt=run.prompt.text,
+        drafter=run.drafter,
+        num_draft_tokens=run.num_draft_tokens,
+        greedy=run.sampling.greedy,
+        settings=settings,
+        rule=rule,
+    )
+    rounds = messages.rounds_message("run", run.rounds, run.vocabulary)
+    end = messages.end_message("run", total=len(run.rounds), reason=words()(f"generate.end_{run.stop_reason}"))
+    page.evaluate("messages => messages.forEach(give)", [start, rounds, end])
+    page.wait_for_function(f"() => {VIEW}.shadowRoot.querySelector('[part=view]').dataset.state === 'finished'")
+
+
+def state(page: Page, name: str):
+    return page.evaluate(f"name => {VIEW}.specviz[name]", name)
+
+
+def chip(page: Page, round: int, index: int | str) -> Locator:
+    return page.locator(f'button.chip[data-round="{round}"][data-index="{index}"]')
+
+
+def switch(page: Page, round: int) -> Locator:
+    return page.locator(f'button.toggle[data-round="{round}"]')
+
+
+def unfold(page: Page, round: int) -> None:
+    if switch(page, round).get_attribute("aria-expanded") == "false":
+        switch(page, round).click()
+
+
+def said(page: Page) -> str:
+    """The inspector's sentence, with ordinary spaces."""
+    return page.locator('[part="say"]').inner_text().replace("\u00a0", " ")
+
+
+def ask(page: Page, round: int, index: int | str) -> str:
+    """Points at a chip and lets go again, so that the next one can be asked."""
+    chip(page, round, index).click()
+    sentence = said(page)
+    page.keyboard.press("Escape")
+    return sentence
+
+
+def shown(page: Page, round: int) -> set[str]:
+    chips = page.locator(f'button.chip[data-round="{round}"]')
+    return set(chips.evaluate_all("nodes => nodes.map(node => node.dataset.index)"))

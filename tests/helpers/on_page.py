@@ -1,0 +1,112 @@
+"""What the tests do with the page; the hooks are the components' exposed state, data attributes, roles and labels."""
+
+from __future__ import annotations
+
+from axe_playwright_python.sync_playwright import Axe
+from gradio_client import Client
+from playwright.sync_api import Locator, Page, expect
+
+from specviz.records.presets import PRESETS
+from specviz.records.runs import Run
+from specviz.records.words import words
+
+VIEW = "document.querySelector('.specviz-rounds')"
+
+
+def state(page: Page, name: str):
+    return page.evaluate(f"name => {VIEW}.specviz[name]", name)
+
+
+def control(page: Page, label: str) -> Locator:
+    """The text box or number field of that label, unfolded."""
+    if label == "Prompt":
+        return page.locator(".sv-prompt textarea")
+    field = page.locator(f'input[type=number][aria-label="{label}"], input[aria-label="number input for {label}"]')
+    if not field.is_visible():
+        page.locator(".sv-fold").click()
+    return field
+
+
+def set_control(page: Page, label: str, value: object) -> None:
+    control(page, label).fill(str(value))
+
+
+def choose_drafter(page: Page, name: str) -> None:
+    """Chooses a drafter and waits until the controls have followed, as a visitor does who reads what it says."""
+    say = words()
+    page.locator(".sv-drafters").get_by_label(say(f"ways.{name}"), exact=True).check()
+    expect(page.locator(".sv-drafting .sv-note").first).to_have_text(say(f"ways.{name}_about"))
+
+
+def start(page: Page, button: str = "#go") -> None:
+    page.locator(button).click()
+    page.locator("#stop").wait_for()
+
+
+def settle(page: Page) -> None:
+    """Waits until everything that was started is over, and drawn."""
+    page.locator("#go").wait_for()
+    wait_until_drawn(page)
+
+
+def wait_until_drawn(page: Page) -> None:
+    """The component draws a few times a second; waits until the page has caught up with what the component holds."""
+    page.wait_for_function(
+        """() => {
+          const view = document.querySelector('.specviz-rounds');
+          const find = (what) => [...view.shadowRoot.querySelectorAll(what)];
+          const unknown = (node) => typeof view.specviz.figures[node.dataset.figure] !== 'number';
+          return find('[part=view]')[0].dataset.state === view.specviz.state
+            && find('[data-token]').map(node => node.textContent).join('') === view.specviz.text
+            && find('[data-figure]').every(node => (node.textContent === '—') === unknown(node));
+        }"""
+    )
+
+
+def wait_for_rounds(page: Page, count: int) -> None:
+    """Of the visitor's own run, not of the recorded one that the page opens with."""
+    page.wait_for_function(f"count => !{VIEW}.specviz.recorded && {VIEW}.specviz.rounds.length >= count", arg=count)
+
+
+def generate(page: Page, *, new_tokens: int, measure: bool = False) -> None:
+    """Presses the button and waits for the end."""
+    set_control(page, "New tokens", new_tokens)
+    page.get_by_label("Then measure the speedup").set_checked(measure)
+    start(page)
+    settle(page)
+
+
+def downloaded_trace(page: Page, folder) -> Run:
+    with page.expect_download() as download:
+        page.locator("#download-trace").click()
+    path = folder / download.value.suggested_filename
+    download.value.save_as(path)
+    return Run.load(path)
+
+
+#: What is asked of the page: WCAG 2.1, levels A and AA, and axe's own advice.
+RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]}
+SERIOUS = ("serious", "critical")
+
+
+def violations(page: Page) -> list[str]:
+    """A line for each element that breaks a rule of axe-core's seriously: the rule, the element, what is wrong."""
+    found = Axe().run(page, options=RULES).response["violations"]
+    return [
+        f"{rule['id']}: {node['target']} {node['failureSummary']}"
+        for rule in found
+        if rule["impact"] in SERIOUS
+        for node in rule["nodes"]
+    ]
+
+
+def assert_no_sideways_scrolling(page: Page) -> None:
+    page.wait_for_function(
+        "() => document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+        " && document.body.scrollWidth <= document.documentElement.clientWidth"
+    )
+
+
+def order(client: Client, **arguments) -> dict:
+    settings = {"prompt": PRESETS[0].prompt, "max_new_tokens": 8} | arguments
+    return client.predict(**settings, api_name="/generate")

@@ -1,0 +1,196 @@
+"""Small random models of real architectures, and folders that hold one: what the tests run instead of downloads.
+
+Everything is built in code and follows from its seed. And what holds for all of them: `generated`, `assert_same_rows`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    CONFIG_MAPPING,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+from specviz.models.pair import ModelPair
+from specviz.passes.cached_model import CachedModel
+from specviz.passes.clock import Stopwatch
+from specviz.passes.trained_heads import EagleConfig, EagleHead, MedusaConfig, MedusaHeads
+
+VOCABULARY = 128
+POSITIONS = 256
+
+END = "<|endoftext|>"
+
+_TRANSFORMER = {
+    "hidden_size": 48,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "max_position_embeddings": POSITIONS,
+}
+_GROUPED = _TRANSFORMER | {"num_key_value_heads": 2, "head_dim": 12}
+
+#: Name -> (transformers' model type, what differs from its defaults).
+ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", _GROUPED),
+    "mistral": ("mistral", _GROUPED | {"sliding_window": 16}),
+    "qwen2": ("qwen2", _TRANSFORMER | {"num_key_value_heads": 2}),
+    "qwen3": ("qwen3", _GROUPED),
+    "gemma2": ("gemma2", _GROUPED | {"sliding_window": 16, "query_pre_attn_scalar": 12}),
+    "gemma3": ("gemma3_text", _GROUPED | {"sliding_window": 16, "query_pre_attn_scalar": 12}),
+    "gpt2": ("gpt2", {"n_embd": 48, "n_head": 4, "n_positions": POSITIONS}),
+    "gpt_neox": ("gpt_neox", _TRANSFORMER),
+}
+
+
+def tiny_model(
+    architecture: str, *, layers: int = 2, seed: int = 3, vocab: int = VOCABULARY, **overrides: Any
+) -> PreTrainedModel:
+    """A random model in float32, in evaluation mode, whose greedy text wanders instead of repeating one token.
+
+    seed: the default is one with which none of the architectures falls into a rut.
+    overrides: configuration values, such as ``sliding_window=8`` or ``eos_token_id=5``.
+    """
+    model_type, settings = ARCHITECTURES[architecture]
+    settings = dict(settings, vocab_size=vocab, num_hidden_layers=layers, tie_word_embeddings=False)
+    settings |= {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+    if architecture.startswith("gemma"):
+        # Both kinds of layer, whatever the depth.
+        settings["layer_types"] = ["sliding_attention" if i % 2 == 0 else "full_attention" for i in range(layers)]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[model_type](**settings | overrides))
+        _spread(model)
+    return model.eval()
+
+
+@torch.no_grad()
+def _spread(model: PreTrainedModel) -> None:
+    """Weights wide enough that attention and feed-forward layers, not the last token's embedding alone, decide."""
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            parameter.normal_(0, 2.5 / parameter.shape[-1] ** 0.5)
+
+
+@torch.no_grad()
+def tiny_pair(architecture: str, *, noise: float = 0.07, seed: int = 3, **settings: Any) -> ModelPair:
+    """A target and a draft model that agrees with it often and not always: the target with noise on its weights.
+
+    noise: standard deviation relative to each weight matrix's own; 0 makes both models equal.
+    """
+    target, draft = (tiny_model(architecture, seed=seed, **settings) for _ in range(2))
+    generator = torch.Generator().manual_seed(seed + 1)
+    for parameter in draft.parameters():
+        if parameter.dim() == 2:
+            parameter += noise * parameter.std() * torch.randn(parameter.shape, generator=generator)
+    return ModelPair.of(target, draft, byte_tokenizer(), name=f"tiny {architecture}")
+
+
+@torch.no_grad()
+def with_heads(pair: ModelPair, seed: int = 0) -> ModelPair:
+    """The pair, with Medusa heads and an EAGLE head of random weights: they guess badly and are as exact as any."""
+    generator = torch.Generator().manual_seed(seed)
+    medusa, eagle = MedusaHeads(MedusaConfig.of(pair.target)), EagleHead(EagleConfig.of(pair.target))
+    for parameter in [*medusa.parameters(), *eagle.parameters()]:
+        parameter.copy_(torch.randn(parameter.shape, generator=generator) * parameter.shape[-1] ** -0.5)
+    return dataclasses.replace(
+        pair, medusa=medusa.eval().requires_grad_(False), eagle=eagle.eval().requires_grad_(False)
+    )
+
+
+def generated(pair: ModelPair, prompt: list[int], max_new_tokens: int) -> list[int]:
+    """transformers' own greedy continuation."""
+    config = GenerationConfig(
+        max_new_tokens=max_new_tokens, do_sample=False, eos_token_id=list(pair.eos_ids) or None, pad_token_id=0
+    )
+    ids = torch.tensor([prompt])
+    output = pair.target.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
+    return output[0, len(prompt) :].tolist()
+
+
+@torch.inference_mode()
+def assert_same_rows(cached: CachedModel, ids: list[int]) -> None:
+    """Whatever a cache has been through, it holds what one pass over the text's first tokens leaves in a fresh one."""
+    fresh = CachedModel(cached.model, Stopwatch(cached.device))
+    fresh.forward(torch.tensor(ids[: cached.length], device=cached.device), keep=1)
+    fresh.rewind(cached.length)
+    for rows, expected in zip(cached.rows(), fresh.rows(), strict=True):
+        # A sliding window's own cache holds the last of the rows only.
+        torch.testing.assert_close(rows[:, :, -expected.shape[2] :], expected, rtol=1e-4, atol=1e-4)
+
+
+def byte_tokenizer(merges: tuple[tuple[str, str], ...] = (), chat_template: str | None = None) -> Any:
+    """A byte-level tokenizer of 128 tokens: the end token, ASCII, and a few bytes to write an emoji with.
+
+    merges: pairs joined into further tokens, from id 128 on, in the byte-level alphabet (a space is "Ġ").
+    """
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    printable = [symbol for symbol in alphabet if symbol.isascii()]
+    # The space and the bytes of U+1F600 and of "é" come first among the others.
+    wanted = [_symbol(byte) for byte in b" \n" + "😀é".encode()]
+    rest = [symbol for symbol in alphabet if symbol not in printable and symbol not in wanted]
+    symbols = [*printable, *wanted, *rest][: VOCABULARY - 1]
+    vocabulary = {END: 0} | {symbol: index + 1 for index, symbol in enumerate(symbols)}
+    for left, right in merges:
+        vocabulary.setdefault(left + right, len(vocabulary))
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=list(merges)))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(END, special=True)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token=END, eos_token=END, pad_token=END, chat_template=chat_template
+    )
+
+
+def sentencepiece_tokenizer() -> Any:
+    """A tokenizer in the manner of Llama 2: "▁" for spaces, 256 byte tokens to fall back on, first space dropped."""
+    words = ["▁", "▁the", "▁a", "▁tale", "tale", "▁▁", "é", "😀", *"abcdefghijklmnopqrstuvwxyz", ".", "\ufffd"]
+    vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2}
+    for token in [f"<0x{byte:02X}>" for byte in range(256)] + words:
+        vocabulary.setdefault(token, len(vocabulary))
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>", byte_fallback=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="first", split=False)
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in ("<unk>", "<s>", "</s>")])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+
+
+def save_model(folder: pathlib.Path, model: PreTrainedModel, tokenizer: Any = None) -> pathlib.Path:
+    """Writes a folder in transformers' format; without a tokenizer, a `byte_tokenizer`. Returns the folder."""
+    model.save_pretrained(folder)
+    (tokenizer or byte_tokenizer()).save_pretrained(folder)
+    return folder
+
+
+def save_pair(
+    folder: pathlib.Path, architecture: str = "llama", *, dtype: torch.dtype = torch.float32, **settings: Any
+) -> tuple[pathlib.Path, pathlib.Path]:
+    """Writes the models of a `tiny_pair` to two folders below `folder`: (target, draft)."""
+    pair = tiny_pair(architecture, **settings)
+    return (
+        save_model(folder / "target", pair.target.to(dtype), pair.tokenizer),
+        save_model(folder / "draft", pair.draft.to(dtype), pair.tokenizer),
+    )
+
+
+def edit_config(folder: pathlib.Path, **changes: Any) -> pathlib.Path:
+    """Changes values in a saved model's config.json. Returns the folder."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return folder
+
+
+def _symbol(byte: int) -> str:
+    """How the byte-level alphabet writes a byte: visible ones as themselves, the others from U+0100 on."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    return chr(byte if byte in visible else 0x100 + [b for b in range(256) if b not in visible].index(byte))

@@ -1,0 +1,346 @@
+"""Pairs larger than one device, and packed ones: what they write is what the same weights write on one device."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import pytest
+import shards
+import torch
+from safetensors.torch import load_file, save_file
+from tiny import byte_tokenizer, edit_config, save_model, save_pair, tiny_model, tiny_pair, with_heads
+from transformers import GPT2Config, LlamaConfig
+
+import specviz
+from specviz.__main__ import main
+from specviz.bench.pass_times import measure_passes, model_size
+from specviz.models import placement, sources
+from specviz.models.pair import load_pair
+from specviz.models.placement import PassTimer, Place
+from specviz.models.sources import Source, check_memory, check_sharding, with_room
+from specviz.passes import torchrun as processes
+from specviz.passes import trained_heads as heads
+from specviz.passes.cached_model import CachedModel
+from specviz.passes.clock import Stopwatch
+from specviz.passes.several_devices import home_of
+from specviz.records.errors import SpecvizError
+from specviz.training.__main__ import main as train
+from specviz.ui.page import serve
+
+GB = 10**9
+
+
+@pytest.fixture(autouse=True)
+def no_gpus(monkeypatch):
+    """The same tests on every machine: here main memory is the only device, and disk is what lies beyond."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A target with trained parts beside it, and a draft."""
+    folder = tmp_path_factory.mktemp("pair")
+    pair = with_heads(tiny_pair("llama", layers=4))
+    target = save_model(folder / "target", pair.target, pair.tokenizer)
+    save_model(folder / "draft", pair.draft, pair.tokenizer)
+    for name in ("medusa", "eagle"):
+        heads.save(getattr(pair, name), target / name, heads.fingerprint(pair.target))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(folder):
+    """The runs of that pair, whole on one device."""
+    return shards.runs(load_pair(folder / "target", folder / "draft", device="cpu", dtype="float32"))
+
+
+def weights(folder):
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+
+
+def refusal(field, call, *args, **settings):
+    with pytest.raises(SpecvizError) as caught:
+        call(*args, **settings)
+    assert caught.value.field == field
+    return str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------------ spread over devices
+
+
+def spread(folder, monkeypatch, share):
+    """The pair, with room in main memory for the draft and this share of the target."""
+    memory = (weights(folder / "draft") + share * weights(folder / "target")) / placement._FILLED
+    monkeypatch.setattr(placement, "memory_at_hand", lambda: int(memory))
+    return load_pair(folder / "target", folder / "draft", device="spread", dtype="float32")
+
+
+def test_a_target_partly_on_disk_writes_what_it_writes_in_memory(folder, expected, monkeypatch, capfd):
+    pair = spread(folder, monkeypatch, share=0.6)
+    assert capfd.readouterr() == ("", "")
+    assert pair.info().device == "cpu, disk" and pair.info().target_parameters == pair.info().draft_parameters
+    assert {parameter.is_meta for parameter in pair.target.parameters()} == {False, True}
+    assert pair.flaws == {}, "its trained parts know it"
+    for name, run in shards.runs(pair).items():
+        assert run.token_ids == expected[name].token_ids, name
+        assert run.rounds[0].drafted == pytest.approx(expected[name].rounds[0].drafted), name
+
+
+def test_a_target_of_which_nothing_fits_still_runs_on_the_device_it_is_read_to(folder, expected, monkeypatch):
+    pair = spread(folder, monkeypatch, share=0.0)
+    assert pair.info().device == "disk" and pair.target.device.type == "meta"
+    assert pair.device == home_of(pair.target) == CachedModel(pair.target, Stopwatch(pair.device)).device
+    assert pair.device.type == "cpu"
+    run = specviz.run(pair, shards.PROMPT, sampling=specviz.SamplingParams(0.0), max_new_tokens=16, seed=2)
+    assert run.token_ids == expected[f"draft_model {specviz.DraftParams()} 0.0"].token_ids
+
+
+def test_windows_and_tied_weights_survive_being_spread(tmp_path, monkeypatch):
+    save_pair(tmp_path, "gemma3", layers=4, tie_word_embeddings=True)
+    whole = load_pair(tmp_path / "target", tmp_path / "draft", device="cpu", dtype="float32")
+    parts = spread(tmp_path, monkeypatch, share=0.6)
+    assert parts.info().device == "cpu, disk"
+    settings = {"sampling": specviz.SamplingParams(1.0), "max_new_tokens": 40}
+    texts = [specviz.run(pair, shards.PROMPT, **settings).token_ids for pair in (whole, parts)]
+    assert texts[0] == texts[1]
+
+
+def test_what_does_not_need_to_be_spread_is_whole(folder, monkeypatch):
+    pair = load_pair(folder / "target", device="spread", dtype="float32")
+    assert pair.info().device == "cpu" and not hasattr(pair.target, "_hf_hook")
+
+
+def test_passes_of_a_spread_target_can_be_measured(folder, monkeypatch):
+    pair = spread(folder, monkeypatch, share=0.6)
+    *_, passes = measure_passes(pair, widths=(1, 2), context=8, repeats=1)
+    assert passes.fraction == 1 and passes.curves[0].size.parameters == passes.curves[1].size.parameters
+
+
+def test_nothing_stays_behind_on_disk(folder, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    pair = spread(folder, monkeypatch, share=0.6)
+    assert len(list(tmp_path.iterdir())) == 1
+    pair.free()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def two_gpus(monkeypatch):
+    """Two GPUs with 20 and 30 GB free, as far as planning goes, and 40 GB of main memory."""
+    free = {"cuda": 20 * GB, "cuda:0": 20 * GB, "cuda:1": 30 * GB, "cpu": 40 * GB}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for module in (placement, sources):
+        monkeypatch.setattr(module, "free_memory", lambda device: free[str(device)])
+
+
+def of_size(field, size):
+    """A source whose weights take so many bytes in half precision."""
+    source = Source(field, field, field, {}, LlamaConfig())
+    source.parameters = size // 2
+    return source
+
+
+def test_auto_spreads_a_pair_that_is_too_large_for_one_gpu_and_not_for_all(two_gpus):
+    place, half = Place(torch.device("cuda")), torch.bfloat16
+    for size, way in ((15 * GB, "whole"), (30 * GB, "spread"), (60 * GB, "whole")):
+        found = with_room(place, [of_size("target", size), of_size("draft", 4 * GB)], half)
+        assert found == Place(place.device, way)
+    assert "needs about 60 GB" in refusal("target", check_memory, [of_size("target", 60 * GB)], place, half)
+
+
+def test_a_spread_target_leaves_its_draft_room_beside_it(two_gpus):
+    place = placement.place_named("spread")
+    assert place == Place(torch.device("cuda"), "spread")
+    assert placement.room_to_spread(place, kept=5 * GB) == {0: 13 * GB, 1: 27 * GB, "cpu": 36 * GB}
+    pair = [of_size("target", 500 * GB), of_size("draft", 25 * GB)]
+    assert "needs about 25 GB" in refusal("draft", check_memory, pair, place, torch.bfloat16)
+    check_memory([pair[0], of_size("draft", 15 * GB)], place, torch.bfloat16)
+
+
+def test_the_page_offers_what_fits_on_all_gpus_together(two_gpus):
+    reach = {name: placement.within_reach(name) for name in ("auto", "cuda:1", "cpu", "spread")}
+    assert reach == {"auto": 45 * GB, "cuda:1": 30 * GB, "cpu": 40 * GB, "spread": 81 * GB}
+
+
+# -------------------------------------------------------------------------------------------- sharded over processes
+
+
+@pytest.fixture(scope="module")
+def parallel(folder):
+    """What two processes that share the target wrote to their folder, and to the terminal."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", shards.__file__]
+    root = pathlib.Path(specviz.__file__).parent.parent
+    done = subprocess.run(
+        [*torchrun, str(folder)],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root), "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads((folder / "tokens.json").read_text()), done
+
+
+def test_two_processes_that_share_a_target_write_what_one_writes(parallel, expected):
+    written, _ = parallel
+    assert written["device"] == "2 × cpu"
+    assert written["tokens"][0] == {name: list(run.token_ids) for name, run in expected.items()}
+
+
+def test_processes_that_compute_different_numbers_stay_in_step(parallel):
+    """One of the two had another draft model's weights, so its own drafts would have been others."""
+    written, _ = parallel
+    assert written["tokens"][1] == written["tokens"][0]
+
+
+def test_one_of_the_processes_prints_and_writes(parallel, folder):
+    _, done = parallel
+    pair = load_pair(folder / "target", folder / "draft", device="cpu", dtype="float32")
+    run = specviz.run(pair, "Once upon a time", sampling=specviz.SamplingParams(0.0), max_new_tokens=16)
+    kept = specviz.Run.load(folder / "run.json")
+    assert (kept.token_ids, kept.pair.device) == (run.token_ids, "2 × cpu")
+    assert done.stdout.count("Once upon a time") == 1
+    assert done.stderr.count("target passes") == 1
+
+
+def test_targets_that_processes_cannot_share_are_refused():
+    def shared(config, processes):
+        return check_sharding(Source("target", "it", "it", {}, config), processes)
+
+    shared(LlamaConfig(num_attention_heads=8, num_key_value_heads=4), 4)
+    message = refusal("device", shared, LlamaConfig(num_attention_heads=8, num_key_value_heads=4), 8)
+    assert message == (
+        "8 processes cannot share the attention of it, which has 8 heads and 4 of keys: start as many as divide 4."
+    )
+    assert "no plan by which processes could share it (gpt2)" in refusal("device", shared, GPT2Config(), 2)
+    packed = LlamaConfig(quantization_config={"quant_method": "awq"})
+    assert "quantised (awq)" in refusal("device", shared, packed, 2)
+
+
+def test_each_process_needs_room_for_its_part_and_the_whole_draft(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setattr(sources, "free_at", lambda place: 20 * GB)
+    place = Place(torch.device("cuda:0"), "sharded")
+    check_memory([of_size("target", 60 * GB), of_size("draft", 4 * GB)], place, torch.bfloat16)
+    pair = [of_size("target", 60 * GB), of_size("draft", 6 * GB)]
+    assert "needs about 6.0 GB" in refusal("draft", check_memory, pair, place, torch.bfloat16)
+    assert "needs about 25 GB" in refusal("target", check_memory, [of_size("target", 100 * GB)], place, torch.bfloat16)
+
+
+def test_parallel_wants_processes_and_a_gpu_for_each(two_gpus, monkeypatch):
+    assert "torchrun --nproc-per-node 2" in refusal("device", load_pair, device="parallel")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    assert "3 processes take a GPU each, and this machine has 2" in refusal("device", load_pair, device="parallel")
+
+
+def test_what_runs_in_one_process_refuses_several(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "without torchrun" in refusal("device", serve)
+    assert train(["eagle", f"--text={tmp_path}"]) == 2
+    assert main(["run", "hi", "--device=cpu"]) == 2
+    told = capsys.readouterr().err
+    assert "without torchrun" in told and "torchrun started 2 processes" in told
+
+
+def test_a_refusal_is_told_once(monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True)
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(store.port))
+    assert [processes.tells() for _ in range(3)] == [True, False, False]
+
+
+# --------------------------------------------------------------------------------------------------------- quantised
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "(bitsandbytes) and needs a package"),
+        ({"load_in_8bit": True}, "(bitsandbytes) and needs a package"),
+        ({"quant_method": "torchao", "quant_type": "int8_weight_only"}, "(torchao) and needs a package"),
+        ({"quant_method": "gptq", "bits": 4}, "(gptq) and needs a package"),
+        ({"quant_method": "awq", "bits": 4}, "(awq) and needs a package"),
+        ({"quant_method": "compressed-tensors"}, "(compressed-tensors) and needs a package"),
+        ({"quant_method": "of tomorrow"}, "(of tomorrow) and cannot be loaded here: Unknown quantization type"),
+    ],
+)
+def test_what_a_quantised_draft_lacks_is_named_before_weights_are_read(folder, tmp_path, monkeypatch, settings, words):
+    tiny_model("llama").config.save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    edit_config(tmp_path, quantization_config=settings)
+    monkeypatch.setattr(sources.AutoModelForCausalLM, "from_pretrained", lambda *a, **k: pytest.fail("read weights"))
+    assert words in refusal("draft", load_pair, folder / "target", tmp_path)
+
+
+@pytest.fixture
+def packed(tmp_path):
+    """A checkpoint with 8-bit floats and a scale for each matrix, and the weights that these stand for."""
+    folder = save_model(tmp_path / "packed", tiny_model("llama").to(torch.bfloat16))
+    file = folder / "model.safetensors"
+    packed, meant = {}, {}
+    for name, weight in load_file(file).items():
+        packed[name] = meant[name] = weight
+        if name.endswith("proj.weight"):
+            scale = weight.float().abs().max() / torch.finfo(torch.float8_e4m3fn).max
+            packed[name] = (weight / scale).to(torch.float8_e4m3fn)
+            packed[f"{name}_scale_inv"] = scale.view(1, 1)
+            meant[name] = (packed[name].float() * scale).to(torch.bfloat16)
+    save_file(packed, file, metadata={"format": "pt"})
+    edit_config(folder, quantization_config={"quant_method": "fp8", "weight_block_size": [128, 128]})
+    return folder, meant
+
+
+def test_a_quantised_checkpoint_loads_by_its_own_configuration_and_keeps_its_dtype(packed):
+    folder, meant = packed
+    pair = load_pair(folder, device="cpu", dtype="float32")
+    assert pair.dtype == torch.bfloat16 and pair.info().dtype == "bfloat16"
+    unpacked = pair.target.state_dict()
+    for name, weight in meant.items():
+        torch.testing.assert_close(unpacked[name], weight, rtol=2**-6, atol=0)
+    for temperature in (0.0, 1.0):
+        sampling = specviz.SamplingParams(temperature)
+        assert specviz.run(pair, shards.PROMPT, drafter="early_exit", sampling=sampling, max_new_tokens=8).text
+
+
+def test_a_quantised_checkpoint_takes_the_memory_of_its_files(packed, monkeypatch):
+    folder, _ = packed
+    monkeypatch.setattr(placement, "memory_at_hand", lambda: weights(folder) - 1)
+    monkeypatch.setattr(sources.AutoModelForCausalLM, "from_pretrained", lambda *a, **k: pytest.fail("loaded"))
+    message = refusal("target", load_pair, folder, device="cpu")
+    assert message.startswith("packed needs about") and "float32" not in message
+
+
+def test_a_packed_weight_counts_as_what_a_pass_reads(monkeypatch):
+    """A tensor that keeps 8-bit values and says bfloat16, as quantised weights do."""
+
+    class Packed(torch.Tensor):
+        @staticmethod
+        def __new__(cls, values):
+            return torch.Tensor._make_wrapper_subclass(cls, values.shape, dtype=torch.bfloat16)
+
+        def __init__(self, values):
+            self.values, self.scale = values, torch.ones(values.shape[0])
+
+        def __tensor_flatten__(self):
+            return ["values", "scale"], None
+
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+            return args[0]
+
+    timer = PassTimer(tiny_model("llama"), (1,))
+    before = model_size(timer).weight_bytes
+    layer = timer.model.model.layers[0].mlp.up_proj
+    rows, columns = layer.weight.shape
+    layer.weight = torch.nn.Parameter(Packed(torch.zeros(rows, columns, dtype=torch.int8)), requires_grad=False)
+    assert before - model_size(timer).weight_bytes == 4 * rows * columns - (rows * columns + 4 * rows)

@@ -1,0 +1,540 @@
+"""A draft model with another tokenizer: what the two share, what the draft reads, and that the output stays exact."""
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from scipy import stats
+from tiny import END, byte_tokenizer, sentencepiece_tokenizer, tiny_model
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+import specviz
+from specviz.drafters.base import Setting, Verdict
+from specviz.drafters.stepwise import Draws, TopChoices
+from specviz.drafters.translated import TranslatedDraftModel
+from specviz.models.pair import ModelPair
+from specviz.models.vocabularies import Reader, Translation, same_vocabulary, split_unfinished, token_bytes
+from specviz.passes.cached_model import CachedModel
+from specviz.passes.clock import Stopwatch
+from specviz.records.runs import DraftParams, SamplingParams
+from specviz.rules.sampling import Warper
+from specviz.rules.verify import verify_by_rejection
+
+SEA = "the old man went to the sea and the sea was calm, for the wind had gone to sleep. " * 3
+CITY = "a city never sleeps: lights, trains and the rain on the windows of the cafés of the old town 😀. " * 3
+MERGES = (
+    ("t", "h"),
+    ("th", "e"),
+    ("Ġ", "the"),
+    ("Ġ", "a"),
+    ("t", "a"),
+    ("l", "e"),
+    ("ta", "le"),
+    ("ð", "Ł"),
+    ("ĺ", "Ģ"),
+)
+TEXT = "the tale of a café 😀 the end, and a tale of an é"
+
+
+def trained(text, kind, size=300):
+    """A tokenizer trained on `text`: "bytes" is byte-level BPE as in GPT-2, "pieces" Unigram as in T5."""
+    if kind == "bytes":
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=["<end>"], initial_alphabet=alphabet)
+    else:
+        tokenizer = Tokenizer(models.Unigram())
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        tokenizer.decoder = decoders.Metaspace()
+        trainer = trainers.UnigramTrainer(vocab_size=size, special_tokens=["<end>", "<unk>"], unk_token="<unk>")
+    tokenizer.train_from_iterator([text], trainer)
+    tokenizer.add_special_tokens([AddedToken("<end>", special=True)])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")
+
+
+#: Name -> target's and draft's tokenizer.
+PAIRS = {
+    "two byte-level": lambda: (trained(SEA, "bytes"), trained(CITY, "bytes", 330)),
+    "pieces draft for bytes": lambda: (trained(SEA, "bytes"), trained(CITY, "pieces", 90)),
+    "bytes draft for pieces": lambda: (trained(CITY, "pieces", 90), trained(SEA, "bytes")),
+    "byte fallback for byte-level": lambda: (byte_tokenizer(merges=MERGES), sentencepiece_tokenizer()),
+    "byte-level for byte fallback": lambda: (sentencepiece_tokenizer(), byte_tokenizer(merges=MERGES)),
+}
+
+
+@pytest.fixture(scope="module", params=PAIRS)
+def translation(request):
+    return Translation(*PAIRS[request.param]())
+
+
+@pytest.fixture(scope="module")
+def fallback():
+    """A byte-level target, and a draft with byte fallback that has the emoji and "é" whole."""
+    return Translation(*PAIRS["byte fallback for byte-level"]())
+
+
+def id_of(texts, token):
+    return texts.tokenizer.convert_tokens_to_ids(token)
+
+
+def tokens_of(texts, text):
+    return texts.tokenizer.encode(text, add_special_tokens=False)
+
+
+# -------------------------------------------------------------------------------------------------- what is shared
+
+
+def test_shared_tokens_write_the_same_one_to_one_and_are_not_special(translation):
+    target, draft = translation.target_texts, translation.draft_texts
+    draft_ids, target_ids = zip(*translation.pairs)
+    assert len(set(draft_ids)) == len(set(target_ids)) == len(translation.pairs) > 10
+    assert list(target_ids) == sorted(target_ids)
+    for draft_id, target_id in translation.pairs:
+        assert draft.chip(draft_id) == target.chip(target_id)
+        assert not draft.is_hidden(draft_id) and not target.is_hidden(target_id)
+
+
+def test_every_token_that_both_write_is_shared(translation):
+    of_target, of_draft = (set(token_bytes(t).values()) for t in (translation.target_texts, translation.draft_texts))
+    target_bytes = {translation.bytes_of(target_id) for _, target_id in translation.pairs}
+    assert target_bytes == of_target & of_draft
+
+
+def test_the_bytes_of_a_text_are_those_of_its_tokens(translation):
+    for texts in (translation.target_texts, translation.draft_texts):
+        written, ids = token_bytes(texts), tokens_of(texts, "the old town")
+        assert b"".join(written[token_id] for token_id in ids).removeprefix(b" ") == b"the old town"
+
+
+def test_a_letter_is_not_taken_for_the_byte_that_bears_its_name():
+    """The byte-level alphabet writes byte C3 as "Ã", which is a letter to everybody else."""
+    letters = Tokenizer(models.WordLevel({"Ã": 0, "é": 1, "a": 2}, unk_token="a"))
+    letters.decoder = decoders.Fuse()
+    translation = Translation(byte_tokenizer(merges=(("Ã", "©"),)), PreTrainedTokenizerFast(tokenizer_object=letters))
+    target, pairs = translation.target_texts, dict(translation.pairs)
+    assert pairs == {1: id_of(target, "Ã©"), 2: id_of(target, "a")}
+
+
+def test_of_a_letter_and_its_bare_byte_the_letter_is_shared(fallback):
+    shared = {fallback.draft_texts.tokenizer.convert_ids_to_tokens(draft_id) for draft_id, _ in fallback.pairs}
+    assert "e" in shared and "<0x65>" not in shared and "<0x0A>" in shared
+
+
+def test_half_characters_are_shared_byte_by_byte(fallback):
+    draft_id = fallback.draft_id(id_of(fallback.target_texts, "ð"))
+    assert fallback.draft_texts.tokenizer.convert_ids_to_tokens(draft_id) == "<0xF0>"
+
+
+def test_a_vocabulary_that_only_grows_at_its_end_is_the_same_vocabulary():
+    small, large = byte_tokenizer(), byte_tokenizer(merges=(("t", "h"),))
+    assert same_vocabulary(small, large) and same_vocabulary(large, small)
+    assert not same_vocabulary(large, byte_tokenizer(merges=(("h", "e"),)))
+    assert not same_vocabulary(small, sentencepiece_tokenizer())
+
+
+@pytest.mark.parametrize("text", [b"", b"a", "é".encode(), "a😀".encode(), b"\x80\x80\x80\x80", b"\xff", b"\xf0\x9fa"])
+def test_a_text_of_whole_or_broken_characters_has_no_unfinished_one(text):
+    assert split_unfinished(text) == (text, b"")
+
+
+def test_an_unfinished_character_is_cut_off_wherever_it_breaks():
+    for character in "é€😀":
+        for length in range(1, len(character.encode())):
+            begun = character.encode()[:length]
+            assert split_unfinished(b"a" + begun) == (b"a", begun)
+
+
+# ------------------------------------------------------------------------------------------- what the draft reads
+
+
+def text_read(reader):
+    return reader.translation.draft_texts.decode(reader.ids, inside=False)
+
+
+def test_a_prompt_is_split_as_the_drafts_own_tokenizer_splits_it(translation):
+    prompt = "the old town"
+    reader = Reader(translation, tokens_of(translation.target_texts, prompt))
+    assert reader.ids == translation.draft_texts.tokenizer(prompt)["input_ids"]
+
+
+def test_text_committed_token_by_token_reads_the_same(fallback):
+    prompt, rest = "the tale", " of a café 😀 the end, and a tale 😀😀 of an é"
+    ids = [*tokens_of(fallback.target_texts, prompt), *tokens_of(fallback.target_texts, rest)]
+    start = len(tokens_of(fallback.target_texts, prompt))
+    reader = Reader(fallback, ids[:start])
+    for end in range(start, len(ids) + 1):
+        reader.follow(ids[:end])
+    assert text_read(reader) == fallback.target_texts.decode(ids, inside=False)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_how_the_text_came_does_not_matter(translation, seed):
+    """One token at a time, in pieces, at once: the draft reads the same, whatever the tokens are."""
+    pick = random.Random(seed)
+    known = sorted(translation.target_texts.tokenizer.get_vocab().values())
+    ids = tokens_of(translation.target_texts, "the ") + pick.choices([*known, 10**6], k=40)
+    slow, quick, some = (Reader(translation, ids[:1]) for _ in range(3))
+    for end in range(1, len(ids) + 1):
+        slow.follow(ids[:end])
+        if pick.random() < 0.3:
+            some.follow(ids[:end])
+    quick.follow(ids), some.follow(ids)
+    assert slow.ids == quick.ids == some.ids and slow.settled == quick.settled == some.settled
+
+
+def test_a_token_is_itself_where_both_have_it_and_is_spelt_where_not(fallback):
+    target, draft = fallback.target_texts, fallback.draft_texts
+    reader = Reader(fallback, tokens_of(target, "a"))
+    start = len(reader.ids)
+    reader.follow([*tokens_of(target, "a"), id_of(target, "tale"), id_of(target, "th")])
+    names = draft.tokenizer.convert_ids_to_tokens(reader.ids[start:])
+    assert names == ["tale", "t", "h"] and "th" not in draft.tokenizer.get_vocab()
+
+
+def test_half_a_character_stands_as_bytes_until_it_is_whole():
+    """The target writes the emoji in two tokens, the draft has it whole, and its bytes."""
+    target = byte_tokenizer(merges=(("ð", "Ł"), ("ĺ", "Ģ"), ("Ł", "ĺ")))
+    translation = Translation(target, sentencepiece_tokenizer())
+    halves = [id_of(translation.target_texts, half) for half in ("ðŁ", "ĺĢ")]
+    prompt = tokens_of(translation.target_texts, "a")
+    reader = Reader(translation, prompt)
+    before, name = list(reader.ids), translation.draft_texts.tokenizer.convert_ids_to_tokens
+    reader.follow([*prompt, halves[0]])
+    assert reader.ids[: reader.settled] == before and name(reader.ids[reader.settled :]) == ["<0xF0>", "<0x9F>"]
+    reader.follow([*prompt, *halves])
+    assert name(reader.ids[len(before) :]) == ["😀"] and reader.settled == len(reader.ids)
+    cut = Reader(translation, [*prompt, halves[0]])
+    assert cut.ids[: cut.settled] == before and cut.unfinished == b"\xf0\x9f"
+    cut.follow([*prompt, *halves])
+    assert cut.ids == reader.ids
+    cut = Reader(translation, [*prompt, halves[0]])
+    cut.follow([*prompt, halves[0], *prompt])
+    assert name(cut.ids[len(before) :]) == ["<0xF0>", "<0x9F>", "a"]
+
+
+def test_a_draft_without_the_bytes_reads_a_character_once_it_is_whole():
+    target = byte_tokenizer(merges=(("ð", "Ł"), ("ĺ", "Ģ")))
+    translation = Translation(target, trained(CITY, "pieces", 90))
+    halves = [id_of(translation.target_texts, half) for half in ("ðŁ", "ĺĢ")]
+    reader = Reader(translation, tokens_of(translation.target_texts, "a"))
+    before = list(reader.ids)
+    reader.follow([*tokens_of(translation.target_texts, "a"), halves[0]])
+    assert reader.ids == before
+    reader.follow([*tokens_of(translation.target_texts, "a"), *halves])
+    assert translation.draft_texts.decode(reader.ids[len(before) :]) == "😀"
+
+
+def test_special_tokens_are_read_by_their_part_or_name_and_else_passed_over():
+    target, draft = sentencepiece_tokenizer(), trained(CITY, "bytes")
+    translation = Translation(target, draft)
+    ids = [1, *target.encode("the tale", add_special_tokens=False), 2, *target.encode("a", add_special_tokens=False)]
+    tokens = draft.convert_ids_to_tokens(Reader(translation, ids).ids)
+    assert tokens.count("<end>") == 1 and "".join(tokens).replace("Ġ", " ").split("<end>") == ["the tale", " a"]
+    reader = Reader(translation, ids)
+    reader.follow([*ids, 0, 2])
+    assert draft.convert_ids_to_tokens(reader.ids[-1]) == "<end>" and len(reader.ids) == len(tokens) + 1
+
+
+def test_the_draft_opens_a_text_as_it_was_taught_to_and_once():
+    opening = sentencepiece_tokenizer()
+    opening.add_bos_token = True
+    assert opening("a")["input_ids"][0] == 1
+    prompt = byte_tokenizer(merges=MERGES).encode("the tale", add_special_tokens=False)
+    translation = Translation(byte_tokenizer(merges=MERGES), opening)
+    for ids in (prompt, [0, *prompt]):
+        assert Reader(translation, ids).ids == opening("the tale")["input_ids"]
+
+
+def test_each_committed_token_is_read_once(fallback, monkeypatch):
+    reads = []
+    bytes_of = Translation.bytes_of
+    monkeypatch.setattr(Translation, "bytes_of", lambda self, token_id: reads.append(0) or bytes_of(self, token_id))
+    ids = tokens_of(fallback.target_texts, TEXT * 20)
+    reader = Reader(fallback, ids[:1])
+    for end in range(1, len(ids) + 1):
+        reader.follow(ids[:end])
+    assert len(reads) == len(ids)
+
+
+# ------------------------------------------------------------------------------------- drafting, by hand and exact
+
+
+def endless(pair):
+    """The pair without end tokens, so that a run is as long as was asked for."""
+    return replace(pair, eos_ids=frozenset())
+
+
+def translated_pair(architecture="llama", tokenizers="byte fallback for byte-level", layers=2):
+    """Two tiny models with tokenizers of their own; both have logits that stand for no token."""
+    target, other = PAIRS[tokenizers]() if isinstance(tokenizers, str) else tokenizers
+    pair = ModelPair.of(
+        tiny_model(architecture, vocab=len(target) + 3, layers=layers),
+        tiny_model(architecture, vocab=len(other) + 5, layers=layers, seed=4),
+        target,
+        translation=Translation(target, other),
+    )
+    return endless(pair)
+
+
+@torch.no_grad()
+def renumbered_pair(noise=0.0, **draft):
+    """Target and draft with the same weights up to noise, but the draft numbers its tokens backwards."""
+    target = byte_tokenizer(merges=MERGES)
+    numbered = sorted(target.get_vocab().items(), key=lambda item: item[1])
+    names = [name for name, _ in reversed(numbered) if name != END]
+    vocabulary = {END: 0} | {name: index + 1 for index, name in enumerate(names)}
+    backwards = Tokenizer(models.BPE(vocab=vocabulary, merges=list(MERGES)))
+    backwards.pre_tokenizer, backwards.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    backwards.add_special_tokens([AddedToken(END, special=True)])
+    other = PreTrainedTokenizerFast(tokenizer_object=backwards, eos_token=END)
+    first, second = (tiny_model("llama", vocab=len(target), **settings) for settings in ({}, draft))
+    order = [vocabulary[name] for name, _ in numbered]
+    for get in ("get_input_embeddings", "get_output_embeddings"):
+        getattr(second, get)().weight[order] = getattr(first, get)().weight.clone()
+    generator = torch.Generator().manual_seed(1)
+    for parameter in second.parameters():
+        parameter += noise * parameter.std() * torch.randn(parameter.shape, generator=generator)
+    return endless(ModelPair.of(first, second, target, translation=Translation(target, other)))
+
+
+def drafter_of(pair, sampling, branches=1):
+    stopwatch = Stopwatch(pair.device)
+    return TranslatedDraftModel.build(
+        Setting(
+            pair=pair,
+            params=DraftParams(),
+            branches=branches,
+            chooser=TopChoices() if sampling.greedy else Draws(Warper(sampling)),
+            target=CachedModel(pair.target, stopwatch),
+            stopwatch=stopwatch,
+        )
+    )
+
+
+GREEDY, PLAIN = SamplingParams(temperature=0), SamplingParams()
+SETTINGS = [{}, {"branches": 2}, {"confidence": 0.3}]
+
+
+def greedy_run(pair, prompt, length=30, **drafting):
+    return specviz.run(pair, prompt, sampling=GREEDY, max_new_tokens=length, drafting=DraftParams(**drafting))
+
+
+def greedy_text(pair, prompt, length=30):
+    """What transformers' own greedy decoding writes."""
+    ids = torch.tensor([prompt])
+    out = pair.target.generate(ids, max_new_tokens=length, do_sample=False, eos_token_id=-1, pad_token_id=0)
+    return out[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("tokenizers", PAIRS)
+def test_greedy_output_is_the_targets_own_between_strangers(tokenizers):
+    pair = translated_pair(tokenizers=tokenizers)
+    for prompt in ("the tale of a café 😀", [5, 9]):
+        ids = pair.encode(prompt).ids
+        assert list(greedy_run(pair, prompt).token_ids) == greedy_text(pair, ids)
+
+
+@pytest.mark.parametrize("drafting", SETTINGS, ids=str)
+def test_greedy_output_is_the_targets_own_where_some_drafts_are_kept(drafting):
+    pair = renumbered_pair(noise=0.05)
+    run = greedy_run(pair, "the tale", **drafting)
+    assert list(run.token_ids) == greedy_text(pair, run.prompt.ids)
+    assert 5 < sum(one.accepted for one in run.rounds) < sum(one.judged for one in run.rounds)
+
+
+def test_the_same_model_with_its_tokens_renumbered_is_refused_nothing_but_special_tokens():
+    run = greedy_run(renumbered_pair(), "the tale of a café 😀")
+    assert run.settings == {"branches": 1, "confidence": 0.0}
+    for one in run.rounds:
+        assert one.accepted == len(one.drafted) or one.next.text == END
+
+
+def test_a_tree_asked_of_a_draft_with_sliding_windows_is_refused_before_it_runs():
+    pair = translated_pair()
+    pair.draft = translated_pair("gemma3").draft
+    assert len(greedy_run(pair, "the tale", 5, branches=1).token_ids) == 5
+    with pytest.raises(specviz.SpecvizError) as caught:
+        greedy_run(pair, "the tale", 5, branches=2)
+    assert caught.value.field == "branches"
+
+
+def test_drafting_stops_early_where_the_draft_is_unsure():
+    run = greedy_run(renumbered_pair(), "the tale", confidence=0.3)
+    assert any(one.confidence is not None and one.confidence < 0.3 and len(one.drafted) < 4 for one in run.rounds)
+
+
+def test_the_draft_goes_silent_when_its_own_context_is_full_and_the_text_goes_on():
+    pair = renumbered_pair(max_position_embeddings=24)
+    assert pair.context_length == 256
+    run = greedy_run(pair, "the tale", 60)
+    assert list(run.token_ids) == greedy_text(pair, run.prompt.ids, 60)
+    read = len(run.prompt.ids)
+    for one in run.rounds[:-1]:
+        assert len(one.drafted) == min(4, max(0, 25 - read))
+        read += len(one.emitted)
+    assert len(pair.encode(TEXT).ids) > 24
+    assert not any(one.drafted for one in greedy_run(pair, TEXT, 5).rounds)
+
+
+@pytest.mark.parametrize(("architecture", "branches"), [("llama", 1), ("llama", 2), ("gpt2", 1), ("gemma3", 1)])
+@torch.inference_mode()
+def test_the_drafts_cache_holds_what_it_would_read_afresh(architecture, branches):
+    """Whatever is kept and whatever the target says next: half characters, special tokens, ids of no token."""
+    pair, pick = translated_pair(architecture), random.Random(1)
+    drafter, committed = drafter_of(pair, GREEDY, branches=branches), list(pair.encode("the tale 😀").ids)
+    odd = [id_of(pair.texts, symbol) for symbol in ("ð", "ðŁ", "ĺ", "Ã", "©")] + [0, pair.vocab_size - 1]
+    half, other_half = (id_of(pair.texts, symbol) for symbol in ("ðŁ", "ĺĢ"))
+    drafter.prefill(committed)
+    silent = 0
+    for _ in range(60):
+        draft = drafter.propose(committed, 3, torch.rand(8).double())
+        ids = drafter.reader.ids
+        if draft.parents:
+            afresh = pair.draft(torch.tensor([ids])).logits[0, -1]
+            shared = drafter.draft_of < afresh.shape[0]
+            assert torch.allclose(draft.logits[0, shared], afresh[drafter.draft_of[shared]], atol=1e-4)
+            assert draft.logits[0, ~shared].isneginf().all()
+        silent += not draft.parents
+        path, last = [], -1
+        while pick.random() < 0.6 and last in draft.parents:
+            last = pick.choice([index for index, parent in enumerate(draft.parents) if parent == last])
+            path.append(last)
+        following = pick.choice(odd) if pick.random() < 0.6 else pick.randrange(pair.vocab_size)
+        if committed[-1] == half and pick.random() < 0.8:
+            path, following = [], other_half
+        drafter.observe(Verdict(len(committed), tuple(path), following))
+        committed += [*draft.tokens[path].tolist(), following]
+    assert silent < 20 and committed.count(other_half) > 2
+
+
+SAMPLINGS = [PLAIN, SamplingParams(temperature=0.7), SamplingParams(top_k=3), SamplingParams(top_p=0.6, min_p=0.05)]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+@torch.inference_mode()
+def test_q_is_what_the_tokens_are_drawn_from(sampling):
+    """A comb of uniforms draws every token in proportion to its recorded q, and q sums to one over shared tokens."""
+    pair = translated_pair(layers=1)
+    drafter, prompt = drafter_of(pair, sampling), pair.encode("the tale").ids
+    drafter.prefill(prompt)
+    teeth = 250
+    counts = torch.zeros(pair.vocab_size)
+    for tooth in range(teeth):
+        draft = drafter.propose(prompt, 1, torch.tensor([(tooth + 0.5) / teeth]).double())
+        counts[draft.tokens] += 1
+        drafter.model.rewind(len(drafter.reader.ids) - 1)
+    q, shared = draft.probs[0], torch.tensor([target_id for _, target_id in pair.translation.pairs])
+    assert torch.allclose(counts / teeth, q, atol=1.01 / teeth)
+    assert q[shared].sum().item() == pytest.approx(1, abs=1e-5) and (q > 0).sum() > 1
+    own = pair.draft(torch.tensor([drafter.reader.ids])).logits[0, -1]
+    draft_ids = torch.tensor([draft_id for draft_id, _ in pair.translation.pairs])
+    assert torch.allclose(q[shared], Warper(sampling).probabilities(own[None, draft_ids])[0], atol=1e-6)
+
+
+def small_pair():
+    """Vocabularies small enough to enumerate: six tokens are shared, and each has some that the other lacks."""
+    target = {"<end>": 0} | {
+        token: index + 1 for index, token in enumerate(["a", "b", "Ġ", "ab", "Ġa", "c", "bc", "Ã"])
+    }
+    draft = {"<end>": 0} | {
+        token: index + 1 for index, token in enumerate(["c", "▁", "ca", "b", "▁a", "a", "ab", "cc"])
+    }
+    tokenizers = []
+    for vocabulary, marks in ((target, "bytes"), (draft, "pieces")):
+        tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+        space = pre_tokenizers.ByteLevel(add_prefix_space=False) if marks == "bytes" else pre_tokenizers.Metaspace()
+        tokenizer.pre_tokenizer = space
+        tokenizer.decoder = decoders.ByteLevel() if marks == "bytes" else decoders.Metaspace()
+        tokenizer.add_special_tokens([AddedToken("<end>", special=True)])
+        tokenizers.append(PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>"))
+    pair = translated_pair(tokenizers=tokenizers, layers=1)
+    assert len(pair.translation.pairs) == 6
+    return pair
+
+
+@torch.inference_mode()
+def target_law(pair, prompt, warper):
+    """The law of the target's next two tokens, [vocab, vocab]."""
+    vocab = pair.vocab_size
+    first = warper.probabilities(pair.target(torch.tensor([prompt])).logits[:, -1])[0]
+    follow = torch.tensor([[*prompt, token] for token in range(vocab)])
+    return first.unsqueeze(-1).double() * warper.probabilities(pair.target(follow).logits[:, -1])
+
+
+def drawing(q):
+    """Of each token that q can draw, a uniform that draws it: the middle of its step of the cumulative sum."""
+    ends = q.double().cumsum(-1)
+    return {token: ends[token] - q[token].double() / 2 for token in q.nonzero().flatten().tolist()}
+
+
+@torch.inference_mode()
+def two_token_law(pair, prompt, sampling, shown=lambda q: q):
+    """The exact law [vocab, vocab] of the first two tokens that a round with γ = 2 leads to, every draft enumerated.
+
+    A draft x1, x2 is made with probability q1(x1) · q2(x2 | x1), as recorded; the rule is handed `shown` of these.
+    Where the round ends after one token the second is the target's own.
+    """
+    warper, vocab, half = Warper(sampling), pair.vocab_size, torch.tensor(0.5)
+    rows = target_law(pair, prompt, warper)
+    after = rows / rows.sum(-1, keepdim=True).clamp_min(1e-30)
+    target, drafter = CachedModel(pair.target, Stopwatch(pair.device)), drafter_of(pair, sampling)
+    law = torch.zeros(vocab, vocab, dtype=torch.float64)
+
+    def draft_with(u):
+        drafter.model.rewind(0)
+        return drafter.propose(prompt, 2, torch.stack([u, u]).double())
+
+    drafter.prefill(prompt)
+    for x1, u in drawing(draft_with(half).probs[0]).items():
+        draft = draft_with(u)
+        assert draft.tokens[0] == x1
+        for x2 in draft.probs[1].nonzero().flatten().tolist():
+            target.rewind(0)
+            tokens = torch.tensor([x1, x2])
+            p = warper.probabilities(target.verify(prompt, tokens, draft.parents))
+            first, second = (
+                verify_by_rejection(tokens, shown(draft.probs), p, torch.tensor([coin, 1.0]), half) for coin in (1, -1)
+            )
+            chance = draft.probs[0, x1].double() * draft.probs[1, x2]
+            pass1, pass2 = first.accept_prob.double()
+            law[x1, x2] += chance * pass1 * pass2
+            law[x1] += chance * pass1 * (1 - pass2) * second.next_probs
+            law += (chance * (1 - pass1) * first.next_probs.double()).unsqueeze(-1) * after
+    return law
+
+
+ENUMERATED = [PLAIN, SamplingParams(temperature=0.8, top_k=3), SamplingParams(top_p=0.8)]
+
+
+@pytest.mark.parametrize("sampling", ENUMERATED, ids=str)
+def test_the_law_of_two_tokens_is_the_targets_by_enumeration(sampling):
+    pair = small_pair()
+    prompt = pair.encode("ab a").ids
+    wanted = target_law(pair, prompt, Warper(sampling))
+    assert torch.allclose(two_token_law(pair, prompt, sampling), wanted, atol=2e-6)
+
+
+def test_a_q_that_was_not_renormalised_is_found_out_by_the_same_enumeration():
+    pair = small_pair()
+    prompt = pair.encode("ab a").ids
+    law = two_token_law(pair, prompt, PLAIN, shown=lambda q: 0.6 * q)
+    assert not torch.allclose(law, target_law(pair, prompt, Warper(PLAIN)), atol=1e-3)
+
+
+def test_whole_runs_follow_the_targets_law_on_samples():
+    pair, sampling, samples = small_pair(), SamplingParams(top_k=5), 300
+    prompt = pair.encode("ab a").ids
+    expected = target_law(pair, prompt, Warper(sampling)).flatten() * samples
+    observed = torch.zeros_like(expected)
+    for seed in range(samples):
+        # A third token leaves room for two draft tokens.
+        run = specviz.run(pair, prompt, num_draft_tokens=2, sampling=sampling, max_new_tokens=3, seed=seed)
+        observed[run.token_ids[0] * pair.vocab_size + run.token_ids[1]] += 1
+    assert observed[expected == 0].sum() == 0
+    rare = expected < 5  # together they make one cell
+    cells = [torch.cat([counts[~rare], counts[rare].sum()[None]]).numpy() for counts in (observed, expected)]
+    assert stats.chisquare(cells[0], cells[1] * cells[0].sum() / cells[1].sum()).pvalue > 0.001

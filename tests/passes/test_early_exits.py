@@ -1,0 +1,107 @@
+"""Leaving a model early: its first layers, then norm and head, in a twin that shares every weight and changes none."""
+
+from __future__ import annotations
+
+import copy
+from functools import lru_cache
+
+import pytest
+import torch
+from tiny import ARCHITECTURES, byte_tokenizer, tiny_model
+from torch import nn
+
+import specviz
+from specviz.models.pair import ModelPair
+from specviz.passes.early_exits import exit_after, layer_count
+from specviz.records.errors import SpecvizError
+from specviz.records.runs import DraftParams
+
+LAYERS = 4
+IDS = torch.tensor([[5, 17, 33, 8, 5, 17, 33, 8, 60, 61, 2, 9, 40, 41, 42, 7, 1, 100, 3, 77]])
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+
+
+@lru_cache
+def model_of(architecture):
+    return tiny_model(architecture, layers=LAYERS)
+
+
+@torch.inference_mode()
+def read(model):
+    return model(IDS)
+
+
+@torch.inference_mode()
+def left_after(model, layers):
+    """Logits from the hidden states of the whole model after so many layers, by its own norm and head."""
+    hidden = model(IDS, output_hidden_states=True).hidden_states[layers]
+    norm = {"gpt2": "ln_f", "gpt_neox": "final_layer_norm"}.get(model.config.model_type, "norm")
+    logits = model.get_output_embeddings()(getattr(model.base_model, norm)(hidden))
+    cap = getattr(model.config, "final_logit_softcapping", None)
+    return logits if cap is None else cap * (logits / cap).tanh()
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("layers", range(1, LAYERS))
+def test_an_exit_is_the_first_layers_then_norm_and_head(architecture, layers):
+    model = model_of(architecture)
+    assert layer_count(model) == LAYERS
+    short = exit_after(model, layers)
+    assert layer_count(short) == layers
+    torch.testing.assert_close(read(short).logits, left_after(model, layers), **CLOSE)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_model_in_use_is_not_touched_by_exits_of_several_depths_in_turn(architecture):
+    model = model_of(architecture)
+    config, modules = copy.deepcopy(model.config.to_dict()), dict(model.named_modules())
+    whole = read(model).logits
+    exits = {layers: exit_after(model, layers) for layers in (1, 3)}
+    alone = {layers: read(exit_after(model, layers)).logits for layers in exits}
+    assert not torch.allclose(alone[1], alone[3], **CLOSE) and not torch.allclose(alone[3], whole, **CLOSE)
+    for layers in (3, 1, 3):
+        assert torch.equal(read(exits[layers]).logits, alone[layers])
+        assert torch.equal(read(model).logits, whole)
+    assert model.config.to_dict() == config and layer_count(model) == LAYERS
+    assert dict(model.named_modules()) == modules
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_weight_of_an_exit_is_the_models_own(architecture):
+    model = model_of(architecture)
+    weights = {weight.data_ptr() for weight in model.parameters()}
+    short = {weight.data_ptr() for weight in exit_after(model, 2).parameters()}
+    assert short < weights
+
+
+@pytest.mark.parametrize("layer", [LAYERS, LAYERS + 1, 10**6, 0, -1, 1.5, True, "two"])
+def test_an_exit_outside_the_layers_is_refused_by_name(layer):
+    pair = ModelPair.of(model_of("llama"), None, byte_tokenizer(), name="four layers")
+    with pytest.raises(SpecvizError) as caught:
+        specviz.speculate(pair, IDS[0], drafter="early_exit", drafting=DraftParams(exit_layer=layer))
+    assert caught.value.field == "exit_layer"
+
+
+@pytest.mark.parametrize("layer", [*range(1, LAYERS), None])
+def test_every_layer_but_the_last_can_be_left_after(layer):
+    pair = ModelPair.of(model_of("llama"), None, byte_tokenizer(), name="four layers")
+    drafting = DraftParams(exit_layer=layer)
+    run = specviz.run(pair, IDS[0], drafter="early_exit", drafting=drafting, max_new_tokens=4)
+    assert run.settings["exit_layer"] == (layer or 1)
+    assert {token.source for one in run.rounds for token in one.drafted} == {f"layer {layer or 1}"}
+
+
+def test_a_model_of_one_layer_has_no_exit():
+    pair = ModelPair.of(tiny_model("llama", layers=1), None, byte_tokenizer(), name="flat")
+    with pytest.raises(SpecvizError, match="single layer") as caught:
+        specviz.speculate(pair, IDS[0], drafter="early_exit")
+    assert caught.value.field == "drafter"
+
+
+def test_a_model_whose_layers_do_not_stand_in_one_list_is_refused():
+    model = tiny_model("llama", layers=2)
+    model.model.others = nn.ModuleList([nn.Identity(), nn.Identity()])
+    pair = ModelPair.of(model, None, byte_tokenizer(), name="two towers")
+    with pytest.raises(SpecvizError, match="stand in one list") as caught:
+        next(specviz.speculate(pair, IDS[0], drafter="early_exit"))
+    assert caught.value.field == "drafter"

@@ -1,0 +1,281 @@
+"""Trained heads: reading in pieces or at once is one thing, and a head's files say which target it belongs to."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from tiny import ARCHITECTURES, save_model, tiny_model
+from transformers import AutoModelForCausalLM
+
+from specviz.passes.trained_heads import (
+    EagleConfig,
+    EagleHead,
+    EagleRows,
+    MedusaConfig,
+    MedusaHeads,
+    fingerprint,
+    load_eagle,
+    load_medusa,
+    save,
+)
+from specviz.records.errors import SpecvizError
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+def stirred(module, seed=0):
+    """The module with weights that all matter: as built, some of its branches add nothing yet."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * parameter.shape[-1] ** -0.5)
+    return module.eval().requires_grad_(False)
+
+
+@pytest.fixture
+def head():
+    return stirred(EagleHead(EagleConfig(48, 4, 64, (1, 2, 3))))
+
+
+def inputs(n, d=48, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(n, d, generator=generator), torch.randn(n, d, generator=generator), torch.arange(n)
+
+
+def whole(head, features, embeddings, positions):
+    return head(features, embeddings, positions, EagleRows(head))
+
+
+@pytest.mark.parametrize("capacity", [1, 256], ids=["growing", "roomy"])
+def test_reading_token_by_token_equals_reading_at_once(head, capacity):
+    features, embeddings, positions = inputs(20)
+    rows = EagleRows(head, capacity)
+    pieces = [
+        head(features[part], embeddings[part], positions[part], rows)
+        for part in (slice(0, 7), slice(7, 8), slice(8, 9), slice(9, 20))
+    ]
+    assert rows.length == 20
+    torch.testing.assert_close(torch.cat(pieces), whole(head, features, embeddings, positions), **CLOSE)
+
+
+def test_rewound_rows_leave_no_trace(head):
+    features, embeddings, positions = inputs(12)
+    rows = EagleRows(head, 4)
+    head(features[:8], embeddings[:8], positions[:8], rows)
+    head(*inputs(3, seed=9)[:2], positions[8:11], rows)
+    rows.rewind(8)
+    rest = head(features[8:], embeddings[8:], positions[8:], rows)
+    torch.testing.assert_close(rest, whole(head, features, embeddings, positions)[8:], **CLOSE)
+    with pytest.raises(ValueError, match="cannot be rewound"):
+        rows.rewind(99)
+
+
+#: A tree over six tokens: parent of each, −1 for the text.
+PARENTS = (-1, -1, 0, 0, 1, 3)
+
+
+def path_to(index):
+    path = []
+    while index >= 0:
+        path.insert(0, index)
+        index = PARENTS[index]
+    return path
+
+
+def read_tree(head, rows, text, features, embeddings):
+    """The tree in one pass after `text` rows; hidden states [6, d]."""
+    paths = [path_to(index) for index in range(len(PARENTS))]
+    mask = torch.zeros(len(PARENTS), text + len(PARENTS), dtype=torch.bool)
+    mask[:, :text] = True
+    for index, path in enumerate(paths):
+        mask[index, [text + step for step in path]] = True
+    positions = torch.tensor([text + len(path) - 1 for path in paths])
+    return head(features, embeddings, positions, rows, mask)
+
+
+def test_a_tree_in_one_pass_equals_its_paths_one_by_one(head):
+    text_features, text_embeddings, positions = inputs(5)
+    features, embeddings, _ = inputs(6, seed=2)
+    rows = EagleRows(head)
+    head(text_features, text_embeddings, positions, rows)
+    tree = read_tree(head, rows, 5, features, embeddings)
+    for index in range(len(PARENTS)):
+        path = path_to(index)
+        alone = whole(
+            head,
+            torch.cat([text_features, features[path]]),
+            torch.cat([text_embeddings, embeddings[path]]),
+            torch.arange(5 + len(path)),
+        )
+        torch.testing.assert_close(tree[index], alone[-1], **CLOSE)
+
+
+def test_the_kept_path_of_a_tree_reads_on_as_if_it_had_been_a_chain(head):
+    text_features, text_embeddings, positions = inputs(5)
+    features, embeddings, _ = inputs(7, seed=2)
+    rows = EagleRows(head)
+    head(text_features, text_embeddings, positions, rows)
+    read_tree(head, rows, 5, features[:6], embeddings[:6])
+    path = path_to(5)
+    rows.gather(5, torch.tensor([5 + index for index in path]))
+    assert rows.length == 5 + len(path)
+    next_row = head(features[6:], embeddings[6:], torch.tensor([rows.length]), rows)
+    chain = [*path, 6]
+    alone = whole(
+        head,
+        torch.cat([text_features, features[chain]]),
+        torch.cat([text_embeddings, embeddings[chain]]),
+        torch.arange(5 + len(chain)),
+    )
+    torch.testing.assert_close(next_row, alone[-1:], **CLOSE)
+
+
+def test_only_distances_between_positions_matter(head):
+    features, embeddings, positions = inputs(6)
+    # Rows of a later text: capacity for its positions, none of it read.
+    rows = EagleRows(head, 64)
+    shifted = head(features, embeddings, positions + 40, rows)
+    torch.testing.assert_close(shifted, whole(head, features, embeddings, positions), rtol=1e-3, atol=1e-4)
+    stretched = head(features, embeddings, positions * 5, EagleRows(head, 64))
+    assert not torch.allclose(stretched, shifted, atol=1e-2)
+
+
+def test_each_medusa_head_sees_the_drawn_token_and_no_other_row():
+    heads = stirred(MedusaHeads(MedusaConfig(48, 3, (2,))))
+    features, embeddings, _ = inputs(5)
+    both = heads(features, embeddings)
+    assert both.shape == (5, 3, 48)
+    torch.testing.assert_close(heads(features[3:4], embeddings[3:4])[0], both[3], **CLOSE)
+    other = heads(features, embeddings.roll(1, 0))
+    assert all(not torch.allclose(other[:, k], both[:, k], atol=1e-3) for k in range(3))
+
+
+def test_new_medusa_heads_begin_with_what_the_target_says_itself():
+    features, embeddings, _ = inputs(4)
+    ahead = MedusaHeads(MedusaConfig(48, 4, (2,)))(features, embeddings)
+    normal = torch.nn.functional.rms_norm(features, (48,))
+    torch.testing.assert_close(ahead, normal[:, None].expand(-1, 4, -1), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("architecture", list(ARCHITECTURES))
+def test_heads_fit_every_architecture_and_come_back_from_their_files(architecture, tmp_path):
+    target = tiny_model(architecture, layers=3)
+    eagle, medusa = stirred(EagleHead(EagleConfig.of(target))), stirred(MedusaHeads(MedusaConfig.of(target)))
+    assert eagle.feature_layers == (1, 2, 3) and medusa.feature_layers == (3,)
+    save(eagle, tmp_path / "eagle", fingerprint(target))
+    save(medusa, tmp_path / "medusa", fingerprint(target))
+    loaded, heads = load_eagle(tmp_path / "eagle", target), load_medusa(tmp_path / "medusa", target)
+    assert not loaded.training and loaded.scale.dtype == target.dtype
+
+    ids = torch.arange(1, 11)[None]
+    with torch.inference_mode():
+        states = target(input_ids=ids, output_hidden_states=True).hidden_states
+        embeddings = target.get_input_embeddings()(ids[0, 1:])
+        fused = loaded.fuse(torch.cat([states[layer][0, :-1] for layer in loaded.feature_layers], -1))
+        hidden = loaded(fused, embeddings, torch.arange(9), EagleRows(loaded))
+        ahead = heads(states[-1][0, :-1], embeddings)
+        logits = target.get_output_embeddings()(torch.cat([loaded.normed(hidden)[:, None], ahead], 1))
+    assert logits.shape == (9, 5, target.config.vocab_size) and logits.isfinite().all()
+    for name, weight in loaded.state_dict().items():
+        assert torch.equal(weight, eagle.state_dict()[name].bfloat16().float())
+
+
+def test_sizes_follow_the_depth_of_the_target():
+    target = tiny_model("llama", layers=8)
+    assert EagleConfig.of(target).feature_layers == (2, 5, 8)
+    assert EagleConfig.of(tiny_model("llama", layers=1)).feature_layers == (1,)
+    wide = EagleConfig.of(tiny_model("llama", hidden_size=384, num_attention_heads=6, layers=1))
+    assert (wide.num_attention_heads, wide.head_dim, wide.intermediate_size) == (6, 64, 1024)
+
+
+@pytest.mark.parametrize("saved_in", [torch.float32, torch.bfloat16])
+def test_one_checkpoint_has_one_fingerprint_in_every_precision(saved_in, tmp_path):
+    target = tiny_model("gpt2", layers=3)
+    with torch.no_grad():
+        for parameter in target.parameters():
+            parameter.add_(0.0123)  # norm weights that bfloat16 has to round
+    folder = save_model(tmp_path, target.to(saved_in))
+    loads = [AutoModelForCausalLM.from_pretrained(folder, dtype=dtype) for dtype in (torch.float32, torch.bfloat16)]
+    assert fingerprint(loads[0]) == fingerprint(loads[1]) == fingerprint(target)
+
+
+def test_another_target_has_another_fingerprint():
+    first = tiny_model("llama")
+    names = {fingerprint(tiny_model("llama", seed=seed)) for seed in (3, 4)}
+    names |= {fingerprint(tiny_model(*model)) for model in (("qwen3",), ("gpt2",))}
+    names.add(fingerprint(tiny_model("llama", layers=3)))
+    with torch.no_grad():
+        next(norm for name, norm in first.named_parameters() if "norm" in name)[0] += 0.5
+    assert len(names | {fingerprint(first)}) == 6
+
+
+@pytest.fixture
+def shipped(tmp_path):
+    """A target, and a folder with an EAGLE head for it."""
+    target = tiny_model("llama")
+    save(stirred(EagleHead(EagleConfig.of(target))), tmp_path / "eagle", fingerprint(target))
+    return target, tmp_path / "eagle"
+
+
+def refusal(load, folder, target):
+    with pytest.raises(SpecvizError) as caught:
+        load(folder, target)
+    assert caught.value.field == "drafter"
+    return caught.value.message
+
+
+def test_heads_of_another_target_are_refused_with_the_command_that_trains_some(shipped):
+    _, folder = shipped
+    sentence = refusal(load_eagle, folder, tiny_model("llama", seed=8))
+    assert "another target" in sentence and "python -m specviz.training eagle --target" in sentence
+
+
+def test_heads_that_are_not_there_say_how_to_train_them(shipped, tmp_path):
+    assert "python -m specviz.training medusa --target" in refusal(load_medusa, tmp_path / "none", shipped[0])
+
+
+def test_one_kind_of_head_is_not_taken_for_the_other(shipped):
+    target, folder = shipped
+    assert "python -m specviz.training medusa" in refusal(load_medusa, folder, target)
+
+
+@pytest.mark.parametrize(
+    "damage", ["no weights", "cut", "no json", "no fingerprint", "other sizes", "a missing weight"]
+)
+def test_damaged_heads_are_refused(shipped, damage):
+    target, folder = shipped
+    config, weights = folder / "config.json", folder / "model.safetensors"
+    if damage == "no weights":
+        weights.unlink()
+    elif damage == "cut":
+        weights.write_bytes(weights.read_bytes()[:-100])
+    elif damage == "no json":
+        config.write_text("{")
+    elif damage == "no fingerprint":
+        config.write_text(json.dumps({"kind": "eagle"}))
+    elif damage == "other sizes":
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"intermediate_size": 64 * 9}))
+    else:
+        fewer = EagleHead(replace(EagleConfig.of(target)))
+        del fewer.down
+        save(stirred(fewer), folder, fingerprint(target))
+    sentence = refusal(load_eagle, folder, target)
+    assert "damaged" in sentence and "python -m specviz.training eagle --target" in sentence
+
+
+def test_a_head_too_large_for_one_file_is_split(tmp_path):
+    target = tiny_model("llama", hidden_size=640, num_attention_heads=10, layers=1)
+    save(EagleHead(EagleConfig.of(target)), tmp_path, fingerprint(target))
+    files = list(tmp_path.glob("*.safetensors"))
+    assert len(files) > 1 and all(file.stat().st_size < 9_000_000 for file in files)
+    assert load_eagle(tmp_path, target).config == EagleConfig.of(target)
+
+
+def test_a_target_whose_embeddings_are_narrower_than_its_states_is_refused():
+    target = tiny_model("llama")
+    target.set_input_embeddings(torch.nn.Embedding(128, 24))
+    with pytest.raises(SpecvizError, match="choose another drafter"):
+        EagleConfig.of(target)

@@ -1,0 +1,175 @@
+"""Links: a run's settings there and back, and on the page the same run again."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import parse_qsl
+
+import pytest
+from handmade import a_run, rounds_of
+from on_page import VIEW, choose_drafter, downloaded_trace, generate, set_control, settle, state
+from playwright.sync_api import Page, expect
+from tiny import byte_tokenizer, tiny_pair, with_heads
+
+import specviz
+from specviz.models.pair import ModelPair
+from specviz.records import links
+from specviz.records.runs import Prompt, Run
+from specviz.records.words import words
+from specviz.ui.deployment import Settings
+from specviz.ui.orders import Order, PairName
+
+TEMPLATE = "{% for message in messages %}<{{ message['content'] }}>{% endfor %}"
+
+#: What is asked for where a test names nothing else.
+ASKED = {"prompt": "Once upon", "drafter": "draft_model", "num_draft_tokens": 3, "temperature": 0.8}
+ASKED |= {"max_new_tokens": 12, "seed": 5, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+
+
+@pytest.fixture(scope="module")
+def pair() -> ModelPair:
+    pair = with_heads(tiny_pair("llama", layers=3))
+    pair.tokenizer = byte_tokenizer(chat_template=TEMPLATE)
+    return pair
+
+
+def opened(query: str):
+    return links.settings_of(dict(parse_qsl(query, keep_blank_values=True)))
+
+
+def carried_out(pair: ModelPair, settings: dict) -> Run:
+    """The run that a page with this pair makes of these settings."""
+    given = settings | {"drafter": None if settings["drafter"] == "plain" else settings["drafter"]}
+    request = Order(PairName(), **({"num_draft_tokens": 4} | given)).request(pair, Settings.from_environment())
+    return specviz.decoding.engine.collect(request, list(specviz.decoding.engine.rounds(request)))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": 0},
+        {"drafter": "plain", "temperature": 1.3, "top_k": 7},
+        {"drafter": "early_exit", "exit_layer": 2, "confidence": 0.05, "branches": 1},
+        {"drafter": "eagle", "branches": 3, "top_p": 0.9},
+        {"drafter": "medusa", "branches": 2, "rule": "typical"},
+        {"drafter": "medusa", "branches": 1, "rule": "tree"},
+        {"drafter": "lookahead", "branches": 3, "temperature": 0},
+        {"drafter": "prompt_lookup", "prompt": "a b a b & c=d # ?\n+%20 é😀 a b"},
+        {"rule": "block", "branches": 1, "num_draft_tokens": 6, "min_p": 0.01},
+        {"chat": True, "prompt": "Tell\nme"},
+    ],
+    ids=lambda settings: settings.get("drafter", "draft_model"),
+)
+def test_a_link_orders_the_run_it_was_made_from(pair, settings):
+    run = carried_out(pair, ASKED | settings)
+    asked, errors = opened(links.share(run)["query"])
+    assert errors == []
+    again = carried_out(pair, asked)
+    assert (again.token_ids, again.rule, again.settings) == (run.token_ids, run.rule, run.settings)
+    assert again.prompt == run.prompt
+    assert links.share(again) == links.share(run)
+
+
+def test_a_link_of_an_opened_trace_is_that_of_the_run_before_it_was_saved(pair, tmp_path):
+    run = carried_out(pair, ASKED | {"chat": True})
+    run.save(tmp_path / "trace.json")
+    assert links.share(Run.load(tmp_path / "trace.json")) == links.share(run)
+
+
+def test_a_link_leaves_out_what_is_not_asked_for(pair):
+    query = links.share(carried_out(pair, ASKED | {"drafter": "prompt_lookup", "seed": 0}))["query"]
+    assert query == "prompt=Once%20upon&drafter=prompt_lookup&num_draft_tokens=3&temperature=0.8&max_new_tokens=12"
+
+
+def test_parameters_are_read_as_what_they_are_and_others_are_somebody_elses():
+    settings, errors = opened("temperature=0&seed=7&chat=1&top_p=.5&prompt=&__theme=dark&view=api&Seed=9")
+    assert errors == []
+    named = {"prompt": "", "temperature": 0.0, "seed": 7, "top_p": 0.5, "chat": True}
+    assert settings == links.DEFAULTS | named
+    assert [type(settings[name]) for name in ("temperature", "seed", "chat")] == [float, int, bool]
+    assert opened("__theme=dark&logs=container") == ({}, [])
+
+
+@pytest.mark.parametrize(
+    "bad",
+    ["temperature=hot", "temperature=nan", "min_p=inf", "seed=1.5", "seed=", "seed=99999999999999999999", "chat=maybe"],
+)
+def test_a_bad_parameter_is_a_sentence_in_both_languages_and_the_others_apply(bad):
+    name, _, value = bad.partition("=")
+    settings, (error,) = opened(f"{bad}&num_draft_tokens=6")
+    assert settings["num_draft_tokens"] == 6 and name not in settings
+    english, german = (words(language).error(error) for language in ("en", "de"))
+    assert f"{name}={value}" in english and f"{name}={value}" in german and english != german
+
+
+def test_a_prompt_that_no_address_can_hold_has_no_link():
+    run = a_run(rounds_of("aaa"), prompt="word " * 1500)
+    assert links.share(run)["query"] is None
+    assert links.share(a_run(rounds_of("aaa")))["query"] is not None
+
+
+def test_the_name_of_a_runs_files_is_a_name_whatever_the_trace_says():
+    assert links.file_stem(a_run(rounds_of("a"), drafter="../../x <b>")) == "specviz-______x__b_-seed0"
+
+
+def test_a_lone_surrogate_in_a_trace_does_no_harm():
+    run = a_run(rounds_of("a"), prompt=json.loads('"a\\ud800b"'))
+    assert "prompt=a" in links.share(run)["query"]
+
+
+# On the page
+
+
+def linked(page: Page) -> str:
+    page.locator(".specviz-share .copy").click()
+    box = page.locator(".specviz-share .link")
+    expect(page.locator(".specviz-share .status")).not_to_be_empty()
+    return box.input_value()
+
+
+def wait_for_own_run(page: Page) -> None:
+    page.wait_for_function(f"() => {VIEW}?.specviz?.recorded === false && {VIEW}.specviz.state === 'finished'")
+    settle(page)
+
+
+def test_whoever_opens_a_link_sees_the_run_it_was_copied_from(page, visit, tmp_path):
+    choose_drafter(page, "eagle")
+    set_control(page, "Temperature (0 is greedy)", 0.9)
+    set_control(page, "Seed", 3)
+    generate(page, new_tokens=16)
+    run = downloaded_trace(page, tmp_path)
+    set_control(page, "Seed", 4)  # the link is that of the run on the screen, not of the controls
+    link = linked(page)
+    assert page.locator(".specviz-share .link").evaluate(
+        "box => box.value.length === box.selectionEnd - box.selectionStart"
+    )
+    other = visit()
+    other.goto(link.replace("/?", "/de?"))
+    wait_for_own_run(other)
+    assert state(other, "text") == run.text
+    again = downloaded_trace(other, tmp_path)
+    assert again.token_ids == run.token_ids
+    assert links.share(again) == links.share(run)
+
+
+def test_what_is_wrong_with_a_link_is_said_as_text_and_the_rest_applies(page):
+    bad = "drafter=%3Cimg%20src%3Dx%20onerror%3Dwindow.pwned%3D1%3E&num_draft_tokens=99&temperature=0"
+    page.goto(f"{page.url}?{bad}&seed=x&max_new_tokens=5&prompt=Once%20upon")
+    wait_for_own_run(page)
+    for sentence in ("There is no drafter '<img", "num_draft_tokens=99; here it runs from 1 to 16", "seed=x"):
+        expect(page.get_by_test_id("toast-text").filter(has_text=sentence)).to_have_count(1)
+    assert page.evaluate("() => window.pwned") is None
+    held = page.evaluate(f"() => {{ const {{ prompt, figures }} = {VIEW}.specviz; return [prompt, figures.tokens]; }}")
+    assert held == ["Once upon", 5]
+    expect(page.locator('.specviz-rounds [part="meta"]')).to_contain_text("greedy")
+
+
+def test_a_run_of_another_pair_says_that_its_link_carries_no_models(page):
+    run = a_run(rounds_of("aaa", "ard"), prompt="By another pair")
+    assert isinstance(run.prompt, Prompt) and run.pair.name == "by hand"
+    chooser = page.locator('input[type=file][accept=".json"]')
+    trace = {"name": "trace.json", "mimeType": "application/json", "buffer": json.dumps(run.to_dict()).encode()}
+    chooser.set_input_files(trace)
+    page.wait_for_function(f"() => {VIEW}.specviz.prompt === 'By another pair'")
+    assert "prompt=By%20another%20pair" in linked(page)
+    expect(page.locator(".specviz-share .status")).to_contain_text("not the models: it is opened with storybook")

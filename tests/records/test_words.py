@@ -1,0 +1,239 @@
+"""The page's words: complete in every language, and no sentence outside the catalogs."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import pickle
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+from conftest import ROOT
+from on_page import assert_no_sideways_scrolling, set_control, settle, start, state
+from playwright.sync_api import Page, expect
+
+from specviz import DRAFTERS
+from specviz.records.errors import SpecvizError
+from specviz.records.presets import PRESETS
+from specviz.records.runs import StopReason
+from specviz.records.words import LANGUAGES, Sentence, Text, Words, words
+from specviz.rules.choice import RULES
+from specviz.ui import ways
+
+FIRST, *OTHERS = LANGUAGES
+PACKAGE = sorted((ROOT / "specviz").rglob("*.py"))
+SCRIPTS = sorted((ROOT / "assets" / "web").glob("*.js"))
+
+#: Areas whose keys are the English templates themselves, by the class that carries those templates.
+TEMPLATES = {"errors": "SpecvizError", "steps": "Sentence"}
+
+#: Words, units and signs that are the same in German.
+SAME = {"Prompt", "Python", "Seed", "Medusa", "EAGLE", "Lookahead", "Suffix", "Pause", "Bonus", "greedy"}
+SAME |= {"Top", "Min", "k", "p", "γ", "χ²", "c", "ms", "T", "K", "live", "Text"}
+
+PLACEHOLDER = re.compile(r"\{(\w+)\}")
+
+
+def forms(text: Text) -> dict[str, str]:
+    """The sentences of a text by plural form; one without a form stands under ``any``."""
+    return text if isinstance(text, dict) else {"any": text}
+
+
+def placeholders(text: Text) -> dict[str, list[str]]:
+    """By form; each as often as it stands there once, however often."""
+    return {form: sorted(set(PLACEHOLDER.findall(sentence))) for form, sentence in forms(text).items()}
+
+
+def kept_areas(language: str) -> dict[str, dict[str, Text]]:
+    return {area: texts for area, texts in words(language).areas.items() if area not in TEMPLATES}
+
+
+# --- the catalogs beside each other ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("language", OTHERS)
+def test_languages_have_the_same_texts_with_the_same_placeholders(language):
+    first, other = kept_areas(FIRST), kept_areas(language)
+    assert first.keys() == other.keys()
+    for area, texts in first.items():
+        assert texts.keys() == other[area].keys(), area
+        for key, text in texts.items():
+            assert placeholders(text) == placeholders(other[area][key]), f"{area}.{key}"
+
+
+def test_a_text_that_counts_has_one_and_other():
+    for language in LANGUAGES:
+        for area, texts in words(language).areas.items():
+            for key, text in texts.items():
+                assert forms(text).keys() in ({"any"}, {"one", "other"}), f"{language}: {area}.{key}"
+
+
+@pytest.mark.parametrize("language", OTHERS)
+def test_nothing_is_left_untranslated(language):
+    first = kept_areas(FIRST)
+    left = []
+    for area, texts in kept_areas(language).items():
+        for key, text in texts.items():
+            for form, sentence in forms(text).items():
+                own_words = set(re.findall(r"[^\W\d_]+", PLACEHOLDER.sub("", sentence)))
+                if sentence == forms(first[area][key])[form] and own_words - SAME:
+                    left.append(f"{area}.{key}: {sentence}")
+    assert not left, "\n".join(left)
+
+
+# --- the code beside the catalogs ------------------------------------------------------------------------------------
+
+
+def calls(path: pathlib.Path, name: str) -> Iterator[ast.Call]:
+    """Every call of a function, class or method of that name."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and name in (getattr(node.func, "id", None), getattr(node.func, "attr", None)):
+            yield node
+
+
+def keys_of(node: ast.expr) -> Iterator[str]:
+    """The keys an expression may come to, as patterns: an f-string's values may be anything."""
+    if isinstance(node, ast.Constant):
+        yield re.escape(node.value)
+    elif isinstance(node, ast.JoinedStr):
+        yield "".join(re.escape(part.value) if isinstance(part, ast.Constant) else r"\w+" for part in node.values)
+    elif isinstance(node, ast.IfExp):
+        yield from keys_of(node.body)
+        yield from keys_of(node.orelse)
+
+
+def keys_in_python() -> Iterator[tuple[str, str]]:
+    for path in PACKAGE:
+        for call in calls(path, "say"):
+            for key in keys_of(call.args[0]) if call.args else ():
+                if re.match(r"\w+\\\.", key):  # not the benchmark's own `say`, which prints a line
+                    yield f"{path.name}:{call.lineno}", key
+
+
+def keys_in_scripts() -> Iterator[tuple[str, str]]:
+    """Literal keys anywhere in a script: some stand in a choice before they are said."""
+    areas = "|".join(kept_areas(FIRST))
+    for path in SCRIPTS:
+        for match in re.finditer(rf"""(["`])((?:{areas})\.[\w${{}}.\[\]]+)\1""", path.read_text(encoding="utf-8")):
+            parts = re.split(r"\$\{[^}]*\}", match[2])
+            yield f"{path.name}: {match[2]}", r"\w+".join(map(re.escape, parts))
+
+
+def test_every_key_that_is_said_has_a_text():
+    texts = words(FIRST).texts(*kept_areas(FIRST))
+    python, scripts = list(keys_in_python()), list(keys_in_scripts())
+    assert len(python) > 100 and len(scripts) > 50
+    missing = [place for place, key in python + scripts if not any(re.fullmatch(key, known) for known in texts)]
+    assert not missing, "\n".join(missing)
+
+
+def test_no_text_is_left_that_nothing_says():
+    said = [re.compile(key) for _, key in [*keys_in_python(), *keys_in_scripts()]]
+    # Charts are named by a table of keys.
+    named = "".join(path.read_text(encoding="utf-8") for path in PACKAGE)
+    idle = [
+        key
+        for key in words(FIRST).texts(*(area for area in kept_areas(FIRST) if area != "common"))
+        if f'"{key}"' not in named and not any(pattern.fullmatch(key) for pattern in said)
+    ]
+    assert not idle, "\n".join(idle)
+
+
+#: The live view's scripts still say their sentences themselves.
+WITH_WORDS = {"rounds.js", "inspector.js", "trees.js", "tokens.js"}
+
+
+@pytest.mark.parametrize("path", [path for path in SCRIPTS if path.name not in WITH_WORDS], ids=lambda path: path.name)
+def test_scripts_show_no_words_of_their_own(path):
+    shown = r"""\b(?:text|title|placeholder|"aria-label"|"aria-valuetext"|"aria-description"): *(["`])(.*?)(?<!\\)\1"""
+    literals = [match[2] for match in re.finditer(shown, path.read_text(encoding="utf-8"))]
+    assert not [literal for literal in literals if re.search(r"[^\W\d_]{2}", re.sub(r"\$\{[^}]*\}", "", literal))]
+
+
+@pytest.mark.parametrize("area", TEMPLATES)
+@pytest.mark.parametrize("language", OTHERS)
+def test_every_refusal_and_every_step_can_be_said_in_every_language(area, language):
+    translated, found = words(language).areas[area], {}
+    for path in PACKAGE:
+        for call in calls(path, TEMPLATES[area]):
+            if path.name == "errors.py":
+                continue  # makes copies of errors that there are
+            place = f"{path.name}:{call.lineno}"
+            template = call.args[0]
+            assert isinstance(template, ast.Constant), f"{place}: a template stands there as it is, values beside it"
+            found[template.value] = place
+            given = {keyword.arg for keyword in call.keywords}
+            if None not in given:
+                assert given == set(PLACEHOLDER.findall(template.value)), place
+    assert found.keys() - translated.keys() == set(), "nobody has translated these"
+    assert translated.keys() - found.keys() == set(), "nothing says these any more"
+    for template, sentence in translated.items():
+        assert placeholders(template) == placeholders(sentence), template
+        assert template != sentence
+
+
+def test_every_name_that_the_page_shows_has_words():
+    say = words(FIRST)
+    assert set(ways.WAYS) == {*DRAFTERS, ways.PLAIN}
+    assert set(ways.RULE_CHOICES) == {"auto", *RULES}
+    for name in ways.WAYS:
+        assert say(f"ways.{name}") and say(f"ways.{name}_about")
+    for name in ways.RULE_CHOICES:
+        assert say(f"ways.rule_{name}") and say(f"ways.rule_{name}_about")
+    for name in RULES:
+        assert say(f"generate.rule_{name}")
+    for preset in PRESETS:
+        assert say(f"controls.preset_{preset.name}")
+    for reason in StopReason.__args__:
+        assert say(f"generate.end_{reason}")
+
+
+# --- Words -----------------------------------------------------------------------------------------------------------
+
+
+def test_braces_in_values_are_not_filled_again():
+    say = Words("en", {"area": {"key": "{a} and {b}", "count": {"one": "{n} token", "other": "{n} tokens"}}})
+    assert say("area.key", a="{b}", b="{c}") == "{b} and {c}"
+    assert [say("area.count", n=n) for n in (0, 1, 2)] == ["0 tokens", "1 token", "2 tokens"]
+
+
+def test_a_refusal_keeps_its_values_across_processes_and_parameters():
+    error = SpecvizError("There is no folder {name}.", "target", name="a {name}")
+    copy = pickle.loads(pickle.dumps(error)).at("draft")
+    assert (str(copy), copy.field) == ("There is no folder a {name}.", "draft")
+    assert words("de").error(copy) == "Es gibt keinen Ordner a {name}."
+
+
+def test_a_step_is_its_english_sentence_and_can_be_said_in_german():
+    step = Sentence("Loading {name} ({size}).", name="tiny", size="3 MB")
+    assert step == "Loading tiny (3 MB)."
+    assert words("de").step(step) == "tiny wird geladen (3 MB)."
+
+
+# --- the German page -------------------------------------------------------------------------------------------------
+
+
+def test_the_german_page_is_german_runs_and_refuses_in_german(visit: Callable[..., Page]):
+    page, say = visit(), words("de")
+    page.get_by_role("link", name=LANGUAGES["de"]).click()
+    page.wait_for_url("**/de")
+    page.wait_for_function("() => document.querySelector('.specviz-rounds')?.specviz?.recorded")
+    page.wait_for_function("title => document.title === title", arg=say("page.title"))
+    assert page.evaluate("document.documentElement.lang") == "de"
+    expect(page.locator("#go")).to_have_text(say("page.go"))
+    page.locator(".sv-drafters").get_by_label(say("ways.early_exit"), exact=True).check()
+    expect(page.locator(".sv-drafting .sv-note").first).to_have_text(say("ways.early_exit_about"))
+    for label, value in ((say("controls.max_new_tokens"), 8), (say("controls.seed"), -1)):
+        set_control(page, label, value)
+    page.get_by_label(say("page.measured")).uncheck()
+    page.locator("#go").click()
+    refusal = "Der Seed muss eine ganze Zahl von 0 bis 2^63 − 1 sein."
+    expect(page.locator(".sv-more").get_by_text(refusal)).to_be_visible()
+    set_control(page, say("controls.seed"), 3)
+    start(page)
+    settle(page)
+    expect(page.locator(".specviz-rounds")).to_contain_text(say("generate.end_length"))
+    assert state(page, "text")
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert_no_sideways_scrolling(page)

@@ -1,0 +1,178 @@
+"""A run in a terminal: colours say where a token came from, and model text cannot steer the terminal."""
+
+import io
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+from handmade import a_round, a_tree, a_typical, rounds_of
+
+from specviz.__main__ import DRAFTER_NAMES, main
+from specviz.drafters import DRAFTERS
+from specviz.records.metrics import tally
+from specviz.records.runs import Run
+from specviz.views import terminal
+from specviz.views.run_messages import token_sources
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+#: The page's classes of a token, and the terminal's colours for them.
+COLOURS = {
+    "accepted": terminal.ACCEPTED,
+    "recovered": terminal.RECOVERED,
+    "bonus": terminal.BONUS,
+    "plain": terminal.PLAIN,
+}
+
+
+def painted_pieces(text):
+    return re.findall(r"\x1b\[([\d;]+)m(.*?)\x1b\[0m", text, re.DOTALL)
+
+
+#: Trees in which each ending occurs: a bonus after a leaf, a recovered token after refused siblings.
+TREES = tuple(a_tree((-1, -1, 0, 0, 1), seed=seed) for seed in range(6))
+
+
+@pytest.mark.parametrize("one", [*map(a_round, ["aaa", "aard", "r", ""]), *TREES, a_typical()])
+def test_each_token_has_the_colour_of_the_source_the_page_gives_it(one):
+    expected = [(COLOURS[source], piece) for source, piece in zip(token_sources(one), one.pieces)]
+    assert painted_pieces(terminal.paint_round(one, True)) == expected
+
+
+def test_truncated_rounds_keep_the_colours_of_what_is_left():
+    one = a_round("aaa", emit=2, stop_reason="length")
+    assert [colour for colour, _ in painted_pieces(terminal.paint_round(one, True))] == [terminal.ACCEPTED] * 2
+
+
+def test_the_four_sources_have_four_colours_and_signs():
+    assert len(set(COLOURS.values())) == 4
+    legend = terminal.legend(False)
+    assert all(sign in legend for sign in "✓↻★○") and "\x1b" not in legend
+
+
+def test_without_colour_only_the_text_is_left():
+    for one in rounds_of("aaa", "ard", ""):
+        assert terminal.paint_round(one, False) == "".join(one.pieces)
+
+
+class Screen(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_colour_is_for_terminals_and_no_color_is_heeded(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert terminal.wants_colour(Screen())
+    assert not terminal.wants_colour(io.StringIO())
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not terminal.wants_colour(Screen())
+
+
+@pytest.mark.parametrize(
+    "text, shown",
+    [
+        ("\x1b[31mred\x1b[0m", "␛[31mred␛[0m"),
+        ("\x1b]0;title\x07", "␛]0;title␇"),
+        ("a\0b\rc\bd", "a␀b␍c␈d"),
+        ("\x9b2J\x7f", "\ufffd2J\ufffd"),
+        ("\ud800", "\ufffd"),
+        ("lines\n\tstay, é 😀 שלום too", "lines\n\tstay, é 😀 שלום too"),
+    ],
+)
+def test_control_characters_of_model_text_become_visible(text, shown):
+    assert terminal.harmless(text) == shown
+    one = a_round("", texts=(text,))
+    assert terminal.paint_round(one, False) == shown
+    assert terminal.paint_round(one, True) == f"\x1b[{terminal.PLAIN}m{shown}\x1b[0m"
+
+
+def test_the_summary_states_the_tallys_figures():
+    summary = terminal.summary(tally(rounds_of("aaa", "ard")), "length", "token")
+    assert "6 tokens in 2 target passes" in summary
+    assert "3.00 tokens per pass" in summary and "80% of judged" in summary and "length" in summary
+    assert "rule: token" in summary and "LOSSY" not in summary and "depth" not in summary
+    plain = terminal.summary(tally(rounds_of("", "")), "length", "token")
+    assert "judged" not in plain and "rule" not in plain
+    assert terminal.summary(tally([]), "stopped", "token") == "0 tokens in 0 target passes · stopped: stopped"
+
+
+def test_the_summary_of_trees_says_how_wide_they_were():
+    assert "2.5 draft tokens per depth" in terminal.summary(tally(TREES), "length", "tree")
+
+
+def test_the_summary_calls_a_lossy_rule_lossy_and_says_how_far_off_it_was():
+    summary = terminal.summary(tally([a_typical()]), "length", "typical")
+    assert "LOSSY" in summary and "0.370 away" in summary
+
+
+def command(*arguments):
+    environment = os.environ | {"PYTHONIOENCODING": "utf-8", "HF_HUB_OFFLINE": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "specviz", *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+    )
+
+
+def test_run_prints_the_text_and_writes_its_trace(tmp_path):
+    path = tmp_path / "trace.json"
+    done = command(
+        "run", "Once upon a time\x1b[2J", "--max-new-tokens", "12", "--dtype", "float32", "--json", str(path)
+    )
+    assert done.returncode == 0, done.stderr
+    run = Run.load(path)
+    assert len(run.token_ids) == 12 and run.drafter == "draft_model"
+    assert done.stdout == terminal.harmless(run.prompt.text + run.text)
+    assert "\x1b" not in done.stdout + done.stderr, "a pipe gets no colours"
+    assert terminal.summary(tally(run.rounds), run.stop_reason, run.rule) in done.stderr
+
+
+def test_run_drafts_and_judges_as_it_is_told(tmp_path, capfd):
+    path = tmp_path / "trace.json"
+    order = "run Once --max-new-tokens 8 --gamma 3 --dtype float32 --drafter early_exit --exit-layer 3 --branches 2"
+    assert main([*order.split(), "--confidence", "0.1", "--rule", "typical", "--json", str(path)]) == 0
+    run = Run.load(path)
+    assert (run.drafter, run.rule) == ("early_exit", "typical")
+    assert run.settings == {"branches": 2, "confidence": 0.1, "exit_layer": 3}
+    out, err = capfd.readouterr()
+    assert out == run.prompt.text + run.text
+    assert "LOSSY" in err and "draft tokens per depth" in err
+
+
+def test_help_names_every_drafter_without_loading_torch():
+    assert set(DRAFTERS) == set(DRAFTER_NAMES)
+    code = (
+        "import sys; from specviz.__main__ import main\n"
+        "try: main(['run', '--help'])\n"
+        "except SystemExit: print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "False", done.stderr
+    assert all(name in done.stdout for name in (*DRAFTERS, "typical"))
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        ("run text --temperature -1", "Temperature cannot be negative"),
+        ("run text --target no/such/folder/anywhere", "no/such/folder/anywhere"),
+        ("run text --branches 9", "Branches must be a whole number from 1 to 8"),
+        ("run text --medusa no/such/folder --dtype float32", "no/such/folder"),
+        ("run text --rule block --branches 2 --dtype float32", "Block verification"),
+        ("run text --exit-layer 99 --drafter early_exit --dtype float32", "layers"),
+        ("bench --temperature -1", "Temperature cannot be negative"),
+        ("bench --only oracle --dtype float32", "There is no drafter 'oracle'"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_status_2(arguments, sentence, capfd):
+    assert main(arguments.split()) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith("specviz: ") and sentence in err
+    assert len(err.strip().splitlines()) == 1, "no traceback"

@@ -1,0 +1,345 @@
+"""The recipes: each lowers its held-out loss, goes on where it stopped, never learns what it is measured on."""
+
+from __future__ import annotations
+
+import lzma
+import math
+import pathlib
+import random
+import re
+
+import pytest
+import torch
+from tiny import byte_tokenizer, save_model, tiny_model
+from transformers import AutoModelForCausalLM
+
+from specviz.passes.trained_heads import EagleConfig, EagleRows, fingerprint, load_eagle, load_medusa, save
+from specviz.records.errors import SpecvizError
+from specviz.training import __main__ as command
+from specviz.training.data import BLOCK, Corpus, Text, continue_texts, held_out_blocks, read_corpus, with_own_text
+from specviz.training.eagle import EagleRecipe, head_from
+from specviz.training.frozen import FrozenTarget
+from specviz.training.loop import Schedule, train, validate
+from specviz.training.losses import agreement, distillation
+from specviz.training.medusa import MedusaRecipe
+from specviz.training.optimisers import learning_rate_factor, orthogonalised
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory):
+    """A text with some pattern to it: three-word sentences over a small lexicon."""
+    rng = random.Random(0)
+    who, what, how = (["the fox", "a girl", "my king"], ["ran", "sang", "slept"], ["home.", "well.", "long."])
+    text = " ".join(" ".join(map(rng.choice, (who, what, how))) for _ in range(1200))
+    file = tmp_path_factory.mktemp("text") / "story.txt"
+    file.write_text(text)
+    return file
+
+
+@pytest.fixture(scope="module")
+def corpus(story):
+    return read_corpus([story], byte_tokenizer())
+
+
+@pytest.fixture(scope="module")
+def target_folder(tmp_path_factory):
+    """A target that writes something other than noise: a tiny random one whose distributions are soft."""
+    target = tiny_model("llama")
+    with torch.no_grad():
+        target.lm_head.weight.mul_(0.4)
+    return save_model(tmp_path_factory.mktemp("model") / "target", target)
+
+
+@pytest.fixture
+def target(target_folder):
+    return AutoModelForCausalLM.from_pretrained(target_folder, dtype=torch.float32)
+
+
+RECIPES = {"eagle": EagleRecipe, "medusa": MedusaRecipe}
+
+
+def recipe_for(name, target, corpus):
+    return RECIPES[name](target, corpus.batch(2, 0, 0))
+
+
+def schedule(folder, steps, every=10_000):
+    return Schedule(tokens=steps * 2 * BLOCK, rows=2, lr=5e-3, folder=folder, every=every)
+
+
+def run(*arguments):
+    return command.main([str(argument) for argument in arguments])
+
+
+STEPS = 24
+SMALL = ("--batch", 2, "--device", "cpu", "--dtype", "float32", "--held-out", 512, "--lr", 0.02)
+SMALL = (*SMALL, "--tokens", STEPS * 2 * BLOCK, "--every", 8)
+
+
+def held_out_losses(text):
+    """Predictor -> its losses in the order in which they were printed."""
+    losses = {}
+    for name, value in re.findall(r"story\.txt +(.+?) +loss ([\d.]+)", text):
+        losses.setdefault(name, []).append(float(value))
+    return losses
+
+
+@pytest.mark.parametrize(
+    ("name", "loads"), [("eagle", load_eagle), ("medusa", load_medusa), ("draft", AutoModelForCausalLM.from_pretrained)]
+)
+def test_a_recipe_for_a_target_learns_and_says_how_well(name, loads, target_folder, target, story, tmp_path, capsys):
+    sizes = ("--width", 64, "--layers", 1) if name == "draft" else ()
+    text = ("--target", target_folder, "--text", story, "--continuations", 0, "--out", tmp_path / name)
+    assert run(name, *text, *SMALL, *sizes) == 0
+    printed = capsys.readouterr()
+    for predictor, values in held_out_losses(printed.out).items():
+        assert values[-1] < 0.9 * values[0], (predictor, values)
+    last = printed.out[printed.out.rindex(f"{name} in ") :]
+    rates = [float(rate) for rate in re.findall(r"(?:Σ min\(p, q\)|agree) ([\d.]+)", last)]
+    assert len(rates) == 2 * {"eagle": 5, "medusa": 4, "draft": 1}[name]
+    assert all(0 <= rate <= 1 for rate in rates)
+    assert f"{STEPS}/{STEPS}" in printed.err
+    loads(tmp_path / name, *([] if name == "draft" else [target]))
+    assert not list(tmp_path.glob("**/*.checkpoint.pt"))
+
+
+def test_the_target_recipe_trains_a_model_with_early_exits_from_nothing(story, target_folder, tmp_path, capsys):
+    sizes = ("--width", 64, "--layers", 4, "--tokenizer", target_folder, "--out", tmp_path)
+    assert run("target", "--text", story, *SMALL, *sizes) == 0
+    losses = held_out_losses(capsys.readouterr().out)
+    assert set(losses) == {"last layer", "exit at 2", "exit at 3"}
+    assert all(values[-1] < 0.9 * values[0] for values in losses.values())
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert (model.config.num_hidden_layers, model.dtype) == (4, torch.bfloat16)
+
+
+@pytest.mark.parametrize("name", list(RECIPES))
+def test_a_resumed_run_ends_where_one_that_never_stopped_ends(name, target, corpus, tmp_path):
+    whole, broken = recipe_for(name, target, corpus), recipe_for(name, target, corpus)
+    train(whole, corpus, schedule(tmp_path / "whole", 4), tmp_path / "a")
+    train(broken, corpus, schedule(tmp_path / "broken", 4), tmp_path / "b", stop_after=2)
+    assert not (tmp_path / "b").exists()
+    resumed = recipe_for(name, target, corpus)
+    train(resumed, corpus, schedule(tmp_path / "broken", 4), tmp_path / "b")
+    for weight, expected in zip(resumed.student.state_dict().values(), whole.student.state_dict().values()):
+        assert torch.equal(weight, expected)
+    assert not torch.equal(broken.student.scale, whole.student.scale)
+
+
+def test_each_step_learns_from_other_blocks(target, corpus, tmp_path):
+    recipe, seen = recipe_for("medusa", target, corpus), []
+    learn = recipe.loss
+    recipe.loss = lambda ids, step: (seen.append(ids), learn(ids, step))[1]
+    train(recipe, corpus, schedule(tmp_path, 4), tmp_path / "out")
+    assert len({ids.flatten().numpy().tobytes() for ids in seen}) == 4
+
+
+def test_a_checkpoint_of_other_settings_is_not_taken_up(target, corpus, tmp_path):
+    train(recipe_for("medusa", target, corpus), corpus, schedule(tmp_path, 6), tmp_path / "out", stop_after=2)
+    with pytest.raises(SpecvizError, match="other settings"):
+        train(recipe_for("medusa", target, corpus), corpus, schedule(tmp_path, 9), tmp_path / "out")
+
+
+@torch.no_grad()
+def test_the_unrolled_eagle_steps_are_what_drafting_computes(target, corpus):
+    recipe = recipe_for("eagle", target, corpus)
+    for parameter in recipe.student.parameters():
+        parameter.normal_(0, parameter.shape[-1] ** -0.5)
+    ids = corpus.batch(1, 0, 0)
+    head, text = recipe.student, recipe.target.read(ids)
+    unrolled = [drafted for drafted, _ in recipe._drafts(ids, 3)]
+    t = 17
+    rows = EagleRows(head)
+    hidden = head(head.fuse(text.features[0, : t + 1]), text.embeddings[0, 1 : t + 2], torch.arange(t + 1), rows)[-1:]
+    for step in range(3):
+        drafted = recipe.target.head(head.normed(hidden))
+        torch.testing.assert_close(drafted, unrolled[step][:, t], rtol=1e-3, atol=1e-3)
+        ahead = t + step + 2
+        hidden = head(hidden, text.embeddings[0, ahead : ahead + 1], torch.tensor([ahead - 1]), rows)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", list(RECIPES))
+def test_a_predictor_is_held_to_the_targets_row_of_the_token_it_predicts(name, target, corpus):
+    recipe = recipe_for(name, target, corpus)
+    ids = corpus.batch(2, 0, 0)
+    logits = target(input_ids=ids).logits
+    pairs = recipe._drafts(ids, 4) if name == "eagle" else recipe._heads(ids)
+    for ahead, (_, wanted) in enumerate(pairs, start=1):
+        torch.testing.assert_close(wanted.reshape(2, -1, 128), logits[:, ahead : BLOCK - 4 + ahead])
+
+
+def one_layer_draft(**overrides):
+    """A draft of the shape that an EAGLE head for the tests' target can begin with."""
+    shape = {"layers": 1, "num_key_value_heads": 4, "tie_word_embeddings": True}
+    return tiny_model("llama", seed=5, **shape | overrides)
+
+
+@torch.no_grad()
+def test_a_head_that_begins_with_a_draft_model_drafts_as_that_does(target, tmp_path):
+    draft = one_layer_draft()
+    head = head_from(draft, EagleConfig.of(target))
+    ids, features = torch.arange(1, 21), torch.randn(19, head.config.hidden_size)
+
+    def drafted_by(head):
+        return head.logits(head(features, head.embed(ids[1:], target), torch.arange(19), EagleRows(head)), target)
+
+    expected = draft(input_ids=ids[None, 1:]).logits[0]
+    torch.testing.assert_close(drafted_by(head), expected, rtol=1e-3, atol=1e-3)
+    save(head, tmp_path, fingerprint(target))
+    torch.testing.assert_close(drafted_by(load_eagle(tmp_path, target)), expected, rtol=0.1, atol=0.1)  # bfloat16
+
+
+def test_an_eagle_head_learns_on_from_a_draft_model(target_folder, target, story, tmp_path, capsys):
+    start = save_model(tmp_path / "draft", one_layer_draft(vocab=136))
+    text = ("--target", target_folder, "--text", story, "--continuations", 0, "--out", tmp_path / "eagle")
+    assert run("eagle", *text, *SMALL, "--start", start) == 0
+    assert all(values[-1] < 0.9 * values[0] for values in held_out_losses(capsys.readouterr().out).values())
+    assert load_eagle(tmp_path / "eagle", target).config.own_vocabulary == 136
+
+
+@pytest.mark.parametrize(
+    "unlike",
+    [
+        {"layers": 2},
+        {"hidden_size": 96, "head_dim": 24},
+        {"num_key_value_heads": 2},
+        {"tie_word_embeddings": False},
+        {"attention_bias": True},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_a_draft_of_another_shape_is_nothing_to_begin_with(unlike, target):
+    with pytest.raises(SpecvizError) as caught:
+        head_from(one_layer_draft(**unlike), EagleConfig.of(target))
+    assert caught.value.field == "start"
+
+
+def test_the_target_learns_nothing_from_training_its_parts(target, corpus, tmp_path):
+    before = {name: weight.clone() for name, weight in target.state_dict().items()}
+    train(recipe_for("eagle", target, corpus), corpus, schedule(tmp_path, 2), tmp_path / "out")
+    assert all(torch.equal(weight, before[name]) for name, weight in target.state_dict().items())
+
+
+def test_held_out_text_is_never_learnt_from(story):
+    corpus = read_corpus([story], byte_tokenizer(), held_out=[1024])
+    (text,) = corpus.texts
+    whole = torch.tensor(byte_tokenizer()(story.read_text())["input_ids"])
+    assert torch.equal(text.ids, whole[:-1024]) and torch.equal(text.held_out, whole[-1024:])
+    # Every token names its place, so that a block tells where it was cut.
+    numbered = Corpus((Text("n", torch.arange(len(text.ids)), torch.arange(1024) + len(text.ids)),), (1.0,))
+    for step in range(200):
+        blocks = numbered.batch(4, 0, step)
+        assert blocks.shape == (4, BLOCK) and blocks.max() < len(text.ids)
+    measured = held_out_blocks(numbered.texts[0], 3)
+    assert measured.shape == (3, BLOCK) and measured.min() >= len(text.ids)
+    assert len(measured.unique()) == measured.numel()
+
+
+def test_a_batch_follows_from_seed_and_step(corpus):
+    assert torch.equal(corpus.batch(4, 0, 7), corpus.batch(4, 0, 7))
+    assert not torch.equal(corpus.batch(4, 0, 7), corpus.batch(4, 0, 8))
+    assert not torch.equal(corpus.batch(4, 0, 7), corpus.batch(4, 1, 7))
+
+
+def test_texts_are_drawn_by_their_weights():
+    texts = tuple(Text(str(sign), torch.full((600,), sign), torch.full((300,), sign)) for sign in (0, 1))
+    drawn = torch.cat([Corpus(texts, (0.8, 0.2)).batch(8, 0, step)[:, 0] for step in range(100)])
+    assert abs(drawn.float().mean() - 0.2) < 0.06
+
+
+def test_half_of_a_batch_is_the_targets_own_text():
+    text = Text("t", torch.zeros(600, dtype=torch.long), torch.zeros(300, dtype=torch.long))
+    own = torch.ones(5, BLOCK, dtype=torch.int32)
+    assert Corpus((text,), (1.0,), own).batch(4, 0, 0).float().mean(1).tolist() == [0, 0, 1, 1]
+
+
+def test_the_target_continues_training_text_once_and_keeps_it(target, corpus, tmp_path):
+    file = tmp_path / "work" / "continuations.safetensors"
+    blocks = continue_texts(target, corpus, 64 * BLOCK, file)
+    assert blocks.shape == (64, BLOCK)
+    prompt, text = blocks[0, :32].long(), corpus.texts[0].ids
+    assert any(torch.equal(prompt, window) for window in text.unfold(0, 32, 1))
+    # The first batch is greedy: each token is the target's first choice.
+    with torch.inference_mode():
+        logits = target(input_ids=blocks[:4].long()).logits[:, 31:-1]
+    chosen = logits.gather(-1, blocks[:4, 32:, None].long()).squeeze(-1)
+    torch.testing.assert_close(chosen, logits.amax(-1), rtol=0, atol=1e-4)
+    written = file.stat().st_mtime_ns
+    assert torch.equal(continue_texts(target, corpus, 64 * BLOCK, file), blocks)
+    assert file.stat().st_mtime_ns == written
+
+
+def test_own_text_to_measure_on_begins_with_held_out_text(target, corpus, tmp_path):
+    wider = with_own_text(target, corpus, 64 * BLOCK, tmp_path / "continuations.safetensors")
+    assert [text.name for text in wider.texts] == ["story.txt", "own, greedy", "own, sampled"]
+    held_out = corpus.texts[0].held_out.unfold(0, 32, 1)
+    for text in wider.texts[1:]:
+        start = text.held_out[:32]
+        assert any(torch.equal(start, window) for window in held_out)
+    wider.batch(4, 0, 0)
+    figures = validate(recipe_for("medusa", target, corpus), wider, blocks=2)
+    assert set(figures) == {"story.txt", "own, greedy", "own, sampled"}
+
+
+def test_xz_files_and_folders_are_read(story, tmp_path, corpus):
+    packed = tmp_path / "story.txt.xz"
+    packed.write_bytes(lzma.compress(story.read_bytes()))
+    (tmp_path / "folder" / "inner").mkdir(parents=True)
+    (tmp_path / "folder" / "inner" / "b.py").write_text("pass\n" * 600)
+    (tmp_path / "folder" / "a.txt").write_text("tale " * 300)
+    both = read_corpus([packed, tmp_path / "folder"], byte_tokenizer())
+    assert torch.equal(both.texts[0].ids, corpus.texts[0].ids)
+    whole = byte_tokenizer().decode(torch.cat([both.texts[1].ids, both.texts[1].held_out]).tolist())
+    assert whole.startswith("tale ") and whole.endswith("pass\n")
+
+
+def test_distillation_is_half_kl_plus_total_variation():
+    p, q = torch.tensor([[0.5, 0.5, 0.0]]), torch.tensor([[0.25, 0.25, 0.5]])
+    kl = math.log(2)
+    assert distillation(q.log(), p.log()).item() == pytest.approx(0.5 * kl + 0.5)
+    measured = agreement(q.log(), p.log())
+    assert measured.tolist() == pytest.approx([kl, 0.5, 0.0])
+    assert agreement(q.log(), q.log()).tolist() == pytest.approx([0.0, 1.0, 1.0])
+
+
+@pytest.mark.parametrize("shape", [(3, 24, 48), (48, 24), (24, 24)])
+def test_muon_steps_are_nearly_orthogonal(shape):
+    values = torch.linalg.svdvals(orthogonalised(torch.randn(shape, generator=torch.Generator().manual_seed(0))))
+    assert values.max() < 1.3 and values.median() > 0.6
+
+
+def test_the_learning_rate_warms_up_stays_and_falls_to_zero():
+    factors = [learning_rate_factor(step, 1000) for step in range(1000)]
+    assert factors[0] < 0.1 and factors[100:500] == [1.0] * 400
+    assert factors[750] == pytest.approx(0.5) and factors[-1] == pytest.approx(0.002)
+
+
+def test_last_features_set_the_scale(target, corpus):
+    ids = corpus.batch(2, 0, 0)
+    last = target(input_ids=ids, output_hidden_states=True).hidden_states[-1]
+    assert FrozenTarget(target, (1, 2)).last_scale(ids).item() == pytest.approx(last.square().mean().sqrt().item())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--text", "nowhere.txt"), "cannot be read"),
+        (("--tokens", 0), "positive"),
+        (("--held-out", 1024, 1024), "one number for each --text"),
+        (("--held-out", 10_000_000), "too few"),
+        (("--weights", 0), "positive numbers"),
+        (("--target", "./nowhere", "--out", "x"), "no folder"),
+    ],
+)
+def test_bad_input_ends_in_a_sentence(arguments, words, target_folder, story, tmp_path, capsys):
+    plain = ("--target", target_folder, "--text", story, "--out", tmp_path, "--continuations", 0)
+    assert run("medusa", *plain, "--dtype", "float32", *arguments) == 2
+    error = capsys.readouterr().err
+    assert words in error and "Traceback" not in error
+
+
+def test_trained_parts_land_where_loading_looks(target_folder):
+    options = command._parser().parse_args(["eagle", "--text", "t", "--target", str(target_folder)])
+    assert command._default_out(options) == pathlib.Path(target_folder) / "eagle"
+    options = command._parser().parse_args(["medusa", "--text", "t"])
+    assert command._default_out(options) == command.EMBEDDED / "medusa"

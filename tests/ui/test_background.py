@@ -1,0 +1,584 @@
+"""Passes that are prepared while the page is served: in the background, between runs, and said on the page.
+
+Nothing is compiled here: stand-ins say how far they are when a test wants it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import types
+from dataclasses import replace
+
+import psutil
+import pytest
+import torch
+from conftest import PATIENCE
+from on_page import assert_no_sideways_scrolling, settle, start, violations
+from playwright.sync_api import expect
+from tiny import save_pair, tiny_pair
+
+import specviz
+from specviz.__main__ import main
+from specviz.bench.pass_times import measure_passes
+from specviz.models import preparation
+from specviz.models.preparation import Preparation, prepare_passes
+from specviz.passes import compiler
+from specviz.passes.static_passes import FastPasses, StaticPass
+from specviz.records.errors import SpecvizError
+from specviz.records.runs import Run
+from specviz.records.words import Sentence, words
+from specviz.ui import background as preparing
+from specviz.ui import device
+from specviz.ui import measurements as measure
+from specviz.ui.background import Preparer, Stage
+from specviz.ui.compare_tab import Choice, compare
+from specviz.ui.deployment import Settings
+from specviz.ui.generate_tab import LiveRuns, generate, show
+from specviz.ui.models_tab import describe
+from specviz.ui.orders import Order, PairName, PairStore
+from specviz.ui.page import build, launch
+from specviz.ui.race_tab import race
+from specviz.ui.runner import Runner
+from specviz.ui.why_tab import Lab
+
+ORDER = Order(PairName(), "Once upon", "draft_model", 3, 0.0, 0, 1.0, 0.0, 24, 5)
+
+
+@pytest.fixture
+def settings(monkeypatch) -> Settings:
+    for name in [name for name in os.environ if name.startswith("SPECVIZ_")]:
+        monkeypatch.delenv(name)
+    return Settings.from_environment()
+
+
+@pytest.fixture
+def pair():
+    return tiny_pair("llama")
+
+
+def passes_called_compiled(pair) -> dict[str, FastPasses]:
+    """Passes over static buffers, operation by operation: all but their speed is as if they had been compiled."""
+    models = {"target": pair.target, "draft": pair.draft}
+    return {role: FastPasses(one := StaticPass(model), one, "compiled") for role, model in models.items()}
+
+
+class StandIn:
+    """A preparation whose steps are a test's to take; `prepare_passes` in its place."""
+
+    def __init__(self):
+        self.begun: list[object] = []
+        self.step, self.go_on = threading.Event(), threading.Event()
+        self.reasons: dict[str, SpecvizError] = {}
+
+    def __call__(self, pair, progress, halt, turn) -> Preparation:
+        self.begun.append(pair)
+        progress(0.5, Sentence("{count} of {all} compiled", count=1, all=2))
+        self.step.set()
+        while not self.go_on.wait(0.01):
+            if halt.is_set():
+                return Preparation()
+        pair.passes = passes_called_compiled(pair)
+        return Preparation(list(pair.passes), self.reasons)
+
+
+@pytest.fixture
+def stand_in(monkeypatch) -> StandIn:
+    made = StandIn()
+    monkeypatch.setattr(preparing, "prepare_passes", made)
+    return made
+
+
+@pytest.fixture
+def preparer(settings):
+    made = Preparer(settings)
+    yield made
+    made.close()
+
+
+def wait_until(condition) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "it never came to that"
+        time.sleep(0.01)
+
+
+# The line of pairs
+
+
+def test_pairs_are_prepared_in_turn_once_the_page_is_there(preparer, stand_in, pair):
+    other, there = tiny_pair("gpt2"), threading.Event()
+    preparer.add(pair)
+    preparer.add(other)
+    assert preparer.stage(pair) == Stage(), "nothing was begun, so there is nothing to wait for"
+    preparer.start(there)
+    assert preparer.stage(pair).step is not None and stand_in.begun == []
+    there.set()
+    assert stand_in.step.wait(PATIENCE)
+    assert preparer.stage(pair).step == "1 of 2 compiled" and pair.passes == {}
+    assert preparer.stage(other).step is not None and stand_in.begun == [pair]
+    stand_in.go_on.set()
+    wait_until(lambda: preparer.stage(other).step is None)
+    assert stand_in.begun == [pair, other]
+    assert preparer.stage(pair).done.ready == list(pair.passes) == ["target", "draft"]
+
+
+def test_there_is_something_to_wait_for_from_the_first_moment(preparer, pair, monkeypatch):
+    seen = []
+
+    def prepare(pair, progress, halt, turn):
+        seen.append(preparer.stage(pair).step)
+        return Preparation()
+
+    monkeypatch.setattr(preparing, "prepare_passes", prepare)
+    preparer.add(pair)
+    preparer.start(there := threading.Event())
+    there.set()
+    wait_until(lambda: seen and preparer.stage(pair).step is None)
+    assert seen == ["looking for compiled ones"]
+
+
+def test_a_pair_that_is_freed_meanwhile_gets_no_passes_and_holds_none(preparer, stand_in, pair):
+    preparer.add(pair)
+    preparer.start(there := threading.Event())
+    there.set()
+    assert stand_in.step.wait(PATIENCE)
+    preparer.forget(pair)
+    pair.free()
+    stand_in.go_on.set()
+    assert pair.passes == {}
+    # Whatever waits behind it is prepared all the same.
+    other = tiny_pair("llama")
+    preparer.add(other)
+    wait_until(lambda: preparer.stage(other).step is None and other.passes)
+    preparer.forget(other)
+    assert pair.passes == {}
+
+
+def test_a_guest_is_forgotten_before_it_is_freed(settings, stand_in, tmp_path, monkeypatch):
+    folders = [[str(folder) for folder in save_pair(tmp_path / name)] for name in "abc"]
+    monkeypatch.setenv("SPECVIZ_TARGET", folders[0][0])
+    monkeypatch.setenv("SPECVIZ_DTYPE", "float32")
+    store = PairStore(Settings.from_environment())
+    store.preparer.forget(store.home)
+    store.preparer.start(there := threading.Event())
+    there.set()
+    first = store.get(PairName(*folders[1], dtype="float32"))
+    assert stand_in.step.wait(PATIENCE) and stand_in.begun == [first]
+    second = store.get(PairName(*folders[2], dtype="float32"))
+    assert first.target is None and first.passes == {}
+    stand_in.go_on.set()
+    wait_until(lambda: second.passes)
+    assert first.passes == {}
+    store.preparer.close()
+
+
+def test_closing_ends_what_goes_on(preparer, stand_in, pair):
+    preparer.add(pair)
+    preparer.start(there := threading.Event())
+    there.set()
+    assert stand_in.step.wait(PATIENCE)
+    preparer.close()
+    assert pair.passes == {}
+
+
+def test_what_cannot_be_prepared_has_its_reason_at_once(settings, pair, monkeypatch):
+    told = Preparer(replace(settings, passes="plain"))
+    monkeypatch.setattr(device, "spaces", types.SimpleNamespace(GPU=lambda duration: lambda function: function))
+    lent = Preparer(settings)
+    for preparer, sentence in ((told, "SPECVIZ_PASSES"), (lent, "lent for one call")):
+        preparer.add(pair)
+        preparer.start(threading.Event())
+        stage = preparer.stage(pair)
+        assert stage.step is None and sentence in str(stage.done.reasons["target"])
+        assert sentence in describe(pair, stage, words("en")).replace("&#95;", "_")
+        preparer.close()
+
+
+def test_a_failure_that_nobody_foresaw_is_logged_and_said_and_the_next_pair_is_prepared(
+    preparer, stand_in, pair, monkeypatch, caplog
+):
+    def fail(*arguments, **others):
+        raise RuntimeError("no such luck\nat all")
+
+    monkeypatch.setattr(preparing, "prepare_passes", fail)
+    preparer.add(pair)
+    preparer.start(there := threading.Event())
+    there.set()
+    wait_until(lambda: preparer.stage(pair).done.reasons)
+    assert str(preparer.stage(pair).done.reasons["target"]) == "Preparing passes failed: no such luck."
+    assert "no such luck" in caplog.text
+    monkeypatch.setattr(preparing, "prepare_passes", stand_in)
+    stand_in.go_on.set()
+    other = tiny_pair("llama")
+    preparer.add(other)
+    wait_until(lambda: other.passes)
+
+
+def test_a_setting_that_is_no_choice_is_refused_by_name(settings, monkeypatch):
+    assert settings.passes == "auto"
+    monkeypatch.setenv("SPECVIZ_PASSES", "fast")
+    with pytest.raises(SpecvizError, match="SPECVIZ_PASSES must be one of auto, plain, not 'fast'"):
+        Settings.from_environment()
+
+
+# Preparing itself, the compiler left out
+
+
+@pytest.fixture
+def compiled_by_hand(monkeypatch, tmp_path) -> dict[str, threading.Event]:
+    """Programs that are made at once and are the passes themselves, always right and always faster."""
+    halts: dict[str, threading.Event] = {}
+
+    def compile_all(jobs, processes, halt):
+        halts["halt"] = halt
+        for job in jobs:
+            job.path.touch()
+            yield job, None
+
+    monkeypatch.setenv("SPECVIZ_CACHE", str(tmp_path))
+    monkeypatch.setattr(compiler, "refuse_impossible", lambda size: None)
+    monkeypatch.setattr(compiler, "compile_all", compile_all)
+    statics = {}
+    real = compiler.files
+    monkeypatch.setattr(compiler, "files", lambda static, *others: _known(statics, static, real(static, *others)))
+    monkeypatch.setattr(compiler, "Program", lambda files: statics[min(files.values())])
+    monkeypatch.setattr(preparation, "_refuse_slower", lambda passes: None)
+    return halts
+
+
+def _known(statics, static, files):
+    statics[min(files.values())] = static
+    return files
+
+
+def test_target_and_draft_model_are_given_at_one_moment_and_timed_as_runs_take_them(compiled_by_hand, pair):
+    seen, turns = [], []
+
+    def turn(work):
+        turns.append(work)
+        return work()
+
+    done = prepare_passes(pair, lambda fraction, step: seen.append((fraction, str(step), len(pair.passes))), turn=turn)
+    assert done.ready == list(pair.passes) == ["target", "draft", "exit 1"] and done.reasons == {}
+    given = [(step, roles) for _, step, roles in seen if " of " in step]
+    # Of the target two, for a single token and for any number; one of the others.
+    assert given == [(f"{n} of 4 compiled", roles) for n, roles in enumerate([0, 0, 0, 0, 2])]
+    assert all(0 <= fraction <= 1 for fraction, _, _ in seen) and turns
+    assert sorted(pair.width_seconds) == [1, 2, 5, 9]
+
+
+def test_what_was_halted_gives_nothing(compiled_by_hand, pair):
+    halt = threading.Event()
+    done = prepare_passes(pair, lambda fraction, step: "2 of" in step and halt.set(), halt=halt)
+    assert compiled_by_hand["halt"] is halt
+    assert done.ready == [] and pair.passes == {} and pair.width_seconds == {}
+
+
+def test_without_compiling_only_what_was_compiled_before_is_taken(compiled_by_hand, pair):
+    never = prepare_passes(pair, compiling=False)
+    assert never.ready == [] and "never compiled here" in str(never.reasons["target"])
+    assert never.reasons["target"].__traceback__ is None, "it would hold on to the models"
+    prepare_passes(pair)
+    again = replace(pair, passes={})
+    assert prepare_passes(again, compiling=False).ready == ["target", "draft", "exit 1"]
+
+
+def worker_of(code: str, tmp_path, monkeypatch) -> compiler.Worker:
+    """A worker that runs Python code of ours when it is told to build something."""
+    monkeypatch.setenv("SPECVIZ_CACHE", str(tmp_path / "programs"))
+    real = subprocess.Popen
+
+    def started(command, **options):
+        *_, scratch = command
+        script = f"import subprocess, sys\nfrom specviz import compiler\ndef build(static, kind, path):\n    {code}\n"
+        script += "compiler.build = build\ncompiler.main(sys.argv[1:])"
+        return real([sys.executable, "-c", script, scratch], **options)
+
+    monkeypatch.setattr(subprocess, "Popen", started)
+    return compiler.Worker()
+
+
+def job(tmp_path, name: str = "model") -> compiler.Job:
+    return compiler.Job(types.SimpleNamespace(name=name), compiler.ANY, 1, tmp_path / f"{name}.pt2")
+
+
+def leftovers(tmp_path) -> list[str]:
+    """What workers left, beside the folder that all of them share."""
+    return [path.name for path in (tmp_path / "programs").iterdir() if path.name != "inductor"]
+
+
+SLEEPING = "subprocess.run([sys.executable, '-c', 'import time; time.sleep(99)'])"
+
+
+def test_halting_ends_the_compilers_processes_and_those_they_started(tmp_path, monkeypatch):
+    halt = threading.Event()
+    with worker_of(SLEEPING, tmp_path, monkeypatch) as worker:
+        waiting = threading.Thread(target=worker.make, args=[job(tmp_path), halt])
+        waiting.start()
+        process = psutil.Process(worker.process.pid)
+        wait_until(lambda: process.children())
+        started = [process, *process.children(recursive=True)]
+        halt.set()
+        waiting.join(PATIENCE)
+        assert not waiting.is_alive()
+        psutil.wait_procs(started, timeout=PATIENCE)
+        assert [one for one in started if one.is_running() and one.status() != psutil.STATUS_ZOMBIE] == []
+    assert leftovers(tmp_path) == []
+
+
+def test_a_compiler_whose_server_was_killed_ends_too_and_leaves_nothing(tmp_path, monkeypatch):
+    worker = worker_of(SLEEPING, tmp_path, monkeypatch)
+
+    order = tmp_path / "order.pt"
+    torch.save((None, compiler.ANY, 1, tmp_path / "made.pt2"), order)
+    worker.process.stdin.write(f"{order}\n".encode())
+    process = psutil.Process(worker.process.pid)
+    wait_until(lambda: process.children())
+    (child,) = process.children()
+    # What the death of this process would do.
+    worker.process.stdin.close()
+    assert worker.process.wait(PATIENCE) == 1
+    psutil.wait_procs([child], timeout=PATIENCE)
+    assert not child.is_running()
+    assert leftovers(tmp_path) == []
+
+
+def test_a_compiler_goes_on_after_a_program_that_could_not_be_made(tmp_path, monkeypatch):
+    code = "if static.name == 'bad': raise OSError('no space left')\n    path.write_text('made')"
+    bad, good = job(tmp_path, "bad"), job(tmp_path, "good")
+    with worker_of(code, tmp_path, monkeypatch) as worker:
+        with pytest.raises(SpecvizError, match="Compiling a pass of bad failed: OSError: no space left"):
+            worker.make(bad, threading.Event())
+        worker.make(good, threading.Event())
+    assert good.path.read_text() == "made" and not bad.path.exists()
+
+
+# One job, one kind of passes
+
+
+#: Runs of a race: two to warm up, then the pairs that are measured.
+RACED = 2 + 2 * measure.PAIRS
+
+
+class Switching(Runner):
+    """A runner whose pair gets its passes after so many runs, in the middle of a job."""
+
+    def __init__(self, pair, settings, after: int):
+        store = types.SimpleNamespace(get=lambda name, progress=None: pair, loaded=lambda name: pair, home=pair)
+        super().__init__(store, settings)
+        self.after = after
+        real = self.batches
+        self.batches = lambda order: self._counted(real, order)
+
+    def _counted(self, real, order):
+        if self.after == 0:
+            self.store.home.passes = passes_called_compiled(self.store.home)
+        self.after -= 1
+        yield from real(order)
+
+
+@pytest.fixture
+def taken(monkeypatch) -> list[bool]:
+    """Of each run that began: whether it took prepared passes."""
+    seen: list[bool] = []
+    real = specviz.decoding.engine.rounds
+    # As often as short runs are measured, however busy the machine is.
+    monkeypatch.setattr(measure, "MOST_SECONDS", float("inf"))
+    monkeypatch.setattr(
+        specviz.decoding.engine, "rounds", lambda request: seen.append(bool(request.passes)) or real(request)
+    )
+    return seen
+
+
+def test_both_lanes_of_a_race_take_the_passes_that_were_there_at_its_start(pair, settings, taken):
+    runner, say = Switching(pair, settings, after=3), words()
+    [*_, last] = race(runner, ORDER.settled(pair), threading.Event(), say)
+    assert pair.passes and taken == [False] * RACED
+    assert json.loads(last)["passes"] == "plain"
+    taken.clear()
+    [*_, last] = race(runner, ORDER.settled(pair), threading.Event(), say)
+    assert taken == [True] * RACED and json.loads(last)["passes"] == "compiled"
+
+
+def test_a_run_and_the_measuring_of_its_speedup_take_the_same_passes(pair, settings, taken):
+    runner, runs = Switching(pair, settings, after=1), LiveRuns()
+    for kind in ("plain", "compiled"):
+        order = ORDER.settled(pair)
+        said = [json.loads(one) for one in generate(runner, runs, order, True, "me", threading.Event(), words())]
+        [opened] = [one for one in said if one["kind"] == "start"]
+        assert opened["settings"].endswith(f"{kind} passes")
+        assert set(taken) == {kind == "compiled"} and len(taken) == 1 + RACED
+        taken.clear()
+        assert Run.load(runs.trace_of("me")).pair.passes == kind
+
+
+def test_all_runs_of_a_comparison_take_the_same_passes_and_the_summary_says_which(pair, settings, taken):
+    runner, choice = Switching(pair, settings, after=2), Choice(["draft_model", "prompt_lookup"], [2], [1], [], 1)
+    for kind in ("plain", "compiled"):
+        [*_, last] = compare(runner, ORDER.settled(pair), choice, threading.Event(), words())
+        assert set(taken) == {kind == "compiled"} and len(taken) == 6
+        assert f"{kind} passes" in json.loads(last)["text"]
+        taken.clear()
+
+
+def test_an_opened_trace_says_which_passes_ran_it(pair):
+    for passes, kind in (({}, "plain"), (passes_called_compiled(pair), "compiled")):
+        run = specviz.run(replace(pair, passes=passes), "Once", max_new_tokens=4)
+        assert run.pair.passes == kind
+        message = json.loads(show(run, None, words("de")).message)
+        said = {"plain": "einfache Durchläufe", "compiled": "kompilierte Durchläufe"}[kind]
+        assert message["parts"][0]["settings"].endswith(said)
+
+
+def test_past_runs_do_not_keep_a_freed_pair_in_memory(pair, settings):
+    pair.passes = passes_called_compiled(pair)
+    request = ORDER.request(pair, settings)
+    pair.free()
+    assert all(fast.static is None and fast.run is None for fast in request.passes.values())
+
+
+# T(K) of the passes that runs take
+
+
+def test_passes_are_timed_as_runs_take_them_and_called_what_they_are(pair):
+    lengths = []
+
+    def counting(fast: FastPasses) -> FastPasses:
+        def run(ids, *others):
+            lengths.append(len(ids))
+            return fast.static(ids, *others)
+
+        return FastPasses(fast.static, run, "compiled")
+
+    [*_, plain] = measure_passes(pair, widths=(1, 2, 4), context=32, repeats=2)
+    assert plain.kind == "plain"
+    pair.passes = {role: counting(fast) for role, fast in passes_called_compiled(pair).items()}
+    [*_, last] = measure_passes(pair, widths=(1, 2, 4), context=32, repeats=2)
+    assert last.kind == "compiled"
+    # Of both models: the context, each width once to warm up, and twice.
+    assert sorted(lengths) == sorted(2 * [32, *3 * [1, 2, 4]])
+    assert [curve.size for curve in last.curves] == [curve.size for curve in plain.curves]
+
+
+def test_a_run_is_not_explained_by_passes_that_it_did_not_take(pair, settings):
+    [*_, measured] = measure_passes(pair, widths=(1, 2, 4), context=32, repeats=1)
+    runner, runs = Switching(pair, settings, after=0), LiveRuns()
+    lab = Lab(runs)
+    lab.keep("me", measured)
+    for kind, source in (("plain", "passes"), ("compiled", "round")):
+        list(generate(runner, runs, replace(ORDER, passes=kind), False, "me", threading.Event(), words()))
+        assert lab.runs_of("me")[-1].figures.one_source == source
+
+
+# On the command line
+
+
+@pytest.fixture
+def embedded_stand_in(monkeypatch):
+    """What was asked of the preparation, on the embedded pair."""
+    asked = []
+
+    def prepare(pair, progress=lambda fraction, step: None, compiling=True):
+        asked.append(compiling)
+        progress(0.5, Sentence("{count} of {all} compiled", count=1, all=2))
+        pair.passes = passes_called_compiled(pair)
+        return Preparation(["target", "draft"], {"exit 2": SpecvizError("No exit today.", "passes")})
+
+    monkeypatch.setattr(preparation, "prepare_passes", prepare)
+    return asked
+
+
+@pytest.mark.parametrize(
+    "option, asked, kind",
+    [("", [False], "compiled"), ("--passes auto", [True], "compiled"), ("--passes plain", [], "plain")],
+)
+def test_a_run_takes_what_was_compiled_before_unless_told_otherwise(embedded_stand_in, option, asked, kind, capfd):
+    assert main(f"run Once --max-new-tokens 4 --temperature 0 --dtype float32 {option}".split()) == 0
+    assert embedded_stand_in == asked
+    err = capfd.readouterr().err
+    assert f"· {kind} passes" in err
+    assert ("1 of 2 compiled" in err) == (asked == [True]), "a run that compiles nothing has nothing to report"
+
+
+def test_compiling_beforehand_tells_how_far_it_is_and_what_became_of_it(embedded_stand_in, capfd):
+    assert main(["compile", "--dtype", "float32"]) == 0
+    out, err = capfd.readouterr()
+    assert embedded_stand_in == [True]
+    assert err.splitlines() == ["passes: 1 of 2 compiled", "plain passes, exit 2: No exit today."]
+    assert out == "storybook on cpu in float32, compiled passes: target, draft\n"
+
+
+# In the browser
+
+
+@pytest.fixture
+def served(stand_in, settings, tmp_path, monkeypatch):
+    """The page on a tiny pair, in this process, before anything is prepared: its address and its store."""
+    target, draft = save_pair(tmp_path)
+    for name, value in (("TARGET", target), ("DRAFT", draft), ("DTYPE", "float32")):
+        monkeypatch.setenv(f"SPECVIZ_{name}", str(value))
+    settings = Settings.from_environment()
+    store = PairStore(settings)
+    page = launch(build(settings, Runner(store, settings)), prevent_thread_lock=True, quiet=True)
+    yield page.local_url, store
+    page.close()
+    store.preparer.close()
+
+
+@pytest.mark.parametrize("language", ["", "de"])
+def test_the_chip_follows_what_is_prepared_without_a_reload_and_without_moving_the_page(
+    browser, served, stand_in, language
+):
+    url, store = served
+    stand_in.reasons = {"exit 1": SpecvizError("A quantised model's passes run as they are.", "passes")}
+    say, mishaps, asked = words(language or "en"), [], []
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(1000 * PATIENCE)
+    page = context.new_page()
+    page.on("pageerror", lambda error: mishaps.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url) if request.method == "POST" else None)
+    store.preparer.start(there := threading.Event())
+    there.set()
+    page.goto(url + language)
+    chip = page.locator("#passes")
+    expect(chip).to_contain_text(
+        say("passes.plain_yet", step=say.step(Sentence("{count} of {all} compiled", count=1, all=2)))
+    )
+    assert_no_sideways_scrolling(page)
+    place = "document.querySelector('.sv-main').getBoundingClientRect().top + scrollY"
+    top = page.evaluate(place)
+
+    page.get_by_label(say("page.measured")).uncheck()
+    start(page)
+    settle(page)
+    expect(page.locator(".specviz-rounds [part=meta]")).to_contain_text(say("passes.plain"))
+
+    stand_in.go_on.set()
+    expect(chip).to_have_text(say("passes.compiled"))
+    assert page.evaluate(place) == top
+    start(page)
+    settle(page)
+    expect(page.locator(".specviz-rounds [part=meta]")).to_contain_text(say("passes.compiled"))
+    page.get_by_role("tab", name=say("page.models"), exact=True).click()
+    status = page.locator(".block.sv-pair-status")
+    expect(status).to_contain_text(say.error(stand_in.reasons["exit 1"]))
+    expect(status).to_contain_text(say("passes.role_draft"))
+    assert [line for line in violations(page) if "passes" in line] == []
+
+    # Once it is over, the page asks no more.
+    page.wait_for_timeout(500)
+    seen = len(asked)
+    page.wait_for_timeout(2500)
+    assert len(asked) == seen and mishaps == []
+    context.close()
+
+
+def test_a_page_that_keeps_to_plain_passes_says_why(page):
+    expect(page.locator("#passes")).to_have_text("plain passes")
+    page.get_by_role("tab", name="Models", exact=True).click()
+    expect(page.locator(".block.sv-pair-status")).to_contain_text("told to keep to plain passes (SPECVIZ_PASSES)")

@@ -1,0 +1,214 @@
+"""Two runs side by side: aligned texts are the runs' own, and the first difference is where they really part."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from handmade import a_round, a_run
+from on_page import VIEW, assert_no_sideways_scrolling, choose_drafter, generate, set_control, state
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from specviz.records.metrics import tally
+from specviz.records.runs import Run
+from specviz.records.words import words
+
+say = words("en")
+
+
+def run_of(*rounds: tuple[str, ...], prompt: str = "Once upon a time") -> Run:
+    """A run of these pieces, round by round: the last of each is the target's own, those before it were drafted."""
+    ids = {text: id for id, text in enumerate(sorted({piece for pieces in rounds for piece in pieces}), start=100)}
+    made = [
+        a_round("a" * (len(pieces) - 1), index, texts=pieces, ids=tuple(ids[piece] for piece in pieces))
+        for index, pieces in enumerate(rounds)
+    ]
+    made[-1] = replace(made[-1], stop_reason="length")
+    return a_run(tuple(made), prompt=prompt)
+
+
+def show(page: Page, run: Run) -> None:
+    """Opens it as a trace; it is the live view's run then."""
+    before = page.evaluate(f"{VIEW}.specviz.finished?.run ?? null")
+    content = json.dumps(run.to_dict()).encode()
+    chooser = page.locator('input[type=file][accept=".json"]')
+    chooser.set_input_files({"name": "trace.json", "mimeType": "application/json", "buffer": content})
+    page.wait_for_function(f"run => ({VIEW}.specviz.finished ?? {{run}}).run !== run", arg=before)
+
+
+def part(page: Page, name: str) -> Locator:
+    return page.locator(f'.specviz-beside [part="{name}"]')
+
+
+def beside(page: Page, first: Run, second: Run) -> None:
+    """Keeps the first run and shows the second one next to it."""
+    if part(page, "let-go").is_visible():
+        part(page, "let-go").click()
+    show(page, first)
+    part(page, "keep").click()
+    show(page, second)
+    part(page, "card").wait_for()
+
+
+def lines(page: Page) -> list[dict]:
+    """Each line: both sides' text, whether it says they are the same, and where its top stands on either side."""
+    return part(page, "line").evaluate_all(
+        """lines => lines.map(line => {
+          const cells = [...line.querySelectorAll('.cell')];
+          return {sides: cells.map(cell => cell.querySelector('.words').textContent),
+                  same: line.classList.contains('same'),
+                  tops: cells.map(cell => cell.getBoundingClientRect().top),
+                  marked: cells.map(cell => cell.querySelector('.parts')?.textContent ?? null)};
+        })"""
+    )
+
+
+def assert_aligned(page: Page, first: Run, second: Run) -> None:
+    """The lines are both texts in full; those called the same are, and they are all that is."""
+    shown = lines(page)
+    assert ["".join(line["sides"][side] for line in shown) for side in (0, 1)] == [first.text, second.text]
+    same = [line["sides"] for line in shown if line["same"]]
+    assert [line["same"] for line in shown] == sorted((line["same"] for line in shown), reverse=True)
+    assert all(a == b for a, b in same)
+    assert "".join(a for a, _ in same) == "".join(pieces_within(first, common_length(first.text, second.text)))
+    assert all(line["tops"][0] == line["tops"][1] for line in shown)
+
+
+def common_length(a: str, b: str) -> int:
+    """The characters that both texts begin with."""
+    return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(a, b))))
+
+
+def pieces_within(run: Run, characters: int) -> list[str]:
+    """The tokens that end within so many characters of the text."""
+    pieces = [piece for one in run.rounds for piece in one.pieces]
+    ends = itertools.accumulate(map(len, pieces))
+    return [piece for piece, end in zip(pieces, ends) if end <= characters]
+
+
+THE_SAME = ((" a", " little", " old"), (" woman",), (" who", " lived"), (".\n", "She", " had", " many"))
+
+PARTING = [
+    pytest.param(run_of(*THE_SAME, (" cats",)), run_of(*THE_SAME, (" dogs", "."), (" Good",)), id="late"),
+    pytest.param(run_of((" the", " cat")), run_of((" a", " dog", " sat")), id="at once, within a token"),
+    pytest.param(run_of(("Yes",)), run_of(("No",)), id="at once"),
+    pytest.param(
+        run_of((" old", " kingdom"), (" by",)), run_of((" old", " king"), ("dom", " of")), id="other tokens, same text"
+    ),
+    pytest.param(run_of((" so", "😀"), ("!",)), run_of((" so", "😁"), ("!",)), id="half a character in common"),
+]
+
+
+@pytest.fixture(scope="module")
+def shared(browser: Browser, page_url: str) -> Iterator[Page]:
+    """One page for all runs that are shown to it, one after the other; it must come through without an error."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page, errors = context.new_page(), []
+    page.on("pageerror", lambda error: errors.append(error))
+    page.goto(page_url)
+    page.locator("#go").wait_for()
+    part(page, "keep").wait_for()
+    yield page
+    context.close()
+    assert errors == []
+
+
+@pytest.mark.parametrize(("first", "second"), PARTING)
+def test_the_first_difference_is_where_it_is(shared, first, second):
+    beside(shared, first, second)
+    assert_aligned(shared, first, second)
+    common = common_length(first.text, second.text)
+    count = len(pieces_within(first, common))
+    words_there = [
+        quoted(next(itertools.islice((piece for one in run.rounds for piece in one.pieces), len(within), None)))
+        for run, within in ((first, pieces_within(first, common)), (second, pieces_within(second, common)))
+    ]
+    key = "beside.part" if count else "beside.part_at_once"
+    expected = say(key, n=count, a=words_there[0], b=words_there[1], character=common + 1)
+    expect(part(shared, "verdict").locator("span")).to_have_text(expected)
+    [marked] = [line["marked"] for line in lines(shared) if any(line["marked"])]
+    assert [quoted(word) for word in marked] == words_there
+
+
+def quoted(token: str) -> str:
+    return "‹\u2068" + token.replace(" ", "\u00a0").replace("\n", "⏎") + "\u2069›"
+
+
+def test_equal_texts_are_called_equal_and_differ_in_their_passes(shared):
+    pieces = [piece for pieces in THE_SAME for piece in pieces]
+    plain, drafted = run_of(*((piece,) for piece in pieces)), run_of(*THE_SAME)
+    beside(shared, plain, drafted)
+    assert_aligned(shared, plain, drafted)
+    passes = say("beside.fewer_passes", a=len(plain.rounds), b=len(drafted.rounds))
+    text = f"{say('beside.equal', n=len(pieces))} {passes}"
+    expect(part(shared, "verdict").locator("span")).to_have_text(text)
+    assert not any(any(line["marked"]) for line in lines(shared))
+    for name, run in (("A", plain), ("B", drafted)):
+        figures = (
+            part(shared, f"head-{name}")
+            .locator("[data-figure]")
+            .evaluate_all("nodes => Object.fromEntries(nodes.map(node => [node.dataset.figure, node.textContent]))")
+        )
+        counts = tally(run.rounds)
+        rate = counts.acceptance_rate
+        assert figures == {
+            "acceptance_rate": "–" if rate is None else f"{round(100 * rate)}\u202f%",
+            "acceptance_length": f"{counts.acceptance_length:.2f}",
+            "target_passes": str(counts.rounds),
+            "tokens": str(counts.tokens),
+        }
+        ticks = part(shared, "line").locator(f'.cell[data-side="{name}"] .starts')
+        assert ticks.count() == len(run.rounds)
+
+
+def test_a_text_that_goes_on_where_the_other_ends(shared):
+    short, long = run_of(*THE_SAME), run_of(*THE_SAME, (" cats", "."))
+    beside(shared, short, long)
+    assert_aligned(shared, short, long)
+    said = say("beside.shorter", n=10, characters=len(short.text), name="A", token=quoted(" cats"))
+    expect(part(shared, "verdict").locator("span")).to_have_text(said)
+    beside(shared, long, short)
+    expect(part(shared, "verdict")).to_contain_text("there B ends")
+
+
+def test_runs_on_different_prompts_are_not_compared(shared):
+    beside(shared, run_of(*THE_SAME), run_of(*THE_SAME, prompt="Another prompt"))
+    expect(part(shared, "verdict").locator("span")).to_have_text(say("beside.prompts_differ"))
+    expect(part(shared, "settings")).to_have_count(2)
+    expect(part(shared, "line")).to_have_count(0)
+
+
+def test_texts_of_the_models_never_act(shared):
+    hostile = "<img/src=x/onerror=window.pwned=1>${window.pwned=1}{{value}}"
+    beside(shared, run_of((" a", hostile)), run_of((" a", "b")))
+    assert lines(shared)[1]["sides"][0] == hostile
+    assert shared.evaluate("window.pwned") is None
+
+
+def test_a_run_is_kept_beside_the_next_one_by_keyboard_and_on_a_phone(visit):
+    page = visit(viewport={"width": 390, "height": 844})
+    choose_drafter(page, "plain")
+    set_control(page, "Temperature (0 is greedy)", 0)
+    generate(page, new_tokens=24)
+    plain = state(page, "text")
+    part(page, "keep").press("Enter")
+    expect(part(page, "let-go")).to_be_focused()
+    expect(part(page, "hint")).to_contain_text("Kept: plain decoding")
+    expect(part(page, "card")).to_have_count(0)
+    choose_drafter(page, "draft_model")
+    generate(page, new_tokens=24)
+    text = state(page, "text")
+    equal = page.evaluate("document.querySelector('.specviz-beside').specviz.alignment.equal")
+    assert equal == (plain == text)
+    shown = lines(page)
+    assert ["".join(line["sides"][side] for line in shown) for side in (0, 1)] == [plain, text]
+    assert all(line["tops"][0] < line["tops"][1] for line in shown), "one below the other"
+    assert_no_sideways_scrolling(page)
+    part(page, "keep").press("Enter")  # the new run takes the old one's place
+    expect(part(page, "hint")).to_contain_text("Kept: Draft model, γ = 4")
+    part(page, "let-go").press("Enter")
+    expect(part(page, "keep")).to_be_focused()
+    assert page.evaluate("document.querySelector('.specviz-beside').specviz.kept") is None

@@ -1,0 +1,492 @@
+"""Controls for every way to draft and to verify, and the Compare tab: what it runs, measures, keeps and says."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import types
+from dataclasses import replace
+
+import gradio as gr
+import pytest
+from gradio_client import Client
+from handmade import a_round
+from on_page import assert_no_sideways_scrolling, downloaded_trace, generate, order, set_control
+from playwright.sync_api import Locator, Page, expect
+from tiny import tiny_pair
+
+from specviz.bench.contest import Contestant, Standing
+from specviz.models.pair import ModelPair
+from specviz.records.errors import SpecvizError
+from specviz.records.metrics import tally
+from specviz.records.runs import Run
+from specviz.records.words import words
+from specviz.ui import measurements as measure
+from specviz.ui import ways
+from specviz.ui.compare_tab import Choice, contest_of, replay_mistake
+from specviz.ui.controls import Controls, create_controls
+from specviz.ui.deployment import Settings
+from specviz.ui.orders import Order, PairName
+from specviz.ui.runner import Runner
+from specviz.views import compare_messages as messages
+
+VIEW = "document.querySelector('.specviz-compare')"
+DASH = "—"
+
+# What is offered, said and asked for, without a browser
+
+
+@pytest.fixture
+def pair() -> ModelPair:
+    return tiny_pair("llama")
+
+
+@pytest.fixture
+def controls(pair) -> Controls:
+    with gr.Blocks():
+        return create_controls(Settings.from_environment(), pair, words())
+
+
+@pytest.fixture
+def runner(pair, monkeypatch) -> Runner:
+    for name in ("TARGET", "DRAFT", "DEVICE", "DTYPE", "MAX_COMPARE_RUNS"):
+        monkeypatch.delenv(f"SPECVIZ_{name}", raising=False)
+    store = types.SimpleNamespace(get=lambda name: pair, loaded=lambda name: pair, home=pair)
+    return Runner(store, Settings.from_environment())
+
+
+ORDER = Order(PairName(), "Once upon", None, 4, 1.0, 0, 1.0, 0.0, 12, 5)
+CHOICE = Choice(["draft_model", "prompt_lookup"], [2, 4], [0], [], 2)
+
+
+def test_a_pair_offers_what_it_can_do_and_says_what_the_rest_lacks(pair):
+    alone = ModelPair.of(pair.target, None, pair.tokenizer)
+    assert "draft_model" in ways.available(pair) and "draft_model" not in ways.available(alone)
+    assert "medusa" not in ways.available(pair)
+    assert ways.available(alone)[-1] == "plain"
+    say = words()
+    assert "no draft model" in ways.about(alone, "draft_model", say)
+    assert "python -m specviz.training medusa" in ways.about(pair, "medusa", say)
+    assert ways.about(pair, "draft_model", say) == say("ways.draft_model_about")
+
+
+def test_a_control_that_is_hidden_has_no_say(runner, controls):
+    asked = {name: getattr(ORDER, name) for name in controls.fields if name not in ("drafter", "branches")}
+    asked |= {"branches": 3, "exit_layer": 1, "confidence": 0.4, "rule": "block"}
+    said = {
+        name: controls.order(PairName(), asked | {"drafter": name}) for name in ("early_exit", "prompt_lookup", "plain")
+    }
+    assert (said["early_exit"].branches, said["early_exit"].exit_layer, said["early_exit"].confidence) == (3, 1, 0.4)
+    copied = said["prompt_lookup"]
+    assert (copied.branches, copied.exit_layer, copied.confidence, copied.rule) == (None, None, 0.0, "block")
+    assert (said["plain"].drafter, said["plain"].rule) == (None, "auto")
+
+
+def test_what_is_wrong_stands_at_its_control(runner, controls):
+    asked = {name: getattr(ORDER, name) for name in controls.fields}
+    mistakes = {
+        "rule": {"drafter": "draft_model", "branches": 2, "rule": "block"},
+        "branches": {"drafter": "draft_model", "branches": 9},
+        "confidence": {"drafter": "draft_model", "branches": 1, "confidence": 1.5},
+        "exit_layer": {"drafter": "early_exit", "branches": 1, "exit_layer": 5},
+        "drafter": {"drafter": "medusa"},
+    }
+    for field, changes in mistakes.items():
+        error = controls.mistake(runner, PairName(), asked | changes)
+        assert error.field == field
+        verdicts = dict(zip(controls.fields, controls.validations(error)))
+        assert [name for name, verdict in verdicts.items() if not verdict["is_valid"]] == [field]
+
+
+# What is compared
+
+
+def names(contest: measure.Contest) -> list[tuple]:
+    return [(one.mode, one.num_draft_tokens, one.branches, one.rule) for one in contest.contestants]
+
+
+def test_every_drafter_meets_every_gamma_and_plain_decoding_comes_first(runner, pair):
+    assert names(contest_of(runner, pair, ORDER, CHOICE)) == [
+        ("plain", None, None, "auto"),
+        ("draft_model", 2, 1, "token"),
+        ("draft_model", 4, 1, "token"),
+        ("prompt_lookup", 2, 1, "token"),
+        ("prompt_lookup", 4, 1, "token"),
+    ]
+
+
+def test_branches_are_for_those_that_can_and_blocks_for_chains(runner, pair):
+    choice = replace(CHOICE, gammas=[2], widths=[0, 1, 3], rules=["block", "typical"])
+    drafting = names(contest_of(runner, pair, ORDER, choice))[1:]
+    assert [one[2:] for one in drafting if one[0] == "draft_model"] == [
+        (1, "token"),
+        (1, "block"),
+        (1, "typical"),
+        (3, "tree"),
+        (3, "typical"),
+    ]
+    assert {one[2] for one in drafting if one[0] == "prompt_lookup"} == {1}
+
+
+def test_at_temperature_0_no_rule_is_added(runner, pair):
+    choice = replace(CHOICE, rules=["block", "typical"])
+    greedy = contest_of(runner, pair, replace(ORDER, temperature=0.0), choice)
+    assert {one.rule for one in greedy.contestants[1:]} == {"token"}
+
+
+@pytest.mark.parametrize(
+    "order_changes, choice_changes, field, sentence",
+    [
+        ({}, {"repeats": 20}, "drafters", "100 runs, more than the 64"),
+        ({}, {"drafters": []}, "drafters", "at least one"),
+        ({}, {"gammas": []}, "gammas", "at least one"),
+        ({}, {"gammas": [17]}, "gammas", "more than the 16"),
+        ({}, {"drafters": ["medusa"]}, "drafters", "no trained medusa"),
+        ({"prompt": ""}, {}, "prompt", "Write a prompt"),
+        ({"top_p": 2}, {}, "top_p", "at most 1"),
+    ],
+)
+def test_a_comparison_that_cannot_be_names_its_control(runner, pair, order_changes, choice_changes, field, sentence):
+    with pytest.raises(SpecvizError, match=sentence) as caught:
+        contest_of(runner, pair, replace(ORDER, **order_changes), replace(CHOICE, **choice_changes))
+    assert caught.value.field == field
+
+
+def test_contestants_take_turns_within_each_repeat_after_a_warm_up(runner, pair, monkeypatch):
+    ran = []
+    real = runner.batches
+    monkeypatch.setattr(runner, "batches", lambda order: ran.append(order) or real(order))
+    contest = contest_of(runner, pair, replace(ORDER, max_new_tokens=20), replace(CHOICE, gammas=[2]))
+    said = list(contest.progress(words()))
+    modes = ["plain" if order.drafter is None else order.drafter for order in ran]
+    assert modes == ["plain", "draft_model", "prompt_lookup"] * 3
+    assert [order.max_new_tokens for order in ran] == [measure.WARM_UP_TOKENS] * 3 + [20] * 6
+    assert [order.seed for order in ran] == [5, 5, 5, 5, 5, 5, 6, 6, 6]
+    assert [len(tallies) for tallies in contest.tallies.values()] == [2, 2, 2]
+    fractions = [fraction for _, fraction in said]
+    assert fractions == sorted(fractions) and fractions[-1] == 1
+    # How long it will take is said once everything was timed once, and not guessed before.
+    runs = [(int(text.split()[1]), bool(re.search(r"about \d+ s left", text))) for text, _ in said if "Run" in text]
+    assert {number for number, told in runs if told} >= {4, 5, 6}
+    assert not any(told for number, told in runs if number < 3)
+    plain, drafted, _ = contest.contestants
+    assert contest.standing(plain).speedup_measured is None
+    own, beside = contest.tallies[drafted], contest.tallies[plain]
+    ratios = [fast.tokens_per_second / slow.tokens_per_second for fast, slow in zip(own, beside)]
+    assert contest.standing(drafted).speedup_spread == (min(ratios), max(ratios))
+
+
+def test_a_run_that_was_stopped_is_not_counted_and_the_finished_ones_are(runner, pair):
+    halt = threading.Event()
+    order = replace(ORDER, max_new_tokens=200, temperature=0.0)
+    contest = contest_of(runner, pair, order, replace(CHOICE, gammas=[2]), halt)
+    for text, _ in contest.progress(words()):
+        if "Run 2" in text:
+            halt.set()
+    assert [one.mode for one in contest.tallies] == ["plain"]
+    assert contest.standing(contest.contestants[1]) is None
+
+
+# Two rules on the same draws
+
+
+def test_replayed_rules_are_counted_round_by_round():
+    counts = messages.Replayed()
+    texts = ("a", "b", "c", "d")
+    for index, (token, block) in enumerate([("aaa", "aaa"), ("ard", "aaa"), ("aar", "rdd")]):
+        counts.add(a_round(token, index, texts=texts), a_round(block, index, texts=texts))
+    assert (counts.rounds, counts.drafted, counts.kept) == (3, 9, (6, 6))
+    assert (counts.ahead, counts.behind) == (1, 1)
+    assert [(one["index"], one["kept"]) for one in counts.differing] == [(1, [1, 3]), (2, [2, 0])]
+    assert [one["text"] for one in counts.differing[0]["drafted"]] == ["a", "b", "c"]
+
+
+def test_at_temperature_0_two_rules_have_nothing_to_differ_in(runner):
+    assert replay_mistake(runner, replace(ORDER, temperature=0.0)).field == "temperature"
+    assert replay_mistake(runner, ORDER) is None
+
+
+def test_a_replay_judges_the_drafts_of_the_very_run_that_is_ordered(runner, pair):
+    order = replace(ORDER, drafter="draft_model", rule="token", max_new_tokens=40)
+    pairs = [one for batch in runner.replays(order, "block") for one in batch]
+    rounds = [one for batch in runner.batches(order) for one in batch]
+    assert [token.emitted for token, _ in pairs] == [one.emitted for one in rounds]
+    assert all([a.id for a in token.drafted] == [b.id for b in block.drafted] for token, block in pairs)
+
+
+# Messages
+
+
+def row(speedup: float | None, lossless: bool = True) -> messages.Row:
+    figures = None if speedup is None else Standing(100.0, (90.0, 110.0), speedup, (speedup, speedup))
+    return messages.Row("</script><b>", Contestant("draft_model", 4, 1, "token"), "Token", lossless, figures, 1)
+
+
+def test_the_best_is_the_fastest_lossless_one_that_was_measured():
+    rows = [row(None), row(1.2), row(1.9), row(3.0, lossless=False)]
+    text = messages.contest_message(rows, phase="running", text="", fraction=0.5)
+    assert [one["best"] for one in json.loads(text)["rows"]] == [False, False, True, False]
+    assert "<" not in text, "Gradio would look for tags in it"
+
+
+# In the browser: controls come and go with the drafter
+
+
+def drafter(page: Page, label: str) -> None:
+    page.locator(".sv-drafters").get_by_label(label, exact=True).check()
+
+
+def note(page: Page) -> Locator:
+    return page.locator(".sv-drafting .sv-note").first
+
+
+def choose_rule(page: Page, label: str) -> None:
+    rule = page.get_by_label("Rule that judges the draft")
+    if not rule.is_visible():
+        page.locator(".sv-fold").click()
+    rule.click()
+    page.get_by_role("option", name=label).click()
+
+
+def test_each_drafter_brings_its_own_controls_and_says_how_it_drafts(page):
+    branches = "Branches (1 is a chain, more a tree)"
+    layers = "Exit layer: how many of the target's layers guess"
+    number = 'input[aria-label="number input for {}"]'
+    for label, shown, sentence in (
+        ("Prompt lookup", (), "Copies what followed"),
+        ("Early exit", (branches, layers), "own first layers guess"),
+        ("Medusa", (branches,), "heads"),
+        ("None: plain decoding", (), "one token a pass"),
+        ("Draft model", (branches,), "smaller model"),
+    ):
+        drafter(page, label)
+        expect(note(page)).to_contain_text(sentence)
+        for control_label in (branches, layers):
+            visible = control_label in shown
+            expect(page.locator(number.format(control_label))).to_have_count(int(visible))
+        gammas = page.locator(number.format("Draft tokens per round, γ"))
+        expect(gammas).to_have_count(int(label != "None: plain decoding"))
+        if label == "Medusa":
+            expect(page.locator(number.format(branches))).to_have_value("4")
+
+
+def test_a_tree_is_drafted_judged_and_recorded(page, tmp_path):
+    set_control(page, "Branches (1 is a chain, more a tree)", 3)
+    generate(page, new_tokens=12)
+    run = downloaded_trace(page, tmp_path)
+    assert (run.rule, run.settings["branches"]) == ("tree", 3)
+    assert any(token.parent != place - 1 for one in run.rounds for place, token in enumerate(one.drafted))
+    expect(page.locator(".specviz-rounds [part=view]")).to_contain_text("3 branches")
+
+
+def test_a_combination_that_makes_no_sense_is_a_sentence_at_the_rule(page):
+    set_control(page, "Branches (1 is a chain, more a tree)", 2)
+    choose_rule(page, "Block verification")
+    page.locator(".sv-fold").click()
+    page.locator("#go").click()
+    mistake = page.locator(".validation-error")
+    expect(mistake).to_have_count(1)
+    expect(mistake).to_contain_text("is not defined for siblings")
+    block = mistake.locator("xpath=ancestor::*[contains(concat(' ', @class, ' '), ' block ')][1]")
+    expect(block.get_by_label("Rule that judges the draft")).to_be_visible()
+    # It covers nothing: the rule can be chosen anew.
+    choose_rule(page, "Auto")
+    generate(page, new_tokens=4)
+
+
+def test_a_lossy_rule_warns_before_it_runs_and_while_it_is_folded_away(page):
+    warning = page.locator(".sv-warning").first
+    expect(warning).to_have_count(0)
+    choose_rule(page, "Typical")
+    page.locator(".sv-fold").click()
+    expect(page.get_by_label("Rule that judges the draft")).to_be_hidden()
+    expect(warning).to_contain_text("will not follow the target's law")
+    choose_rule(page, "Token by token")
+    expect(page.locator(".sv-warning")).to_have_count(0)
+
+
+# In the browser: the Compare tab
+
+
+def compared(page: Page, name: str):
+    return page.evaluate(f"name => {VIEW}.specviz[name]", name)
+
+
+def open_tab(page: Page, *, drafters: tuple[str, ...], gammas: tuple[str, ...]) -> Locator:
+    """The Compare tab with these choices alone."""
+    page.get_by_role("tab", name="Compare", exact=True).click()
+    choices = page.locator(".sv-choice").first
+    for group, wanted in (("Drafters to compare", drafters), ("Draft tokens per round, each γ", gammas)):
+        boxes = choices.get_by_role("group", name=group).or_(choices.locator("fieldset", has_text=group))
+        for box in boxes.first.get_by_role("checkbox").all():
+            box.set_checked(box.evaluate("node => node.parentElement.textContent.trim()") in wanted)
+    return choices
+
+
+def finish(page: Page) -> None:
+    page.locator("#start-compare").wait_for()
+
+
+def shown_rows(page: Page) -> list[dict[str, str]]:
+    return page.locator(".specviz-compare [part=table] tbody tr").evaluate_all(
+        """rows => {
+          const own = cell => [...cell.childNodes].filter(node => node.nodeName !== 'SMALL');
+          const text = cell => own(cell).map(node => node.textContent).join('');
+          return rows.map(row => Object.fromEntries([...row.cells].map(cell => [cell.dataset.column, text(cell)])));
+        }"""
+    )
+
+
+def figure_column(page: Page, name: str) -> list[float]:
+    texts = [row[name] for row in shown_rows(page)]
+    return [float(re.sub(r"[^\d.]", "", text)) for text in texts if text != DASH]
+
+
+def test_two_drafters_are_compared_from_the_button_to_the_sorted_table(page):
+    set_control(page, "New tokens", 16)
+    set_control(page, "Temperature (0 is greedy)", 0)
+    open_tab(page, drafters=("Draft model", "Prompt lookup"), gammas=("2",))
+    page.locator("#start-compare").click()
+    page.locator("#stop-compare").wait_for()
+    finish(page)
+    rows = compared(page, "rows")
+    assert compared(page, "state") == "finished"
+    assert [(one["drafter"], one["num_draft_tokens"], one["repeats"]) for one in rows] == [
+        ("Plain decoding", None, 2),
+        ("Draft model", 2, 2),
+        ("Prompt lookup", 2, 2),
+    ]
+    assert_rows_are_the_figures(page, rows)
+    texts = compared(page, "texts")
+    assert texts["of"] == 2
+    sentence = "All 2 lossless runs gave the same text" if not texts["partings"] else "parts at token"
+    expect(page.locator(".specviz-compare [part=texts]")).to_contain_text(sentence)
+    assert_map(page, rows)
+    assert_sorting(page)
+    assert_no_sideways_scrolling(page)
+
+
+def assert_rows_are_the_figures(page: Page, rows: list[dict]) -> None:
+    """The table says what was measured, and marks the fastest."""
+    for shown, held in zip(shown_rows(page), rows):
+        figures = held["figures"]
+        assert float(shown["tokens_per_second"]) == pytest.approx(figures["tokens_per_second"], abs=0.51)
+        assert float(shown["acceptance_length"]) == pytest.approx(figures["acceptance_length"], abs=0.0051)
+        assert held["lossless"] and "lossless" in shown["lossless"]
+        if held["drafter"] == "Plain decoding":
+            assert (shown["speedup"], shown["acceptance_rate"], figures["speedup_measured"]) == (DASH, DASH, None)
+            continue
+        assert float(shown["speedup"].rstrip("×")) == pytest.approx(figures["speedup_measured"], abs=0.0051)
+        least, most = figures["speedup_spread"]
+        assert least <= figures["speedup_measured"] <= most
+    fastest = max(rows[1:], key=lambda one: one["figures"]["speedup_measured"])
+    assert [one["best"] for one in rows] == [one is fastest for one in rows]
+    expect(page.locator(".specviz-compare [part=table] tr[data-best]")).to_contain_text(f"★ {fastest['drafter']}")
+
+
+def assert_map(page: Page, rows: list[dict]) -> None:
+    cells = page.locator(".specviz-compare [part=map] tbody td")
+    assert cells.all_inner_texts() == [
+        f"{'★ ' if one['best'] else ''}{one['figures']['speedup_measured']:.2f}×" for one in rows[1:]
+    ]
+    names = page.locator(".specviz-compare [part=map] tbody th").all_inner_texts()
+    assert names == [one["drafter"] for one in rows[1:]]
+
+
+def assert_sorting(page: Page) -> None:
+    """By a click and by the keyboard, down and up; what has no figure stays last."""
+    head = page.locator('.specviz-compare th[data-column="speedup"]')
+    head.get_by_role("button").click()
+    expect(head).to_have_attribute("aria-sort", "descending")
+    down = figure_column(page, "speedup")
+    assert down == sorted(down, reverse=True) and shown_rows(page)[-1]["drafter"] == "Plain decoding"
+    head.get_by_role("button").press("Enter")
+    expect(head).to_have_attribute("aria-sort", "ascending")
+    up = figure_column(page, "speedup")
+    assert up == sorted(up) and shown_rows(page)[-1]["drafter"] == "Plain decoding"
+    assert page.evaluate(f"() => {VIEW}.shadowRoot.activeElement?.dataset.sort") == "speedup", "the focus stays"
+    by_name = page.locator('.specviz-compare thead th[data-column="drafter"]')
+    by_name.get_by_role("button").click()
+    expect(by_name).to_have_attribute("aria-sort", "ascending")
+    expect(head).to_have_attribute("aria-sort", "none")
+    assert [row["drafter"].removeprefix("★ ") for row in shown_rows(page)] == [
+        "Draft model",
+        "Plain decoding",
+        "Prompt lookup",
+    ]
+
+
+def test_stopping_half_way_keeps_the_finished_runs(page):
+    set_control(page, "New tokens", 64)
+    choices = open_tab(page, drafters=("Draft model",), gammas=("1", "2", "3", "4"))
+    choices.locator('input[aria-label="number input for Repeats"]').fill("5")
+    page.locator("#start-compare").click()
+    page.wait_for_function(f"() => {VIEW}.specviz.rows.filter(row => row.figures).length >= 2")
+    page.locator("#stop-compare").press("Enter")
+    finish(page)
+    rows = compared(page, "rows")
+    assert compared(page, "state") == "stopped"
+    measured = [one for one in rows if one["figures"]]
+    assert len(measured) >= 2 and sum(one["repeats"] for one in rows) < 5 * len(rows)
+    assert [row["tokens_per_second"] != DASH for row in shown_rows(page)] == [bool(one["figures"]) for one in rows]
+    expect(page.locator(".specviz-compare [part=contest-status]")).to_contain_text("the finished runs are kept")
+    # And the device is free again.
+    page.get_by_role("tab", name="Generate", exact=True).click()
+    generate(page, new_tokens=4)
+
+
+def test_too_many_runs_are_refused_at_the_drafters_and_a_shared_mistake_at_its_own_control(page):
+    choices = open_tab(page, drafters=("Draft model", "Suffix"), gammas=("1", "2", "3", "4", "6", "8"))
+    choices.locator('input[aria-label="number input for Repeats"]').fill("5")
+    choices.get_by_label("Typical (lossy)").check()
+    page.locator("#start-compare").click()
+    mistake = page.locator(".validation-error")
+    expect(mistake).to_have_count(1)
+    expect(mistake).to_contain_text(re.compile(r"That makes \d+ runs, more than the 64"))
+    assert choices.locator(".validation-error").count() == 1
+    assert compared(page, "state") == "empty"
+
+
+def test_two_rules_judge_the_same_draws_of_the_run_that_is_ordered(page, page_url):
+    set_control(page, "New tokens", 48)
+    set_control(page, "Temperature (0 is greedy)", 1)
+    set_control(page, "Seed", 3)
+    page.get_by_role("tab", name="Compare", exact=True).click()
+    page.locator("#start-replay").click()
+    page.locator("#stop-compare").wait_for()
+    page.locator("#start-replay").wait_for()
+    replayed = compared(page, "replay")
+    trace = order(Client(page_url, verbose=False), seed=3, max_new_tokens=48, temperature=1)
+    counts = tally(Run.from_dict(trace).rounds)
+    assert (replayed["rounds"], replayed["drafted"]) == (counts.rounds, counts.drafted)
+    assert replayed["kept"][0] == counts.accepted
+    differing = replayed["differing"]
+    assert len(differing) == replayed["ahead"] + replayed["behind"]
+    gained = sum(one["kept"][1] - one["kept"][0] for one in differing)
+    assert replayed["kept"][1] - replayed["kept"][0] == gained
+    for one in differing:
+        table = page.locator(f'.specviz-compare table[data-round="{one["index"]}"]')
+        kept = [line.locator('td[data-outcome="accepted"]').count() for line in table.locator("tbody tr").all()[1:]]
+        assert kept == one["kept"]
+    expect(page.locator(".specviz-compare [part=totals]")).to_contain_text("with the same drafts and the same coins")
+
+
+# Names and focus
+
+
+def test_every_control_of_the_tab_has_a_name_and_is_reached_with_the_keyboard(page):
+    page.get_by_role("tab", name="Compare", exact=True).click()
+    expect(page.locator("#start-compare")).to_be_visible()
+    stage = page.locator(".sv-stage")
+    unnamed = stage.locator("input:visible, button:visible").evaluate_all(
+        """nodes => nodes.filter(node => !(node.getAttribute('aria-label') || node.textContent.trim()
+             || node.labels?.[0]?.textContent.trim() || node.title)).map(node => node.outerHTML)"""
+    )
+    assert unnamed == []
+    stage.get_by_label("Prompt lookup").focus()
+    reached = set()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("() => document.activeElement.id"))
+    assert {"start-compare", "start-replay"} <= reached

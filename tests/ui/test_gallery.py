@@ -1,0 +1,192 @@
+"""Recorded runs, their files, and the page without a model."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+
+import pandas as pd
+import pytest
+from conftest import ROOT, running_app
+from gradio_client import Client
+from gradio_client.exceptions import AppError
+from handmade import a_run, a_tree, rounds_of
+from on_page import VIEW, order, state, wait_until_drawn
+from playwright.sync_api import Page, expect
+
+from specviz.records import links
+from specviz.records.errors import SpecvizError
+from specviz.records.metrics import tally
+from specviz.records.recordings import RECORDINGS, TRACES
+from specviz.records.runs import Run
+from specviz.records.tables import rounds_table, save_table, tokens_table
+from specviz.records.words import LANGUAGES, words
+from specviz.ui.deployment import Settings
+from specviz.ui.orders import PairName, PairStore
+
+MOST_BYTES = 150_000
+
+BY_NAME = {recording.name: recording for recording in RECORDINGS}
+
+
+# The files
+
+
+@pytest.mark.parametrize("recording", RECORDINGS, ids=BY_NAME)
+def test_a_recording_is_the_run_that_its_settings_describe(recording):
+    run = recording.load()
+    assert recording.path.stat().st_size < MOST_BYTES
+    asked = links.settings_of_run(run)
+    assert {name: asked[name] for name in recording.settings} == recording.settings
+    left = {name: value for name, value in asked.items() if name not in recording.settings}
+    assert left == {name: links.DEFAULTS[name] for name in left}, "and nothing else was asked for"
+    assert len(run.token_ids) == recording.settings["max_new_tokens"] and run.stop_reason == "length"
+    assert run.pair.name == "storybook" and run.pair.dtype == "float32"
+
+
+def test_every_shipped_trace_is_a_recording_with_words_in_every_language():
+    assert {path.stem for path in TRACES.glob("*")} == set(BY_NAME)
+    for language in LANGUAGES:
+        for name in BY_NAME:
+            assert words(language)(f"traces.{name}_title") and words(language)(f"traces.{name}_about")
+
+
+def outcomes(name: str) -> list[str]:
+    """A word a round, a letter a draft token."""
+    return ["".join(token.outcome[0] for token in one.drafted) for one in BY_NAME[name].load().rounds]
+
+
+def test_the_recordings_show_what_their_cards_say():
+    assert outcomes("sampled")[0].startswith("ar")
+    assert all(token.u is None for one in BY_NAME["greedy"].load().rounds for token in one.drafted)
+    assert outcomes("lookup").count("aaaaaa") > 2
+    first = BY_NAME["tree"].load().rounds[0].drafted
+    assert (first[0].outcome, first[1].outcome) == ("rejected", "accepted") and first[0].parent == first[1].parent
+    assert BY_NAME["block"].load().rule == "block"
+    assert sum(word.startswith("r") for word in outcomes("mismatch")) >= len(outcomes("mismatch")) / 2
+    rate = {name: tally(BY_NAME[name].load().rounds).acceptance_rate for name in ("sampled", "mismatch")}
+    assert rate["mismatch"] < rate["sampled"]
+
+
+def test_the_table_of_a_run_reads_back_as_the_trace(tmp_path):
+    tree = a_run((a_tree((-1, -1, 0, 1), 0, seed=3, sources=("head 1", "head 1", "head 2", "head 2")),))
+    hostile = a_run(rounds_of("aa", texts=('a "b", c\n', "=1+1", "é😀,;\t")))
+    for run in (BY_NAME["sampled"].load(), tree, hostile):
+        save_table(run, tmp_path / "table.csv")
+        read = pd.read_csv(tmp_path / "table.csv", dtype=str, keep_default_na=False)
+        exact = tokens_table(run).map(lambda value: "" if pd.isna(value) else str(value))
+        pd.testing.assert_frame_equal(read, exact, check_dtype=False)
+    plain = a_run(rounds_of("", ""))
+    save_table(plain, tmp_path / "plain.csv")
+    assert len(pd.read_csv(tmp_path / "plain.csv")) == len(rounds_table(plain)) == 2
+
+
+# The page
+
+
+def wait_for_recording(page: Page, name: str) -> None:
+    text = BY_NAME[name].load().text
+    page.wait_for_function(f"text => {VIEW}?.specviz?.recorded && {VIEW}.specviz.text === text", arg=text)
+    wait_until_drawn(page)
+
+
+def saved(page: Page, press, folder: pathlib.Path) -> pathlib.Path:
+    with page.expect_download() as download:
+        press()
+    path = folder / download.value.suggested_filename
+    download.value.save_as(path)
+    return path
+
+
+def pixels(svg: str) -> tuple[int, ...]:
+    return tuple(int(value) for value in svg.split("fill: rgb(", 1)[1].split(")", 1)[0].split(","))
+
+
+def test_the_page_opens_with_a_recorded_run_and_asks_nobody_for_it(page):
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.reload()
+    wait_for_recording(page, RECORDINGS[0].name)
+    # One small request is the head's, which asks what the passes are; none waits in line for the models.
+    assert sum("/run/" in url for url in asked) <= 1 and not any("/queue/" in url for url in asked)
+    run = RECORDINGS[0].load()
+    assert [one["index"] for one in state(page, "rounds")] == [one.index for one in run.rounds]
+    assert state(page, "figures")["acceptance_rate"] == tally(run.rounds).acceptance_rate
+    expect(page.locator('.specviz-rounds [part="recorded"]')).to_contain_text("Recorded run")
+    bars = page.wait_for_function("document.querySelectorAll('[data-chart]')[1].data?.[0].y").json_value()
+    assert bars == [len(one.emitted) for one in run.rounds]
+    assert page.evaluate("scrollY") == 0
+
+
+def test_any_recording_is_shown_and_every_file_of_it_is_what_it_claims(page, tmp_path):
+    page.locator('.specviz-gallery [data-name="lookup"]').click()
+    wait_for_recording(page, "lookup")
+    expect(page.locator('.specviz-gallery [aria-pressed="true"]')).to_have_attribute("data-name", "lookup")
+    run = BY_NAME["lookup"].load()
+    # The buttons follow the view.
+    expect(page.get_by_role("button", name="Download the trace")).to_be_enabled()
+    trace = saved(page, page.get_by_role("button", name="Download the trace").click, tmp_path)
+    assert Run.load(trace) == run
+    table = saved(page, page.get_by_role("button", name="Table (CSV)").click, tmp_path)
+    assert len(pd.read_csv(table)) == len(tokens_table(run))
+    for format, magic in (("png", b"\x89PNG\r\n\x1a\n"), ("svg", b"<svg ")):
+        path = saved(page, page.locator(f'.sv-chart-files [data-format="{format}"]').nth(1).click, tmp_path)
+        assert path.name == f"specviz-prompt_lookup-seed0-tokens-per-pass.{format}"
+        assert path.read_bytes().startswith(magic)
+    assert {trace.name, table.name} == {f"specviz-prompt_lookup-seed0.{ending}" for ending in ("json", "csv")}
+
+
+def test_a_picture_from_a_dark_page_has_the_dark_ground_written_into_it(visit, tmp_path):
+    page = visit(color_scheme="dark")
+    path = saved(page, page.locator('.sv-chart-files [data-format="svg"]').first.click, tmp_path)
+    svg = path.read_text()
+    assert max(pixels(svg)) < 64, "a dark ground"
+    assert "var(--" not in svg and "Acceptance rate so far" in svg
+
+
+# Without models
+
+
+@pytest.fixture(scope="module")
+def viewer(tmp_path_factory: pytest.TempPathFactory):
+    """The address of an app whose models are not there."""
+    root, kept = tmp_path_factory.mktemp("bare"), tmp_path_factory.mktemp("viewer")
+    shutil.copy(ROOT / "app.py", root)
+    shutil.copytree(ROOT / "specviz", root / "specviz", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "assets", root / "assets", ignore=shutil.ignore_patterns("models", "screenshots"))
+    with running_app(root, kept) as url:
+        yield url
+
+
+def test_traces_and_recordings_open_where_no_model_is(viewer, browser):
+    mishaps = []
+    page = browser.new_page()
+    page.on("pageerror", lambda error: mishaps.append(str(error)))
+    page.goto(viewer)
+    wait_for_recording(page, RECORDINGS[0].name)
+    expect(page.locator(".sv-warning").first).to_contain_text("models that belong to this page are missing")
+    assert page.locator("#go, #start-race, #start-compare").count() == 0
+    page.locator('.specviz-gallery [data-name="tree"]').click()
+    wait_for_recording(page, "tree")
+    run = a_run(rounds_of("aaa", "ard"))
+    buffer = json.dumps(run.to_dict()).encode()
+    chooser = page.locator('input[type=file][accept=".json"]')
+    chooser.set_input_files({"name": "trace.json", "mimeType": "application/json", "buffer": buffer})
+    page.wait_for_function(f"text => {VIEW}.specviz.text === text", arg=run.text)
+    page.locator('.specviz-rounds button[data-outcome="rejected"]').click()
+    expect(page.get_by_role("complementary", name="Inspector")).to_contain_text("w2")
+    page.get_by_role("tab", name="Race", exact=True).click()
+    expect(page.get_by_text("This needs a model, and this page has none.").first).to_be_visible()
+    page.close()
+    assert mishaps == []
+    with pytest.raises(AppError, match="no models"):
+        order(Client(viewer, verbose=False))
+
+
+def test_a_page_that_is_told_so_loads_no_model(monkeypatch):
+    monkeypatch.setenv("SPECVIZ_TARGET", "none")
+    store = PairStore(Settings.from_environment())
+    assert store.home is None
+    with pytest.raises(SpecvizError, match="no models"):
+        store.get(PairName())

@@ -1,0 +1,659 @@
+"""The page in a real browser, against the real app on the embedded pair: what is shown is what was measured."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import types
+
+import pytest
+from gradio_client import Client
+from gradio_client.exceptions import AppError
+from handmade import a_round, a_run, rounds_of
+from on_page import (
+    VIEW,
+    assert_no_sideways_scrolling,
+    choose_drafter,
+    control,
+    downloaded_trace,
+    generate,
+    order,
+    set_control,
+    settle,
+    start,
+    state,
+    wait_for_rounds,
+    wait_until_drawn,
+)
+from playwright.sync_api import Page, expect
+from tiny import tiny_pair
+
+from specviz.decoding import engine
+from specviz.records.metrics import tally
+from specviz.records.presets import PRESETS
+from specviz.records.runs import Run
+from specviz.ui.deployment import Settings
+from specviz.ui.orders import Order, PairName
+from specviz.ui.runner import Runner
+from specviz.views import run_messages as messages
+
+RACE = "document.querySelector('.specviz-race')"
+DASH = "—"
+
+#: Text that would act if it were ever read as HTML, as a template or as Markdown.
+HOSTILE = (
+    "<script>window.pwned=1</script>",
+    "<img/src=x/onerror=window.pwned=1>",
+    "${window.pwned=1}",
+    "{{value}}{{{value}}}",
+    "`${window.pwned=1}`",
+    "'\"><svg/onload=window.pwned=1>",
+    "[a](javascript:window.pwned=1)",
+    "&lt;b&gt;",
+    "😀שלום‏",
+    "a\0b",
+)
+
+
+# Helpers
+
+
+def open_trace(page: Page, content: bytes | str, name: str = "trace.json") -> None:
+    content = content.encode() if isinstance(content, str) else content
+    chooser = page.locator('input[type=file][accept=".json"]')
+    chooser.set_input_files({"name": name, "mimeType": "application/json", "buffer": content})
+
+
+def open_run(page: Page, run: Run) -> None:
+    open_trace(page, json.dumps(run.to_dict()))
+    page.wait_for_function(f"text => {VIEW}.specviz.state === 'finished' && {VIEW}.specviz.text === text", arg=run.text)
+    wait_until_drawn(page)
+
+
+def chips(page: Page) -> list[dict]:
+    """Every chip of the list, which holds those near its window only: scrolls through it."""
+    return page.locator('.specviz-rounds [part="rounds"]').evaluate(
+        """async box => {
+          const found = new Map();
+          const frames = async (count) => { while (count--) await new Promise(requestAnimationFrame); };
+          for (let top = 0; ; top += box.clientHeight / 2) {
+            box.scrollTop = top;
+            await frames(3);
+            for (const node of box.querySelectorAll('button[data-round][data-index]'))
+              found.set(`${node.dataset.round} ${node.dataset.index}`,
+                        {...node.dataset, label: node.getAttribute('aria-label'), text: node.textContent});
+            if (top >= box.scrollHeight - box.clientHeight) return [...found.values()];
+          }
+        }"""
+    )
+
+
+def number(text: str) -> float | None:
+    """What a headline figure says: "2.67", "71 %", "1.84×" or a dash."""
+    return None if text == DASH else float(re.sub(r"[^\d.]", "", text))
+
+
+def figure(page: Page, name: str) -> float | None:
+    return number(page.locator(f'.specviz-rounds [data-figure="{name}"]').inner_text())
+
+
+def near(value: float | None, half: float):
+    return None if value is None else pytest.approx(value, abs=half)
+
+
+# A run, from the click to the finished text
+
+
+def assert_shows(page: Page, run: Run) -> None:
+    """Figures, text, rounds and chips on the page are those of the trace."""
+    assert_figures(page, run)
+    assert_text(page, run)
+    held = state(page, "rounds")
+    assert [one["index"] for one in held] == list(range(len(run.rounds)))
+    for one, message in zip(run.rounds, held):
+        assert_round(one, message)
+    assert_chips(page, run)
+
+
+def assert_figures(page: Page, run: Run) -> None:
+    counts = tally(run.rounds)
+    assert figure(page, "acceptance_length") == near(counts.acceptance_length, 0.0051)
+    rate = counts.acceptance_rate
+    assert figure(page, "acceptance_rate") == near(None if rate is None else 100 * rate, 0.51)
+    speed = counts.tokens_per_second
+    assert figure(page, "tokens_per_second") == near(speed, 0.51 if speed >= 99.5 else 0.051)
+    held = state(page, "figures")
+    assert (held["tokens"], held["target_passes"]) == (counts.tokens, counts.rounds)
+
+
+def assert_text(page: Page, run: Run) -> None:
+    assert state(page, "text") == run.text
+    assert page.locator('.specviz-rounds [part="prompt"]').evaluate("node => node.textContent") == run.prompt.text
+    words = page.locator(".specviz-rounds [data-token]").evaluate_all(
+        "nodes => nodes.map(node => [node.textContent, node.dataset.kind])"
+    )
+    expected = [pair for one in run.rounds for pair in zip(one.pieces, messages.token_sources(one))]
+    assert [tuple(word) for word in words] == expected
+    assert "".join(text for text, _ in words) == run.text
+
+
+def assert_round(one, message: dict) -> None:
+    assert len(message["drafted"]) == len(one.drafted)
+    for token, held in zip(one.drafted, message["drafted"]):
+        assert (held["id"], held["text"], held["outcome"]) == (token.id, token.text, token.outcome)
+        for name in ("p", "q", "p_raw", "q_raw", "u", "accept_prob"):
+            value = getattr(token, name)
+            assert held[name] == (None if value is None else pytest.approx(value, rel=1e-8))
+    held = message["next"]
+    assert (held["id"], held["text"], held["kind"]) == (one.next.id, one.next.text, one.next.kind)
+    assert held["u"] == (None if one.next.u is None else pytest.approx(one.next.u, rel=1e-8))
+    assert (message["emitted"], message["pieces"]) == (list(one.emitted), list(one.pieces))
+    assert len(message["top"]) == len(one.top)
+
+
+def assert_chips(page: Page, run: Run) -> None:
+    shown = {(chip["round"], chip["index"]): chip for chip in chips(page)}
+    assert len(shown) == sum(len(one.drafted) + 1 for one in run.rounds)
+    for one in run.rounds:
+        for index, token in enumerate(one.drafted):
+            chip = shown[str(one.index), str(index)]
+            assert chip["outcome"] == token.outcome
+            assert token.outcome in chip["label"] and token.text.strip() in chip["text"]
+            if token.u is not None:
+                said = re.search(r"q ([\d.e+-]+), p ([\d.e+-]+), coin ([\d.e+-]+) against ([\d.e+-]+)", chip["label"])
+                exact = (token.q, token.p, token.u, token.accept_prob)
+                assert [float(text) for text in said.groups()] == [near(value, 0.0051) for value in exact]
+        last = shown[str(one.index), "next"]
+        assert last["kind"] == (one.next.kind if one.drafted else "plain")
+
+
+def test_a_sampled_run_shows_exactly_what_its_trace_holds(page, tmp_path):
+    set_control(page, "Temperature (0 is greedy)", 0.9)
+    set_control(page, "Seed", 3)
+    generate(page, new_tokens=48, measure=True)
+    run = downloaded_trace(page, tmp_path)
+    assert (run.drafter, run.seed, run.sampling.temperature, run.pair.dtype) == ("draft_model", 3, 0.9, "bfloat16")
+    assert run.prompt.text == PRESETS[0].prompt
+    assert run.stop_reason == "length" and len(run.token_ids) == 48
+    assert {token.outcome for one in run.rounds for token in one.drafted} == {"accepted", "rejected", "discarded"}
+    assert_shows(page, run)
+    assert state(page, "missing") == []
+    speedup = state(page, "figures")["speedup"]
+    assert speedup > 0 and figure(page, "speedup") == near(speedup, 0.0051)
+
+
+def test_a_greedy_run_shows_its_trace_and_flips_no_coin(page, tmp_path):
+    set_control(page, "Temperature (0 is greedy)", 0)
+    set_control(page, "Draft tokens per round, γ", 3)
+    generate(page, new_tokens=32)
+    run = downloaded_trace(page, tmp_path)
+    assert run.sampling.greedy and run.num_draft_tokens == 3
+    assert all(token.u is None for one in run.rounds for token in one.drafted)
+    assert "coin" not in " ".join(chip["label"] for chip in chips(page))
+    assert_shows(page, run)
+    assert figure(page, "speedup") is None, "nothing was measured, so nothing is claimed"
+
+
+def test_prompt_lookup_on_a_text_that_repeats_itself_shows_its_trace(page, tmp_path):
+    page.get_by_role("button", name="Repeats itself").click()
+    expect(control(page, "Prompt")).to_have_value(re.compile("bow-wow"))
+    choose_drafter(page, "prompt_lookup")
+    set_control(page, "Temperature (0 is greedy)", 0)
+    generate(page, new_tokens=32)
+    run = downloaded_trace(page, tmp_path)
+    assert run.drafter == "prompt_lookup"
+    assert tally(run.rounds).acceptance_length > 2
+    assert all(token.q == 1 and token.q_raw is None for one in run.rounds for token in one.drafted)
+    assert_shows(page, run)
+
+
+def test_plain_decoding_shows_its_trace_and_claims_no_acceptance(page, tmp_path):
+    choose_drafter(page, "plain")
+    generate(page, new_tokens=24, measure=True)
+    run = downloaded_trace(page, tmp_path)
+    assert run.drafter is None and len(run.rounds) == 24
+    assert {chip["kind"] for chip in chips(page)} == {"plain"}
+    assert_shows(page, run)
+    assert (figure(page, "acceptance_rate"), figure(page, "speedup")) == (None, None)
+    assert figure(page, "acceptance_length") == 1
+
+
+def test_stop_keeps_everything_so_far(page, tmp_path):
+    set_control(page, "New tokens", 900)
+    start(page)
+    wait_for_rounds(page, 3)
+    page.locator("#stop").press("Enter")
+    settle(page)
+    run = downloaded_trace(page, tmp_path)
+    assert run.stop_reason == "stopped"
+    assert len(run.rounds) >= 3 and len(run.token_ids) < 900
+    assert_figures(page, run)
+    assert_text(page, run)
+    assert len(state(page, "rounds")) == len(run.rounds)
+    expect(page.locator(".specviz-rounds [role=status]")).to_contain_text("Stopped")
+
+
+def test_a_second_run_replaces_the_first_and_one_seed_gives_one_text(page, tmp_path):
+    generate(page, new_tokens=12)
+    first = downloaded_trace(page, tmp_path)
+    set_control(page, "Seed", 1)
+    generate(page, new_tokens=12)
+    second = downloaded_trace(page, tmp_path)
+    assert second.token_ids != first.token_ids
+    assert_shows(page, second)
+    set_control(page, "Seed", 0)
+    generate(page, new_tokens=12)
+    assert downloaded_trace(page, tmp_path).token_ids == first.token_ids
+
+
+# The race
+
+
+def race_state(page: Page, name: str):
+    return page.evaluate(f"name => {RACE}.specviz[name]", name)
+
+
+def run_race(page: Page, new_tokens: int) -> None:
+    set_control(page, "New tokens", new_tokens)
+    start(page, "#start-race")
+    page.wait_for_function(f"() => {RACE}.specviz.state === 'race'")
+
+
+def to_the_end(page: Page) -> None:
+    page.wait_for_function(f"() => {RACE}.specviz.lanes.every(lane => lane.done)")
+
+
+def test_a_race_replays_both_recordings_to_their_end(page, page_url):
+    set_control(page, "Temperature (0 is greedy)", 0.8)
+    set_control(page, "Seed", 5)
+    run_race(page, 32)
+
+    slowest = page.get_by_role("button", name="50× slower")
+    slowest.click()
+    assert race_state(page, "slow") == 50
+    expect(slowest).to_have_attribute("aria-pressed", "true")
+    page.get_by_role("button", name="Restart").click()
+    page.wait_for_function(f"() => {RACE}.specviz.clock > 0 && {RACE}.specviz.playing")
+    assert race_state(page, "clock") < race_state(page, "end")
+    page.get_by_role("button", name="Pause").click()
+    assert not race_state(page, "playing")
+
+    page.get_by_role("button", name="real speed").click()
+    page.get_by_role("button", name="Play").click()
+    to_the_end(page)
+    settle(page)
+
+    lanes, comparison = race_state(page, "lanes"), race_state(page, "comparison")
+    speedup = page.locator('.specviz-race [data-figure="speedup"]').inner_text()
+    assert number(speedup) == near(comparison["speedup"], 0.0051)
+    assert comparison["greedy"] is False and comparison["identical"] is None
+    assert [lane["tokens"] for lane in lanes] == [32, 32]
+    assert lanes[0]["passes"] == 32 > lanes[1]["passes"]
+    assert_lanes(page, lanes)
+    # The lanes are real runs: the same order through the API gives the same texts.
+    client = Client(page_url, verbose=False)
+    for lane, drafter in zip(lanes, ("plain", "draft_model")):
+        trace = Run.from_dict(order(client, drafter=drafter, max_new_tokens=32, seed=5, temperature=0.8))
+        assert (lane["text"], lane["passes"]) == (trace.text, len(trace.rounds))
+
+
+def assert_lanes(page: Page, lanes: list[dict]) -> None:
+    """What the lanes show is what they hold."""
+    for name, lane in zip(("plain", "speculative"), lanes):
+        card = page.locator(f'.specviz-race [data-lane="{name}"]')
+        assert card.locator('[part="tokens"]').evaluate("node => node.textContent") == lane["text"]
+        assert card.locator('[data-count="tokens"]').inner_text() == str(lane["tokens"])
+        assert card.locator('[data-count="target_passes"]').inner_text() == str(lane["passes"])
+        assert card.locator('[data-count="tokens_per_second"]').inner_text() != DASH
+
+
+def test_a_greedy_race_says_whether_the_texts_agree(page):
+    set_control(page, "Temperature (0 is greedy)", 0)
+    run_race(page, 16)
+    page.get_by_role("button", name="real speed").click()
+    to_the_end(page)
+    lanes, comparison = race_state(page, "lanes"), race_state(page, "comparison")
+    assert comparison["greedy"] is True
+    assert comparison["identical"] == (lanes[0]["text"] == lanes[1]["text"])
+    assert (comparison["parting"] is None) == comparison["identical"]
+    verdict = "identical, token for token" if comparison["identical"] else "part at token"
+    expect(page.get_by_role("region", name="Result of the race")).to_contain_text(verdict)
+
+
+def test_a_race_without_a_drafter_says_why_it_cannot_be(page):
+    choose_drafter(page, "plain")
+    page.locator("#start-race").click()
+    expect(page.locator('.specviz-race [role="alert"]')).to_contain_text("A race needs a drafter")
+    settle(page)
+
+
+# Dark and narrow
+
+
+@pytest.mark.parametrize("scheme, width", [("dark", 1280), ("light", 390), ("dark", 390)])
+def test_every_tab_fits_the_window_in_every_scheme(visit, scheme, width):
+    page = visit(color_scheme=scheme, viewport={"width": width, "height": 844})
+    assert page.evaluate("() => document.body.classList.contains('dark')") == (scheme == "dark")
+    assert_no_sideways_scrolling(page)
+    open_run(page, a_run(rounds_of("aaa", "aardd", "", "a" * 16, texts=())))
+    assert_no_sideways_scrolling(page)
+    for tab in ("Race", "Compare", "Models", "Generate"):
+        page.get_by_role("tab", name=tab, exact=True).click()
+        expect(page.get_by_role("tab", name=tab, exact=True)).to_have_attribute("aria-selected", "true")
+        assert_no_sideways_scrolling(page)
+    go = page.locator("#go")
+    go.scroll_into_view_if_needed()
+    box = go.bounding_box()
+    assert box["x"] >= 0 and box["x"] + box["width"] <= width
+    go.click(trial=True)
+
+
+def test_on_a_phone_a_chip_opens_its_numbers_and_a_race_fits(visit):
+    page = visit(color_scheme="dark", viewport={"width": 390, "height": 844}, has_touch=True)
+    open_run(page, a_run(rounds_of("aaa", "ard")))
+    page.locator('.specviz-rounds button[data-outcome="rejected"]').tap()
+    inspector = page.get_by_role("complementary", name="Inspector")
+    expect(inspector).to_be_in_viewport()
+    expect(inspector).to_contain_text("w2")
+    assert_no_sideways_scrolling(page)
+    page.get_by_role("button", name="Close the inspector").tap()
+    run_race(page, 8)
+    settle(page)
+    assert_no_sideways_scrolling(page)
+
+
+# Text is data
+
+
+def assert_inert(page: Page) -> None:
+    assert page.evaluate("() => window.pwned") is None
+    strange = "root => root.querySelectorAll('script, img, svg, iframe, a').length"
+    assert page.evaluate(f"() => ({strange})({VIEW}.shadowRoot)") == 0
+
+
+def test_a_hostile_prompt_is_shown_as_text(page, tmp_path):
+    prompt = " ".join(HOSTILE) + "\n"
+    set_control(page, "Prompt", prompt)
+    choose_drafter(page, "prompt_lookup")  # so that the prompt's own tokens come back as chips
+    set_control(page, "Temperature (0 is greedy)", 0)
+    generate(page, new_tokens=12)
+    run = downloaded_trace(page, tmp_path)
+    assert run.prompt.text == prompt
+    assert_text(page, run)
+    assert_inert(page)
+
+
+def test_hostile_tokens_in_a_trace_are_shown_as_text(page):
+    long = "W" * 300
+    texts = (*HOSTILE, long)
+    ids = tuple(range(1, len(texts) + 1))
+    first = a_round("a" * (len(texts) - 1), texts=texts, ids=ids)
+    # Once more, refused, so that its sentences and its residual quote them too.
+    second = a_round("r", 1, texts=(HOSTILE[1], HOSTILE[2]), ids=(2, 3), stop_reason="length")
+    run = a_run((first, second), prompt=" ".join(HOSTILE), drafter=HOSTILE[0], stop_reason="length")
+    open_run(page, run)
+    assert_text(page, run)
+    for place, text in [*(((0, index), text) for index, text in enumerate(texts[:-1])), ((1, 0), HOSTILE[1])]:
+        chip = page.locator(f'.specviz-rounds button[data-round="{place[0]}"][data-index="{place[1]}"]')
+        shown = text.replace("\0", "␀")
+        expect(chip).to_contain_text(shown)
+        chip.click()
+        expect(page.get_by_role("complementary", name="Inspector")).to_contain_text(shown)
+    assert_inert(page)
+    assert_no_sideways_scrolling(page)
+
+
+# Trace files that are none
+
+
+def test_a_damaged_or_foreign_trace_is_a_sentence_and_nothing_is_lost(page):
+    run = a_run(rounds_of("aaa", "ard"))
+    good = json.dumps(run.to_dict())
+    open_run(page, run)
+    files = {
+        "not a JSON file": "once upon a time",
+        "names no schema": '{"rounds": []}',
+        "<img src=x onerror=window.pwned=1>": '{"schema": "<img src=x onerror=window.pwned=1>"}',
+        "damaged at rounds.0.drafted.0.p": good.replace('"p": 0.25', '"p": NaN', 1),
+        "damaged at rounds.0.next": good.replace('"next": {', '"previous": {', 1),
+    }
+    for sentence, content in files.items():
+        open_trace(page, content)
+        expect(page.get_by_test_id("toast-text").filter(has_text=sentence)).to_have_count(1)
+        assert_shows(page, run)
+    assert_inert(page)
+    # And the next good file is taken.
+    other = a_run(rounds_of("r", "a"))
+    open_run(page, other)
+    assert_shows(page, other)
+
+
+def test_an_opened_trace_shows_the_run_that_was_downloaded(page, visit, tmp_path):
+    generate(page, new_tokens=16)
+    run = downloaded_trace(page, tmp_path)
+    other = visit()
+    open_run(other, run)
+    assert_shows(other, run)
+
+
+# Bad input
+
+
+LONG = "word " * 1500
+
+BAD_INPUT = [
+    ("Prompt", "", "Write a prompt first"),
+    ("Prompt", LONG, re.compile(r"478 tokens too long.*1,501.*1,024")),
+    ("Top-p (1 is off)", "0", "above 0 and at most 1"),
+    ("Top-p (1 is off)", "2", "above 0 and at most 1"),
+    ("Top-k (0 is off)", "-1", "0 (off) or more"),
+    ("Top-k (0 is off)", "2.5", "whole number"),
+    ("Min-p (0 is off)", "1.5", "between 0 (off) and 1"),
+    ("Seed", "-1", "seed must be a whole number"),
+    ("Seed", "1.5", "whole number"),
+    ("Seed", "", "whole number"),
+]
+
+
+def press_until_shown(button, sign):
+    """A press that falls into the end of the event before it is ignored, as a double click should be: press again."""
+    for _ in range(5):
+        button.press("Enter")
+        try:
+            return expect(sign).to_be_visible(timeout=10_000)
+        except AssertionError:
+            continue
+    expect(sign).to_be_visible()
+
+
+def test_bad_input_is_a_sentence_at_its_control_and_nothing_is_lost(page):
+    run = a_run(rounds_of("aaa", "ard"))
+    open_run(page, run)
+    for label, value, sentence in BAD_INPUT:
+        field = control(page, label)
+        before = field.input_value()
+        field.fill(value)
+        block = field.locator("xpath=ancestor::*[contains(concat(' ', @class, ' '), ' block ')][1]")
+        refusal = block.locator(".validation-error").first
+        press_until_shown(page.locator("#go"), refusal)
+        expect(refusal).to_contain_text(sentence)
+        expect(page.locator("#go")).to_be_visible()
+        assert_shows(page, run)
+        field.fill(before)
+    generate(page, new_tokens=4)
+    assert len(state(page, "text")) > 0 and state(page, "prompt") == PRESETS[0].prompt
+
+
+# Keyboard
+
+
+def test_chips_are_reached_and_read_with_the_keyboard(page):
+    open_run(page, a_run(rounds_of("aaa", "ard", "aa")))
+    page.get_by_role("region", name="Prompt and generated text").focus()
+    focused = f"() => {VIEW}.shadowRoot.activeElement?.dataset ?? {{}}"
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        if "index" in page.evaluate(focused):
+            break
+    at = page.evaluate(focused)
+    assert at["round"] == "2", "Tab reaches a chip, that of the newest round"
+    moves = [
+        ("Home", 0, 0),
+        ("ArrowRight", 0, 1),
+        ("ArrowRight", 0, 2),
+        ("ArrowRight", 0, "next"),
+        ("ArrowRight", 1, 0),
+        ("ArrowRight", 1, 1),
+        ("ArrowDown", 2, 1),
+        ("ArrowUp", 1, 1),
+        ("ArrowLeft", 1, 0),
+        ("ArrowLeft", 0, "next"),
+        ("End", 2, 0),
+    ]
+    inspector = page.get_by_role("complementary", name="Inspector").get_by_role("heading").first
+    held = state(page, "rounds")
+    for key, round_index, index in moves:
+        page.keyboard.press(key)
+        at = page.evaluate(focused)
+        assert (at["round"], at["index"]) == (str(round_index), str(index)), key
+        assert state(page, "chosen") == {"round": round_index, "index": index}
+        one = held[round_index]
+        token = one["next"] if index == "next" else one["drafted"][index]
+        expect(inspector).to_contain_text(f"Round {round_index + 1}")
+        expect(inspector).to_contain_text(token["text"].strip())
+
+
+# Long runs
+
+
+def test_two_thousand_rounds_scroll_with_few_of_them_in_the_page(page):
+    words = ("aaard", "ardd", "aaaaa", "r", "aaard")
+    run = a_run(tuple(a_round(words[i % len(words)], i) for i in range(2000)))
+    open_run(page, run)
+    assert_figures(page, run)
+    assert_text(page, run)
+    rows = page.locator(".specviz-rounds [role=listitem][data-round]")
+    box = page.get_by_role("region", name="Rounds, newest last")
+    box.scroll_into_view_if_needed()
+    for end, index in (("0", 0), ("node.scrollHeight", 1999), ("0", 0)):
+        row = page.locator(f'.specviz-rounds [role=listitem][data-round="{index}"]')
+        box.evaluate(f"node => {{ node.scrollTop = {end}; }}")
+        expect(row).to_be_in_viewport()
+        expect(row).to_contain_text(str(index + 1))
+        page.wait_for_function(f"() => {VIEW}.shadowRoot.querySelectorAll('[role=listitem]').length < 300")
+        assert rows.count() > 0
+    # From the text straight to a round in the middle.
+    page.locator('.specviz-rounds [data-token="0"][data-round="1000"]').evaluate("node => node.click()")
+    expect(page.locator('.specviz-rounds [role=listitem][data-round="1000"]')).to_be_in_viewport()
+    assert state(page, "chosen")["round"] == 1000
+
+
+def test_the_size_of_a_rounds_message_does_not_depend_on_what_came_before():
+    run = a_run(tuple(a_round("aard", i) for i in range(1000)))
+    figures = dict.fromkeys(messages.FIGURES, 1.5)
+    sent: set[int] = set()
+    sizes = [
+        len(messages.rounds_message("run", run.rounds[i : i + 5], run.vocabulary, figures=figures, sent=sent))
+        for i in range(0, 1000, 5)
+    ]
+    # The first one carries the vocabulary; after it only the digits of the round's number grow.
+    assert sizes[1] < sizes[0]
+    assert max(sizes[1:]) - min(sizes[1:]) <= 6 * len("999")
+
+
+# The API
+
+
+def test_the_api_returns_a_trace_and_one_seed_gives_one_run(page_url):
+    client = Client(page_url, verbose=False)
+    traces = [Run.from_dict(order(client, seed=seed, num_draft_tokens=3)) for seed in (1, 1, 2)]
+    assert traces[0].token_ids == traces[1].token_ids != traces[2].token_ids
+    run = traces[0]
+    assert (run.drafter, run.num_draft_tokens, run.seed, len(run.token_ids)) == ("draft_model", 3, 1, 8)
+    assert run.text == "".join(piece for one in run.rounds for piece in one.pieces)
+    assert Run.from_dict(order(client, drafter="plain", temperature=0)).drafter is None
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        ({"top_p": 2}, "above 0 and at most 1"),
+        ({"prompt": ""}, "Write a prompt first"),
+        ({"seed": 1.5}, "whole number"),
+        ({"temperature": 1e-9}, "too small"),
+        ({"max_new_tokens": 10**6}, "more than the 1024"),
+        ({"num_draft_tokens": 0}, "at least one draft token"),
+        ({"drafter": "telepathy"}, "no drafter 'telepathy'"),
+    ],
+)
+def test_the_api_refuses_a_bad_argument_with_a_sentence(page_url, arguments, sentence):
+    with pytest.raises(AppError, match=sentence):
+        order(Client(page_url, verbose=False), **arguments)
+
+
+# More than one visitor
+
+
+def test_a_second_visitor_is_told_the_place_in_line_and_served_afterwards(visit, tmp_path):
+    first, second = visit(), visit()
+    set_control(first, "New tokens", 900)
+    start(first)
+    wait_for_rounds(first, 1)
+    set_control(second, "New tokens", 6)
+    second.get_by_label("Then measure the speedup").uncheck()
+    second.locator("#go").click()
+    expect(second.locator("#place")).to_contain_text(re.compile(r"1\s*/\s*1"))
+    assert state(second, "recorded"), "its own run has not begun"
+    first.locator("#stop").press("Enter")
+    second.locator("#stop").wait_for()
+    settle(second)
+    settle(first)
+    assert len(downloaded_trace(second, tmp_path).token_ids) == 6
+    # Each kept its own run.
+    assert downloaded_trace(first, tmp_path).stop_reason == "stopped"
+    assert state(first, "text") != state(second, "text")
+
+
+def test_a_visitor_who_leaves_frees_the_device(visit, page_folder):
+    first, second = visit(), visit()
+    choose_drafter(first, "plain")
+    set_control(first, "New tokens", 1000)
+    set_control(first, "Seed", 987_654)
+    set_control(second, "New tokens", 4)
+    second.get_by_label("Then measure the speedup").uncheck()
+    start(first)
+    wait_for_rounds(first, 2)
+    second.locator("#go").press("Enter")
+    expect(second.locator("#place")).to_contain_text(re.compile(r"1\s*/\s*1"))
+    first.context.close()
+    second.locator("#stop").wait_for()
+    settle(second)
+    assert state(second, "state") == "finished" and len(state(second, "text")) > 0
+    # A run that comes to an end, its own or a visitor's Stop, leaves a trace; the abandoned one did not get there.
+    assert list(page_folder.rglob("*seed0.json"))
+    assert not list(page_folder.rglob("*seed987654.json"))
+
+
+def test_closing_a_stream_of_rounds_ends_the_run_and_frees_the_device(monkeypatch):
+    asked, made = 2000, []
+
+    def long_run(request):
+        for index in range(asked):
+            time.sleep(0.001)  # the target pass
+            made.append(index)
+            yield a_round("", index)
+
+    monkeypatch.setattr(engine, "rounds", long_run)
+    pair = tiny_pair("llama")
+    runner = Runner(types.SimpleNamespace(get=lambda name: pair), Settings.from_environment())
+    batches = runner.batches(Order(PairName(), "abc", None, 1, 1.0, 0, 1.0, 0.0, 200, 0))
+    assert next(batches)[0].index == 0
+    batches.close()
+    # When close() has returned, the engine has ended, long before its own end: nothing more is made.
+    ended_with = len(made)
+    assert ended_with < asked
+    following = runner.batches(Order(PairName(), "abc", None, 1, 1.0, 0, 1.0, 0.0, 200, 0))
+    assert next(following)[0].index == 0
+    assert made[ended_with] == 0, "the device went straight to the next run"
+    following.close()

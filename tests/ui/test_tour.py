@@ -1,0 +1,253 @@
+"""The tour in a real browser, by keyboard: every step does its thing, and says what the page measured."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from on_page import VIEW, assert_no_sideways_scrolling, set_control, state, wait_for_rounds
+from playwright.sync_api import Locator, Page, expect
+
+from specviz.records.presets import PRESETS
+from specviz.records.words import words
+from specviz.ui.components import LONG_DRAFT, SHORT_DRAFT, TOUR_TOKENS
+
+say = words("en")
+TOUR = "document.querySelector('.specviz-tour')"
+PROMPTS = {preset.name: preset.prompt for preset in PRESETS}
+
+
+def part(page: Page, name: str) -> Locator:
+    return page.locator(f'.specviz-tour [part="{name}"]')
+
+
+def tab_to(page: Page, name: str) -> None:
+    """Goes on with the Tab key until that part of the tour has the focus."""
+    for _ in range(200):
+        if page.evaluate(f"{TOUR}.shadowRoot.activeElement?.getAttribute('part')") == name:
+            return
+        page.keyboard.press("Tab")
+    pytest.fail(f"Tab never reaches {name}")
+
+
+def press(page: Page, name: str) -> None:
+    tab_to(page, name)
+    page.keyboard.press("Enter")
+
+
+def show(page: Page) -> str:
+    """Presses the step's button and waits for what it says."""
+    press(page, "show")
+    page.wait_for_function(f"() => {TOUR}.specviz.said !== null || {TOUR}.specviz.failure !== null")
+    assert page.evaluate(f"{TOUR}.specviz.failure") is None
+    said = page.evaluate(f"{TOUR}.specviz.said")
+    expect(part(page, "said")).to_contain_text(said.replace("\u202f", " "), use_inner_text=False)
+    return said
+
+
+def shown_figures(page: Page) -> dict[str, str]:
+    """The headline figures as a reader sees them."""
+    page.wait_for_function(f"() => {VIEW}.shadowRoot.querySelector('[part=view]').dataset.state === 'finished'")
+    return page.locator(".specviz-rounds [data-figure]").evaluate_all(
+        "nodes => Object.fromEntries(nodes.map(node => [node.dataset.figure, node.textContent]))"
+    )
+
+
+def finished(page: Page) -> dict:
+    """The run on the page."""
+    return page.evaluate(f"{VIEW}.specviz.finished")
+
+
+def ids_of(run: dict) -> list[int]:
+    return [id for one in run["rounds"] for id in one["emitted"]]
+
+
+def drafts_of(run: dict) -> list[dict]:
+    return [token for one in run["rounds"] for token in one["drafted"]]
+
+
+def quoted(token: str) -> str:
+    return "‹\u2068" + token.replace(" ", "\u00a0").replace("\n", "⏎") + "\u2069›"
+
+
+def headline(page: Page) -> dict[str, str]:
+    """What a sentence about the run on the page has to quote, read off the page."""
+    figures, run = shown_figures(page), finished(page)
+    return {
+        "tokens": sum(len(one["emitted"]) for one in run["rounds"]),
+        "passes": len(run["rounds"]),
+        "length": figures["acceptance_length"],
+        "share": figures["acceptance_rate"],
+        "rate": figures["tokens_per_second"],
+    }
+
+
+# What each step has to have done, and said: every figure is the page's own
+
+
+def check_pass(page: Page, said: str) -> None:
+    assert finished(page)["start"]["drafter"] is None
+    assert said == say("tour.pass_said", **headline(page))
+    assert "1.00 tokens per target pass" in said
+
+
+def check_draft(page: Page, said: str) -> None:
+    assert finished(page)["start"]["drafter"] == "Draft model"
+    assert said == say("tour.draft_said", **headline(page))
+
+
+def check_round(page: Page, said: str) -> None:
+    """The first refusal of the run is chosen, and taken apart."""
+    one = next(one for one in finished(page)["rounds"] if one["next"]["kind"] == "recovered")
+    outcomes = [token["outcome"] for token in one["drafted"]]
+    refused = outcomes.index("rejected")
+    expect(page.locator(".specviz-rounds")).to_be_visible()
+    assert state(page, "chosen") == {"round": one["index"], "index": refused}
+    assert said == say(
+        "tour.round_said",
+        round=one["index"] + 1,
+        drafted=len(outcomes),
+        accepted=outcomes.count("accepted"),
+        refused=quoted(one["drafted"][refused]["text"]),
+        discarded=outcomes.count("discarded"),
+        next=quoted(one["next"]["text"]),
+        emitted=len(one["emitted"]),
+    )
+    expect(page.locator('.specviz-rounds [part="inspector-title"]')).to_contain_text(f"Round {one['index'] + 1}")
+
+
+def check_coin(page: Page, said: str) -> None:
+    """A token is chosen that p < q made depend on its coin, and the coin is the run's."""
+    run, chosen = finished(page), state(page, "chosen")
+    one = run["rounds"][chosen["round"]]
+    token = one["drafted"][chosen["index"]]
+    assert not run["start"]["greedy"]
+    assert token["p"] < token["q"]
+    assert (token["u"] < token["p"] / token["q"]) == (token["outcome"] == "accepted") == ("✓" in said)
+    assert said.startswith(f"Round {one['index'] + 1}, {quoted(token['text'])}:")
+    p, q, ratio, u = map(float, re.search(r"= ([\d.]+) / ([\d.]+) = ([\d.]+)\..* u = ([\d.]+),", said).groups())
+    assert (p, q, u) == pytest.approx((token["p"], token["q"], token["u"]), rel=0.05)
+    assert ratio == pytest.approx(token["accept_prob"], abs=0.0051)
+    # Both are rounded on the screen.
+    assert ratio == pytest.approx(p / q, rel=0.05)
+
+
+def check_match(page: Page, said: str) -> None:
+    """The page still shows the second one: the bad junior."""
+    run, now = finished(page), headline(page)
+    assert run["start"]["drafter"] == "Early exit"
+    assert "exit after layer 1" in run["start"]["settings"]
+    assert f"First layer alone: {now['share']} accepted, {now['length']} tokens per target pass." in said
+    good, bad = map(int, re.findall(r"(\d+)\u202f% accepted", said))
+    assert good > bad, "on the embedded pair"
+
+
+def check_long(page: Page, said: str) -> None:
+    run, now = finished(page), headline(page)
+    drafts = drafts_of(run)
+    discarded = sum(token["outcome"] == "discarded" for token in drafts)
+    assert run["start"]["num_draft_tokens"] == LONG_DRAFT
+    assert f"γ = {SHORT_DRAFT}: " in said
+    assert f"γ = {LONG_DRAFT}: {now['length']} tokens per target pass, {now['rate']} tokens per second;" in said
+    assert said.endswith(f"{discarded} of {len(drafts)} draft tokens were discarded ┄ unjudged.")
+
+
+def check_copy(page: Page, said: str) -> None:
+    assert finished(page)["start"]["drafter"] == "Prompt lookup"
+    assert state(page, "prompt") == PROMPTS["repeats"]
+    assert said == say("tour.copy_said", **headline(page))
+
+
+def check_same(page: Page, said: str) -> None:
+    assert finished(page)["start"]["drafter"] == "Draft model"
+    assert finished(page)["start"]["greedy"]
+
+
+STEPS = {
+    "pass": check_pass,
+    "draft": check_draft,
+    "round": check_round,
+    "coin": check_coin,
+    "match": check_match,
+    "long": check_long,
+    "copy": check_copy,
+    "same": check_same,
+}
+
+
+def test_the_tour_from_end_to_end_by_keyboard(page):
+    tab_to(page, "opener")
+    expect(part(page, "opener")).to_have_text(say("tour.start"))
+    page.keyboard.press("Enter")
+    runs, sentences = {}, {}
+    for number, (step, check) in enumerate(STEPS.items(), start=1):
+        expect(part(page, "title")).to_be_focused()
+        expect(part(page, "title")).to_have_text(say(f"tour.{step}_title"))
+        expect(part(page, "progress")).to_have_text(say("tour.progress", n=number, count=len(STEPS)))
+        expect(part(page, "back")).to_be_enabled(enabled=number > 1)
+        if step == "round":  # this one looks at the run that is there, wherever its reader has been meanwhile
+            page.get_by_role("tab", name="Models").click()
+        sentences[step] = show(page)
+        check(page, sentences[step])
+        runs[step] = finished(page)
+        assert len(ids_of(runs[step])) <= TOUR_TOKENS
+        assert runs[step]["figures"]["speedup"] is None, "the tour does not wait for the speedup's own runs"
+        press(page, "next")
+    # The first step ran what the last one compares with: plain, greedy, the same prompt.
+    plain, speculative = runs["pass"], runs["same"]
+    passes = {"plain": len(plain["rounds"]), "speculative": len(speculative["rounds"])}
+    equal = say("tour.same_equal", tokens=len(ids_of(plain)), **passes)
+    assert (sentences["same"] == equal) == (ids_of(plain) == ids_of(speculative))
+    expect(part(page, "panel")).to_be_hidden()
+    expect(part(page, "opener")).to_be_focused()
+    expect(part(page, "opener")).to_have_text(say("tour.start"))
+    expect(page.locator("#measured input")).to_be_checked()
+
+
+def test_it_closes_with_escape_and_is_resumed_where_it_was(visit):
+    page = visit(viewport={"width": 390, "height": 844})
+    part(page, "opener").press("Enter")
+    press(page, "next")
+    press(page, "next")
+    assert part(page, "panel").bounding_box()["height"] <= 0.45 * 844
+    assert_no_sideways_scrolling(page)
+    page.keyboard.press("Escape")
+    expect(part(page, "panel")).to_be_hidden()
+    expect(part(page, "opener")).to_be_focused()
+    resume = say("tour.resume", n=3, count=len(STEPS))
+    expect(part(page, "opener")).to_have_text(resume)
+    page.reload()
+    expect(part(page, "opener")).to_have_text(resume)
+    part(page, "opener").press("Enter")
+    expect(part(page, "title")).to_have_text(say("tour.round_title"))
+    # A browser that keeps nothing: the tour starts at its beginning, and goes on.
+    page.add_init_script("Object.defineProperty(window, 'sessionStorage', {get() { throw new Error('refused'); }})")
+    page.reload()
+    expect(part(page, "opener")).to_have_text(say("tour.start"))
+    part(page, "opener").press("Enter")
+    press(page, "next")
+    expect(part(page, "title")).to_have_text(say("tour.draft_title"))
+
+
+def test_it_waits_while_a_run_is_on_and_says_what_did_not_work(page):
+    page.get_by_label("Then measure the speedup").uncheck()
+    set_control(page, "New tokens", 1024)
+    page.locator("#go").click()
+    wait_for_rounds(page, 1)
+    part(page, "opener").press("Enter")
+    expect(part(page, "show")).to_have_attribute("aria-disabled", "true")
+    press(page, "show")
+    expect(part(page, "said")).to_have_attribute("data-kind", "before")
+    page.locator("#stop").click()
+    expect(part(page, "show")).to_have_attribute("aria-disabled", "false")
+    # A setting that the page refuses, for once.
+    page.evaluate(
+        """() => window.addEventListener('specviz:apply', event => { event.detail.settings.top_p = 7; },
+                                         {capture: true, once: true})"""
+    )
+    press(page, "show")
+    expect(part(page, "said")).to_contain_text(say("tour.refused"))
+    expect(part(page, "show")).to_have_text(say("tour.retry"))
+    assert show(page) == say("tour.pass_said", **headline(page))
+    press(page, "close")
+    expect(page.locator("#measured input")).not_to_be_checked()

@@ -1,0 +1,329 @@
+"""Playback in a real browser: a place in a run shows what had happened there and nothing of what came later."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+from handmade import VOCABULARY, a_block, a_round, a_run, a_tree, a_typical
+from playwright.sync_api import Browser, Page, expect
+
+from specviz.records.metrics import draft_depths, tally
+from specviz.records.runs import Round, Run
+from specviz.records.words import words
+from specviz.ui.components import page_css, rounds_view
+from specviz.views import run_messages as messages
+
+VIEW = "document.querySelector('.specviz-rounds')"
+TREE = (-1, -1, -1, 0, 0, 1, 3, 3, 4)
+
+#: Everything that a reader can see of the text, and of the chips of each round: index -> what is pending.
+SEEN = f"""() => {{
+  const shadow = {VIEW}.shadowRoot;
+  const seen = (node) => node.checkVisibility({{visibilityProperty: true}});
+  const chips = {{}};
+  for (const node of [...shadow.querySelectorAll('.list .chip')].filter(seen)) {{
+    const shown = [...node.children].filter(seen).map(part => part.textContent);
+    const said = [node.getAttribute('aria-label'), ...shown].join(' ');
+    (chips[node.dataset.round] ??= {{}})[node.dataset.index] = {{pending: node.dataset.pending ?? null, said}};
+  }}
+  const text = [...shadow.querySelectorAll('.text .t')].filter(seen).map(node => node.textContent).join('');
+  return {{place: {VIEW}.specviz.place, chips, text}};
+}}"""
+
+VERDICTS = ("accepted", "rejected", "discarded", "matches", "coin", "✓", "✗", "┄")
+
+
+@pytest.fixture
+def show(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """Opens the component alone, outside Gradio, and gives it messages; no error may reach the console."""
+    contexts, mishaps = [], []
+
+    def open_page(given: list[str], **options) -> Page:
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 720}} | options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: mishaps.append(str(error)))
+        page.on("console", lambda message: message.type == "error" and mishaps.append(message.text))
+        script = rounds_view(words()).js_on_load
+        page.set_content(
+            f"""<!doctype html><meta charset="utf-8"><style>{page_css()}</style>
+            <div id="element"><div class="specviz-rounds"></div></div><script>
+              const element = document.getElementById("element"), props = {{}}, server = {{}};
+              const watch = (name, got) => {{ window.give = (value) => {{ props.value = value; got(); }}; }};
+              {{ {script} }}
+            </script>"""
+        )
+        give(page, given)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert mishaps == []
+
+
+def give(page: Page, given: list[str]) -> None:
+    """Hands messages over and waits until they are drawn."""
+    page.evaluate("messages => messages.forEach(give)", given)
+    page.wait_for_function(
+        f"""() => {VIEW}.shadowRoot.querySelector('[part=view]').dataset.state === {VIEW}.specviz.state
+          && {VIEW}.shadowRoot.querySelector('[part=scrub]').max === String({VIEW}.specviz.rounds.length)"""
+    )
+
+
+def start_of(run: Run, rule: str = "token") -> str:
+    return messages.start_message(
+        "run",
+        prompt=run.prompt.text,
+        drafter=run.drafter,
+        num_draft_tokens=run.num_draft_tokens,
+        greedy=run.sampling.greedy,
+        rule=rule,
+    )
+
+
+def opened(run: Run, rule: str = "token") -> list[str]:
+    """The messages of an opened trace."""
+    rounds = messages.rounds_message("run", run.rounds, run.vocabulary)
+    return [start_of(run, rule), rounds, messages.end_message("run", total=len(run.rounds), reason="stopped")]
+
+
+def run_of(*rounds: Round) -> Run:
+    return a_run(rounds, vocabulary=VOCABULARY)
+
+
+def press(page: Page, *keys: str) -> dict:
+    """Presses keys with the focus in the text, and waits for the next frame each time; what is seen then."""
+    page.locator('[part="text"]').focus()
+    for key in keys:
+        page.keyboard.press(key)
+        page.evaluate("() => new Promise(requestAnimationFrame)")
+    return page.evaluate(SEEN)
+
+
+def step_by(page: Page, unit: str) -> None:
+    page.locator('[part="unit"]').select_option(unit)
+
+
+# What should be seen, worked out from the records
+
+
+def expected(rounds: tuple[Round, ...], at_once: bool = False) -> list[tuple[dict, str, dict]]:
+    """(place, text, the round's chips) of each place of a run, the first one after the start.
+
+    at_once: the rule judges a whole draft in one decision.
+    """
+    places, text = [], ""
+    for one in rounds:
+        count, depths = len(one.drafted), draft_depths(one)
+        judged = [index for index in range(count) if one.drafted[index].outcome != "discarded"]
+        judged.sort(key=lambda index: (depths[index], index))
+        turns = [judged] if at_once and judged else [[index] for index in judged]
+        stages = [("draft", dict.fromkeys(range(shown + 1), "drafted"), text) for shown in range(count)]
+        chips = dict.fromkeys(range(count), "passed")
+        stages.append(("pass", dict(chips), text))
+        kept = 0
+        for turn in turns:
+            chips |= dict.fromkeys(range(count) if turn is turns[-1] else turn)
+            kept += sum(one.drafted[index].outcome == "accepted" for index in turn)
+            stages.append(("decide", dict(chips), text + "".join(one.pieces[:kept])))
+        text += "".join(one.pieces)
+        stages.append(("next", {**dict.fromkeys(range(count)), "next": None}, text))
+        for number, (kind, seen, so_far) in enumerate(stages, start=1):
+            places.append(({"round": one.index, "stage": number, "kind": kind}, so_far, seen))
+    return places
+
+
+def assert_seen(seen: dict, place: dict, text: str, chips: dict, rounds: tuple[Round, ...]) -> None:
+    assert seen["place"] == place
+    assert seen["text"] == text
+    here = seen["chips"].get(str(place["round"]), {})
+    assert {index: chip["pending"] for index, chip in here.items()} == {
+        str(index): kind for index, kind in chips.items()
+    }
+    for index, chip in here.items():
+        if chip["pending"]:
+            assert not any(verdict in chip["said"] for verdict in VERDICTS)
+        elif index != "next":
+            assert rounds[place["round"]].drafted[int(index)].outcome in chip["said"]
+    assert all(int(other) <= place["round"] for other in seen["chips"]), "nothing of a later round"
+
+
+# Stepping
+
+
+RUNS = {
+    "chain": (a_round("ard"), a_round("aa", 1), a_round("rd", 2)),
+    "cut off": (a_round("ar"), a_round("aaa", 1, emit=2, stop_reason="length")),
+    "plain": (a_round(""), a_round("", 1)),
+    "tree": (a_tree(TREE, 0, seed=5), a_tree(TREE, 1, seed=3)),
+    "block": (a_block("AAB", (0.1, 0.9, 0.95)), a_block("BB", (0.5, 0.2), 1)),
+    "typical": (a_typical(), a_typical(1)),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_step_shows_its_stage_and_nothing_later(show, name):
+    rounds = RUNS[name]
+    page = show(opened(run_of(*rounds), name if name in ("block", "typical", "tree") else "token"))
+    places = expected(rounds, at_once=name in ("block", "typical"))
+    seen = press(page, "Home")
+    assert (seen["text"], seen["chips"], seen["place"]["kind"]) == ("", {}, "start")
+    for place, text, chips in places:
+        assert_seen(press(page, "ArrowRight"), place, text, chips, rounds)
+    # The end, and the same way back.
+    end = press(page, "ArrowRight")
+    assert end["place"] is None and end["text"] == "".join(piece for one in rounds for piece in one.pieces)
+    for place, text, chips in reversed(places[:-1]):
+        assert_seen(press(page, "ArrowLeft"), place, text, chips, rounds)
+    assert press(page, "ArrowLeft")["place"]["kind"] == "start"
+
+
+def test_the_inspector_follows_and_keeps_the_verdict_to_itself_until_it_falls(show):
+    rounds = RUNS["chain"]
+    page = show(opened(run_of(*rounds)))
+    press(page, "Home")
+    inspector = page.get_by_role("complementary", name="Inspector")
+    for place, _, _ in expected(rounds)[:6]:
+        press(page, "ArrowRight")
+        said = page.locator('[part="say"]').inner_text()
+        if place["kind"] in ("draft", "pass"):
+            assert "accepted" not in said and "refused" not in said and "u =" not in said.replace("\u00a0", " ")
+        expect(inspector.locator(".line")).to_have_count(int(place["kind"] == "decide"))
+    assert "accepted" in said or "refused" in said
+
+
+def test_steps_are_tokens_decisions_or_rounds(show):
+    rounds = RUNS["chain"]
+    page = show(opened(run_of(*rounds)))
+    for unit, kinds in (("decision", {"pass", "decide", "next"}), ("round", {"next"})):
+        step_by(page, unit)
+        press(page, "Home")
+        for place, text, chips in [one for one in expected(rounds) if one[0]["kind"] in kinds]:
+            assert_seen(press(page, "ArrowRight"), place, text, chips, rounds)
+
+
+def test_the_slider_counts_rounds_and_figures_are_of_the_rounds_so_far(show):
+    rounds = (*RUNS["chain"], a_round("aard", 3), a_round("", 4), a_round("aaa", 5))
+    page = show(opened(run_of(*rounds)))
+    for count in (1, 4, 2, 6, 5):
+        page.locator('[part="scrub"]').fill(str(count))
+        page.evaluate("() => new Promise(requestAnimationFrame)")
+        seen, counts = page.evaluate(SEEN), tally(rounds[:count])
+        assert seen["place"]["round"] == count - 1 and seen["place"]["kind"] == "next"
+        assert seen["text"] == "".join(piece for one in rounds[:count] for piece in one.pieces)
+        expect(page.locator('[data-figure="acceptance_length"]')).to_have_text(f"{counts.acceptance_length:.2f}")
+        rate = page.locator('[data-figure="acceptance_rate"]').inner_text()
+        assert float(rate.rstrip("%\u202f")) == pytest.approx(100 * counts.acceptance_rate, abs=0.501)
+        expect(page.locator('[part="place"]')).to_contain_text(f"Round {count} of 6")
+
+
+# Keys
+
+
+def test_playing_goes_through_every_place_to_the_end_and_stops_there(show):
+    rounds = RUNS["chain"]
+    page = show(opened(run_of(*rounds)))
+    page.locator('[part="speed"]').select_option("8")
+    press(page, "Home", " ")
+    assert page.evaluate(f"{VIEW}.specviz.playing")
+    page.wait_for_function(f"() => !{VIEW}.specviz.playing")
+    assert page.evaluate(SEEN)["text"] == "".join(piece for one in rounds for piece in one.pieces)
+    # A key stops it where it is.
+    press(page, " ")
+    page.wait_for_function(f"() => {VIEW}.specviz.place.stage > 1")
+    press(page, "ArrowLeft")
+    assert not page.evaluate(f"{VIEW}.specviz.playing")
+
+
+def test_in_the_list_arrow_keys_still_move_between_chips(show):
+    page = show(opened(run_of(*RUNS["chain"])))
+    press(page, "Home", "ArrowRight")
+    before = page.evaluate(f"{VIEW}.specviz.place")
+    page.locator('.chip[data-round="0"][data-index="0"]').focus()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Home")
+    assert page.evaluate(f"{VIEW}.specviz.place") == before
+    # A chosen step size is read with its own keys.
+    page.locator('[part="unit"]').focus()
+    page.keyboard.press("End")
+    assert page.evaluate(f"{VIEW}.specviz.place") == before
+
+
+# Behind a live run
+
+
+def test_a_reader_stays_where_they_are_while_the_run_goes_on(show):
+    rounds = tuple(
+        a_round(word, index) for index, word in enumerate(itertools.islice(itertools.cycle(("ard", "aa")), 30))
+    )
+    run = run_of(*rounds)
+    page = show([start_of(run), messages.rounds_message("run", rounds[:3], run.vocabulary)])
+    live = page.locator('[part="to_end"]')
+    expect(live).to_have_text("● live")
+    place, text, chips = expected(rounds)[6]
+    assert_seen(press(page, "Home", *["ArrowRight"] * 7), place, text, chips, rounds)
+    expect(live).to_have_text("○ go live")
+    for first in range(3, 30, 9):
+        give(page, [messages.rounds_message("run", rounds[first : first + 9], run.vocabulary)])
+        assert_seen(page.evaluate(SEEN), place, text, chips, rounds)
+    expect(page.locator('[part="place"]')).to_contain_text("of 30")
+    live.click()
+    page.wait_for_function(f"() => {VIEW}.specviz.place === null")
+    expect(live).to_have_text("● live")
+    page.get_by_role("region", name="Rounds").evaluate("node => node.scrollIntoView()")
+    expect(page.locator('.list .round[data-round="29"]')).to_be_in_viewport()
+    assert page.evaluate(SEEN)["text"] == run.text
+    # A new run is followed from its first round, wherever the reader was.
+    press(page, "Home")
+    give(page, [message.replace('"run":"run"', '"run":"other"') for message in opened(run_of(a_round("a")))])
+    assert page.evaluate(SEEN)["place"] is None
+
+
+# Presentation
+
+
+@pytest.mark.parametrize("name", ["chain", "tree"])
+def test_presentation_is_large_follows_the_place_and_gives_the_focus_back(show, name):
+    rounds = RUNS[name]
+    page = show(opened(run_of(*rounds), "tree" if name == "tree" else "token"))
+    press(page, "Home", "p")
+    dialog = page.get_by_role("dialog", name="Presentation")
+    expect(dialog).to_be_visible()
+    for place, text, chips in expected(rounds):
+        page.keyboard.press("ArrowRight")
+        expect(page.locator('[part="present-place"]')).to_contain_text(f"Round {place['round'] + 1} of {len(rounds)}")
+        page.wait_for_function("place => " + VIEW + ".specviz.place.stage === place.stage", arg=place)
+        page.evaluate("() => new Promise(requestAnimationFrame)")
+        large = dialog.locator(".chip").evaluate_all(
+            "nodes => nodes.filter(node => node.checkVisibility({visibilityProperty: true}))"
+            ".map(node => [node.dataset.index, node.dataset.pending ?? null])"
+        )
+        assert dict(large) == {str(index): kind for index, kind in chips.items()}
+        assert dialog.locator('[part="present-text"]').inner_text().endswith(text.split(" ")[-1])
+        assert page.locator('[part="present-say"]').inner_text() == page.locator('[part="say"]').inner_text()
+    sizes = dialog.evaluate(
+        """node => ['.large .chip .w', '.says'].map(what => {
+          const one = node.querySelector(what);
+          return parseFloat(getComputedStyle(one).fontSize) * (one.currentCSSZoom ?? 1);
+        })"""
+    )
+    assert sizes[0] >= 28 and sizes[1] >= 20
+    box = dialog.bounding_box()
+    assert (box["x"], box["y"]) == (0, 0) and box["width"] == page.evaluate("innerWidth")
+    page.keyboard.press("Escape")
+    expect(dialog).not_to_be_visible()
+    page.wait_for_function(f"() => {VIEW}.shadowRoot.activeElement?.getAttribute('part') === 'text'")
+
+
+def test_without_motion_nothing_is_animated(show):
+    for motion in ("reduce", "no-preference"):
+        page = show(opened(run_of(*RUNS["chain"])), reduced_motion=motion)
+        step_by(page, "decision")
+        press(page, "Home", "ArrowRight", "ArrowRight")
+        names = page.locator(".list .landing").evaluate_all(
+            "nodes => nodes.map(node => getComputedStyle(node).animationName)"
+        )
+        assert names and all((name == "none") == (motion == "reduce") for name in names)

@@ -1,0 +1,356 @@
+"""The round view in a real browser, fed by hand: trees drawn as trees, and what each acceptance rule has to say."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from alone import VIEW, ask, chip, shown, state, switch, unfold
+from handmade import VOCABULARY, a_block, a_round, a_run, a_tree, a_typical
+from playwright.sync_api import expect
+
+from specviz.records.runs import Round, Run, SamplingParams
+from specviz.records.words import words
+from specviz.views import run_messages as messages
+
+#: Two siblings below two of three: small enough to say what everything in it should say.
+SMALL = (-1, -1, -1, 0, 0, 1, 3, 3, 4)
+#: Eight deep, eight wide: each depth's second token carries the next depth.
+WIDE = (*([-1] * 8), *(8 * depth + 1 for depth in range(7) for _ in range(8)))
+
+
+def a_tree_run(*rounds: Round, **settings) -> Run:
+    return a_run(rounds, **{"vocabulary": VOCABULARY, "num_draft_tokens": 4} | settings)
+
+
+# The tree
+
+
+@pytest.mark.parametrize("parents", [SMALL, WIDE], ids=["small", "wide"])
+def test_every_token_stands_right_of_what_it_continues_and_siblings_below_each_other(show, parents):
+    one = a_tree(parents, seed=5)
+    page = show(a_tree_run(one))
+    unfold(page, 0)
+    boxes = {index: chip(page, 0, index).bounding_box() for index in [*range(len(parents)), "next"]}
+    depth = _depths(parents)
+    lefts = sorted({box["x"] for box in boxes.values()})
+    for index, parent in enumerate(parents):
+        assert lefts.index(boxes[index]["x"]) == depth[index]
+        older = [other for other in range(index) if parents[other] == parent]
+        assert all(boxes[other]["y"] + boxes[other]["height"] <= boxes[index]["y"] for other in older)
+    path = [index for index, token in enumerate(one.drafted) if token.outcome == "accepted"]
+    assert lefts.index(boxes["next"]["x"]) == len(path)
+    # Branches that keep their parents' order do not cross.
+    for one_index, other in ((i, j) for i in range(len(parents)) for j in range(i) if depth[i] == depth[j]):
+        if parents[one_index] != parents[other]:
+            above = boxes[parents[other]]["y"] < boxes[parents[one_index]]["y"]
+            assert (boxes[other]["y"] < boxes[one_index]["y"]) == above
+    # No column is higher than the widest depth needs; the target's own token takes a place too.
+    widest = max([*(depth.count(level) for level in set(depth)), depth.count(len(path)) + 1])
+    assert len({box["y"] for box in boxes.values()}) <= widest
+    lines = page.locator(".tree .branches path").evaluate_all("nodes => nodes.map(node => node.className.baseVal)")
+    assert sorted(lines) == sorted([token.outcome for token in one.drafted] + [one.next.kind])
+
+
+def _depths(parents: tuple[int, ...]) -> list[int]:
+    depths: list[int] = []
+    for parent in parents:
+        depths.append(depths[parent] + 1 if parent >= 0 else 0)
+    return depths
+
+
+def test_a_folded_tree_is_its_accepted_path_and_says_how_much_was_kept(show):
+    rounds = [a_tree(SMALL, index, seed=index) for index in range(4)]
+    page = show(a_tree_run(*rounds))
+    for one in rounds:
+        switch_of = switch(page, one.index)
+        expect(switch_of).to_contain_text(f"{one.accepted} of 9 kept")
+        if switch_of.get_attribute("aria-expanded") == "true":
+            switch_of.click()
+        path = {str(index) for index, token in enumerate(one.drafted) if token.outcome == "accepted"}
+        assert shown(page, one.index) == path | {"next"}
+        switch_of.click()
+        expect(switch_of).to_have_attribute("aria-expanded", "true")
+        assert shown(page, one.index) == {*map(str, range(9)), "next"}
+    # A chain has nothing to unfold.
+    page = show(a_run((a_round("ard"),)))
+    assert page.locator(".toggle").count() == page.locator(".tree").count() == 0
+
+
+def test_when_a_run_ends_one_tree_is_open_and_a_reader_who_folds_it_has_the_last_word(show):
+    run = a_tree_run(a_tree(SMALL, 0, seed=1), a_tree(SMALL, 1, seed=5))
+    page = show(run)
+    assert page.locator(".tree").count() == 1
+    page.locator('.toggle[aria-expanded="true"]').click()
+    page.evaluate("message => give(message)", messages.end_message("run", total=2, reason="Once more."))
+    expect(page.locator('[part="status"]')).to_contain_text("Once more.")
+    assert page.locator(".tree").count() == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_phone_a_wide_tree_scrolls_in_its_own_box(show, scheme):
+    page = show(a_tree_run(a_tree(WIDE, seed=3)), viewport={"width": 390, "height": 844}, color_scheme=scheme)
+    unfold(page, 0)
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    box = page.locator(".tree")
+    assert box.evaluate("node => node.scrollWidth > 2 * node.clientWidth")
+    # A chip far to the right comes into view when it is reached, and is large enough for a finger.
+    far = chip(page, 0, 57)
+    far.focus()
+    area, at = box.bounding_box(), far.bounding_box()
+    assert area["x"] <= at["x"] and at["x"] + at["width"] <= area["x"] + area["width"]
+    assert at["width"] >= 44 and at["height"] >= 40
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+def test_arrow_keys_follow_branches_and_walk_through_siblings(show):
+    one = a_tree(SMALL, seed=5)
+    assert "".join(token.outcome[0] for token in one.drafted) == "addaddrrd" and one.next.kind == "recovered"
+    page = show(a_tree_run(one, a_tree(SMALL, 1, seed=5)))
+    unfold(page, 0)
+    chip(page, 0, 0).focus()
+    moves = [
+        *(("ArrowDown", 0, 1), ("ArrowDown", 0, 2), ("ArrowUp", 0, 1), ("ArrowRight", 0, 5)),
+        *(("ArrowRight", 0, 5), ("ArrowLeft", 0, 1), ("ArrowUp", 0, 0), ("ArrowRight", 0, 3)),
+        *(("ArrowRight", 0, "next"), ("ArrowUp", 0, 7), ("ArrowUp", 0, 6), ("ArrowLeft", 0, 3)),
+        *(("ArrowRight", 0, "next"), ("ArrowRight", 1, 0), ("ArrowLeft", 0, "next"), ("Home", 0, 0)),
+    ]
+    for key, round, index in moves:
+        page.keyboard.press(key)
+        focused = page.evaluate(f"{VIEW}.shadowRoot.activeElement.dataset")
+        assert (focused["round"], focused["index"]) == (str(round), str(index)), (key, round, index)
+        assert state(page, "chosen") == {"round": round, "index": index}
+    # Tab goes on to the switch of the row's tree, which Enter works.
+    unfold(page, 1)
+    chip(page, 1, 8).focus()
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Enter")
+    expect(switch(page, 1)).to_have_attribute("aria-expanded", "false")
+    expect(switch(page, 1)).to_be_focused()
+
+
+# What the inspector says of a candidate
+
+
+def test_a_candidate_says_its_turn_its_shares_its_coin_and_its_verdict(show):
+    rounds = [a_tree(SMALL, index, seed=index) for index in range(8)]
+    page = show(a_tree_run(*rounds))
+    kinds = set()
+    for one in rounds:
+        unfold(page, one.index)
+        for index, token in enumerate(one.drafted):
+            if token.outcome == "discarded":
+                continue
+            sentence = ask(page, one.index, index)
+            kin = [other for other, drafted in enumerate(one.drafted) if drafted.parent == token.parent]
+            if len(kin) > 1:
+                assert f"Candidate {kin.index(index) + 1} of {len(kin)} here" in sentence
+            share = token.p if token.p_left is None else token.p_left
+            assert _number(sentence, "q = ") == pytest.approx(token.q, abs=0.0051)
+            assert _number(sentence, "p = ") == pytest.approx(token.p, abs=0.0051)
+            if token.p_left is not None:
+                assert _number(sentence, "p′ = ") == pytest.approx(token.p_left, abs=0.0051)
+            if share:
+                assert _number(sentence, "u = ") == pytest.approx(token.u, abs=0.0051)
+            if 0 < token.accept_prob < 1:
+                assert _number(sentence, "u < ") / _number(sentence, " / ") == pytest.approx(
+                    token.accept_prob, abs=0.0051
+                )
+            assert (
+                "accepted" if token.outcome == "accepted" else "refused" if share else "no coin can pass"
+            ) in sentence
+            kinds.add((token.outcome, token.p_left is not None, len(kin) > 1))
+    assert {(outcome, later, True) for outcome in ("accepted", "rejected") for later in (True, False)} <= kinds
+
+
+def _number(sentence: str, before: str) -> float:
+    return float(sentence.split(before, 1)[1].split()[0].rstrip(".,;:)"))
+
+
+def test_what_was_never_tried_says_why(show):
+    page = show(a_tree_run(a_tree(SMALL, seed=5)))
+    unfold(page, 0)
+    words = [f"‹\u2068{token.text}\u2069›".replace(" ", "\u00a0") for token in a_tree(SMALL, seed=5).drafted]
+    words = [word.replace("\u00a0", " ") for word in words]
+    assert f"never tried: {words[0]}, before it in line, was accepted" in ask(page, 0, 1)
+    assert f"went another way, with {words[0]}" in ask(page, 0, 5), "a child of a sibling that was not tried"
+    assert "All 2 candidates here were refused" in ask(page, 0, "next")
+    # Below a refused token.
+    refused = next(
+        a_tree((-1, -1, 0), seed=seed)
+        for seed in range(50)
+        if a_tree((-1, -1, 0), seed=seed).drafted[0].outcome == "rejected"
+    )
+    page = show(a_tree_run(refused))
+    unfold(page, 0)
+    assert "before it was refused" in ask(page, 0, 2)
+
+
+def test_the_table_of_candidates_lists_them_in_the_order_tried(show):
+    one = a_tree(SMALL, seed=5)
+    page = show(a_tree_run(one))
+    unfold(page, 0)
+    chip(page, 0, 7).click()
+    rows = page.locator("[part=siblings] tbody tr").evaluate_all("rows => rows.map(row => row.className)")
+    assert rows == ["rejected", "rejected on"]
+    headings = page.locator("[part=siblings] thead th").all_inner_texts()
+    assert headings[:6] == ["token", "p", "p′", "q", "u <", "u"]
+
+
+def test_a_token_says_what_proposed_it(show):
+    sentences = {
+        "head 2": "Proposed by head 2.",
+        "layer 3": "Proposed by layer 3.",
+        "match 7": "Found after an earlier match of 7 tokens.",
+        "pool": "Proposed by the pool.",
+    }
+    chain = a_round("aard")
+    chain = replace(chain, drafted=tuple(replace(one, source=by) for one, by in zip(chain.drafted, sentences)))
+    heads = tuple(f"head {depth + 1}" for depth in _depths(SMALL))
+    page = show(a_tree_run(chain, a_tree(SMALL, 1, seed=5, sources=heads)))
+    for index, sentence in enumerate(sentences.values()):
+        assert sentence in ask(page, 0, index)
+    unfold(page, 1)
+    assert "Proposed by head 2." in ask(page, 1, 5)
+    # Where one head proposed a whole depth, its column says so.
+    expect(page.locator(".tree .source")).to_have_text(["head 1", "head 2", "head 3"])
+
+
+def test_a_greedy_tree_is_matched_and_flips_no_coin(show):
+    one = a_tree(SMALL, seed=5)
+    greedy = replace(
+        one,
+        drafted=tuple(
+            replace(token, q=1.0, u=None, p=float(token.outcome == "accepted"), p_left=None) for token in one.drafted
+        ),
+        next=replace(one.next, u=None, prob=1.0),
+    )
+    page = show(a_tree_run(greedy, sampling=SamplingParams(temperature=0)))
+    unfold(page, 0)
+    assert "coin" not in " ".join(
+        page.locator("button.chip").evaluate_all("nodes => nodes.map(node => node.ariaLabel)")
+    )
+    assert "a match, accepted" in ask(page, 0, 3)
+    assert "They differ" in ask(page, 0, 6)
+
+
+# Other rules, early stops, the header
+
+
+def test_block_verification_speaks_of_h_and_of_later_coins_and_never_of_a_quotient(show):
+    run = a_run((a_block("AB", (0.6, 0.9)), a_block("AA", (0.3, 0.7), 1)), vocabulary={1: " A", 2: " B"})
+    page = show(run, "block")
+    kept_later, last, refused, thrown = (ask(page, *place) for place in ((0, 0), (0, 1), (1, 0), (1, 1)))
+    assert "h = 0 and the coin fell on u = 0.60, not below it" in kept_later
+    assert "kept because a later one, ‹\u2068 B\u2069›, passed" in kept_later
+    assert "h = 1" in last and "the whole draft is kept" in last
+    assert "no later one passed either: refused" in refused
+    assert "h = 0.25 and the coin fell on u = 0.70" in thrown and "thrown away" in thrown
+    texts = [kept_later, last, refused, thrown, *page.locator("button.chip").all_inner_texts(), ask(page, 1, "next")]
+    assert not any("p/q" in text or " / " in text for text in texts)
+    assert "residual of the block" in texts[-1]
+
+
+def test_a_lossy_rule_is_marked_on_the_run_and_on_every_round_with_its_distance(show):
+    page = show(a_tree_run(a_typical(), a_typical(1)), "typical")
+    mark = page.locator('[part="lossy"]')
+    expect(mark).to_contain_text("lossy: this text does not follow the target's distribution")
+    expect(mark).to_contain_text("0.37 in total variation")
+    expect(page.locator(".round .sum .lossy")).to_have_text(["lossy .37"] * 2)
+    unfold(page, 0)
+    for index, verdict in ((0, "accepted"), (1, "goes another way: left out"), (3, "not above it: refused")):
+        sentence = ask(page, 0, index)
+        assert "flips no coin" in sentence and verdict in sentence
+        expect(page.locator('[part="distance"]')).to_have_text(
+            "Lossy: the first token's law was 0.37 in total variation away from the target's."
+        )
+    assert page.locator(".inspector .line").count() == page.locator(".tree .coin").count() == 0
+    chip(page, 0, 1).click()
+    assert page.locator('[part="distribution"] .q').count() == 0, "chosen candidates come from no distribution"
+    expect(show(a_run((a_round("ard"),))).locator('[part="lossy"]')).to_be_hidden()
+
+
+def test_a_draft_that_stopped_early_says_so(show):
+    rounds = (replace(a_round("ar"), confidence=0.31), a_round("ard", 1), replace(a_tree(SMALL, 2), confidence=0.22))
+    page = show(a_tree_run(*rounds))
+    notes = page.locator('[part="early"]')
+    expect(notes).to_have_text([f"stopped drafting: own confidence {x}" for x in ("0.31", "0.22")])
+
+
+def test_the_header_says_how_the_run_was_made(show):
+    settings = {"branches": 3, "exit_layer": 2, "confidence": 0.4, "window": 5}
+    sampling = SamplingParams(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05)
+    page = show(a_tree_run(a_tree(SMALL), settings=settings, sampling=sampling, seed=7), "tree")
+    expect(page.locator('[part="meta"]')).to_contain_text(
+        "draft_model, γ = 4 · 3 branches · exit after layer 2 · stops below confidence 0.4 · siblings tried in turn"
+        " · temperature 0.8, top-k 40, top-p 0.95, min-p 0.05 · seed 7 · plain passes"
+    )
+
+
+def test_a_plain_or_greedy_run_names_no_rule():
+    greedy = SamplingParams(temperature=0)
+    known = {"seed": 0, "passes": "plain", "say": words()}
+    line = messages.settings_line({"branches": 1}, drafter="draft_model", rule="token", sampling=greedy, **known)
+    assert line == "greedy · seed 0 · plain passes"
+    line = messages.settings_line({}, drafter=None, rule="token", sampling=SamplingParams(), **known)
+    assert line == "temperature 1 · seed 0 · plain passes"
+
+
+# Data and size
+
+
+def test_text_and_sources_of_a_tree_are_data(show):
+    hostile = "<img/src=x/onerror=window.pwned=1>${window.pwned=1}"
+    one = a_tree(SMALL, seed=5, sources=(hostile,) * len(SMALL))
+    one = replace(one, drafted=tuple(replace(token, text=hostile) for token in one.drafted))
+    page = show(a_tree_run(one, settings={"branches": hostile}))
+    unfold(page, 0)
+    assert hostile in ask(page, 0, 7)
+    expect(page.locator(".tree .source").first).to_have_text(hostile)
+    expect(page.locator('[part="meta"]')).to_contain_text(hostile)
+    assert page.evaluate("window.pwned") is None
+    assert page.locator(".specviz-rounds img").count() == 0
+
+
+def test_two_thousand_rounds_of_trees_build_only_what_is_looked_at(show):
+    parents = (-1, -1, *(place // 2 for place in range(14)))
+    shapes = [a_tree(parents, seed=seed) for seed in range(20)]
+    page = show(a_tree_run(*(replace(shapes[index % 20], index=index) for index in range(2000))))
+    assert page.locator(".tree").count() == 1
+    assert page.locator(".round").count() < 300
+    box = page.locator('[part="rounds"]')
+    box.evaluate("node => { node.scrollTop = 0; }")
+    unfold(page, 0)
+    assert page.locator(".tree").count() <= 2
+    page.evaluate(f"{VIEW}.shadowRoot.activeElement.blur()")  # rows that hold the focus stay
+    box.evaluate("node => { node.scrollTop = node.scrollHeight; }")
+    page.wait_for_function(f"() => !{VIEW}.shadowRoot.querySelector('.round[data-round=\"0\"]')")
+    # A tree that was unfolded is so when the reader comes back.
+    box.evaluate("node => { node.scrollTop = 0; }")
+    expect(switch(page, 0)).to_have_attribute("aria-expanded", "true")
+
+
+def test_messages_carry_what_a_tree_adds_and_a_chain_carries_none_of_it():
+    one = replace(a_tree(SMALL, seed=5, sources=("head 1",) * len(SMALL)), confidence=0.25, distance=0.5)
+    held = json.loads(messages.rounds_message("run", [one], VOCABULARY))["rounds"][0]
+    assert [token["parent"] for token in held["drafted"]] == list(SMALL)
+    assert {token["source"] for token in held["drafted"]} == {"head 1"}
+    assert ["p_left" in token for token in held["drafted"]] == [token.p_left is not None for token in one.drafted]
+    assert (held["confidence"], held["distance"]) == (0.25, 0.5)
+    # The rows where the verdict fell are told, those of cut branches are not.
+    told = [bool(row["p"]) for row in held["top"]]
+    assert told == [True, *(token.outcome == "accepted" for token in one.drafted)]
+    chain = json.loads(messages.rounds_message("run", [a_round("ard")], VOCABULARY))["rounds"][0]
+    assert not {"confidence", "distance"} & set(chain)
+    assert not any({"p_left", "source"} & set(token) for token in chain["drafted"])
+    assert all(row["p"] for row in chain["top"])
+
+
+def test_a_trace_with_trees_opens_in_the_app(page):
+    run = a_tree_run(a_tree(SMALL, 0, seed=1), a_tree(SMALL, 1, seed=5))
+    trace = {"name": "trees.json", "mimeType": "application/json", "buffer": json.dumps(run.to_dict()).encode()}
+    page.locator('input[type=file][accept=".json"]').set_input_files(trace)
+    expect(switch(page, 1)).to_have_attribute("aria-expanded", "true")
+    assert state(page, "text") == run.text
+    assert shown(page, 1) == {*map(str, range(9)), "next"}
