@@ -28,7 +28,7 @@ class Unwatched(Stopwatch):
 
 def read_by(pair: ModelPair, role: str) -> CachedModel:
     """The pair's ``target`` or ``draft``, with the fast passes that the engine would take, and no clock."""
-    return reader(getattr(pair, role), Unwatched(pair.device), pair.passes.get(role))
+    return reader(getattr(pair, role), Unwatched(pair.device), pair.passes.fast.get(role))
 
 
 @torch.inference_mode()

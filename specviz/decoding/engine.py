@@ -112,7 +112,7 @@ def prepare(
         stop=tuple(stop),
         drafting=drafting,
         rule="token" if drafter is None else rule,
-        passes=dict(pair.passes),
+        passes=dict(pair.passes.fast),
     )
 
 

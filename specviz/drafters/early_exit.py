@@ -11,9 +11,8 @@ from specviz.drafters.base import Draft, Setting
 from specviz.drafters.stepwise import Chooser, Stepwise
 from specviz.models.pair import ModelPair
 from specviz.passes.cached_model import CachedModel
-from specviz.passes.early_exits import exit_after, layer_count
+from specviz.passes.early_exits import check_exit, default_exit, exit_after
 from specviz.passes.static_passes import FastPasses
-from specviz.records.errors import SpecvizError
 from specviz.records.runs import DraftParams
 
 
@@ -47,26 +46,13 @@ class EarlyExit(Stepwise):
     @classmethod
     def build(cls, setting: Setting) -> EarlyExit:
         pair = setting.pair
-        layer = exit_layer(pair, setting.params)
+        layer = setting.params.exit_layer or default_exit(pair.target)
         passes = setting.passes.get(f"exit {layer}")
         return cls(setting.target, layer, setting.chooser, pair.vocab_size, setting.branches, setting.params, passes)
 
     @classmethod
     def check(cls, pair: ModelPair, params: DraftParams) -> None:
-        layers = layer_count(pair.target)
-        if layers < 2:
-            raise SpecvizError(
-                "{name} has a single layer, and no earlier one to leave it after.", "drafter", name=pair.target_name
-            )
-        if params.exit_layer is not None and params.exit_layer >= layers:
-            raise SpecvizError(
-                "{name} has {layers} layers: an early exit lies after layer 1 to {last}, not {asked}.",
-                "exit_layer",
-                name=pair.target_name,
-                layers=layers,
-                last=layers - 1,
-                asked=params.exit_layer,
-            )
+        check_exit(pair.target, pair.target_name, params.exit_layer)
 
     def source(self, depth: int) -> str:
         return f"layer {self.exit_layer}"
@@ -84,8 +70,3 @@ class EarlyExit(Stepwise):
 
     def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
         return self.model.extend(tokens, parents)
-
-
-def exit_layer(pair: ModelPair, params: DraftParams) -> int:
-    """The layer asked for, or else about a quarter of the target's."""
-    return params.exit_layer or max(1, round(layer_count(pair.target) / 4))

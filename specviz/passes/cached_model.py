@@ -14,7 +14,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from specviz.passes.clock import Stopwatch
 from specviz.passes.several_devices import home_of, leaders
-from specviz.passes.static_passes import WIDEST, FastPasses, FirstRows, Rows
+from specviz.passes.static_passes import WIDEST, FastPasses, FirstLayerBuffers, KeyValueBuffers
 from specviz.records.errors import SpecvizError
 from specviz.rules.verify import shape_of
 
@@ -185,11 +185,11 @@ class StaticModel(CachedModel):
         super().__init__(model, stopwatch)
 
     def _empty(self) -> None:
-        self.buffers: Rows | FirstRows = self.passes.rows(self)
+        self.buffers: KeyValueBuffers | FirstLayerBuffers = self.passes.buffers(self)
 
     def sharing_first_layers(self, model: PreTrainedModel, layers: int, passes: FastPasses | None) -> CachedModel:
         twin = StaticModel(model, self.stopwatch, passes or FastPasses.unprepared(model))
-        twin.buffers = FirstRows(self.buffers, layers)
+        twin.buffers = FirstLayerBuffers(self.buffers, layers)
         return twin
 
     def _read(self, token_ids: Tensor, keep: int, visible: Tensor | None, positions: Tensor | None) -> Tensor:
