@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from specviz.decoding.engine import replay, run, speculate
     from specviz.drafters import DRAFTERS
-    from specviz.models.pair import ModelPair, load_pair
+    from specviz.models.loading import load_pair
+    from specviz.models.pair import ModelPair
     from specviz.records.errors import SpecvizError
     from specviz.records.runs import DraftParams, Round, Run, SamplingParams
     from specviz.rules.choice import RULES
@@ -42,7 +43,7 @@ _HOMES = {
     "Run": "records.runs",
     "SamplingParams": "records.runs",
     "SpecvizError": "records.errors",
-    "load_pair": "models.pair",
+    "load_pair": "models.loading",
     "replay": "decoding.engine",
     "run": "decoding.engine",
     "speculate": "decoding.engine",

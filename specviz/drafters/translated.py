@@ -12,8 +12,7 @@ from torch import Tensor
 from specviz.drafters.base import Draft, Setting, Verdict
 from specviz.drafters.draft_model import DraftModel
 from specviz.drafters.stepwise import Chooser, Stepwise
-from specviz.models.pair import ModelPair, logit_width
-from specviz.models.placement import position_limit
+from specviz.models.pair import ModelPair, logit_width, position_limit
 from specviz.models.vocabularies import Reader, Translation
 from specviz.passes.cached_model import CachedModel, reader
 from specviz.records.runs import DraftParams

@@ -17,7 +17,8 @@ from specviz.bench import size_benchmark as size_bench
 from specviz.decoding import engine
 from specviz.drafters import DRAFTERS
 from specviz.models import sources
-from specviz.models.pair import EMBEDDED, ModelPair
+from specviz.models.loading import EMBEDDED
+from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import SamplingParams, Seconds
 from specviz.theory import formulas as theory

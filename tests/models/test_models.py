@@ -31,9 +31,9 @@ from transformers import BertConfig, MambaConfig, Qwen3NextConfig, T5Config, ViT
 from transformers.utils import logging as transformers_logging
 
 from specviz.models import catalog, placement, sources
-from specviz.models import pair as models
-from specviz.models.pair import ModelPair, load_pair
-from specviz.models.placement import time_passes
+from specviz.models.loading import load_pair
+from specviz.models.pair import ModelPair, logit_width
+from specviz.models.pass_timer import SHOWN_WIDTHS, settle_threads, time_passes
 from specviz.models.vocabularies import Translation
 from specviz.records.errors import SpecvizError
 from specviz.records.words import words
@@ -114,7 +114,7 @@ def test_auto_dtype_on_a_cpu_is_the_faster_of_the_two_measured(automatic):
 
 def test_the_cost_of_wide_passes_and_the_threads_that_suit_are_measured(automatic):
     pair, _ = automatic
-    assert sorted(pair.passes.seconds_by_width) == sorted(models.SHOWN_WIDTHS)
+    assert sorted(pair.passes.seconds_by_width) == sorted(SHOWN_WIDTHS)
     assert all(seconds > 0 for seconds in pair.passes.seconds_by_width.values())
     assert pair.passes.threads == torch.get_num_threads() >= 1
 
@@ -125,7 +125,7 @@ def test_a_small_model_leaves_a_core_free_however_slow_it_is_at_the_moment(most,
     monkeypatch.setattr(placement, "_ALL_THREADS", 2)
     monkeypatch.setattr(placement, "_SMALL_BYTES", most)
     try:
-        assert placement.settle_threads(tiny_model("llama")) == torch.get_num_threads() == threads
+        assert settle_threads(tiny_model("llama")) == torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
 
@@ -181,7 +181,7 @@ def test_models_are_named_by_their_folders(saved):
 def test_padded_vocabularies_of_one_tokenizer_work(saved, tmp_path):
     padded = save_model(tmp_path / "padded", tiny_model("llama", vocab=160))
     pair = load_pair(padded, saved[1], dtype="float32")
-    assert pair.vocab_size == 160 and models.logit_width(pair.draft) == 128
+    assert pair.vocab_size == 160 and logit_width(pair.draft) == 128
     assert pair.texts[150] == "<id 150>"
     assert load_pair(saved[0], padded, dtype="float32").vocab_size == 128
 
@@ -696,7 +696,7 @@ def test_the_catalog_and_the_texts_need_no_torch():
     code = "import sys, specviz.models.catalog, specviz.models.token_texts; sys.exit('torch' in sys.modules)"
     assert (
         subprocess.run(
-            [sys.executable, "-c", code], cwd=pathlib.Path(models.__file__).parents[2], check=False
+            [sys.executable, "-c", code], cwd=pathlib.Path(catalog.__file__).parents[2], check=False
         ).returncode
         == 0
     )
