@@ -229,7 +229,7 @@ def test_targets_that_processes_cannot_share_are_refused():
 
 def test_each_process_needs_room_for_its_part_and_the_whole_draft(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
-    monkeypatch.setattr(sources, "free_at", lambda place: 20 * GB)
+    monkeypatch.setattr(model_weights, "free_at", lambda place: 20 * GB)
     place = Place(torch.device("cuda:0"), "sharded")
     check_memory([of_size("target", 60 * GB), of_size("draft", 4 * GB)], place, torch.bfloat16)
     pair = [of_size("target", 60 * GB), of_size("draft", 6 * GB)]

@@ -30,7 +30,7 @@ from tiny import (
 from transformers import BertConfig, MambaConfig, Qwen3NextConfig, T5Config, ViTConfig
 from transformers.utils import logging as transformers_logging
 
-from specviz.models import catalog, placement, sources
+from specviz.models import catalog, pass_timer, placement, sources, weights
 from specviz.models.loading import load_pair
 from specviz.models.pair import ModelPair, logit_width
 from specviz.models.pass_timer import SHOWN_WIDTHS, settle_threads, time_passes
@@ -85,7 +85,7 @@ def automatic():
     """The embedded pair as `load_pair()` gives it on a CPU that must be timed, and the progress it told."""
     steps = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "multiplies_in", lambda dtype: False)
+        patch.setattr(weights, "multiplies_in", lambda dtype: False)
         patch.setattr(sources.HfApi, "model_info", lambda *a, **k: pytest.fail("asked the Hub"))
         return load_pair(device="cpu", progress=lambda *step: steps.append(step)), steps
 
@@ -119,11 +119,11 @@ def test_the_cost_of_wide_passes_and_the_threads_that_suit_are_measured(automati
     assert pair.passes.threads == torch.get_num_threads() >= 1
 
 
-@pytest.mark.parametrize("most, threads", [(placement._SMALL_BYTES, 1), (0, 2)])
+@pytest.mark.parametrize("most, threads", [(pass_timer._SMALL_BYTES, 1), (0, 2)])
 def test_a_small_model_leaves_a_core_free_however_slow_it_is_at_the_moment(most, threads, monkeypatch):
     before = torch.get_num_threads()
-    monkeypatch.setattr(placement, "_ALL_THREADS", 2)
-    monkeypatch.setattr(placement, "_SMALL_BYTES", most)
+    monkeypatch.setattr(pass_timer, "_ALL_THREADS", 2)
+    monkeypatch.setattr(pass_timer, "_SMALL_BYTES", most)
     try:
         assert settle_threads(tiny_model("llama")) == torch.get_num_threads() == threads
     finally:
@@ -138,7 +138,7 @@ def test_a_cpu_that_multiplies_bfloat16_takes_it_whatever_the_clock_says(saved, 
 
 
 def test_auto_dtype_makes_no_float32_copy_that_would_not_fit(saved, monkeypatch):
-    monkeypatch.setattr(sources, "multiplies_in", lambda dtype: False)
+    monkeypatch.setattr(weights, "multiplies_in", lambda dtype: False)
     parameters = tiny_model("llama").num_parameters()
     monkeypatch.setattr(placement, "memory_at_hand", lambda: parameters * 5)
     pair = load_pair(*saved, device="cpu")
