@@ -236,7 +236,9 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch):
     assert "this machine has 1" in refusal("device", device="cuda:3")
 
 
-@pytest.mark.parametrize(("device", "words"), [("toaster", "is no device"), ("mps", "not on mps"), (None, "no device")])
+@pytest.mark.parametrize(
+    ("device", "words"), [("toaster", "is not a device"), ("mps", "not on mps"), (None, "not a device")]
+)
 def test_devices_that_cannot_draw_exactly_or_do_not_exist_are_refused(device, words):
     assert words in refusal("device", device=device)
 
@@ -532,7 +534,7 @@ def test_the_hubs_refusals_are_sentences(error, words, monkeypatch):
     ("error", "words"),
     [
         (hub_error(hub.GatedRepoError, 403), "is gated"),
-        (hub_error(hub.RemoteEntryNotFoundError), "a file of it is missing"),
+        (hub_error(hub.RemoteEntryNotFoundError), "one of its files is missing"),
         (hub.HTTPError("reset by peer"), "connection to the Hub broke"),
     ],
 )
