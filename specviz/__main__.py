@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from specviz.passes.torchrun import is_leader, process_count, tells
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
-from specviz.records.runs import DraftParams, SamplingParams
-from specviz.rules.choice import RULES
+from specviz.records.settings import DraftParams, SamplingParams
+from specviz.rules import RULES
 
 #: For the help texts: the drafters themselves load torch, and --help should answer at once.
 DRAFTER_NAMES = ("draft_model", "prompt_lookup", "suffix", "lookahead", "early_exit", "medusa", "eagle")

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from specviz.bench.bare_loop import Unwatched
-from specviz.decoding.engine import Coins, Request, judge, kept_rows, make_drafter, most_draft_tokens
-from specviz.decoding.round_record import TargetRows
-from specviz.drafters import Draft, Drafter, Verdict
+from specviz.decoding.coins import Coins
+from specviz.decoding.engine import judge, kept_rows, make_drafter, most_draft_tokens
+from specviz.decoding.request import Request
+from specviz.drafters.base import Drafter, Verdict
 from specviz.passes.cached_model import CachedModel, reader
+from specviz.rules.draft import Decision, Draft, TargetRows
 from specviz.rules.sampling import Warper
-from specviz.rules.verify import Decision
 
 
 @dataclass(frozen=True, slots=True)

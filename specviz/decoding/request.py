@@ -64,7 +64,7 @@ def prepare(pair: ModelPair, settings: RunSettings) -> Request:
         if settings.sampling.greedy:
             # At temperature 0 every rule comes to one comparison with the target's choice.
             rule = fitting_rule(pair, settings, "auto")
-    return Request(pair, settings, pair.encode(settings.prompt, chat=settings.chat), rule, dict(pair.passes))
+    return Request(pair, settings, pair.encode(settings.prompt, chat=settings.chat), rule, dict(pair.passes.fast))
 
 
 def fitting_rule(pair: ModelPair, settings: RunSettings, name: str) -> Rule:

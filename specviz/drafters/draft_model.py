@@ -10,7 +10,7 @@ from torch import Tensor
 from specviz.drafters.base import Setting, Verdict
 from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair
-from specviz.passes.cached_model import CachedModel, has_sliding_windows, reader
+from specviz.passes.cached_model import has_sliding_windows, reader
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams
 

@@ -16,7 +16,7 @@ class Headed(Stepwise):
 
     def __init__(self, setting: Setting):
         super().__init__(setting)
-        self.head: MedusaHeads | EagleHead = getattr(setting.pair, self.name)
+        self.head: MedusaHeads | EagleHead = setting.pair.parts[self.name]
         self.target = setting.pair.target
         self.stopwatch = setting.target.stopwatch
         self.feature_layers = self.head.feature_layers
@@ -24,5 +24,5 @@ class Headed(Stepwise):
 
     @classmethod
     def check(cls, pair: ModelPair, params: DraftParams) -> None:
-        if getattr(pair, cls.name) is None:
+        if cls.name not in pair.parts:
             raise pair.missing_part(cls.name)

@@ -32,7 +32,7 @@ class Medusa(Headed):
 
     @classmethod
     def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
-        return super().settings(pair, params) | {"heads": pair.medusa.config.num_heads}
+        return super().settings(pair, params) | {"heads": pair.parts[cls.name].config.num_heads}
 
     def source(self, depth: int) -> str:
         return f"head {depth + 1}"

@@ -15,7 +15,6 @@ import torch
 from jinja2 import TemplateError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specviz.models.catalog import in_words
 from specviz.models.placement import (
     Place,
     dtype_name,
@@ -29,8 +28,8 @@ from specviz.models.placement import (
 )
 from specviz.models.refusals import first_line
 from specviz.models.sources import (
+    ModelSource,
     Progress,
-    Source,
     check_architecture,
     check_memory,
     check_quantisation,
@@ -51,7 +50,7 @@ from specviz.passes.torchrun import count_here, process_count
 from specviz.passes.trained_heads import EagleHead, MedusaHeads, load_eagle, load_medusa
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import PairInfo, Prompt
-from specviz.records.words import Sentence
+from specviz.records.words import Sentence, bytes_in_words
 
 #: The pair that comes with the repository.
 EMBEDDED = pathlib.Path(__file__).resolve().parents[2] / "assets" / "models"
@@ -65,6 +64,30 @@ SHOWN_WIDTHS = (1, 2, 5, 9)
 
 
 @dataclass(eq=False)
+class PairPasses:
+    """What was measured of a pair's passes and prepared for them on this machine, beside what was loaded.
+
+    A run takes a copy of `fast` when it begins, so that it never meets passes of two kinds.
+    """
+
+    #: What runs a model's passes faster, by its role: ``target``, ``draft``, ``eagle``, ``exit 2`` (the target, left
+    #: after two layers). Replaced in one assignment: another thread sees all that was prepared at a time or nothing.
+    fast: dict[str, FastPasses] = field(default_factory=dict)
+    #: T(K) of the target as it runs: tokens a pass -> median seconds.
+    seconds_by_width: dict[int, float] = field(default_factory=dict)
+    #: What was timed to choose a dtype: its name -> tokens a pass -> median seconds.
+    seconds_by_dtype: dict[str, dict[int, float]] = field(default_factory=dict)
+    #: What suits the target on a CPU, measured; None where it was not. torch keeps the number for each thread of the
+    #: program, so a run in another thread than the one that loaded has to set it.
+    threads: int | None = None
+
+    @property
+    def kind(self) -> str:
+        """What runs the target's passes now: ``plain``, ``compiled`` or ``graphs``."""
+        return kind_of(self.fast)
+
+
+@dataclass(eq=False)
 class ModelPair:
     """Two models, ready to run.
 
@@ -72,15 +95,10 @@ class ModelPair:
     vocab_size: width of the target's logits; it may exceed the tokenizer's vocabulary, and differ from the draft's.
     context_length: positions that both models have, of the target alone if there is a translation; None if unlimited.
     eos_ids: tokens that end a text.
-    pass_seconds: measured while choosing a dtype, dtype name -> tokens per pass -> median seconds of a target pass.
-    width_seconds: the same of the pair as it runs, tokens per pass -> seconds: T(K), of which speculation lives.
-    medusa, eagle: trained parts that draft for this target; None where there are none. flaws: why a part that was
-        found beside the target could not be used, by its name.
-    passes: what was prepared to run a model's passes faster, by its role: ``target``, ``draft``, ``exit 2`` (the
-        target, left after two layers).
-    threads: what suits the target on a CPU, measured; None where that was not done. torch keeps the number for each
-        thread of the program, so a run in another thread than the one that loaded has to set it.
     translation: between the draft's tokens and the target's; None where one vocabulary serves both.
+    parts: trained parts that draft for this target, ``medusa`` or ``eagle``. flaws: why a part that was found beside
+        the target could not be used, by its name.
+    passes: what was measured of the pair and prepared for it on this machine.
     """
 
     target: PreTrainedModel
@@ -95,14 +113,10 @@ class ModelPair:
     eos_ids: frozenset[int]
     target_name: str
     draft_name: str | None
-    pass_seconds: dict[str, dict[int, float]] = field(default_factory=dict)
-    width_seconds: dict[int, float] = field(default_factory=dict)
-    threads: int | None = None
     translation: Translation | None = None
-    medusa: MedusaHeads | None = None
-    eagle: EagleHead | None = None
+    parts: dict[str, MedusaHeads | EagleHead] = field(default_factory=dict)
     flaws: dict[str, SpecvizError] = field(default_factory=dict)
-    passes: dict[str, FastPasses] = field(default_factory=dict)
+    passes: PairPasses = field(default_factory=PairPasses)
 
     @classmethod
     def of(
@@ -114,10 +128,10 @@ class ModelPair:
         name: str | None = None,
         target_name: str = "target",
         draft_name: str = "draft",
-        pass_seconds: dict[str, dict[int, float]] | None = None,
-        width_seconds: dict[int, float] | None = None,
-        threads: int | None = None,
         translation: Translation | None = None,
+        parts: dict[str, MedusaHeads | EagleHead] | None = None,
+        flaws: dict[str, SpecvizError] | None = None,
+        passes: PairPasses | None = None,
     ) -> ModelPair:
         """A pair from models already in memory, the draft on the device where the target begins. Checks nothing."""
         # A draft with another tokenizer counts other tokens.
@@ -136,10 +150,10 @@ class ModelPair:
             eos_ids=_eos_ids(target, tokenizer, vocab_size),
             target_name=target_name,
             draft_name=None if draft is None else draft_name,
-            pass_seconds=pass_seconds or {},
-            width_seconds=width_seconds or {},
-            threads=threads,
             translation=translation,
+            parts=parts or {},
+            flaws=flaws or {},
+            passes=passes or PairPasses(),
         )
 
     @property
@@ -156,7 +170,7 @@ class ModelPair:
             draft_parameters=None if self.draft is None else self.draft.num_parameters(),
             device=place_of(self.target),
             dtype=dtype_name(self.dtype),
-            passes=kind_of(self.passes if passes is None else passes),
+            passes=self.passes.kind if passes is None else kind_of(passes),
         )
 
     def encode(self, prompt: str | Sequence[int], chat: bool = False) -> Prompt:
@@ -195,11 +209,12 @@ class ModelPair:
 
     def free(self) -> None:
         """Give up all models and the memory they held. The pair cannot be used afterwards."""
-        self.target = self.draft = self.medusa = self.eagle = None
-        for passes in self.passes.values():
+        self.target = self.draft = None
+        self.parts = {}
+        for passes in self.passes.fast.values():
             # The records of past runs hold them too.
             passes.free()
-        self.passes = {}
+        self.passes.fast = {}
         release_memory()
 
     def _tokenise(self, text: str, add_special_tokens: bool) -> tuple[int, ...]:
@@ -378,7 +393,7 @@ def load_pair(
             if device == "auto":
                 place = with_room(place, sources, smallest)
             check_memory(sources, place, smallest)
-            pass_seconds = _load_models(models, sources, place, wanted, tell)
+            seconds_by_dtype = _load_models(models, sources, place, wanted, tell)
     except BaseException:
         # The traceback keeps this frame, and through it the models, alive: let go of them by name.
         models.clear()
@@ -389,26 +404,24 @@ def load_pair(
     if place.device.type == "cpu":
         tell(0.9, Sentence("Choosing the number of threads."))
         threads = settle_threads(models[0])
-    width_seconds = time_passes(models[0], SHOWN_WIDTHS, budget=0.5)
+    seconds_by_width = time_passes(models[0], SHOWN_WIDTHS, budget=0.5)
     tell(1.0, Sentence("Ready."))
-    pair = ModelPair.of(
+    return ModelPair.of(
         models[0],
         models[1] if len(models) == 2 else None,
         tokenizers[0],
         name="storybook" if embedded else None,
         target_name=sources[0].name,
         draft_name=sources[-1].name,
-        pass_seconds=pass_seconds,
-        width_seconds=width_seconds,
-        threads=threads,
         translation=translation,
+        parts=parts,
+        flaws=flaws,
+        passes=PairPasses(seconds_by_dtype=seconds_by_dtype, seconds_by_width=seconds_by_width, threads=threads),
     )
-    pair.medusa, pair.eagle, pair.flaws = parts.get("medusa"), parts.get("eagle"), flaws
-    return pair
 
 
 def _load_parts(
-    target: PreTrainedModel, source: Source, embedded: bool, named: dict[str, str | os.PathLike[str] | None]
+    target: PreTrainedModel, source: ModelSource, embedded: bool, named: dict[str, str | os.PathLike[str] | None]
 ) -> tuple[dict[str, MedusaHeads | EagleHead], dict[str, SpecvizError]]:
     """The trained parts, and why any that merely lies beside the target cannot be used. One that was named must."""
     home = EMBEDDED if embedded else pathlib.Path(source.location).expanduser()
@@ -429,18 +442,18 @@ def _load_parts(
 
 def _load_models(
     models: list[PreTrainedModel],
-    sources: list[Source],
+    sources: list[ModelSource],
     place: Place,
     dtype: torch.dtype | None,
     tell: Progress,
 ) -> dict[str, dict[int, float]]:
     """Appends the models of all sources to `models`; returns the passes timed on the way."""
     target, *drafts = sources
-    pass_seconds: dict[str, dict[int, float]] = {}
+    seconds_by_dtype: dict[str, dict[int, float]] = {}
     tell(0.2, _announce(target))
     if dtype is None and place.device.type == "cpu" and place.way != "spread" and not target.quantised:
         spare = sum(source.weight_bytes(torch.float32) for source in drafts) * count_here()
-        model, pass_seconds = load_faster(target, place, spare, tell)
+        model, seconds_by_dtype = load_faster(target, place, spare, tell)
         models.append(model)
         del model
     else:
@@ -452,15 +465,15 @@ def _load_models(
     if place.way == "sharded":
         for model in models:
             keep_in_step(model)
-    return pass_seconds
+    return seconds_by_dtype
 
 
-def _announce(source: Source) -> Sentence:
+def _announce(source: ModelSource) -> Sentence:
     size = source.weight_bytes(source.config.dtype or torch.float32)
     if source.options.get("local_files_only"):
         if not size:
             return Sentence("Loading {name}.", name=source.name)
-        return Sentence("Loading {name} ({size}).", name=source.name, size=in_words(size))
+        return Sentence("Loading {name} ({size}).", name=source.name, size=bytes_in_words(size))
     if not size:
         return Sentence("Fetching and loading {name}.", name=source.name)
-    return Sentence("Fetching and loading {name} ({size}).", name=source.name, size=in_words(size))
+    return Sentence("Fetching and loading {name} ({size}).", name=source.name, size=bytes_in_words(size))

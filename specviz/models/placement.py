@@ -6,22 +6,25 @@ Knows loaded models only, not where they come from.
 from __future__ import annotations
 
 import gc
+import pathlib
 import statistics
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import psutil
 import torch
 from transformers import PreTrainedModel
 
-from specviz.models.catalog import memory_at_hand
 from specviz.passes.cached_model import reader
 from specviz.passes.clock import Stopwatch
 from specviz.passes.several_devices import agreed, home_of, join, least
 from specviz.passes.static_passes import FastPasses
 from specviz.passes.torchrun import count_here
 from specviz.records.errors import SpecvizError
+
+_CGROUP = pathlib.Path("/sys/fs/cgroup")
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -167,6 +170,26 @@ def free_memory(device: torch.device | str = "cpu") -> int:
     # What torch has reserved and does not use is free to us, though the driver counts it as taken.
     idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return torch.cuda.mem_get_info(device)[0] + idle
+
+
+def memory_at_hand() -> int:
+    """Bytes of main memory this process may still take: what the machine has free, or its container if that is less."""
+    free = psutil.virtual_memory().available
+    left_in_container = _container_bytes_left()
+    return free if left_in_container is None else min(free, left_in_container)
+
+
+def _container_bytes_left() -> int | None:
+    """What a container's limit (cgroup v2) leaves; None where there is no limit. Hosted Spaces run under one."""
+    try:
+        limit = int((_CGROUP / "memory.max").read_text())
+        used = int((_CGROUP / "memory.current").read_text())
+        statistics = (_CGROUP / "memory.stat").read_text().split()
+    except (OSError, ValueError):  # no such file, or the word "max"
+        return None
+    # Cached file pages count as used, yet are given back as soon as they are wanted.
+    cached = dict(zip(statistics[::2], statistics[1::2])).get("inactive_file", "0")
+    return max(limit - used + int(cached), 0)
 
 
 def release_memory() -> None:

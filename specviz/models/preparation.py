@@ -20,18 +20,16 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specviz.drafters.early_exit import EarlyExit, exit_layer
 from specviz.models.pair import SHOWN_WIDTHS, ModelPair
 from specviz.models.placement import time_passes
 from specviz.passes import compiler
-from specviz.passes.compiler import Job
+from specviz.passes.compiler import ProgramJob
 from specviz.passes.cuda_graphs import CudaRecorder, GraphedPasses
-from specviz.passes.early_exits import exit_after
+from specviz.passes.early_exits import check_exit, default_exit, exit_after
 from specviz.passes.several_devices import is_sharded, is_spread
 from specviz.passes.static_eagle import StaticEagle
-from specviz.passes.static_passes import FastPasses, Passes, Static, StaticPass
+from specviz.passes.static_passes import FastPasses, PassFunction, Static, StaticPass
 from specviz.records.errors import SpecvizError
-from specviz.records.runs import DraftParams
 from specviz.records.words import Sentence
 
 #: Hears a fraction in [0, 1] and a sentence.
@@ -64,7 +62,7 @@ _REPEATS = 9
 class Preparation:
     """What became of a pair's passes.
 
-    ready: roles that have fast ones, see `ModelPair.passes`. reasons: why another role has none.
+    ready: roles that have fast ones, see `PairPasses.fast`. reasons: why another role has none.
     """
 
     ready: list[str] = field(default_factory=list)
@@ -76,7 +74,7 @@ class Preparation:
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _PassFiles:
     """One model's pass, and where its programs lie or will."""
 
     role: str
@@ -129,7 +127,7 @@ class _Work:
         self.progress = progress
         self.halt = halt
         self.turn = turn
-        self.threads = pair.threads or torch.get_num_threads()
+        self.threads = pair.passes.threads or torch.get_num_threads()
         self.done = Preparation()
         self.made = self.wanted = 0
 
@@ -154,21 +152,21 @@ class _Work:
             self._try(role, functools.partial(_recorded, static, recorder, shared), ready)
         self.turn(lambda: self._give(ready))
 
-    def plans(self, statics: dict[str, Static]) -> list[_Plan]:
+    def plans(self, statics: dict[str, Static]) -> list[_PassFiles]:
         """Where the programs lie, or will."""
         return [
-            _Plan(role, static, compiler.files(static, self.threads, _KINDS.get(role, (compiler.ANY,))))
+            _PassFiles(role, static, compiler.files(static, self.threads, _KINDS.get(role, (compiler.ANY,))))
             for role, static in statics.items()
         ]
 
-    def compiled(self, groups: Sequence[Sequence[_Plan]]) -> Iterator[Sequence[_Plan]]:
+    def compiled(self, groups: Sequence[Sequence[_PassFiles]]) -> Iterator[Sequence[_PassFiles]]:
         """Makes the programs that are missing, and yields each group as soon as none of its own is awaited.
 
         Within a group the largest come first: else one might still be on its way when the others are done. Notes why
         where a program could not be made.
         """
         roles = {
-            Job(plan.static, kind, self.threads, plan.files[kind]): plan.role
+            ProgramJob(plan.static, kind, self.threads, plan.files[kind]): plan.role
             for group in groups
             for plan in sorted(group, key=lambda plan: _weight_bytes(plan.static), reverse=True)
             for kind in compiler.missing(plan.files)
@@ -181,7 +179,7 @@ class _Work:
                     awaited.remove(job)
                 yield group
 
-    def _making(self, roles: dict[Job, str]) -> Iterator[Job]:
+    def _making(self, roles: dict[ProgramJob, str]) -> Iterator[ProgramJob]:
         """Each job as it ends."""
         if not roles:
             return
@@ -206,7 +204,7 @@ class _Work:
         step = Sentence("{count} of {all} compiled", count=self.made, all=self.wanted)
         self.progress(self.made / self.wanted, step)
 
-    def take(self, plans: Sequence[_Plan]) -> None:
+    def take(self, plans: Sequence[_PassFiles]) -> None:
         """Loads what there is, tries it, and gives it to the pair if it is right and faster."""
         ready: dict[str, FastPasses] = {}
         self.progress(1.0, Sentence("trying compiled ones"))
@@ -235,14 +233,14 @@ class _Work:
         if self.halt.is_set():
             return
         # One assignment: a run that begins meanwhile, in another thread, sees all or nothing.
-        self.pair.passes = self.pair.passes | ready
+        self.pair.passes.fast = self.pair.passes.fast | ready
         self.done.ready += ready
         if "target" in ready:
             passes = ready["target"]
-            self.pair.width_seconds = time_passes(self.pair.target, SHOWN_WIDTHS, budget=0.5, passes=passes)
+            self.pair.passes.seconds_by_width = time_passes(self.pair.target, SHOWN_WIDTHS, budget=0.5, passes=passes)
 
 
-def _loaded(plan: _Plan) -> FastPasses:
+def _loaded(plan: _PassFiles) -> FastPasses:
     """The plan's programs, if they are right and faster than the model's own passes."""
     passes = FastPasses(plan.static, compiler.Program(plan.files), "compiled")
     check(passes)
@@ -262,12 +260,12 @@ def _makers(pair: ModelPair) -> Iterator[tuple[str, Callable[[], Static]]]:
     yield "target", lambda: _static(pair.target, _feature_layers(pair))
     if pair.draft is not None:
         yield "draft", lambda: _static(pair.draft)
-    if pair.eagle is not None:
-        yield "eagle", lambda: StaticEagle(pair.eagle, pair.target)
+    if "eagle" in pair.parts:
+        yield "eagle", lambda: StaticEagle(pair.parts["eagle"], pair.target)
     # A target that has no exit has no such pass either.
     with contextlib.suppress(SpecvizError):
-        EarlyExit.check(pair, DraftParams())
-        layer = exit_layer(pair, DraftParams())
+        check_exit(pair.target, pair.target_name)
+        layer = default_exit(pair.target)
         yield f"exit {layer}", lambda: _static(exit_after(pair.target, layer))
 
 
@@ -285,8 +283,7 @@ def _static(model: PreTrainedModel, feature_layers: Sequence[int] = ()) -> Stati
 
 def _feature_layers(pair: ModelPair) -> list[int]:
     """Every hidden state that a trained part of the target reads."""
-    parts = [part for part in (pair.medusa, pair.eagle) if part is not None]
-    return sorted({layer for part in parts for layer in part.feature_layers})
+    return sorted({layer for part in pair.parts.values() for layer in part.feature_layers})
 
 
 def _weight_bytes(static: Static) -> int:
@@ -311,11 +308,11 @@ class _Asking:
     """Asks for buffers in place of a run."""
 
 
-def _given_by_passes(run: Passes, passes: FastPasses) -> list[Tensor]:
+def _given_by_passes(run: PassFunction, passes: FastPasses) -> list[Tensor]:
     """What a pass over several tokens, one over a further token, and one over two siblings give, and the rows left."""
     # Whoever asks for buffers has them for as long as it lives: a run, usually.
     static, asking = passes.static, _Asking()
-    buffers, generator, given, length = passes.rows(asking), torch.Generator().manual_seed(0), [], 0
+    buffers, generator, given, length = passes.buffers(asking), torch.Generator().manual_seed(0), [], 0
     for width in (*_TRIED_WIDTHS[::-1], 2):
         where, visible = buffers.places(length, width, None)
         positions = where

@@ -37,7 +37,6 @@ from transformers.distributed import DistributedConfig
 from transformers.quantizers import AutoHfQuantizer
 from transformers.utils import logging as transformers_logging
 
-from specviz.models.catalog import in_words
 from specviz.models.placement import (
     TIMED_WIDTHS,
     Place,
@@ -56,7 +55,7 @@ from specviz.models.vocabularies import Translation, same_vocabulary
 from specviz.passes.several_devices import agreed
 from specviz.passes.torchrun import process_count
 from specviz.records.errors import SpecvizError
-from specviz.records.words import Sentence
+from specviz.records.words import Sentence, bytes_in_words
 
 #: Told of each step: how far along, in [0, 1], and a sentence.
 Progress = Callable[[float, Sentence], None]
@@ -68,7 +67,7 @@ _LEAST_SHARED = 0.01
 
 
 @dataclass(eq=False)
-class Source:
+class ModelSource:
     """Where one model comes from. `field` is the parameter that named it, for the errors."""
 
     field: str
@@ -107,14 +106,14 @@ class Source:
         return explaining(part, self.name, self.field, self.config)
 
 
-def find_model(named: str | os.PathLike[str], field: str, revision: str | None, token: str | None) -> Source:
+def find_model(named: str | os.PathLike[str], field: str, revision: str | None, token: str | None) -> ModelSource:
     """Reads the configuration of a model named by folder or Hub id."""
     name = os.fspath(named).strip()
     folder = pathlib.Path(name).expanduser()
     if not name:
         raise SpecvizError("Name a model: a folder or a Hub id such as Qwen/Qwen3-0.6B.", field)
     if folder.is_dir():
-        source = Source(field, folder.resolve().name, str(folder), {"local_files_only": True})
+        source = ModelSource(field, folder.resolve().name, str(folder), {"local_files_only": True})
         if not (folder / "config.json").is_file():
             raise SpecvizError(
                 "The folder {name} is no model in transformers' format: no config.json in it.", field, name=name
@@ -126,7 +125,7 @@ def find_model(named: str | os.PathLike[str], field: str, revision: str | None, 
     elif isinstance(named, os.PathLike) or name.startswith((".", "~")) or folder.is_absolute() or name.count("/") > 1:
         raise SpecvizError("There is no folder {name}.", field, name=name)
     else:
-        source = Source(field, name, name, _on_the_hub(name, field, revision, token))
+        source = ModelSource(field, name, name, _on_the_hub(name, field, revision, token))
     with source.explaining("configuration"):
         source.config = AutoConfig.from_pretrained(source.location, trust_remote_code=False, **source.options)
     return source
@@ -151,7 +150,7 @@ def _on_the_hub(name: str, field: str, revision: str | None, token: str | None) 
     return options | {"revision": found.sha or revision}
 
 
-def check_architecture(source: Source) -> None:
+def check_architecture(source: ModelSource) -> None:
     """Refuses, from the configuration alone, what speculation cannot run."""
     config, name = source.config, source.name
     if config.is_encoder_decoder:
@@ -180,7 +179,7 @@ def check_architecture(source: Source) -> None:
         )
 
 
-def check_quantisation(source: Source, device: torch.device) -> None:
+def check_quantisation(source: ModelSource, device: torch.device) -> None:
     """Refuses a quantised model that cannot run here, mostly for want of a package, before any weights are read."""
     settings = quantisation_of(source.config)
     if settings is None:
@@ -191,7 +190,7 @@ def check_quantisation(source: Source, device: torch.device) -> None:
         quantiser.validate_environment(device_map={"": device}, weights_only=True)
 
 
-def check_sharding(source: Source, processes: int) -> None:
+def check_sharding(source: ModelSource, processes: int) -> None:
     """Refuses a target that so many processes cannot share."""
     config, known = source.config.get_text_config(), {"name": source.name, "kind": source.config.model_type}
     if source.quantised:
@@ -242,7 +241,7 @@ def _rewinds(config: PreTrainedConfig, model_class: type) -> bool:
         return False
 
 
-def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
+def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
     """The tokenizer that lies beside the model."""
     with source.explaining("tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(source.location, trust_remote_code=False, **source.options)
@@ -252,7 +251,10 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
 
 
 def find_translation(
-    target: Source, draft: Source, target_tokenizer: PreTrainedTokenizerBase, draft_tokenizer: PreTrainedTokenizerBase
+    target: ModelSource,
+    draft: ModelSource,
+    target_tokenizer: PreTrainedTokenizerBase,
+    draft_tokenizer: PreTrainedTokenizerBase,
 ) -> Translation | None:
     """Between the draft's tokens and the target's; None where one vocabulary serves both.
 
@@ -275,7 +277,7 @@ def find_translation(
     return translation
 
 
-def with_room(place: Place, sources: Sequence[Source], dtype: torch.dtype) -> Place:
+def with_room(place: Place, sources: Sequence[ModelSource], dtype: torch.dtype) -> Place:
     """`place`, or all GPUs, if the models are too large for that one and not for all of them together."""
     needed = sum(source.weight_bytes(dtype) for source in sources)
     if place.device.type != "cuda" or needed <= free_memory(place.device):
@@ -284,7 +286,7 @@ def with_room(place: Place, sources: Sequence[Source], dtype: torch.dtype) -> Pl
     return Place(place.device, "spread") if len(rooms) > 1 and needed <= sum(rooms.values()) else place
 
 
-def check_memory(sources: Sequence[Source], place: Place, dtype: torch.dtype) -> None:
+def check_memory(sources: Sequence[ModelSource], place: Place, dtype: torch.dtype) -> None:
     """Refuses before loading: where memory is overcommitted, running out of it kills the process without a word."""
     free = free_at(place)
     for source in sources:
@@ -294,7 +296,7 @@ def check_memory(sources: Sequence[Source], place: Place, dtype: torch.dtype) ->
         free -= needed
 
 
-def _needed_at(place: Place, source: Source, dtype: torch.dtype) -> int:
+def _needed_at(place: Place, source: ModelSource, dtype: torch.dtype) -> int:
     """Bytes of the place's own device, in each process. A spread target takes what the others leave it."""
     needed = source.weight_bytes(dtype)
     if place.way == "whole" or source.field != "target":
@@ -302,15 +304,15 @@ def _needed_at(place: Place, source: Source, dtype: torch.dtype) -> int:
     return 0 if place.way == "spread" else needed // process_count()
 
 
-def _too_large(source: Source, needed: int, device: torch.device, dtype: torch.dtype, free: int) -> SpecvizError:
-    known = {"name": source.name, "device": device, "free": in_words(free)}
+def _too_large(source: ModelSource, needed: int, device: torch.device, dtype: torch.dtype, free: int) -> SpecvizError:
+    known = {"name": source.name, "device": device, "free": bytes_in_words(free)}
     if not needed:
         return SpecvizError(
             "{name} does not fit into the memory of {device}, where {free} are free: choose a smaller model.",
             source.field,
             **known,
         )
-    known["needed"] = in_words(needed)
+    known["needed"] = bytes_in_words(needed)
     if source.quantised:
         return SpecvizError(
             "{name} needs about {needed} of memory, and {free} are free on {device}: choose a smaller model.",
@@ -330,11 +332,11 @@ def _too_large(source: Source, needed: int, device: torch.device, dtype: torch.d
         "or half precision, which takes {half}.",
         source.field,
         **known,
-        half=in_words(needed / 2),
+        half=bytes_in_words(needed / 2),
     )
 
 
-def load_weights(source: Source, place: Place, dtype: torch.dtype, kept: int = 0) -> PreTrainedModel:
+def load_weights(source: ModelSource, place: Place, dtype: torch.dtype, kept: int = 0) -> PreTrainedModel:
     """The model in evaluation mode at `place` in `dtype`; a quantised one keeps its own.
 
     kept: bytes that a spread model leaves free on the place's own device.
@@ -371,7 +373,7 @@ def load_weights(source: Source, place: Place, dtype: torch.dtype, kept: int = 0
 
 
 def load_faster(
-    source: Source, place: Place, spare_bytes: int, tell: Progress
+    source: ModelSource, place: Place, spare_bytes: int, tell: Progress
 ) -> tuple[PreTrainedModel, dict[str, dict[int, float]]]:
     """The model in half precision or in float32, whichever runs faster on this CPU, and the passes timed.
 

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run
-from specviz.rules.choice import choose_rule
+from specviz.rules import choose_rule
 
 #: The parameters of a link and what each one is: fields of an order, in the order of the page's controls.
 KINDS: dict[str, type] = {

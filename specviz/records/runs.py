@@ -26,6 +26,7 @@ StopReason = Literal["eos", "length", "context", "stop_string", "stopped"]
 #: For pydantic: no NaN, no infinity, which Python's JSON reader lets in.
 _FINITE = {"allow_inf_nan": False}
 
+
 @dataclass(frozen=True, slots=True)
 class DraftedToken:
     """One draft token and its verdict.

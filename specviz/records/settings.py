@@ -73,7 +73,9 @@ class DraftParams:
     Raises SpecvizError, with `field` set, for values out of range.
     """
 
-    branches: int | None = None  # draft tokens at each depth of a tree, 1 to 8; 1 is a chain, None the drafter's default
+    branches: int | None = (
+        None  # draft tokens at each depth of a tree, 1 to 8; 1 is a chain, None the drafter's default
+    )
     confidence: float = 0.0  # stop once the drafter's probability for its own last token is below this; 0 is never
     exit_layer: int | None = None  # layers after which `early_exit` leaves the target; None is about a quarter of them
 

@@ -51,9 +51,7 @@ def _left_of_points(p: Tensor, shape: TreeShape) -> Tensor:
     return p / torch.maximum(rest, p).clamp_min_(torch.finfo(p.dtype).tiny)
 
 
-def _walk(
-    draft: Draft, target_probs: Tensor, p: Tensor, q: Tensor, coins: Tensor
-) -> tuple[Tensor, list[int], Tensor]:
+def _walk(draft: Draft, target_probs: Tensor, p: Tensor, q: Tensor, coins: Tensor) -> tuple[Tensor, list[int], Tensor]:
     """From the root to where no child passes: p_left [n], the kept tokens after −1, the root, and what is left there.
 
     On the host, token by token: a residual over the vocabulary is made for each refusal on the way and for no other

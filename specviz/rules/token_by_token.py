@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms
 from specviz.rules.base import Rule, points_at, residual
+from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms
 from specviz.rules.sampling import at_hand, draw_with_sums
 
 

@@ -100,7 +100,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Passes:
+class PassTimes:
     """What was measured of a pair. context: cached tokens before each pass. fraction: share of the work done.
 
     target, draft: names of the models, draft None if there is none. kind: what ran the target's passes, see

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specviz.records.metrics import emission_times, tally
-from specviz.records.runs import Candidates, DraftedToken, Round, Run, SamplingParams
+from specviz.records.runs import Candidates, DraftedToken, Round, Run
+from specviz.records.settings import SamplingParams
 from specviz.records.words import Words
-from specviz.rules.choice import RULES
+from specviz.rules import RULES
 
 #: Figures as JSON-ready values by their place on the page (specviz.views.charts).
 Charts = Mapping[int, dict[str, Any]]

@@ -8,7 +8,7 @@ from typing import TextIO
 
 from specviz.records.metrics import Tally
 from specviz.records.runs import Round
-from specviz.rules.choice import rule_named
+from specviz.rules import rule_named
 
 #: The page's colours as 256-colour codes, and the page's signs.
 ACCEPTED, RECOVERED, BONUS, PLAIN = "38;5;35", "38;5;172", "38;5;32", "0"

@@ -19,7 +19,8 @@ from specviz.drafters import DRAFTERS
 from specviz.models import sources
 from specviz.models.pair import EMBEDDED, ModelPair
 from specviz.records.errors import SpecvizError
-from specviz.records.runs import SamplingParams, Seconds
+from specviz.records.runs import Seconds
+from specviz.records.settings import SamplingParams
 from specviz.theory import formulas as theory
 from specviz.theory.draft_length import AdaptiveLength
 
@@ -173,7 +174,7 @@ def test_draws_are_not_the_oracles_to_replace(pair):
     "shape, parameters", [(sizes.LLAMA_3_8B, 8_030_261_248), (sizes.LLAMA_3_2_1B, 1_235_814_400)], ids=str
 )
 def test_shapes_have_the_parameters_of_their_model_cards(shape, parameters):
-    assert sources.Source("size", shape.name, "", {}, shape.config).parameters == parameters
+    assert sources.ModelSource("size", shape.name, "", {}, shape.config).parameters == parameters
 
 
 @pytest.mark.parametrize("part, shape", [("target", sizes.SIZES["tiny"].target), ("draft", sizes.SIZES["tiny"].draft)])

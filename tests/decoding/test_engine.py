@@ -12,16 +12,16 @@ import specviz
 import specviz.rules.sampling
 from specviz.decoding import engine
 from specviz.decoding import round_record as recording
-from specviz.decoding.round_record import TargetRows, Uniforms, report
-from specviz.drafters.base import Draft, chain
+from specviz.decoding.round_record import report
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.models.pair import ModelPair
 from specviz.passes.cached_model import CachedModel
 from specviz.records.errors import SpecvizError
-from specviz.records.runs import DraftParams, SamplingParams
+from specviz.records.settings import DraftParams, SamplingParams
 from specviz.rules import sampling, verify
+from specviz.rules.base import follow_target, residual
+from specviz.rules.draft import Draft, TargetRows, Uniforms, chain
 from specviz.rules.sampling import Warper
-from specviz.rules.verify import follow_target, residual
 
 GREEDY = SamplingParams(temperature=0)
 PROMPT = [5, 17, 33, 8, 5, 17, 33, 8, 60, 61]

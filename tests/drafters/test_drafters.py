@@ -20,15 +20,17 @@ from torch.nn.functional import one_hot
 
 import specviz
 from specviz.decoding import engine
-from specviz.drafters import DRAFTERS, DraftModel, Draws, Eagle, EarlyExit, Medusa, drafter_class
+from specviz.drafters import DRAFTERS, DraftModel, Eagle, EarlyExit, Medusa, drafter_class
+from specviz.drafters.choosers import Draws
 from specviz.models.pair import ModelPair
 from specviz.passes.cached_model import CachedModel, has_sliding_windows
 from specviz.passes.clock import Stopwatch
-from specviz.passes.trained_heads import EagleRows
+from specviz.passes.trained_heads import EagleCache
 from specviz.records.errors import SpecvizError
-from specviz.records.runs import DraftedToken, DraftParams, Round, Run, SamplingParams
+from specviz.records.runs import DraftedToken, Round, Run
+from specviz.records.settings import DraftParams, SamplingParams
+from specviz.rules.base import residual
 from specviz.rules.sampling import Warper
-from specviz.rules.verify import residual
 
 GREEDY = SamplingParams(temperature=0)
 PROMPT = [3, 5, 7, 11, 3, 5]
@@ -272,7 +274,7 @@ def hidden_states(pair: ModelPair, ids: list[int], layers: tuple[int, ...]) -> t
 def test_eagle_has_read_the_text_as_in_one_pass(architecture, branches, monkeypatch):
     def read_and_look(self, committed):
         row = first_row(self, committed)
-        fresh, read = EagleRows(self.head), len(committed) - 1
+        fresh, read = EagleCache(self.head), len(committed) - 1
         features = self.head.fuse(hidden_states(pair_of(architecture), committed, self.feature_layers))
         states = self.head(
             features, self.head.embed(torch.tensor(committed[1:]), self.target), torch.arange(read), fresh
@@ -289,7 +291,7 @@ def test_eagle_has_read_the_text_as_in_one_pass(architecture, branches, monkeypa
     assert len(looked) > 5 and sum(one.accepted for one in rounds)
 
 
-def all_rows(rows: EagleRows) -> torch.Tensor:
+def all_rows(rows: EagleCache) -> torch.Tensor:
     return rows.append(torch.empty(2, 0, rows.config.num_attention_heads, rows.config.head_dim))
 
 
@@ -298,9 +300,9 @@ def test_a_branch_of_an_eagle_tree_is_drafted_as_if_it_stood_alone():
     pair = pair_of()
     for one, ids in itertools.islice(speculated("llama", "eagle", 3), 4):
         text = ids[: len(ids) - len(one.emitted)]
-        head = pair.eagle
+        head = pair.parts["eagle"]
         for token in one.drafted:
-            rows = EagleRows(head)
+            rows = EagleCache(head)
             features = head.fuse(hidden_states(pair, text, head.feature_layers))
             tokens = torch.tensor(text[1:])
             for following in [*branch(one, token.parent), token]:
@@ -643,7 +645,7 @@ def test_rules_that_cannot_judge_one_draft_are_not_replayed(order, rule, field):
 
 @pytest.mark.parametrize("part", ["medusa", "eagle"])
 def test_a_drafter_without_weights_says_how_to_train_them(part):
-    pair = dataclasses.replace(pair_of(), medusa=None, eagle=None)
+    pair = dataclasses.replace(pair_of(), parts={})
     with pytest.raises(SpecvizError, match=f"python -m specviz.training {part} --target") as caught:
         specviz.speculate(pair, PROMPT, drafter=part)
     assert caught.value.field == "drafter"

@@ -10,7 +10,7 @@ from tiny import tiny_pair
 from specviz.drafters.base import Verdict
 from specviz.drafters.lookahead import Lookahead, Pool
 from specviz.records.errors import SpecvizError
-from specviz.records.runs import DraftParams
+from specviz.records.settings import DraftParams
 
 CPU = torch.device("cpu")
 PROMPT = list(range(100, 140))

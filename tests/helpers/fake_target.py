@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from specviz.drafters.base import Draft, Drafter, Verdict
+from specviz.drafters.base import Drafter, Verdict
+from specviz.rules.draft import Draft
 
 Target = Callable[[Sequence[int]], int]
 

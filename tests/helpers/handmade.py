@@ -7,17 +7,8 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
-from specviz.records.runs import (
-    Candidates,
-    DraftedToken,
-    NextToken,
-    PairInfo,
-    Prompt,
-    Round,
-    Run,
-    SamplingParams,
-    Seconds,
-)
+from specviz.records.runs import Candidates, DraftedToken, NextToken, PairInfo, Prompt, Round, Run, Seconds
+from specviz.records.settings import SamplingParams
 
 OUTCOMES = {"a": "accepted", "r": "rejected", "d": "discarded"}
 

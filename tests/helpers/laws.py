@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
+from judging import verify_by_block, verify_by_rejection, verify_by_tree
 from torch import Tensor
 
-from specviz.drafters.base import chain
-from specviz.rules.verify import Decision, verify_by_block, verify_by_rejection, verify_by_tree
+from specviz.rules.draft import Decision, chain
 
 Rule = Callable[[Tensor, tuple[int, ...], Tensor | None, Tensor, Tensor, Tensor], Decision]
 

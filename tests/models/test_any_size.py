@@ -22,7 +22,7 @@ from specviz.bench.pass_times import measure_passes, model_size
 from specviz.models import placement, sources
 from specviz.models.pair import load_pair
 from specviz.models.placement import PassTimer, Place
-from specviz.models.sources import Source, check_memory, check_sharding, with_room
+from specviz.models.sources import ModelSource, check_memory, check_sharding, with_room
 from specviz.passes import torchrun as processes
 from specviz.passes import trained_heads as heads
 from specviz.passes.cached_model import CachedModel
@@ -49,7 +49,7 @@ def folder(tmp_path_factory):
     target = save_model(folder / "target", pair.target, pair.tokenizer)
     save_model(folder / "draft", pair.draft, pair.tokenizer)
     for name in ("medusa", "eagle"):
-        heads.save(getattr(pair, name), target / name, heads.fingerprint(pair.target))
+        heads.save(pair.parts[name], target / name, heads.fingerprint(pair.target))
     return folder
 
 
@@ -141,7 +141,7 @@ def two_gpus(monkeypatch):
 
 def of_size(field, size):
     """A source whose weights take so many bytes in half precision."""
-    source = Source(field, field, field, {}, LlamaConfig())
+    source = ModelSource(field, field, field, {}, LlamaConfig())
     source.parameters = size // 2
     return source
 
@@ -212,7 +212,7 @@ def test_one_of_the_processes_prints_and_writes(parallel, folder):
 
 def test_targets_that_processes_cannot_share_are_refused():
     def shared(config, processes):
-        return check_sharding(Source("target", "it", "it", {}, config), processes)
+        return check_sharding(ModelSource("target", "it", "it", {}, config), processes)
 
     shared(LlamaConfig(num_attention_heads=8, num_key_value_heads=4), 4)
     message = refusal("device", shared, LlamaConfig(num_attention_heads=8, num_key_value_heads=4), 8)

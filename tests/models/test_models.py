@@ -106,17 +106,17 @@ def test_progress_rises_from_nothing_to_ready_in_sentences(automatic):
 
 def test_auto_dtype_on_a_cpu_is_the_faster_of_the_two_measured(automatic):
     pair, _ = automatic
-    assert set(pair.pass_seconds) == {"bfloat16", "float32"}
-    total = {name: sum(seconds.values()) for name, seconds in pair.pass_seconds.items()}
+    assert set(pair.passes.seconds_by_dtype) == {"bfloat16", "float32"}
+    total = {name: sum(seconds.values()) for name, seconds in pair.passes.seconds_by_dtype.items()}
     assert f"torch.{min(total, key=total.get)}" == str(pair.dtype)
-    assert all(set(seconds) == {1, 5} for seconds in pair.pass_seconds.values())
+    assert all(set(seconds) == {1, 5} for seconds in pair.passes.seconds_by_dtype.values())
 
 
 def test_the_cost_of_wide_passes_and_the_threads_that_suit_are_measured(automatic):
     pair, _ = automatic
-    assert sorted(pair.width_seconds) == sorted(models.SHOWN_WIDTHS)
-    assert all(seconds > 0 for seconds in pair.width_seconds.values())
-    assert pair.threads == torch.get_num_threads() >= 1
+    assert sorted(pair.passes.seconds_by_width) == sorted(models.SHOWN_WIDTHS)
+    assert all(seconds > 0 for seconds in pair.passes.seconds_by_width.values())
+    assert pair.passes.threads == torch.get_num_threads() >= 1
 
 
 @pytest.mark.parametrize("most, threads", [(placement._SMALL_BYTES, 1), (0, 2)])
@@ -133,7 +133,7 @@ def test_a_small_model_leaves_a_core_free_however_slow_it_is_at_the_moment(most,
 def test_a_cpu_that_multiplies_bfloat16_takes_it_whatever_the_clock_says(saved, monkeypatch):
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
     pair = load_pair(*saved, device="cpu")
-    assert pair.dtype == torch.bfloat16 and set(pair.pass_seconds) == {"bfloat16"}
+    assert pair.dtype == torch.bfloat16 and set(pair.passes.seconds_by_dtype) == {"bfloat16"}
     assert not placement.multiplies_in(torch.float16)
 
 
@@ -143,7 +143,7 @@ def test_auto_dtype_makes_no_float32_copy_that_would_not_fit(saved, monkeypatch)
     monkeypatch.setattr(placement, "memory_at_hand", lambda: parameters * 5)
     pair = load_pair(*saved, device="cpu")
     assert pair.dtype == torch.bfloat16
-    assert set(pair.pass_seconds) == {"bfloat16"}
+    assert set(pair.passes.seconds_by_dtype) == {"bfloat16"}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", torch.bfloat16])
@@ -681,15 +681,15 @@ def test_a_pair_that_does_not_fit_says_what_it_needs_and_what_is_free():
 
 
 def test_memory_at_hand_respects_a_containers_limit(tmp_path, monkeypatch):
-    whole = catalog.memory_at_hand()
+    whole = placement.memory_at_hand()
     assert whole > 0
-    monkeypatch.setattr(catalog, "_CGROUP", tmp_path)
+    monkeypatch.setattr(placement, "_CGROUP", tmp_path)
     (tmp_path / "memory.max").write_text("5000\n")
     (tmp_path / "memory.current").write_text("3000\n")
     (tmp_path / "memory.stat").write_text("anon 100\ninactive_file 700\n")
-    assert catalog.memory_at_hand() == 2700
+    assert placement.memory_at_hand() == 2700
     (tmp_path / "memory.max").write_text("max\n")
-    assert catalog.memory_at_hand() > 2700
+    assert placement.memory_at_hand() > 2700
 
 
 def test_the_catalog_and_the_texts_need_no_torch():

@@ -12,7 +12,7 @@ from tiny import ARCHITECTURES, assert_same_rows, generated, tiny_model, tiny_pa
 import specviz
 from specviz.decoding import engine
 from specviz.models import preparation
-from specviz.models.pair import ModelPair
+from specviz.models.pair import ModelPair, PairPasses
 from specviz.passes import compiler
 from specviz.passes.cached_model import reader
 from specviz.passes.clock import Stopwatch
@@ -21,7 +21,7 @@ from specviz.passes.early_exits import exit_after
 from specviz.passes.static_eagle import StaticEagle
 from specviz.passes.static_passes import BLOCK, FastPasses, StaticPass
 from specviz.records.errors import SpecvizError
-from specviz.records.runs import DraftParams, SamplingParams
+from specviz.records.settings import DraftParams, SamplingParams
 
 CPU = torch.device("cpu")
 PROMPT = [5, 9, 33, 7, 7, 20, 11, 3]
@@ -48,8 +48,8 @@ def static_passes(pair: ModelPair) -> dict[str, FastPasses]:
     layers = preparation._feature_layers(pair)
     statics = {"target": StaticPass(pair.target, layers), "draft": StaticPass(pair.draft)}
     statics["exit 1"] = StaticPass(exit_after(pair.target, 1))
-    if pair.eagle is not None:
-        statics["eagle"] = StaticEagle(pair.eagle, pair.target)
+    if "eagle" in pair.parts:
+        statics["eagle"] = StaticEagle(pair.parts["eagle"], pair.target)
     return {role: FastPasses(static, static, "plain") for role, static in statics.items()}
 
 
@@ -60,7 +60,7 @@ def graphed_passes(pair: ModelPair) -> dict[str, GraphedPasses]:
 
 
 def with_passes(pair: ModelPair, passes: dict[str, FastPasses]) -> ModelPair:
-    return dataclasses.replace(pair, passes=passes)
+    return dataclasses.replace(pair, passes=PairPasses(passes))
 
 
 def tokens(pair: ModelPair, drafter: str | None, sampling: SamplingParams, branches: int | None = None) -> list[int]:
@@ -68,7 +68,7 @@ def tokens(pair: ModelPair, drafter: str | None, sampling: SamplingParams, branc
     run = specviz.run(
         pair, PROMPT, drafter=drafter, sampling=sampling, max_new_tokens=NEW_TOKENS, seed=5, drafting=drafting
     )
-    assert run.pair.passes == (pair.passes["target"].kind if pair.passes else "plain")
+    assert run.pair.passes == (pair.passes.fast["target"].kind if pair.passes.fast else "plain")
     return list(run.token_ids)
 
 
@@ -233,7 +233,7 @@ def untouched(tmp_path, monkeypatch) -> ModelPair:
 def refused(pair: ModelPair) -> set[str]:
     """Why no role of the pair has fast passes."""
     done = preparation.prepare_passes(pair)
-    assert not done.ready and not pair.passes
+    assert not done.ready and not pair.passes.fast
     assert tokens(pair, "draft_model", GREEDY) == generated(pair, PROMPT, NEW_TOKENS)
     return {error.message for error in done.reasons.values()}
 

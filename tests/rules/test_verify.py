@@ -4,13 +4,16 @@ import itertools
 
 import pytest
 import torch
+from judging import verify_by_block, verify_by_match, verify_by_rejection
 from laws import Model, by_block, by_token, distance, drafts, mean_kept, outcomes, replaced
 from scipy import stats
 from transformers import TopPLogitsWarper
 
-from specviz.drafters.base import chain
-from specviz.rules.sampling import SamplingParams, SortedTopP, Warper, _first_above, draw
-from specviz.rules.verify import residual, shape_of, verify_by_block, verify_by_match, verify_by_rejection
+from specviz.records.settings import SamplingParams
+from specviz.rules.base import residual
+from specviz.rules.draft import chain
+from specviz.rules.sampling import SortedTopP, Warper, _first_above, draw
+from specviz.rules.tree_shape import tree_shape
 
 VOCAB = 4
 
@@ -338,7 +341,7 @@ def test_matching_a_tree_follows_the_branch_the_target_takes():
 
 
 def test_the_shape_of_a_tree_says_who_judges_who_came_before_and_who_are_siblings():
-    shape = shape_of((-1, 0, -1, 2), torch.device("cpu"))
+    shape = tree_shape((-1, 0, -1, 2), torch.device("cpu"))
     assert shape.rows.tolist() == [0, 1, 0, 3] and shape.families.tolist() == [0, 1, 0, 2]
     assert shape.ancestors.int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]
 

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from judging import verify_by_match, verify_by_rejection, verify_by_tree, verify_by_typical
 from laws import SHAPES, Model, by_tree, distance, drafts, is_tried, law, outcomes, replaced
 
-from specviz.drafters.base import chain
-from specviz.rules.verify import residual, verify_by_match, verify_by_rejection, verify_by_tree, verify_by_typical
+from specviz.rules.base import residual
+from specviz.rules.draft import chain
 
 TREES = {name: parents for name, parents in SHAPES.items() if not name.startswith("chain")}
 HALF = torch.tensor(0.5, dtype=torch.float64)

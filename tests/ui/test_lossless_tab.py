@@ -23,7 +23,7 @@ from specviz.decoding import engine, lossless
 from specviz.decoding.lossless import LAB_RULES, GreedyToken, Law, exact_law, examine
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
-from specviz.records.runs import DraftParams, SamplingParams
+from specviz.records.settings import DraftParams, SamplingParams
 from specviz.records.words import words
 from specviz.theory.statistics import Evidence, chi_square, noise, steps, tail, total_variation
 from specviz.ui.deployment import Settings

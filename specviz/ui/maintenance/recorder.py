@@ -11,7 +11,8 @@ import sys
 from specviz.decoding import engine
 from specviz.models.pair import ModelPair, load_pair
 from specviz.records.recordings import RECORDINGS, TRACES, Recording
-from specviz.records.runs import DraftParams, Run, SamplingParams
+from specviz.records.runs import Run
+from specviz.records.settings import DraftParams, SamplingParams
 
 
 def record(recording: Recording, pair: ModelPair) -> Run:
