@@ -47,7 +47,7 @@ Fetch = Callable[[Draft, Decision, TargetRows, Uniforms], Fetched]
 
 @dataclass
 class Decoder:
-    """The target, the drafter, the coins and the rule of one text. Plain decoding is a drafter that proposes nothing."""
+    """The target, drafter, coins and rule of one text. Plain decoding has a drafter that proposes nothing."""
 
     target: CachedModel
     drafter: Drafter
@@ -173,8 +173,8 @@ def rounds(
 def speculate(pair: ModelPair, prompt: str | Sequence[int], **settings: Any) -> Iterator[Round]:
     """Continues `prompt` (text, or token ids), one Round per target pass. settings: those of `RunSettings`.
 
-    Whatever the drafter, the output follows the target's distribution (Leviathan et al. 2023, arXiv 2211.17192, Alg. 1),
-    unless the rule is ``typical``, which is lossy. The same seed gives the same run on the same device. Raises
+    Whatever the drafter, the output follows the target's distribution (Leviathan et al. 2023, arXiv 2211.17192,
+    Alg. 1), unless the rule is ``typical``, which is lossy. The same seed gives the same run on the same device. Raises
     SpecvizError, with `field` set, before the first round for what is wrong with the settings. Closing the generator
     stops the run at the end of its round.
     """

@@ -247,7 +247,7 @@ class Run:
                 "The trace is damaged at {place}: {reason}.", "trace", place=place, reason=first["msg"]
             ) from error
         for index, one in enumerate(run.rounds):
-            if flaw := _flaw(one, index, coins=not run.sampling.greedy and run.rule != "typical"):
+            if flaw := _flaw(one, index, coins=not run.sampling.greedy and one.distance is None):
                 raise flaw
         return run
 
@@ -269,7 +269,7 @@ class Run:
 
 
 def _flaw(one: Round, index: int, coins: bool) -> SpecvizError | None:
-    """What contradicts itself in a round, each of whose fields is well-formed. coins: the rule flips some."""
+    """What contradicts itself in a round, each of whose fields is well-formed. coins: its rule flips some, which a lossy one does not."""
     if one.index != index:
         return SpecvizError(
             "The trace is damaged at rounds.{index}: its index is {own}.", "trace", index=index, own=one.index

@@ -15,6 +15,9 @@ MIN_TEMPERATURE = 0.01
 #: The widest tree: further siblings are never worth their place in the target pass.
 MAX_BRANCHES = 8
 
+#: What plain decoding is called where a drafter's name is wanted: in forms, links and on the command line.
+PLAIN = "plain"
+
 #: Longer drafts never pay and only fill memory.
 MAX_DRAFT_TOKENS = 64
 
@@ -73,9 +76,7 @@ class DraftParams:
     Raises SpecvizError, with `field` set, for values out of range.
     """
 
-    branches: int | None = (
-        None  # draft tokens at each depth of a tree, 1 to 8; 1 is a chain, None the drafter's default
-    )
+    branches: int | None = None  # draft tokens at each depth, 1 (a chain) to 8; None is the drafter's default
     confidence: float = 0.0  # stop once the drafter's probability for its own last token is below this; 0 is never
     exit_layer: int | None = None  # layers after which `early_exit` leaves the target; None is about a quarter of them
 
@@ -153,11 +154,13 @@ class RunSettings:
         own, sampling, drafting = (
             {name: values[name] for name in names if name in values} for names in (_OWN, _SAMPLING, _DRAFTING)
         )
+        if own.get("drafter") == PLAIN:
+            own["drafter"] = None
         return cls(**own, sampling=SamplingParams(**sampling), drafting=DraftParams(**drafting))
 
     def flat(self) -> dict[str, Any]:
         """The values by flat name: the inverse of `of`."""
-        own = {name: getattr(self, name) for name in _OWN}
+        own = {name: getattr(self, name) for name in _OWN} | {"drafter": self.drafter or PLAIN}
         return own | asdict(self.sampling) | asdict(self.drafting)
 
 

@@ -46,8 +46,8 @@ def choose_rule(name: str, drafter: str, makes_trees: bool) -> Rule:
     rule = rule_named(usual_rule(makes_trees) if name == "auto" else name)
     if makes_trees and not rule.trees:
         raise SpecvizError(
-            "The rule {rule} judges chains only, and {drafter} drafts a tree here: set branches to 1 or choose the tree "
-            "rule.",
+            "The rule {rule} judges chains only, and {drafter} drafts a tree here: set branches to 1 or choose the "
+            "tree rule.",
             "rule",
             rule=rule.name,
             drafter=drafter,

@@ -15,8 +15,8 @@ def verify_block(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision
     Sun et al. 2024, arXiv 2403.10444, Alg. 2, with M_b the target and M_s the drafter: p_0 = 1,
     p_i = min(p_{i−1}·M_b(x_i)/M_s(x_i), 1), Z_i = Σ_x max(p_i·M_b(x) − M_s(x), 0) over the row after x_i,
     h_i = Z_i/(Z_i + 1 − p_i) and h_n = p_n. Keep up to the *largest* i whose coin is below h_i, 0 if none is. The next
-    token's distribution is ∝ max(p_i·M_b − M_s, 0) there, or the target's last row. What is emitted follows the target's
-    distribution, and in expectation no fewer tokens are kept than token by token.
+    token's distribution is ∝ max(p_i·M_b − M_s, 0) there, or the target's last row. What is emitted follows the
+    target's distribution, and in expectation no fewer tokens are kept than token by token.
 
     Where p_i = 1, h_i is 1: so it is for every Z_i > 0, and Z_i = 0 says that both models agree on the next token,
     which then passes in its turn. With p_i < 1 the denominator is positive. A token to which the target gives nothing

@@ -33,9 +33,7 @@ class Draft:
     # before them (in a chain m = n). None where `probs` are their softmax, or without a model.
     logits: Tensor | None = None
     draws: Tensor | None = None  # [n] the uniforms the tokens were drawn with; None where nothing was drawn
-    sources: tuple[
-        str, ...
-    ] = ()  # [n] what proposed each token, in a word or two; empty where that goes without saying
+    sources: tuple[str, ...] = ()  # [n] what proposed each token, in a word or two; or empty
     confidence: float | None = None  # the drafter's probability for its last token, where that ended drafting early
 
     @property

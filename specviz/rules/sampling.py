@@ -28,7 +28,8 @@ class Warper:
     """Logits to probabilities under one SamplingParams.
 
     The filters are transformers' own, in the order `generate` applies them (temperature, top-k, top-p, min-p), so
-    plain decoding follows the same distribution as `generate`. Greedy is the limit: all mass on the first largest logit.
+    plain decoding follows the same distribution as `generate`. Greedy is the limit: all mass on the first largest
+    logit.
     """
 
     def __init__(self, params: SamplingParams):

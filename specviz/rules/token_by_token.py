@@ -11,7 +11,7 @@ from specviz.rules.sampling import at_hand, draw_with_sums
 
 
 def verify_token_by_token(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
-    """Keeps token x with probability min(1, p(x)/q(x)); the first refused token is replaced by a draw from the residual.
+    """Keeps token x with probability min(1, p(x)/q(x)); a draw from the residual replaces the first refused one.
 
     P(x) = q·min(1, p/q) + P(rejected)·residual(x) = p(x): what is emitted follows the target's distribution.
     Leviathan et al. 2023, arXiv 2211.17192, Alg. 1 and App. A.1; Chen et al. 2023, arXiv 2302.01318. The test is strict
