@@ -49,7 +49,7 @@ class DraftModel(Stepwise):
     def first_row(self, committed: Sequence[int]) -> Tensor:
         unread = self.model.unread(committed)
         if self.known_ids < self.vocab_size:
-            # A padding id that only the target has: the drafter reads another one, which costs a guess, never exactness.
+            # A padding id that only the target has: the draft reads another one. It costs a guess, never exactness.
             unread = unread.clamp_max(self.known_ids - 1)
         return self.model.forward(unread, keep=1)
 

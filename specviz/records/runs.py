@@ -269,7 +269,7 @@ class Run:
 
 
 def _flaw(one: Round, index: int, coins: bool) -> SpecvizError | None:
-    """What contradicts itself in a round, each of whose fields is well-formed. coins: its rule flips some, which a lossy one does not."""
+    """What contradicts itself in a round whose fields are well-formed. coins: its rule flips some; a lossy one none."""
     if one.index != index:
         return SpecvizError(
             "The trace is damaged at rounds.{index}: its index is {own}.", "trace", index=index, own=one.index
