@@ -6,21 +6,23 @@ from functools import lru_cache
 
 import pytest
 import torch
+from fake_target import copying
 from tiny import assert_same_rows, byte_tokenizer, generated, tiny_model, tiny_pair
 
 import specviz
-import specviz.rules.sampling
-from specviz.decoding import engine
-from specviz.decoding import round_record as recording
-from specviz.decoding.round_record import report
+from specviz.decoding import engine, round_record
+from specviz.decoding.request import prepare
+from specviz.decoding.round_record import settle
+from specviz.decoding.run_record import collect
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.models.pair import ModelPair
 from specviz.passes.cached_model import CachedModel
 from specviz.records.errors import SpecvizError
-from specviz.records.settings import DraftParams, SamplingParams
-from specviz.rules import sampling, verify
-from specviz.rules.base import follow_target, residual
+from specviz.records.settings import DraftParams, RunSettings, SamplingParams
+from specviz.rules import base, sampling, token_by_token
+from specviz.rules.base import residual
 from specviz.rules.draft import Draft, TargetRows, Uniforms, chain
+from specviz.rules.greedy import MATCH
 from specviz.rules.sampling import Warper
 
 GREEDY = SamplingParams(temperature=0)
@@ -134,11 +136,11 @@ def test_a_stop_string_across_tokens_ends_the_run():
 
 def test_closing_the_generator_ends_the_run_and_the_rounds_so_far_are_a_run():
     pair = with_end(pair_of("llama"), 10**9)
-    request = engine.prepare(pair, PROMPT, max_new_tokens=50)
+    request = prepare(pair, RunSettings(PROMPT, max_new_tokens=50))
     rounds = engine.rounds(request)
     done = [next(rounds), next(rounds)]
     rounds.close()
-    run = engine.collect(request, done)
+    run = collect(request, done)
     assert run.stop_reason == "stopped" and len(run.rounds) == 2
 
 
@@ -201,7 +203,7 @@ def test_every_decision_can_be_recomputed_from_its_record():
 def test_a_recorded_draw_gives_the_recorded_token():
     """p, q and residual recomputed from the models alone; then each u points at the token that was recorded."""
     run, pair = sampled_run(), pair_of("llama")
-    warp = specviz.rules.sampling.Warper(run.sampling).probabilities
+    warp = Warper(run.sampling).probabilities
     ids = list(run.prompt.ids)
     with torch.inference_mode():
         for one in run.rounds[:-1]:
@@ -249,8 +251,8 @@ def test_greedy_records_flip_no_coin():
 def test_among_equal_logits_the_record_names_the_token_that_was_chosen():
     rows = TargetRows.of(torch.zeros(1, 4096), Warper(GREEDY))
     u = torch.zeros(1, dtype=torch.float64)
-    decision = follow_target(rows.choices, rows.probs, u[0])
-    told = report(Draft.copied((), CPU), decision, rows, Uniforms(u, u, u[0]), pair_of("llama").texts)
+    nothing, uniforms = Draft.copied((), CPU), Uniforms(u, u, u[0])
+    told = settle(nothing, MATCH.decide(nothing, rows, uniforms), rows, uniforms, pair_of("llama").texts, MATCH)
     assert told.top[0].p == ((told.next.id, 1.0),) == ((0, 1.0),)
 
 
@@ -301,7 +303,7 @@ def test_a_device_that_is_not_waited_for_makes_the_same_rounds(monkeypatch, draf
         return [dataclasses.replace(one, seconds=None) for one in run.rounds]
 
     near = rounds()
-    for module in (sampling, verify, recording):
+    for module in (sampling, base, token_by_token, round_record):
         monkeypatch.setattr(module, "at_hand", lambda tensor: False)
     assert rounds() == near
 
@@ -324,7 +326,7 @@ def test_sampled_runs_follow_the_exact_law_of_the_first_two_tokens():
     # Few tokens are likely, so that chi-square has mass in every cell.
     pair = dataclasses.replace(pair_of("llama"), eos_ids=frozenset())
     params = SamplingParams(temperature=1.0, top_k=3)
-    warp = specviz.rules.sampling.Warper(params).probabilities
+    warp = Warper(params).probabilities
     law = {}
     with torch.inference_mode():
         first = warp(pair.target(torch.tensor([PROMPT])).logits[0, -1:])[0]
@@ -372,7 +374,7 @@ def test_padded_vocabularies_of_one_tokenizer_work(target_width, draft_width, te
     ],
 )
 def test_prompt_lookup_copies_what_followed_the_longest_match(text, budget, expected):
-    lookup = PromptLookup(CPU)
+    lookup = copying(PromptLookup)
     lookup.prefill(text[:-1])
     draft = lookup.propose(text, budget, torch.rand(budget))
     assert draft.tokens.tolist()[: len(expected)] == expected and len(draft.parents) <= budget

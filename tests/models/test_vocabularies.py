@@ -302,15 +302,13 @@ def renumbered_pair(noise=0.0, **draft):
 
 
 def drafter_of(pair, sampling, branches=1):
-    stopwatch = Stopwatch(pair.device)
-    return TranslatedDraftModel.build(
+    return TranslatedDraftModel(
         Setting(
             pair=pair,
             params=DraftParams(),
             branches=branches,
             chooser=TopChoices() if sampling.greedy else Draws(Warper(sampling)),
-            target=CachedModel(pair.target, stopwatch),
-            stopwatch=stopwatch,
+            target=CachedModel(pair.target, Stopwatch(pair.device)),
         )
     )
 
