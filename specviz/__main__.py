@@ -146,7 +146,7 @@ def _add_pair(parser: argparse.ArgumentParser) -> None:
 
 
 def _load(options: argparse.Namespace):
-    from specviz.models.pair import load_pair
+    from specviz.models.loading import load_pair
 
     several = process_count() > 1
     if several and options.device not in ("auto", "parallel"):

@@ -13,6 +13,7 @@ from tokenizers.models import WordLevel
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from specviz.models.pair import ModelPair, PairPasses
+from specviz.models.pass_timer import settle_threads, time_in_turns
 from specviz.models.placement import (
     Place,
     device_named,
@@ -21,11 +22,10 @@ from specviz.models.placement import (
     free_memory,
     half_precision,
     multiplies_in,
-    settle_threads,
-    time_in_turns,
 )
 from specviz.models.refusals import refusing_out_of_memory
-from specviz.models.sources import ModelSource, check_memory
+from specviz.models.sources import ModelSource
+from specviz.models.weights import check_memory
 from specviz.records.errors import SpecvizError
 
 #: Positions that the models are made for, those of Llama 3; a random model has no use for more.

@@ -14,9 +14,11 @@ import torch
 from transformers import PreTrainedModel
 
 from specviz.bench.sections import Limit
-from specviz.models.pair import ModelPair
-from specviz.models.placement import PassTimer, dtype_name, position_limit, synchronise
+from specviz.models.pair import ModelPair, position_limit
+from specviz.models.pass_timer import PassTimer
+from specviz.models.placement import dtype_name
 from specviz.models.refusals import refusing_out_of_memory
+from specviz.passes.clock import synchronise
 from specviz.passes.several_devices import devices_of, home_of
 from specviz.passes.static_passes import kind_of
 from specviz.records.errors import SpecvizError

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specviz.models.pair import SHOWN_WIDTHS, ModelPair
-from specviz.models.placement import time_passes
+from specviz.models.pair import ModelPair
+from specviz.models.pass_timer import SHOWN_WIDTHS, time_passes
 from specviz.passes import compiler
 from specviz.passes.compiler import ProgramJob
 from specviz.passes.cuda_graphs import CudaRecorder, GraphedPasses

@@ -7,7 +7,8 @@ import threading
 from dataclasses import dataclass, replace
 
 from specviz.decoding import engine
-from specviz.models.pair import EMBEDDED, ModelPair, load_pair
+from specviz.models.loading import EMBEDDED, load_pair
+from specviz.models.pair import ModelPair
 from specviz.models.sources import Progress
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, SamplingParams

@@ -16,8 +16,9 @@ from specviz.bench import oracle
 from specviz.bench import size_benchmark as size_bench
 from specviz.decoding import engine
 from specviz.drafters import DRAFTERS
-from specviz.models import sources
-from specviz.models.pair import EMBEDDED, ModelPair
+from specviz.models import sources, weights
+from specviz.models.loading import EMBEDDED
+from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Seconds
 from specviz.records.settings import SamplingParams
@@ -203,7 +204,7 @@ def test_nothing_rides_on_ties_so_half_precision_keeps_the_text(tied):
 
 
 def test_a_size_that_does_not_fit_is_refused_before_anything_is_made(monkeypatch):
-    monkeypatch.setattr(sources, "free_at", lambda place: 10**9)
+    monkeypatch.setattr(weights, "free_at", lambda place: 10**9)
     monkeypatch.setattr(sizes, "make_model", lambda *arguments: pytest.fail("made"))
     with pytest.raises(SpecvizError, match=r"16 GB of memory in bfloat16, and 1\.0 GB are free") as refusal:
         sizes.make_pair(sizes.SIZES["8b"], "cpu", "bfloat16")

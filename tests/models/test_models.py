@@ -30,10 +30,10 @@ from tiny import (
 from transformers import BertConfig, MambaConfig, Qwen3NextConfig, T5Config, ViTConfig
 from transformers.utils import logging as transformers_logging
 
-from specviz.models import catalog, placement, sources
-from specviz.models import pair as models
-from specviz.models.pair import ModelPair, load_pair
-from specviz.models.placement import time_passes
+from specviz.models import catalog, pass_timer, placement, sources, weights
+from specviz.models.loading import load_pair
+from specviz.models.pair import ModelPair, logit_width
+from specviz.models.pass_timer import SHOWN_WIDTHS, settle_threads, time_passes
 from specviz.models.vocabularies import Translation
 from specviz.records.errors import SpecvizError
 from specviz.records.words import words
@@ -85,7 +85,7 @@ def automatic():
     """The embedded pair as `load_pair()` gives it on a CPU that must be timed, and the progress it told."""
     steps = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "multiplies_in", lambda dtype: False)
+        patch.setattr(weights, "multiplies_in", lambda dtype: False)
         patch.setattr(sources.HfApi, "model_info", lambda *a, **k: pytest.fail("asked the Hub"))
         return load_pair(device="cpu", progress=lambda *step: steps.append(step)), steps
 
@@ -114,18 +114,18 @@ def test_auto_dtype_on_a_cpu_is_the_faster_of_the_two_measured(automatic):
 
 def test_the_cost_of_wide_passes_and_the_threads_that_suit_are_measured(automatic):
     pair, _ = automatic
-    assert sorted(pair.passes.seconds_by_width) == sorted(models.SHOWN_WIDTHS)
+    assert sorted(pair.passes.seconds_by_width) == sorted(SHOWN_WIDTHS)
     assert all(seconds > 0 for seconds in pair.passes.seconds_by_width.values())
     assert pair.passes.threads == torch.get_num_threads() >= 1
 
 
-@pytest.mark.parametrize("most, threads", [(placement._SMALL_BYTES, 1), (0, 2)])
+@pytest.mark.parametrize("most, threads", [(pass_timer._SMALL_BYTES, 1), (0, 2)])
 def test_a_small_model_leaves_a_core_free_however_slow_it_is_at_the_moment(most, threads, monkeypatch):
     before = torch.get_num_threads()
-    monkeypatch.setattr(placement, "_ALL_THREADS", 2)
-    monkeypatch.setattr(placement, "_SMALL_BYTES", most)
+    monkeypatch.setattr(pass_timer, "_ALL_THREADS", 2)
+    monkeypatch.setattr(pass_timer, "_SMALL_BYTES", most)
     try:
-        assert placement.settle_threads(tiny_model("llama")) == torch.get_num_threads() == threads
+        assert settle_threads(tiny_model("llama")) == torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
 
@@ -138,7 +138,7 @@ def test_a_cpu_that_multiplies_bfloat16_takes_it_whatever_the_clock_says(saved, 
 
 
 def test_auto_dtype_makes_no_float32_copy_that_would_not_fit(saved, monkeypatch):
-    monkeypatch.setattr(sources, "multiplies_in", lambda dtype: False)
+    monkeypatch.setattr(weights, "multiplies_in", lambda dtype: False)
     parameters = tiny_model("llama").num_parameters()
     monkeypatch.setattr(placement, "memory_at_hand", lambda: parameters * 5)
     pair = load_pair(*saved, device="cpu")
@@ -181,7 +181,7 @@ def test_models_are_named_by_their_folders(saved):
 def test_padded_vocabularies_of_one_tokenizer_work(saved, tmp_path):
     padded = save_model(tmp_path / "padded", tiny_model("llama", vocab=160))
     pair = load_pair(padded, saved[1], dtype="float32")
-    assert pair.vocab_size == 160 and models.logit_width(pair.draft) == 128
+    assert pair.vocab_size == 160 and logit_width(pair.draft) == 128
     assert pair.texts[150] == "<id 150>"
     assert load_pair(saved[0], padded, dtype="float32").vocab_size == 128
 
@@ -696,7 +696,7 @@ def test_the_catalog_and_the_texts_need_no_torch():
     code = "import sys, specviz.models.catalog, specviz.models.token_texts; sys.exit('torch' in sys.modules)"
     assert (
         subprocess.run(
-            [sys.executable, "-c", code], cwd=pathlib.Path(models.__file__).parents[2], check=False
+            [sys.executable, "-c", code], cwd=pathlib.Path(catalog.__file__).parents[2], check=False
         ).returncode
         == 0
     )

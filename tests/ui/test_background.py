@@ -155,7 +155,7 @@ def test_a_pair_that_is_freed_meanwhile_gets_no_passes_and_holds_none(preparer, 
     # Whatever waits behind it is prepared all the same.
     other = tiny_pair("llama")
     preparer.add(other)
-    wait_until(lambda: preparer.stage(other).step is None and other.passes)
+    wait_until(lambda: preparer.stage(other).step is None and other.passes.fast)
     preparer.forget(other)
     assert pair.passes.fast == {}
 
@@ -171,10 +171,10 @@ def test_a_guest_is_forgotten_before_it_is_freed(settings, stand_in, tmp_path, m
     first = store.get(PairName(*folders[1], dtype="float32"))
     assert stand_in.step.wait(PATIENCE) and stand_in.begun == [first]
     second = store.get(PairName(*folders[2], dtype="float32"))
-    assert first.target is None and first.passes == {}
+    assert first.target is None and first.passes.fast == {}
     stand_in.go_on.set()
-    wait_until(lambda: second.passes)
-    assert first.passes == {}
+    wait_until(lambda: second.passes.fast)
+    assert first.passes.fast == {}
     store.preparer.close()
 
 
@@ -217,7 +217,7 @@ def test_a_failure_that_nobody_foresaw_is_logged_and_said_and_the_next_pair_is_p
     stand_in.go_on.set()
     other = tiny_pair("llama")
     preparer.add(other)
-    wait_until(lambda: other.passes)
+    wait_until(lambda: other.passes.fast)
 
 
 def test_a_setting_that_is_no_choice_is_refused_by_name(settings, monkeypatch):
@@ -381,7 +381,7 @@ class Switching(Runner):
 
     def _counted(self, real, order):
         if self.after == 0:
-            self.store.home.passes = passes_called_compiled(self.store.home)
+            self.store.home.passes.fast = passes_called_compiled(self.store.home)
         self.after -= 1
         yield from real(order)
 
