@@ -1,4 +1,4 @@
-"""Loads a pair."""
+"""From names to a pair: finds the models, checks them, reads them, and measures what a pass takes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from specviz.records.words import Sentence, bytes_in_words
 #: The pair that comes with the repository.
 EMBEDDED = pathlib.Path(__file__).resolve().parents[2] / "assets" / "models"
 
-#: A draft that has to do with less of its vocabulary than this says next to nothing.
+#: A draft model that shares less of its vocabulary than this has next to nothing to say.
 _LEAST_SHARED = 0.01
 
 
@@ -52,21 +52,21 @@ def load_pair(
     """Load a target and, if named, a draft model; with neither, the embedded pair.
 
     target, draft: local folders in transformers' format, or model ids on the Hugging Face Hub.
-    medusa, eagle: folders of trained parts of this target; without, those in the target folder's own ``medusa`` and
-        ``eagle``, if there are any, which is where the training recipes put them.
-    device: ``"auto"`` (CUDA if there is one, all GPUs for a pair too large for one of them, else CPU), ``"cpu"``,
-        ``"cuda"``, ``"cuda:1"``; ``"spread"``: the target's layers over all GPUs, then main memory, then disk;
-        ``"parallel"``: its layers sharded over the processes of torchrun, each of which calls this and makes the same
-        runs, while the draft model, whose short passes would spend their time in exchanges, is whole in all of them.
+    medusa, eagle: folders of parts trained on this target; by default ``medusa`` and ``eagle`` in the target's own
+        folder, which is where the training recipes put them.
+    device: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"auto"``: a GPU if there is one, all GPUs for a pair too large for
+        one, else the CPU. ``"spread"`` puts the target's layers on all GPUs, then in main memory, then on disk.
+        ``"parallel"`` shards each layer over the processes of torchrun, all of which call this and make the same runs;
+        the draft model, whose short passes would spend their time in exchanges, is whole in each of them.
     dtype: ``"float32"``, ``"bfloat16"``, ``"float16"`` or ``"auto"``: half precision on CUDA and on a CPU that
-        multiplies bfloat16, on other CPUs whichever of it and float32 is measured to be faster. Both models get the
-        same; a quantised checkpoint keeps its own.
+        multiplies bfloat16; on other CPUs half precision or float32, whichever is measured to be faster. Both models
+        get the same; a quantised checkpoint keeps its own.
     revision, draft_revision: branch, tag or commit on the Hub. token: for gated or private models; default HF_TOKEN.
-    progress: called with a fraction in [0, 1] and a sentence, before each step.
+    progress: called before each step with a fraction in [0, 1] and a sentence.
 
     On a CPU torch's number of threads is set to what suits the target, by timing it (`settle_threads`).
 
-    Raises SpecvizError whose `field` is ``target``, ``draft``, ``device`` or ``dtype``.
+    Raises SpecvizError, its `field` being ``target``, ``draft``, ``device`` or ``dtype``.
     """
     if target is None and draft is not None:
         raise SpecvizError("Name a target too: a draft model alone has nothing to draft for.", "target")
@@ -98,7 +98,7 @@ def load_pair(
             check_memory(sources, place, smallest)
             seconds_by_dtype = _load_models(models, sources, place, wanted, tell)
     except BaseException:
-        # The traceback keeps this frame, and through it the models, alive: let go of them by name.
+        # The traceback keeps this frame alive, and through it the models: let go of them by name.
         models.clear()
         release_memory()
         raise
@@ -126,7 +126,7 @@ def load_pair(
 def _load_parts(
     target: PreTrainedModel, source: ModelSource, embedded: bool, named: dict[str, str | os.PathLike[str] | None]
 ) -> tuple[dict[str, MedusaHeads | EagleHead], dict[str, SpecvizError]]:
-    """The trained parts, and why any that merely lies beside the target cannot be used. One that was named must."""
+    """The trained parts, and why any found beside the target is unusable; for one that was named, that is an error."""
     home = EMBEDDED if embedded else pathlib.Path(source.location).expanduser()
     parts, flaws = {}, {}
     for name, load in (("medusa", load_medusa), ("eagle", load_eagle)):
@@ -138,7 +138,7 @@ def _load_parts(
         except SpecvizError as error:
             if named[name] is not None:
                 raise error.at(name) from error
-            # A copy: the error itself holds on to the frames it came through.
+            # A copy: the error itself holds on to the frames it passed through.
             flaws[name] = error.at("drafter")
     return parts, flaws
 
@@ -150,7 +150,7 @@ def _load_models(
     dtype: torch.dtype | None,
     tell: Progress,
 ) -> dict[str, dict[int, float]]:
-    """Appends the models of all sources to `models`; returns the passes timed on the way."""
+    """Appends the models of all sources to `models`; returns what was timed to choose their dtype."""
     target, *drafts = sources
     seconds_by_dtype: dict[str, dict[int, float]] = {}
     tell(0.2, _announce(target))
@@ -188,9 +188,9 @@ def _translation(
     target_tokenizer: PreTrainedTokenizerBase,
     draft_tokenizer: PreTrainedTokenizerBase,
 ) -> Translation | None:
-    """Between the draft's tokens and the target's; None where one vocabulary serves both.
+    """Between the draft's tokens and the target's; None if they share a vocabulary.
 
-    The models' logit widths may differ either way: checkpoints pad them. Refuses tokenizers with too little in common.
+    Their logit widths may differ either way, since checkpoints pad them. Refuses tokenizers with too little in common.
     """
     if same_vocabulary(target_tokenizer, draft_tokenizer):
         return None

@@ -1,6 +1,6 @@
-"""A target, a draft model and their tokenizer: the pair that speculation runs on, and the loading of one.
+"""A target, a draft model and their tokenizer: the pair that speculation runs on.
 
-A pair knows what its models share: vocabulary, context, end tokens, device and dtype. It reads prompts.
+A pair knows what its models share (vocabulary, context, end tokens, device, dtype) and reads prompts.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from specviz.passes.trained_heads import EagleHead, MedusaHeads
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import PairInfo, Prompt
 
-#: No context holds this many characters, and tokenising more would only keep others waiting.
+#: No context holds this many characters; tokenising more would only keep others waiting.
 _MAX_PROMPT_CHARACTERS = 4_000_000
 
 
 @dataclass(eq=False)
 class PairPasses:
-    """What was measured of a pair's passes and prepared for them on this machine, beside what was loaded.
+    """What was measured of a pair's passes on this machine, and what was prepared to run them faster.
 
-    A run takes a copy of `fast` when it begins, so that it never meets passes of two kinds.
+    A run copies `fast` when it begins, so that it never mixes passes of two kinds.
     """
 
-    #: What runs a model's passes faster, by its role: ``target``, ``draft``, ``eagle``, ``exit 2`` (the target, left
-    #: after two layers). Replaced in one assignment: another thread sees all that was prepared at a time or nothing.
+    #: By role: ``target``, ``draft``, ``eagle``, ``exit 2`` (the target left after two layers). Always replaced as a
+    #: whole: another thread sees everything prepared together, or nothing.
     fast: dict[str, FastPasses] = field(default_factory=dict)
-    #: T(K) of the target as it runs: tokens a pass -> median seconds.
+    #: T(K) of the target as it runs: tokens per pass -> median seconds.
     seconds_by_width: dict[int, float] = field(default_factory=dict)
-    #: What was timed to choose a dtype: its name -> tokens a pass -> median seconds.
+    #: What was timed to choose a dtype: its name -> tokens per pass -> median seconds.
     seconds_by_dtype: dict[str, dict[int, float]] = field(default_factory=dict)
-    #: What suits the target on a CPU, measured; None where it was not. torch keeps the number for each thread of the
-    #: program, so a run in another thread than the one that loaded has to set it.
+    #: How many threads suit the target on a CPU; None if not measured. torch keeps this number per thread, so a run
+    #: in any thread but the one that loaded the pair has to set it.
     threads: int | None = None
 
     @property
@@ -53,34 +53,24 @@ class PairPasses:
 
 @dataclass(eq=False)
 class ModelPair:
-    """Two models, ready to run.
-
-    draft: None where only drafters without a model of their own are wanted.
-    vocab_size: width of the target's logits; it may exceed the tokenizer's vocabulary, and differ from the draft's.
-    context_length: positions that both models have, of the target alone if there is a translation; None if unlimited.
-    eos_ids: tokens that end a text.
-    translation: between the draft's tokens and the target's; None where one vocabulary serves both.
-    parts: trained parts that draft for this target, ``medusa`` or ``eagle``. flaws: why a part that was found beside
-        the target could not be used, by its name.
-    passes: what was measured of the pair and prepared for it on this machine.
-    """
+    """Two models, ready to run."""
 
     target: PreTrainedModel
-    draft: PreTrainedModel | None
-    tokenizer: PreTrainedTokenizerBase
+    draft: PreTrainedModel | None  # None where only drafters without a model are wanted
+    tokenizer: PreTrainedTokenizerBase  # the target's
     name: str
     texts: TokenTexts
-    device: torch.device
+    device: torch.device  # where tokens go in and logits come out
     dtype: torch.dtype
-    vocab_size: int
-    context_length: int | None
-    eos_ids: frozenset[int]
+    vocab_size: int  # width of the target's logits; may exceed the tokenizer's vocabulary and differ from the draft's
+    context_length: int | None  # positions that both models have (the target's alone if they translate); None: no limit
+    eos_ids: frozenset[int]  # tokens that end a text
     target_name: str
     draft_name: str | None
-    translation: Translation | None = None
-    parts: dict[str, MedusaHeads | EagleHead] = field(default_factory=dict)
-    flaws: dict[str, SpecvizError] = field(default_factory=dict)
-    passes: PairPasses = field(default_factory=PairPasses)
+    translation: Translation | None = None  # between the draft's tokens and the target's; None if they share them
+    parts: dict[str, MedusaHeads | EagleHead] = field(default_factory=dict)  # by name: ``medusa``, ``eagle``
+    flaws: dict[str, SpecvizError] = field(default_factory=dict)  # why a part that lies beside the target is unusable
+    passes: PairPasses = field(default_factory=PairPasses)  # measured and prepared here, beside what was loaded
 
     @classmethod
     def of(
@@ -97,8 +87,8 @@ class ModelPair:
         flaws: dict[str, SpecvizError] | None = None,
         passes: PairPasses | None = None,
     ) -> ModelPair:
-        """A pair from models already in memory, the draft on the device where the target begins. Checks nothing."""
-        # A draft with another tokenizer counts other tokens.
+        """A pair of models already in memory, the draft on the device where the target begins. Checks nothing."""
+        # A draft with another tokenizer counts its own tokens.
         counting = [target] if draft is None or translation else [target, draft]
         vocab_size = logit_width(target)
         return cls(
@@ -125,7 +115,7 @@ class ModelPair:
         return bool(self.tokenizer.chat_template)
 
     def info(self, passes: Mapping[str, FastPasses] | None = None) -> PairInfo:
-        """Names and sizes for the record of a run. passes: those it takes, if not what is ready now."""
+        """Names and sizes for the record of a run. passes: those the run uses; None: those ready now."""
         return PairInfo(
             name=self.name,
             target=self.target_name,
@@ -141,10 +131,10 @@ class ModelPair:
         """The prompt as the models read it.
 
         prompt: text, encoded with the tokenizer's own special tokens, or token ids (list, tuple, 1-D tensor).
-        chat: put the text into the tokenizer's chat template, as a user's turn that waits for an answer.
+        chat: fill the text into the tokenizer's chat template, as a user's turn awaiting an answer.
 
-        Raises SpecvizError (field ``prompt`` or ``chat``) if it is empty, no valid text or token ids, or leaves no
-        room for a single new token in the context.
+        Raises SpecvizError (field ``prompt`` or ``chat``) if it is empty, is not valid text or token ids, or leaves no
+        room in the context for a single new token.
         """
         if not isinstance(prompt, str):
             if chat:
@@ -159,7 +149,7 @@ class ModelPair:
         return Prompt(text, ids, prompt if chat else None)
 
     def missing_part(self, name: str) -> SpecvizError:
-        """Why the trained part ``medusa`` or ``eagle`` cannot draft here, and what to do about it."""
+        """Why the trained part of this name cannot draft here, and what to do about it."""
         if name in self.flaws:
             return self.flaws[name].at("drafter")
         return SpecvizError(
@@ -172,7 +162,7 @@ class ModelPair:
         )
 
     def free(self) -> None:
-        """Give up all models and the memory they held. The pair cannot be used afterwards."""
+        """Gives up all models and the memory they hold. The pair cannot be used afterwards."""
         self.target = self.draft = None
         self.parts = {}
         for passes in self.passes.fast.values():
@@ -183,11 +173,11 @@ class ModelPair:
 
     def _tokenise(self, text: str, add_special_tokens: bool) -> tuple[int, ...]:
         def encode(special: bool) -> list[int]:
-            # verbose=False: the tokenizer would log a warning about long texts, which are refused below anyway.
+            # verbose=False: the tokenizer would warn about long texts, which are refused below anyway.
             return self.tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"]
 
         ids = encode(add_special_tokens)
-        # Special tokens alone are no prompt: they come even with an empty text.
+        # Special tokens alone are no prompt: even an empty text has them.
         if not ids or (len(ids) < 4 and not encode(False)):
             raise SpecvizError("Write a prompt first: this one holds no token to start from.", "prompt")
         return tuple(ids)
@@ -275,22 +265,22 @@ def _check_characters(prompt: str) -> None:
 
 
 def logit_width(model: PreTrainedModel) -> int:
-    """Number of logits in a row of this model's output."""
+    """How many logits a row of this model's output has."""
     head = model.get_output_embeddings()
     if head is None:
         return model.config.get_text_config().vocab_size
-    # A quantised head's weights are packed and do not show it.
+    # A quantised head's weights are packed, so their shape does not say.
     return head.out_features if hasattr(head, "out_features") else head.weight.shape[0]
 
 
 def position_limit(model: PreTrainedModel) -> int | None:
-    """Positions that the model can tell apart; None if unlimited."""
+    """How many positions the model can tell apart; None if unlimited."""
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return positions if positions and positions > 0 else None
 
 
 def _eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> frozenset[int]:
-    """Whatever any of the three places that may name an end token says; each holds an int, a list or nothing."""
+    """What any of the places that may name end tokens says; each holds an int, a list or nothing."""
     named = (
         getattr(model.generation_config, "eos_token_id", None),
         getattr(model.config, "eos_token_id", None),

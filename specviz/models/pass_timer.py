@@ -1,4 +1,4 @@
-"""How long a pass takes: timed to choose a dtype and a number of threads, and to show T(K)."""
+"""How long a pass takes: timed to show T(K), and to choose a dtype and a number of threads."""
 
 from __future__ import annotations
 
@@ -16,29 +16,30 @@ from specviz.passes.clock import Stopwatch, synchronise
 from specviz.passes.several_devices import agreed, home_of
 from specviz.passes.static_passes import FastPasses
 
-#: Tokens a pass whose cost beside one token's is measured and shown.
+#: Tokens per pass for which T(K) is measured and shown.
 SHOWN_WIDTHS = (1, 2, 5, 9)
 
-#: The two widths that decide between dtypes: a plain step, and the target pass over four draft tokens.
+#: The widths that decide between dtypes: a plain step, and a target pass over four draft tokens.
 TIMED_WIDTHS = (1, 5)
 
-#: What torch starts with: the cores, or what OMP_NUM_THREADS says.
+#: What torch starts with: the number of cores, or OMP_NUM_THREADS.
 _ALL_THREADS = torch.get_num_threads()
 
-#: Fewer threads are taken if they are no more than this factor slower.
+#: Fewer threads are preferred if they are slower by no more than this factor.
 _ABOUT_AS_FAST = 1.25
 
-#: A model of more weights has work enough for every thread. The clock does not decide: on a busy machine all is slow.
+#: A larger model has work enough for every thread. Not decided by the clock: on a busy machine everything is slow.
 _SMALL_BYTES = 512 << 20
 
-#: Once this long has gone by, no further round of timing is begun.
+#: No further round of timing begins after this long.
 _TIMING_SECONDS = 1.0
 
 
 def time_in_turns(models: Sequence[PreTrainedModel], rounds: int = 3) -> dict[str, dict[int, float]]:
-    """`time_passes` of one model after the other, again and again, so that a busy moment falls on each of them.
+    """`time_passes` of each model in turn, several rounds over, so that a busy moment hits all of them.
 
-    The quietest round counts: other processes only ever add time. A slow model is timed in one round.
+    The fastest round counts, because other processes only ever add time. A slow model is timed in one round.
+    Returns dtype name -> tokens per pass -> seconds.
     """
     measured: dict[str, list[dict[int, float]]] = {dtype_name(model.dtype): [] for model in models}
     end = time.perf_counter() + _TIMING_SECONDS
@@ -54,10 +55,10 @@ def time_in_turns(models: Sequence[PreTrainedModel], rounds: int = 3) -> dict[st
 
 
 def settle_threads(model: PreTrainedModel) -> int:
-    """Sets torch to the fewest threads with which this model's passes are about as fast as with any; returns them.
+    """Sets torch to the fewest threads with which this model's passes are about as fast as they get; returns how many.
 
-    A pass of a small model spends its time between operations, where more threads only wait for each other, and wait
-    long whenever another program wants a core: with all cores taken, one other busy program has made compiled passes a
+    A small model's pass spends its time between operations, where more threads only wait for each other, and wait
+    long whenever another program wants a core: with all cores in use, one busy program has made compiled passes a
     hundred times slower. So a small model leaves a core free; a large one keeps all threads.
     """
     every = int(agreed(_ALL_THREADS, model))
@@ -80,10 +81,10 @@ def settle_threads(model: PreTrainedModel) -> int:
 
 
 class PassTimer:
-    """Times one model's forward passes after `context` cached tokens, each width tried once before.
+    """Times one model's forward passes after `context` cached tokens, having run each width once to warm up.
 
     The tokens are arbitrary: a dense model takes the same time for any. A context that leaves no room for the widest
-    pass is shortened. passes: those prepared for the model, if these are to be timed.
+    pass is shortened. passes: those prepared for the model, to time them instead of its own.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class PassTimer:
             self.seconds(width)
 
     def seconds(self, width: int) -> float:
-        """Wall seconds of one pass over so many tokens, as a run makes it, waited for; the cache is then as before."""
+        """Wall seconds of one finished pass over so many tokens, as in a run; leaves the cache as it was."""
         return self._pass(width, keep=width)
 
     @torch.inference_mode()
@@ -110,7 +111,7 @@ class PassTimer:
         self.reader.forward(ids, keep)
         synchronise(self.reader.device)
         seconds = time.perf_counter() - start
-        # Due even when nothing is removed: a sliding window keeps more rows than it needs until it is told.
+        # Needed even when nothing is removed: a sliding window keeps spare rows until it is told.
         self.reader.rewind(self.context)
         self.reader.stopwatch.take_spans()
         return seconds
@@ -126,9 +127,9 @@ def time_passes(
 ) -> dict[int, float]:
     """Median seconds of one forward pass over K tokens, for each K in `widths`, after `context` cached tokens.
 
-    Warm and synchronised (`PassTimer`). The widths take turns, so that a busy moment falls on all of them; a model so
-    slow that `budget` seconds are over gets fewer than `repeats` measurements, but at least one. Processes that share
-    the model all return what the leader measured.
+    Warm and synchronised (`PassTimer`). The widths take turns, so that a busy moment hits all of them. A model so slow
+    that `budget` seconds run out gets fewer than `repeats` measurements, but at least one. Processes that share the
+    model all return what the leader measured.
     """
     timer = PassTimer(model, widths, context, passes)
     measured: dict[int, list[float]] = {width: [] for width in timer.widths}

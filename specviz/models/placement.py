@@ -1,7 +1,4 @@
-"""Where models run and in what precision: devices, dtypes, the memory there is, and how long a pass takes.
-
-Knows loaded models only, not where they come from.
-"""
+"""Where models run and in what precision: devices, dtypes and the memory they have."""
 
 from __future__ import annotations
 
@@ -17,29 +14,27 @@ from specviz.passes.several_devices import join, least
 from specviz.passes.torchrun import count_here
 from specviz.records.errors import SpecvizError
 
+#: Where a container's limits are written (cgroup v2).
 _CGROUP = pathlib.Path("/sys/fs/cgroup")
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-#: The part of a device's free memory that the weights of a spread model may fill; caches take theirs from the rest.
+#: The share of a device's free memory that a spread model's weights may fill; caches need the rest.
 _FILLED = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a pair runs.
+    """Where a pair runs."""
 
-    device: of tokens, logits, the draft model and everything small. way: the target is there too (``"whole"``), its
-    layers are ``"spread"`` over all devices, or each layer is ``"sharded"`` over processes, of which every one has a
-    device of its own.
-    """
-
-    device: torch.device
+    device: torch.device  # of tokens, logits, the draft model and everything small
+    #: The target is on that device too, has its layers spread over all devices, or has each layer sharded over
+    #: processes, every one of which has its own device.
     way: Literal["whole", "spread", "sharded"] = "whole"
 
 
 def place_named(name: str | torch.device) -> Place:
-    """The place of this name: ``spread``, ``parallel`` or a device as for `device_named`, which see for the errors.
+    """The place of this name: ``spread``, ``parallel`` or a device. Raises as `device_named` and `join` do.
 
     ``parallel`` waits for the other processes of this program (`specviz.passes.several_devices.join`).
     """
@@ -51,13 +46,15 @@ def place_named(name: str | torch.device) -> Place:
 
 
 def room_on_gpus() -> dict[int, int]:
-    """By a GPU's number, how many bytes of weights it may still take."""
+    """How many bytes of weights each GPU may still take, by its number."""
     return {gpu: int(_FILLED * free_memory(f"cuda:{gpu}")) for gpu in range(torch.cuda.device_count())}
 
 
 def room_to_spread(place: Place, kept: int) -> dict[int | str, int]:
-    """How many bytes of weights each GPU and main memory (``cpu``) may take, so that `kept` stay free on the place's
-    own device. What does not fit is left on disk."""
+    """How many bytes of weights each GPU and main memory (``cpu``) may take; what does not fit stays on disk.
+
+    kept: bytes to leave free on the place's own device.
+    """
     room = room_on_gpus() if place.device.type == "cuda" else {}
     room |= {"cpu": int(_FILLED * free_memory("cpu"))}
     home = "cpu" if place.device.type == "cpu" else place.device.index or 0
@@ -65,7 +62,7 @@ def room_to_spread(place: Place, kept: int) -> dict[int | str, int]:
 
 
 def within_reach(name: str | torch.device) -> int:
-    """Bytes that a pair loaded on the device of this name could take: with ``auto``, of all GPUs together."""
+    """Bytes that a pair loaded on the device of this name could take; with ``auto``, on all GPUs together."""
     if name == "auto" and torch.cuda.is_available():
         return sum(room_on_gpus().values()) if torch.cuda.device_count() > 1 else free_memory("cuda")
     if name == "spread":
@@ -74,7 +71,7 @@ def within_reach(name: str | torch.device) -> int:
 
 
 def free_at(place: Place) -> int:
-    """Bytes that a process can take on the place's own device: the least in any of several."""
+    """Bytes that a process can take on the place's own device; of several processes, the least."""
     if place.way != "sharded":
         return free_memory(place.device)
     sharing = count_here() if place.device.type == "cpu" else 1
@@ -83,7 +80,7 @@ def free_at(place: Place) -> int:
 
 def device_named(name: str | torch.device) -> torch.device:
     """The device of this name, or the best for auto. Raises SpecvizError (field ``device``) if it cannot be used."""
-    # Not "mps" by itself, nor when asked for: exact draws need float64, which it does not have.
+    # Never "mps": exact draws need float64, which it lacks.
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -107,7 +104,7 @@ def device_named(name: str | torch.device) -> torch.device:
 
 
 def dtype_named(name: str | torch.dtype) -> torch.dtype | None:
-    """The dtype of this name; None for auto. Raises SpecvizError (field ``dtype``) if it is none to run in."""
+    """The dtype of this name; None for auto. Raises SpecvizError (field ``dtype``) if models cannot run in it."""
     if name == "auto":
         return None
     dtype = _DTYPES.get(str(name).removeprefix("torch."))
@@ -119,17 +116,17 @@ def dtype_named(name: str | torch.dtype) -> torch.dtype | None:
 
 
 def half_precision(device: torch.device, checkpoint: torch.dtype | None) -> torch.dtype:
-    """The half precision to run in: on a CPU the checkpoint's own, so that its weights are not rounded again."""
+    """The half precision to run in; on a CPU the checkpoint's own, so that its weights are not rounded again."""
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
     return torch.float16 if checkpoint == torch.float16 else torch.bfloat16
 
 
 def multiplies_in(dtype: torch.dtype) -> bool:
-    """Whether this CPU has instructions for products of bfloat16 numbers, and `dtype` is that.
+    """Whether `dtype` is bfloat16 and this CPU has instructions to multiply in it.
 
-    Then it is the faster one wherever passes are compiled: half the bytes, and no conversions. Passes that are not
-    compiled would not show it, since they spend their time between operations.
+    Then it is the faster one once passes are compiled: half the bytes, and no conversions. Passes that are not
+    compiled do not show it, because they spend their time between operations.
     """
     return dtype == torch.bfloat16 and torch.cpu._is_avx512_bf16_supported()
 
@@ -140,37 +137,37 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def free_memory(device: torch.device | str = "cpu") -> int:
-    """Bytes that can still be taken on the device."""
+    """Bytes still free on the device."""
     device = torch.device(device)
     if device.type != "cuda":
         return memory_at_hand()
-    # What torch has reserved and does not use is free to us, though the driver counts it as taken.
+    # What torch has reserved but does not use is free to us, though the driver counts it as taken.
     idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return torch.cuda.mem_get_info(device)[0] + idle
 
 
 def memory_at_hand() -> int:
-    """Bytes of main memory this process may still take: what the machine has free, or its container if that is less."""
+    """Bytes of main memory this process may still take: free on the machine, or in its container if that is less."""
     free = psutil.virtual_memory().available
     left_in_container = _container_bytes_left()
     return free if left_in_container is None else min(free, left_in_container)
 
 
 def _container_bytes_left() -> int | None:
-    """What a container's limit (cgroup v2) leaves; None where there is no limit. Hosted Spaces run under one."""
+    """What a container's limit leaves; None where there is no limit. Hosted Spaces run under one."""
     try:
         limit = int((_CGROUP / "memory.max").read_text())
         used = int((_CGROUP / "memory.current").read_text())
         statistics = (_CGROUP / "memory.stat").read_text().split()
-    except (OSError, ValueError):  # no such file, or the word "max"
+    except (OSError, ValueError):  # no such file, or no limit: "max"
         return None
-    # Cached file pages count as used, yet are given back as soon as they are wanted.
+    # Cached file pages count as used, but are given back as soon as they are needed.
     cached = dict(zip(statistics[::2], statistics[1::2])).get("inactive_file", "0")
     return max(limit - used + int(cached), 0)
 
 
 def release_memory() -> None:
-    """Hands back what nothing refers to any more."""
+    """Returns memory that nothing refers to any more."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

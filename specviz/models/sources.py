@@ -1,6 +1,6 @@
-"""Where a model comes from: found by folder or Hub id, its configuration and tokenizer checked, its weights read.
+"""Where a model comes from: a folder or a Hub id, its configuration, its tokenizer, and whether it can run here.
 
-Folders are read offline; Hub ids are downloaded. Nothing is loaded before its configuration has been found fit.
+Folders are read offline; Hub ids are downloaded. No weights are loaded before the configuration has passed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from specviz.models.refusals import explaining, hub_refusal, quantisation_name, 
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Sentence
 
-#: Told of each step: how far along, in [0, 1], and a sentence.
+#: Called at each step with the fraction done, in [0, 1], and a sentence.
 Progress = Callable[[float, Sentence], None]
 
 _HUB_TIMEOUT_SECONDS = 15.0
@@ -45,12 +45,12 @@ _HUB_TIMEOUT_SECONDS = 15.0
 
 @dataclass(eq=False)
 class ModelSource:
-    """Where one model comes from. `field` is the parameter that named it, for the errors."""
+    """Where one model comes from, and what its configuration says before any weights are read."""
 
-    field: str
-    name: str
-    location: str
-    options: dict[str, Any]
+    field: str  # the parameter that named it, for errors: ``target``, ``draft``, ...
+    name: str  # for people
+    location: str  # what `from_pretrained` is given: a folder or a Hub id
+    options: dict[str, Any]  # and with it: revision, token, or to stay offline
     config: PreTrainedConfig | None = None
 
     @property
@@ -59,15 +59,12 @@ class ModelSource:
 
     @functools.cached_property
     def parameters(self) -> int:
-        """Counted on a shell without storage, so before anything is downloaded."""
+        """Counted on an empty shell of the model, before anything is downloaded."""
         with torch.device("meta"):
             return AutoModelForCausalLM.from_config(self.config, trust_remote_code=False).num_parameters()
 
     def weight_bytes(self, dtype: torch.dtype) -> int:
-        """Bytes of the model's weights, counted on an empty shell of it.
-
-        Of a quantised model, whatever the dtype: of its files, and 0, for unknown, if they are not in a folder here.
-        """
+        """Bytes of the model's weights in `dtype`; of a quantised model, of its files: 0 until they are here."""
         return self._file_bytes if self.quantised else self.parameters * dtype.itemsize
 
     @functools.cached_property
@@ -79,12 +76,12 @@ class ModelSource:
         return next((sum(found) for found in sizes if found), 0)
 
     def explaining(self, part: str) -> contextlib.AbstractContextManager[None]:
-        """Inside it, what goes wrong with reading this `part` of the model is told in a sentence."""
+        """Within it, whatever goes wrong while reading this `part` of the model becomes a sentence."""
         return explaining(part, self.name, self.field, self.config)
 
 
 def find_model(named: str | os.PathLike[str], field: str, revision: str | None, token: str | None) -> ModelSource:
-    """Reads the configuration of a model named by folder or Hub id."""
+    """Finds a model by folder or Hub id and reads its configuration. Raises SpecvizError with this `field`."""
     name = os.fspath(named).strip()
     folder = pathlib.Path(name).expanduser()
     if not name:
@@ -109,9 +106,9 @@ def find_model(named: str | os.PathLike[str], field: str, revision: str | None, 
 
 
 def _on_the_hub(name: str, field: str, revision: str | None, token: str | None) -> dict[str, Any]:
-    """What `from_pretrained` has to be told for this Hub id: one commit for all files, or to use what is cached.
+    """The options with which `from_pretrained` reads all files of one commit, or only what is cached.
 
-    Asking the Hub once, first, gives its reason for a refusal at once; a download retries for half a minute.
+    Asking the Hub once, up front, gets its reason for a refusal at once; a download retries for half a minute.
     """
     options = {"revision": revision, "token": token}
     try:
@@ -122,13 +119,13 @@ def _on_the_hub(name: str, field: str, revision: str | None, token: str | None) 
         raise SpecvizError(
             "{name} is neither a folder here nor a Hub id, which reads like Qwen/Qwen3-0.6B.", field, name=repr(name)
         ) from error
-    except (hub.HTTPError, OSError):  # no network, or told to stay offline: an earlier download may be at hand
+    except (hub.HTTPError, OSError):  # offline, by choice or not: an earlier download may be cached
         return options | {"local_files_only": True}
     return options | {"revision": found.sha or revision}
 
 
 def check_architecture(source: ModelSource) -> None:
-    """Refuses, from the configuration alone, what speculation cannot run."""
+    """Refuses what speculation cannot run, by its configuration alone."""
     config, name = source.config, source.name
     if config.is_encoder_decoder:
         raise SpecvizError(
@@ -157,18 +154,18 @@ def check_architecture(source: ModelSource) -> None:
 
 
 def check_quantisation(source: ModelSource, device: torch.device) -> None:
-    """Refuses a quantised model that cannot run here, mostly for want of a package, before any weights are read."""
+    """Refuses a quantised model that cannot run here, usually because a package is missing; reads no weights."""
     settings = quantisation_of(source.config)
     if settings is None:
         return
     with quietly(), source.explaining("weights"):
-        # The library's own way to ask; on a copy, because both steps fill in what they find.
+        # The library's own check, on a copy because it fills in what it finds.
         quantiser = AutoHfQuantizer.from_config(copy.deepcopy(settings), pre_quantized=True)
         quantiser.validate_environment(device_map={"": device}, weights_only=True)
 
 
 def check_sharding(source: ModelSource, processes: int) -> None:
-    """Refuses a target that so many processes cannot share."""
+    """Refuses a target that this many processes cannot share."""
     config, known = source.config.get_text_config(), {"name": source.name, "kind": source.config.model_type}
     if source.quantised:
         raise SpecvizError(
@@ -201,7 +198,7 @@ def check_sharding(source: ModelSource, processes: int) -> None:
 
 
 def _is_tuned_for_other_work(config: PreTrainedConfig, model_class: type) -> bool:
-    """Whether the checkpoint's head is another than the next-token head: an encoder, a classifier."""
+    """Whether the checkpoint's head predicts something other than the next token: an encoder, a classifier."""
     heads = config.architectures or []
     if model_class.__name__ in heads:
         return False
@@ -214,7 +211,7 @@ def _rewinds(config: PreTrainedConfig, model_class: type) -> bool:
         return False
     try:
         return DynamicCache(config=config).is_croppable
-    except (AttributeError, KeyError, ValueError):  # layers that DynamicCache has no cache for
+    except (AttributeError, KeyError, ValueError):  # layers for which DynamicCache has no cache
         return False
 
 
@@ -229,7 +226,7 @@ def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Silences the libraries' own bars and reports for a while: `progress` tells, and errors are sentences."""
+    """Silences the libraries' own bars and reports: `progress` says what happens, and errors are sentences."""
     verbosity = transformers_logging.get_verbosity()
     bars = transformers_logging.is_progress_bar_enabled()
     hub_bars = not hub_utils.are_progress_bars_disabled()

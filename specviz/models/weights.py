@@ -1,4 +1,4 @@
-"""A model's weights: whether they fit, and the reading of them."""
+"""A model's weights: whether they fit, and reading them in the precision that runs fastest."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from specviz.records.words import Sentence, bytes_in_words
 
 
 def with_room(place: Place, sources: Sequence[ModelSource], dtype: torch.dtype) -> Place:
-    """`place`, or all GPUs, if the models are too large for that one and not for all of them together."""
+    """`place`, or all GPUs if the models are too large for one but not for all of them together."""
     needed = sum(source.weight_bytes(dtype) for source in sources)
     if place.device.type != "cuda" or needed <= free_memory(place.device):
         return place
@@ -39,7 +39,7 @@ def with_room(place: Place, sources: Sequence[ModelSource], dtype: torch.dtype) 
 
 
 def check_memory(sources: Sequence[ModelSource], place: Place, dtype: torch.dtype) -> None:
-    """Refuses before loading: where memory is overcommitted, running out of it kills the process without a word."""
+    """Refuses models that do not fit, before loading: with overcommitted memory, running out just kills the process."""
     free = free_at(place)
     for source in sources:
         needed = _needed_at(place, source, dtype)
@@ -49,7 +49,7 @@ def check_memory(sources: Sequence[ModelSource], place: Place, dtype: torch.dtyp
 
 
 def _needed_at(place: Place, source: ModelSource, dtype: torch.dtype) -> int:
-    """Bytes of the place's own device, in each process. A spread target takes what the others leave it."""
+    """Bytes on the place's own device, in each process. A spread target takes whatever the draft leaves."""
     needed = source.weight_bytes(dtype)
     if place.way == "whole" or source.field != "target":
         return needed
@@ -89,7 +89,7 @@ def _too_large(source: ModelSource, needed: int, device: torch.device, dtype: to
 
 
 def load_weights(source: ModelSource, place: Place, dtype: torch.dtype, kept: int = 0) -> PreTrainedModel:
-    """The model in evaluation mode at `place` in `dtype`; a quantised one keeps its own.
+    """The model at `place`, in evaluation mode and in `dtype`; a quantised one keeps its own dtype.
 
     kept: bytes that a spread model leaves free on the place's own device.
     """
@@ -97,7 +97,7 @@ def load_weights(source: ModelSource, place: Place, dtype: torch.dtype, kept: in
     kept_dtype = "auto" if source.quantised else dtype
     options = dict(source.options, dtype=kept_dtype, config=source.config, trust_remote_code=False)
     if place.way == "spread":
-        # For weights that are left on disk and cannot be read there as they lie in the checkpoint.
+        # For weights that stay on disk but cannot be read straight from the checkpoint.
         offloaded = tempfile.TemporaryDirectory(prefix="specviz-", ignore_cleanup_errors=True)
         options |= {"device_map": "auto", "max_memory": room_to_spread(place, kept), "offload_folder": offloaded.name}
     elif place.way == "sharded":
@@ -127,11 +127,11 @@ def load_weights(source: ModelSource, place: Place, dtype: torch.dtype, kept: in
 def load_faster(
     source: ModelSource, place: Place, spare_bytes: int, tell: Progress
 ) -> tuple[PreTrainedModel, dict[str, dict[int, float]]]:
-    """The model in half precision or in float32, whichever runs faster on this CPU, and the passes timed.
+    """The model in half precision or float32, whichever runs faster on this CPU, and the seconds that decided it.
 
-    Which one wins depends on the processor's instructions, so it is measured where these do not say it. The checkpoint
-    is read once for each dtype rather than converted: buffers such as rotary frequencies do not survive a cast. float32
-    is not tried where both copies and `spare_bytes` more would not fit in memory.
+    The winner depends on the processor's instructions; it is measured where these do not settle it. The checkpoint is
+    read once per dtype rather than converted, because buffers such as rotary frequencies do not survive a cast.
+    float32 is not tried if both copies and `spare_bytes` more would not fit in memory.
     """
     half = load_weights(source, place, half_precision(place.device, source.config.dtype))
     too_large = source.weight_bytes(torch.float32) + spare_bytes > agreed(free_memory(place.device), half)
