@@ -203,7 +203,7 @@ def assert_coin(shown: dict, one: Round, token: DraftedToken, run: Run) -> None:
         assert float(p) / float(q) == pytest.approx(float(bound), abs=_half_a_digit(bound))
         assert float(bound) == near(token.accept_prob)
         assert (_number(sentence, "u = ") < float(bound)) == (token.outcome == "accepted")
-    assert ("goes too" in sentence) == (
+    assert ("after it is discarded" in sentence) == (
         token.outcome == "rejected" and any(other.parent == one.drafted.index(token) for other in one.drafted)
     )
 
@@ -254,7 +254,7 @@ def assert_residual(shown: dict, one: Round, run: Run) -> None:
     for token in one.drafted[: one.accepted] if run.rule == "block" else ():
         weight = min(1.0, weight * token.p / token.q)
     p, q = dict(row.p), dict(row.q)
-    total = _number(heading, "sticks out, ")
+    total = _number(heading, "the excess, ")
     compared = [id for id, _ in row.residual if id in p]
     assert compared, "both lists hold the likeliest"
     for id in compared:

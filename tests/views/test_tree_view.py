@@ -263,7 +263,7 @@ def test_a_lossy_rule_is_marked_on_the_run_and_on_every_round_with_its_distance(
         sentence = ask(page, 0, index)
         assert "flips no coin" in sentence and verdict in sentence
         expect(page.locator('[part="distance"]')).to_have_text(
-            "Lossy: the first token's distribution was 0.37 from the target's in total variation."
+            "Lossy: the first token's distribution was 0.37 in total variation from the target's."
         )
     assert page.locator(".inspector .line").count() == page.locator(".tree .coin").count() == 0
     chip(page, 0, 1).click()
