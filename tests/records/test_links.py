@@ -173,4 +173,4 @@ def test_a_run_of_another_pair_says_that_its_link_carries_no_models(page):
     chooser.set_input_files(trace)
     page.wait_for_function(f"() => {VIEW}.specviz.prompt === 'By another pair'")
     assert "prompt=By%20another%20pair" in linked(page)
-    expect(page.locator(".specviz-share .status")).to_contain_text("not the models: it is opened with storybook")
+    expect(page.locator(".specviz-share .status")).to_contain_text("not the models: it opens with storybook")

@@ -23,7 +23,7 @@ from specviz.ui import ways
 
 FIRST, *OTHERS = LANGUAGES
 PACKAGE = sorted((ROOT / "specviz").rglob("*.py"))
-SCRIPTS = sorted((ROOT / "assets" / "web").glob("*.js"))
+SCRIPTS = sorted((ROOT / "assets" / "web").rglob("*.js"))
 
 #: Areas whose keys are the English templates themselves, by the class that carries those templates.
 TEMPLATES = {"errors": "SpecvizError", "steps": "Sentence"}
