@@ -1,5 +1,5 @@
-"""Every drafter under every rule: greedy text is `generate`'s, sampled text follows the target's distribution, caches are a
-fresh prefill's, records can be recomputed, and what cannot be drafted or judged is refused by name.
+"""Every drafter under every rule: greedy text is `generate`'s, sampled text follows the target, caches are a fresh
+prefill's, records can be recomputed, and what cannot be drafted or judged is refused by name.
 
 The models have 16 tokens, so that random heads are right now and then.
 """

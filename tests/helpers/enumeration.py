@@ -142,7 +142,7 @@ def distribution(ways: Iterator[Outcome], target: Model, length: int) -> Tensor:
 
 
 def distance(rule: Rule, target: Model, drafter: Model, parents: tuple[int, ...], how: str, **options: bool) -> float:
-    """The largest difference between the distribution of what a round emits, and of what follows it, and the target's."""
+    """The largest difference between the target and what a round emits, and what follows it, as distributions."""
     length = max_depth(parents) + 1
     emitted = distribution(outcomes(rule, target, drafter, parents, how, **options), target, length)
     return (emitted - target.joint((), length)).abs().max().item()

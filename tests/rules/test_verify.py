@@ -1,4 +1,4 @@
-"""Each lossless rule emits the target's distribution: proven by enumeration, checked on samples, and broken on purpose."""
+"""Each lossless rule follows the target: proven by enumeration, checked on samples, and broken on purpose."""
 
 import itertools
 
@@ -131,7 +131,7 @@ def test_an_empty_residual_falls_back_to_the_target():
 
 
 def sequence_distribution(p_rows, order, length):
-    """Exact distribution of the first `length` tokens under a first-order target `p_rows` [vocab, vocab] from token `order`."""
+    """Exact, of the first `length` tokens under a first-order target `p_rows` [vocab, vocab] from token `order`."""
     distribution = {}
     for tokens in itertools.product(range(VOCAB), repeat=length):
         chance, before = 1.0, order
