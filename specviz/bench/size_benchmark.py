@@ -29,7 +29,7 @@ from specviz.models.preparation import prepare_passes
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally, tally
-from specviz.records.runs import SamplingParams
+from specviz.records.settings import SamplingParams
 from specviz.theory.draft_length import AdaptiveLength
 
 SCHEMA = "specviz.size_bench/1"

@@ -13,7 +13,7 @@ from specviz.drafters.base import Setting, Verdict
 from specviz.drafters.headed import Headed
 from specviz.passes.static_passes import WIDEST, FastPasses
 from specviz.passes.trained_heads import EagleCache, EagleHead
-from specviz.rules.verify import shape_of
+from specviz.rules.tree_shape import tree_shape
 
 
 class EagleReader:
@@ -118,7 +118,7 @@ class Eagle(Headed):
 
     def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
         """Reads a level of the draft; each token's feature is the head's own state after its parent."""
-        shape = shape_of(parents, tokens.device)
+        shape = tree_shape(parents, tokens.device)
         ancestors = shape.ancestors[len(parents) - len(tokens) :]
         mask = None
         if self.width > 1:

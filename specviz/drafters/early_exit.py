@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
-from specviz.drafters.base import Draft, Setting
-from specviz.drafters.stepwise import Chooser, Stepwise
+from specviz.drafters.base import Setting
+from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair
-from specviz.passes.cached_model import CachedModel
 from specviz.passes.early_exits import check_exit, default_exit, exit_after
-from specviz.passes.static_passes import FastPasses
-from specviz.records.runs import DraftParams
+from specviz.records.settings import DraftParams
+from specviz.rules.draft import Draft
 
 
 class EarlyExit(Stepwise):
@@ -26,29 +25,19 @@ class EarlyExit(Stepwise):
     """
 
     name: ClassVar[str] = "early_exit"
+    reads: ClassVar[frozenset[str]] = Stepwise.reads | {"exit_layer"}
 
-    def __init__(
-        self,
-        target: CachedModel,
-        exit_layer: int,
-        chooser: Chooser,
-        vocab_size: int,
-        branches: int = 1,
-        params: DraftParams = DraftParams(),  # noqa: B008, it is frozen
-        passes: FastPasses | None = None,
-    ):
-        super().__init__(chooser, vocab_size, branches, params)
-        self.exit_layer = exit_layer
-        self.model = target.sharing_first_layers(exit_after(target.model, exit_layer), exit_layer, passes)
-        self.target = target
-        self.settings |= {"exit_layer": exit_layer}
+    def __init__(self, setting: Setting):
+        super().__init__(setting)
+        self.target = setting.target
+        self.exit_layer = setting.params.exit_layer or default_exit(setting.pair.target)
+        shortened = exit_after(self.target.model, self.exit_layer)
+        passes = setting.passes.get(f"exit {self.exit_layer}")
+        self.model = self.target.sharing_first_layers(shortened, self.exit_layer, passes)
 
     @classmethod
-    def build(cls, setting: Setting) -> EarlyExit:
-        pair = setting.pair
-        layer = setting.params.exit_layer or default_exit(pair.target)
-        passes = setting.passes.get(f"exit {layer}")
-        return cls(setting.target, layer, setting.chooser, pair.vocab_size, setting.branches, setting.params, passes)
+    def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
+        return super().settings(pair, params) | {"exit_layer": params.exit_layer or default_exit(pair.target)}
 
     @classmethod
     def check(cls, pair: ModelPair, params: DraftParams) -> None:

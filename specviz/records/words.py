@@ -50,6 +50,10 @@ class Words:
             text = text["one" if values["n"] == 1 else "other"]
         return fill(text, values)
 
+    def __contains__(self, key: str) -> bool:
+        area, _, name = key.partition(".")
+        return name in self.areas.get(area, ())
+
     def error(self, error: Exception) -> str:
         """The sentence of a SpecvizError; in English where this language has none for it."""
         return fill(str(self.areas["errors"].get(error.template, error.template)), error.values)

@@ -14,9 +14,9 @@ from specviz.passes.early_exits import default_exit, layer_count
 from specviz.records import links
 from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS
-from specviz.records.runs import MAX_BRANCHES, DraftParams
+from specviz.records.settings import MAX_BRANCHES, DraftParams
 from specviz.records.words import Words
-from specviz.rules.choice import rule_named
+from specviz.rules import rule_named
 from specviz.ui.components import as_text, fold_switch
 from specviz.ui.deployment import Settings
 from specviz.ui.orders import Order, PairName

@@ -11,7 +11,7 @@ from specviz.models.loading import EMBEDDED, load_pair
 from specviz.models.pair import ModelPair
 from specviz.models.sources import Progress
 from specviz.records.errors import SpecvizError
-from specviz.records.runs import DraftParams, SamplingParams
+from specviz.records.settings import DraftParams, SamplingParams
 from specviz.ui.background import Preparer
 from specviz.ui.deployment import Settings
 

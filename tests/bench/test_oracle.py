@@ -20,7 +20,8 @@ from specviz.models import sources, weights
 from specviz.models.loading import EMBEDDED
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
-from specviz.records.runs import SamplingParams, Seconds
+from specviz.records.runs import Seconds
+from specviz.records.settings import SamplingParams
 from specviz.theory import formulas as theory
 from specviz.theory.draft_length import AdaptiveLength
 

@@ -11,6 +11,7 @@ from tiny import ARCHITECTURES, assert_same_rows, generated, tiny_model, tiny_pa
 
 import specviz
 from specviz.decoding import engine
+from specviz.decoding.request import prepare
 from specviz.models import preparation
 from specviz.models.pair import ModelPair, PairPasses
 from specviz.passes import compiler
@@ -21,7 +22,7 @@ from specviz.passes.early_exits import exit_after
 from specviz.passes.static_eagle import StaticEagle
 from specviz.passes.static_passes import BLOCK, FastPasses, StaticPass
 from specviz.records.errors import SpecvizError
-from specviz.records.runs import DraftParams, SamplingParams
+from specviz.records.settings import DraftParams, RunSettings, SamplingParams
 
 CPU = torch.device("cpu")
 PROMPT = [5, 9, 33, 7, 7, 20, 11, 3]
@@ -132,7 +133,7 @@ def test_two_runs_at_a_time_never_share_the_buffers_of_a_graph():
     fast = with_passes(pair, graphed_passes(pair))
 
     def rounds(seed):
-        request = engine.prepare(fast, PROMPT, sampling=SAMPLED, max_new_tokens=40, seed=seed)
+        request = prepare(fast, RunSettings(PROMPT, sampling=SAMPLED, max_new_tokens=40, seed=seed))
         return engine.rounds(request)
 
     alone = [[one.emitted for one in rounds(seed)] for seed in (1, 2)]

@@ -18,12 +18,12 @@ from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS
 from specviz.records.runs import StopReason
 from specviz.records.words import LANGUAGES, Sentence, Text, Words, words
-from specviz.rules.choice import RULES
+from specviz.rules import RULES
 from specviz.ui import ways
 
 FIRST, *OTHERS = LANGUAGES
 PACKAGE = sorted((ROOT / "specviz").rglob("*.py"))
-SCRIPTS = sorted((ROOT / "assets" / "web").glob("*.js"))
+SCRIPTS = sorted((ROOT / "assets" / "web").rglob("*.js"))
 
 #: Areas whose keys are the English templates themselves, by the class that carries those templates.
 TEMPLATES = {"errors": "SpecvizError", "steps": "Sentence"}

@@ -171,7 +171,7 @@ def test_a_text_that_goes_on_where_the_other_ends(shared):
     said = say("beside.shorter", n=10, characters=len(short.text), name="A", token=quoted(" cats"))
     expect(part(shared, "verdict").locator("span")).to_have_text(said)
     beside(shared, long, short)
-    expect(part(shared, "verdict")).to_contain_text("there B ends")
+    expect(part(shared, "verdict")).to_contain_text("then B ends")
 
 
 def test_runs_on_different_prompts_are_not_compared(shared):

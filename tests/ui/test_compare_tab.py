@@ -242,7 +242,7 @@ def note(page: Page) -> Locator:
 
 
 def choose_rule(page: Page, label: str) -> None:
-    rule = page.get_by_label("Rule that judges the draft")
+    rule = page.get_by_label("Acceptance rule")
     if not rule.is_visible():
         page.locator(".sv-fold").click()
     rule.click()
@@ -250,14 +250,14 @@ def choose_rule(page: Page, label: str) -> None:
 
 
 def test_each_drafter_brings_its_own_controls_and_says_how_it_drafts(page):
-    branches = "Branches (1 is a chain, more a tree)"
-    layers = "Exit layer: how many of the target's layers guess"
+    branches = "Branches (1: chain, more: tree)"
+    layers = "Exit layer: how many target layers draft"
     number = 'input[aria-label="number input for {}"]'
     for label, shown, sentence in (
         ("Prompt lookup", (), "Copies what followed"),
         ("Early exit", (branches, layers), "own first layers guess"),
         ("Medusa", (branches,), "heads"),
-        ("None: plain decoding", (), "one token a pass"),
+        ("None: plain decoding", (), "one token per pass"),
         ("Draft model", (branches,), "smaller model"),
     ):
         drafter(page, label)
@@ -272,7 +272,7 @@ def test_each_drafter_brings_its_own_controls_and_says_how_it_drafts(page):
 
 
 def test_a_tree_is_drafted_judged_and_recorded(page, tmp_path):
-    set_control(page, "Branches (1 is a chain, more a tree)", 3)
+    set_control(page, "Branches (1: chain, more: tree)", 3)
     generate(page, new_tokens=12)
     run = downloaded_trace(page, tmp_path)
     assert (run.rule, run.settings["branches"]) == ("tree", 3)
@@ -281,7 +281,7 @@ def test_a_tree_is_drafted_judged_and_recorded(page, tmp_path):
 
 
 def test_a_combination_that_makes_no_sense_is_a_sentence_at_the_rule(page):
-    set_control(page, "Branches (1 is a chain, more a tree)", 2)
+    set_control(page, "Branches (1: chain, more: tree)", 2)
     choose_rule(page, "Block verification")
     page.locator(".sv-fold").click()
     page.locator("#go").click()
@@ -289,7 +289,7 @@ def test_a_combination_that_makes_no_sense_is_a_sentence_at_the_rule(page):
     expect(mistake).to_have_count(1)
     expect(mistake).to_contain_text("is not defined for siblings")
     block = mistake.locator("xpath=ancestor::*[contains(concat(' ', @class, ' '), ' block ')][1]")
-    expect(block.get_by_label("Rule that judges the draft")).to_be_visible()
+    expect(block.get_by_label("Acceptance rule")).to_be_visible()
     # It covers nothing: the rule can be chosen anew.
     choose_rule(page, "Auto")
     generate(page, new_tokens=4)
@@ -300,8 +300,8 @@ def test_a_lossy_rule_warns_before_it_runs_and_while_it_is_folded_away(page):
     expect(warning).to_have_count(0)
     choose_rule(page, "Typical")
     page.locator(".sv-fold").click()
-    expect(page.get_by_label("Rule that judges the draft")).to_be_hidden()
-    expect(warning).to_contain_text("will not follow the target's law")
+    expect(page.get_by_label("Acceptance rule")).to_be_hidden()
+    expect(warning).to_contain_text("does not follow the target's distribution")
     choose_rule(page, "Token by token")
     expect(page.locator(".sv-warning")).to_have_count(0)
 
@@ -317,7 +317,7 @@ def open_tab(page: Page, *, drafters: tuple[str, ...], gammas: tuple[str, ...]) 
     """The Compare tab with these choices alone."""
     page.get_by_role("tab", name="Compare", exact=True).click()
     choices = page.locator(".sv-choice").first
-    for group, wanted in (("Drafters to compare", drafters), ("Draft tokens per round, each γ", gammas)):
+    for group, wanted in (("Drafters to compare", drafters), ("Draft lengths γ to compare", gammas)):
         boxes = choices.get_by_role("group", name=group).or_(choices.locator("fieldset", has_text=group))
         for box in boxes.first.get_by_role("checkbox").all():
             box.set_checked(box.evaluate("node => node.parentElement.textContent.trim()") in wanted)
@@ -360,7 +360,7 @@ def test_two_drafters_are_compared_from_the_button_to_the_sorted_table(page):
     assert_rows_are_the_figures(page, rows)
     texts = compared(page, "texts")
     assert texts["of"] == 2
-    sentence = "All 2 lossless runs gave the same text" if not texts["partings"] else "parts at token"
+    sentence = "All 2 lossless runs reproduced plain decoding's text" if not texts["partings"] else "diverges at token"
     expect(page.locator(".specviz-compare [part=texts]")).to_contain_text(sentence)
     assert_map(page, rows)
     assert_sorting(page)

@@ -23,7 +23,7 @@ from specviz.decoding import engine, lossless
 from specviz.decoding.lossless import LAB_RULES, GreedyToken, Law, exact_law, examine
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
-from specviz.records.runs import DraftParams, SamplingParams
+from specviz.records.settings import DraftParams, SamplingParams
 from specviz.records.words import words
 from specviz.theory.statistics import Evidence, chi_square, noise, steps, tail, total_variation
 from specviz.ui.deployment import Settings
@@ -421,7 +421,7 @@ def test_the_lab_fills_in_judges_and_keeps_what_was_counted(page):
     page.wait_for_function(f"() => {VIEW}.state === 'running' && {VIEW}.message?.n > 0")
     page.wait_for_function(f"() => {VIEW}.state === 'finished'")
     view = page.locator("#lossless-view")
-    expect(view.locator("[part=headline]")).to_have_text("No difference from the target's law")
+    expect(view.locator("[part=headline]")).to_have_text("No difference from the target's distribution")
     assert page.evaluate(f"{VIEW}.message.n") == 500
     page.locator("#start-lossless").wait_for()
 
@@ -431,12 +431,12 @@ def test_the_lab_fills_in_judges_and_keeps_what_was_counted(page):
     page.wait_for_function(f"() => {VIEW}.state === 'stopped'")
     counted = page.evaluate(f"{VIEW}.message.n")
     assert 200 < counted < 20000
-    expect(view.locator("[part=headline]")).to_have_text("Not the target's law")
-    expect(view.locator("[part=why]")).to_contain_text("the drafter's law")
+    expect(view.locator("[part=headline]")).to_have_text("Not the target's distribution")
+    expect(view.locator("[part=why]")).to_contain_text("the drafter's distribution")
     expect(view.locator("[part=status]")).to_contain_text(f"{counted:,}".replace(",", "\u202f"))
     rows = view.locator("[part=history] tbody tr")
     expect(rows).to_have_count(2)
-    assert re.search("not the target's law", rows.first.inner_text())
+    assert re.search("not the target's", rows.first.inner_text())
     assert violations(page) == []
     page.set_viewport_size({"width": 390, "height": 844})
     assert_no_sideways_scrolling(page)

@@ -196,7 +196,7 @@ def test_a_greedy_run_shows_its_trace_and_flips_no_coin(page, tmp_path):
 
 
 def test_prompt_lookup_on_a_text_that_repeats_itself_shows_its_trace(page, tmp_path):
-    page.get_by_role("button", name="Repeats itself").click()
+    page.get_by_role("button", name="Repetitive").click()
     expect(control(page, "Prompt")).to_have_value(re.compile("bow-wow"))
     choose_drafter(page, "prompt_lookup")
     set_control(page, "Temperature (0 is greedy)", 0)
@@ -317,7 +317,7 @@ def test_a_greedy_race_says_whether_the_texts_agree(page):
     assert comparison["greedy"] is True
     assert comparison["identical"] == (lanes[0]["text"] == lanes[1]["text"])
     assert (comparison["parting"] is None) == comparison["identical"]
-    verdict = "identical, token for token" if comparison["identical"] else "part at token"
+    verdict = "identical, token for token" if comparison["identical"] else "diverge at token"
     expect(page.get_by_role("region", name="Result of the race")).to_contain_text(verdict)
 
 

@@ -313,7 +313,7 @@ def test_the_page_computes_the_papers_closed_forms(page):
             slider.press(pressed)
     assert [figure(page, name) for name in ("tokens", "speedup", "best")] == ["3.00", "1.88×", "γ = 16: 2.93×"]
     sliders.first.press("Home")
-    expect(part(page, "theory-verdict")).to_contain_text("α = 0.00 is not more than c = 0.30")
+    expect(part(page, "theory-verdict")).to_contain_text("α = 0.00 does not exceed c = 0.30")
     assert figure(page, "best") == "—"
 
 

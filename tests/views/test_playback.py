@@ -190,9 +190,9 @@ def test_the_inspector_follows_and_keeps_the_verdict_to_itself_until_it_falls(sh
         press(page, "ArrowRight")
         said = page.locator('[part="say"]').inner_text()
         if place["kind"] in ("draft", "pass"):
-            assert "accepted" not in said and "refused" not in said and "u =" not in said.replace("\u00a0", " ")
+            assert "accepted" not in said and "rejected" not in said and "u =" not in said.replace("\u00a0", " ")
         expect(inspector.locator(".line")).to_have_count(int(place["kind"] == "decide"))
-    assert "accepted" in said or "refused" in said
+    assert "accepted" in said or "rejected" in said
 
 
 def test_steps_are_tokens_decisions_or_rounds(show):
