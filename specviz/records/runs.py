@@ -237,7 +237,7 @@ class Run:
 
 
 def _flaw(one: Round, index: int, coins: bool) -> SpecvizError | None:
-    """What contradicts itself in a round whose fields are well-formed. coins: its rule flips some; a lossy one none."""
+    """What is inconsistent in a round whose fields are well-formed. coins: whether its rule flips any."""
     if one.index != index:
         return SpecvizError(
             "The trace is damaged at rounds.{index}: its index is {own}.", "trace", index=index, own=one.index

@@ -1,4 +1,4 @@
-"""`python -m specviz.training {target,draft,medusa,eagle}`: trains one part of a pair and says how good it became."""
+"""`python -m specviz.training {target,draft,medusa,eagle}`: trains one part of a pair and reports how good it is."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from specviz.training.loop import Recipe, Schedule, train
 from specviz.training.medusa import MedusaRecipe
 from specviz.training.target import TargetRecipe, small_llama
 
-#: Recipe -> tokens learnt from, and the matrices' learning rate, unless told otherwise.
+#: Recipe -> default number of tokens to learn from, and default learning rate of the matrices.
 _DEFAULTS = {
     "target": (15_000_000, 2e-3),
     "draft": (3_000_000, 3e-3),
@@ -36,7 +36,7 @@ _DEFAULTS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one recipe; a mistake the user can mend is one sentence and exit status 2."""
+    """Runs one recipe; a mistake the user can fix prints one sentence and returns exit status 2."""
     options = _parser().parse_args(arguments)
     try:
         _check(options)
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"specviz: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\nStopped. The same command goes on from the last checkpoint.", file=sys.stderr)
+        print("\nStopped. The same command resumes from the last checkpoint.", file=sys.stderr)
         return 130
     return 0
 
@@ -74,11 +74,11 @@ def _parser() -> argparse.ArgumentParser:
                 type=int,
                 default=500_000,
                 metavar="N",
-                help="tokens the target writes itself for half of the lessons; 0: none (default: %(default)s)",
+                help="tokens the target itself writes, for half of the training; 0: none (default: %(default)s)",
             )
         if name in ("draft", "eagle"):
-            help_text = "a draft model to improve" if name == "draft" else "a one-layer draft model to begin with"
-            recipe.add_argument("--start", metavar="FOLDER", help=f"{help_text}, in place of a new one")
+            help_text = "a draft model to improve" if name == "draft" else "a one-layer draft model to start from"
+            recipe.add_argument("--start", metavar="FOLDER", help=f"{help_text}, instead of a new one")
     return parser
 
 
@@ -88,17 +88,22 @@ def _add_common(recipe: argparse.ArgumentParser, tokens: int, lr: float) -> None
     )
     recipe.add_argument("--weights", type=float, nargs="+", default=[], help="how often each text is drawn from")
     recipe.add_argument(
-        "--held-out", type=int, nargs="+", default=[], metavar="N", help="tokens at each text's end never learnt from"
+        "--held-out",
+        type=int,
+        nargs="+",
+        default=[],
+        metavar="N",
+        help="tokens at each text's end kept for measuring",
     )
     recipe.add_argument("--out", type=pathlib.Path, metavar="FOLDER", help="where the result goes")
     recipe.add_argument(
         "--work",
         type=pathlib.Path,
         metavar="FOLDER",
-        help="where checkpoints and the target's own text are kept; a run found there is resumed (default: OUT)",
+        help="where checkpoints and the target's own text go; a run found there is resumed (default: OUT)",
     )
     recipe.add_argument("--tokens", type=int, default=tokens, help="to learn from in all (default: %(default)s)")
-    recipe.add_argument("--batch", type=int, default=4, help="blocks of 256 tokens a step (default: %(default)s)")
+    recipe.add_argument("--batch", type=int, default=4, help="blocks of 256 tokens per step (default: %(default)s)")
     recipe.add_argument("--lr", type=float, default=lr, help="learning rate (default: %(default)s)")
     recipe.add_argument("--every", type=int, default=100, help="steps between checkpoints (default: %(default)s)")
     recipe.add_argument("--device", default="auto", help="auto, cpu, cuda, ... (default: %(default)s)")
@@ -126,7 +131,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _default_out(options: argparse.Namespace) -> pathlib.Path:
-    """Where loading looks: below the target's folder; the embedded parts lie side by side."""
+    """Where loading looks: inside the target's folder; but the embedded parts lie side by side."""
     folder = pathlib.Path(getattr(options, "target", ""))
     if options.recipe == "target" or not folder.is_dir():
         raise SpecvizError("Name the folder for the result with --out.", "out")
@@ -159,7 +164,7 @@ def _on_a_target(options: argparse.Namespace, work: pathlib.Path) -> tuple[Recip
 def _load(options: argparse.Namespace) -> ModelPair:
     threads = torch.get_num_threads()
     pair = load_pair(options.target, device=options.device, dtype=options.dtype)
-    # A pair settles on what suits one token a pass; training passes are wide.
+    # A pair chooses the threads that suit one token per pass; training passes are wide.
     torch.set_num_threads(threads)
     if is_spread(pair.target):
         raise SpecvizError("Training needs the whole target on one device, and it does not fit there.", "device")
@@ -169,14 +174,14 @@ def _load(options: argparse.Namespace) -> ModelPair:
 
 
 def _draft(options: argparse.Namespace, pair: ModelPair) -> PreTrainedModel:
-    """The draft model that learns, in float32: a new one or the one to start from."""
+    """The draft model to train, in float32: a new one, or the one to start from."""
     if options.start is None:
         return small_llama(pair.tokenizer, options.layers, options.width, seed=options.seed).to(pair.device)
     return _start(options, pair)
 
 
 def _start(options: argparse.Namespace, pair: ModelPair) -> PreTrainedModel:
-    """The draft model to go on from, in float32."""
+    """The draft model to start from, in float32."""
     source = find_model(options.start, "start", None, None)
     if not same_vocabulary(pair.tokenizer, load_tokenizer(source)):
         raise SpecvizError(

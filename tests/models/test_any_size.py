@@ -220,7 +220,8 @@ def test_targets_that_processes_cannot_share_are_refused():
     shared(LlamaConfig(num_attention_heads=8, num_key_value_heads=4), 4)
     message = refusal("device", shared, LlamaConfig(num_attention_heads=8, num_key_value_heads=4), 8)
     assert message == (
-        "8 processes cannot share the attention of it, which has 8 heads and 4 key heads: start a number that divides 4."
+        "8 processes cannot share the attention of it, which has 8 heads and 4 key heads: start a number that "
+        "divides 4."
     )
     assert "no plan for sharing it (gpt2)" in refusal("device", shared, GPT2Config(), 2)
     packed = LlamaConfig(quantization_config={"quant_method": "awq"})
