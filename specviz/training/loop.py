@@ -103,7 +103,7 @@ def _step(recipe: Recipe, optimisers: list[torch.optim.Optimizer], ids: Tensor, 
 
 @torch.no_grad()
 def validate(recipe: Recipe, corpus: Corpus, blocks: int) -> dict[str, dict[str, list[float]]]:
-    """Text -> predictor -> what `Recipe.measure` returns, averaged over at most `blocks` of the text's held-out blocks."""
+    """Text -> predictor -> what `Recipe.measure` returns, averaged over at most `blocks` held-out blocks of it."""
     recipe.student.eval()
     results: dict[str, dict[str, list[float]]] = {}
     for text in corpus.texts:
