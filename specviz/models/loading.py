@@ -85,10 +85,7 @@ def load_pair(
                 sources.append(find_model(draft, "draft", draft_revision, token))
             for source in sources:
                 source.name = f"storybook {source.field}" if embedded else source.name
-                check_architecture(source)
-                check_quantisation(source, place.device)
-            if place.way == "sharded":
-                check_sharding(sources[0], process_count())
+                _check(source, place)
             tell(0.1, Sentence("Reading the tokenizer."))
             tokenizers = [load_tokenizer(source) for source in sources]
             translation = _translation(*sources, *tokenizers) if len(sources) == 2 else None
@@ -103,11 +100,7 @@ def load_pair(
         release_memory()
         raise
     parts, flaws = _load_parts(models[0], sources[0], embedded, {"medusa": medusa, "eagle": eagle})
-    threads = None
-    if place.device.type == "cpu":
-        tell(0.9, Sentence("Choosing the number of threads."))
-        threads = settle_threads(models[0])
-    seconds_by_width = time_passes(models[0], SHOWN_WIDTHS, budget=0.5)
+    passes = _measured(models[0], place, seconds_by_dtype, tell)
     tell(1.0, Sentence("Ready."))
     return ModelPair.of(
         models[0],
@@ -119,8 +112,28 @@ def load_pair(
         translation=translation,
         parts=parts,
         flaws=flaws,
-        passes=PairPasses(seconds_by_dtype=seconds_by_dtype, seconds_by_width=seconds_by_width, threads=threads),
+        passes=passes,
     )
+
+
+def _check(source: ModelSource, place: Place) -> None:
+    """Refuses a model that cannot run at this place, before anything but its configuration is read."""
+    check_architecture(source)
+    check_quantisation(source, place.device)
+    if place.way == "sharded" and source.field == "target":
+        check_sharding(source, process_count())
+
+
+def _measured(
+    target: PreTrainedModel, place: Place, seconds_by_dtype: dict[str, dict[int, float]], tell: Progress
+) -> PairPasses:
+    """What a pass of the target takes here, on a CPU with the number of threads that suits it, which this sets."""
+    threads = None
+    if place.device.type == "cpu":
+        tell(0.9, Sentence("Choosing the number of threads."))
+        threads = settle_threads(target)
+    seconds_by_width = time_passes(target, SHOWN_WIDTHS, budget=0.5)
+    return PairPasses(seconds_by_width=seconds_by_width, seconds_by_dtype=seconds_by_dtype, threads=threads)
 
 
 def _load_parts(

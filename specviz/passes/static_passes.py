@@ -242,9 +242,7 @@ class FirstLayerBuffers:
     def places(self, length: int, count: int, visible: Tensor | None) -> tuple[Tensor, Tensor]:
         return self.whole.places(length, count, visible)
 
-    def move(self, start: int, origins: Tensor) -> None:
-        for rows in self.tensors:
-            rows[:, :, start : start + len(origins)] = rows.index_select(2, origins)
+    move = KeyValueBuffers.move
 
 
 class FastPasses:

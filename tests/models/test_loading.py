@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import json
 import pathlib
 import shutil
-import subprocess
-import sys
 import types
 import weakref
 
@@ -23,25 +20,17 @@ from tiny import (
     edit_config,
     save_model,
     save_pair,
-    sentencepiece_tokenizer,
     tiny_model,
     tiny_pair,
 )
 from transformers import BertConfig, MambaConfig, Qwen3NextConfig, T5Config, ViTConfig
 from transformers.utils import logging as transformers_logging
 
-from specviz.models import catalog, pass_timer, placement, sources, weights
+from specviz.models import pass_timer, placement, sources, weights
 from specviz.models.loading import load_pair
 from specviz.models.pair import ModelPair, logit_width
 from specviz.models.pass_timer import SHOWN_WIDTHS, settle_threads, time_passes
-from specviz.models.vocabularies import Translation
 from specviz.records.errors import SpecvizError
-from specviz.records.words import words
-from specviz.ui.models_tab import catalog_label
-
-TEMPLATE = (
-    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
-)
 
 
 @pytest.fixture(scope="module")
@@ -68,13 +57,6 @@ def refusal(field, *args, **settings):
     message = str(caught.value)
     assert message.endswith(".") and "\n" not in message
     return message
-
-
-def prompt_refusal(pair, prompt, field="prompt", **settings):
-    with pytest.raises(SpecvizError) as caught:
-        pair.encode(prompt, **settings)
-    assert caught.value.field == field
-    return str(caught.value)
 
 
 # ------------------------------------------------------------------------------------------------------- loading
@@ -473,6 +455,18 @@ def test_a_bug_is_not_turned_into_a_sentence(saved, monkeypatch):
         load_pair(saved[0])
 
 
+def test_memory_at_hand_respects_a_containers_limit(tmp_path, monkeypatch):
+    whole = placement.memory_at_hand()
+    assert whole > 0
+    monkeypatch.setattr(placement, "_CGROUP", tmp_path)
+    (tmp_path / "memory.max").write_text("5000\n")
+    (tmp_path / "memory.current").write_text("3000\n")
+    (tmp_path / "memory.stat").write_text("anon 100\ninactive_file 700\n")
+    assert placement.memory_at_hand() == 2700
+    (tmp_path / "memory.max").write_text("max\n")
+    assert placement.memory_at_hand() > 2700
+
+
 # --------------------------------------------------------------------------------------------------------- the Hub
 
 
@@ -570,135 +564,3 @@ def test_all_files_come_from_one_commit_with_the_token_given(hub_cache, monkeypa
     sources.find_model("org/tiny", "target", "v1", "given")
     assert asked == [("org/tiny", "v1", "given")]
     assert told[0]["revision"] == "0" * 40 and told[0]["token"] == "given"
-
-
-# ------------------------------------------------------------------------------------------------------- prompts
-
-
-def test_a_text_and_its_ids_are_the_same_prompt(embedded):
-    prompt = embedded.encode("Once upon a time")
-    assert embedded.encode(list(prompt.ids)) == prompt
-    assert embedded.encode(prompt.ids) == prompt
-    assert embedded.encode(torch.tensor(prompt.ids)) == prompt
-
-
-@pytest.mark.parametrize("prompt", ["", [], (), torch.tensor([], dtype=torch.long)])
-def test_an_empty_prompt(embedded, prompt):
-    assert prompt_refusal(embedded, prompt).startswith("Write a prompt first: ")
-
-
-def test_a_prompt_of_which_the_tokenizer_makes_nothing_but_its_own_tokens(embedded):
-    class Tokenizer:
-        def __call__(self, text, add_special_tokens, verbose):
-            return {"input_ids": [0] if add_special_tokens else []}
-
-    pair = dataclasses.replace(embedded, tokenizer=Tokenizer())
-    assert prompt_refusal(pair, "\u200b").startswith("Write a prompt first: ")
-
-
-def test_a_prompt_may_fill_the_context_up_to_one_token(embedded):
-    assert len(embedded.encode([5] * 1023).ids) == 1023
-    assert "1 token too long" in prompt_refusal(embedded, [5] * 1024)
-    assert "77 tokens too long" in prompt_refusal(embedded, [5] * 1100)
-
-
-def test_a_hundred_thousand_characters_are_refused_with_the_excess(embedded):
-    message = prompt_refusal(embedded, "word and \U0001f600 " * 10_000)
-    assert "tokens too long" in message and "1,024" in message
-    assert "characters" in prompt_refusal(embedded, "a" * 5_000_000)
-
-
-@pytest.mark.parametrize(
-    "prompt",
-    ["a\u0000b", "\U0001f469\u200d\U0001f680", "\u05e9\u05dc\u05d5\u05dd", "<script>${x}{{y}}</script>", " ", "\n"],
-)
-def test_unusual_characters_are_read_as_they_are(embedded, prompt):
-    encoded = embedded.encode(prompt)
-    assert encoded.text == prompt
-    assert embedded.tokenizer.decode(list(encoded.ids)) == prompt
-
-
-def test_half_a_surrogate_pair(embedded):
-    assert "Character 3 of the prompt is half of a surrogate pair" in prompt_refusal(embedded, "ab\ud800c")
-
-
-@pytest.mark.parametrize("ids", [[-1], [4096], [2**70], [True], [1.0], ["1"], [None], [[1]]])
-def test_token_ids_that_do_not_exist(embedded, ids):
-    assert str(ids[0]) in prompt_refusal(embedded, ids)
-
-
-@pytest.mark.parametrize("prompt", [None, 7, b"bytes", {1: 2}, torch.tensor(3)])
-def test_prompts_of_another_type(embedded, prompt):
-    assert "A prompt is a text or a list of token ids" in prompt_refusal(embedded, prompt)
-
-
-def test_ids_in_the_padding_that_only_the_target_has_are_refused():
-    pair = ModelPair.of(tiny_model("llama", vocab=160), tiny_model("llama"), byte_tokenizer())
-    assert "Token id 150" in prompt_refusal(pair, [150])
-    assert ModelPair.of(pair.target, None, pair.tokenizer).encode([150]).ids == (150,)
-
-
-def test_a_translated_draft_limits_neither_the_ids_nor_the_context():
-    target, draft = tiny_model("llama", vocab=160), tiny_model("llama", max_position_embeddings=64)
-    tokenizer = byte_tokenizer()
-    pair = ModelPair.of(target, draft, tokenizer, translation=Translation(tokenizer, sentencepiece_tokenizer()))
-    assert pair.context_length == 256 and pair.encode([150]).ids == (150,)
-    assert "Token id 160" in prompt_refusal(pair, [160])
-
-
-def test_the_chat_template_is_filled_in_and_waits_for_the_answer():
-    target = tiny_model("llama")
-    pair = ModelPair.of(target, None, byte_tokenizer(chat_template=TEMPLATE))
-    assert pair.has_chat_template
-    prompt = pair.encode("hi", chat=True)
-    assert prompt.text == "<user>hi<bot>"
-    assert prompt.ids == tuple(pair.tokenizer.encode(prompt.text, add_special_tokens=False))
-
-
-def test_chat_is_refused_without_a_template_with_a_broken_one_and_for_ids(embedded):
-    assert not embedded.has_chat_template
-    assert "has no chat template" in prompt_refusal(embedded, "hi", field="chat", chat=True)
-    for template in ("{% if %}", "{{ raise_exception('no users here') }}", "{{ messages[5].x.y }}"):
-        broken = ModelPair.of(embedded.target, None, byte_tokenizer(chat_template=template))
-        assert "cannot be filled in" in prompt_refusal(broken, "hi", field="chat", chat=True)
-    assert "not token ids" in prompt_refusal(embedded, [1, 2], field="chat", chat=True)
-
-
-# ------------------------------------------------------------------------------------------------------- catalog
-
-
-def test_the_catalog_names_each_pair_once_and_with_the_larger_model_as_target():
-    assert len({pair.name for pair in catalog.CATALOG}) == len(catalog.CATALOG)
-    for pair in catalog.CATALOG:
-        assert pair.target != pair.draft and pair.target_parameters > 2 * pair.draft_parameters
-        assert pair.gated == pair.target.startswith(("meta-llama/", "google/"))
-
-
-def test_a_pair_that_does_not_fit_says_what_it_needs_and_what_is_free():
-    pair = next(pair for pair in catalog.CATALOG if pair.name == "Qwen3 8B + 0.6B")
-    assert catalog.size_bytes(pair) == 2 * (8191 + 596) * 10**6
-    sentence = catalog_label(pair, 9 * 10**9, words())
-    assert sentence == "Qwen3 8B + 0.6B · needs about 20 GB, 9.0 GB are free"
-    assert catalog_label(pair, 30 * 10**9, words()) == "Qwen3 8B + 0.6B · 18 GB"
-
-
-def test_memory_at_hand_respects_a_containers_limit(tmp_path, monkeypatch):
-    whole = placement.memory_at_hand()
-    assert whole > 0
-    monkeypatch.setattr(placement, "_CGROUP", tmp_path)
-    (tmp_path / "memory.max").write_text("5000\n")
-    (tmp_path / "memory.current").write_text("3000\n")
-    (tmp_path / "memory.stat").write_text("anon 100\ninactive_file 700\n")
-    assert placement.memory_at_hand() == 2700
-    (tmp_path / "memory.max").write_text("max\n")
-    assert placement.memory_at_hand() > 2700
-
-
-def test_the_catalog_and_the_texts_need_no_torch():
-    code = "import sys, specviz.models.catalog, specviz.models.token_texts; sys.exit('torch' in sys.modules)"
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", code], cwd=pathlib.Path(catalog.__file__).parents[2], check=False
-        ).returncode
-        == 0
-    )
