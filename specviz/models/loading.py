@@ -198,8 +198,8 @@ def _translation(
     shared, size = len(translation.pairs), translation.draft_size
     if shared < max(1, _LEAST_SHARED * size):
         raise SpecvizError(
-            "{draft} and {target} have different tokenizers that share {shared} of the draft's {size} tokens, too few "
-            "to draft with: take a draft model whose tokenizer is closer to the target's.",
+            "{draft} and {target} have different tokenizers that share only {shared} of the draft's {size} tokens, "
+            "too few to draft with: choose a draft model whose tokenizer is closer to the target's.",
             "draft",
             draft=draft.name,
             target=target.name,

@@ -214,9 +214,7 @@ class ModelPair:
         width = self.vocab_size if alone else min(self.vocab_size, logit_width(self.draft))
         for token_id in ids:
             if isinstance(token_id, bool) or not isinstance(token_id, int):
-                raise SpecvizError(
-                    "A prompt of token ids holds whole numbers only, not {value}.", "prompt", value=f"{token_id!r:.80}"
-                )
+                raise SpecvizError("Token ids are whole numbers, not {value}.", "prompt", value=f"{token_id!r:.80}")
             if not 0 <= token_id < width:
                 raise SpecvizError(
                     "Token id {id} does not exist: ids run from 0 to {last}.", "prompt", id=token_id, last=width - 1
@@ -229,14 +227,14 @@ class ModelPair:
             sizes = {"length": f"{length:,}", "context": f"{self.context_length:,}"}
             if excess == 1:
                 raise SpecvizError(
-                    "The prompt is 1 token too long: it has {length}, and the models read {context} in all, of which "
-                    "at least one must be new.",
+                    "The prompt is 1 token too long: it has {length}, and the context holds {context}, at least one "
+                    "of them new.",
                     "prompt",
                     **sizes,
                 )
             raise SpecvizError(
-                "The prompt is {excess} tokens too long: it has {length}, and the models read {context} in all, of "
-                "which at least one must be new.",
+                "The prompt is {excess} tokens too long: it has {length}, and the context holds {context}, at least "
+                "one of them new.",
                 "prompt",
                 excess=f"{excess:,}",
                 **sizes,
@@ -248,7 +246,7 @@ def _check_characters(prompt: str) -> None:
         raise SpecvizError("Write a prompt first: there is nothing to continue.", "prompt")
     if len(prompt) > _MAX_PROMPT_CHARACTERS:
         raise SpecvizError(
-            "The prompt has {count} characters; {most} is the most that is read.",
+            "The prompt has {count} characters; at most {most} are read.",
             "prompt",
             count=f"{len(prompt):,}",
             most=f"{_MAX_PROMPT_CHARACTERS:,}",
@@ -257,8 +255,8 @@ def _check_characters(prompt: str) -> None:
         prompt.encode("utf-8")
     except UnicodeEncodeError as error:
         raise SpecvizError(
-            "Character {place} of the prompt is half of a surrogate pair, which is no character by itself: remove it "
-            "or paste the text again.",
+            "Character {place} of the prompt is half of a surrogate pair, not a character by itself: remove it or "
+            "paste the text again.",
             "prompt",
             place=error.start + 1,
         ) from error

@@ -86,7 +86,9 @@ def device_named(name: str | torch.device) -> torch.device:
     try:
         device = torch.device(name)
     except (RuntimeError, TypeError) as error:
-        raise SpecvizError("{name} is no device: use auto, cpu, cuda or cuda:1.", "device", name=repr(name)) from error
+        raise SpecvizError(
+            "{name} is not a device: use auto, cpu, cuda or cuda:1.", "device", name=repr(name)
+        ) from error
     if device.type not in ("cpu", "cuda"):
         raise SpecvizError("specviz runs on cpu or cuda, not on {kind}: choose auto.", "device", kind=device.type)
     if device.type == "cuda":
@@ -110,7 +112,10 @@ def dtype_named(name: str | torch.dtype) -> torch.dtype | None:
     dtype = _DTYPES.get(str(name).removeprefix("torch."))
     if dtype is None:
         raise SpecvizError(
-            "{name} is no dtype to run in: use auto, {names}.", "dtype", name=str(name), names=", ".join(_DTYPES)
+            "{name} is not a dtype that models can run in: use auto, {names}.",
+            "dtype",
+            name=str(name),
+            names=", ".join(_DTYPES),
         )
     return dtype
 

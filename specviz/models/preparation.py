@@ -269,12 +269,12 @@ def _makers(pair: ModelPair) -> Iterator[tuple[str, Callable[[], Static]]]:
 def _refuse_several_devices(pair: ModelPair) -> None:
     """Refuses spread and sharded pairs; even a sharded target's draft model, which a hook keeps in step."""
     if is_spread(pair.target) or is_sharded(pair.target):
-        raise SpecvizError("Passes of a model on several devices run as they are.", "passes")
+        raise SpecvizError("The passes of a model on several devices cannot be prepared.", "passes")
 
 
 def _static(model: PreTrainedModel, feature_layers: Sequence[int] = ()) -> StaticPass:
     if getattr(model.config, "quantization_config", None) is not None:
-        raise SpecvizError("A quantised model's passes run as they are.", "passes")
+        raise SpecvizError("The passes of a quantised model cannot be prepared.", "passes")
     return StaticPass(model, feature_layers)
 
 
@@ -295,7 +295,7 @@ def check(passes: FastPasses) -> None:
         difference = (plain.float() - fast.float()).abs().max() / plain.float().abs().max()
         if not difference <= TOLERANCE[passes.static.dtype]:
             raise SpecvizError(
-                "A fast pass differs from the model's own by {difference}, more than rounding: it is left alone.",
+                "A fast pass differs from the model's own by {difference}, more than rounding: it is not used.",
                 "passes",
                 difference=f"{difference:.3g}",
             )
@@ -325,7 +325,7 @@ def _given_by_passes(run: PassFunction, passes: FastPasses) -> list[Tensor]:
 
 @torch.inference_mode()
 def _refuse_slower(passes: FastPasses) -> None:
-    """Raises SpecvizError (field ``passes``) unless passes over one token and over several are both faster."""
+    """Raises SpecvizError (field ``passes``) if fast passes, over one token or several, are slower than plain ones."""
     static, timers = passes.static, {"plain": passes.static, "fast": passes.run}
     arguments = {width: static.examples(width) for width in _TRIED_WIDTHS}
     seconds: dict[tuple[str, int], list[float]] = {}

@@ -103,11 +103,9 @@ def _about_config(name: str, field: str, error: BaseException) -> SpecvizError |
             "{name} needs code from its own repository, and specviz runs no foreign code.", field, name=name
         )
     if "does not recognize this architecture" in text:
-        return SpecvizError("{name} is of a kind that this version of transformers does not know.", field, name=name)
+        return SpecvizError("This version of transformers does not know the architecture of {name}.", field, name=name)
     if isinstance(error, (OSError, ValueError, KeyError, TypeError, hub.StrictDataclassError)):
-        return SpecvizError(
-            "The config.json of {name} describes no model that transformers can read.", field, name=name
-        )
+        return SpecvizError("transformers cannot read the config.json of {name}.", field, name=name)
     return None
 
 
@@ -164,7 +162,7 @@ def hub_refusal(name: str, field: str, error: BaseException) -> SpecvizError | N
         )
     if isinstance(error, hub.EntryNotFoundError):
         return SpecvizError(
-            "{name} on the Hub is no model in transformers' format: a file of it is missing.", field, name=name
+            "{name} on the Hub is not a model in transformers' format: one of its files is missing.", field, name=name
         )
     if isinstance(error, hub.HfHubHTTPError):
         status = error.response.status_code
@@ -184,7 +182,7 @@ def hub_refusal(name: str, field: str, error: BaseException) -> SpecvizError | N
 def refusing_out_of_memory(refusal: Callable[[], SpecvizError]) -> Iterator[None]:
     """Turns running out of memory, on a GPU or a CPU, into a SpecvizError; everything else passes through.
 
-    What the failed work held is given back first: then `refusal` is asked what to tell, and may measure.
+    What the failed work held is released first; then `refusal` says what to tell, and may measure.
     """
     try:
         yield

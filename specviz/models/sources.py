@@ -90,7 +90,7 @@ def find_model(named: str | os.PathLike[str], field: str, revision: str | None, 
         source = ModelSource(field, folder.resolve().name, str(folder), {"local_files_only": True})
         if not (folder / "config.json").is_file():
             raise SpecvizError(
-                "The folder {name} is no model in transformers' format: no config.json in it.", field, name=name
+                "The folder {name} is not a model in transformers' format: it has no config.json.", field, name=name
             )
     elif folder.is_file():
         raise SpecvizError(
@@ -117,7 +117,7 @@ def _on_the_hub(name: str, field: str, revision: str | None, token: str | None) 
         raise hub_refusal(name, field, error) from error
     except hub.HFValidationError as error:
         raise SpecvizError(
-            "{name} is neither a folder here nor a Hub id, which reads like Qwen/Qwen3-0.6B.", field, name=repr(name)
+            "{name} is neither a folder here nor a Hub id like Qwen/Qwen3-0.6B.", field, name=repr(name)
         ) from error
     except (hub.HTTPError, OSError):  # offline, by choice or not: an earlier download may be cached
         return options | {"local_files_only": True}
@@ -169,16 +169,16 @@ def check_sharding(source: ModelSource, processes: int) -> None:
     config, known = source.config.get_text_config(), {"name": source.name, "kind": source.config.model_type}
     if source.quantised:
         raise SpecvizError(
-            "{name} is quantised ({method}), and quantised weights are not sharded here: leave torchrun out and use "
-            "the device spread.",
+            "{name} is quantised ({method}), and quantised weights are not sharded here: run without torchrun and "
+            "use the device spread.",
             "device",
             name=source.name,
             method=quantisation_name(source.config),
         )
     if not config.base_model_tp_plan:
         raise SpecvizError(
-            "transformers has no plan by which processes could share {name} ({kind}): leave torchrun out and use the "
-            "device spread.",
+            "transformers has no plan for sharing {name} ({kind}) between processes: run without torchrun and use "
+            "the device spread.",
             "device",
             **known,
         )
@@ -186,8 +186,8 @@ def check_sharding(source: ModelSource, processes: int) -> None:
     of_keys = getattr(config, "num_key_value_heads", None) or heads
     if heads % processes or of_keys % processes:
         raise SpecvizError(
-            "{processes} processes cannot share the attention of {name}, which has {heads} heads and {of_keys} of "
-            "keys: start as many as divide {divisor}.",
+            "{processes} processes cannot share the attention of {name}, which has {heads} heads and {of_keys} key "
+            "heads: start a number that divides {divisor}.",
             "device",
             processes=processes,
             name=source.name,

@@ -113,7 +113,7 @@ def load_weights(source: ModelSource, place: Place, dtype: torch.dtype, kept: in
     missing = sorted(report["missing_keys"])
     if missing:
         raise SpecvizError(
-            "The weights of {name} are not complete: {count} are missing, {first} among them.",
+            "The weights of {name} are incomplete: {count} are missing, among them {first}.",
             source.field,
             name=source.name,
             count=len(missing),

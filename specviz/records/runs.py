@@ -287,13 +287,14 @@ def _flaw(one: Round, index: int, coins: bool) -> SpecvizError | None:
         )
     if len(one.top) != len(one.drafted) + 1:
         return SpecvizError(
-            "The trace is damaged at rounds.{index}: it does not list one row of candidates more than draft tokens.",
+            "The trace is damaged at rounds.{index}: it does not list exactly one more row of candidates than draft "
+            "tokens.",
             "trace",
             index=index,
         )
     if len(one.pieces) != len(one.emitted):
         return SpecvizError(
-            "The trace is damaged at rounds.{index}: its text has not one piece a token.", "trace", index=index
+            "The trace is damaged at rounds.{index}: its text does not have one piece per token.", "trace", index=index
         )
     return None
 

@@ -110,11 +110,11 @@ def _check(options: argparse.Namespace) -> None:
     refuse_more_than_one()
     for name in ("tokens", "batch", "every", "lr"):
         if getattr(options, name) <= 0:
-            raise SpecvizError("--{name} is a positive number.", name, name=name)
+            raise SpecvizError("--{name} must be a positive number.", name, name=name)
     if getattr(options, "continuations", 0) < 0:
-        raise SpecvizError("--continuations is a number of tokens, or 0.", "continuations")
+        raise SpecvizError("--continuations must be a number of tokens, or 0.", "continuations")
     if options.recipe in ("target", "draft") and (options.layers < 1 or options.width < 64 or options.width % 64):
-        raise SpecvizError("--layers is at least 1, and --width a multiple of 64.", "width")
+        raise SpecvizError("--layers must be at least 1, and --width a multiple of 64.", "width")
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -164,7 +164,7 @@ def _load(options: argparse.Namespace) -> ModelPair:
     if is_spread(pair.target):
         raise SpecvizError("Training needs the whole target on one device, and it does not fit there.", "device")
     if pair.dtype == torch.float16:
-        raise SpecvizError("Training in float16 is not steady here: say --dtype float32.", "dtype")
+        raise SpecvizError("Training in float16 is unstable: use --dtype float32.", "dtype")
     return pair
 
 
@@ -180,7 +180,9 @@ def _start(options: argparse.Namespace, pair: ModelPair) -> PreTrainedModel:
     source = find_model(options.start, "start", None, None)
     if not same_vocabulary(pair.tokenizer, load_tokenizer(source)):
         raise SpecvizError(
-            "{name} has another tokenizer than the target: start from a draft of its own.", "start", name=source.name
+            "{name} and the target have different tokenizers: start from a draft model that shares the target's.",
+            "start",
+            name=source.name,
         )
     return load_weights(source, Place(pair.device), torch.float32)
 

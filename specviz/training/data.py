@@ -106,7 +106,7 @@ def read_corpus(
                 given=len(given),
             )
     if any(weight < 0 for weight in weights) or (weights and not sum(weights)):
-        raise SpecvizError("The weights of the texts are positive numbers.", "weights")
+        raise SpecvizError("The weights of the texts must be positive numbers.", "weights")
     texts = tuple(
         _split(path.name, _tokenise(_read(path), tokenizer), held_out[index] if held_out else None)
         for index, path in enumerate(files)
@@ -127,7 +127,7 @@ def _read(path: pathlib.Path) -> str:
             "The text {path} cannot be read: {reason}.", "text", path=path, reason=error.strerror or str(error)
         ) from error
     except lzma.LZMAError as error:
-        raise SpecvizError("The text {path} is no .xz file, or a damaged one.", "text", path=path) from error
+        raise SpecvizError("The text {path} is not an .xz file, or is damaged.", "text", path=path) from error
 
 
 def _tokenise(text: str, tokenizer: PreTrainedTokenizerBase) -> Tensor:
@@ -148,8 +148,8 @@ def _split(name: str, ids: Tensor, held_out: int | None) -> Text:
         held_out = max(BLOCK, min(int(_HELD_OUT_SHARE * len(ids)), _HELD_OUT_MOST))
     if held_out < BLOCK or len(ids) - held_out < BLOCK:
         raise SpecvizError(
-            "{name} has {tokens} tokens: too few for a block of {block} to learn from and, with {held_out} held out, "
-            "one to measure on.",
+            "{name} has only {tokens} tokens: with {held_out} held out, too few for a block of {block} to learn from"
+            " and another to measure on.",
             "text",
             name=name,
             tokens=f"{len(ids):,}",

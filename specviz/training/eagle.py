@@ -86,8 +86,8 @@ def head_from(draft: PreTrainedModel, config: EagleConfig) -> EagleHead:
     wanted |= {"attention_bias": False, "mlp_bias": False, "hidden_act": "silu"}
     if sizes.model_type != "llama" or any(getattr(sizes, name) != value for name, value in wanted.items()):
         raise SpecvizError(
-            "An EAGLE head can begin with a draft that is a Llama of one layer, {width} wide, with tied embeddings and "
-            "without biases; leave --start out to begin with a new one.",
+            "An EAGLE head can start from a draft model that is a one-layer Llama, {width} wide, with tied "
+            "embeddings and no biases; leave out --start to train a new one.",
             "start",
             width=config.hidden_size,
         )

@@ -157,7 +157,7 @@ def _resume(recipe: Recipe, optimisers: list[torch.optim.Optimizer], schedule: S
     state = torch.load(file, map_location=recipe.device, weights_only=True)
     if state["run"] != _identity(schedule):
         raise SpecvizError(
-            "{file} is the checkpoint of a run with other settings ({settings}): finish that one, or delete it.",
+            "{file} is the checkpoint of a run with other settings ({settings}): finish that run, or delete the file.",
             "tokens",
             file=file,
             settings=state["run"],

@@ -236,7 +236,9 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch):
     assert "this machine has 1" in refusal("device", device="cuda:3")
 
 
-@pytest.mark.parametrize(("device", "words"), [("toaster", "is no device"), ("mps", "not on mps"), (None, "no device")])
+@pytest.mark.parametrize(
+    ("device", "words"), [("toaster", "is not a device"), ("mps", "not on mps"), (None, "not a device")]
+)
 def test_devices_that_cannot_draw_exactly_or_do_not_exist_are_refused(device, words):
     assert words in refusal("device", device=device)
 
@@ -264,7 +266,7 @@ def test_a_folder_that_is_no_model(tmp_path):
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"model_type": "llama", "hidden_size": "x"}', "\ufffd\ud800"])
 def test_a_damaged_configuration(folder, text):
     (folder / "config.json").write_bytes(text.encode("utf-8", "surrogatepass"))
-    assert "config.json of copy describes no model" in refusal("target", folder)
+    assert "cannot read the config.json of copy" in refusal("target", folder)
 
 
 def test_an_unknown_kind_of_model(folder):
@@ -310,7 +312,7 @@ def test_damaged_weights_in_the_old_format(folder):
 def test_weights_of_another_shape_or_too_few(folder):
     assert "shapes" in refusal("target", edit_config(folder, intermediate_size=64))
     edit_config(folder, intermediate_size=96, num_hidden_layers=3, layer_types=None)
-    assert "not complete" in refusal("target", folder)
+    assert "incomplete" in refusal("target", folder)
 
 
 def test_a_bad_draft_is_the_drafts_fault(saved, folder):
@@ -407,7 +409,7 @@ def test_tokenizers_with_nothing_or_too_little_in_common_are_refused_by_name(sav
     for kept, count in ((), "0"), (("a", "b"), "2"):
         stranger = renamed(saved[1], tmp_path / f"stranger {count}", all_but(kept))
         message = refusal("draft", saved[0], stranger)
-        assert f"share {count} of the draft's" in message and f"stranger {count} and target" in message
+        assert f"share only {count} of the draft's" in message and f"stranger {count} and target" in message
 
 
 @pytest.mark.parametrize(("method", "package"), [("gptq", "optimum"), ("compressed-tensors", "compressed-tensors")])
@@ -532,7 +534,7 @@ def test_the_hubs_refusals_are_sentences(error, words, monkeypatch):
     ("error", "words"),
     [
         (hub_error(hub.GatedRepoError, 403), "is gated"),
-        (hub_error(hub.RemoteEntryNotFoundError), "a file of it is missing"),
+        (hub_error(hub.RemoteEntryNotFoundError), "one of its files is missing"),
         (hub.HTTPError("reset by peer"), "connection to the Hub broke"),
     ],
 )

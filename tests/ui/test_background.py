@@ -539,7 +539,7 @@ def test_the_chip_follows_what_is_prepared_without_a_reload_and_without_moving_t
     browser, served, stand_in, language
 ):
     url, store = served
-    stand_in.reasons = {"exit 1": SpecvizError("A quantised model's passes run as they are.", "passes")}
+    stand_in.reasons = {"exit 1": SpecvizError("The passes of a quantised model cannot be prepared.", "passes")}
     say, mishaps, asked = words(language or "en"), [], []
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     context.set_default_timeout(1000 * PATIENCE)
