@@ -18,7 +18,8 @@ from transformers import GPT2Config, LlamaConfig
 
 import specviz
 from specviz.__main__ import main
-from specviz.bench.pass_times import measure_passes, model_size
+from specviz.bench.machine_limits import model_size
+from specviz.bench.pass_times import measure_passes
 from specviz.models import placement, sources
 from specviz.models.pair import load_pair
 from specviz.models.placement import PassTimer, Place
