@@ -23,42 +23,29 @@ BRANCHING = (DraftModel.name, Medusa.name, Eagle.name)
 class BenchPlan:
     """How much is measured."""
 
-    presets: Sequence[Preset]
-    gammas: Sequence[int]  # draft lengths of chains
-    copied_gammas: Sequence[int]  # draft lengths of drafters that copy
-    tree_gamma: int  # depth of trees
-    tree_branches: Sequence[int]
-    yardstick_gammas: Sequence[int]  # draft lengths of transformers' assisted generation and prompt lookup
-    rule_gammas: Sequence[int]  # draft lengths on which two rules are compared
-    rule_rounds: int  # rounds compared for each of these, at least
-    max_new_tokens: int
-    repeats: int
+    presets: Sequence[Preset] = PRESETS
+    gammas: Sequence[int] = (2, 4, 6)  # draft lengths of chains
+    copied_gammas: Sequence[int] = (2, 4, 8)  # draft lengths of drafters that copy
+    tree_gamma: int = 4  # depth of trees
+    tree_branches: Sequence[int] = (2, 3, 4)
+    yardstick_gammas: Sequence[int] = (4, 6)  # draft lengths of transformers' assisted generation and prompt lookup
+    rule_gammas: Sequence[int] = (4, 8)  # draft lengths on which two rules are compared
+    rule_rounds: int = 1200  # rounds compared for each of these, at least
+    max_new_tokens: int = 128
+    repeats: int = 3
     budget: float | None = None  # seconds of one setting after which no further repeat begins
 
 
-FULL = BenchPlan(
-    presets=PRESETS,
-    gammas=(2, 4, 6),
-    copied_gammas=(2, 4, 8),
-    tree_gamma=4,
-    tree_branches=(2, 3, 4),
-    yardstick_gammas=(4, 6),
-    rule_gammas=(4, 8),
-    rule_rounds=1200,
-    max_new_tokens=128,
-    repeats=3,
-)
+FULL = BenchPlan()
 QUICK = BenchPlan(
     presets=PRESETS[:1],
     gammas=(4,),
     copied_gammas=(4,),
-    tree_gamma=4,
     tree_branches=(3,),
     yardstick_gammas=(4,),
     rule_gammas=(4,),
     rule_rounds=100,
     max_new_tokens=40,
-    repeats=3,
     budget=10.0,
 )
 

@@ -45,6 +45,9 @@ class BenchRow(Standing):
 
 # Groups of presets
 
+#: The fields of a summary that are those of its rows.
+SHARED = ("group", "temperature", "title", "engine", "mode", "num_draft_tokens", "rule", "branches", "exit_layer")
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -81,15 +84,7 @@ def _summary(rows: Sequence[BenchRow], by_title: dict[str, list[BenchRow]]) -> S
     counterpart = by_title.get(f"transformers {one.title}")
     rounds = sum(row.rounds or 0 for row in rows)
     return Summary(
-        group=one.group,
-        temperature=one.temperature,
-        title=one.title,
-        engine=one.engine,
-        mode=one.mode,
-        num_draft_tokens=one.num_draft_tokens,
-        rule=one.rule,
-        branches=one.branches,
-        exit_layer=one.exit_layer,
+        **{name: getattr(one, name) for name in SHARED},
         tokens_per_second=speed,
         speedup_measured=None if one.mode == PLAIN else speed / _speed(plain),
         acceptance_length=sum(row.acceptance_length * row.rounds for row in rows) / rounds if rounds else None,

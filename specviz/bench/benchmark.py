@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 
 from specviz.bench.bench_plan import BenchPlan, entrants, planned, takes_part
 from specviz.bench.bench_rows import BenchRow
-from specviz.bench.contest import PLAIN, Contestant, Standing, pace, standing
+from specviz.bench.contest import PLAIN, Contestant, pace, standing
 from specviz.bench.equal_texts import Agreement, require_equal_texts
 from specviz.bench.machine import describe_machine, load_average, peak_mb
 from specviz.bench.machine_limits import BandwidthLimit, measure_limits
@@ -135,13 +135,13 @@ def _measure_setting(
 
 
 def _row(contestant: Contestant, timings: dict[Contestant, list[Timing]], workload: Workload) -> BenchRow:
-    own, ours = timings[contestant], contestant.engine == "specviz"
+    own = timings[contestant]
     plain = [] if contestant.mode == PLAIN else timings[Contestant(PLAIN, engine=contestant.engine)]
-    if ours:
+    if contestant.engine == "specviz":
         figures = standing([timing.counts for timing in own], [timing.counts for timing in plain])
     else:
         figures = pace([timing.speed for timing in own], [timing.speed for timing in plain])
-    return BenchRow(
+    row = BenchRow(
         title=contestant.title,
         engine=contestant.engine,
         mode=contestant.mode,
@@ -152,30 +152,20 @@ def _row(contestant: Contestant, timings: dict[Contestant, list[Timing]], worklo
         peak_mb=peak_mb(workload.pair.device),
         wall_speeds=tuple(timing.speed for timing in own),
         **asdict(figures),
-        **(_of_rounds(own, figures) if ours else {}),
-        **(_as_run(contestant, workload) if ours and contestant.mode != PLAIN else {}),
     )
+    return _with_rounds(row, contestant, own, workload) if contestant.engine == "specviz" else row
 
 
-def _of_rounds(own: Sequence[Timing], figures: Standing) -> dict[str, float]:
-    """What a row has where rounds are recorded."""
+def _with_rounds(row: BenchRow, contestant: Contestant, own: Sequence[Timing], workload: Workload) -> BenchRow:
+    """What a row has where rounds are recorded; with drafts, their settings too, defaults filled in."""
     rounds = sum(timing.counts.rounds for timing in own)
     taken = 1e6 * sum(timing.counts.seconds for timing in own) / rounds
-    return {
-        "rounds": rounds,
-        "round_microseconds": taken,
-        "outside_microseconds": figures.overhead_share * taken,
-    }
-
-
-def _as_run(contestant: Contestant, workload: Workload) -> dict[str, str | int | None]:
-    """A contestant's settings, defaults filled in."""
+    row = replace(row, rounds=rounds, round_microseconds=taken, outside_microseconds=row.overhead_share * taken)
+    if contestant.mode == PLAIN:
+        return row
     request = request_of(contestant, workload)
-    return {
-        "rule": request.rule,
-        "branches": drafter_class(workload.pair, contestant.mode).branches(workload.pair, request.drafting),
-        "exit_layer": _settings(request).get("exit_layer"),
-    }
+    branches = drafter_class(workload.pair, contestant.mode).branches(workload.pair, request.drafting)
+    return replace(row, rule=request.rule, branches=branches, exit_layer=_settings(request).get("exit_layer"))
 
 
 def _compare_rules(

@@ -30,48 +30,35 @@ SIZE_NAMES = ("8b", "1b", "tiny")
 
 def add_options(parser: argparse.ArgumentParser, drafters: Sequence[str]) -> None:
     """All options but those that name a pair. drafters: their names, for the help text."""
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write all rows there")
-    parser.add_argument("--quick", action="store_true", help="one story, fewer settings: under a minute on two cores")
-    parser.add_argument(
-        "--only",
-        type=_names,
-        default=[],
-        metavar="NAME[,NAME]",
-        help=f"these drafters alone, of {', '.join(drafters)}",
+    add = parser.add_argument
+    add("--json", type=pathlib.Path, metavar="FILE", help="write all rows there")
+    add("--quick", action="store_true", help="one story, fewer settings: under a minute on two cores")
+    add(
+        "--only", type=_names, default=[], metavar="NAME[,NAME]", help=f"these drafters alone, of {', '.join(drafters)}"
     )
-    parser.add_argument(
-        "--preset",
-        type=_names,
-        default=[],
-        metavar="NAME[,NAME]",
-        help="these prompts alone, such as story,repeats",
-    )
-    parser.add_argument("--temperature", type=float, metavar="T", help="this temperature alone, instead of 0 and 1")
-    parser.add_argument(
-        "--page", action="store_true", help="also: one run with and without a browser watching (needs playwright)"
-    )
-    parser.add_argument(
+    add("--preset", type=_names, default=[], metavar="NAME[,NAME]", help="these prompts alone, such as story,repeats")
+    add("--temperature", type=float, metavar="T", help="this temperature alone, instead of 0 and 1")
+    add("--page", action="store_true", help="also: one run with and without a browser watching (needs playwright)")
+    add(
         "--passes",
         choices=("auto", "plain"),
         default="auto",
         help="auto compiles them first, once a machine; plain leaves them to transformers (default: %(default)s)",
     )
-    parser.add_argument(
-        "--growth", action="store_true", help="also: time and memory by length of text, rounds, γ and visitors"
-    )
-    parser.add_argument(
+    add("--growth", action="store_true", help="also: time and memory by length of text, rounds, γ and visitors")
+    add(
         "--figure",
         type=pathlib.Path,
         metavar="FILE",
         help="draw the report: .html, or .png and .svg (needs playwright)",
     )
-    parser.add_argument(
+    add(
         "--size",
         metavar="NAME",
         help=f"instead: random models of a real size, {', '.join(SIZE_NAMES)}, and an oracle for a drafter",
     )
-    parser.add_argument("--alpha", type=float, metavar="A", help="--size: how often the oracle is right (default: 0.8)")
-    parser.add_argument("--gamma", type=int, metavar="N", help="--size: draft tokens a round (default: 4)")
+    add("--alpha", type=float, metavar="A", help="--size: how often the oracle is right (default: 0.8)")
+    add("--gamma", type=int, metavar="N", help="--size: draft tokens a round (default: 4)")
 
 
 def _names(text: str) -> list[str]:

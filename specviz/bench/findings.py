@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -33,9 +34,10 @@ def _best(groups: Sequence[Summary]) -> Iterator[str]:
 
 
 def _eagle_beside_draft_model(stories: Sequence[Summary]) -> Iterator[str]:
-    drafts = {_setting(entry): entry for entry in stories if entry.mode == "draft_model"}
+    setting = operator.attrgetter("temperature", "num_draft_tokens", "branches", "rule")
+    drafts = {setting(entry): entry for entry in stories if entry.mode == "draft_model"}
     for eagle in stories:
-        other = drafts.get(_setting(eagle)) if eagle.mode == "eagle" else None
+        other = drafts.get(setting(eagle)) if eagle.mode == "eagle" else None
         if other:
             yield (
                 f"Tokens a pass at temperature {eagle.temperature:g} on {STORY_GROUP}: {eagle.title} "
@@ -43,18 +45,11 @@ def _eagle_beside_draft_model(stories: Sequence[Summary]) -> Iterator[str]:
             )
 
 
-def _setting(entry: Summary) -> tuple[float, int | None, int | None, str | None]:
-    return (entry.temperature, entry.num_draft_tokens, entry.branches, entry.rule)
-
-
 def _trees_beside_chains(stories: Sequence[Summary]) -> Iterator[str]:
-    chains = {
-        (entry.temperature, entry.mode, entry.num_draft_tokens): entry
-        for entry in stories
-        if entry.branches == 1 and entry.rule == "token"
-    }
+    setting = operator.attrgetter("temperature", "mode", "num_draft_tokens")
+    chains = {setting(entry): entry for entry in stories if entry.branches == 1 and entry.rule == "token"}
     for tree in stories:
-        chain = chains.get((tree.temperature, tree.mode, tree.num_draft_tokens)) if (tree.branches or 1) > 1 else None
+        chain = chains.get(setting(tree)) if (tree.branches or 1) > 1 else None
         if chain:
             yield (
                 f"Tree beside chain at temperature {tree.temperature:g} on {STORY_GROUP}: {tree.title} "

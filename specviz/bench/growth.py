@@ -179,10 +179,8 @@ def _gammas(contestant: Contestant, workload: Workload, plan: GrowthPlan) -> lis
     for _ in range(plan.repeats):
         for gamma in plan.gammas:
             taken[gamma] += rounds_of(replace(contestant, num_draft_tokens=gamma), workload)
-    return [_gamma_point(gamma, done) for gamma, done in taken.items()]
-
-
-def _gamma_point(gamma: int, done: Sequence[Round]) -> GammaPoint:
-    counts = tally(done)
-    seconds = statistics.median(one.seconds.total for one in done)
-    return GammaPoint(gamma, seconds, counts.tokens_per_second, counts.acceptance_length)
+    points = []
+    for gamma, done in taken.items():
+        counts, seconds = tally(done), statistics.median(one.seconds.total for one in done)
+        points.append(GammaPoint(gamma, seconds, counts.tokens_per_second, counts.acceptance_length))
+    return points

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pathlib
 import platform
@@ -65,13 +66,10 @@ def resident_mb() -> float:
 
 def as_ranges(numbers: Sequence[int]) -> str:
     """``"0-3,8"`` for 0, 1, 2, 3, 8, as `taskset` reads it."""
-    ranges: list[list[int]] = []
-    for number in sorted(numbers):
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+    # Within a run of neighbours, number less place stays the same.
+    runs = itertools.groupby(enumerate(sorted(numbers)), key=lambda entry: entry[1] - entry[0])
+    ranges = [[number for _, number in run] for _, run in runs]
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in ranges)
 
 
 def _affinity() -> list[int]:

@@ -17,91 +17,59 @@ from specviz.bench.report import BenchReport
 from specviz.bench.rule_replay import RulesRow
 from specviz.bench.size_benchmark import Bandwidth, SizeReport, SizeRow
 
-#: Heading, field and format of a table's columns.
-Columns = Sequence[tuple[str, str, str]]
+Cells = dict[str, tuple[str, str]]
 
-WHOLE_RANGE, RANGE = "{0[0]:.0f}–{0[1]:.0f}", "{0[0]:.2f}–{0[1]:.2f}"
+#: Part of a field's name -> what is printed in its place, unit included, and the factor to that unit.
+UNITS = {"_seconds": (", ms", 1e3), "_bytes": (", MB", 1e-6), "bandwidth": ("GB/s", 1e-9), "_mb": (", MB", 1)}
 
-ROW_COLUMNS: Columns = (
-    ("tok/s", "tokens_per_second", "{:.0f}"),
-    ("spread", "spread", WHOLE_RANGE),
-    ("speedup", "speedup_measured", "{:.2f}"),
-    ("spread", "speedup_spread", RANGE),
-    ("formula", "speedup_formula", "{:.2f}"),
-    ("α", "acceptance_rate", "{:.2f}"),
-    ("len", "acceptance_length", "{:.2f}"),
-    ("c", "cost_coefficient", "{:.2f}"),
-    ("draft", "phase_share.draft", "{:.0%}"),
-    ("verify", "phase_share.verify", "{:.0%}"),
-    ("rest", "phase_share.rest", "{:.0%}"),
-    ("outside", "overhead_share", "{:.1%}"),
-)
-SUMMARY_COLUMNS: Columns = (
-    ("tok/s", "tokens_per_second", "{:.0f}"),
-    ("speedup", "speedup_measured", "{:.2f}"),
-    ("len", "acceptance_length", "{:.2f}"),
-    ("vs transformers", "against_transformers", "{:.2f}"),
-)
-RULES_COLUMNS: Columns = (
-    ("rounds", "rounds", "{}"),
-    ("token", "accepted_token", "{}"),
-    ("block", "accepted_block", "{}"),
-    ("block − token a round", "difference", "{:+.3f}"),
-    ("±", "standard_error", "{:.3f}"),
-    ("block longer", "block_longer", "{}"),
-    ("token longer", "token_longer", "{}"),
-)
-OVERHEAD_COLUMNS: Columns = (
-    ("outside, µs", "outside_microseconds", "{:.0f}"),
-    ("a round, µs", "round_microseconds", "{:.0f}"),
-    ("share", "share", "{:.1%}"),
-)
-TRACING_COLUMNS: Columns = (("ratio", "ratio", "{:.2f}"), ("spread", "spread", RANGE))
-FORMULA_COLUMNS: Columns = (
-    ("measured", "measured", "{:.2f}"),
-    ("formula", "formula", "{:.2f}"),
-    ("ratio", "ratio", "{:.2f}"),
-)
-SIZE_COLUMNS: Columns = (
-    ("tok/s", "tokens_per_second", "{:.1f}"),
-    ("spread", "spread", "{0[0]:.1f}–{0[1]:.1f}"),
-    ("speedup", "speedup_measured", "{:.2f}"),
-    ("spread", "speedup_spread", RANGE),
-    ("formula", "speedup_formula", "{:.2f}"),
-    ("ratio", "measured_over_formula", "{:.2f}"),
-    ("by rounds", "speedup_by_rounds", "{:.2f}"),
-    ("α asked", "alpha_asked", "{:g}"),
-    ("α", "acceptance_rate", "{:.3f}"),
-    ("len", "acceptance_length", "{:.2f}"),
-    ("c", "cost_coefficient", "{:.3f}"),
-    ("pass", "pass_ratio", "{:.2f}"),
-    ("outside", "overhead_share", "{:.1%}"),
-    ("known", "known_share", "{:.0%}"),
-)
-CONTEXT_COLUMNS: Columns = (
-    ("a plain token, ms", "plain_seconds", "{:.2f}"),
-    ("a round, ms", "round_seconds", "{:.2f}"),
-)
-ROUNDS_COLUMNS: Columns = (("a round, ms", "round_seconds", "{:.2f}"), ("memory, MB", "resident_mb", "{:.0f}"))
-AGEING_COLUMNS: Columns = (
-    ("rounds", "rounds", "{}"),
-    ("first tenth, ms each", "first_tenth_seconds", "{:.2f}"),
-    ("last tenth, ms each", "last_tenth_seconds", "{:.2f}"),
-    ("MB before", "resident_mb_start", "{:.0f}"),
-    ("MB after", "resident_mb_end", "{:.0f}"),
-)
-GAMMA_COLUMNS: Columns = (
-    ("a round, ms", "round_seconds", "{:.2f}"),
-    ("tokens a pass", "acceptance_length", "{:.2f}"),
-    ("tok/s", "tokens_per_second", "{:.0f}"),
-)
-VISITORS_COLUMNS: Columns = (
-    ("first round, s (median)", "first_round_seconds", "{:.2f}"),
-    ("first round, s (last)", "last_first_round_seconds", "{:.2f}"),
-    ("tok/s together", "tokens_per_second", "{:.0f}"),
-)
-#: Headings of the fields at the left.
-TITLES = {"temperature": "T", "title": "contestant", "mode": "drafter", "num_draft_tokens": "γ"}
+#: Field -> heading and format, where these are not the field's own name and two decimals.
+CELLS: Cells = {
+    "temperature": ("T", "{:g}"),
+    "title": ("contestant", "{}"),
+    "mode": ("drafter", "{}"),
+    "num_draft_tokens": ("γ", "{}"),
+    "tokens_per_second": ("tok/s", "{:.0f}"),
+    "spread": ("spread", "{0[0]:.0f}–{0[1]:.0f}"),
+    "speedup_measured": ("speedup", "{:.2f}"),
+    "speedup_spread": ("spread", "{0[0]:.2f}–{0[1]:.2f}"),
+    "speedup_formula": ("formula", "{:.2f}"),
+    "measured_over_formula": ("ratio", "{:.2f}"),
+    "speedup_by_rounds": ("by rounds", "{:.2f}"),
+    "alpha_asked": ("α asked", "{:g}"),
+    "acceptance_rate": ("α", "{:.2f}"),
+    "acceptance_length": ("len", "{:.2f}"),
+    "cost_coefficient": ("c", "{:.2f}"),
+    "phase_share.draft": ("draft", "{:.0%}"),
+    "phase_share.verify": ("verify", "{:.0%}"),
+    "phase_share.rest": ("rest", "{:.0%}"),
+    "pass_ratio": ("pass", "{:.2f}"),
+    "overhead_share": ("outside", "{:.1%}"),
+    "known_share": ("known", "{:.0%}"),
+    "against_transformers": ("vs transformers", "{:.2f}"),
+    "difference": ("block − token a round", "{:+.3f}"),
+    "standard_error": ("±", "{:.3f}"),
+    "round_microseconds": ("a round, µs", "{:.0f}"),
+    "outside_microseconds": ("outside, µs", "{:.0f}"),
+    "share": ("share", "{:.1%}"),
+    "share_of_pass": ("limit / pass", "{:.0%}"),
+    "plain_tokens_per_second": ("plain tok/s", "{:.0f}"),
+    "share_of_plain": ("plain / limit", "{:.0%}"),
+}
+#: A size's figures are few and have more digits.
+SIZE_CELLS: Cells = CELLS | {
+    "tokens_per_second": ("tok/s", "{:.1f}"),
+    "spread": ("spread", "{0[0]:.1f}–{0[1]:.1f}"),
+    "acceptance_rate": ("α", "{:.3f}"),
+    "cost_coefficient": ("c", "{:.3f}"),
+}
+
+SPEED = ("tokens_per_second", "spread", "speedup_measured", "speedup_spread", "speedup_formula")
+JUDGED = ("acceptance_rate", "acceptance_length", "cost_coefficient")
+PHASES = ("phase_share.draft", "phase_share.verify", "phase_share.rest")
+ROW_FIELDS = (*SPEED, *JUDGED, *PHASES, "overhead_share")
+SUMMARY_FIELDS = ("tokens_per_second", "speedup_measured", "acceptance_length", "against_transformers")
+SIZE_FIELDS = (*SPEED, "measured_over_formula", "speedup_by_rounds", "alpha_asked", *JUDGED)
+SIZE_FIELDS += ("pass_ratio", "overhead_share", "known_share")
 
 
 def bench_text(report: BenchReport) -> str:
@@ -109,8 +77,8 @@ def bench_text(report: BenchReport) -> str:
     return _paragraphs(
         [*_machine_lines(report.machine), *filter(None, (report.busy, report.unsteady))],
         equality_lines(report.equality, str(report.machine.get("dtype"))),
-        _table(_frame(report.rows), ["preset", "temperature", "title"], ROW_COLUMNS),
-        _table(_frame(report.summary), ["group", "temperature", "title"], SUMMARY_COLUMNS),
+        _table(_frame(report.rows), ["preset", "temperature", "title"], ROW_FIELDS),
+        _table(_frame(report.summary), ["group", "temperature", "title"], SUMMARY_FIELDS),
         _rules_lines(report.rules),
         _overhead_lines(report.overhead),
         [f"The page, watched by a browser: {report.page['ratio']:.2f} of the speed without one"] if report.page else (),
@@ -133,7 +101,7 @@ def size_text(report: SizeReport) -> str:
             "{prompt_tokens} + {new_tokens} tokens, {repeats} repeats, greedy".format(**report.settings),
             *report.notes,
         ],
-        _table(_frame(report.rows), ["title"], SIZE_COLUMNS),
+        _table(_frame(report.rows), ["title"], SIZE_FIELDS, SIZE_CELLS),
         [
             *(_lengths_line(row) for row in report.rows if row.mode == "adaptive"),
             *(_formula_line(row) for row in report.rows if row.measured_over_formula),
@@ -151,49 +119,57 @@ def _paragraphs(*parts: Iterable[str]) -> str:
 
 
 def _frame(entries: Sequence[Any]) -> pd.DataFrame:
-    """Dataclasses as rows; a field of a field is named ``phase_share.draft``."""
-    return pd.json_normalize([asdict(entry) for entry in entries])
+    """Dataclasses as rows, in the units of `UNITS`; a field of a field is named ``phase_share.draft``."""
+    frame = pd.json_normalize([asdict(entry) for entry in entries])
+    for ending, (unit, scale) in UNITS.items():
+        found = {name: name.replace(ending, unit) for name in frame.columns if ending in name}
+        frame = frame.assign(**scale * frame[[*found]]).rename(columns=found)
+    return frame
 
 
-def _in_milliseconds(entries: Sequence[Any]) -> pd.DataFrame:
-    frame = _frame(entries)
-    timed = [name for name in frame.columns if name.endswith("_seconds")]
-    return frame.assign(**1000 * frame[timed])
+def _by_contestant(entries: Sequence[Any], **figures: Any) -> pd.DataFrame:
+    """Figures of all presets together, by temperature and contestant, in the order in which these come."""
+    return _frame(entries).groupby(["temperature", "title"], sort=False).agg(figures).reset_index()
 
 
-def _by_contestant(frame: pd.DataFrame, **figures: Any) -> pd.DataFrame:
-    """The figures over all presets: by temperature and contestant, in the order in which these come."""
-    return frame.groupby(["temperature", "title"], sort=False).agg(figures).reset_index()
+def _table(
+    frame: pd.DataFrame, left: Sequence[str], fields: Sequence[str] | None = None, cells: Cells = CELLS
+) -> list[str]:
+    """The lines of a table.
 
-
-def _table(frame: pd.DataFrame, titles: Sequence[str], columns: Columns) -> list[str]:
-    """The lines of a table. titles: fields that stand at the left, each printed once for the rows that share it."""
-    headings, fields, formats = zip(*columns)
-    if "temperature" in titles:
-        frame = frame.assign(temperature=frame["temperature"].map("{:g}".format))
-    shown = frame.set_index(list(titles)).reindex(columns=fields)
-    shown.index.names = [TITLES.get(title, title) for title in titles]
+    left: fields at the left, each printed once for the rows that share it. fields: the others, all of them if None.
+    """
+    own = {
+        name: (name.replace("_", " "), "{:.2f}" if column.dtype == float else "{}") for name, column in frame.items()
+    }
+    cells = own | cells
+    shown = frame.assign(**{name: frame[name].map(cells[name][1].format) for name in left}).set_index([*left])
+    shown = shown.rename_axis([cells[name][0] for name in left]).reindex(columns=fields or shown.columns)
     # None becomes NaN, which is what na_rep stands for.
-    text = shown.mask(shown.isna()).to_string(header=headings, formatters=[form.format for form in formats], na_rep="–")
+    text = shown.mask(shown.isna()).to_string(
+        header=[cells[name][0] for name in shown],
+        formatters=[cells[name][1].format for name in shown],
+        na_rep="–",
+    )
     return [line.rstrip() for line in text.splitlines()]
 
 
 def _rules_lines(rules: Sequence[RulesRow]) -> Iterator[str]:
     if rules:
-        yield "Draft tokens kept by block verification and token by token, on the same drafts and coins:"
-        yield from _table(_frame(rules), ["temperature", "mode", "num_draft_tokens"], RULES_COLUMNS)
+        yield "Draft tokens accepted token by token and by block verification, on the same drafts and coins:"
+        yield from _table(_frame(rules), ["temperature", "mode", "num_draft_tokens"])
 
 
 def _overhead_lines(overhead: Overhead) -> Iterator[str]:
     yield "Overhead, a round's time outside the models; medians over presets:"
-    medians = dict.fromkeys((name for _, name, _ in OVERHEAD_COLUMNS), "median")
-    yield from _table(_by_contestant(_frame(overhead.rounds), **medians), ["temperature", "title"], OVERHEAD_COLUMNS)
+    medians = dict.fromkeys(("round_microseconds", "outside_microseconds", "share"), "median")
+    yield from _table(_by_contestant(overhead.rounds, **medians), ["temperature", "title"])
     for without, what in (("untraced", "the same loop without records"), ("bare", "a bare loop")):
         costs = [one for one in overhead.tracing if one.without == without]
         if costs:
             yield f"Tracing, speed with the full trace over that of {what}, in the same repeats:"
-            found = _by_contestant(_frame(costs), ratio="median", spread=_widest)
-            yield from _table(found, ["temperature", "title"], TRACING_COLUMNS)
+            found = _by_contestant(costs, ratio="median", spread=_widest)
+            yield from _table(found.rename(columns={"spread": "speedup_spread"}), ["temperature", "title"])
 
 
 def _widest(spreads: Iterable[tuple[float, float]]) -> tuple[float, float]:
@@ -204,23 +180,28 @@ def _widest(spreads: Iterable[tuple[float, float]]) -> tuple[float, float]:
 def _formula_lines(checks: Sequence[FormulaCheck]) -> Iterator[str]:
     if checks:
         yield "Measured speedup beside the formula's, by the measured α and c; medians over presets:"
-        medians = dict.fromkeys((name for _, name, _ in FORMULA_COLUMNS), "median")
-        yield from _table(_by_contestant(_frame(checks), **medians), ["temperature", "title"], FORMULA_COLUMNS)
+        medians = dict.fromkeys(("measured", "formula", "ratio"), "median")
+        yield from _table(_by_contestant(checks, **medians), ["temperature", "title"])
+
+
+def _limit_lines(limits: Sequence[BandwidthLimit]) -> Iterator[str]:
+    if limits:
+        yield "A pass over one token beside its limit: its bytes over the bandwidth of a copy or a read, the faster:"
+        yield from _table(_frame(limits), ["role", "context"])
 
 
 def growth_lines(growth: Growth) -> Iterator[str]:
-    yield f"Growth, {growth.drafter} γ={growth.num_draft_tokens}, with the tokens of text before it:"
-    yield from _table(_in_milliseconds(growth.contexts), ["context"], CONTEXT_COLUMNS)
-    yield "With the rounds before it, in runs of bounded length:"
-    yield from _table(_in_milliseconds(growth.rounds), ["rounds"], ROUNDS_COLUMNS)
-    yield "In all of these runs, and in one run to the end of the context:"
-    ageing = _in_milliseconds([growth.many_runs, growth.long_run]).assign(runs=["these runs", "one run"])
-    yield from _table(ageing, ["runs"], AGEING_COLUMNS)
-    yield "With the draft length:"
-    yield from _table(_in_milliseconds(growth.gammas), ["num_draft_tokens"], GAMMA_COLUMNS)
+    yield f"Growth, {growth.drafter} γ={growth.num_draft_tokens}, with the tokens of text before; medians:"
+    yield from _table(_frame(growth.contexts), ["context"])
+    yield "With the rounds before, in runs of bounded length; medians since the last line:"
+    yield from _table(_frame(growth.rounds), ["rounds"])
+    yield "The first and the last tenth of all these rounds, and of one run to the end of the context; medians:"
+    yield from _table(_frame([growth.many_runs, growth.long_run]), ["rounds"])
+    yield "With the draft length; medians:"
+    yield from _table(_frame(growth.gammas), ["num_draft_tokens"])
     if growth.visitors:
-        yield "With the number of visitors who press at once:"
-        yield from _table(_frame(growth.visitors), ["visitors"], VISITORS_COLUMNS)
+        yield "With the number of visitors who press at once, the median one's first round and the last one's:"
+        yield from _table(_frame(growth.visitors), ["visitors"])
 
 
 # Sentences
@@ -237,7 +218,7 @@ def equality_lines(agreements: Sequence[Agreement], dtype: str) -> Iterator[str]
         return
     same, presets = sum(one.identical for one in agreements), {one.preset for one in agreements}
     yield (
-        f"Equality, before anything was timed: {same} of {len(agreements)} greedy texts ({len(presets)} prompts) are "
+        f"Equality, before anything was timed: {same} of {len(agreements)} greedy texts (prompts: {len(presets)}) are "
         f"plain decoding's, token by token ({dtype})."
     )
     parted: dict[tuple[str, int, float], list[Agreement]] = {}
@@ -250,23 +231,6 @@ def equality_lines(agreements: Sequence[Agreement], dtype: str) -> Iterator[str]
             f"probability, which is rounding in {dtype}: {', '.join(one.title for one in found)}. From there on each "
             f"token is the target's best to within {max(one.largest_gap for one in found):.3f}."
         )
-
-
-def _limit_lines(limits: Sequence[BandwidthLimit]) -> Iterator[str]:
-    if limits:
-        yield "Share of the limit: one token's bytes over the bandwidth of a copy or a read, whichever is faster:"
-    for one in limits:
-        speeds = f"copy {_gb(one.copy_bandwidth)}/s, read {_gb(one.read_bandwidth)}/s"
-        yield (
-            f"  {one.role}, after {one.context} tokens: {_mb(one.weight_bytes)} of weights and {_mb(one.cache_bytes)} "
-            f"of keys and values take at least {_ms(one.limit_seconds)} at {_gb(one.bandwidth)}/s ({speeds}); a pass "
-            f"takes {_ms(one.pass_seconds)}: {one.share_of_pass:.0%} of the limit."
-        )
-        if one.share_of_plain is not None:
-            yield (
-                f"  Plain decoding: {one.plain_tokens_per_second:.0f} tokens/s of {1 / one.limit_seconds:.0f} at the "
-                f"limit, {one.share_of_plain:.0%}."
-            )
 
 
 def _lengths_line(row: SizeRow) -> str:
@@ -285,18 +249,6 @@ def _formula_line(row: SizeRow) -> str:
 
 def _bandwidth_line(found: Bandwidth) -> str:
     return (
-        f"Plain decoding reads {_gb(found.bytes_per_token, 3)} a token. At the {_gb(found.bytes_per_second)}/s "
-        f"measured here that allows {found.limit:.1f} tokens/s, of which it reached {found.share:.0%}."
+        f"Plain decoding reads {found.bytes_per_token / 1e9:.3f} GB a token. At the {found.bytes_per_second / 1e9:.1f} "
+        f"GB/s measured here that allows {found.limit:.1f} tokens/s, of which it reached {found.share:.0%}."
     )
-
-
-def _mb(size: float) -> str:
-    return f"{size / 1e6:.1f} MB"
-
-
-def _gb(size: float, digits: int = 1) -> str:
-    return f"{size / 1e9:.{digits}f} GB"
-
-
-def _ms(seconds: float) -> str:
-    return f"{1000 * seconds:.2f} ms"

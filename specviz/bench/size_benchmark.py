@@ -52,13 +52,13 @@ BUFFER_BYTES = 2**31
 class SizePlan:
     """How much is measured. A small model's runs are short: it takes many to even out what else the machine does."""
 
-    prompt_tokens: int  # of each run
-    new_tokens: int
-    repeats: int  # of all contestants, in turn
-    seconds: float  # until these are over, more repeats follow
+    prompt_tokens: int = 64  # of each run
+    new_tokens: int = 128
+    repeats: int = 5  # of all contestants, in turn
+    seconds: float = 60.0  # until these are over, more repeats follow
 
 
-FULL = SizePlan(prompt_tokens=64, new_tokens=128, repeats=5, seconds=60.0)
+FULL = SizePlan()
 QUICK = SizePlan(prompt_tokens=16, new_tokens=32, repeats=2, seconds=0.0)
 
 
@@ -110,25 +110,6 @@ class SizeReport:
     schema: str = SCHEMA
 
 
-@dataclass(frozen=True, slots=True)
-class _Contestant:
-    """A mode of `SizeRow`, with γ of each round or, for ``adaptive``, the most; None for plain decoding."""
-
-    mode: str
-    gamma: int | None = None
-
-    @property
-    def title(self) -> str:
-        if self.mode == PLAIN:
-            return PLAIN
-        return f"oracle γ={self.gamma}" if self.mode == "oracle" else f"oracle adaptive γ≤{self.gamma}"
-
-    @property
-    def passes(self) -> Contestant:
-        """Whose passes it makes: the oracle speaks in the draft model's place."""
-        return Contestant(PLAIN) if self.mode == PLAIN else Contestant(DraftModel.name, self.gamma)
-
-
 def measure(
     size: str,
     alpha: float = 0.8,
@@ -162,12 +143,12 @@ def measure(
 def measure_pair(pair: ModelPair, alpha: float, gamma: int, plan: SizePlan, say: Say = lambda line: None) -> SizeReport:
     """The same for a pair that is loaded; its draft model must share the target's vocabulary."""
     contest = _Contest(pair, alpha, plan)
-    contestants = [_Contestant(PLAIN), _Contestant("oracle", gamma), _Contestant("adaptive", LONGEST)]
+    contestants = [Contestant(PLAIN), Contestant("oracle", gamma), Contestant("adaptive", LONGEST)]
     say(f"warming up, and asking the target for its answer: {plan.new_tokens} tokens")
     contest.warm_up({*range(1, LONGEST + 1), gamma})
-    done: dict[_Contestant, list[_Timed]] = {contestant: [] for contestant in contestants}
+    done: dict[Contestant, list[_Timed]] = {contestant: [] for contestant in contestants}
     for repeat in _repeats(plan):
-        say(f"repeat {repeat + 1}: {', '.join(contestant.title for contestant in contestants)}")
+        say(f"repeat {repeat + 1}: {', '.join(map(_title, contestants))}")
         for contestant, runs in done.items():
             runs.append(contest.run(contestant, seed=repeat))
     rows = [contest.row(contestant, done[contestant], done[contestants[0]]) for contestant in contestants]
@@ -182,6 +163,11 @@ def measure_pair(pair: ModelPair, alpha: float, gamma: int, plan: SizePlan, say:
         bandwidth=_bandwidth(pair, plan, rows[0].tokens_per_second),
         notes=[LABEL, *([] if torch.cuda.is_available() else [NO_GPU])],
     )
+
+
+def _title(contestant: Contestant) -> str:
+    most = contestant.num_draft_tokens
+    return f"oracle adaptive γ≤{most}" if contestant.mode == "adaptive" else contestant.title
 
 
 def _repeats(plan: SizePlan) -> Iterator[int]:
@@ -217,18 +203,21 @@ class _Contest:
             for _ in rounds_of(Contestant(DraftModel.name, length), short, oracle.oracle(self.known, 1.0, seed=0)):
                 pass
 
-    def run(self, contestant: _Contestant, seed: int) -> _Timed:
+    def run(self, contestant: Contestant, seed: int) -> _Timed:
         """One run. The adaptive length starts out knowing nothing and keeps what it learns, as in a server."""
         length = self.length if contestant.mode == "adaptive" else None
-        build = None if contestant.mode == PLAIN else oracle.oracle(self.known, self.alpha, seed, length)
-        done = []
-        for one in rounds_of(contestant.passes, self.workload, build):
+        passes, build, done = contestant, None, []
+        if contestant.mode != PLAIN:
+            # The draft model makes all its passes, and the oracle speaks in its place.
+            passes = replace(contestant, mode=DraftModel.name)
+            build = oracle.oracle(self.known, self.alpha, seed, length)
+        for one in rounds_of(passes, self.workload, build):
             done.append(one)
             if length is not None:
                 length.observe(one)
         return _Timed(replace(tally(done), prefill=0.0), oracle.rounds_known(done, self.known))
 
-    def row(self, contestant: _Contestant, runs: Sequence[_Timed], plain_runs: Sequence[_Timed]) -> SizeRow:
+    def row(self, contestant: Contestant, runs: Sequence[_Timed], plain_runs: Sequence[_Timed]) -> SizeRow:
         drafts = contestant.mode != PLAIN
         own, plain = ([run.counts for run in each] for each in (runs, plain_runs))
         figures = standing(own, plain if drafts else [])
@@ -236,9 +225,9 @@ class _Contest:
         speed, speedup = _speed(own), _speed(own) / _speed(plain) if drafts else None
         measured = {"tokens_per_second": speed, "speedup_measured": speedup}
         return SizeRow(
-            title=contestant.title,
+            title=_title(contestant),
             mode=contestant.mode,
-            num_draft_tokens=contestant.gamma,
+            num_draft_tokens=contestant.num_draft_tokens,
             alpha_asked=self.alpha if drafts else None,
             rounds=rounds,
             tokens=sum(counts.tokens for counts in own),

@@ -473,11 +473,11 @@ def test_growth_is_measured_along_text_rounds_drafts_and_visitors(growth):
     said = list(growth_lines(growth))
     for heading, places in (
         ("tokens of text", (16, 32, 248)),
-        ("rounds before it", (4, 20)),
+        ("rounds before", (4, 20)),
         ("draft length", (1, 3)),
         ("visitors", (1, 3)),
     ):
-        (start,) = (index for index, line in enumerate(said) if heading in line)
+        (start,) = (index for index, line in enumerate(said) if heading in line and line.endswith(":"))
         # Below a table's own two lines of headings.
         shown = said[start + 3 : start + 3 + len(places)]
         assert [line.split()[0] for line in shown] == list(map(str, places))
