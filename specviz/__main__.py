@@ -196,7 +196,7 @@ def _say(line: str) -> None:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    """The benchmark itself lies in its own folder; what needs the page or a browser is added here."""
+    """The benchmark has a folder of its own; what needs the page or a browser is added here."""
     if options.size is not None:
         bench_commands.tell(bench_commands.measure_size(options, _say), options.json)
         return 0
@@ -211,7 +211,8 @@ def _bench(options: argparse.Namespace) -> int:
     report = bench_commands.measure(options, pair, _say)
     if not is_leader():
         return 0
-    _add_page(options, pair, report)
+    if options.growth or options.page:
+        _add_page(options, pair, report)
     bench_commands.tell(report, options.json)
     if options.figure:
         from specviz.views.bench_figure import bench_figure
@@ -221,7 +222,7 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 def _add_page(options: argparse.Namespace, pair, report) -> None:
-    """Measures what the report says about the page: how long visitors wait, and what a browser costs."""
+    """Measures what the report says about the page: how long visitors wait, and what a browser that watches costs."""
     from specviz.ui.deployment import Settings
 
     if options.growth:

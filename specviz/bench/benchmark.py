@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 
 from specviz.bench.bench_plan import BenchPlan, entrants, planned, takes_part
 from specviz.bench.bench_rows import BenchRow
-from specviz.bench.contest import PLAIN, Contestant, pace, standing
+from specviz.bench.contest import PLAIN, Contestant, Say, pace, standing
 from specviz.bench.equal_texts import Agreement, require_equal_texts
 from specviz.bench.machine import describe_machine, load_average, peak_mb
 from specviz.bench.machine_limits import BandwidthLimit, measure_limits
@@ -26,8 +26,6 @@ from specviz.drafters import DRAFTERS, drafter_class
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS, Preset
-
-Say = Callable[[str], None]
 
 #: New tokens of the run that warms a contestant up before anything is timed.
 WARM_UP_TOKENS = 16

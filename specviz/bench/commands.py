@@ -9,10 +9,11 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from specviz.bench.contest import Say
 from specviz.passes.torchrun import process_count
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import SamplingParams
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from specviz.bench.report import BenchReport
     from specviz.bench.size_benchmark import SizeReport
     from specviz.models.pair import ModelPair
-
-Say = Callable[[str], None]
 
 #: For the help text; `model_sizes` loads torch.
 SIZE_NAMES = ("8b", "1b", "tiny")
@@ -33,10 +32,9 @@ def add_options(parser: argparse.ArgumentParser, drafters: Sequence[str]) -> Non
     add = parser.add_argument
     add("--json", type=pathlib.Path, metavar="FILE", help="write all rows there")
     add("--quick", action="store_true", help="one story, fewer settings: under a minute on two cores")
-    add(
-        "--only", type=_names, default=[], metavar="NAME[,NAME]", help=f"these drafters alone, of {', '.join(drafters)}"
-    )
-    add("--preset", type=_names, default=[], metavar="NAME[,NAME]", help="these prompts alone, such as story,repeats")
+    names = {"type": _names, "default": [], "metavar": "NAME[,NAME]"}
+    add("--only", **names, help=f"these drafters alone, of {', '.join(drafters)}")
+    add("--preset", **names, help="these prompts alone, such as story,repeats")
     add("--temperature", type=float, metavar="T", help="this temperature alone, instead of 0 and 1")
     add("--page", action="store_true", help="also: one run with and without a browser watching (needs playwright)")
     add(
@@ -46,17 +44,10 @@ def add_options(parser: argparse.ArgumentParser, drafters: Sequence[str]) -> Non
         help="auto compiles them first, once a machine; plain leaves them to transformers (default: %(default)s)",
     )
     add("--growth", action="store_true", help="also: time and memory by length of text, rounds, γ and visitors")
-    add(
-        "--figure",
-        type=pathlib.Path,
-        metavar="FILE",
-        help="draw the report: .html, or .png and .svg (needs playwright)",
-    )
-    add(
-        "--size",
-        metavar="NAME",
-        help=f"instead: random models of a real size, {', '.join(SIZE_NAMES)}, and an oracle for a drafter",
-    )
+    drawn = "draw the report: .html, or .png and .svg (needs playwright)"
+    add("--figure", type=pathlib.Path, metavar="FILE", help=drawn)
+    sizes = f"instead: random models of a real size, {', '.join(SIZE_NAMES)}, and an oracle for a drafter"
+    add("--size", metavar="NAME", help=sizes)
     add("--alpha", type=float, metavar="A", help="--size: how often the oracle is right (default: 0.8)")
     add("--gamma", type=int, metavar="N", help="--size: draft tokens a round (default: 4)")
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from specviz.records.metrics import Tally
 from specviz.theory.formulas import expected_tokens
 
 PLAIN = "plain"
+
+#: Hears lines of progress while something is measured.
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

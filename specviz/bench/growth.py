@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from specviz.bench.contest import PLAIN, Contestant
+from specviz.bench.contest import PLAIN, Contestant, Say
 from specviz.bench.machine import resident_mb
 from specviz.bench.timed_runs import Workload, rounds_of
 from specviz.drafters import DraftModel, PromptLookup
@@ -111,7 +111,7 @@ class GrowthPlan:
 PLAN = GrowthPlan()
 
 
-def measure_growth(pair: ModelPair, say: Callable[[str], None] = lambda line: None, plan: GrowthPlan = PLAN) -> Growth:
+def measure_growth(pair: ModelPair, say: Say = lambda line: None, plan: GrowthPlan = PLAN) -> Growth:
     """The whole plan, with the draft model where there is one. How long visitors wait is measured by the page."""
     contestant = Contestant(PromptLookup.name if pair.draft is None else DraftModel.name, plan.num_draft_tokens)
     workload = Workload.of(pair, PRESETS[0], temperature=0.0, max_new_tokens=plan.run_tokens)

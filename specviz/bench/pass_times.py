@@ -93,16 +93,11 @@ def _share(done: float, repeats: int, began: float, budget: float) -> float:
 
 
 def _snapshot(start: Passes, taken: dict[tuple[str, int], list[float]], fraction: float) -> Passes:
-    curves = [
-        replace(
-            curve,
-            points=tuple(
-                _point(width, seconds) for (role, width), seconds in taken.items() if role == curve.role and seconds
-            ),
-        )
-        for curve in start.curves
-    ]
-    return replace(start, curves=tuple(curves), fraction=fraction)
+    def points(of: str) -> tuple[Point, ...]:
+        return tuple(_point(width, seconds) for (role, width), seconds in taken.items() if role == of and seconds)
+
+    curves = tuple(replace(curve, points=points(curve.role)) for curve in start.curves)
+    return replace(start, curves=curves, fraction=fraction)
 
 
 def _point(width: int, seconds: list[float]) -> Point:

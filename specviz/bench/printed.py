@@ -121,8 +121,8 @@ def _paragraphs(*parts: Iterable[str]) -> str:
 def _frame(entries: Sequence[Any]) -> pd.DataFrame:
     """Dataclasses as rows, in the units of `UNITS`; a field of a field is named ``phase_share.draft``."""
     frame = pd.json_normalize([asdict(entry) for entry in entries])
-    for ending, (unit, scale) in UNITS.items():
-        found = {name: name.replace(ending, unit) for name in frame.columns if ending in name}
+    for part, (unit, scale) in UNITS.items():
+        found = {name: name.replace(part, unit) for name in frame.columns if part in name}
         frame = frame.assign(**scale * frame[[*found]]).rename(columns=found)
     return frame
 
@@ -139,18 +139,13 @@ def _table(
 
     left: fields at the left, each printed once for the rows that share it. fields: the others, all of them if None.
     """
-    own = {
-        name: (name.replace("_", " "), "{:.2f}" if column.dtype == float else "{}") for name, column in frame.items()
-    }
-    cells = own | cells
+    formats = {name: "{:.2f}" if column.dtype == float else "{}" for name, column in frame.items()}
+    cells = {name: (name.replace("_", " "), form) for name, form in formats.items()} | cells
     shown = frame.assign(**{name: frame[name].map(cells[name][1].format) for name in left}).set_index([*left])
     shown = shown.rename_axis([cells[name][0] for name in left]).reindex(columns=fields or shown.columns)
     # None becomes NaN, which is what na_rep stands for.
-    text = shown.mask(shown.isna()).to_string(
-        header=[cells[name][0] for name in shown],
-        formatters=[cells[name][1].format for name in shown],
-        na_rep="–",
-    )
+    headings, formatters = [cells[name][0] for name in shown], [cells[name][1].format for name in shown]
+    text = shown.mask(shown.isna()).to_string(header=headings, formatters=formatters, na_rep="–")
     return [line.rstrip() for line in text.splitlines()]
 
 
@@ -165,8 +160,7 @@ def _overhead_lines(overhead: Overhead) -> Iterator[str]:
     medians = dict.fromkeys(("round_microseconds", "outside_microseconds", "share"), "median")
     yield from _table(_by_contestant(overhead.rounds, **medians), ["temperature", "title"])
     for without, what in (("untraced", "the same loop without records"), ("bare", "a bare loop")):
-        costs = [one for one in overhead.tracing if one.without == without]
-        if costs:
+        if costs := [one for one in overhead.tracing if one.without == without]:
             yield f"Tracing, speed with the full trace over that of {what}, in the same repeats:"
             found = _by_contestant(costs, ratio="median", spread=_widest)
             yield from _table(found.rename(columns={"spread": "speedup_spread"}), ["temperature", "title"])

@@ -5,15 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from specviz.bench import findings
-from specviz.bench.bench_rows import (
-    BenchRow,
-    FormulaCheck,
-    Overhead,
-    Summary,
-    formula_checks,
-    overhead,
-    summaries,
-)
+from specviz.bench.bench_rows import BenchRow, FormulaCheck, Overhead, Summary, formula_checks, overhead, summaries
 from specviz.bench.equal_texts import Agreement
 from specviz.bench.growth import Growth
 from specviz.bench.machine import Facts

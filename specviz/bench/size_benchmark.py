@@ -10,13 +10,13 @@ import itertools
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import torch
 
 from specviz.bench import oracle
-from specviz.bench.contest import PLAIN, Contestant, Standing, formula_speedup, standing
+from specviz.bench.contest import PLAIN, Contestant, Say, Standing, formula_speedup, standing
 from specviz.bench.machine import Facts, describe_machine
 from specviz.bench.machine_limits import model_size, read_bandwidth
 from specviz.bench.model_sizes import make_pair, size_named
@@ -33,8 +33,6 @@ from specviz.records.runs import SamplingParams
 from specviz.theory.draft_length import AdaptiveLength
 
 SCHEMA = "specviz.size_bench/1"
-
-Say = Callable[[str], None]
 
 #: What every report says, whoever reads it.
 LABEL = "oracle: told the target's answer; prices the machinery, says nothing about any draft model"

@@ -228,6 +228,7 @@ def test_the_tiny_size_is_measured_end_to_end(report_file):
     assert report["schema"] == "specviz.size_bench/1" and report["size"] == "tiny"
     assert [row["title"] for row in report["rows"]] == ["plain", "oracle γ=4", "oracle adaptive γ≤8"]
     assert {"dtype", "torch", "transformers", "device", "cores"} <= report["machine"].keys()
+    assert all(row["title"] in said for row in report["rows"]) and "–" in said
     assert size_benchmark.LABEL in report["notes"] and size_benchmark.LABEL in said
     assert (
         (size_benchmark.NO_GPU in report["notes"]) == (size_benchmark.NO_GPU in said) == (not torch.cuda.is_available())
