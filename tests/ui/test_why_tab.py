@@ -17,7 +17,8 @@ from playwright.sync_api import Page, expect
 from tiny import tiny_model, tiny_pair
 from torch.utils.flop_counter import FlopCounterMode
 
-from specviz.bench.pass_times import measure_passes, model_size
+from specviz.bench.machine_limits import model_size
+from specviz.bench.pass_times import measure_passes
 from specviz.models.pair import ModelPair
 from specviz.models.pass_timer import PassTimer
 from specviz.records.metrics import tally
