@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from specviz.models.pair import ModelPair
+from specviz.models.pair import ModelPair, PairPasses
 from specviz.models.pass_timer import settle_threads, time_in_turns
 from specviz.models.placement import (
     Place,
@@ -137,7 +137,7 @@ def make_pair(size: Size, device: str | torch.device = "auto", dtype: str | torc
         name=size.name,
         target_name=sources[0].name,
         draft_name=sources[1].name,
-        threads=settle_threads(target) if place.type == "cpu" else None,
+        passes=PairPasses(threads=settle_threads(target) if place.type == "cpu" else None),
     )
 
 

@@ -24,12 +24,13 @@ from specviz.bench.report import BenchReport
 from specviz.bench.rule_replay import RulesRow
 from specviz.bench.timed_runs import Workload
 from specviz.decoding import engine
+from specviz.decoding.request import prepare
 from specviz.drafters import DRAFTERS
 from specviz.models.pair import ModelPair
 from specviz.records.comparison import NEAR_TIE, margin
 from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS
-from specviz.records.settings import DraftParams
+from specviz.records.settings import DraftParams, RunSettings
 from specviz.ui.deployment import Settings
 from specviz.ui.maintenance.picture import write_picture
 from specviz.ui.maintenance.visitors import measure_visitors
@@ -386,13 +387,15 @@ def test_the_bare_loops_stop_at_an_end_token(pair):
 
 @pytest.mark.parametrize("drafter, branches", [(None, None), *((name, None) for name in DRAFTERS), ("draft_model", 3)])
 def test_without_records_the_same_coins_make_the_same_text(drafter, branches):
-    request = engine.prepare(
+    request = prepare(
         with_heads(tiny_pair("llama")),
-        PRESETS[0].prompt,
-        drafter=drafter,
-        num_draft_tokens=2,
-        max_new_tokens=40,
-        drafting=DraftParams(branches=branches),
+        RunSettings(
+            PRESETS[0].prompt,
+            drafter=drafter,
+            num_draft_tokens=2,
+            max_new_tokens=40,
+            drafting=DraftParams(branches=branches),
+        ),
     )
     assert untraced_loop.decode(request) == [token for one in engine.rounds(request) for token in one.emitted]
 

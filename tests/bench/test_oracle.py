@@ -14,13 +14,14 @@ from specviz import __main__
 from specviz.bench import commands, oracle, size_benchmark
 from specviz.bench import model_sizes as sizes
 from specviz.decoding import engine
+from specviz.decoding.request import prepare
 from specviz.drafters import DRAFTERS
 from specviz.models import sources, weights
 from specviz.models.loading import EMBEDDED
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Seconds
-from specviz.records.settings import SamplingParams
+from specviz.records.settings import RunSettings, SamplingParams
 from specviz.theory import formulas as theory
 from specviz.theory.draft_length import AdaptiveLength
 
@@ -48,13 +49,11 @@ def small_pair(dtype):
 
 
 def ordered(pair, drafter="draft_model", gamma=4, tokens=60, **more):
-    return engine.prepare(
+    return prepare(
         pair,
-        PROMPT,
-        drafter=drafter,
-        num_draft_tokens=gamma,
-        **{"sampling": GREEDY} | more,
-        max_new_tokens=tokens,
+        RunSettings(
+            PROMPT, drafter=drafter, num_draft_tokens=gamma, **{"sampling": GREEDY} | more, max_new_tokens=tokens
+        ),
     )
 
 
