@@ -1,4 +1,4 @@
-"""Prompts that show something, on the embedded pair: prose it knows, code, a text that repeats, a draft at a loss."""
+"""Prompts that show something on the embedded pair: familiar prose, code, a text that repeats, a hard one."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A prompt under a name. note: what to look for."""
+    """A prompt with a name."""
 
     name: str
     prompt: str
-    note: str
+    note: str  # what to look for
 
 
 PRESETS = (
