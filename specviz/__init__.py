@@ -9,12 +9,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specviz.decoding.engine import replay, run, speculate
+    from specviz.decoding.engine import run, speculate
+    from specviz.decoding.replay import replay
     from specviz.drafters import DRAFTERS
-    from specviz.models.pair import ModelPair, load_pair
+    from specviz.models.loading import load_pair
+    from specviz.models.pair import ModelPair
     from specviz.records.errors import SpecvizError
-    from specviz.records.runs import DraftParams, Round, Run, SamplingParams
-    from specviz.rules.choice import RULES
+    from specviz.records.runs import Round, Run
+    from specviz.records.settings import DraftParams, SamplingParams
+    from specviz.rules import RULES
 
 __all__ = [
     "DRAFTERS",
@@ -35,15 +38,15 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "DRAFTERS": "drafters",
-    "RULES": "rules.choice",
-    "DraftParams": "records.runs",
+    "RULES": "rules",
+    "DraftParams": "records.settings",
     "ModelPair": "models.pair",
     "Round": "records.runs",
     "Run": "records.runs",
-    "SamplingParams": "records.runs",
+    "SamplingParams": "records.settings",
     "SpecvizError": "records.errors",
-    "load_pair": "models.pair",
-    "replay": "decoding.engine",
+    "load_pair": "models.loading",
+    "replay": "decoding.replay",
     "run": "decoding.engine",
     "speculate": "decoding.engine",
 }

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from specviz.passes.torchrun import is_leader, process_count, tells
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
-from specviz.records.runs import DraftParams, SamplingParams
-from specviz.rules.choice import RULES
+from specviz.records.settings import RunSettings, SamplingParams
 
-#: For the help texts: the drafters themselves load torch, and --help should answer at once.
+#: For the help texts: rules and drafters themselves load torch, and --help should answer at once.
+RULE_NAMES = ("token", "block", "tree", "typical")
 DRAFTER_NAMES = ("draft_model", "prompt_lookup", "suffix", "lookahead", "early_exit", "medusa", "eagle")
 SIZE_NAMES = ("8b", "1b", "tiny")
 
@@ -60,7 +60,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--exit-layer", type=int, metavar="E", help="early_exit: leave the target after so many layers")
     run.add_argument(
-        "--rule", default="auto", help=f"how drafts are judged: auto, {', '.join(RULES)} (lossy) (default: %(default)s)"
+        "--rule",
+        default="auto",
+        help=f"how drafts are judged: auto, {', '.join(RULE_NAMES)} (lossy) (default: %(default)s)",
     )
     run.add_argument("--max-new-tokens", type=int, default=128, metavar="N", help="(default: %(default)s)")
     run.add_argument("--temperature", type=float, default=1.0, help="0 is greedy (default: %(default)s)")
@@ -144,7 +146,7 @@ def _add_pair(parser: argparse.ArgumentParser) -> None:
 
 
 def _load(options: argparse.Namespace):
-    from specviz.models.pair import load_pair
+    from specviz.models.loading import load_pair
 
     several = process_count() > 1
     if several and options.device not in ("auto", "parallel"):
@@ -176,42 +178,31 @@ def _prepare(pair, compiling: bool = True):
 
 
 def _run(options: argparse.Namespace) -> int:
-    sampling = SamplingParams(options.temperature, options.top_k, options.top_p, options.min_p)
-    drafting = DraftParams(options.branches, options.confidence, options.exit_layer)
-    from specviz.decoding import engine
+    settings = RunSettings.of(vars(options))
+    from specviz.decoding.engine import rounds
+    from specviz.decoding.request import prepare
+    from specviz.decoding.run_record import collect
     from specviz.views import terminal
 
     pair = _load(options)
     if options.passes != "plain":
         _prepare(pair, compiling=options.passes == "auto")
-    request = engine.prepare(
-        pair,
-        options.prompt,
-        drafter=None if options.drafter == "plain" else options.drafter,
-        num_draft_tokens=options.num_draft_tokens,
-        sampling=sampling,
-        max_new_tokens=options.max_new_tokens,
-        seed=options.seed,
-        stop=options.stop,
-        chat=options.chat,
-        drafting=drafting,
-        rule=options.rule,
-    )
+    request = prepare(pair, settings)
     if not is_leader():
         # Its part of the work; the leader tells of it.
-        for _ in engine.rounds(request):
+        for _ in rounds(request):
             pass
         return 0
     colour, counts, done = terminal.wants_colour(sys.stdout), Tally(), []
     print(terminal.harmless(request.prompt.text), end="", flush=True)
     try:
-        for one in engine.rounds(request):
+        for one in rounds(request):
             done.append(one)
             counts.add(one)
             print(terminal.paint_round(one, colour), end="", flush=True)
     except KeyboardInterrupt:
         print(" ^C", file=sys.stderr)
-    run = engine.collect(request, done)
+    run = collect(request, done)
     summary = f"{terminal.summary(counts, run.stop_reason, run.rule)} · {run.pair.passes} passes"
     print(f"\n\n{terminal.legend(colour)}\n{summary}", file=sys.stderr)
     if options.json:

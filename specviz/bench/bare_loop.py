@@ -12,15 +12,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specviz.drafters.base import chain
 from specviz.models.pair import ModelPair
 from specviz.passes.cached_model import CachedModel, reader
 from specviz.passes.clock import Stopwatch
+from specviz.rules.draft import chain
 from specviz.rules.sampling import fit_width
 
 
 class Unwatched(Stopwatch):
     """A stopwatch that takes no times."""
+
+    def mark(self) -> float:
+        return 0.0
 
     def span(self) -> contextlib.nullcontext:
         return contextlib.nullcontext()
@@ -28,7 +31,7 @@ class Unwatched(Stopwatch):
 
 def read_by(pair: ModelPair, role: str) -> CachedModel:
     """The pair's ``target`` or ``draft``, with the fast passes that the engine would take, and no clock."""
-    return reader(getattr(pair, role), Unwatched(pair.device), pair.passes.get(role))
+    return reader(getattr(pair, role), Unwatched(pair.device), pair.passes.fast.get(role))
 
 
 @torch.inference_mode()

@@ -208,8 +208,8 @@ def _gammas(pair: ModelPair, plan: Plan, name: str) -> Sequence[int]:
     """Draft lengths for chains of this drafter. Medusa heads do not look further ahead than there are heads."""
     if name in COPYING:
         return plan.copied_gammas
-    if name == Medusa.name and pair.medusa is not None:
-        return [gamma for gamma in plan.gammas if gamma <= pair.medusa.config.num_heads]
+    if name == Medusa.name and name in pair.parts:
+        return [gamma for gamma in plan.gammas if gamma <= pair.parts[name].config.num_heads]
     return plan.gammas
 
 

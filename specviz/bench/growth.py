@@ -18,7 +18,8 @@ from specviz.drafters import DraftModel, PromptLookup
 from specviz.models.pair import ModelPair
 from specviz.records.metrics import tally
 from specviz.records.presets import PRESETS
-from specviz.records.runs import Round, SamplingParams
+from specviz.records.runs import Round
+from specviz.records.settings import SamplingParams
 
 Say = Callable[[str], None]
 

@@ -12,7 +12,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from specviz.models.pair import ModelPair
+from specviz.models.pair import ModelPair, PairPasses
+from specviz.models.pass_timer import settle_threads, time_in_turns
 from specviz.models.placement import (
     Place,
     device_named,
@@ -21,11 +22,10 @@ from specviz.models.placement import (
     free_memory,
     half_precision,
     multiplies_in,
-    settle_threads,
-    time_in_turns,
 )
 from specviz.models.refusals import refusing_out_of_memory
-from specviz.models.sources import Source, check_memory
+from specviz.models.sources import ModelSource
+from specviz.models.weights import check_memory
 from specviz.records.errors import SpecvizError
 
 #: Positions that the models are made for, those of Llama 3; a random model has no use for more.
@@ -114,7 +114,8 @@ def make_pair(size: Size, device: str | torch.device = "auto", dtype: str | torc
     """
     place, wanted = device_named(device), dtype_named(dtype)
     sources = [
-        Source("size", f"{shape.name} (random weights)", "", {}, shape.config) for shape in (size.target, size.draft)
+        ModelSource("size", f"{shape.name} (random weights)", "", {}, shape.config)
+        for shape in (size.target, size.draft)
     ]
     check_memory(sources, Place(place), wanted or half_precision(place, None))
 
@@ -136,7 +137,7 @@ def make_pair(size: Size, device: str | torch.device = "auto", dtype: str | torc
         name=size.name,
         target_name=sources[0].name,
         draft_name=sources[1].name,
-        threads=settle_threads(target) if place.type == "cpu" else None,
+        passes=PairPasses(threads=settle_threads(target) if place.type == "cpu" else None),
     )
 
 
@@ -166,7 +167,7 @@ def numbers_tokenizer(vocab: int) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words))
 
 
-def _faster_dtype(shape: Shape, sources: list[Source], device: torch.device) -> torch.dtype:
+def _faster_dtype(shape: Shape, sources: list[ModelSource], device: torch.device) -> torch.dtype:
     """Half precision, or float32 where one layer and the head are measured to run faster in it and memory allows.
 
     Not measured where the processor's instructions say it.

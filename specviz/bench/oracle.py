@@ -12,10 +12,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specviz.drafters import Draft, Drafter, DraftModel, Draws, Setting, TopChoices, Verdict
+from specviz.drafters import DraftModel
+from specviz.drafters.base import Drafter, Setting, Verdict
+from specviz.drafters.choosers import Draws, TopChoices
 from specviz.passes.cached_model import reader
 from specviz.records.errors import SpecvizError
-from specviz.records.runs import Round, SamplingParams
+from specviz.records.runs import Round
+from specviz.records.settings import SamplingParams
+from specviz.rules.draft import Draft
 from specviz.theory.draft_length import AdaptiveLength
 
 

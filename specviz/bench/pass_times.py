@@ -14,13 +14,15 @@ import torch
 from transformers import PreTrainedModel
 
 from specviz.bench.sections import Limit
-from specviz.models.pair import ModelPair
-from specviz.models.placement import PassTimer, dtype_name, position_limit, synchronise
+from specviz.models.pair import ModelPair, position_limit
+from specviz.models.pass_timer import PassTimer
+from specviz.models.placement import dtype_name
 from specviz.models.refusals import refusing_out_of_memory
+from specviz.passes.clock import synchronise
 from specviz.passes.several_devices import devices_of, home_of
 from specviz.passes.static_passes import kind_of
 from specviz.records.errors import SpecvizError
-from specviz.theory.roofline import Curve, Limits, ModelSize, Passes, Point
+from specviz.theory.roofline import Curve, Limits, ModelSize, PassTimes, Point
 
 #: Tokens a pass: powers of two, what γ = 2 to 5, 8 and 16 verify, and some between.
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 32, 64)
@@ -41,7 +43,7 @@ def measure_passes(
     context: int = CONTEXT,
     repeats: int = REPEATS,
     budget: float = BUDGET,
-) -> Iterator[Passes]:
+) -> Iterator[PassTimes]:
     """T(K) of target and draft model after `context` cached tokens, as it fills in: once a pass, complete at the end.
 
     The passes are those that a run takes now: the pair's prepared ones, where it has some. A width that would fill
@@ -54,11 +56,11 @@ def measure_passes(
     widths = [width for width in widths if width <= max(1, room // 2)]
     context = max(1, min(context, room - max(widths)))
     with refusing_out_of_memory(_no_memory):
-        fast = dict(pair.passes)
+        fast = dict(pair.passes.fast)
         timers = {role: PassTimer(model, widths, context, fast.get(role)) for role, model in models.items()}
         peak = peak_rate(pair.dtype, pair.device)
         curves = {role: _curve(role, timer, peak) for role, timer in timers.items()}
-        start = Passes(
+        start = PassTimes(
             target=pair.target_name,
             draft=pair.draft_name,
             context=context,
@@ -81,7 +83,7 @@ def measure_limits(pair: ModelPair, context: int, repeats: int = REPEATS) -> lis
     """
     models = {"target": pair.target} | ({"draft": pair.draft} if pair.draft is not None else {})
     with refusing_out_of_memory(_no_memory):
-        timers = {role: PassTimer(model, (1,), context, pair.passes.get(role)) for role, model in models.items()}
+        timers = {role: PassTimer(model, (1,), context, pair.passes.fast.get(role)) for role, model in models.items()}
         seconds: dict[str, list[float]] = {role: [] for role in timers}
         for _ in range(repeats):
             for role, timer in timers.items():
@@ -117,7 +119,7 @@ def _curve(role: str, timer: PassTimer, peak: float) -> Curve:
     return Curve(role, size, Limits(read_bandwidth(share, home_of(timer.model)), peak))
 
 
-def _filled(start: Passes, timers: dict[str, PassTimer], repeats: int, budget: float) -> Iterator[Passes]:
+def _filled(start: PassTimes, timers: dict[str, PassTimer], repeats: int, budget: float) -> Iterator[PassTimes]:
     """`start` with one more pass timed in each: all widths of all models take turns."""
     turns = [(role, width) for width in timers["target"].widths for role in timers]
     taken: dict[tuple[str, int], list[float]] = {turn: [] for turn in turns}
@@ -137,7 +139,7 @@ def _share(done: float, repeats: int, began: float, budget: float) -> float:
     return min(1.0, max(done / repeats, by_time))
 
 
-def _snapshot(start: Passes, taken: dict[tuple[str, int], list[float]], fraction: float) -> Passes:
+def _snapshot(start: PassTimes, taken: dict[tuple[str, int], list[float]], fraction: float) -> PassTimes:
     curves = [
         replace(
             curve,

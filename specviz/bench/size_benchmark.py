@@ -24,12 +24,12 @@ from specviz.bench.model_sizes import make_pair, size_named
 from specviz.bench.pass_times import model_size, read_bandwidth
 from specviz.decoding import engine
 from specviz.models.pair import ModelPair
-from specviz.models.placement import PassTimer
+from specviz.models.pass_timer import PassTimer
 from specviz.models.preparation import prepare_passes
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally, tally
-from specviz.records.runs import SamplingParams
+from specviz.records.settings import SamplingParams
 from specviz.theory.draft_length import AdaptiveLength
 
 SCHEMA = "specviz.size_bench/1"

@@ -17,7 +17,7 @@ from specviz.drafters import DraftModel, PromptLookup
 from specviz.models.pair import ModelPair
 from specviz.records.metrics import Tally, tally
 from specviz.records.presets import Preset
-from specviz.records.runs import DraftParams, SamplingParams
+from specviz.records.settings import DraftParams, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)

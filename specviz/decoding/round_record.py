@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from specviz.drafters.base import Draft
 from specviz.models.token_texts import TokenTexts
 from specviz.records.runs import Candidates, DraftedToken, NextKind, NextToken, Outcome
-from specviz.rules.sampling import Warper, at_hand, first_largest
-from specviz.rules.verify import Decision, shape_of
+from specviz.rules.base import Rule
+from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms
+from specviz.rules.sampling import at_hand
+from specviz.rules.tree_shape import tree_shape
 
 #: How many of the likeliest tokens a row lists: this many of the target's and as many of the drafter's.
 TOP = 5
@@ -25,71 +27,69 @@ TOP = 5
 Host = dict[str, list]
 Listed = tuple[tuple[int, float], ...]
 
+#: Where an emitted token came from; ``plain`` is the target's own, nothing drafted.
+Origin = Literal["accepted", "recovered", "bonus", "plain"]
+
 _VALUE = itemgetter(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Uniforms:
-    """One round's share of chance, on the device: draft [γ], accept [γ], next []; float32 values held as float64."""
-
-    draft: Tensor
-    accept: Tensor
-    next: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class TargetRows:
-    """The target's say on n + 1 rows.
-
-    raw: [n + 1, vocab] float32, its softmax at temperature 1. probs: the same as sampled from; raw itself if nothing
-    warps it, None if greedy. choices: [n + 1] int64, the likeliest tokens; None unless greedy.
-    """
-
-    raw: Tensor
-    probs: Tensor | None
-    choices: Tensor | None
-
-    @classmethod
-    def of(cls, logits: Tensor, warper: Warper) -> TargetRows:
-        logits = logits.float()
-        raw = logits.softmax(-1)
-        if warper.params.greedy:
-            return cls(raw, None, first_largest(logits))
-        return cls(raw, warper.probabilities(logits) if warper.changes_logits else raw, None)
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """A round's decision in host values; see `Round` for the fields.
-
-    path: indices of the kept draft tokens. choices: [n + 1], the target's likeliest token of each row.
-    """
+class Settled:
+    """A round's decision in host values, ready for its record; see `Round` for the fields."""
 
     drafted: tuple[DraftedToken, ...]
     next: NextToken
     top: tuple[Candidates, ...]
-    path: tuple[int, ...]
-    choices: tuple[int, ...]
+    path: tuple[int, ...]  # indices of the kept draft tokens
+    choices: tuple[int, ...]  # [n + 1] the target's likeliest token of each row
     confidence: float | None = None
     distance: float | None = None
 
+    @property
+    def next_id(self) -> int:
+        return self.next.id
 
-def report(
-    draft: Draft, decision: Decision, rows: TargetRows, uniforms: Uniforms, texts: TokenTexts, weighs_all: bool = False
-) -> Report:
-    """Fetches what a record needs and builds it. weighs_all: the rule has looked at every draft token's coin."""
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """The same where no record is kept: just what decoding goes on with."""
+
+    path: tuple[int, ...]
+    next_id: int
+    origin: Origin  # of the next token
+    tokens: tuple[int, ...]  # the kept draft tokens, then the next one
+    choices: tuple[int, ...]
+
+
+def outline(draft: Draft, decision: Decision, rows: TargetRows, uniforms: Uniforms) -> Outline:
+    """Fetches what decoding goes on with, in one transfer."""
+    n = len(draft.parents)
+    choices = rows.raw.argmax(-1) if rows.choices is None else rows.choices
+    parts = [draft.tokens, decision.kept[:n].long(), decision.row.long(), decision.next_token.reshape(1), choices]
+    host = torch.cat(parts).tolist()
+    path = tuple(index for index in range(n) if host[n + index])
+    row, next_id, *choices = host[2 * n :]
+    refused = any(parent + 1 == row for parent in draft.parents)
+    origin: Origin = "plain" if not draft.parents else "recovered" if refused else "bonus"
+    return Outline(path, next_id, origin, (*(host[index] for index in path), next_id), tuple(choices))
+
+
+def settle(
+    draft: Draft, decision: Decision, rows: TargetRows, uniforms: Uniforms, texts: TokenTexts, rule: Rule
+) -> Settled:
+    """Fetches what a record needs and builds it."""
     parts = _decision_parts(draft, decision, uniforms) | _listed_parts(draft, rows)
     host = _fetch(parts | _line_parts(decision, parts.get("residual_ids", parts["leading"])))
     kept = host.get("kept", ())
     outcomes = _outcomes(draft.parents, kept)
     drafted = tuple(
-        [_drafted_token(index, host, draft, outcome, texts, weighs_all) for index, outcome in enumerate(outcomes)]
+        [_drafted_token(index, host, draft, outcome, texts, rule.weighs_all) for index, outcome in enumerate(outcomes)]
     )
     # Refused siblings of a token that was taken leave nothing to recover from: the last row decides.
     last = host["row"][0] - 1
     rejected = ("rejected", last) in zip(outcomes, draft.parents)
     following = _next_token(host, texts, "recovered" if rejected else "bonus")
-    return Report(
+    return Settled(
         drafted=drafted,
         next=following,
         top=_candidates(host, draft, following if rejected else None),
@@ -149,7 +149,7 @@ def _listed_parts(draft: Draft, rows: TargetRows) -> dict[str, Tensor]:
         parts["leading_p"] = rows.probs.gather(-1, leading)
     if not draft.parents:
         return parts
-    shape = shape_of(draft.parents, leading.device)
+    shape = tree_shape(draft.parents, leading.device)
     lists = [shape.judging(leading), draft.tokens.unsqueeze(-1)]
     draft_raw = draft.probs if draft.logits is None else draft.logits.softmax(-1)
     if draft_raw is not None:

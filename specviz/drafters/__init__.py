@@ -1,18 +1,32 @@
-"""The ways to draft, by name."""
+"""The ways to draft, one file each; a drafter is registered here, in `_CLASSES`.
+
+base           what a drafter is: propose a draft, observe the verdict; what each is built from
+choosers       from a model's probabilities to tokens: top choices, or draws
+stepwise       drafting token by token or level by level, for drafters with probabilities
+draft_model    a second, smaller model
+translated     the same with another tokenizer
+early_exit     the target's own first layers
+headed         what trained parts share: medusa (all positions at once) and eagle (token by token)
+prompt_lookup  what followed the last few tokens when they last stood in the text
+suffix         the same, weighed by how often each token followed
+lookahead      the target's own guesses of earlier passes
+plain          nothing: plain decoding
+"""
 
 from __future__ import annotations
 
-from specviz.drafters.base import Draft, Drafter, Setting, Verdict
+from specviz.drafters.base import Drafter
 from specviz.drafters.draft_model import DraftModel
 from specviz.drafters.eagle import Eagle
 from specviz.drafters.early_exit import EarlyExit
 from specviz.drafters.lookahead import Lookahead
 from specviz.drafters.medusa import Medusa
+from specviz.drafters.plain import Plain
 from specviz.drafters.prompt_lookup import PromptLookup
-from specviz.drafters.stepwise import Chooser, Draws, Stepwise, TopChoices
 from specviz.drafters.suffix import Suffix
 from specviz.drafters.translated import TranslatedDraftModel
 from specviz.models.pair import ModelPair
+from specviz.records.errors import SpecvizError
 
 _CLASSES: tuple[type[Drafter], ...] = (DraftModel, PromptLookup, Suffix, Lookahead, EarlyExit, Medusa, Eagle)
 
@@ -20,30 +34,18 @@ _CLASSES: tuple[type[Drafter], ...] = (DraftModel, PromptLookup, Suffix, Lookahe
 DRAFTERS: tuple[str, ...] = tuple(drafter.name for drafter in _CLASSES)
 
 
-def drafter_class(pair: ModelPair, name: str) -> type[Drafter]:
-    """The drafter of this name from `DRAFTERS`, as it is for this pair."""
+def drafter_class(pair: ModelPair, name: str | None) -> type[Drafter]:
+    """The drafter of this name, as it is for this pair; None is plain decoding.
+
+    Raises SpecvizError (field ``drafter``) if there is none of this name.
+    """
+    if name is None:
+        return Plain
     if name == DraftModel.name and pair.translation is not None:
         return TranslatedDraftModel
-    return next(drafter for drafter in _CLASSES if drafter.name == name)
-
-
-__all__ = [
-    "DRAFTERS",
-    "Chooser",
-    "Draft",
-    "DraftModel",
-    "Drafter",
-    "Draws",
-    "Eagle",
-    "EarlyExit",
-    "Lookahead",
-    "Medusa",
-    "PromptLookup",
-    "Setting",
-    "Stepwise",
-    "Suffix",
-    "TopChoices",
-    "TranslatedDraftModel",
-    "Verdict",
-    "drafter_class",
-]
+    for drafter in _CLASSES:
+        if drafter.name == name:
+            return drafter
+    raise SpecvizError(
+        "There is no drafter {name}; choose from {names}.", "drafter", name=repr(name), names=", ".join(DRAFTERS)
+    )

@@ -8,11 +8,11 @@ from typing import ClassVar
 from torch import Tensor
 
 from specviz.drafters.base import Setting, Verdict
-from specviz.drafters.stepwise import Chooser, Stepwise
+from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair
-from specviz.passes.cached_model import CachedModel, has_sliding_windows, reader
+from specviz.passes.cached_model import has_sliding_windows, reader
 from specviz.records.errors import SpecvizError
-from specviz.records.runs import DraftParams
+from specviz.records.settings import DraftParams
 
 
 class DraftModel(Stepwise):
@@ -25,23 +25,10 @@ class DraftModel(Stepwise):
 
     name: ClassVar[str] = "draft_model"
 
-    def __init__(
-        self,
-        model: CachedModel,
-        chooser: Chooser,
-        vocab_size: int,
-        branches: int = 1,
-        params: DraftParams = DraftParams(),  # noqa: B008, it is frozen
-    ):
-        super().__init__(chooser, vocab_size, branches, params)
-        self.model = model
-        self.known_ids = model.model.get_input_embeddings().num_embeddings
-
-    @classmethod
-    def build(cls, setting: Setting) -> DraftModel:
-        pair = setting.pair
-        model = reader(pair.draft, setting.stopwatch, setting.passes.get("draft"))
-        return cls(model, setting.chooser, pair.vocab_size, setting.branches, setting.params)
+    def __init__(self, setting: Setting):
+        super().__init__(setting)
+        self.model = reader(setting.pair.draft, setting.target.stopwatch, setting.passes.get("draft"))
+        self.known_ids = setting.pair.draft.get_input_embeddings().num_embeddings
 
     @classmethod
     def check(cls, pair: ModelPair, params: DraftParams) -> None:
@@ -62,7 +49,7 @@ class DraftModel(Stepwise):
     def first_row(self, committed: Sequence[int]) -> Tensor:
         unread = self.model.unread(committed)
         if self.known_ids < self.vocab_size:
-            # A padding id that only the target has: the drafter reads some other one. It costs a guess, never the law.
+            # A padding id that only the target has: the draft reads another one. It costs a guess, never exactness.
             unread = unread.clamp_max(self.known_ids - 1)
         return self.model.forward(unread, keep=1)
 

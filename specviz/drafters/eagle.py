@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 from specviz.drafters.base import Setting, Verdict
 from specviz.drafters.headed import Headed
 from specviz.passes.static_passes import WIDEST, FastPasses
-from specviz.passes.trained_heads import EagleHead, EagleRows
-from specviz.rules.verify import shape_of
+from specviz.passes.trained_heads import EagleCache, EagleHead
+from specviz.rules.tree_shape import tree_shape
 
 
 class EagleReader:
@@ -22,7 +22,7 @@ class EagleReader:
     def __init__(self, head: EagleHead, target: PreTrainedModel):
         self.head = head
         self.target = target
-        self.rows = EagleRows(head)
+        self.rows = EagleCache(head)
 
     @property
     def length(self) -> int:
@@ -54,7 +54,7 @@ class StaticEagleReader:
 
     def __init__(self, passes: FastPasses):
         self.passes = passes
-        self.buffers = passes.rows(self)
+        self.buffers = passes.buffers(self)
         self.length = 0
 
     def read(
@@ -118,7 +118,7 @@ class Eagle(Headed):
 
     def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
         """Reads a level of the draft; each token's feature is the head's own state after its parent."""
-        shape = shape_of(parents, tokens.device)
+        shape = tree_shape(parents, tokens.device)
         ancestors = shape.ancestors[len(parents) - len(tokens) :]
         mask = None
         if self.width > 1:

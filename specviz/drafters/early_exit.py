@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
-from specviz.drafters.base import Draft, Setting
-from specviz.drafters.stepwise import Chooser, Stepwise
+from specviz.drafters.base import Setting
+from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair
-from specviz.passes.cached_model import CachedModel
-from specviz.passes.early_exits import exit_after, layer_count
-from specviz.passes.static_passes import FastPasses
-from specviz.records.errors import SpecvizError
-from specviz.records.runs import DraftParams
+from specviz.passes.early_exits import check_exit, default_exit, exit_after
+from specviz.records.settings import DraftParams
+from specviz.rules.draft import Draft
 
 
 class EarlyExit(Stepwise):
@@ -27,46 +25,23 @@ class EarlyExit(Stepwise):
     """
 
     name: ClassVar[str] = "early_exit"
+    reads: ClassVar[frozenset[str]] = Stepwise.reads | {"exit_layer"}
 
-    def __init__(
-        self,
-        target: CachedModel,
-        exit_layer: int,
-        chooser: Chooser,
-        vocab_size: int,
-        branches: int = 1,
-        params: DraftParams = DraftParams(),  # noqa: B008, it is frozen
-        passes: FastPasses | None = None,
-    ):
-        super().__init__(chooser, vocab_size, branches, params)
-        self.exit_layer = exit_layer
-        self.model = target.sharing_first_layers(exit_after(target.model, exit_layer), exit_layer, passes)
-        self.target = target
-        self.settings |= {"exit_layer": exit_layer}
+    def __init__(self, setting: Setting):
+        super().__init__(setting)
+        self.target = setting.target
+        self.exit_layer = setting.params.exit_layer or default_exit(setting.pair.target)
+        shortened = exit_after(self.target.model, self.exit_layer)
+        passes = setting.passes.get(f"exit {self.exit_layer}")
+        self.model = self.target.sharing_first_layers(shortened, self.exit_layer, passes)
 
     @classmethod
-    def build(cls, setting: Setting) -> EarlyExit:
-        pair = setting.pair
-        layer = exit_layer(pair, setting.params)
-        passes = setting.passes.get(f"exit {layer}")
-        return cls(setting.target, layer, setting.chooser, pair.vocab_size, setting.branches, setting.params, passes)
+    def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
+        return super().settings(pair, params) | {"exit_layer": params.exit_layer or default_exit(pair.target)}
 
     @classmethod
     def check(cls, pair: ModelPair, params: DraftParams) -> None:
-        layers = layer_count(pair.target)
-        if layers < 2:
-            raise SpecvizError(
-                "{name} has a single layer, and no earlier one to leave it after.", "drafter", name=pair.target_name
-            )
-        if params.exit_layer is not None and params.exit_layer >= layers:
-            raise SpecvizError(
-                "{name} has {layers} layers: an early exit lies after layer 1 to {last}, not {asked}.",
-                "exit_layer",
-                name=pair.target_name,
-                layers=layers,
-                last=layers - 1,
-                asked=params.exit_layer,
-            )
+        check_exit(pair.target, pair.target_name, params.exit_layer)
 
     def source(self, depth: int) -> str:
         return f"layer {self.exit_layer}"
@@ -84,8 +59,3 @@ class EarlyExit(Stepwise):
 
     def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
         return self.model.extend(tokens, parents)
-
-
-def exit_layer(pair: ModelPair, params: DraftParams) -> int:
-    """The layer asked for, or else about a quarter of the target's."""
-    return params.exit_layer or max(1, round(layer_count(pair.target) / 4))

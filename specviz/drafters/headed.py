@@ -8,28 +8,21 @@ from specviz.drafters.base import Setting
 from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair
 from specviz.passes.trained_heads import EagleHead, MedusaHeads
-from specviz.records.runs import DraftParams
+from specviz.records.settings import DraftParams
 
 
 class Headed(Stepwise):
-    """Drafts with the pair's trained part of the drafter's own name, from the target's hidden states.
-
-    features: the target's, of what the part has not read yet; None before there are any.
-    """
+    """Drafts with the pair's trained part of the drafter's own name, from the target's hidden states."""
 
     def __init__(self, setting: Setting):
-        super().__init__(setting.chooser, setting.pair.vocab_size, setting.branches, setting.params)
-        self.head: MedusaHeads | EagleHead = getattr(setting.pair, self.name)
+        super().__init__(setting)
+        self.head: MedusaHeads | EagleHead = setting.pair.parts[self.name]
         self.target = setting.pair.target
-        self.stopwatch = setting.stopwatch
+        self.stopwatch = setting.target.stopwatch
         self.feature_layers = self.head.feature_layers
-        self.features: Tensor | None = None
-
-    @classmethod
-    def build(cls, setting: Setting) -> Headed:
-        return cls(setting)
+        self.features: Tensor | None = None  # the target's, of what the part has not read yet
 
     @classmethod
     def check(cls, pair: ModelPair, params: DraftParams) -> None:
-        if getattr(pair, cls.name) is None:
+        if cls.name not in pair.parts:
             raise pair.missing_part(cls.name)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from specviz.drafters.base import Draft, Drafter, Setting, Verdict
+from specviz.drafters.base import Drafter, Setting, Verdict
 from specviz.models.pair import ModelPair
 from specviz.passes.cached_model import has_sliding_windows
 from specviz.records.errors import SpecvizError
-from specviz.records.runs import DraftParams
+from specviz.records.settings import DraftParams
+from specviz.rules.draft import Draft
 
 
 class Window:
@@ -98,13 +99,14 @@ class Lookahead(Drafter):
     One tree carries both of the paper's branches. The window's guesses (source ``window``) are there for what the
     target says after them; n-grams collected from it earlier that begin with the last committed token (``pool``) are
     there to be accepted. Every token is a point mass and the tree is verified like any other, so a guess of the
-    window that happens to be right is accepted too, and none can change the output's law.
+    window that happens to be right is accepted too, and none can change the output's distribution.
 
-    window: columns of the window (W). ngram: tokens in an n-gram (N). guesses: n-grams of the pool tried a round (G).
-    seed: for the guesses from which the window starts; they are tokens of the prompt.
+    `WINDOW` columns (the paper's W) of n-grams of `NGRAM` tokens (N); branches are the n-grams of the pool that a round
+    tries (G). The guesses from which the window starts are tokens of the prompt, picked by the setting's seed.
     """
 
     name: ClassVar[str] = "lookahead"
+    reads: ClassVar[frozenset[str]] = frozenset({"branches"})
     default_branches: ClassVar[int] = 5
 
     #: Tokens a pass on greedy texts of the embedded target, for 8 draft tokens in depth: 2.3 in trees of 25 tokens;
@@ -113,20 +115,10 @@ class Lookahead(Drafter):
     WINDOW = 7
     NGRAM = 4
 
-    def __init__(
-        self,
-        device: torch.device,
-        window: int = WINDOW,
-        ngram: int = NGRAM,
-        guesses: int = default_branches,
-        seed: int = 0,
-    ):
-        self.device = device
-        self.ngram = ngram
-        self.width = window
-        self.random = random.Random(seed)
-        self.settings = {"window": window, "ngram": ngram, "guesses": guesses}
-        self.pool = Pool(guesses)
+    def __init__(self, setting: Setting):
+        self.device = setting.pair.device
+        self.random = random.Random(setting.seed)
+        self.pool = Pool(setting.branches)
 
     @classmethod
     def check(cls, pair: ModelPair, params: DraftParams) -> None:
@@ -144,8 +136,8 @@ class Lookahead(Drafter):
             )
 
     @classmethod
-    def build(cls, setting: Setting) -> Lookahead:
-        return cls(setting.pair.device, guesses=setting.branches, seed=setting.seed)
+    def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
+        return {"window": cls.WINDOW, "ngram": cls.NGRAM, "guesses": cls.branches(pair, params)}
 
     @classmethod
     def most_tokens(cls, num_draft_tokens: int, branches: int) -> int:
@@ -155,13 +147,13 @@ class Lookahead(Drafter):
 
     def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
         known = tuple(prompt)
-        self.window = Window(self.width, self.ngram, iter(lambda: self.random.choice(known), None))
+        self.window = Window(self.WINDOW, self.NGRAM, iter(lambda: self.random.choice(known), None))
 
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
         trie, last = Trie(), committed[-1]
         for others in self.pool.after(last):
             trie.add(-1, others[:budget], "pool")
-        self.columns = [self.window.column(index, last) for index in range(_columns(budget, self.width, self.ngram))]
+        self.columns = [self.window.column(index, last) for index in range(_columns(budget, self.WINDOW, self.NGRAM))]
         self.tops, base = [], -1
         for index, (first, *above) in enumerate(self.columns):
             base = trie.add(base, [first], "window") if index else base

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from specviz.drafters.base import Draft, Setting, Verdict
+from specviz.drafters.base import Setting, Verdict
 from specviz.drafters.headed import Headed
-from specviz.rules.verify import shape_of
+from specviz.models.pair import ModelPair
+from specviz.records.settings import DraftParams
+from specviz.rules.draft import Draft
+from specviz.rules.tree_shape import tree_shape
 
 
 class Medusa(Headed):
@@ -26,7 +29,10 @@ class Medusa(Headed):
     def __init__(self, setting: Setting):
         super().__init__(setting)
         self.rows: Tensor | None = None
-        self.settings |= {"heads": self.head.config.num_heads}
+
+    @classmethod
+    def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
+        return super().settings(pair, params) | {"heads": pair.parts[cls.name].config.num_heads}
 
     def source(self, depth: int) -> str:
         return f"head {depth + 1}"
@@ -48,7 +54,7 @@ class Medusa(Headed):
 
     def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
         # The last token's branch is as long as the heads that are spent.
-        spent = int(shape_of(parents, torch.device("cpu")).ancestors[-1].sum())
+        spent = int(tree_shape(parents, torch.device("cpu")).ancestors[-1].sum())
         return self.rows[spent].expand(len(tokens), -1)
 
     def observe(self, verdict: Verdict) -> None:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
-from specviz.drafters.base import Draft, Drafter, Setting
+from specviz.drafters.base import Drafter, Setting
 from specviz.models.pair import ModelPair
-from specviz.records.runs import DraftParams
+from specviz.records.settings import DraftParams
+from specviz.rules.draft import Draft
 
 
 class PromptLookup(Drafter):
     """Looks for the text's last few tokens earlier in prompt and output, and proposes what followed them there.
 
     Saxena 2023, prompt lookup decoding; Yang et al. 2023, arXiv 2304.04487. No model: q is a point mass on each
-    copied token. The longest match wins, from `max_ngram` tokens down to `min_ngram`; of several places, the most
+    copied token. The longest match wins, from `MAX_NGRAM` tokens down to `MIN_NGRAM`; of several places, the most
     recent one that offers a full draft, else the one that offers most.
 
     An index from every n-gram to the places that follow it makes a look-up independent of the text's length.
@@ -26,16 +26,17 @@ class PromptLookup(Drafter):
 
     name: ClassVar[str] = "prompt_lookup"
 
-    def __init__(self, device: torch.device, max_ngram: int = 4, min_ngram: int = 1):
-        self.device = device
-        self.sizes = range(max_ngram, min_ngram - 1, -1)
-        self.settings: dict[str, int | float | str | bool] = {"max_ngram": max_ngram, "min_ngram": min_ngram}
+    MAX_NGRAM, MIN_NGRAM = 4, 1
+
+    def __init__(self, setting: Setting):
+        self.device = setting.pair.device
+        self.sizes = range(self.MAX_NGRAM, self.MIN_NGRAM - 1, -1)
         self.text: list[int] = []
         self.followers: dict[tuple[int, ...], list[int]] = {}
 
     @classmethod
-    def build(cls, setting: Setting) -> PromptLookup:
-        return cls(setting.pair.device)
+    def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
+        return {"max_ngram": cls.MAX_NGRAM, "min_ngram": cls.MIN_NGRAM}
 
     @classmethod
     def branches(cls, pair: ModelPair, params: DraftParams) -> int:

@@ -7,12 +7,15 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from specviz.drafters.base import Draft, Drafter, Setting
+from specviz.drafters.base import Drafter, Setting
+from specviz.models.pair import ModelPair
+from specviz.records.settings import DraftParams
+from specviz.rules.draft import Draft
 
 
 class SuffixAutomaton:
@@ -119,10 +122,11 @@ class Suffix(Drafter):
     more, a short one has seen more. Each may draft up to `factor` tokens deep for every token that it matches (their
     α), and the tree with the largest sum of scores is proposed. No model: q is a point mass on each token.
 
-    branches: followers of one token at most, tokens at each depth on average; 1 makes a chain.
+    With b branches a token has b followers at most, and a depth b tokens on average; 1 makes a chain.
     """
 
     name: ClassVar[str] = "suffix"
+    reads: ClassVar[frozenset[str]] = frozenset({"branches"})
 
     #: Measured on greedy texts of the embedded target, code, books and refrains: from 1 to 6 tokens of depth for each
     #: token matched, passes fall by 3 to 8 %, and by no more than 1 % from there to 64. Contexts of 4 tokens instead of
@@ -131,16 +135,15 @@ class Suffix(Drafter):
     ORDER = 16
     LEAST_SCORE = 0.1
 
-    def __init__(self, device: torch.device, branches: int = 1):
-        self.device = device
-        self.branches = branches
-        self.settings = {"branches": branches, "factor": self.FACTOR, "order": self.ORDER}
+    def __init__(self, setting: Setting):
+        self.device = setting.pair.device
+        self.width = setting.branches
         self.automaton = SuffixAutomaton(self.ORDER)
         self.read = 0
 
     @classmethod
-    def build(cls, setting: Setting) -> Suffix:
-        return cls(setting.pair.device, setting.branches)
+    def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
+        return {"branches": cls.branches(pair, params), "factor": cls.FACTOR, "order": cls.ORDER}
 
     def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
         self._read(prompt)
@@ -177,7 +180,7 @@ class Suffix(Drafter):
         """
         tree, age = Tree(match), itertools.count()
         frontier = [(-score, next(age), token, state, -1, 1) for token, score in self._likeliest(state, 1.0)]
-        while frontier and len(tree.tokens) < depth * self.branches:
+        while frontier and len(tree.tokens) < depth * self.width:
             negated, _, token, state, parent, level = heapq.heappop(frontier)
             place = len(tree.tokens)
             tree.tokens.append(token)
@@ -193,6 +196,6 @@ class Suffix(Drafter):
         """A state's most frequent followers and what each scores behind a text of that score."""
         followers = self.automaton.followers[state]
         total = sum(followers.values())
-        ranked = heapq.nlargest(self.branches, reversed(followers.items()), key=itemgetter(1))
+        ranked = heapq.nlargest(self.width, reversed(followers.items()), key=itemgetter(1))
         scored = [(token, score * count / total) for token, count in ranked]
         return [(token, score) for token, score in scored if score >= self.LEAST_SCORE]

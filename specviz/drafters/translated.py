@@ -4,66 +4,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from specviz.drafters.base import Draft, Setting, Verdict
+from specviz.drafters.base import Setting, Verdict
 from specviz.drafters.draft_model import DraftModel
-from specviz.drafters.stepwise import Chooser, Stepwise
-from specviz.models.pair import ModelPair, logit_width
-from specviz.models.placement import position_limit
-from specviz.models.vocabularies import Reader, Translation
-from specviz.passes.cached_model import CachedModel, reader
-from specviz.records.runs import DraftParams
+from specviz.models.pair import logit_width, position_limit
+from specviz.models.vocabularies import Reader
+from specviz.rules.draft import Draft
 
 
-class TranslatedDraftModel(Stepwise):
+class TranslatedDraftModel(DraftModel):
     """Draws draft tokens from the draft model's distribution over the tokens that the target has too.
 
     Token-level intersection: Timor et al. 2025, arXiv 2502.05202, Alg. 4. The draft's logits are put in the target's
     order, with −∞ for tokens it does not share; after that the draft is like any other. Its q is the warped softmax
-    of these, what the tokens are drawn from, so the output keeps the target's law. `logits` are these too: q_raw is
+    of these, what the tokens are drawn from, so the output follows the target. `logits` are these too: q_raw is
     the draft's softmax among shared tokens.
 
     What the draft reads is the text in its own tokens (see `Reader`). How well they fit decides how much is accepted,
-    never the law. It drafts nothing while the last token has left no trace there, or once its own context is full.
+    never the output's distribution. It drafts nothing while the last token has left no trace there, or once its own
+    context is full.
     """
 
-    name: ClassVar[str] = DraftModel.name
-
-    def __init__(
-        self,
-        model: CachedModel,
-        translation: Translation,
-        chooser: Chooser,
-        vocab_size: int,
-        branches: int = 1,
-        params: DraftParams = DraftParams(),  # noqa: B008, it is frozen
-    ):
-        super().__init__(chooser, vocab_size, branches, params)
-        self.model = model
-        self.translation = translation
-        self.reader = Reader(translation, ())
-        self.limit = position_limit(model.model) or math.inf
-        self.known_ids = model.model.get_input_embeddings().num_embeddings
-        width = logit_width(model.model)
-        draft_ids, target_ids = torch.tensor(translation.pairs, device=model.device).T
-        both = (draft_ids < min(width, self.known_ids)) & (target_ids < vocab_size)
+    def __init__(self, setting: Setting):
+        super().__init__(setting)
+        draft = setting.pair.draft
+        self.translation = setting.pair.translation
+        self.reader = Reader(self.translation, ())
+        self.limit = position_limit(draft) or math.inf
+        width = logit_width(draft)
+        draft_ids, target_ids = torch.tensor(self.translation.pairs, device=self.model.device).T
+        both = (draft_ids < min(width, self.known_ids)) & (target_ids < self.vocab_size)
         # Target id -> draft id; one past the draft's logits for tokens it does not share.
-        self.draft_of = torch.full((vocab_size,), width, device=model.device)
+        self.draft_of = torch.full((self.vocab_size,), width, device=self.model.device)
         self.draft_of[target_ids[both]] = draft_ids[both]
-
-    @classmethod
-    def build(cls, setting: Setting) -> TranslatedDraftModel:
-        pair = setting.pair
-        model = reader(pair.draft, setting.stopwatch, setting.passes.get("draft"))
-        return cls(model, pair.translation, setting.chooser, pair.vocab_size, setting.branches, setting.params)
-
-    @classmethod
-    def check(cls, pair: ModelPair, params: DraftParams) -> None:
-        DraftModel.check(pair, params)
 
     def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
         self.reader = Reader(self.translation, prompt)

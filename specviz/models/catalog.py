@@ -1,35 +1,27 @@
-"""Well-known pairs on the Hub that share a tokenizer, and whether they fit into the memory at hand.
+"""Well-known pairs on the Hub that share a tokenizer, and how much memory they need.
 
 Parameter counts are those of the model cards (embeddings included, tied ones counted once).
 """
 
 from __future__ import annotations
 
-import pathlib
 from dataclasses import dataclass
 
-import psutil
-
-#: Beside the weights: caches, activations and the allocator's own slack.
+#: On top of the weights: caches, activations and the allocator's slack.
 _HEADROOM = 1.15
-
-_CGROUP = pathlib.Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
 class HubPair:
-    """A target and a draft model on the Hub with one vocabulary.
-
-    chat: both were tuned to converse. gated: the licence has to be accepted, and HF_TOKEN set, before downloading.
-    """
+    """A target and a draft model on the Hub that share a vocabulary."""
 
     name: str
-    target: str
+    target: str  # Hub ids
     draft: str
     target_parameters: int
     draft_parameters: int
-    chat: bool
-    gated: bool
+    chat: bool  # both were tuned for conversation
+    gated: bool  # downloading needs an accepted licence and HF_TOKEN
 
 
 _M, _B = 10**6, 10**9
@@ -80,36 +72,6 @@ def size_bytes(pair: HubPair, dtype_bytes: int = 2) -> int:
     return (pair.target_parameters + pair.draft_parameters) * dtype_bytes
 
 
-def memory_at_hand() -> int:
-    """Bytes of main memory this process may still take: what the machine has free, or its container if that is less.
-
-    For a GPU's memory see `specviz.models.placement.free_memory`.
-    """
-    free = psutil.virtual_memory().available
-    left_in_container = _container_bytes_left()
-    return free if left_in_container is None else min(free, left_in_container)
-
-
 def needed_bytes(pair: HubPair) -> int:
-    """About how much memory the pair takes in half precision, in bytes."""
+    """About how many bytes of memory the pair takes in half precision."""
     return int(size_bytes(pair) * _HEADROOM)
-
-
-def in_words(size: float) -> str:
-    """A number of bytes for people: ``"31 MB"``, ``"2.5 GB"``, ``"16 GB"`` (powers of ten, as on model cards)."""
-    if size < 1e9:
-        return f"{max(size, 0) / 1e6:.0f} MB"
-    return f"{size / 1e9:.1f} GB" if size < 9.95e9 else f"{size / 1e9:.0f} GB"
-
-
-def _container_bytes_left() -> int | None:
-    """What a container's limit (cgroup v2) leaves; None where there is no limit. Hosted Spaces run under one."""
-    try:
-        limit = int((_CGROUP / "memory.max").read_text())
-        used = int((_CGROUP / "memory.current").read_text())
-        statistics = (_CGROUP / "memory.stat").read_text().split()
-    except (OSError, ValueError):  # no such file, or the word "max"
-        return None
-    # Cached file pages count as used, yet are given back as soon as they are wanted.
-    cached = dict(zip(statistics[::2], statistics[1::2])).get("inactive_file", "0")
-    return max(limit - used + int(cached), 0)

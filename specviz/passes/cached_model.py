@@ -14,9 +14,9 @@ from transformers import DynamicCache, PreTrainedModel
 
 from specviz.passes.clock import Stopwatch
 from specviz.passes.several_devices import home_of, leaders
-from specviz.passes.static_passes import WIDEST, FastPasses, FirstRows, Rows
+from specviz.passes.static_passes import WIDEST, FastPasses, FirstLayerBuffers, KeyValueBuffers
 from specviz.records.errors import SpecvizError
-from specviz.rules.verify import shape_of
+from specviz.rules.tree_shape import tree_shape
 
 
 def has_sliding_windows(model: PreTrainedModel) -> bool:
@@ -123,7 +123,7 @@ class CachedModel:
         if parents == tuple(range(-1, n - 1)):
             return self.forward(tokens, keep=k)
         self._refuse_windows()
-        branch = shape_of(parents, torch.device("cpu")).ancestors[n - k :]
+        branch = tree_shape(parents, torch.device("cpu")).ancestors[n - k :]
         text = self.length - (n - k)
         visible = torch.cat([torch.ones(k, text, dtype=torch.bool), branch], -1)
         positions = text + branch.sum(-1) - 1
@@ -185,11 +185,11 @@ class StaticModel(CachedModel):
         super().__init__(model, stopwatch)
 
     def _empty(self) -> None:
-        self.buffers: Rows | FirstRows = self.passes.rows(self)
+        self.buffers: KeyValueBuffers | FirstLayerBuffers = self.passes.buffers(self)
 
     def sharing_first_layers(self, model: PreTrainedModel, layers: int, passes: FastPasses | None) -> CachedModel:
         twin = StaticModel(model, self.stopwatch, passes or FastPasses.unprepared(model))
-        twin.buffers = FirstRows(self.buffers, layers)
+        twin.buffers = FirstLayerBuffers(self.buffers, layers)
         return twin
 
     def _read(self, token_ids: Tensor, keep: int, visible: Tensor | None, positions: Tensor | None) -> Tensor:
@@ -236,7 +236,7 @@ def _tree_view(parents: tuple[int, ...], read: int, unread: int) -> tuple[Tensor
     n = len(parents)
     visible = torch.ones(unread + n, read + unread + n, dtype=torch.bool)
     visible[:, read:] = torch.ones(unread + n, unread + n, dtype=torch.bool).tril()
-    branch = shape_of(parents, torch.device("cpu")).ancestors
+    branch = tree_shape(parents, torch.device("cpu")).ancestors
     visible[unread:, read + unread :] = branch
     text = torch.arange(read, read + unread)
     return visible, torch.cat([text, read + unread - 1 + branch.sum(-1)])

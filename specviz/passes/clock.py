@@ -60,5 +60,10 @@ class Stopwatch:
 
     def synchronize(self) -> None:
         """Waits until the device has finished what it was given."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        synchronise(self.device)
+
+
+def synchronise(device: torch.device) -> None:
+    """Waits until the device has finished what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -32,9 +32,9 @@ import transformers
 from torch import Tensor
 from torch.export import Dim, ExportedProgram
 
-from specviz.models.catalog import in_words
 from specviz.passes.static_passes import WIDEST, Static
 from specviz.records.errors import SpecvizError
+from specviz.records.words import bytes_in_words
 
 #: How Inductor is to compile: weights folded in and laid out as the kernels want them, products by its own C++
 #: templates, which are made for few rows. Choosing among several by timing them would take twice as long. That the C++
@@ -169,13 +169,13 @@ def refuse_impossible(model_bytes: int) -> None:
         raise SpecvizError(
             "Compiled passes would hold {needed} of weights once more, and {free} of memory are free.",
             "passes",
-            needed=in_words(needed),
-            free=in_words(free),
+            needed=bytes_in_words(needed),
+            free=bytes_in_words(free),
         )
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class ProgramJob:
     """A program to be made: of which pass, of which kind, the threads it will run on, and its file."""
 
     static: Static
@@ -185,8 +185,8 @@ class Job:
 
 
 def compile_all(
-    jobs: Sequence[Job], processes: int, halt: threading.Event
-) -> Iterator[tuple[Job, SpecvizError | None]]:
+    jobs: Sequence[ProgramJob], processes: int, halt: threading.Event
+) -> Iterator[tuple[ProgramJob, SpecvizError | None]]:
     """Makes programs, the first ones first; yields each job as it ends, with what went wrong if something did.
 
     halt: ends the processes, and the iterator, once it is set; closing the iterator sets it.
@@ -194,7 +194,7 @@ def compile_all(
     with contextlib.ExitStack() as workers, ThreadPoolExecutor(min(processes, len(jobs))) as pool:
         idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
 
-        def make(job: Job) -> None:
+        def make(job: ProgramJob) -> None:
             if halt.is_set():
                 return
             try:
@@ -254,7 +254,7 @@ class Worker:
                 stderr=errors,
             )
 
-    def make(self, job: Job, halt: threading.Event) -> None:
+    def make(self, job: ProgramJob, halt: threading.Event) -> None:
         """Returns when the program is made, or once `halt` is set, which ends the process.
 
         Raises SpecvizError (field ``passes``) with the compiler's last word.
@@ -289,7 +289,7 @@ class Worker:
         self._scratch.cleanup()
 
 
-def _refusal(job: Job, said: str, otherwise: str) -> SpecvizError:
+def _refusal(job: ProgramJob, said: str, otherwise: str) -> SpecvizError:
     """What is told of a program that was not made. said: by the compiler; otherwise: what is told if that is empty."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     return SpecvizError(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from specviz.passes.static_passes import FastPasses, Rows, Static
+from specviz.passes.static_passes import FastPasses, KeyValueBuffers, Static
 
 #: Graphs that are kept at a time; the one unused for longest goes first. All of them share one pool of memory.
 MOST_GRAPHS = 48
@@ -31,7 +31,7 @@ Replay = Callable[[Sequence[Tensor]], list[Tensor]]
 Recorder = Callable[[Callable[..., Sequence[Tensor]], Sequence[Tensor]], Replay]
 
 
-class KeptRows(Rows):
+class KeptBuffers(KeyValueBuffers):
     """Buffers that outlive the text they hold, one set for each room that was ever asked for."""
 
     def __init__(self, static: Static):
@@ -62,11 +62,11 @@ class GraphedPasses(FastPasses):
     of a model whose first layers this one is.
     """
 
-    def __init__(self, static: Static, record: Recorder, kept: KeptRows | None = None):
+    def __init__(self, static: Static, record: Recorder, kept: KeptBuffers | None = None):
         super().__init__(static, self._run, "graphs")
         self.record = record
         self.graphs: OrderedDict[tuple[int, int], Replay] = OrderedDict()
-        self.kept = kept or KeptRows(static)
+        self.kept = kept or KeptBuffers(static)
         self.reader: weakref.ref | None = None
 
     def free(self) -> None:
@@ -74,10 +74,10 @@ class GraphedPasses(FastPasses):
         self.graphs.clear()
         self.kept = None
 
-    def rows(self, reader: object) -> Rows:
+    def buffers(self, reader: object) -> KeyValueBuffers:
         """The kept buffers if no other reader has them at the moment; else new ones, whose passes are not recorded."""
         if self.reader is not None and self.reader() is not None:
-            return Rows(self.static)
+            return KeyValueBuffers(self.static)
         self.reader = weakref.ref(reader)
         self.kept.begin_again()
         return self.kept

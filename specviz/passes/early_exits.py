@@ -15,6 +15,28 @@ def layer_count(model: PreTrainedModel) -> int:
     return model.config.get_text_config().num_hidden_layers
 
 
+def default_exit(model: PreTrainedModel) -> int:
+    """The layer to leave a model after where none was asked for: about a quarter of its layers."""
+    return max(1, round(layer_count(model) / 4))
+
+
+def check_exit(model: PreTrainedModel, name: str, layer: int | None = None) -> None:
+    """Raises SpecvizError for a model, of this name, that has no earlier layer to leave it after (field ``drafter``),
+    or none at `layer` (field ``exit_layer``)."""
+    layers = layer_count(model)
+    if layers < 2:
+        raise SpecvizError("{name} has a single layer, and no earlier one to leave it after.", "drafter", name=name)
+    if layer is not None and layer >= layers:
+        raise SpecvizError(
+            "{name} has {layers} layers: an early exit lies after layer 1 to {last}, not {asked}.",
+            "exit_layer",
+            name=name,
+            layers=layers,
+            last=layers - 1,
+            asked=layer,
+        )
+
+
 def exit_after(model: PreTrainedModel, layers: int) -> PreTrainedModel:
     """`model` as it would be with its first `layers` layers only, then its final norm and output head.
 

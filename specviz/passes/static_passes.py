@@ -24,7 +24,7 @@ BLOCK = 64
 WIDEST = 512
 
 #: What runs a pass, see `StaticPass.forward`: the module itself, what it was compiled to, or a graph of it.
-Passes = Callable[..., Sequence[Tensor]]
+PassFunction = Callable[..., Sequence[Tensor]]
 
 
 class Static(nn.Module, ABC):
@@ -184,7 +184,7 @@ class StaticLayer(CacheLayerMixin):
         return self.keys.shape[2], 0
 
 
-class Rows:
+class KeyValueBuffers:
     """The buffers of one text: tensors [1, heads, room, head size], keys and values of each layer in turn.
 
     cells: [room] int64, 0, 1, 2, ...
@@ -238,10 +238,10 @@ class Rows:
             rows[:, :, start : start + len(origins)] = rows.index_select(2, origins)
 
 
-class FirstRows:
+class FirstLayerBuffers:
     """The rows of a text's first layers: the same buffers, however these grow."""
 
-    def __init__(self, rows: Rows, layers: int):
+    def __init__(self, rows: KeyValueBuffers, layers: int):
         self.rows = rows
         self.layers = layers
 
@@ -264,7 +264,7 @@ class FastPasses:
     kind: what that is, ``compiled``, ``graphs`` or ``plain``.
     """
 
-    def __init__(self, static: Static, run: Passes, kind: str):
+    def __init__(self, static: Static, run: PassFunction, kind: str):
         self.static = static
         self.run = run
         self.kind = kind
@@ -275,9 +275,9 @@ class FastPasses:
         static = StaticPass(model, feature_layers)
         return cls(static, static, "plain")
 
-    def rows(self, reader: object) -> Rows:
+    def buffers(self, reader: object) -> KeyValueBuffers:
         """Empty buffers for `reader`, whose text they will hold."""
-        return Rows(self.static)
+        return KeyValueBuffers(self.static)
 
     def free(self) -> None:
         """Gives up model and programs, whoever still holds this: a run that is over, say. It cannot run afterwards."""

@@ -139,7 +139,7 @@ def rotation(positions: Tensor, config: EagleConfig) -> Tensor:
     return torch.stack([torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)], -2)
 
 
-class EagleRows:
+class EagleCache:
     """Keys and values of the tokens that an EAGLE head has read, in buffers that grow: a step copies no older row.
 
     length: rows held. Give it back a smaller one with `rewind`; `gather` keeps some rows of a tree.
@@ -239,7 +239,12 @@ class EagleHead(nn.Module):
         return functional.linear(layers.flatten(-2), self.fusion)
 
     def forward(
-        self, features: Tensor, token_embeddings: Tensor, positions: Tensor, rows: EagleRows, mask: Tensor | None = None
+        self,
+        features: Tensor,
+        token_embeddings: Tensor,
+        positions: Tensor,
+        rows: EagleCache,
+        mask: Tensor | None = None,
     ) -> Tensor:
         """Reads n tokens, appends their keys and values to `rows`, and returns hidden states [n, d].
 

@@ -13,37 +13,14 @@ from urllib.parse import quote, urlencode
 
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run
-from specviz.rules.choice import choose_rule
+from specviz.records.settings import KINDS, PLAIN, RunSettings, usual_rule
 
-#: The parameters of a link and what each one is: fields of an order, in the order of the page's controls.
-KINDS: dict[str, type] = {
-    "prompt": str,
-    "drafter": str,
-    "num_draft_tokens": int,
-    "branches": int,
-    "exit_layer": int,
-    "temperature": float,
-    "max_new_tokens": int,
-    "seed": int,
-    "top_k": int,
-    "top_p": float,
-    "min_p": float,
-    "chat": bool,
-    "confidence": float,
-    "rule": str,
-}
+#: What a link always says: the page has values of its own for these.
+ALWAYS_SAID = ("prompt", "drafter", "num_draft_tokens", "temperature", "max_new_tokens")
 
 #: What a link leaves out: here the value means that nothing is asked for, on any page.
 DEFAULTS: dict[str, Any] = {
-    "branches": None,
-    "exit_layer": None,
-    "seed": 0,
-    "top_k": 0,
-    "top_p": 1.0,
-    "min_p": 0.0,
-    "chat": False,
-    "confidence": 0.0,
-    "rule": "auto",
+    name: value for name, value in RunSettings("").flat().items() if name in KINDS and name not in ALWAYS_SAID
 }
 
 #: Servers refuse request lines of some 64 KB, and long before that a link can no longer be pasted anywhere.
@@ -85,7 +62,7 @@ def settings_of_run(run: Run) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "prompt": run.prompt.text if run.prompt.message is None else run.prompt.message,
         "chat": run.prompt.message is not None,
-        "drafter": run.drafter or "plain",
+        "drafter": run.drafter or PLAIN,
         "temperature": run.sampling.temperature,
         "top_k": run.sampling.top_k,
         "top_p": run.sampling.top_p,
@@ -97,7 +74,7 @@ def settings_of_run(run: Run) -> dict[str, Any]:
         return settings
     # Lookahead's branches are the n-grams it tries.
     branches = run.settings.get("branches", run.settings.get("guesses"))
-    usual = choose_rule("auto", run.drafter, makes_trees=(branches or 1) > 1)
+    usual = usual_rule(makes_trees=(branches or 1) > 1)
     return settings | {
         "num_draft_tokens": run.num_draft_tokens,
         "branches": branches,
@@ -122,7 +99,7 @@ def share(run: Run) -> dict[str, str | None]:
 
 def file_stem(run: Run) -> str:
     """A name for the run's files; a drafter's name may come from a file that a visitor opened."""
-    drafter = re.sub(r"[^A-Za-z0-9_]", "_", run.drafter or "plain")[:40]
+    drafter = re.sub(r"[^A-Za-z0-9_]", "_", run.drafter or PLAIN)[:40]
     return f"specviz-{drafter}-seed{run.seed}"
 
 

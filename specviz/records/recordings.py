@@ -12,6 +12,7 @@ from typing import Any
 
 from specviz.records.presets import PRESETS
 from specviz.records.runs import Run
+from specviz.records.settings import RunSettings
 
 TRACES = pathlib.Path(__file__).resolve().parents[2] / "assets" / "traces"
 
@@ -20,10 +21,10 @@ _PROMPTS = {preset.name: preset.prompt for preset in PRESETS}
 
 @dataclass(frozen=True)
 class Recording:
-    """A run and what it was ordered with, by the names of specviz.records.links."""
+    """A run, and what it was asked for."""
 
     name: str
-    settings: dict[str, Any]
+    settings: RunSettings
 
     @property
     def path(self) -> pathlib.Path:
@@ -33,10 +34,10 @@ class Recording:
         return Run.load(self.path)
 
 
-def _recording(name: str, preset: str, drafter: str, temperature: float, seed: int, **settings: Any) -> Recording:
-    usual = {"num_draft_tokens": 4, "max_new_tokens": 32}
-    chosen = {"prompt": _PROMPTS[preset], "drafter": drafter, "temperature": temperature, "seed": seed}
-    return Recording(name, usual | chosen | settings)
+def _recording(name: str, preset: str, drafter: str, temperature: float, seed: int, **others: Any) -> Recording:
+    """others: more settings by their flat names."""
+    asked = {"prompt": _PROMPTS[preset], "drafter": drafter, "temperature": temperature, "seed": seed}
+    return Recording(name, RunSettings.of({"max_new_tokens": 32} | asked | others))
 
 
 #: In the order of the page; the first one is what it opens with.

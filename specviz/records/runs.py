@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import pathlib
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -16,6 +15,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from specviz.records.errors import SpecvizError
+from specviz.records.settings import SamplingParams
 
 SCHEMA = "specviz.run/1"
 
@@ -25,97 +25,6 @@ StopReason = Literal["eos", "length", "context", "stop_string", "stopped"]
 
 #: For pydantic: no NaN, no infinity, which Python's JSON reader lets in.
 _FINITE = {"allow_inf_nan": False}
-
-#: The narrowest temperature that is still sampling: below it logits are divided into infinities.
-MIN_TEMPERATURE = 0.01
-
-
-def _finite(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise SpecvizError("{name} must be an ordinary number, not {value}.", name, name=name, value=repr(value))
-
-
-def is_count(value: object, most: float = math.inf) -> bool:
-    """Whether it is a whole number from 1 to `most`."""
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How a distribution is made from logits; the same for target and drafter.
-
-    temperature: 0 is greedy; otherwise logits are divided by it (at least 0.01).
-    top_k: keep the k likeliest tokens; 0 keeps all.
-    top_p: keep the smallest set of likeliest tokens with at least this mass, in (0, 1]; 1 keeps all.
-    min_p: keep tokens with at least this fraction of the likeliest one's probability, in [0, 1]; 0 keeps all.
-
-    Raises SpecvizError, with `field` set, for values outside these ranges.
-    """
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("temperature", "top_k", "top_p", "min_p"):
-            _finite(name, getattr(self, name))
-        if self.temperature < 0:
-            raise SpecvizError("Temperature cannot be negative; 0 is greedy decoding.", "temperature")
-        if 0 < self.temperature < MIN_TEMPERATURE:
-            raise SpecvizError(
-                "A temperature of {temperature} is too small to divide by: use 0 for greedy decoding, or at least "
-                "{least}.",
-                "temperature",
-                temperature=f"{self.temperature:g}",
-                least=f"{MIN_TEMPERATURE:g}",
-            )
-        if self.top_k < 0 or int(self.top_k) != self.top_k:
-            raise SpecvizError("Top-k must be a whole number, 0 (off) or more.", "top_k")
-        if not 0 < self.top_p <= 1:
-            raise SpecvizError("Top-p must be above 0 and at most 1 (1 is off).", "top_p")
-        if not 0 <= self.min_p <= 1:
-            raise SpecvizError("Min-p must be between 0 (off) and 1.", "min_p")
-
-    @property
-    def greedy(self) -> bool:
-        return self.temperature == 0
-
-
-#: The widest tree: siblings beyond this are never worth their place in the target pass.
-MAX_BRANCHES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class DraftParams:
-    """How to draft, beyond how much: each drafter reads what concerns it.
-
-    branches: draft tokens at each depth of a tree, 1 to 8; 1 is a chain; None is the drafter's own default.
-    confidence: stop drafting once the drafter's probability for its own last token is below this, in [0, 1); 0 never.
-    exit_layer: after how many of the target's layers `early_exit` leaves it; None is about a quarter of them.
-
-    Raises SpecvizError, with `field` set, for values outside these ranges.
-    """
-
-    branches: int | None = None
-    confidence: float = 0.0
-    exit_layer: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.branches is not None and not is_count(self.branches, MAX_BRANCHES):
-            raise SpecvizError(
-                "Branches must be a whole number from 1 to {most}, not {value}.",
-                "branches",
-                most=MAX_BRANCHES,
-                value=repr(self.branches),
-            )
-        if self.exit_layer is not None and not is_count(self.exit_layer):
-            raise SpecvizError(
-                "The exit layer must be a whole number from 1, not {value}.", "exit_layer", value=repr(self.exit_layer)
-            )
-        _finite("confidence", self.confidence)
-        if not 0 <= self.confidence < 1:
-            raise SpecvizError("The confidence to stop at must be at least 0 (off) and below 1.", "confidence")
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +247,7 @@ class Run:
                 "The trace is damaged at {place}: {reason}.", "trace", place=place, reason=first["msg"]
             ) from error
         for index, one in enumerate(run.rounds):
-            if flaw := _flaw(one, index, coins=not run.sampling.greedy and run.rule != "typical"):
+            if flaw := _flaw(one, index, coins=not run.sampling.greedy and one.distance is None):
                 raise flaw
         return run
 
@@ -360,7 +269,7 @@ class Run:
 
 
 def _flaw(one: Round, index: int, coins: bool) -> SpecvizError | None:
-    """What contradicts itself in a round, each of whose fields is well-formed. coins: the rule flips some."""
+    """What contradicts itself in a round whose fields are well-formed. coins: its rule flips some; a lossy one none."""
     if one.index != index:
         return SpecvizError(
             "The trace is damaged at rounds.{index}: its index is {own}.", "trace", index=index, own=one.index

@@ -50,6 +50,10 @@ class Words:
             text = text["one" if values["n"] == 1 else "other"]
         return fill(text, values)
 
+    def __contains__(self, key: str) -> bool:
+        area, _, name = key.partition(".")
+        return name in self.areas.get(area, ())
+
     def error(self, error: Exception) -> str:
         """The sentence of a SpecvizError; in English where this language has none for it."""
         return fill(str(self.areas["errors"].get(error.template, error.template)), error.values)
@@ -73,3 +77,10 @@ def words(language: str = "en") -> Words:
 def fill(template: str, values: Mapping[str, object]) -> str:
     """The template with each ``{name}`` it knows replaced; any other brace, and braces in values, stay as they are."""
     return re.sub(r"\{(\w+)\}", lambda match: str(values.get(match[1], match[0])), template)
+
+
+def bytes_in_words(size: float) -> str:
+    """A number of bytes for people: ``"31 MB"``, ``"2.5 GB"``, ``"16 GB"`` (powers of ten, as on model cards)."""
+    if size < 1e9:
+        return f"{max(size, 0) / 1e6:.0f} MB"
+    return f"{size / 1e9:.1f} GB" if size < 9.95e9 else f"{size / 1e9:.0f} GB"

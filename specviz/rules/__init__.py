@@ -1,1 +1,55 @@
-"""."""
+"""From logits to distributions and tokens, and the acceptance rules: which draft tokens are kept.
+
+sampling        logits -> the distribution a token is drawn from -> a token
+draft           what is judged (Draft, TargetRows, Uniforms) and what comes of it (Decision)
+tree_shape      which draft token continues which
+base            what a rule is, and the residual
+token_by_token  rejection sampling of a chain: min(1, p/q)
+block           a chain judged as a whole
+siblings        a tree, sibling by sibling
+typical         likely enough is good enough: lossy
+greedy          what all of them come to at temperature 0
+
+A rule is registered here, in `_RULES`.
+"""
+
+from __future__ import annotations
+
+from specviz.records.errors import SpecvizError
+from specviz.records.settings import usual_rule
+from specviz.rules.base import Rule
+from specviz.rules.block import BLOCK
+from specviz.rules.siblings import TREE
+from specviz.rules.token_by_token import TOKEN
+from specviz.rules.typical import TYPICAL
+
+_RULES: dict[str, Rule] = {rule.name: rule for rule in (TOKEN, BLOCK, TREE, TYPICAL)}
+
+#: Every rule that can be asked for by name.
+RULES: tuple[str, ...] = tuple(_RULES)
+
+
+def rule_named(name: str) -> Rule:
+    """The rule of this name. Raises SpecvizError (field ``rule``) if there is none."""
+    if name not in _RULES:
+        raise SpecvizError(
+            "There is no rule {name}; choose from auto, {names}.", "rule", name=repr(name), names=", ".join(RULES)
+        )
+    return _RULES[name]
+
+
+def choose_rule(name: str, drafter: str, makes_trees: bool) -> Rule:
+    """The rule of this name, ``auto`` resolved.
+
+    Raises SpecvizError (field ``rule``) for a rule that cannot judge this drafter's drafts.
+    """
+    rule = rule_named(usual_rule(makes_trees) if name == "auto" else name)
+    if makes_trees and not rule.trees:
+        raise SpecvizError(
+            "The rule {rule} judges chains only, and {drafter} drafts a tree here: set branches to 1 or choose the "
+            "tree rule.",
+            "rule",
+            rule=rule.name,
+            drafter=drafter,
+        )
+    return rule

@@ -1,6 +1,6 @@
 """From logits to the distribution a token is drawn from, and from a distribution and a uniform to a token.
 
-Target and drafter go through the same functions; that is half of why the output is the target's.
+Target and drafter go through the same functions; that is half of why the output follows the target.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from specviz.records.runs import SamplingParams
-
-__all__ = ["SamplingParams", "Warper", "at_hand", "draw", "draw_with_sums", "first_largest", "fit_width"]
+from specviz.records.settings import SamplingParams
 
 
 def at_hand(tensor: Tensor) -> bool:
@@ -30,7 +28,8 @@ class Warper:
     """Logits to probabilities under one SamplingParams.
 
     The filters are transformers' own, in the order `generate` applies them (temperature, top-k, top-p, min-p), so
-    plain decoding here has the law of `generate`. Greedy is the limit: all mass on the first largest logit.
+    plain decoding follows the same distribution as `generate`. Greedy is the limit: all mass on the first largest
+    logit.
     """
 
     def __init__(self, params: SamplingParams):

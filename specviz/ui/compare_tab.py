@@ -18,7 +18,7 @@ from specviz.passes.static_passes import kind_of
 from specviz.records.comparison import compare as compare_texts
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Words
-from specviz.rules.choice import rule_named
+from specviz.rules import rule_named
 from specviz.ui.components import compare_view, verdicts
 from specviz.ui.deployment import Settings
 from specviz.ui.measurements import REPORT_EVERY, Contest, order_of, title

@@ -9,15 +9,14 @@ from typing import Any
 import gradio as gr
 
 from specviz.drafters import DRAFTERS, drafter_class
-from specviz.drafters.early_exit import exit_layer
 from specviz.models.pair import ModelPair
-from specviz.passes.early_exits import layer_count
+from specviz.passes.early_exits import default_exit, layer_count
 from specviz.records import links
 from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS
-from specviz.records.runs import MAX_BRANCHES, DraftParams
+from specviz.records.settings import MAX_BRANCHES, DraftParams
 from specviz.records.words import Words
-from specviz.rules.choice import rule_named
+from specviz.rules import rule_named
 from specviz.ui.components import as_text, fold_switch
 from specviz.ui.deployment import Settings
 from specviz.ui.orders import Order, PairName
@@ -172,7 +171,7 @@ def shape(pair: ModelPair, name: str) -> dict[str, Mapping[str, Any]]:
             "visible": "exit_layer" in read,
             # A slider wants two values at least; of those a small target lacks, the engine says so.
             "maximum": max(2, layer_count(pair.target) - 1),
-            "value": exit_layer(pair, DraftParams()),
+            "value": default_exit(pair.target),
         },
         "confidence": {"visible": "confidence" in read},
         "rule": speculative,

@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specviz.decoding.engine import MAX_DRAFT_TOKENS
 from specviz.records.errors import SpecvizError
+from specviz.records.settings import MAX_DRAFT_TOKENS
 
 #: SPECVIZ_TARGET of a page without models.
 NO_MODELS = "none"

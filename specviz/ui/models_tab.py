@@ -8,12 +8,11 @@ from typing import Any
 
 import gradio as gr
 
-from specviz.models.catalog import CATALOG, HubPair, in_words, needed_bytes, size_bytes
+from specviz.models.catalog import CATALOG, HubPair, needed_bytes, size_bytes
 from specviz.models.pair import ModelPair
 from specviz.models.placement import within_reach
-from specviz.passes.static_passes import kind_of
 from specviz.records.errors import SpecvizError
-from specviz.records.words import Words
+from specviz.records.words import Words, bytes_in_words
 from specviz.ui.background import Stage
 from specviz.ui.components import as_text
 from specviz.ui.generate_tab import pair_line
@@ -110,10 +109,10 @@ def catalog_label(entry: HubPair, available: int, say: Words) -> str:
     """The pair and its size, or what it needs where `available` bytes are too few."""
     needed = needed_bytes(entry)
     if needed > available:
-        known = {"needed": in_words(needed), "free": in_words(available)}
+        known = {"needed": bytes_in_words(needed), "free": bytes_in_words(available)}
         return say("models.entry_too_large", name=entry.name, **known)
     key = "models.entry_gated" if entry.gated else "models.entry"
-    return say(key, name=entry.name, size=in_words(size_bytes(entry)))
+    return say(key, name=entry.name, size=bytes_in_words(size_bytes(entry)))
 
 
 def _load(runner: Runner, name: PairName, progress: gr.Progress, say: Words) -> list[Any]:
@@ -136,35 +135,35 @@ def _in_use(name: PairName, store: PairStore, say: Words) -> list[Any]:
 def describe(pair: ModelPair, stage: Stage, say: Words) -> str:
     """The pair in use, T(K)/T(1) of the passes that runs take, and what became of better ones."""
     lines = [say("models.in_use", pair=as_text(pair_line(pair.info(), say)))]
-    if pair.width_seconds:
-        one = pair.width_seconds[1]
+    if pair.passes.seconds_by_width:
+        one = pair.passes.seconds_by_width[1]
         costs = ", ".join(
             say("models.pass_cost", width=width, cost=f"{cost / one:.2f}")
-            for width, cost in pair.width_seconds.items()
+            for width, cost in pair.passes.seconds_by_width.items()
             if width > 1
         )
-        passes = passes_words(kind_of(pair.passes), say)
+        passes = passes_words(pair.passes.kind, say)
         lines.append(say("models.pass", passes=passes, milliseconds=f"{1000 * one:.1f}", costs=costs))
     lines += _about_passes(pair, stage, say)
-    if len(pair.pass_seconds) > 1:
+    if len(pair.passes.seconds_by_dtype) > 1:
         tried = ", ".join(
             say("models.tried", dtype=dtype, milliseconds=f"{1000 * seconds[1]:.1f}")
-            for dtype, seconds in pair.pass_seconds.items()
+            for dtype, seconds in pair.passes.seconds_by_dtype.items()
         )
         lines.append(say("models.precision", tried=tried))
-    if pair.threads:
-        lines.append(say("models.threads", count=pair.threads))
+    if pair.passes.threads:
+        lines.append(say("models.threads", count=pair.passes.threads))
     return "\n\n".join(lines)
 
 
 def _about_passes(pair: ModelPair, stage: Stage, say: Words) -> list[str]:
     """What is being prepared; or which passes were, and why others were not."""
     by_kind: dict[str, list[str]] = {}
-    for role, passes in pair.passes.items():
+    for role, passes in pair.passes.fast.items():
         by_kind.setdefault(passes.kind, []).append(role)
     lines = [say(f"models.prepared_{kind}", roles=_roles(roles, say)) for kind, roles in by_kind.items()]
     if stage.step is not None:
-        return [*lines, as_text(say(f"passes.{kind_of(pair.passes)}_yet", step=say.step(stage.step)))]
+        return [*lines, as_text(say(f"passes.{pair.passes.kind}_yet", step=say.step(stage.step)))]
     refused: dict[str, list[str]] = {}
     for role, reason in stage.done.reasons.items():
         refused.setdefault(as_text(say.error(reason)), []).append(role)

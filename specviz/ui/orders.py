@@ -7,11 +7,11 @@ import threading
 from dataclasses import dataclass, replace
 
 from specviz.decoding import engine
-from specviz.models.pair import EMBEDDED, ModelPair, load_pair
+from specviz.models.loading import EMBEDDED, load_pair
+from specviz.models.pair import ModelPair
 from specviz.models.sources import Progress
-from specviz.passes.static_passes import kind_of
 from specviz.records.errors import SpecvizError
-from specviz.records.runs import DraftParams, SamplingParams
+from specviz.records.settings import DraftParams, SamplingParams
 from specviz.ui.background import Preparer
 from specviz.ui.deployment import Settings
 
@@ -113,7 +113,7 @@ class Order:
 
     def settled(self, pair: ModelPair | None) -> Order:
         """The same with the passes that are ready now, for all runs of one job: they would not compare otherwise."""
-        return replace(self, passes="plain" if pair is None else kind_of(pair.passes))
+        return replace(self, passes="plain" if pair is None else pair.passes.kind)
 
     def request(self, pair: ModelPair, settings: Settings) -> engine.Request:
         """The checked request. Raises SpecvizError with the control's name in `field`."""

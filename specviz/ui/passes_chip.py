@@ -8,7 +8,6 @@ from typing import Any
 import gradio as gr
 
 from specviz.models.pair import ModelPair
-from specviz.passes.static_passes import kind_of
 from specviz.records.words import Words
 from specviz.ui.background import Stage
 from specviz.ui.components import as_text
@@ -54,9 +53,9 @@ def create_passes_chip(pair: ModelPair, say: Words) -> PassesChip:
 
 def chip_text(pair: ModelPair, stage: Stage, say: Words) -> str:
     """What runs take, and what is being prepared."""
-    kind = kind_of(pair.passes)
+    kind = pair.passes.kind
     return passes_words(kind, say) if stage.step is None else say(f"passes.{kind}_yet", step=say.step(stage.step))
 
 
 def _classes(pair: ModelPair, stage: Stage) -> list[str]:
-    return ["sv-passes", f"sv-passes-{'preparing' if stage.step else kind_of(pair.passes)}"]
+    return ["sv-passes", f"sv-passes-{'preparing' if stage.step else pair.passes.kind}"]

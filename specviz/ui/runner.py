@@ -15,7 +15,7 @@ from specviz.decoding import engine
 from specviz.decoding.lossless import LAB_RULES, GreedyToken, Law, Sample, examine
 from specviz.models.pair import ModelPair
 from specviz.records.runs import Round
-from specviz.theory.roofline import Passes
+from specviz.theory.roofline import PassTimes
 from specviz.ui import device
 from specviz.ui.deployment import Settings
 from specviz.ui.orders import Order, PairName, PairStore
@@ -53,7 +53,7 @@ class Runner:
         request = self._request(order)
         yield from self._carry_out(request.pair, lambda: engine.replay(request, rule))
 
-    def _passes(self, name: PairName) -> Iterator[list[Passes]]:
+    def _passes(self, name: PairName) -> Iterator[list[PassTimes]]:
         pair = self.store.get(name)
         yield from self._carry_out(pair, lambda: measure_passes(pair))
 
@@ -68,7 +68,7 @@ class Runner:
         """What `start()` makes in the engine's thread, in batches."""
         made: queue.SimpleQueue[Item | BaseException | None] = queue.SimpleQueue()
         halt = threading.Event()
-        work = device.thread.submit(_hand_over, pair.threads, start, made, halt)
+        work = device.thread.submit(_hand_over, pair.passes.threads, start, made, halt)
         try:
             yield from _in_batches(made)
         finally:

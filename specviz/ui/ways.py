@@ -5,9 +5,9 @@ from __future__ import annotations
 from specviz.drafters import DRAFTERS, drafter_class
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
-from specviz.records.runs import DraftParams
+from specviz.records.settings import DraftParams
 from specviz.records.words import Words
-from specviz.rules.choice import RULES
+from specviz.rules import RULES
 
 PLAIN = "plain"
 

@@ -18,7 +18,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS
 from specviz.records.words import Words
 from specviz.theory.diagnosis import diagnose, run_figures
-from specviz.theory.roofline import Passes
+from specviz.theory.roofline import PassTimes
 from specviz.ui.components import why_view
 from specviz.ui.generate_tab import LiveRun, LiveRuns
 from specviz.ui.orders import PairName
@@ -33,9 +33,9 @@ class Lab:
 
     runs: LiveRuns
     most: int = 256
-    passes: OrderedDict[str | None, Passes] = field(default_factory=OrderedDict)
+    passes: OrderedDict[str | None, PassTimes] = field(default_factory=OrderedDict)
 
-    def keep(self, session: str | None, passes: Passes) -> None:
+    def keep(self, session: str | None, passes: PassTimes) -> None:
         self.passes[session] = passes
         self.passes.move_to_end(session)
         while len(self.passes) > self.most:
@@ -61,7 +61,7 @@ class Lab:
         )
 
 
-def _taken_by(request: engine.Request, passes: Passes) -> bool:
+def _taken_by(request: engine.Request, passes: PassTimes) -> bool:
     """Whether the passes are those that this run took: of its pair, where and as it ran."""
     pair, measured = request.pair, (passes.target, passes.draft, passes.device, passes.dtype, passes.kind)
     own = pair.target_name, pair.draft_name, str(pair.device), dtype_name(pair.dtype), kind_of(request.passes)

@@ -11,18 +11,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specviz.records.metrics import emission_times, tally
-from specviz.records.runs import Candidates, DraftedToken, Round, Run, SamplingParams
+from specviz.records.runs import Candidates, DraftedToken, Round, Run
+from specviz.records.settings import SamplingParams
 from specviz.records.words import Words
-from specviz.rules.choice import RULES
 
 #: Figures as JSON-ready values by their place on the page (specviz.views.charts).
 Charts = Mapping[int, dict[str, Any]]
 
 #: The headline figures, in the order of the page; each is a number or None (shown as a dash, never guessed).
 FIGURES = ("acceptance_length", "acceptance_rate", "tokens_per_second", "speedup", "tokens", "target_passes")
-
-#: Kinds of passes that the page has words for.
-PASSES = ("plain", "compiled", "graphs")
 
 #: One letter a token in the race: where it came from.
 SOURCE_LETTERS = {"accepted": "a", "recovered": "r", "bonus": "b", "plain": "p"}
@@ -91,14 +88,14 @@ def settings_line(
         parts.append(say("generate.confidence", confidence=settings["confidence"]))
     if drafter is not None and not sampling.greedy:
         # A file may name a rule that this version does not have.
-        parts.append(say(f"generate.rule_{rule}") if rule in RULES else rule)
+        parts.append(say(f"generate.rule_{rule}") if f"generate.rule_{rule}" in say else rule)
     parts += [_sampling_words(sampling, say), say("generate.seed", value=seed), passes_words(passes, say)]
     return " · ".join(parts)
 
 
 def passes_words(kind: str, say: Words) -> str:
     """What ran a run's target passes, see `PairInfo.passes`; as it stands where a file names another kind."""
-    return say(f"passes.{kind}") if kind in PASSES else kind
+    return say(f"passes.{kind}") if f"passes.{kind}" in say else kind
 
 
 def rounds_message(

@@ -8,7 +8,6 @@ from typing import TextIO
 
 from specviz.records.metrics import Tally
 from specviz.records.runs import Round
-from specviz.rules.choice import rule_named
 
 #: The page's colours as 256-colour codes, and the page's signs.
 ACCEPTED, RECOVERED, BONUS, PLAIN = "38;5;35", "38;5;172", "38;5;32", "0"
@@ -61,7 +60,7 @@ def summary(counts: Tally, stop_reason: str, rule: str) -> str:
 
 
 def _rule_in_words(counts: Tally, rule: str) -> str:
-    if rule_named(rule).lossless:
+    if counts.distance is None:
         return f"rule: {rule}"
-    away = "" if counts.distance is None else f", {counts.distance:.3f} away on average (total variation)"
-    return f"rule: {rule}, LOSSY: the text does not follow the target's distribution{away}"
+    away = f"{counts.distance:.3f} away on average (total variation)"
+    return f"rule: {rule}, LOSSY: the text does not follow the target's distribution, {away}"

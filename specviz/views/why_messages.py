@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from specviz.theory.diagnosis import Diagnosis, RunFigures
-from specviz.theory.roofline import ABOUT_ONE, Curve, Passes
+from specviz.theory.roofline import ABOUT_ONE, Curve, PassTimes
 from specviz.views.run_messages import as_json
 
 
@@ -27,7 +27,7 @@ class LabRun:
 def why_message(
     *,
     story: dict[str, Any] | None = None,
-    passes: Passes | None = None,
+    passes: PassTimes | None = None,
     phase: str | None = None,
     runs: Sequence[LabRun] | None = None,
     problem: str | None = None,
@@ -47,7 +47,7 @@ def why_message(
     return as_json({"kind": "why"} | {name: section for name, section in sections.items() if section is not None})
 
 
-def _passes(passes: Passes) -> dict[str, Any]:
+def _passes(passes: PassTimes) -> dict[str, Any]:
     return {
         "target": passes.target,
         "draft": passes.draft,

@@ -30,7 +30,7 @@ from specviz.models.pair import ModelPair
 from specviz.records.comparison import NEAR_TIE, margin
 from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS
-from specviz.records.runs import DraftParams
+from specviz.records.settings import DraftParams
 from specviz.ui.deployment import Settings
 from specviz.ui.maintenance.picture import write_picture
 from specviz.ui.maintenance.visitors import measure_visitors

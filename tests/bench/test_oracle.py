@@ -16,10 +16,12 @@ from specviz.bench import oracle
 from specviz.bench import size_benchmark as size_bench
 from specviz.decoding import engine
 from specviz.drafters import DRAFTERS
-from specviz.models import sources
-from specviz.models.pair import EMBEDDED, ModelPair
+from specviz.models import sources, weights
+from specviz.models.loading import EMBEDDED
+from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
-from specviz.records.runs import SamplingParams, Seconds
+from specviz.records.runs import Seconds
+from specviz.records.settings import SamplingParams
 from specviz.theory import formulas as theory
 from specviz.theory.draft_length import AdaptiveLength
 
@@ -173,7 +175,7 @@ def test_draws_are_not_the_oracles_to_replace(pair):
     "shape, parameters", [(sizes.LLAMA_3_8B, 8_030_261_248), (sizes.LLAMA_3_2_1B, 1_235_814_400)], ids=str
 )
 def test_shapes_have_the_parameters_of_their_model_cards(shape, parameters):
-    assert sources.Source("size", shape.name, "", {}, shape.config).parameters == parameters
+    assert sources.ModelSource("size", shape.name, "", {}, shape.config).parameters == parameters
 
 
 @pytest.mark.parametrize("part, shape", [("target", sizes.SIZES["tiny"].target), ("draft", sizes.SIZES["tiny"].draft)])
@@ -202,7 +204,7 @@ def test_nothing_rides_on_ties_so_half_precision_keeps_the_text(tied):
 
 
 def test_a_size_that_does_not_fit_is_refused_before_anything_is_made(monkeypatch):
-    monkeypatch.setattr(sources, "free_at", lambda place: 10**9)
+    monkeypatch.setattr(weights, "free_at", lambda place: 10**9)
     monkeypatch.setattr(sizes, "make_model", lambda *arguments: pytest.fail("made"))
     with pytest.raises(SpecvizError, match=r"16 GB of memory in bfloat16, and 1\.0 GB are free") as refusal:
         sizes.make_pair(sizes.SIZES["8b"], "cpu", "bfloat16")

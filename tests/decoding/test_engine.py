@@ -6,22 +6,24 @@ from functools import lru_cache
 
 import pytest
 import torch
+from fake_target import copying
 from tiny import assert_same_rows, byte_tokenizer, generated, tiny_model, tiny_pair
 
 import specviz
-import specviz.rules.sampling
-from specviz.decoding import engine
-from specviz.decoding import round_record as recording
-from specviz.decoding.round_record import TargetRows, Uniforms, report
-from specviz.drafters.base import Draft, chain
+from specviz.decoding import engine, round_record
+from specviz.decoding.request import prepare
+from specviz.decoding.round_record import settle
+from specviz.decoding.run_record import collect
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.models.pair import ModelPair
 from specviz.passes.cached_model import CachedModel
 from specviz.records.errors import SpecvizError
-from specviz.records.runs import DraftParams, SamplingParams
-from specviz.rules import sampling, verify
+from specviz.records.settings import DraftParams, RunSettings, SamplingParams
+from specviz.rules import base, sampling, token_by_token
+from specviz.rules.base import residual
+from specviz.rules.draft import Draft, TargetRows, Uniforms, chain
+from specviz.rules.greedy import MATCH
 from specviz.rules.sampling import Warper
-from specviz.rules.verify import follow_target, residual
 
 GREEDY = SamplingParams(temperature=0)
 PROMPT = [5, 17, 33, 8, 5, 17, 33, 8, 60, 61]
@@ -134,11 +136,11 @@ def test_a_stop_string_across_tokens_ends_the_run():
 
 def test_closing_the_generator_ends_the_run_and_the_rounds_so_far_are_a_run():
     pair = with_end(pair_of("llama"), 10**9)
-    request = engine.prepare(pair, PROMPT, max_new_tokens=50)
+    request = prepare(pair, RunSettings(PROMPT, max_new_tokens=50))
     rounds = engine.rounds(request)
     done = [next(rounds), next(rounds)]
     rounds.close()
-    run = engine.collect(request, done)
+    run = collect(request, done)
     assert run.stop_reason == "stopped" and len(run.rounds) == 2
 
 
@@ -201,7 +203,7 @@ def test_every_decision_can_be_recomputed_from_its_record():
 def test_a_recorded_draw_gives_the_recorded_token():
     """p, q and residual recomputed from the models alone; then each u points at the token that was recorded."""
     run, pair = sampled_run(), pair_of("llama")
-    warp = specviz.rules.sampling.Warper(run.sampling).probabilities
+    warp = Warper(run.sampling).probabilities
     ids = list(run.prompt.ids)
     with torch.inference_mode():
         for one in run.rounds[:-1]:
@@ -214,9 +216,9 @@ def test_a_recorded_draw_gives_the_recorded_token():
                 assert covers(q[index], token.id, token.draft_u)
                 assert dict(one.top[index].p).get(token.id, 0.0) == pytest.approx(token.p, abs=1e-6)
             row = one.accepted
-            law = residual(p[row], q[row]) if one.next.kind == "recovered" else p[row]
-            assert one.next.prob == pytest.approx(law[one.next.id].item(), abs=1e-3)
-            assert covers(law, one.next.id, one.next.u)
+            distribution = residual(p[row], q[row]) if one.next.kind == "recovered" else p[row]
+            assert one.next.prob == pytest.approx(distribution[one.next.id].item(), abs=1e-3)
+            assert covers(distribution, one.next.id, one.next.u)
             ids += one.emitted
 
 
@@ -249,8 +251,8 @@ def test_greedy_records_flip_no_coin():
 def test_among_equal_logits_the_record_names_the_token_that_was_chosen():
     rows = TargetRows.of(torch.zeros(1, 4096), Warper(GREEDY))
     u = torch.zeros(1, dtype=torch.float64)
-    decision = follow_target(rows.choices, rows.probs, u[0])
-    told = report(Draft.copied((), CPU), decision, rows, Uniforms(u, u, u[0]), pair_of("llama").texts)
+    nothing, uniforms = Draft.copied((), CPU), Uniforms(u, u, u[0])
+    told = settle(nothing, MATCH.decide(nothing, rows, uniforms), rows, uniforms, pair_of("llama").texts, MATCH)
     assert told.top[0].p == ((told.next.id, 1.0),) == ((0, 1.0),)
 
 
@@ -301,7 +303,7 @@ def test_a_device_that_is_not_waited_for_makes_the_same_rounds(monkeypatch, draf
         return [dataclasses.replace(one, seconds=None) for one in run.rounds]
 
     near = rounds()
-    for module in (sampling, verify, recording):
+    for module in (sampling, base, token_by_token, round_record):
         monkeypatch.setattr(module, "at_hand", lambda tensor: False)
     assert rounds() == near
 
@@ -315,31 +317,36 @@ def test_the_joined_pieces_are_the_text_and_the_decoded_tokens():
         assert whole == pair.tokenizer.decode(PROMPT) + run.text
 
 
-# The law of whole runs
+# The distribution of whole runs
 
 
-def test_sampled_runs_follow_the_exact_law_of_the_first_two_tokens():
+def test_sampled_runs_follow_the_exact_distribution_of_the_first_two_tokens():
     from scipy import stats
 
     # Few tokens are likely, so that chi-square has mass in every cell.
     pair = dataclasses.replace(pair_of("llama"), eos_ids=frozenset())
     params = SamplingParams(temperature=1.0, top_k=3)
-    warp = specviz.rules.sampling.Warper(params).probabilities
-    law = {}
+    warp = Warper(params).probabilities
+    distribution = {}
     with torch.inference_mode():
         first = warp(pair.target(torch.tensor([PROMPT])).logits[0, -1:])[0]
         for one in first.nonzero().flatten().tolist():
             second = warp(pair.target(torch.tensor([[*PROMPT, one]])).logits[0, -1:])[0]
             for other in second.nonzero().flatten().tolist():
-                law[one, other] = (first[one] * second[other]).item()
+                distribution[one, other] = (first[one] * second[other]).item()
     samples = 300
-    counts = dict.fromkeys(law, 0)
+    counts = dict.fromkeys(distribution, 0)
     for seed in range(samples):
         # One token more than is counted: within two, nobody would draft a second one.
         run = specviz.run(pair, PROMPT, num_draft_tokens=2, max_new_tokens=3, sampling=params, seed=seed)
         counts[run.token_ids[:2]] += 1
-    scale = samples / sum(law.values())
-    assert stats.chisquare([counts[key] for key in law], [law[key] * scale for key in law]).pvalue > 0.001
+    scale = samples / sum(distribution.values())
+    assert (
+        stats.chisquare(
+            [counts[key] for key in distribution], [distribution[key] * scale for key in distribution]
+        ).pvalue
+        > 0.001
+    )
 
 
 # Padded vocabularies
@@ -372,7 +379,7 @@ def test_padded_vocabularies_of_one_tokenizer_work(target_width, draft_width, te
     ],
 )
 def test_prompt_lookup_copies_what_followed_the_longest_match(text, budget, expected):
-    lookup = PromptLookup(CPU)
+    lookup = copying(PromptLookup)
     lookup.prefill(text[:-1])
     draft = lookup.propose(text, budget, torch.rand(budget))
     assert draft.tokens.tolist()[: len(expected)] == expected and len(draft.parents) <= budget

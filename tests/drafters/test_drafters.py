@@ -1,5 +1,5 @@
-"""Every drafter under every rule: greedy text is `generate`'s, sampled text follows the target's law, caches are a
-fresh prefill's, records can be recomputed, and what cannot be drafted or judged is refused by name.
+"""Every drafter under every rule: greedy text is `generate`'s, sampled text follows the target, caches are a fresh
+prefill's, records can be recomputed, and what cannot be drafted or judged is refused by name.
 
 The models have 16 tokens, so that random heads are right now and then.
 """
@@ -19,16 +19,21 @@ from tiny import ARCHITECTURES, assert_same_rows, generated, tiny_pair, with_hea
 from torch.nn.functional import one_hot
 
 import specviz
+from specviz import rules
 from specviz.decoding import engine
-from specviz.drafters import DRAFTERS, DraftModel, Draws, Eagle, EarlyExit, Medusa, drafter_class
+from specviz.decoding.replay import replay
+from specviz.decoding.request import prepare
+from specviz.drafters import DRAFTERS, DraftModel, Eagle, EarlyExit, Medusa, drafter_class
+from specviz.drafters.choosers import Draws
 from specviz.models.pair import ModelPair
 from specviz.passes.cached_model import CachedModel, has_sliding_windows
 from specviz.passes.clock import Stopwatch
-from specviz.passes.trained_heads import EagleRows
+from specviz.passes.trained_heads import EagleCache
 from specviz.records.errors import SpecvizError
-from specviz.records.runs import DraftedToken, DraftParams, Round, Run, SamplingParams
+from specviz.records.runs import DraftedToken, Round, Run
+from specviz.records.settings import DraftParams, RunSettings, SamplingParams
+from specviz.rules.base import residual
 from specviz.rules.sampling import Warper
-from specviz.rules.verify import residual
 
 GREEDY = SamplingParams(temperature=0)
 PROMPT = [3, 5, 7, 11, 3, 5]
@@ -101,7 +106,7 @@ def test_every_drafter_is_right_now_and_then(drafter):
     assert sum(one.accepted for run in runs for one in run.rounds) > 0
 
 
-# The law of sampled text
+# The distribution of sampled text
 
 
 WARPED = SamplingParams(temperature=1.3, top_k=8, top_p=0.9, min_p=0.01)
@@ -161,13 +166,13 @@ def drafting_with(drafter: str, rule: str, branches: int, **params) -> dict:
 
 
 @pytest.mark.parametrize("drafter, rule, branches", EXACT)
-def test_sampled_text_follows_the_targets_law(drafter, rule, branches):
+def test_sampled_text_follows_the_targets_distribution(drafter, rule, branches):
     sampling = HOT if rule == "block" else HOT_AND_WARPED
     assert p_value(drafting_with(drafter, rule, branches), sampling) > 0.001
 
 
 @pytest.mark.parametrize("rule, branches", [("token", 1), ("block", 1), ("tree", 3)])
-def test_the_law_holds_where_drafts_end_early(rule, branches):
+def test_the_distribution_holds_where_drafts_end_early(rule, branches):
     order = drafting_with("draft_model", rule, branches, confidence=0.4)
     lengths = {
         len(one.drafted)
@@ -177,18 +182,16 @@ def test_the_law_holds_where_drafts_end_early(rule, branches):
     assert p_value(order, HOT) > 0.001
 
 
-def accepting_all(rule):
-    """The rule with every coin at 0."""
-    return lambda *arguments: rule(*arguments[:-2], torch.zeros_like(arguments[-2]), arguments[-1])
+@pytest.mark.parametrize("name, branches", [("token", 1), ("block", 1), ("tree", 3)])
+def test_a_rule_that_accepts_everything_is_found_out(name, branches, monkeypatch):
+    rule = rules.rule_named(name)
 
+    def accept_all(draft, rows, uniforms):
+        """The rule with every coin at 0."""
+        return rule.verify(draft, rows, dataclasses.replace(uniforms, accept=torch.zeros_like(uniforms.accept)))
 
-@pytest.mark.parametrize(
-    "rule, branches, judge",
-    [("token", 1, "verify_by_rejection"), ("block", 1, "verify_by_block"), ("tree", 3, "verify_by_tree")],
-)
-def test_a_rule_that_accepts_everything_is_found_out(rule, branches, judge, monkeypatch):
-    monkeypatch.setattr(engine, judge, accepting_all(getattr(engine, judge)))
-    assert p_value(drafting_with("draft_model", rule, branches), HOT) < 1e-4
+    monkeypatch.setitem(rules._RULES, name, dataclasses.replace(rule, verify=accept_all))
+    assert p_value(drafting_with("draft_model", name, branches), HOT) < 1e-4
 
 
 @pytest.mark.parametrize("rule", ["token", "block"])
@@ -207,13 +210,14 @@ def test_a_q_that_the_token_was_not_drawn_from_is_found_out(rule, monkeypatch):
 @pytest.fixture
 def made(monkeypatch):
     """Every drafter that the engine makes from here on, with the target's cache beside it."""
-    built, make = [], engine.make_drafter
+    built, make = [], engine.decoder_of
 
-    def make_and_note(request, warper, target, **options):
-        built.append((make(request, warper, target, **options), target))
-        return built[-1][0]
+    def make_and_note(request, **options):
+        decoder = make(request, **options)
+        built.append((decoder.drafter, decoder.target))
+        return decoder
 
-    monkeypatch.setattr(engine, "make_drafter", make_and_note)
+    monkeypatch.setattr(engine, "decoder_of", make_and_note)
     return built
 
 
@@ -272,7 +276,7 @@ def hidden_states(pair: ModelPair, ids: list[int], layers: tuple[int, ...]) -> t
 def test_eagle_has_read_the_text_as_in_one_pass(architecture, branches, monkeypatch):
     def read_and_look(self, committed):
         row = first_row(self, committed)
-        fresh, read = EagleRows(self.head), len(committed) - 1
+        fresh, read = EagleCache(self.head), len(committed) - 1
         features = self.head.fuse(hidden_states(pair_of(architecture), committed, self.feature_layers))
         states = self.head(
             features, self.head.embed(torch.tensor(committed[1:]), self.target), torch.arange(read), fresh
@@ -289,7 +293,7 @@ def test_eagle_has_read_the_text_as_in_one_pass(architecture, branches, monkeypa
     assert len(looked) > 5 and sum(one.accepted for one in rounds)
 
 
-def all_rows(rows: EagleRows) -> torch.Tensor:
+def all_rows(rows: EagleCache) -> torch.Tensor:
     return rows.append(torch.empty(2, 0, rows.config.num_attention_heads, rows.config.head_dim))
 
 
@@ -298,9 +302,9 @@ def test_a_branch_of_an_eagle_tree_is_drafted_as_if_it_stood_alone():
     pair = pair_of()
     for one, ids in itertools.islice(speculated("llama", "eagle", 3), 4):
         text = ids[: len(ids) - len(one.emitted)]
-        head = pair.eagle
+        head = pair.parts["eagle"]
         for token in one.drafted:
-            rows = EagleRows(head)
+            rows = EagleCache(head)
             features = head.fuse(hidden_states(pair, text, head.feature_layers))
             tokens = torch.tensor(text[1:])
             for following in [*branch(one, token.parent), token]:
@@ -601,10 +605,11 @@ def test_a_drafter_that_is_never_sure_enough_stops_after_one_token_and_says_how_
 def test_a_block_keeps_no_fewer_tokens_than_token_by_token_on_the_same_draws():
     rounds, by_token, by_block = 0, 0, 0
     for seed in range(4):
-        request = engine.prepare(
-            plain_speakers(), SHORT, num_draft_tokens=4, rule="token", sampling=HOT, max_new_tokens=220, seed=seed
+        request = prepare(
+            plain_speakers(),
+            RunSettings(SHORT, num_draft_tokens=4, rule="token", sampling=HOT, max_new_tokens=220, seed=seed),
         )
-        for one, other in engine.replay(request, "block"):
+        for one, other in replay(request, "block"):
             assert one.index == other.index
             assert [token.id for token in one.drafted] == [token.id for token in other.drafted]
             assert all(mine.u in (None, theirs.u) for mine, theirs in zip(one.drafted, other.drafted))
@@ -614,8 +619,8 @@ def test_a_block_keeps_no_fewer_tokens_than_token_by_token_on_the_same_draws():
 
 
 def test_a_replayed_text_is_that_of_its_own_rule():
-    request = engine.prepare(pair_of(), PROMPT, rule="block", max_new_tokens=20, seed=5)
-    both = list(engine.replay(request, "token"))
+    request = prepare(pair_of(), RunSettings(PROMPT, rule="block", max_new_tokens=20, seed=5))
+    both = list(replay(request, "token"))
     own = list(engine.rounds(request))
     assert [one.drafted for one, _ in both] == [one.drafted for one in own]
     assert [one.emitted for one, _ in both] == [one.emitted for one in own]
@@ -634,7 +639,7 @@ def test_a_replayed_text_is_that_of_its_own_rule():
 )
 def test_rules_that_cannot_judge_one_draft_are_not_replayed(order, rule, field):
     with pytest.raises(SpecvizError) as caught:
-        engine.replay(engine.prepare(pair_of(), PROMPT, **order), rule)
+        replay(prepare(pair_of(), RunSettings(PROMPT, **order)), rule)
     assert caught.value.field == field
 
 
@@ -643,7 +648,7 @@ def test_rules_that_cannot_judge_one_draft_are_not_replayed(order, rule, field):
 
 @pytest.mark.parametrize("part", ["medusa", "eagle"])
 def test_a_drafter_without_weights_says_how_to_train_them(part):
-    pair = dataclasses.replace(pair_of(), medusa=None, eagle=None)
+    pair = dataclasses.replace(pair_of(), parts={})
     with pytest.raises(SpecvizError, match=f"python -m specviz.training {part} --target") as caught:
         specviz.speculate(pair, PROMPT, drafter=part)
     assert caught.value.field == "drafter"

@@ -1,18 +1,14 @@
 """Lookahead: the window is the paper's, its n-grams come from the target, and the text stays the target's."""
 
-from types import SimpleNamespace
-
 import pytest
-import torch
-from fake_target import branch, continued, decode, draft_of, verdict_on
+from fake_target import branch, continued, copying, decode, draft_of, verdict_on
 from tiny import tiny_pair
 
 from specviz.drafters.base import Verdict
 from specviz.drafters.lookahead import Lookahead, Pool
 from specviz.records.errors import SpecvizError
-from specviz.records.runs import DraftParams
+from specviz.records.settings import DraftParams
 
-CPU = torch.device("cpu")
 PROMPT = list(range(100, 140))
 
 
@@ -34,7 +30,7 @@ def cells_of(window, last):
 
 @pytest.mark.parametrize("columns, ngram", [(1, 2), (4, 2), (1, 4), (3, 3), (6, 5)])
 def test_each_guess_sees_level_zero_up_to_its_column_then_its_own_column(columns, ngram):
-    drafter = Lookahead(CPU, window=columns, ngram=ngram, guesses=3, seed=1)
+    drafter = copying(Lookahead, branches=3, seed=1, WINDOW=columns, NGRAM=ngram)
     drafter.prefill(PROMPT)
     committed = list(PROMPT)
     for _ in range(8):
@@ -58,7 +54,7 @@ def test_each_guess_sees_level_zero_up_to_its_column_then_its_own_column(columns
 
 @pytest.mark.parametrize("columns, ngram", [(4, 2), (3, 3), (6, 5)])
 def test_after_a_pass_the_oldest_level_goes_and_the_targets_choices_are_the_newest(columns, ngram):
-    drafter = Lookahead(CPU, window=columns, ngram=ngram, seed=2)
+    drafter = copying(Lookahead, seed=2, WINDOW=columns, NGRAM=ngram)
     drafter.prefill(PROMPT)
     before = cells_of(drafter.window, PROMPT[-1])
     draft = draft_of(drafter, PROMPT, budget=16)
@@ -86,7 +82,7 @@ def test_the_pool_keeps_the_ngrams_met_last_and_tries_them_first():
 
 
 def test_candidates_that_begin_alike_share_a_branch_and_come_before_the_window():
-    drafter = Lookahead(CPU, window=3, ngram=4, guesses=3)
+    drafter = copying(Lookahead, branches=3, WINDOW=3, NGRAM=4)
     drafter.prefill(PROMPT)
     for others in [(1, 2, 3), (1, 2, 4), (1, 5, 6)]:
         drafter.pool.add(PROMPT[-1], others)
@@ -101,7 +97,7 @@ def test_candidates_that_begin_alike_share_a_branch_and_come_before_the_window()
 @pytest.mark.parametrize("budget", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("branches", [2, 5, 8])
 def test_no_draft_is_larger_than_it_says(target, budget, branches):
-    drafter, committed = Lookahead(CPU, guesses=branches), list(PROMPT)
+    drafter, committed = copying(Lookahead, branches), list(PROMPT)
     drafter.prefill(committed)
     for _ in range(40):
         draft = draft_of(drafter, committed, budget)
@@ -115,17 +111,17 @@ def test_no_draft_is_larger_than_it_says(target, budget, branches):
 @pytest.mark.parametrize("target", [scrambled, looping])
 @pytest.mark.parametrize("budget", [1, 3, 8, 20])
 def test_a_greedy_run_is_the_targets_own_text(target, budget):
-    text, passes = decode(Lookahead(CPU, seed=3), target, PROMPT, 100, budget)
+    text, passes = decode(copying(Lookahead, seed=3), target, PROMPT, 100, budget)
     assert text == continued(target, PROMPT, 100)
     assert passes <= 100
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_text_that_comes_back_takes_fewer_passes_and_nothing_is_copied_from_it(seed):
-    _, passes = decode(Lookahead(CPU, seed=seed), looping, PROMPT, 120, budget=8)
+    _, passes = decode(copying(Lookahead, seed=seed), looping, PROMPT, 120, budget=8)
     assert passes < 60
     # Only the target's choices fill the pool: told other choices, the same text brings nothing.
-    drafter, committed = Lookahead(CPU, seed=seed), list(PROMPT)
+    drafter, committed = copying(Lookahead, seed=seed), list(PROMPT)
     drafter.prefill(PROMPT)
     for _ in range(60):
         draft = draft_of(drafter, committed, 8)
@@ -137,7 +133,7 @@ def test_a_text_that_comes_back_takes_fewer_passes_and_nothing_is_copied_from_it
 
 def test_the_window_starts_with_tokens_of_the_prompt_that_follow_from_the_seed():
     def start(seed):
-        drafter = Lookahead(CPU, seed=seed)
+        drafter = copying(Lookahead, seed=seed)
         drafter.prefill(PROMPT)
         return draft_of(drafter, PROMPT, 8).tokens.tolist()
 
@@ -146,7 +142,8 @@ def test_the_window_starts_with_tokens_of_the_prompt_that_follow_from_the_seed()
 
 
 def test_the_trace_names_the_sizes():
-    assert Lookahead(CPU).settings == {"window": 7, "ngram": 4, "guesses": 5}
+    settings = Lookahead.settings(tiny_pair("llama"), DraftParams())
+    assert settings == {"window": 7, "ngram": 4, "guesses": 5}
 
 
 def test_a_single_branch_is_refused_with_the_reason():
@@ -163,5 +160,5 @@ def test_a_target_that_reads_chains_only_is_refused_with_the_reason():
 
 
 def test_the_candidates_of_a_round_are_the_branches():
-    setting = SimpleNamespace(pair=SimpleNamespace(device=CPU), branches=3, seed=7)
-    assert Lookahead.build(setting).settings["guesses"] == 3
+    assert Lookahead.settings(tiny_pair("llama"), DraftParams(branches=3))["guesses"] == 3
+    assert copying(Lookahead, branches=3).pool.guesses == 3

@@ -4,12 +4,9 @@ import random
 from collections import Counter
 
 import pytest
-import torch
-from fake_target import branch, continued, decode, draft_of
+from fake_target import branch, continued, copying, decode, draft_of
 
 from specviz.drafters.suffix import Suffix, SuffixAutomaton
-
-CPU = torch.device("cpu")
 
 
 def random_text(seed, length=60, alphabet=3):
@@ -123,7 +120,7 @@ def longest_with_the_same_places(text, size):
 def test_a_chain_is_the_one_that_counting_finds(budget, alphabet):
     for seed in range(12):
         text = random_text(seed, 60, alphabet)
-        draft = draft_of(Suffix(CPU), text, budget)
+        draft = draft_of(copying(Suffix), text, budget)
         match, tokens, _ = expected_chain(text, budget)
         assert draft.is_chain and draft.tokens.tolist() == tokens
         assert draft.sources == (f"match {match}",) * len(tokens)
@@ -142,14 +139,14 @@ def test_a_chain_is_the_one_that_counting_finds(budget, alphabet):
     ],
 )
 def test_a_chain_is_what_followed_most_often(text, budget, expected, match):
-    draft = draft_of(Suffix(CPU), text, budget)
+    draft = draft_of(copying(Suffix), text, budget)
     assert draft.tokens.tolist()[: len(expected)] == expected
     assert draft.sources[0] == f"match {match}" and len(draft.parents) <= Suffix.FACTOR * match
 
 
 @pytest.mark.parametrize("text", [[], [1], [1, 2, 3, 4]])
 def test_nothing_is_drafted_where_nothing_comes_again(text):
-    assert draft_of(Suffix(CPU, branches=3), text, 4).parents == ()
+    assert draft_of(copying(Suffix, branches=3), text, 4).parents == ()
 
 
 @pytest.mark.parametrize("branches", [1, 2, 4])
@@ -158,7 +155,7 @@ def test_a_tree_holds_what_followed_the_most_frequent_sibling_first(branches, bu
     wide = 0
     for seed in range(20):
         text = random_text(seed, 80, 4)
-        draft = draft_of(Suffix(CPU, branches), text, budget)
+        draft = draft_of(copying(Suffix, branches), text, budget)
         assert 0 < len(draft.parents) <= budget * branches
         match = int(draft.sources[0].removeprefix("match "))
         ranks = {}
@@ -180,7 +177,7 @@ def test_a_tree_keeps_more_of_a_text_with_two_continuations_than_a_chain():
     passes = {}
     for branches in (1, 2):
         made, passes[branches] = decode(
-            Suffix(CPU, branches), lambda context: text[len(context)], text[:60], len(text) - 64, 4
+            copying(Suffix, branches), lambda context: text[len(context)], text[:60], len(text) - 64, 4
         )
         assert made == text[:-4]
     assert passes[2] < passes[1] < (len(text) - 64) / 2
@@ -188,10 +185,10 @@ def test_a_tree_keeps_more_of_a_text_with_two_continuations_than_a_chain():
 
 def test_reading_goes_on_where_it_stopped():
     text = random_text(3, 90, 3)
-    drafter = Suffix(CPU, branches=2)
+    drafter = copying(Suffix, branches=2)
     drafter.prefill(text[:10])
     for length in range(10, len(text), 7):
-        draft, fresh = draft_of(drafter, text[:length], 5), draft_of(Suffix(CPU, branches=2), text[:length], 5)
+        draft, fresh = draft_of(drafter, text[:length], 5), draft_of(copying(Suffix, branches=2), text[:length], 5)
         assert draft.tokens.tolist() == fresh.tokens.tolist() and draft.parents == fresh.parents
 
 
@@ -199,6 +196,6 @@ def test_a_greedy_run_is_the_targets_own_text_in_fewer_passes():
     def target(context):
         return (3 * context[-1] + context[-2] + (len(context) % 7 == 0)) % 11
 
-    text, passes = decode(Suffix(CPU, branches=2), target, [1, 2, 3], 120, 6)
+    text, passes = decode(copying(Suffix, branches=2), target, [1, 2, 3], 120, 6)
     assert text == continued(target, [1, 2, 3], 120)
     assert passes < 60

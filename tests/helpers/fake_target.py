@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 
 import torch
 
-from specviz.drafters.base import Draft, Drafter, Verdict
+from specviz.drafters.base import Drafter, Verdict
+from specviz.rules.draft import Draft
 
 Target = Callable[[Sequence[int]], int]
+
+
+def copying(kind: type[Drafter], branches: int | None = None, seed: int = 0, **constants: int) -> Drafter:
+    """A drafter of this kind, which needs no model, with some of its class's constants replaced."""
+    pair = SimpleNamespace(device=torch.device("cpu"))
+    setting = SimpleNamespace(pair=pair, branches=branches or kind.default_branches, seed=seed)
+    return type(kind.__name__, (kind,), constants)(setting)
 
 
 def continued(target: Target, text: Sequence[int], count: int) -> list[int]:

@@ -20,7 +20,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from specviz.models.pair import ModelPair
+from specviz.models.pair import ModelPair, PairPasses
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.clock import Stopwatch
 from specviz.passes.trained_heads import EagleConfig, EagleHead, MedusaConfig, MedusaHeads
@@ -101,9 +101,8 @@ def with_heads(pair: ModelPair, seed: int = 0) -> ModelPair:
     medusa, eagle = MedusaHeads(MedusaConfig.of(pair.target)), EagleHead(EagleConfig.of(pair.target))
     for parameter in [*medusa.parameters(), *eagle.parameters()]:
         parameter.copy_(torch.randn(parameter.shape, generator=generator) * parameter.shape[-1] ** -0.5)
-    return dataclasses.replace(
-        pair, medusa=medusa.eval().requires_grad_(False), eagle=eagle.eval().requires_grad_(False)
-    )
+    parts = {"medusa": medusa.eval().requires_grad_(False), "eagle": eagle.eval().requires_grad_(False)}
+    return dataclasses.replace(pair, parts=parts, passes=PairPasses())
 
 
 def generated(pair: ModelPair, prompt: list[int], max_new_tokens: int) -> list[int]:

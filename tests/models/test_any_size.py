@@ -20,9 +20,12 @@ import specviz
 from specviz.__main__ import main
 from specviz.bench.pass_times import measure_passes, model_size
 from specviz.models import placement, sources
-from specviz.models.pair import load_pair
-from specviz.models.placement import PassTimer, Place
-from specviz.models.sources import Source, check_memory, check_sharding, with_room
+from specviz.models import weights as model_weights
+from specviz.models.loading import load_pair
+from specviz.models.pass_timer import PassTimer
+from specviz.models.placement import Place
+from specviz.models.sources import ModelSource, check_sharding
+from specviz.models.weights import check_memory, with_room
 from specviz.passes import torchrun as processes
 from specviz.passes import trained_heads as heads
 from specviz.passes.cached_model import CachedModel
@@ -49,7 +52,7 @@ def folder(tmp_path_factory):
     target = save_model(folder / "target", pair.target, pair.tokenizer)
     save_model(folder / "draft", pair.draft, pair.tokenizer)
     for name in ("medusa", "eagle"):
-        heads.save(getattr(pair, name), target / name, heads.fingerprint(pair.target))
+        heads.save(pair.parts[name], target / name, heads.fingerprint(pair.target))
     return folder
 
 
@@ -135,13 +138,13 @@ def two_gpus(monkeypatch):
     free = {"cuda": 20 * GB, "cuda:0": 20 * GB, "cuda:1": 30 * GB, "cpu": 40 * GB}
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    for module in (placement, sources):
+    for module in (placement, model_weights):
         monkeypatch.setattr(module, "free_memory", lambda device: free[str(device)])
 
 
 def of_size(field, size):
     """A source whose weights take so many bytes in half precision."""
-    source = Source(field, field, field, {}, LlamaConfig())
+    source = ModelSource(field, field, field, {}, LlamaConfig())
     source.parameters = size // 2
     return source
 
@@ -212,7 +215,7 @@ def test_one_of_the_processes_prints_and_writes(parallel, folder):
 
 def test_targets_that_processes_cannot_share_are_refused():
     def shared(config, processes):
-        return check_sharding(Source("target", "it", "it", {}, config), processes)
+        return check_sharding(ModelSource("target", "it", "it", {}, config), processes)
 
     shared(LlamaConfig(num_attention_heads=8, num_key_value_heads=4), 4)
     message = refusal("device", shared, LlamaConfig(num_attention_heads=8, num_key_value_heads=4), 8)
@@ -226,7 +229,7 @@ def test_targets_that_processes_cannot_share_are_refused():
 
 def test_each_process_needs_room_for_its_part_and_the_whole_draft(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
-    monkeypatch.setattr(sources, "free_at", lambda place: 20 * GB)
+    monkeypatch.setattr(model_weights, "free_at", lambda place: 20 * GB)
     place = Place(torch.device("cuda:0"), "sharded")
     check_memory([of_size("target", 60 * GB), of_size("draft", 4 * GB)], place, torch.bfloat16)
     pair = [of_size("target", 60 * GB), of_size("draft", 6 * GB)]

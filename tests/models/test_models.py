@@ -30,10 +30,10 @@ from tiny import (
 from transformers import BertConfig, MambaConfig, Qwen3NextConfig, T5Config, ViTConfig
 from transformers.utils import logging as transformers_logging
 
-from specviz.models import catalog, placement, sources
-from specviz.models import pair as models
-from specviz.models.pair import ModelPair, load_pair
-from specviz.models.placement import time_passes
+from specviz.models import catalog, pass_timer, placement, sources, weights
+from specviz.models.loading import load_pair
+from specviz.models.pair import ModelPair, logit_width
+from specviz.models.pass_timer import SHOWN_WIDTHS, settle_threads, time_passes
 from specviz.models.vocabularies import Translation
 from specviz.records.errors import SpecvizError
 from specviz.records.words import words
@@ -85,7 +85,7 @@ def automatic():
     """The embedded pair as `load_pair()` gives it on a CPU that must be timed, and the progress it told."""
     steps = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "multiplies_in", lambda dtype: False)
+        patch.setattr(weights, "multiplies_in", lambda dtype: False)
         patch.setattr(sources.HfApi, "model_info", lambda *a, **k: pytest.fail("asked the Hub"))
         return load_pair(device="cpu", progress=lambda *step: steps.append(step)), steps
 
@@ -106,26 +106,26 @@ def test_progress_rises_from_nothing_to_ready_in_sentences(automatic):
 
 def test_auto_dtype_on_a_cpu_is_the_faster_of_the_two_measured(automatic):
     pair, _ = automatic
-    assert set(pair.pass_seconds) == {"bfloat16", "float32"}
-    total = {name: sum(seconds.values()) for name, seconds in pair.pass_seconds.items()}
+    assert set(pair.passes.seconds_by_dtype) == {"bfloat16", "float32"}
+    total = {name: sum(seconds.values()) for name, seconds in pair.passes.seconds_by_dtype.items()}
     assert f"torch.{min(total, key=total.get)}" == str(pair.dtype)
-    assert all(set(seconds) == {1, 5} for seconds in pair.pass_seconds.values())
+    assert all(set(seconds) == {1, 5} for seconds in pair.passes.seconds_by_dtype.values())
 
 
 def test_the_cost_of_wide_passes_and_the_threads_that_suit_are_measured(automatic):
     pair, _ = automatic
-    assert sorted(pair.width_seconds) == sorted(models.SHOWN_WIDTHS)
-    assert all(seconds > 0 for seconds in pair.width_seconds.values())
-    assert pair.threads == torch.get_num_threads() >= 1
+    assert sorted(pair.passes.seconds_by_width) == sorted(SHOWN_WIDTHS)
+    assert all(seconds > 0 for seconds in pair.passes.seconds_by_width.values())
+    assert pair.passes.threads == torch.get_num_threads() >= 1
 
 
-@pytest.mark.parametrize("most, threads", [(placement._SMALL_BYTES, 1), (0, 2)])
+@pytest.mark.parametrize("most, threads", [(pass_timer._SMALL_BYTES, 1), (0, 2)])
 def test_a_small_model_leaves_a_core_free_however_slow_it_is_at_the_moment(most, threads, monkeypatch):
     before = torch.get_num_threads()
-    monkeypatch.setattr(placement, "_ALL_THREADS", 2)
-    monkeypatch.setattr(placement, "_SMALL_BYTES", most)
+    monkeypatch.setattr(pass_timer, "_ALL_THREADS", 2)
+    monkeypatch.setattr(pass_timer, "_SMALL_BYTES", most)
     try:
-        assert placement.settle_threads(tiny_model("llama")) == torch.get_num_threads() == threads
+        assert settle_threads(tiny_model("llama")) == torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
 
@@ -133,17 +133,17 @@ def test_a_small_model_leaves_a_core_free_however_slow_it_is_at_the_moment(most,
 def test_a_cpu_that_multiplies_bfloat16_takes_it_whatever_the_clock_says(saved, monkeypatch):
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
     pair = load_pair(*saved, device="cpu")
-    assert pair.dtype == torch.bfloat16 and set(pair.pass_seconds) == {"bfloat16"}
+    assert pair.dtype == torch.bfloat16 and set(pair.passes.seconds_by_dtype) == {"bfloat16"}
     assert not placement.multiplies_in(torch.float16)
 
 
 def test_auto_dtype_makes_no_float32_copy_that_would_not_fit(saved, monkeypatch):
-    monkeypatch.setattr(sources, "multiplies_in", lambda dtype: False)
+    monkeypatch.setattr(weights, "multiplies_in", lambda dtype: False)
     parameters = tiny_model("llama").num_parameters()
     monkeypatch.setattr(placement, "memory_at_hand", lambda: parameters * 5)
     pair = load_pair(*saved, device="cpu")
     assert pair.dtype == torch.bfloat16
-    assert set(pair.pass_seconds) == {"bfloat16"}
+    assert set(pair.passes.seconds_by_dtype) == {"bfloat16"}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", torch.bfloat16])
@@ -181,7 +181,7 @@ def test_models_are_named_by_their_folders(saved):
 def test_padded_vocabularies_of_one_tokenizer_work(saved, tmp_path):
     padded = save_model(tmp_path / "padded", tiny_model("llama", vocab=160))
     pair = load_pair(padded, saved[1], dtype="float32")
-    assert pair.vocab_size == 160 and models.logit_width(pair.draft) == 128
+    assert pair.vocab_size == 160 and logit_width(pair.draft) == 128
     assert pair.texts[150] == "<id 150>"
     assert load_pair(saved[0], padded, dtype="float32").vocab_size == 128
 
@@ -681,22 +681,22 @@ def test_a_pair_that_does_not_fit_says_what_it_needs_and_what_is_free():
 
 
 def test_memory_at_hand_respects_a_containers_limit(tmp_path, monkeypatch):
-    whole = catalog.memory_at_hand()
+    whole = placement.memory_at_hand()
     assert whole > 0
-    monkeypatch.setattr(catalog, "_CGROUP", tmp_path)
+    monkeypatch.setattr(placement, "_CGROUP", tmp_path)
     (tmp_path / "memory.max").write_text("5000\n")
     (tmp_path / "memory.current").write_text("3000\n")
     (tmp_path / "memory.stat").write_text("anon 100\ninactive_file 700\n")
-    assert catalog.memory_at_hand() == 2700
+    assert placement.memory_at_hand() == 2700
     (tmp_path / "memory.max").write_text("max\n")
-    assert catalog.memory_at_hand() > 2700
+    assert placement.memory_at_hand() > 2700
 
 
 def test_the_catalog_and_the_texts_need_no_torch():
     code = "import sys, specviz.models.catalog, specviz.models.token_texts; sys.exit('torch' in sys.modules)"
     assert (
         subprocess.run(
-            [sys.executable, "-c", code], cwd=pathlib.Path(models.__file__).parents[2], check=False
+            [sys.executable, "-c", code], cwd=pathlib.Path(catalog.__file__).parents[2], check=False
         ).returncode
         == 0
     )

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from judging import verify_by_rejection
 from scipy import stats
 from tiny import END, byte_tokenizer, sentencepiece_tokenizer, tiny_model
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -12,15 +13,14 @@ from transformers import PreTrainedTokenizerFast
 
 import specviz
 from specviz.drafters.base import Setting, Verdict
-from specviz.drafters.stepwise import Draws, TopChoices
+from specviz.drafters.choosers import Draws, TopChoices
 from specviz.drafters.translated import TranslatedDraftModel
 from specviz.models.pair import ModelPair
 from specviz.models.vocabularies import Reader, Translation, same_vocabulary, split_unfinished, token_bytes
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.clock import Stopwatch
-from specviz.records.runs import DraftParams, SamplingParams
+from specviz.records.settings import DraftParams, SamplingParams
 from specviz.rules.sampling import Warper
-from specviz.rules.verify import verify_by_rejection
 
 SEA = "the old man went to the sea and the sea was calm, for the wind had gone to sleep. " * 3
 CITY = "a city never sleeps: lights, trains and the rain on the windows of the cafés of the old town 😀. " * 3
@@ -302,15 +302,13 @@ def renumbered_pair(noise=0.0, **draft):
 
 
 def drafter_of(pair, sampling, branches=1):
-    stopwatch = Stopwatch(pair.device)
-    return TranslatedDraftModel.build(
+    return TranslatedDraftModel(
         Setting(
             pair=pair,
             params=DraftParams(),
             branches=branches,
             chooser=TopChoices() if sampling.greedy else Draws(Warper(sampling)),
-            target=CachedModel(pair.target, stopwatch),
-            stopwatch=stopwatch,
+            target=CachedModel(pair.target, Stopwatch(pair.device)),
         )
     )
 

@@ -14,7 +14,7 @@ import specviz
 from specviz.models.pair import ModelPair
 from specviz.passes.early_exits import exit_after, layer_count
 from specviz.records.errors import SpecvizError
-from specviz.records.runs import DraftParams
+from specviz.records.settings import DraftParams
 
 LAYERS = 4
 IDS = torch.tensor([[5, 17, 33, 8, 5, 17, 33, 8, 60, 61, 2, 9, 40, 41, 42, 7, 1, 100, 3, 77]])

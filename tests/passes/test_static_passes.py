@@ -11,8 +11,9 @@ from tiny import ARCHITECTURES, assert_same_rows, generated, tiny_model, tiny_pa
 
 import specviz
 from specviz.decoding import engine
+from specviz.decoding.request import prepare
 from specviz.models import preparation
-from specviz.models.pair import ModelPair
+from specviz.models.pair import ModelPair, PairPasses
 from specviz.passes import compiler
 from specviz.passes.cached_model import reader
 from specviz.passes.clock import Stopwatch
@@ -21,7 +22,7 @@ from specviz.passes.early_exits import exit_after
 from specviz.passes.static_eagle import StaticEagle
 from specviz.passes.static_passes import BLOCK, FastPasses, StaticPass
 from specviz.records.errors import SpecvizError
-from specviz.records.runs import DraftParams, SamplingParams
+from specviz.records.settings import DraftParams, RunSettings, SamplingParams
 
 CPU = torch.device("cpu")
 PROMPT = [5, 9, 33, 7, 7, 20, 11, 3]
@@ -48,8 +49,8 @@ def static_passes(pair: ModelPair) -> dict[str, FastPasses]:
     layers = preparation._feature_layers(pair)
     statics = {"target": StaticPass(pair.target, layers), "draft": StaticPass(pair.draft)}
     statics["exit 1"] = StaticPass(exit_after(pair.target, 1))
-    if pair.eagle is not None:
-        statics["eagle"] = StaticEagle(pair.eagle, pair.target)
+    if "eagle" in pair.parts:
+        statics["eagle"] = StaticEagle(pair.parts["eagle"], pair.target)
     return {role: FastPasses(static, static, "plain") for role, static in statics.items()}
 
 
@@ -60,7 +61,7 @@ def graphed_passes(pair: ModelPair) -> dict[str, GraphedPasses]:
 
 
 def with_passes(pair: ModelPair, passes: dict[str, FastPasses]) -> ModelPair:
-    return dataclasses.replace(pair, passes=passes)
+    return dataclasses.replace(pair, passes=PairPasses(passes))
 
 
 def tokens(pair: ModelPair, drafter: str | None, sampling: SamplingParams, branches: int | None = None) -> list[int]:
@@ -68,7 +69,7 @@ def tokens(pair: ModelPair, drafter: str | None, sampling: SamplingParams, branc
     run = specviz.run(
         pair, PROMPT, drafter=drafter, sampling=sampling, max_new_tokens=NEW_TOKENS, seed=5, drafting=drafting
     )
-    assert run.pair.passes == (pair.passes["target"].kind if pair.passes else "plain")
+    assert run.pair.passes == (pair.passes.fast["target"].kind if pair.passes.fast else "plain")
     return list(run.token_ids)
 
 
@@ -132,7 +133,7 @@ def test_two_runs_at_a_time_never_share_the_buffers_of_a_graph():
     fast = with_passes(pair, graphed_passes(pair))
 
     def rounds(seed):
-        request = engine.prepare(fast, PROMPT, sampling=SAMPLED, max_new_tokens=40, seed=seed)
+        request = prepare(fast, RunSettings(PROMPT, sampling=SAMPLED, max_new_tokens=40, seed=seed))
         return engine.rounds(request)
 
     alone = [[one.emitted for one in rounds(seed)] for seed in (1, 2)]
@@ -150,7 +151,7 @@ def test_graphs_are_few_and_the_oldest_goes_first(monkeypatch):
     fast = with_passes(pair, graphed_passes(pair))
     expected = tokens(pair, "draft_model", GREEDY)
     assert tokens(fast, "draft_model", GREEDY) == expected
-    assert len(fast.passes["target"].graphs) == 2 >= len(fast.passes["draft"].graphs)
+    assert len(fast.passes.fast["target"].graphs) == 2 >= len(fast.passes.fast["draft"].graphs)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -194,7 +195,7 @@ def test_every_drafter_draws_the_same_with_compiled_passes(compiled, drafter):
 @torch.inference_mode()
 def test_compiled_passes_leave_the_rows_of_a_fresh_prefill(compiled):
     ids = list(range(1, BLOCK + 30))
-    cached = reader(compiled.target, Stopwatch(CPU), compiled.passes["target"])
+    cached = reader(compiled.target, Stopwatch(CPU), compiled.passes.fast["target"])
     cached.prefill(ids[:BLOCK])
     for _ in range(5):
         cached.forward(cached.unread(ids[: cached.length + 1]), keep=1)
@@ -210,12 +211,12 @@ def test_what_was_compiled_once_is_loaded(compiled, monkeypatch):
     monkeypatch.setattr(compiler, "Worker", refuse)
     again = with_passes(compiled, {})
     done = preparation.prepare_passes(again)
-    assert "target" in done.ready and again.passes["target"].kind == "compiled"
+    assert "target" in done.ready and again.passes.fast["target"].kind == "compiled"
     assert tokens(again, "draft_model", GREEDY) == tokens(compiled, "draft_model", GREEDY)
 
 
 def test_other_weights_and_other_threads_want_other_programs(compiled):
-    static = compiled.passes["target"].static
+    static = compiled.passes.fast["target"].static
     other = StaticPass(tiny_model("llama", layers=1, seed=4), static.feature_layers)
     keys = {compiler.key(static, 1), compiler.key(static, 2), compiler.key(other, 1)}
     assert len(keys) == 3 and compiler.key(StaticPass(static.model, static.feature_layers), 1) in keys
@@ -233,7 +234,7 @@ def untouched(tmp_path, monkeypatch) -> ModelPair:
 def refused(pair: ModelPair) -> set[str]:
     """Why no role of the pair has fast passes."""
     done = preparation.prepare_passes(pair)
-    assert not done.ready and not pair.passes
+    assert not done.ready and not pair.passes.fast
     assert tokens(pair, "draft_model", GREEDY) == generated(pair, PROMPT, NEW_TOKENS)
     return {error.message for error in done.reasons.values()}
 

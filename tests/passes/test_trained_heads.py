@@ -11,9 +11,9 @@ from tiny import ARCHITECTURES, save_model, tiny_model
 from transformers import AutoModelForCausalLM
 
 from specviz.passes.trained_heads import (
+    EagleCache,
     EagleConfig,
     EagleHead,
-    EagleRows,
     MedusaConfig,
     MedusaHeads,
     fingerprint,
@@ -46,13 +46,13 @@ def inputs(n, d=48, seed=1):
 
 
 def whole(head, features, embeddings, positions):
-    return head(features, embeddings, positions, EagleRows(head))
+    return head(features, embeddings, positions, EagleCache(head))
 
 
 @pytest.mark.parametrize("capacity", [1, 256], ids=["growing", "roomy"])
 def test_reading_token_by_token_equals_reading_at_once(head, capacity):
     features, embeddings, positions = inputs(20)
-    rows = EagleRows(head, capacity)
+    rows = EagleCache(head, capacity)
     pieces = [
         head(features[part], embeddings[part], positions[part], rows)
         for part in (slice(0, 7), slice(7, 8), slice(8, 9), slice(9, 20))
@@ -63,7 +63,7 @@ def test_reading_token_by_token_equals_reading_at_once(head, capacity):
 
 def test_rewound_rows_leave_no_trace(head):
     features, embeddings, positions = inputs(12)
-    rows = EagleRows(head, 4)
+    rows = EagleCache(head, 4)
     head(features[:8], embeddings[:8], positions[:8], rows)
     head(*inputs(3, seed=9)[:2], positions[8:11], rows)
     rows.rewind(8)
@@ -99,7 +99,7 @@ def read_tree(head, rows, text, features, embeddings):
 def test_a_tree_in_one_pass_equals_its_paths_one_by_one(head):
     text_features, text_embeddings, positions = inputs(5)
     features, embeddings, _ = inputs(6, seed=2)
-    rows = EagleRows(head)
+    rows = EagleCache(head)
     head(text_features, text_embeddings, positions, rows)
     tree = read_tree(head, rows, 5, features, embeddings)
     for index in range(len(PARENTS)):
@@ -116,7 +116,7 @@ def test_a_tree_in_one_pass_equals_its_paths_one_by_one(head):
 def test_the_kept_path_of_a_tree_reads_on_as_if_it_had_been_a_chain(head):
     text_features, text_embeddings, positions = inputs(5)
     features, embeddings, _ = inputs(7, seed=2)
-    rows = EagleRows(head)
+    rows = EagleCache(head)
     head(text_features, text_embeddings, positions, rows)
     read_tree(head, rows, 5, features[:6], embeddings[:6])
     path = path_to(5)
@@ -136,10 +136,10 @@ def test_the_kept_path_of_a_tree_reads_on_as_if_it_had_been_a_chain(head):
 def test_only_distances_between_positions_matter(head):
     features, embeddings, positions = inputs(6)
     # Rows of a later text: capacity for its positions, none of it read.
-    rows = EagleRows(head, 64)
+    rows = EagleCache(head, 64)
     shifted = head(features, embeddings, positions + 40, rows)
     torch.testing.assert_close(shifted, whole(head, features, embeddings, positions), rtol=1e-3, atol=1e-4)
-    stretched = head(features, embeddings, positions * 5, EagleRows(head, 64))
+    stretched = head(features, embeddings, positions * 5, EagleCache(head, 64))
     assert not torch.allclose(stretched, shifted, atol=1e-2)
 
 
@@ -175,7 +175,7 @@ def test_heads_fit_every_architecture_and_come_back_from_their_files(architectur
         states = target(input_ids=ids, output_hidden_states=True).hidden_states
         embeddings = target.get_input_embeddings()(ids[0, 1:])
         fused = loaded.fuse(torch.cat([states[layer][0, :-1] for layer in loaded.feature_layers], -1))
-        hidden = loaded(fused, embeddings, torch.arange(9), EagleRows(loaded))
+        hidden = loaded(fused, embeddings, torch.arange(9), EagleCache(loaded))
         ahead = heads(states[-1][0, :-1], embeddings)
         logits = target.get_output_embeddings()(torch.cat([loaded.normed(hidden)[:, None], ahead], 1))
     assert logits.shape == (9, 5, target.config.vocab_size) and logits.isfinite().all()

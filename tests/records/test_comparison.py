@@ -7,7 +7,8 @@ import pytest
 from handmade import PAIR, a_round, a_run
 
 from specviz.records.comparison import compare, speedup
-from specviz.records.runs import Candidates, SamplingParams, Seconds
+from specviz.records.runs import Candidates, Seconds
+from specviz.records.settings import SamplingParams
 
 GREEDY = SamplingParams(temperature=0)
 

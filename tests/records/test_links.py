@@ -11,7 +11,8 @@ from on_page import VIEW, choose_drafter, downloaded_trace, generate, set_contro
 from playwright.sync_api import Page, expect
 from tiny import byte_tokenizer, tiny_pair, with_heads
 
-import specviz
+from specviz.decoding.engine import rounds
+from specviz.decoding.run_record import collect
 from specviz.models.pair import ModelPair
 from specviz.records import links
 from specviz.records.runs import Prompt, Run
@@ -41,7 +42,7 @@ def carried_out(pair: ModelPair, settings: dict) -> Run:
     """The run that a page with this pair makes of these settings."""
     given = settings | {"drafter": None if settings["drafter"] == "plain" else settings["drafter"]}
     request = Order(PairName(), **({"num_draft_tokens": 4} | given)).request(pair, Settings.from_environment())
-    return specviz.decoding.engine.collect(request, list(specviz.decoding.engine.rounds(request)))
+    return collect(request, list(rounds(request)))
 
 
 @pytest.mark.parametrize(

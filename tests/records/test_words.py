@@ -18,7 +18,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS
 from specviz.records.runs import StopReason
 from specviz.records.words import LANGUAGES, Sentence, Text, Words, words
-from specviz.rules.choice import RULES
+from specviz.rules import RULES
 from specviz.ui import ways
 
 FIRST, *OTHERS = LANGUAGES

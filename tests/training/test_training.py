@@ -13,7 +13,7 @@ import torch
 from tiny import byte_tokenizer, save_model, tiny_model
 from transformers import AutoModelForCausalLM
 
-from specviz.passes.trained_heads import EagleConfig, EagleRows, fingerprint, load_eagle, load_medusa, save
+from specviz.passes.trained_heads import EagleCache, EagleConfig, fingerprint, load_eagle, load_medusa, save
 from specviz.records.errors import SpecvizError
 from specviz.training import __main__ as command
 from specviz.training.data import BLOCK, Corpus, Text, continue_texts, held_out_blocks, read_corpus, with_own_text
@@ -148,7 +148,7 @@ def test_the_unrolled_eagle_steps_are_what_drafting_computes(target, corpus):
     head, text = recipe.student, recipe.target.read(ids)
     unrolled = [drafted for drafted, _ in recipe._drafts(ids, 3)]
     t = 17
-    rows = EagleRows(head)
+    rows = EagleCache(head)
     hidden = head(head.fuse(text.features[0, : t + 1]), text.embeddings[0, 1 : t + 2], torch.arange(t + 1), rows)[-1:]
     for step in range(3):
         drafted = recipe.target.head(head.normed(hidden))
@@ -181,7 +181,7 @@ def test_a_head_that_begins_with_a_draft_model_drafts_as_that_does(target, tmp_p
     ids, features = torch.arange(1, 21), torch.randn(19, head.config.hidden_size)
 
     def drafted_by(head):
-        return head.logits(head(features, head.embed(ids[1:], target), torch.arange(19), EagleRows(head)), target)
+        return head.logits(head(features, head.embed(ids[1:], target), torch.arange(19), EagleCache(head)), target)
 
     expected = draft(input_ids=ids[None, 1:]).logits[0]
     torch.testing.assert_close(drafted_by(head), expected, rtol=1e-3, atol=1e-3)

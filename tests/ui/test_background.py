@@ -26,6 +26,7 @@ import specviz
 from specviz.__main__ import main
 from specviz.bench.pass_times import measure_passes
 from specviz.models import preparation
+from specviz.models.pair import PairPasses
 from specviz.models.preparation import Preparation, prepare_passes
 from specviz.passes import compiler
 from specviz.passes.static_passes import FastPasses, StaticPass
@@ -82,8 +83,8 @@ class StandIn:
         while not self.go_on.wait(0.01):
             if halt.is_set():
                 return Preparation()
-        pair.passes = passes_called_compiled(pair)
-        return Preparation(list(pair.passes), self.reasons)
+        pair.passes.fast = passes_called_compiled(pair)
+        return Preparation(list(pair.passes.fast), self.reasons)
 
 
 @pytest.fixture
@@ -119,12 +120,12 @@ def test_pairs_are_prepared_in_turn_once_the_page_is_there(preparer, stand_in, p
     assert preparer.stage(pair).step is not None and stand_in.begun == []
     there.set()
     assert stand_in.step.wait(PATIENCE)
-    assert preparer.stage(pair).step == "1 of 2 compiled" and pair.passes == {}
+    assert preparer.stage(pair).step == "1 of 2 compiled" and pair.passes.fast == {}
     assert preparer.stage(other).step is not None and stand_in.begun == [pair]
     stand_in.go_on.set()
     wait_until(lambda: preparer.stage(other).step is None)
     assert stand_in.begun == [pair, other]
-    assert preparer.stage(pair).done.ready == list(pair.passes) == ["target", "draft"]
+    assert preparer.stage(pair).done.ready == list(pair.passes.fast) == ["target", "draft"]
 
 
 def test_there_is_something_to_wait_for_from_the_first_moment(preparer, pair, monkeypatch):
@@ -150,13 +151,13 @@ def test_a_pair_that_is_freed_meanwhile_gets_no_passes_and_holds_none(preparer, 
     preparer.forget(pair)
     pair.free()
     stand_in.go_on.set()
-    assert pair.passes == {}
+    assert pair.passes.fast == {}
     # Whatever waits behind it is prepared all the same.
     other = tiny_pair("llama")
     preparer.add(other)
-    wait_until(lambda: preparer.stage(other).step is None and other.passes)
+    wait_until(lambda: preparer.stage(other).step is None and other.passes.fast)
     preparer.forget(other)
-    assert pair.passes == {}
+    assert pair.passes.fast == {}
 
 
 def test_a_guest_is_forgotten_before_it_is_freed(settings, stand_in, tmp_path, monkeypatch):
@@ -170,10 +171,10 @@ def test_a_guest_is_forgotten_before_it_is_freed(settings, stand_in, tmp_path, m
     first = store.get(PairName(*folders[1], dtype="float32"))
     assert stand_in.step.wait(PATIENCE) and stand_in.begun == [first]
     second = store.get(PairName(*folders[2], dtype="float32"))
-    assert first.target is None and first.passes == {}
+    assert first.target is None and first.passes.fast == {}
     stand_in.go_on.set()
-    wait_until(lambda: second.passes)
-    assert first.passes == {}
+    wait_until(lambda: second.passes.fast)
+    assert first.passes.fast == {}
     store.preparer.close()
 
 
@@ -183,7 +184,7 @@ def test_closing_ends_what_goes_on(preparer, stand_in, pair):
     there.set()
     assert stand_in.step.wait(PATIENCE)
     preparer.close()
-    assert pair.passes == {}
+    assert pair.passes.fast == {}
 
 
 def test_what_cannot_be_prepared_has_its_reason_at_once(settings, pair, monkeypatch):
@@ -216,7 +217,7 @@ def test_a_failure_that_nobody_foresaw_is_logged_and_said_and_the_next_pair_is_p
     stand_in.go_on.set()
     other = tiny_pair("llama")
     preparer.add(other)
-    wait_until(lambda: other.passes)
+    wait_until(lambda: other.passes.fast)
 
 
 def test_a_setting_that_is_no_choice_is_refused_by_name(settings, monkeypatch):
@@ -263,20 +264,22 @@ def test_target_and_draft_model_are_given_at_one_moment_and_timed_as_runs_take_t
         turns.append(work)
         return work()
 
-    done = prepare_passes(pair, lambda fraction, step: seen.append((fraction, str(step), len(pair.passes))), turn=turn)
-    assert done.ready == list(pair.passes) == ["target", "draft", "exit 1"] and done.reasons == {}
+    done = prepare_passes(
+        pair, lambda fraction, step: seen.append((fraction, str(step), len(pair.passes.fast))), turn=turn
+    )
+    assert done.ready == list(pair.passes.fast) == ["target", "draft", "exit 1"] and done.reasons == {}
     given = [(step, roles) for _, step, roles in seen if " of " in step]
     # Of the target two, for a single token and for any number; one of the others.
     assert given == [(f"{n} of 4 compiled", roles) for n, roles in enumerate([0, 0, 0, 0, 2])]
     assert all(0 <= fraction <= 1 for fraction, _, _ in seen) and turns
-    assert sorted(pair.width_seconds) == [1, 2, 5, 9]
+    assert sorted(pair.passes.seconds_by_width) == [1, 2, 5, 9]
 
 
 def test_what_was_halted_gives_nothing(compiled_by_hand, pair):
     halt = threading.Event()
     done = prepare_passes(pair, lambda fraction, step: "2 of" in step and halt.set(), halt=halt)
     assert compiled_by_hand["halt"] is halt
-    assert done.ready == [] and pair.passes == {} and pair.width_seconds == {}
+    assert done.ready == [] and pair.passes.fast == {} and pair.passes.seconds_by_width == {}
 
 
 def test_without_compiling_only_what_was_compiled_before_is_taken(compiled_by_hand, pair):
@@ -284,7 +287,7 @@ def test_without_compiling_only_what_was_compiled_before_is_taken(compiled_by_ha
     assert never.ready == [] and "never compiled here" in str(never.reasons["target"])
     assert never.reasons["target"].__traceback__ is None, "it would hold on to the models"
     prepare_passes(pair)
-    again = replace(pair, passes={})
+    again = replace(pair, passes=PairPasses())
     assert prepare_passes(again, compiling=False).ready == ["target", "draft", "exit 1"]
 
 
@@ -295,7 +298,8 @@ def worker_of(code: str, tmp_path, monkeypatch) -> compiler.Worker:
 
     def started(command, **options):
         *_, scratch = command
-        script = f"import subprocess, sys\nfrom specviz import compiler\ndef build(static, kind, path):\n    {code}\n"
+        script = "import subprocess, sys\nfrom specviz.passes import compiler\n"
+        script += f"def build(static, kind, path):\n    {code}\n"
         script += "compiler.build = build\ncompiler.main(sys.argv[1:])"
         return real([sys.executable, "-c", script, scratch], **options)
 
@@ -303,8 +307,8 @@ def worker_of(code: str, tmp_path, monkeypatch) -> compiler.Worker:
     return compiler.Worker()
 
 
-def job(tmp_path, name: str = "model") -> compiler.Job:
-    return compiler.Job(types.SimpleNamespace(name=name), compiler.ANY, 1, tmp_path / f"{name}.pt2")
+def job(tmp_path, name: str = "model") -> compiler.ProgramJob:
+    return compiler.ProgramJob(types.SimpleNamespace(name=name), compiler.ANY, 1, tmp_path / f"{name}.pt2")
 
 
 def leftovers(tmp_path) -> list[str]:
@@ -377,7 +381,7 @@ class Switching(Runner):
 
     def _counted(self, real, order):
         if self.after == 0:
-            self.store.home.passes = passes_called_compiled(self.store.home)
+            self.store.home.passes.fast = passes_called_compiled(self.store.home)
         self.after -= 1
         yield from real(order)
 
@@ -398,7 +402,7 @@ def taken(monkeypatch) -> list[bool]:
 def test_both_lanes_of_a_race_take_the_passes_that_were_there_at_its_start(pair, settings, taken):
     runner, say = Switching(pair, settings, after=3), words()
     [*_, last] = race(runner, ORDER.settled(pair), threading.Event(), say)
-    assert pair.passes and taken == [False] * RACED
+    assert pair.passes.fast and taken == [False] * RACED
     assert json.loads(last)["passes"] == "plain"
     taken.clear()
     [*_, last] = race(runner, ORDER.settled(pair), threading.Event(), say)
@@ -428,7 +432,7 @@ def test_all_runs_of_a_comparison_take_the_same_passes_and_the_summary_says_whic
 
 def test_an_opened_trace_says_which_passes_ran_it(pair):
     for passes, kind in (({}, "plain"), (passes_called_compiled(pair), "compiled")):
-        run = specviz.run(replace(pair, passes=passes), "Once", max_new_tokens=4)
+        run = specviz.run(replace(pair, passes=PairPasses(passes)), "Once", max_new_tokens=4)
         assert run.pair.passes == kind
         message = json.loads(show(run, None, words("de")).message)
         said = {"plain": "einfache Durchläufe", "compiled": "kompilierte Durchläufe"}[kind]
@@ -436,7 +440,7 @@ def test_an_opened_trace_says_which_passes_ran_it(pair):
 
 
 def test_past_runs_do_not_keep_a_freed_pair_in_memory(pair, settings):
-    pair.passes = passes_called_compiled(pair)
+    pair.passes.fast = passes_called_compiled(pair)
     request = ORDER.request(pair, settings)
     pair.free()
     assert all(fast.static is None and fast.run is None for fast in request.passes.values())
@@ -457,7 +461,7 @@ def test_passes_are_timed_as_runs_take_them_and_called_what_they_are(pair):
 
     [*_, plain] = measure_passes(pair, widths=(1, 2, 4), context=32, repeats=2)
     assert plain.kind == "plain"
-    pair.passes = {role: counting(fast) for role, fast in passes_called_compiled(pair).items()}
+    pair.passes.fast = {role: counting(fast) for role, fast in passes_called_compiled(pair).items()}
     [*_, last] = measure_passes(pair, widths=(1, 2, 4), context=32, repeats=2)
     assert last.kind == "compiled"
     # Of both models: the context, each width once to warm up, and twice.
@@ -486,7 +490,7 @@ def embedded_stand_in(monkeypatch):
     def prepare(pair, progress=lambda fraction, step: None, compiling=True):
         asked.append(compiling)
         progress(0.5, Sentence("{count} of {all} compiled", count=1, all=2))
-        pair.passes = passes_called_compiled(pair)
+        pair.passes.fast = passes_called_compiled(pair)
         return Preparation(["target", "draft"], {"exit 2": SpecvizError("No exit today.", "passes")})
 
     monkeypatch.setattr(preparation, "prepare_passes", prepare)

@@ -23,7 +23,7 @@ from specviz.decoding import engine, lossless
 from specviz.decoding.lossless import LAB_RULES, GreedyToken, Law, exact_law, examine
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
-from specviz.records.runs import DraftParams, SamplingParams
+from specviz.records.settings import DraftParams, SamplingParams
 from specviz.records.words import words
 from specviz.theory.statistics import Evidence, chi_square, noise, steps, tail, total_variation
 from specviz.ui.deployment import Settings
@@ -214,7 +214,7 @@ def test_right_rules_pass(pair, drafter, rule, settings):
     """With a seed drawn by chance a right rule would fail here once in 1,000 times: that is the p-value's meaning.
     The seed is fixed, so it does not fail by chance."""
     evidence = evidence_of(ordered(pair, rule, drafter, **settings), rule)
-    [band] = noise(evidence.law, [RUNS])
+    [band] = noise(evidence.probs, [RUNS])
     assert evidence.test().p_value > 0.001
     assert evidence.distance < band.high
     assert evidence.outside == 0
@@ -231,7 +231,7 @@ def test_wrong_rules_fail(pair, rule):
     # A sample χ² around its noncentral mean: variance 2(k + 2λ), λ estimated by χ² − k.
     spread = math.sqrt(2 * (degrees + 2 * (found.statistic - degrees)))
     assert found.statistic - 3.1 * spread > threshold
-    [band] = noise(evidence.law, [RUNS])
+    [band] = noise(evidence.probs, [RUNS])
     assert evidence.distance > 2 * band.high
 
 

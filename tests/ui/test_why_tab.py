@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from specviz.bench.pass_times import measure_passes, model_size
 from specviz.models.pair import ModelPair
-from specviz.models.placement import PassTimer
+from specviz.models.pass_timer import PassTimer
 from specviz.records.metrics import tally
 from specviz.records.runs import Seconds
 from specviz.records.words import LANGUAGES, words

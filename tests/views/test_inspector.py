@@ -16,7 +16,8 @@ from tiny import tiny_pair, with_heads
 
 import specviz
 from specviz.models.pair import ModelPair
-from specviz.records.runs import DraftedToken, DraftParams, NextToken, Round, Run, SamplingParams
+from specviz.records.runs import DraftedToken, NextToken, Round, Run
+from specviz.records.settings import DraftParams, SamplingParams
 from specviz.rules.sampling import Warper
 from specviz.views import run_messages as messages
 

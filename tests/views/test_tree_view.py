@@ -10,7 +10,8 @@ from alone import VIEW, ask, chip, shown, state, switch, unfold
 from handmade import VOCABULARY, a_block, a_round, a_run, a_tree, a_typical
 from playwright.sync_api import expect
 
-from specviz.records.runs import Round, Run, SamplingParams
+from specviz.records.runs import Round, Run
+from specviz.records.settings import SamplingParams
 from specviz.records.words import words
 from specviz.views import run_messages as messages
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import sys
 
 from specviz.decoding import engine
-from specviz.models.pair import ModelPair, load_pair
+from specviz.models.loading import load_pair
+from specviz.models.pair import ModelPair
 from specviz.records.recordings import RECORDINGS, TRACES, Recording
-from specviz.records.runs import DraftParams, Run, SamplingParams
+from specviz.records.runs import Run
+from specviz.records.settings import DraftParams, SamplingParams
 
 
 def record(recording: Recording, pair: ModelPair) -> Run:

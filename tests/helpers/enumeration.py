@@ -1,4 +1,4 @@
-"""Exact laws of a round, by enumeration: every draft, every way the coins can fall, every next token.
+"""Exact distributions of a round, by enumeration: every draft, every way the coins can fall, every next token.
 
 A rule here is a function (tokens, parents, draft_probs, target_probs, coins, next_u) -> Decision.
 """
@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
+from judging import verify_by_block, verify_by_rejection, verify_by_tree
 from torch import Tensor
 
-from specviz.drafters.base import chain
-from specviz.rules.verify import Decision, verify_by_block, verify_by_rejection, verify_by_tree
+from specviz.rules.draft import Decision, chain
 
 Rule = Callable[[Tensor, tuple[int, ...], Tensor | None, Tensor, Tensor, Tensor], Decision]
 
@@ -45,7 +45,7 @@ class Model:
                 self.rows[text] = weights / weights.sum()
 
     def joint(self, text: tuple[int, ...], length: int) -> Tensor:
-        """The law [vocab, ...] of the next `length` tokens, float64."""
+        """The distribution [vocab, ...] of the next `length` tokens, float64."""
         if length == 0:
             return torch.ones((), dtype=torch.float64)
         row = self.rows[text].double()
@@ -127,8 +127,8 @@ def is_tried(token: int, parents: tuple[int, ...], kept: list[bool]) -> bool:
     return (parents[token] < 0 or bool(kept[parents[token]])) and not any(kept[i] for i in elders)
 
 
-def law(ways: Iterator[Outcome], target: Model, length: int) -> Tensor:
-    """The law [vocab, ...] of the first `length` tokens: the round's, and then the target's own."""
+def distribution(ways: Iterator[Outcome], target: Model, length: int) -> Tensor:
+    """The distribution [vocab, ...] of the first `length` tokens: the round's, and then the target's own."""
     total = torch.zeros_like(target.joint((), length))
     for way in ways:
         kept = way.kept[:length]
@@ -142,9 +142,9 @@ def law(ways: Iterator[Outcome], target: Model, length: int) -> Tensor:
 
 
 def distance(rule: Rule, target: Model, drafter: Model, parents: tuple[int, ...], how: str, **options: bool) -> float:
-    """The largest difference between the law of what a round emits, and of what follows it, and the target's."""
+    """The largest difference between the target and what a round emits, and what follows it, as distributions."""
     length = max_depth(parents) + 1
-    emitted = law(outcomes(rule, target, drafter, parents, how, **options), target, length)
+    emitted = distribution(outcomes(rule, target, drafter, parents, how, **options), target, length)
     return (emitted - target.joint((), length)).abs().max().item()
 
 

@@ -1,0 +1,82 @@
+"""The text as it grows, and why it ends."""
+
+from __future__ import annotations
+
+from specviz.decoding.request import Request
+from specviz.decoding.round_record import Settled
+from specviz.models.token_texts import Detokenizer
+from specviz.records.runs import Round, Seconds, StopReason
+
+
+class Continuation:
+    """The committed tokens of a run and their text.
+
+    Acceptance has been decided before anything is cut off here, so truncation cannot bias a count.
+    """
+
+    def __init__(self, request: Request):
+        self.settings, self.pair = request.settings, request.pair
+        self.num_draft_tokens = request.num_draft_tokens
+        self.prompt_length = len(request.prompt.ids)
+        self.committed = list(request.prompt.ids)
+        self.detokenizer = Detokenizer(request.pair.texts, request.prompt.ids)
+        self.tail = ""
+        self.rounds = 0
+        self.stop_reason: StopReason | None = None
+
+    @property
+    def new_tokens(self) -> int:
+        return len(self.committed) - self.prompt_length
+
+    @property
+    def draft_budget(self) -> int:
+        """How many tokens are worth drafting: the round adds one more, and nothing beyond the end is kept."""
+        left = self.settings.max_new_tokens - self.new_tokens
+        if self.pair.context_length is not None:
+            left = min(left, self.pair.context_length - len(self.committed))
+        return min(self.num_draft_tokens, left - 1)
+
+    def extend(self, settled: Settled) -> tuple[list[int], list[str]]:
+        """Commits the kept draft tokens and the next one, up to the end of the run; returns them and their pieces."""
+        emitted, pieces = [], []
+        for token in [*(settled.drafted[index].id for index in settled.path), settled.next.id]:
+            self.committed.append(token)
+            emitted.append(token)
+            pieces.append(self.detokenizer.push(token))
+            self.stop_reason = self._reason_to_stop(token, pieces[-1])
+            if self.stop_reason:
+                pieces[-1] += self.detokenizer.flush()
+                break
+        return emitted, pieces
+
+    def _reason_to_stop(self, token: int, piece: str) -> StopReason | None:
+        if token in self.pair.eos_ids:
+            return "eos"
+        if self.settings.stop:
+            window = max(map(len, self.settings.stop)) - 1
+            text = self.tail + piece
+            if any(stop in text for stop in self.settings.stop):
+                return "stop_string"
+            self.tail = text[-window:] if window else ""
+        if self.new_tokens >= self.settings.max_new_tokens:
+            return "length"
+        if self.pair.context_length is not None and len(self.committed) >= self.pair.context_length:
+            return "context"
+        return None
+
+    def round(self, settled: Settled, emitted: list[int], pieces: list[str], seconds: Seconds) -> Round:
+        """The record of the round that was just committed."""
+        self.rounds += 1
+        return Round(
+            index=self.rounds - 1,
+            drafted=settled.drafted,
+            next=settled.next,
+            emitted=tuple(emitted),
+            pieces=tuple(pieces),
+            top=settled.top,
+            seconds=seconds,
+            stop_reason=self.stop_reason,
+            dropped=len(settled.path) + 1 - len(emitted),
+            confidence=settled.confidence,
+            distance=settled.distance,
+        )

@@ -1,0 +1,163 @@
+"""The exact distribution of what comes first, enumerated: what many short runs are counted against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specviz.decoding.request import Request
+from specviz.passes.cached_model import CachedModel, has_sliding_windows, reader
+from specviz.passes.clock import Stopwatch
+from specviz.rules.draft import chain
+from specviz.rules.sampling import Warper
+
+#: How many tokens of each run are compared. The second one comes after an accepted token in the same target pass, or
+#: after a recovered one in the next pass, from caches that were rewound.
+COMPARED = 2
+
+#: Runs are made as if they were to have one token more, so that a round may draft all that are compared.
+RUN_TOKENS = COMPARED + 1
+
+#: The first tokens of a run: two, or one that ends the text.
+FirstTokens = tuple[int, ...]
+
+#: The second token's distribution [vocab] after each first token.
+RowAfter = Callable[[int], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class ExactDistribution:
+    """The exact distribution of the first two tokens, or of the first alone where it ends the text."""
+
+    outcomes: tuple[FirstTokens, ...]  # everything that can come, the likeliest first
+    texts: tuple[tuple[str, ...], ...]  # of each, token by token
+    probs: tuple[float, ...]  # P(a)·P(b | a) by passes over one token each, as plain decoding makes them; sum ≈ 1
+    low: tuple[float, ...]  # the least that passes over several tokens give it instead,
+    high: tuple[float, ...]  # and the most
+    rounding: float  # the largest total variation between these distributions
+
+
+class Start:
+    """A target that has read a prompt up to its last token, as often as it is wanted.
+
+    Its cache is rewound to the prompt; one with sliding windows, which can forget one round only, is filled again.
+    """
+
+    def __init__(self, request: Request, feature_layers: tuple[int, ...] = ()):
+        self.request = request
+        self.ids = list(request.prompt.ids)
+        self.feature_layers = feature_layers
+        self.rewinds = not has_sliding_windows(request.pair.target)
+        self._read()
+
+    def _read(self) -> None:
+        pair = self.request.pair
+        self._target = reader(pair.target, Stopwatch(pair.device), self.request.passes.get("target"))
+        self._target.feature_layers = self.feature_layers
+        self._target.prefill(self.ids)
+        #: The target's hidden states of the prompt, where they are asked for.
+        self.features = self._target.features
+
+    def target(self) -> CachedModel:
+        if self.rewinds:
+            self._target.rewind(len(self.ids) - 1)
+            self._target.stopwatch.take_spans()
+        else:
+            self._read()
+        return self._target
+
+
+@torch.inference_mode()
+def exact_distribution(request: Request) -> ExactDistribution:
+    """Enumerates what can come: a pass for the first token's row, and one for each token that it may be.
+
+    A round's passes read several tokens at once, and round differently in half precision. So the distribution is taken
+    by such passes too, after a draft token that is kept, and after a token that ended the round before.
+    """
+    start, warper, end = Start(request), Warper(request.settings.sampling), request.pair.eos_ids
+    ways = [_enumerate(*_by_single_passes(start, warper), end)]
+    for parents in _shapes(request):
+        ways += [_enumerate(*read(start, warper, parents), end) for read in (_after_kept, _after_ended)]
+    plain = ways[0]
+    outcomes = sorted(set().union(*ways), key=lambda outcome: (-plain.get(outcome, 0.0), outcome))
+    texts = request.pair.texts
+    return ExactDistribution(
+        outcomes=tuple(outcomes),
+        texts=tuple(tuple(texts.chip(token) for token in outcome) for outcome in outcomes),
+        probs=tuple(plain.get(outcome, 0.0) for outcome in outcomes),
+        low=tuple(min(way.get(outcome, 0.0) for way in ways) for outcome in outcomes),
+        high=tuple(max(way.get(outcome, 0.0) for way in ways) for outcome in outcomes),
+        rounding=max(sum(abs(way.get(one, 0.0) - plain.get(one, 0.0)) for one in outcomes) / 2 for way in ways),
+    )
+
+
+def _enumerate(first: Tensor, after: RowAfter, end: frozenset[int]) -> dict[FirstTokens, float]:
+    """P(a)·P(b | a) of every pair that can come, from the first row [vocab] and the row after each first token."""
+    probs: dict[FirstTokens, float] = {}
+    for a in first.nonzero().flatten().tolist():
+        p = first[a].item()
+        if a in end:
+            probs[a,] = p
+            continue
+        row = after(a).double()
+        for b in row.nonzero().flatten().tolist():
+            probs[a, b] = p * row[b].item()
+    return probs
+
+
+def _shapes(request: Request) -> list[tuple[int, ...]]:
+    """The parents of drafts as large as those of the first and the second round of a run."""
+    branches = request.branches
+    budgets = {min(request.num_draft_tokens, RUN_TOKENS - done - 1) for done in range(COMPARED)}
+    if branches == 1:
+        return [chain(budget) for budget in sorted(budgets)]
+    return [(-1,) * request.drafter.most_tokens(budget, branches) for budget in sorted(budgets)]
+
+
+def _by_single_passes(start: Start, warper: Warper) -> tuple[Tensor, RowAfter]:
+    target, ids = start.target(), start.ids
+    first = warper.probabilities(target.forward(target.unread(ids), keep=1))[0]
+    target.rewind(len(ids))
+
+    def after(a: int) -> Tensor:
+        row = warper.probabilities(target.forward(target.unread([*ids, a]), keep=1))[0]
+        target.rewind(len(ids))
+        return row
+
+    return first.double(), after
+
+
+def _after_kept(start: Start, warper: Warper, parents: tuple[int, ...]) -> tuple[Tensor, RowAfter]:
+    """Both rows from one target pass, over a draft that begins with the first token."""
+    target, ids = start.target(), start.ids
+
+    def rows(a: int) -> Tensor:
+        read = warper.probabilities(target.verify(ids, _draft_of(a, parents, target), parents))
+        target.rewind(len(ids) - 1)
+        return read
+
+    return rows(0)[0].double(), lambda a: rows(a)[1]
+
+
+def _after_ended(start: Start, warper: Warper, parents: tuple[int, ...]) -> tuple[Tensor, RowAfter]:
+    """The second row from the next round's pass, the first token having come after all that was drafted was refused."""
+    target, ids = start.target(), start.ids
+    first = warper.probabilities(target.verify(ids, _draft_of(0, parents, target), parents))[0]
+    target.keep(len(ids), ())
+
+    def after(a: int) -> Tensor:
+        row = warper.probabilities(target.verify([*ids, a], _draft_of(0, parents, target), parents))[0]
+        target.rewind(len(ids))
+        return row
+
+    return first.double(), after
+
+
+def _draft_of(first: int, parents: tuple[int, ...], target: CachedModel) -> Tensor:
+    """A draft of that shape whose first token is given; no row that is looked at sees the others."""
+    tokens = torch.zeros(len(parents), dtype=torch.long, device=target.device)
+    tokens[0] = first
+    return tokens

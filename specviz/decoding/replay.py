@@ -1,0 +1,58 @@
+"""Two rules on the same drafts and the same coins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from specviz.decoding.engine import judge_of, rounds
+from specviz.decoding.request import Request, fitting_rule
+from specviz.decoding.round_record import settle
+from specviz.records.errors import SpecvizError
+from specviz.records.runs import Round, Seconds
+from specviz.rules.base import Rule
+from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms
+
+
+def replay(request: Request, rule: str) -> Iterator[tuple[Round, Round]]:
+    """Each round of the request, and what `rule` makes of its draft.
+
+    The text goes on as the request's own rule decides, so both always judge the same draft. The other rule's round has
+    nothing in `pieces` and no times. Raises SpecvizError at once, with field ``rule``, where that rule does not fit the
+    drafts.
+    """
+    if request.settings.drafter is None:
+        raise SpecvizError("Plain decoding drafts nothing that two rules could judge: choose a drafter.", "drafter")
+    other = fitting_rule(request.pair, request.settings, rule)
+    if other.lossless != request.rule.lossless:
+        raise SpecvizError("A lossy rule is given top choices, the others draws: these are not the same draft.", "rule")
+    return _replay(request, other)
+
+
+def _replay(request: Request, other: Rule) -> Iterator[tuple[Round, Round]]:
+    decide, judged = judge_of(request, request.rule), []
+
+    def overheard(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
+        judged.append((draft, rows, uniforms))
+        return decide(draft, rows, uniforms)
+
+    for one in rounds(request, judge=overheard):
+        yield one, _judged_by(other, request, one.index, *judged.pop())
+
+
+@torch.inference_mode()
+def _judged_by(rule: Rule, request: Request, index: int, draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Round:
+    decision = judge_of(request, rule)(draft, rows, uniforms)
+    settled = settle(draft, decision, rows, uniforms, request.pair.texts, rule)
+    kept = tuple(settled.drafted[place].id for place in settled.path)
+    return Round(
+        index=index,
+        drafted=settled.drafted,
+        next=settled.next,
+        emitted=(*kept, settled.next.id),
+        pieces=(),
+        top=settled.top,
+        seconds=Seconds(0.0, 0.0, 0.0, 0.0, 0.0),
+        distance=settled.distance,
+    )

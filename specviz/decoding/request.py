@@ -1,0 +1,92 @@
+"""A run's settings checked against the pair that is to carry them out, before any model runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from specviz.drafters import drafter_class
+from specviz.drafters.base import Drafter
+from specviz.models.pair import ModelPair
+from specviz.passes.cached_model import has_sliding_windows
+from specviz.passes.static_passes import FastPasses
+from specviz.records.errors import SpecvizError
+from specviz.records.runs import Prompt
+from specviz.records.settings import RunSettings
+from specviz.rules import choose_rule, rule_named
+from specviz.rules.base import Rule
+
+#: A tree larger than this costs more in the target pass than its last branches can bring.
+MAX_TREE_TOKENS = 256
+
+
+@dataclass(frozen=True)
+class Request:
+    """A checked order for one run; `prepare` makes it."""
+
+    pair: ModelPair
+    settings: RunSettings
+    prompt: Prompt  # as the models read it
+    rule: Rule  # ``auto`` resolved
+    passes: Mapping[str, FastPasses] = field(default_factory=dict)  # the pair's fast ones, as they were then
+
+    @property
+    def drafter(self) -> type[Drafter]:
+        """The drafter's class, that of plain decoding where nothing is drafted."""
+        return drafter_class(self.pair, self.settings.drafter)
+
+    @property
+    def num_draft_tokens(self) -> int:
+        """γ; 0 in plain decoding."""
+        return 0 if self.settings.drafter is None else self.settings.num_draft_tokens
+
+    @property
+    def branches(self) -> int:
+        """Draft tokens at each depth."""
+        return self.drafter.branches(self.pair, self.settings.drafting)
+
+    @property
+    def most_draft_tokens(self) -> int:
+        """The size of the largest draft there can be: the coins that a round needs."""
+        return self.drafter.most_tokens(self.num_draft_tokens, self.branches)
+
+
+def prepare(pair: ModelPair, settings: RunSettings) -> Request:
+    """Checks what only the pair can tell. Raises SpecvizError, with `field` set."""
+    drafter = drafter_class(pair, settings.drafter)
+    drafter.check(pair, settings.drafting)
+    if settings.drafter is None:
+        if settings.rule != "auto":
+            rule_named(settings.rule)
+        rule = rule_named("token")
+    else:
+        rule = fitting_rule(pair, settings, settings.rule)
+        if settings.sampling.greedy:
+            # At temperature 0 every rule comes to one comparison with the target's choice.
+            rule = fitting_rule(pair, settings, "auto")
+    return Request(pair, settings, pair.encode(settings.prompt, chat=settings.chat), rule, dict(pair.passes.fast))
+
+
+def fitting_rule(pair: ModelPair, settings: RunSettings, name: str) -> Rule:
+    """The rule of this name, ``auto`` resolved. Raises SpecvizError where these drafts are no trees that the target can
+    read, or none that the rule can judge."""
+    drafter = drafter_class(pair, settings.drafter)
+    branches = drafter.branches(pair, settings.drafting)
+    size = drafter.most_tokens(settings.num_draft_tokens, branches)
+    if branches > 1 and size > MAX_TREE_TOKENS:
+        raise SpecvizError(
+            "A tree of {depth} × {branches} = {size} draft tokens is too large for one target pass: at most {most}.",
+            "branches",
+            depth=settings.num_draft_tokens,
+            branches=branches,
+            size=size,
+            most=MAX_TREE_TOKENS,
+        )
+    if branches > 1 and has_sliding_windows(pair.target):
+        raise SpecvizError(
+            "{name} has sliding-window attention and reads chains only: set branches to 1, or choose a drafter that "
+            "makes chains.",
+            "branches",
+            name=pair.target_name,
+        )
+    return choose_rule(name, settings.drafter, makes_trees=branches > 1)

@@ -1,0 +1,108 @@
+"""How a drafter gets from its probabilities to tokens: by the likeliest ones, or by draws that a rule can judge."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+
+import torch
+from torch import Tensor
+
+from specviz.rules.sampling import Warper, draw, first_largest
+
+#: About how often a good drafter's draw is accepted. Only the shape of drawn trees depends on it.
+ACCEPTED = 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class Children:
+    """The next level of a tree: m tokens, siblings in the order they are to be tried."""
+
+    tokens: Tensor  # [m] int64
+    places: list[int]  # [m] the row of each token's parent
+    sure: list[float]  # [m] the drafter's probability for each, given its parent
+    chances: list[float]  # [m] about how likely each is to be kept, given its parent
+    probs: Tensor | None  # [m, vocab] what each was drawn from; None for top choices
+
+
+class TopChoices:
+    """Takes the likeliest tokens; each is a point mass (q = 1). For greedy decoding, and for typical acceptance."""
+
+    def one(self, row: Tensor, u: Tensor) -> tuple[Tensor, None]:
+        """The token [1] for a row of logits [1, vocab]."""
+        return first_largest(row), None
+
+    def confidence(self, row: Tensor, token: Tensor, probs: None) -> float:
+        """The drafter's softmax at its choice."""
+        return row.softmax(-1).max().item()
+
+    def children(self, rows: Tensor, weights: Sequence[float], branches: int, uniforms: Tensor) -> Children:
+        """The `branches` likeliest continuations of all branches together, by their probability from the root on.
+
+        rows: [k, vocab] logits; weights: [k] probability of each branch so far. EAGLE-2, arXiv 2406.16858, sec. 4.1.
+        """
+        probs, ids = (part.tolist() for part in rows.softmax(-1).topk(min(branches, rows.shape[-1])))
+        candidates = [
+            (weight * prob, place, token, prob)
+            for place, weight in enumerate(weights)
+            for prob, token in zip(probs[place], ids[place])
+        ]
+        best = heapq.nlargest(branches, candidates, key=itemgetter(0))
+        _, places, tokens, sure = map(list, zip(*best))
+        return Children(torch.tensor(tokens, device=rows.device), places, sure, chances=sure, probs=None)
+
+
+class Draws:
+    """Draws tokens from the drafter's warped distribution, siblings without replacement."""
+
+    def __init__(self, warper: Warper):
+        self.warper = warper
+
+    def one(self, row: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        """The token [1] drawn from a row of logits [1, vocab], and the distribution it was drawn from."""
+        probs = self.warper.probabilities(row)
+        return draw(probs, u), probs
+
+    def confidence(self, row: Tensor, token: Tensor, probs: Tensor) -> float:
+        """q of the drawn token."""
+        return probs[0, token].item()
+
+    def children(self, rows: Tensor, weights: Sequence[float], branches: int, uniforms: Tensor) -> Children:
+        """`branches` draws, dealt to the k rows in proportion to their weights *before* any is made.
+
+        That keeps the output exact: how many siblings there will be may depend on what was drawn so far, not on them.
+        A sibling is drawn from the row without those before it, renormalised, and that is the q it is judged by.
+        A drawn token's chance to be kept has little to do with its own q (a rare draw passes as often as a common one
+        if the two models agree), and much with its turn: a sibling counts only where those before it are refused.
+        """
+        probs = self.warper.probabilities(rows)
+        shares = deal(weights, branches, probs.count_nonzero(-1).tolist())
+        tokens, places, chances, drawn_from = [], [], [], []
+        left = probs.clone()
+        for turn in range(max(shares)):
+            served = [place for place, share in enumerate(shares) if share > turn]
+            q = left[served]
+            q.div_(q.sum(-1, keepdim=True))
+            tokens.append(draw(q, uniforms[len(places) : len(places) + len(served)].unsqueeze(-1)))
+            chances += [ACCEPTED * (1 - ACCEPTED) ** turn] * len(served)
+            places += served
+            drawn_from.append(q)
+            left[served, tokens[-1]] = 0
+        drawn = torch.cat(tokens)
+        return Children(drawn, places, probs[places, drawn].tolist(), chances, torch.cat(drawn_from))
+
+
+Chooser = TopChoices | Draws
+
+
+def deal(weights: Sequence[float], parts: int, limits: Sequence[int]) -> list[int]:
+    """`parts` things in proportion to weights, by largest remainders; none gets more than its limit."""
+    total = sum(weights)
+    exact = [parts * weight / total for weight in weights] if total > 0 else [parts / len(weights)] * len(weights)
+    shares = [int(share) for share in exact]
+    order = sorted(range(len(exact)), key=lambda place: shares[place] - exact[place])
+    for place in order[: parts - sum(shares)]:
+        shares[place] += 1
+    return [min(share, limit) for share, limit in zip(shares, limits)]

@@ -1,0 +1,187 @@
+"""What a run is asked for, as one frozen value: the engine, links, the page, the API and the command line carry it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, get_args, get_type_hints
+
+from specviz.records.errors import SpecvizError
+
+#: The narrowest temperature that is still sampling: below it logits are divided into infinities.
+MIN_TEMPERATURE = 0.01
+
+#: The widest tree: further siblings are never worth their place in the target pass.
+MAX_BRANCHES = 8
+
+#: What plain decoding is called where a drafter's name is wanted: in forms, links and on the command line.
+PLAIN = "plain"
+
+#: Longer drafts never pay and only fill memory.
+MAX_DRAFT_TOKENS = 64
+
+
+def is_count(value: object, most: float = math.inf) -> bool:
+    """Whether it is a whole number from 1 to `most`."""
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
+
+
+def _require_finite(name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise SpecvizError("{name} must be an ordinary number, not {value}.", name, name=name, value=repr(value))
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How logits become a distribution; the same for target and drafter.
+
+    Raises SpecvizError, with `field` set, for values out of range.
+    """
+
+    temperature: float = 1.0  # 0 is greedy; otherwise logits are divided by it, at least 0.01
+    top_k: int = 0  # keep the k likeliest tokens; 0 keeps all
+    top_p: float = 1.0  # keep the smallest set of likeliest tokens with at least this mass, in (0, 1]; 1 keeps all
+    min_p: float = 0.0  # keep tokens at least this fraction as likely as the likeliest, in [0, 1]; 0 keeps all
+
+    def __post_init__(self) -> None:
+        for name in ("temperature", "top_k", "top_p", "min_p"):
+            _require_finite(name, getattr(self, name))
+        if self.temperature < 0:
+            raise SpecvizError("Temperature cannot be negative; 0 is greedy decoding.", "temperature")
+        if 0 < self.temperature < MIN_TEMPERATURE:
+            raise SpecvizError(
+                "A temperature of {temperature} is too small to divide by: use 0 for greedy decoding, or at least "
+                "{least}.",
+                "temperature",
+                temperature=f"{self.temperature:g}",
+                least=f"{MIN_TEMPERATURE:g}",
+            )
+        if self.top_k < 0 or int(self.top_k) != self.top_k:
+            raise SpecvizError("Top-k must be a whole number, 0 (off) or more.", "top_k")
+        if not 0 < self.top_p <= 1:
+            raise SpecvizError("Top-p must be above 0 and at most 1 (1 is off).", "top_p")
+        if not 0 <= self.min_p <= 1:
+            raise SpecvizError("Min-p must be between 0 (off) and 1.", "min_p")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+
+@dataclass(frozen=True, slots=True)
+class DraftParams:
+    """How to draft, beyond how much; each drafter reads what concerns it.
+
+    Raises SpecvizError, with `field` set, for values out of range.
+    """
+
+    branches: int | None = None  # draft tokens at each depth, 1 (a chain) to 8; None is the drafter's default
+    confidence: float = 0.0  # stop once the drafter's probability for its own last token is below this; 0 is never
+    exit_layer: int | None = None  # layers after which `early_exit` leaves the target; None is about a quarter of them
+
+    def __post_init__(self) -> None:
+        if self.branches is not None and not is_count(self.branches, MAX_BRANCHES):
+            raise SpecvizError(
+                "Branches must be a whole number from 1 to {most}, not {value}.",
+                "branches",
+                most=MAX_BRANCHES,
+                value=repr(self.branches),
+            )
+        if self.exit_layer is not None and not is_count(self.exit_layer):
+            raise SpecvizError(
+                "The exit layer must be a whole number from 1, not {value}.", "exit_layer", value=repr(self.exit_layer)
+            )
+        _require_finite("confidence", self.confidence)
+        if not 0 <= self.confidence < 1:
+            raise SpecvizError("The confidence to stop at must be at least 0 (off) and below 1.", "confidence")
+
+
+def check_gamma(num_draft_tokens: int) -> None:
+    """Refuses what is no number of draft tokens. Raises SpecvizError (field ``num_draft_tokens``)."""
+    if not is_count(num_draft_tokens):
+        raise SpecvizError(
+            "Ask for at least one draft token a round (drafter=None is plain), as a whole number; got {value}.",
+            "num_draft_tokens",
+            value=repr(num_draft_tokens),
+        )
+    if num_draft_tokens > MAX_DRAFT_TOKENS:
+        raise SpecvizError(
+            "{value} draft tokens a round are too many: at most {most}.",
+            "num_draft_tokens",
+            value=num_draft_tokens,
+            most=MAX_DRAFT_TOKENS,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """Everything a run is asked for but the pair, checked as far as it can be without one.
+
+    Forms, links and the command line know its values by flat names, the fields of `sampling` and `drafting` beside
+    the others: see `of`, `flat` and `KINDS`. Raises SpecvizError, with `field` set, for values out of range.
+    """
+
+    prompt: str | Sequence[int]  # text, or token ids
+    drafter: str | None = "draft_model"  # a name from `specviz.DRAFTERS`; None is plain decoding
+    num_draft_tokens: int = 4  # γ: draft tokens a round, in depth; unread in plain decoding
+    sampling: SamplingParams = SamplingParams()
+    max_new_tokens: int = 128
+    seed: int = 0  # of every coin, 0 to 2^63 − 1
+    stop: Sequence[str] = ()  # texts that end the run
+    chat: bool = False  # wrap the prompt in the tokenizer's chat template
+    drafting: DraftParams = DraftParams()
+    rule: str = "auto"  # a name from `specviz.RULES`, or auto: see `usual_rule`
+
+    def __post_init__(self) -> None:
+        if not is_count(self.max_new_tokens):
+            raise SpecvizError(
+                "Ask for at least one new token, as a whole number; got {value}.",
+                "max_new_tokens",
+                value=repr(self.max_new_tokens),
+            )
+        if self.drafter is not None:
+            check_gamma(self.num_draft_tokens)
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
+            raise SpecvizError("The seed must be a whole number from 0 to 2^63 − 1.", "seed")
+        if isinstance(self.stop, str) or not all(isinstance(text, str) and text for text in self.stop):
+            raise SpecvizError("Stop strings must be a list of non-empty texts.", "stop")
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> RunSettings:
+        """The settings with these values by flat name; what is not named is at its default, and other names are
+        somebody else's."""
+        own, sampling, drafting = (
+            {name: values[name] for name in names if name in values} for names in (_OWN, _SAMPLING, _DRAFTING)
+        )
+        if own.get("drafter") == PLAIN:
+            own["drafter"] = None
+        return cls(**own, sampling=SamplingParams(**sampling), drafting=DraftParams(**drafting))
+
+    def flat(self) -> dict[str, Any]:
+        """The values by flat name: the inverse of `of`."""
+        own = {name: getattr(self, name) for name in _OWN} | {"drafter": self.drafter or PLAIN}
+        return own | asdict(self.sampling) | asdict(self.drafting)
+
+
+_SAMPLING, _DRAFTING = ([one.name for one in fields(kind)] for kind in (SamplingParams, DraftParams))
+_OWN = [one.name for one in fields(RunSettings) if one.name not in ("sampling", "drafting")]
+
+
+def _kinds() -> dict[str, type]:
+    hints = {name: hint for kind in (RunSettings, SamplingParams, DraftParams) for name, hint in _hints(kind)}
+    return {name: hints[name] for name in (*_OWN, *_SAMPLING, *_DRAFTING) if name != "stop"}
+
+
+def _hints(kind: type) -> list[tuple[str, type]]:
+    """Field names and their types; of several the first, which is what can be written down in a line."""
+    return [(name, next(iter(get_args(hint)), hint)) for name, hint in get_type_hints(kind).items()]
+
+
+#: By flat name, the type of each setting that a form, a link or an API call can give (stop strings are a list).
+KINDS: dict[str, type] = _kinds()
+
+
+def usual_rule(makes_trees: bool) -> str:
+    """What rule ``auto`` stands for: token by token for chains, sibling by sibling for trees."""
+    return "tree" if makes_trees else "token"

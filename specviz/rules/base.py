@@ -1,0 +1,55 @@
+"""What an acceptance rule is, and what several of them share. No rule knows who drafted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms
+from specviz.rules.sampling import at_hand, draw_with_sums
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """An acceptance rule: which draft tokens are kept, and what the next token is drawn from."""
+
+    name: str  # what users type
+    verify: Callable[[Draft, TargetRows, Uniforms], Decision]  # the rule itself, for n ≥ 1 draft tokens
+    lossless: bool = True  # the output follows the target's distribution, whatever the drafter
+    weighs_all: bool = False  # it looks at every draft token's coin, also after the first refused token
+    trees: bool = True  # it can judge siblings; otherwise chains only
+
+    def decide(self, draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
+        """`verify`, and for n = 0 what every rule comes to: the next token is the target's own."""
+        return self.verify(draft, rows, uniforms) if draft.parents else follow_target(rows, uniforms)
+
+
+def follow_target(rows: TargetRows, uniforms: Uniforms) -> Decision:
+    """Nothing was drafted: the next token is the target's choice if greedy, else a draw from its one row."""
+    nothing, row = uniforms.next.new_empty(0), uniforms.next.new_zeros(1)
+    if rows.choices is not None:
+        return Decision(nothing, nothing, nothing, nothing, row, rows.choices[0], None, None)
+    next_token, next_sums = draw_with_sums(rows.probs[0], uniforms.next)
+    return Decision(nothing, nothing, nothing, nothing, row, next_token, rows.probs[0], next_sums)
+
+
+def residual(target_probs: Tensor, draft_probs: Tensor) -> Tensor:
+    """norm(max(0, p − q)) of float32 distributions [..., vocab]: what is left of the target after the drafter's say.
+
+    Leviathan et al. 2023, arXiv 2211.17192, Alg. 1 (p'); Chen et al. 2023, arXiv 2302.01318, (·)+.
+    It sums to 0 only when p = q up to rounding; then p itself is the right distribution.
+    """
+    left = (target_probs - draft_probs).clamp_min_(0)
+    total = left.sum(-1, keepdim=True)
+    if at_hand(total) and total.min().item() > 0:
+        # `where` takes as long as all the rest.
+        return left.div_(total)
+    return torch.where(total > 0, left / total, target_probs)
+
+
+def points_at(row: Tensor, tokens: Tensor, rows: Tensor, like: Tensor) -> Tensor:
+    """[vocab]: 1 for each of the tokens [n] that is judged by `row` [1], where `rows` [n] judge them; else 0."""
+    return torch.zeros_like(like[0]).index_add_(0, tokens, (rows == row).to(like.dtype))

@@ -1,0 +1,89 @@
+"""What is judged: a draft, the target's distributions over it, the coins of the round; and the decision about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specviz.rules.sampling import Warper, first_largest
+
+
+def chain(length: int) -> tuple[int, ...]:
+    """The parents of a chain: −1, 0, 1, ..."""
+    return tuple(range(-1, length - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Proposed tokens, on the device: a chain or a tree; there may be none.
+
+    `probs` are what the tokens were *really* drawn from. A copied or argmax token is a point mass (q = 1), whatever a
+    model's softmax says beside it.
+    """
+
+    tokens: Tensor  # [n] int64
+    # [n] the index of the draft token that each continues, −1 for the committed text. Parents stand before their
+    # children; siblings differ, and are tried in the order in which they stand.
+    parents: tuple[int, ...]
+    probs: Tensor | None = None  # [n, vocab] float32, a sibling's without those before it; None for point masses
+    # [m, vocab] the drafter's own, for showing: after each of the m tokens that have children, the committed text
+    # before them (in a chain m = n). None where `probs` are their softmax, or without a model.
+    logits: Tensor | None = None
+    draws: Tensor | None = None  # [n] the uniforms the tokens were drawn with; None where nothing was drawn
+    sources: tuple[str, ...] = ()  # [n] what proposed each token, in a word or two; or empty
+    confidence: float | None = None  # the drafter's probability for its last token, where that ended drafting early
+
+    @property
+    def is_chain(self) -> bool:
+        return self.parents == chain(len(self.parents))
+
+    @classmethod
+    def copied(cls, tokens: Sequence[int], device: torch.device) -> Draft:
+        """A chain of point masses."""
+        return cls(torch.tensor(tokens, dtype=torch.long, device=device), chain(len(tokens)))
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRows:
+    """What the target says in n + 1 rows: row 0 follows the committed text, row i + 1 follows draft token i, so token i
+    is judged by row parent + 1."""
+
+    raw: Tensor  # [n + 1, vocab] float32, its softmax at temperature 1
+    probs: Tensor | None  # the same as sampled from; `raw` itself if nothing warps it, None if greedy
+    choices: Tensor | None  # [n + 1] int64, the likeliest tokens; None unless greedy
+
+    @classmethod
+    def of(cls, logits: Tensor, warper: Warper) -> TargetRows:
+        logits = logits.float()
+        raw = logits.softmax(-1)
+        if warper.params.greedy:
+            return cls(raw, None, first_largest(logits))
+        return cls(raw, warper.probabilities(logits) if warper.changes_logits else raw, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Uniforms:
+    """One round's coins, on the device: float32 values held as float64."""
+
+    draft: Tensor  # [most draft tokens], to draw the draft with
+    accept: Tensor  # [most draft tokens], one for each decision
+    next: Tensor  # [], to draw the next token with
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a rule decided about n draft tokens, still on the device."""
+
+    kept: Tensor  # [n] bool or 0/1, the tokens of one path from the root
+    p: Tensor  # [n] float32, each token's probability under the target
+    q: Tensor | None  # [n] float32, and under the drafter; None if greedy
+    accept_prob: Tensor  # [n] float32, what its coin had to stay below
+    row: Tensor  # [1] int64, the target row that the next token comes from
+    next_token: Tensor  # [] int64
+    next_probs: Tensor | None  # [vocab] float32, what it was drawn from: the residual or a target row; None if greedy
+    next_sums: Tensor | None  # [vocab] float64, the running sums of these; None if greedy
+    p_left: Tensor | None = None  # [n] float32, its probability in what its elder siblings left; None where that is p
+    distance: Tensor | None = None  # [] float32, see `Round`; None under a lossless rule

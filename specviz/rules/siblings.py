@@ -1,0 +1,81 @@
+"""Recursive rejection over a token tree: siblings are tried in turn, each against what those before it left."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specviz.rules.base import Rule, points_at, residual
+from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms
+from specviz.rules.sampling import draw_with_sums
+from specviz.rules.tree_shape import TreeShape, tree_shape
+
+
+def verify_siblings(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
+    """Walks from the root down, and takes at each node the first child that passes.
+
+    At a node p_left begins as the target's row. Child x passes if its coin is below p_left(x)/q_x(x), and the walk goes
+    on from x; a refusal makes p_left norm(max(0, p_left − q_x)). Where no child passes, the next token is drawn from
+    p_left. Each refusal is the step of `verify_token_by_token` with p_left for p, so the output follows the target's
+    distribution for any number of siblings that was settled before they were drawn. On a chain it *is* that rule.
+    SpecInfer, Miao et al. 2023, arXiv 2305.09781, Alg. 2; siblings without replacement: Jeon et al. 2024, arXiv
+    2402.14160, Alg. 1 (recursive rejection sampling).
+
+    `p_left` of a sibling that was never tried is what it would have been with its elders refused where the draft is of
+    point masses, and its p where it was drawn.
+    """
+    shape = tree_shape(draft.parents, draft.tokens.device)
+    coins = uniforms.accept[: len(draft.parents)]
+    p = shape.judging_cells(rows.probs, draft.tokens.unsqueeze(-1)).squeeze(-1)
+    if draft.probs is None:
+        q, p_left = torch.ones_like(p), _left_of_points(p, shape)
+        kept = shape.path(coins < p_left)
+        row = shape.row_after(kept)
+        # A point mass takes its token and nothing else, so all that was refused there is taken at once.
+        refused = points_at(row, draft.tokens, shape.rows, rows.probs)
+        next_probs = residual(rows.probs.index_select(0, row)[0], refused)
+    else:
+        q = draft.probs.gather(-1, draft.tokens.unsqueeze(-1)).squeeze(-1)
+        p_left, path, next_probs = _walk(draft, rows.probs, p, q, coins)
+        kept = torch.tensor([token in path for token in range(len(draft.parents))], device=p.device)
+        row = torch.tensor([path[-1] + 1], device=p.device)
+    accept_prob = (p_left / q).clamp_max_(1)
+    next_token, next_sums = draw_with_sums(next_probs, uniforms.next)
+    return Decision(kept, p, q, accept_prob, row, next_token, next_probs, next_sums, p_left)
+
+
+def _left_of_points(p: Tensor, shape: TreeShape) -> Tensor:
+    """p_left [n] of distinct point masses: a refusal takes its token's whole probability and nothing else."""
+    rest = 1 - (shape.elders * p).sum(-1)
+    # The rest holds the token itself; rounding must not say otherwise, nor divide 0 by 0.
+    return p / torch.maximum(rest, p).clamp_min_(torch.finfo(p.dtype).tiny)
+
+
+def _walk(draft: Draft, target_probs: Tensor, p: Tensor, q: Tensor, coins: Tensor) -> tuple[Tensor, list[int], Tensor]:
+    """From the root to where no child passes: p_left [n], the kept tokens after −1, the root, and what is left there.
+
+    On the host, token by token: a residual over the vocabulary is made for each refusal on the way and for no other
+    sibling. Made for all siblings of a tree at once, without waiting for the device, they cost several times more.
+    """
+    children: list[list[int]] = [[] for _ in range(len(draft.parents) + 1)]
+    for token, parent in enumerate(draft.parents):
+        children[parent + 1].append(token)
+    ids, coin, ratio = torch.stack([draft.tokens.double(), coins.double(), (p / q).double()]).tolist()
+    p_left, path = p.clone(), [-1]
+    left, untried = target_probs[0], children[0]
+    while untried:
+        token, *untried = untried
+        if coin[token] < ratio[token]:
+            path.append(token)
+            left, untried = target_probs[token + 1], children[token + 1]
+            continue
+        left = residual(left, draft.probs[token])
+        if untried:
+            sibling = untried[0]
+            p_left[sibling] = left[int(ids[sibling])]
+            ratio[sibling] = (p_left[sibling] / q[sibling]).item()
+    at_a_leaf = not children[path[-1] + 1]
+    return p_left, path, left / left.sum() if at_a_leaf else left
+
+
+TREE = Rule("tree", verify_siblings)

@@ -1,0 +1,44 @@
+"""Typical acceptance, LOSSY: keeps what the target finds likely enough, without a coin."""
+
+from __future__ import annotations
+
+import torch
+
+from specviz.rules.base import Rule
+from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms
+from specviz.rules.sampling import draw_with_sums
+from specviz.rules.tree_shape import tree_shape
+
+#: ε and δ = √ε of Medusa's own code (`posterior_threshold`, `posterior_alpha`).
+EPSILON, DELTA = 0.09, 0.3
+
+
+def verify_typical(
+    draft: Draft, rows: TargetRows, uniforms: Uniforms, epsilon: float = EPSILON, delta: float = DELTA
+) -> Decision:
+    """Keeps the longest path of likely enough tokens; of paths of equal length the one that was drafted first.
+
+    The tokens are to be chosen, not drawn (a drafter's likeliest). One is acceptable if p(x) > min(ε, δ·exp(−H(p))), H
+    the entropy of its row in nats; the next token is drawn from the target's own row where the path ends. Medusa, Cai
+    et al. 2024, arXiv 2401.10774, section 2.3.1.
+
+    accept_prob is 1 or 0. distance: what is kept no longer depends on chance, so where a first token x is kept the
+    round's first token is always x, and the total variation to the target's row is 1 − p(x); elsewhere it is 0.
+    """
+    shape = tree_shape(draft.parents, draft.tokens.device)
+    p = shape.judging_cells(rows.probs, draft.tokens.unsqueeze(-1)).squeeze(-1)
+    entropy = torch.special.entr(rows.probs).sum(-1)
+    threshold = (delta * torch.exp(-entropy)).clamp_max_(epsilon)
+    acceptable = p > shape.judging(threshold)
+    reached = (acceptable | ~shape.ancestors).all(-1)
+    longest = (reached * shape.ancestors.sum(-1)).argmax(0, keepdim=True)
+    kept = shape.ancestors.index_select(0, longest)[0] & reached.index_select(0, longest)
+    row = shape.row_after(kept)
+    next_probs = rows.probs.index_select(0, row)[0]
+    distance = ((1 - p) * (kept & (shape.rows == 0))).sum()
+    next_token, next_sums = draw_with_sums(next_probs, uniforms.next)
+    one = torch.ones_like(p)
+    return Decision(kept, p, one, acceptable.float(), row, next_token, next_probs, next_sums, distance=distance)
+
+
+TYPICAL = Rule("typical", verify_typical, lossless=False)
