@@ -244,16 +244,16 @@ def _bench(options: argparse.Namespace) -> int:
         return 0
     if options.growth:
         from specviz.bench.growth import measure_growth
-        from specviz.ui.deployment import Settings
+        from specviz.ui.deployment import Deployment
         from specviz.ui.maintenance.visitors import measure_visitors
 
         report.growth = measure_growth(pair, _say)
-        report.growth.visitors = measure_visitors(pair, Settings.from_environment(), _say)
+        report.growth.visitors = measure_visitors(pair, Deployment.from_environment(), _say)
     if options.page:
-        from specviz.ui.deployment import Settings
+        from specviz.ui.deployment import Deployment
         from specviz.ui.maintenance.page_cost import measure_page
 
-        report.page = measure_page(Settings.from_environment(), _say)
+        report.page = measure_page(Deployment.from_environment(), _say)
     print(figures.table(report))
     if options.json:
         figures.save(report, options.json)

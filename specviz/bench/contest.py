@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from specviz.records.metrics import Tally
+from specviz.records.settings import RunSettings
 from specviz.theory.formulas import expected_tokens
 
 PLAIN = "plain"
@@ -45,6 +46,18 @@ class Contestant:
             self.rule if self.rule != "auto" else "",
         ]
         return " ".join(part for part in parts if part)
+
+    def applied(self, settings: RunSettings) -> RunSettings:
+        """These settings with the contestant's own way to draft and to judge; drafting never stops early."""
+        own = {
+            "drafter": self.mode,
+            "num_draft_tokens": self.num_draft_tokens or 1,
+            "branches": self.branches,
+            "exit_layer": self.exit_layer,
+            "confidence": 0.0,
+            "rule": self.rule,
+        }
+        return RunSettings.of(settings.flat() | own)
 
 
 @dataclass(frozen=True, slots=True)
