@@ -214,16 +214,16 @@ def _bench(options: argparse.Namespace) -> int:
 
 def _add_page(options: argparse.Namespace, pair, report) -> None:
     """Measures what the report says about the page: how long visitors wait, and what a browser that watches costs."""
-    from specviz.ui.deployment import Settings
+    from specviz.ui.deployment import Deployment
 
     if options.growth:
         from specviz.ui.maintenance.visitors import measure_visitors
 
-        report.growth.visitors = measure_visitors(pair, Settings.from_environment(), _say)
+        report.growth.visitors = measure_visitors(pair, Deployment.from_environment(), _say)
     if options.page:
         from specviz.ui.maintenance.page_cost import measure_page
 
-        report.page = measure_page(Settings.from_environment(), _say)
+        report.page = measure_page(Deployment.from_environment(), _say)
 
 
 def _compile(options: argparse.Namespace) -> int:

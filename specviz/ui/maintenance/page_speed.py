@@ -13,14 +13,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from specviz.decoding import engine
+from specviz.decoding.run_record import collect, vocabulary
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Round, Run
-from specviz.ui.deployment import Settings
+from specviz.ui.deployment import Deployment
 from specviz.ui.maintenance.chromium import browser
 from specviz.ui.maintenance.page_cost import ORDER
-from specviz.ui.orders import Order, PairStore
+from specviz.ui.orders import Order
 from specviz.ui.page import build, launch
+from specviz.ui.pairs import PairStore
 from specviz.ui.runner import Runner
 
 ROUNDS = 2000
@@ -87,14 +88,14 @@ IDLE = """async count => {
 
 def long_run(runner: Runner, order: Order, count: int) -> Run:
     """A run of `count` rounds: the real ones of an order, repeated."""
-    request = order.request(runner.store.get(order.pair), runner.settings)
+    request = order.request(runner.store.get(order.pair), runner.deployment)
     real = [one for batch in runner.batches(order) for one in batch]
     # The last one was cut short by the stop, and a run has one stop.
     rounds = _repeated(real[:-1], count)
     return replace(
-        engine.collect(request, rounds),
+        collect(request, rounds),
         max_new_tokens=sum(len(one.emitted) for one in rounds),
-        vocabulary=engine.vocabulary(request.pair, real),
+        vocabulary=vocabulary(request.pair, real),
     )
 
 
@@ -102,10 +103,10 @@ def _repeated(rounds: Sequence[Round], count: int) -> list[Round]:
     return [replace(rounds[index % len(rounds)], index=index) for index in range(count)]
 
 
-def measure(settings: Settings) -> list[str]:
+def measure(deployment: Deployment) -> list[str]:
     """One line a measurement. Needs the package playwright and a Chromium; raises SpecvizError without."""
-    runner = Runner(PairStore(settings), settings)
-    page = launch(build(settings, runner), prevent_thread_lock=True, quiet=True)
+    runner = Runner(PairStore(deployment), deployment)
+    page = launch(build(runner), prevent_thread_lock=True, quiet=True)
     try:
         with tempfile.TemporaryDirectory() as folder, browser() as chromium:
             path = pathlib.Path(folder) / "long.json"
@@ -153,7 +154,7 @@ def _line(what: str, times: list[float]) -> str:
 
 def main() -> int:
     try:
-        print("\n".join(measure(Settings.from_environment())))
+        print("\n".join(measure(Deployment.from_environment())))
     except SpecvizError as error:
         print(f"specviz: {error}", file=sys.stderr)
         return 2
