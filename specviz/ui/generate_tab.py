@@ -25,7 +25,7 @@ from specviz.records.recordings import RECORDINGS, Recording, recording_named
 from specviz.records.runs import PairInfo, Round, Run
 from specviz.records.tables import save_table
 from specviz.records.words import Words
-from specviz.ui.components import beside_view, charts_view, gallery_view, rounds_view, share_view
+from specviz.ui.components import beside_view, charts_view, gallery_view, run_view, share_view
 from specviz.ui.measurements import Duel
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
@@ -212,7 +212,7 @@ def create_generate_tab(runs: LiveRuns, pair: str | None, say: Words) -> Generat
     """
     first = RECORDINGS[0].load()
     shown, trace = show(first, RECORDINGS[0], say), save_trace(first)
-    view = rounds_view(say, runs.missing_rounds, value=shown.message)
+    view = run_view(say, runs.missing_rounds, value=shown.message)
     beside_view(say)
     charts_view(say, shown.charts, shown.share["file"])
     with gr.Row(elem_classes=["sv-traces"]):

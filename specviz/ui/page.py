@@ -16,6 +16,7 @@ from specviz.decoding import engine
 from specviz.passes.torchrun import refuse_more_than_one
 from specviz.records.errors import SpecvizError
 from specviz.records.words import LANGUAGES, Words, words
+from specviz.ui import web_files
 from specviz.ui.compare_tab import (
     Choice,
     CompareTab,
@@ -421,7 +422,10 @@ def serve() -> None:
 
 def launch(page: gr.Blocks, **options: Any) -> gr.Blocks:
     """Starts serving `page` in the look of this project."""
-    page.launch(css=page_css(), theme=gr.themes.Base(), show_error=True, footer_links=["api"], **options)
+    served = {"routes": [web_files.ROUTE]}
+    page.launch(
+        css=page_css(), theme=gr.themes.Base(), show_error=True, footer_links=["api"], app_kwargs=served, **options
+    )
     return page
 
 
