@@ -71,6 +71,7 @@ function onChunksMoved(view, entries) {
       chunk.built = false;
     }
   }
+  view.ui.followRounds.settle(); // rows may be higher than was guessed
   ensureTabStop(view);
 }
 

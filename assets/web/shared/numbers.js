@@ -54,7 +54,7 @@ export function compared(a, b) {
 export function divided(p, q, shown) {
   const half = 0.5 * 10 ** -(shown.split(".")[1]?.length ?? 0);
   let digits = 2;
-  while (digits < 9 && Math.abs(plainNumber(p, digits) / plainNumber(q, digits) - Number(shown)) > half) digits += 1;
+  while (digits < 9 && Math.abs(Number(plainNumber(p, digits)) / Number(plainNumber(q, digits)) - Number(shown)) > half) digits += 1;
   return [plainNumber(p, digits), plainNumber(q, digits)];
 }
 
