@@ -35,6 +35,21 @@ def check_exit(model: PreTrainedModel, name: str, layer: int | None = None) -> N
             last=layers - 1,
             asked=layer,
         )
+    _layer_stack(model)
+
+
+def _layer_stack(model: PreTrainedModel) -> str:
+    """The name of the list that holds the layers. Raises SpecvizError (field ``drafter``) if there is no such list."""
+    count = layer_count(model)
+    children = model.base_model.named_children()
+    stacks = [name for name, part in children if isinstance(part, nn.ModuleList) and len(part) == count]
+    if len(stacks) != 1:
+        raise SpecvizError(
+            "Early exit needs a model whose layers form one list; {kind} is built differently.",
+            "drafter",
+            kind=type(model).__name__,
+        )
+    return stacks[0]
 
 
 def exit_after(model: PreTrainedModel, layers: int) -> PreTrainedModel:
@@ -44,20 +59,12 @@ def exit_after(model: PreTrainedModel, layers: int) -> PreTrainedModel:
     weights, so the original is never touched. Raises SpecvizError (field ``drafter``) for an architecture whose layers
     do not form one list.
     """
-    base = model.base_model
-    count = layer_count(model)
-    stacks = [name for name, part in base.named_children() if isinstance(part, nn.ModuleList) and len(part) == count]
-    if len(stacks) != 1:
-        raise SpecvizError(
-            "Early exit needs a model whose layers form one list; {kind} is built differently.",
-            "drafter",
-            kind=type(model).__name__,
-        )
+    base, stack = model.base_model, _layer_stack(model)
     config = copy.deepcopy(model.config)
     config.num_hidden_layers = layers
     if getattr(config, "layer_types", None):
         config.layer_types = config.layer_types[:layers]
-    short_base = _twin(base, {stacks[0]: nn.ModuleList(list(getattr(base, stacks[0]))[:layers])})
+    short_base = _twin(base, {stack: nn.ModuleList(list(getattr(base, stack))[:layers])})
     short = _twin(model, {model.base_model_prefix: short_base})
     short_base.config = short.config = config
     return short

@@ -1,0 +1,28 @@
+"""The Gradio page. `page` composes it: a head, the controls, and a tab a module; a tab is added there, in `TABS`.
+
+page             the page in every language; `serve` starts it
+head             its name, languages, the pair in use; passes_chip: which passes runs take
+controls         the controls of a run, and the buttons that start and stop one
+applying         settings that come from a link, or from another part of the page
+
+tabs             what a tab is: built at a desk, it hands over the actions that its buttons start
+wiring           connects all buttons with their actions
+events           in line for the models, or past it
+generate_tab     a run, live; traces: runs that are over; live_runs: runs as the page follows them
+race_tab         plain beside speculative decoding; duel: both measured in turn
+compare_tab      several ways side by side; contest: all of them measured in turn
+why_tab          what passes cost; lab: what is kept to explain the visitors' runs
+lossless_tab     does the text follow the target's distribution?
+models_tab       which pair
+api              the same for programs
+
+orders           what a visitor asks for: a form's values become a run's settings, once
+pairs            the models in memory
+runner           carries orders out, in batches; device: where, in one thread or on a lent GPU
+background       prepares passes while the page is served
+visitors         what is kept of the visitors
+deployment       what whoever deploys the page decides
+ways             drafters and rules as the page calls them
+components       the page's own components, around the files of assets/web
+maintenance/     commands about the page that no visitor sees
+"""

@@ -14,7 +14,7 @@ from specviz.models.refusals import first_line
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Sentence
 from specviz.ui import device
-from specviz.ui.deployment import Settings
+from specviz.ui.deployment import Deployment
 
 #: What is being done for a pair until there is more to say.
 _LOOKING = Sentence("looking for compiled ones")
@@ -34,8 +34,8 @@ class Preparer:
     What takes long happens in processes of low priority; the rest in the engine's thread, between runs.
     """
 
-    def __init__(self, settings: Settings):
-        self.refusal = _refusal(settings)
+    def __init__(self, deployment: Deployment):
+        self.refusal = _refusal(deployment)
         self._changed = threading.Condition()
         self._waiting: deque[ModelPair] = deque()
         self._stages: weakref.WeakKeyDictionary[ModelPair, Stage] = weakref.WeakKeyDictionary()
@@ -114,8 +114,8 @@ class Preparer:
             return Preparation(reasons={"target": reason})
 
 
-def _refusal(settings: Settings) -> SpecvizError | None:
-    if settings.passes == "plain":
+def _refusal(deployment: Deployment) -> SpecvizError | None:
+    if deployment.passes == "plain":
         return SpecvizError("This page was told to keep to plain passes (SPECVIZ_PASSES).", "passes")
     if device.spaces is not None:
         return SpecvizError(

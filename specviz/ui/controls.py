@@ -1,239 +1,183 @@
-"""The controls of a run, shared by the tabs that start one, and the sentence beside the one that is wrong."""
+"""The left column: the controls of a run, shared by the tabs that start one, and the buttons below them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import gradio as gr
 
-from specviz.drafters import DRAFTERS, drafter_class
 from specviz.models.pair import ModelPair
 from specviz.passes.early_exits import default_exit, layer_count
-from specviz.records import links
-from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS
-from specviz.records.settings import MAX_BRANCHES, DraftParams
+from specviz.records.settings import MAX_BRANCHES, PLAIN, DraftParams
 from specviz.records.words import Words
 from specviz.rules import rule_named
-from specviz.ui.components import as_text, fold_switch
-from specviz.ui.deployment import Settings
-from specviz.ui.orders import Order, PairName
+from specviz.ui.components import as_text, fold_switch, remote
+from specviz.ui.events import QUIET
+from specviz.ui.orders import Order, read_form
+from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
-from specviz.ui.ways import PLAIN, RULE_CHOICES, WAYS, about, available, default_branches
+from specviz.ui.ways import RULE_CHOICES, WAYS, about, available, default_branches, drafter_of
 
-#: What a control says while its drafter does not read it.
-UNREAD = {"branches": None, "exit_layer": None, "confidence": 0.0}
+#: Settings that some drafters do not read; their controls are hidden then.
+DRAFTING = {one.name for one in fields(DraftParams)}
 
-QUIET = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+Fields = dict[str, gr.components.Component]
 
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """The components by the name of the Order field they fill, and what is said about drafter and rule."""
+    """The column's components, by what they say or do."""
 
-    fields: dict[str, gr.components.Component]
+    runner: Runner
+    say: Words
+    fields: Fields  # by the flat name of the setting each one holds
+    pair: gr.JSON  # hidden: the name of the pair in use
     drafter_note: gr.Markdown
     rule_note: gr.Markdown
     lossy_note: gr.Markdown
-    say: Words
-
-    def order(self, pair: PairName, values: dict[str, Any]) -> Order:
-        """The order that `values`, by field, describe."""
-        name = values["drafter"]
-        unread = {field: nothing for field, nothing in UNREAD.items() if field not in WAYS[name]}
-        if name == PLAIN:
-            unread |= {"drafter": None, "rule": "auto"}
-        return Order(pair=pair, **(values | unread | {"prompt": values["prompt"] or ""}))
-
-    def validations(self, error: SpecvizError | None) -> list[dict[str, Any]]:
-        """One verdict a control, in their order: Gradio shows the sentence at the control and starts nothing."""
-        verdicts = [gr.validate(True, "") for _ in self.fields]
-        if error:
-            place = list(self.fields).index(error.field) if error.field in self.fields else 0
-            verdicts[place] = gr.validate(False, self.say.error(error))
-        return verdicts
-
-    def mistake(self, runner: Runner, pair: PairName, values: dict[str, Any]) -> SpecvizError | None:
-        """What is wrong with these values. What only a loaded pair can tell is checked when it is loaded."""
-        loaded = runner.store.loaded(pair)
-        if loaded is None:
-            return None
-        try:
-            self.order(pair, values).request(loaded, runner.settings)
-        except SpecvizError as error:
-            return error
-        return None
+    measured: gr.Checkbox  # whether a run's speedup is measured after it
+    go: gr.Button
+    race: gr.Button
+    stop: gr.Button
+    place: gr.HTML  # where Gradio tells the place in line
+    remote: gr.HTML  # hears and answers other parts of the page, see `specviz.ui.applying`
 
     @property
-    def outputs(self) -> list[gr.components.Component]:
-        """What `applied` changes, in its order."""
-        return [*self.fields.values(), self.drafter_note, self.rule_note, self.lossy_note]
+    def inputs(self) -> list[gr.components.Component]:
+        """What a run is ordered with: the controls, then the pair."""
+        return [*self.fields.values(), self.pair]
 
-    def applied(self, pair: ModelPair, settings: Mapping[str, Any]) -> list[Any]:
-        """The changes that make the controls say `settings`, by field; what is not named there stays as it is.
+    def order(self, values: Sequence[Any]) -> Order:
+        """The order that the values of `inputs` describe; a control that the drafter does not read has no say.
 
-        Raises SpecvizError for a field or a choice that the page does not have; values are checked when they are used.
+        Raises SpecvizError with the control's name in `field`.
         """
-        changes: dict[str, dict[str, Any]] = {name: {} for name in self.fields}
-        notes: list[Any] = [gr.skip()] * 3
-        if "drafter" in settings:
-            name = settings["drafter"] or PLAIN
-            if name not in WAYS:
-                raise SpecvizError("There is no drafter {name}.", "drafter", name=repr(name))
-            for field, change in shape(pair, name).items():
-                changes[field] |= change
-            notes[0] = as_text(about(pair, name, self.say))
-        if "rule" in settings:
-            if settings["rule"] not in RULE_CHOICES:
-                raise SpecvizError("There is no acceptance rule {name}.", "rule", name=repr(settings["rule"]))
-            notes[1:] = self._about_rule(settings["rule"])
-        for field, value in settings.items():
-            if field not in changes:
-                raise SpecvizError("There is no control {name}.", name=repr(field))
-            if value is not None or field == "drafter":
-                changes[field]["value"] = value or PLAIN if field == "drafter" else value
-        return [*(gr.update(**change) if change else gr.skip() for change in changes.values()), *notes]
+        name = PairName(**values[len(self.fields)])
+        asked = dict(zip(self.fields, values))
+        unread = DRAFTING - drafter_of(self.runner.store.in_use(name), asked["drafter"]).reads
+        if asked["drafter"] == PLAIN:
+            unread |= {"rule"}
+        return Order(name, read_form({field: value for field, value in asked.items() if field not in unread}))
 
-    def linked(self, pair: ModelPair, parameters: Mapping[str, str]) -> tuple[dict[str, Any], list[SpecvizError]]:
-        """The settings that a link asks for and this page can do, and what is wrong with the others."""
-        settings, errors = links.settings_of(parameters)
-        for name, value in list(settings.items()):
-            try:
-                self._check_linked(pair, name, value)
-            except SpecvizError as error:
-                errors.append(error)
-                del settings[name]
-        return settings, errors
+    def about_drafter(self, pair: ModelPair, name: str) -> str:
+        return as_text(about(pair, name, self.say))
 
-    def _check_linked(self, pair: ModelPair, name: str, value: Any) -> None:
-        """What Gradio would refuse with sentences of its own, or not at all."""
-        if name == "drafter":
-            if value not in WAYS:
-                raise SpecvizError("There is no drafter {name}.", name, name=repr(value))
-            if value != PLAIN:
-                drafter_class(pair, value).check(pair, DraftParams())
-        if name == "rule" and value not in RULE_CHOICES:
-            raise SpecvizError("There is no acceptance rule {name}.", name, name=repr(value))
-        control = self.fields[name]
-        if isinstance(control, gr.Slider) and value is not None and not control.minimum <= value <= control.maximum:
-            raise SpecvizError(
-                "The link says {name}={value}; here it runs from {least} to {most}.",
-                name,
-                name=name,
-                value=value,
-                least=control.minimum,
-                most=control.maximum,
-            )
-
-    def wire(self, runner: Runner, pair: gr.JSON, loads: list[Any]) -> None:
-        """Controls come and go with the drafter; these events pass the queue by, so a run in progress delays none.
-
-        pair: holds the name of the pair in use. loads: the events that put another one there.
-        """
-        drafter, rule = self.fields["drafter"], self.fields["rule"]
-        shown = [self.drafter_note, *(self.fields[name] for name in ("num_draft_tokens", *UNREAD, "rule"))]
-
-        def on_drafter(pair: dict[str, Any], name: str) -> list[Any]:
-            loaded = runner.store.loaded(PairName(**pair)) or runner.store.home
-            return [
-                as_text(about(loaded, name, self.say)),
-                *(gr.update(**change) for change in shape(loaded, name).values()),
-            ]
-
-        def on_pair(pair: dict[str, Any], name: str) -> list[Any]:
-            """The starting pair offers what it can do; of another, each drafter says for itself what it lacks."""
-            home = PairName(**pair) == PairName()
-            offered = available(runner.store.home) if home else [*DRAFTERS, PLAIN]
-            chosen = name if name in offered else offered[0]
-            return [gr.update(choices=_choices(offered, self.say), value=chosen), *on_drafter(pair, chosen)]
-
-        # By the visitor's hand only: settings that are applied bring a drafter's other controls along.
-        drafter.input(on_drafter, [pair, drafter], shown, **QUIET)
-        for loaded in loads:
-            loaded.success(on_pair, [pair, drafter], [drafter, *shown], **QUIET)
-        rule.input(self._about_rule, rule, [self.rule_note, self.lossy_note], **QUIET)
-
-    def _about_rule(self, name: str) -> list[Any]:
+    def about_rule(self, name: str) -> list[Any]:
+        """What the two notes on the rule say."""
         lossy = name != "auto" and not rule_named(name).lossless
         return [self.say(f"ways.rule_{name}_about"), gr.update(visible=lossy)]
 
+    def wire(self) -> None:
+        """Controls come and go with the drafter."""
+        drafter, rule = self.fields["drafter"], self.fields["rule"]
+        # By the visitor's hand only: settings that are applied bring a drafter's other controls along.
+        drafter.input(self._on_drafter, [self.pair, drafter], self._of_drafter, **QUIET)
+        rule.input(self.about_rule, rule, [self.rule_note, self.lossy_note], **QUIET)
 
-def shape(pair: ModelPair, name: str) -> dict[str, Mapping[str, Any]]:
-    """By field, the properties of the controls that depend on the drafter, in the order of the page."""
-    read = WAYS[name]
-    speculative = {"visible": name != PLAIN}
+    def follow(self, loaded: Any) -> None:
+        """Offers what the pair can do that the event `loaded` has put into `pair`."""
+        drafter = self.fields["drafter"]
+        loaded.success(self._on_pair, [self.pair, drafter], [drafter, *self._of_drafter], **QUIET)
+
+    @property
+    def _of_drafter(self) -> list[gr.components.Component]:
+        return [self.drafter_note, *(self.fields[name] for name in _HIDEABLE)]
+
+    def _on_drafter(self, pair: dict[str, Any], name: str) -> list[Any]:
+        used = self.runner.store.in_use(PairName(**pair))
+        return [self.about_drafter(used, name), *(gr.update(**one) for one in properties(used, name).values())]
+
+    def _on_pair(self, pair: dict[str, Any], name: str) -> list[Any]:
+        """The starting pair offers what it can do; with another one, each drafter says for itself what it lacks."""
+        home = PairName(**pair) == PairName()
+        offered = available(self.runner.store.home) if home else list(WAYS)
+        chosen = name if name in offered else offered[0]
+        return [gr.update(choices=_choices(offered, self.say), value=chosen), *self._on_drafter(pair, chosen)]
+
+
+#: The controls that come and go with the drafter, in the order of the page.
+_HIDEABLE = ("num_draft_tokens", "branches", "exit_layer", "confidence", "rule")
+
+
+def properties(pair: ModelPair, name: str) -> dict[str, Mapping[str, Any]]:
+    """By field, the properties of the controls that depend on the drafter, in the order of `_HIDEABLE`."""
+    read, drafts = drafter_of(pair, name).reads, {"visible": name != PLAIN}
     return {
-        "num_draft_tokens": speculative,
+        "num_draft_tokens": drafts,
         "branches": {"visible": "branches" in read, "value": default_branches(pair, name)},
         "exit_layer": {
             "visible": "exit_layer" in read,
-            # A slider wants two values at least; of those a small target lacks, the engine says so.
+            # A slider wants two values at least; where a small target has fewer, the engine says so.
             "maximum": max(2, layer_count(pair.target) - 1),
             "value": default_exit(pair.target),
         },
         "confidence": {"visible": "confidence" in read},
-        "rule": speculative,
+        "rule": drafts,
     }
 
 
-def create_controls(settings: Settings, pair: ModelPair, say: Words) -> Controls:
-    """Prompt with presets, drafter, γ and the tree's width, temperature; the rest folded away."""
-    fields: dict[str, gr.components.Component] = {}
+def create_controls(runner: Runner, say: Words) -> Controls:
+    """Lays out the column: prompt and presets, drafter, γ and the tree's width, temperature; the rest folded away."""
+    own: Fields = {}
+    pair, most = runner.store.home, runner.deployment
     drafters = available(pair)
-    shapes = shape(pair, drafters[0])
-    fields["prompt"] = gr.Textbox(
+    shown = properties(pair, drafters[0])
+    own["prompt"] = gr.Textbox(
         PRESETS[0].prompt, label=say("controls.prompt"), lines=4, max_lines=10, elem_classes=["sv-prompt"]
     )
     with gr.Row(elem_classes=["sv-presets"]):
         for preset in PRESETS:
             name = say(f"controls.preset_{preset.name}")
             button = gr.Button(name, size="sm", min_width=40, elem_classes=["sv-preset"])
-            button.click(lambda text=preset.prompt: text, None, fields["prompt"], **QUIET)
+            button.click(lambda text=preset.prompt: text, None, own["prompt"], **QUIET)
     with gr.Group(elem_classes=["sv-drafting"]):
-        fields["drafter"] = gr.Radio(
+        own["drafter"] = gr.Radio(
             _choices(drafters, say), value=drafters[0], label=say("controls.drafter"), elem_classes=["sv-drafters"]
         )
         drafter_note = gr.Markdown(as_text(about(pair, drafters[0], say)), elem_classes=["sv-note"])
-        fields["num_draft_tokens"] = gr.Slider(
-            1,
-            settings.max_draft_tokens,
-            value=4,
-            step=1,
-            label=say("controls.num_draft_tokens"),
-            **shapes["num_draft_tokens"],
+        own["num_draft_tokens"] = gr.Slider(
+            1, most.max_draft_tokens, 4, step=1, label=say("controls.num_draft_tokens"), **shown["num_draft_tokens"]
         )
-        fields["branches"] = gr.Slider(1, MAX_BRANCHES, step=1, label=say("controls.branches"), **shapes["branches"])
-        fields["exit_layer"] = gr.Slider(1, step=1, label=say("controls.exit_layer"), **shapes["exit_layer"])
-        fields["temperature"] = gr.Slider(0, 2, value=0.8, step=0.05, label=say("controls.temperature"))
+        own["branches"] = gr.Slider(1, MAX_BRANCHES, step=1, label=say("controls.branches"), **shown["branches"])
+        own["exit_layer"] = gr.Slider(1, step=1, label=say("controls.exit_layer"), **shown["exit_layer"])
+        own["temperature"] = gr.Slider(0, 2, value=0.8, step=0.05, label=say("controls.temperature"))
     fold_switch(say("controls.more"), "more-controls")
     with gr.Column(elem_id="more-controls", elem_classes=["sv-more"]):
-        fields["max_new_tokens"] = gr.Slider(
-            1,
-            settings.max_new_tokens,
-            value=min(128, settings.max_new_tokens),
-            step=1,
-            label=say("controls.max_new_tokens"),
-        )
-        fields["seed"] = gr.Number(0, label=say("controls.seed"))
-        fields["top_k"] = gr.Number(0, label=say("controls.top_k"))
-        fields["top_p"] = gr.Number(1, step=0.05, label=say("controls.top_p"))
-        fields["min_p"] = gr.Number(0, step=0.01, label=say("controls.min_p"))
-        fields["chat"] = gr.Checkbox(False, label=say("controls.chat"))
-        fields["confidence"] = gr.Number(0, step=0.05, label=say("controls.confidence"), **shapes["confidence"])
-        fields["rule"] = gr.Dropdown(
+        tokens = min(128, most.max_new_tokens)
+        own["max_new_tokens"] = gr.Slider(1, most.max_new_tokens, tokens, step=1, label=say("controls.max_new_tokens"))
+        own["seed"] = gr.Number(0, label=say("controls.seed"))
+        own["top_k"] = gr.Number(0, label=say("controls.top_k"))
+        own["top_p"] = gr.Number(1, step=0.05, label=say("controls.top_p"))
+        own["min_p"] = gr.Number(0, step=0.01, label=say("controls.min_p"))
+        own["chat"] = gr.Checkbox(False, label=say("controls.chat"))
+        own["confidence"] = gr.Number(0, step=0.05, label=say("controls.confidence"), **shown["confidence"])
+        own["rule"] = gr.Dropdown(
             [(say(f"ways.rule_{name}"), name) for name in RULE_CHOICES],
             value="auto",
             label=say("controls.rule"),
             filterable=False,
-            **shapes["rule"],
+            **shown["rule"],
         )
         rule_note = gr.Markdown(say("ways.rule_auto_about"), elem_classes=["sv-note"])
-    # Below the fold, so that it is seen folded too.
+    # Below the fold, so that it is seen while the rule is folded away.
     lossy_note = gr.Markdown(say("ways.lossy"), visible=False, elem_classes=["sv-warning"])
-    return Controls(fields, drafter_note, rule_note, lossy_note, say)
+    measured = gr.Checkbox(True, label=say("page.measured"), elem_id="measured")
+    with gr.Column(elem_classes=["sv-go"]):
+        go = gr.Button(say("page.go"), variant="primary", elem_id="go")
+        race = gr.Button(say("page.start_race"), elem_id="start-race")
+        stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop")
+        # Gradio tells the place in line on top of this.
+        place = gr.HTML("", elem_classes=["sv-place"], elem_id="place", min_height=28)
+    # A hidden value rather than a gr.State: a page with State keeps a connection open for as long as it is.
+    name = gr.JSON(asdict(PairName()), visible=False)
+    notes = drafter_note, rule_note, lossy_note
+    controls = Controls(runner, say, own, name, *notes, measured, go, race, stop, place, remote())
+    controls.wire()
+    return controls
 
 
-def _choices(drafters: list[str], say: Words) -> list[tuple[str, str]]:
+def _choices(drafters: Sequence[str], say: Words) -> list[tuple[str, str]]:
     return [(say(f"ways.{name}"), name) for name in drafters]

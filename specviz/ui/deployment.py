@@ -17,7 +17,7 @@ PASSES = ("auto", "plain")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class Deployment:
     """Limits bound what one visitor can ask of a shared machine; the pair is what the page starts with."""
 
     target: str | None
@@ -38,7 +38,7 @@ class Settings:
         return self.target == NO_MODELS
 
     @classmethod
-    def from_environment(cls) -> Settings:
+    def from_environment(cls) -> Deployment:
         return cls(
             target=os.environ.get("SPECVIZ_TARGET") or None,
             draft=os.environ.get("SPECVIZ_DRAFT") or None,

@@ -1,4 +1,4 @@
-"""The Lossless tab: does the emitted text follow the target's law? The test, and rules that must fail it."""
+"""The Lossless tab: does the emitted text follow the target's distribution? The test, and rules that must fail it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,32 @@ from typing import Any
 
 import gradio as gr
 
-from specviz.decoding import engine
-from specviz.decoding.lossless import LAB_RULES, LIKELIEST, GreedyToken, Law, Sample
+from specviz.decoding.exact_distribution import RUN_TOKENS, ExactDistribution
+from specviz.decoding.lossless import LAB_RULES, GreedyToken, Sample, check, examine
+from specviz.decoding.request import Request
+from specviz.decoding.wrong_rules import LIKELIEST
 from specviz.models.pair import ModelPair
+from specviz.models.placement import dtype_name
 from specviz.passes.static_passes import kind_of
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Words
 from specviz.theory.statistics import Evidence, noise, steps
-from specviz.ui.components import lossless_view, verdicts
+from specviz.ui.components import lossless_view
+from specviz.ui.controls import Fields
+from specviz.ui.deployment import Deployment
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
-from specviz.ui.trials import MOST_RUNS, MOST_SUPPORT, Trial, trial_request
+from specviz.ui.tabs import Desk, Tab
+from specviz.ui.visitors import Visit
 from specviz.ui.ways import label
 from specviz.views import lossless_messages as messages
 from specviz.views.run_messages import passes_words
+
+MOST_RUNS = 20_000
+MOST_SUPPORT = 16
+
+#: At temperature 0 two texts of at most this many tokens are compared.
+MOST_GREEDY = 128
 
 #: Seconds between two pictures of the growing counts.
 REPORT_EVERY = 0.25
@@ -34,34 +46,29 @@ REPORT_EVERY = 0.25
 NOISE_STEPS = 14
 
 
-@dataclass(frozen=True)
-class LosslessTab:
-    """The tab's components, by what they do. fields: by the name of the `Trial` field they fill."""
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What is to be tested, as the tab's fields stand."""
 
-    fields: dict[str, gr.components.Component]
-    go: gr.Button
-    stop: gr.Button
-    view: gr.HTML
-    say: Words
-
-    def validations(self, error: SpecvizError | None) -> list[dict[str, Any]]:
-        """One verdict a field, in their order."""
-        return verdicts(self.fields, error, self.say)
+    rule: str  # a name from `LAB_RULES`
+    runs: float
+    support: float  # the test's own top-k, 1 to `MOST_SUPPORT`
 
 
-def create_lossless_tab(say: Words) -> LosslessTab:
-    """Lays out the rule to be tested, how often, the button, and the view of what came out."""
-    fields: dict[str, gr.components.Component] = {}
+def create_lossless_tab(desk: Desk) -> Tab:
+    """Lays out the rule to be tested, how often, the button, and the view of what comes of it."""
+    runner, say = desk.runner, desk.say
+    own: Fields = {}
     with gr.Group(elem_classes=["sv-choice"]):
-        fields["rule"] = gr.Radio(
+        own["rule"] = gr.Radio(
             [(say(f"lossless.rule_{name}", k=LIKELIEST), name) for name in LAB_RULES],
             value="auto",
             label=say("lossless.rule"),
             elem_classes=["sv-lab-rules"],
         )
         with gr.Row():
-            fields["runs"] = gr.Slider(500, MOST_RUNS, value=3000, step=500, label=say("lossless.runs"), min_width=240)
-            fields["support"] = gr.Slider(
+            own["runs"] = gr.Slider(500, MOST_RUNS, value=3000, step=500, label=say("lossless.runs"), min_width=240)
+            own["support"] = gr.Slider(
                 2,
                 MOST_SUPPORT,
                 value=8,
@@ -73,36 +80,63 @@ def create_lossless_tab(say: Words) -> LosslessTab:
     with gr.Row(elem_classes=["sv-actions"]):
         go = gr.Button(say("lossless.go"), variant="primary", elem_id="start-lossless")
         stop = gr.Button(say("lossless.stop"), variant="stop", visible=False, elem_id="stop-lossless")
-    return LosslessTab(fields, go, stop, lossless_view(say), say)
+    view = lossless_view(say)
+
+    def check_trial(pair: ModelPair, order: Order, **asked: Any) -> None:
+        trial_request(pair, order, Trial(**asked), runner.deployment)
+
+    def stream(visit: Visit, order: Order, **asked: Any) -> Iterator[str]:
+        return try_rule(runner, order, Trial(**asked), visit.halt, say)
+
+    return Tab([desk.ordered(go, view, stream, check_trial, own)], [stop])
 
 
-def trial_mistake(runner: Runner, order: Order, trial: Trial) -> SpecvizError | None:
-    """What is wrong with an order to test; what only a loaded pair can tell is checked when it is loaded."""
-    pair = runner.store.loaded(order.pair)
-    if pair is None:
-        return None
-    try:
-        trial_request(pair, order, trial, runner.settings)
-    except SpecvizError as error:
-        return error
-    return None
+def trial_order(order: Order, trial: Trial) -> Order:
+    """The order of one run of the test: two tokens are looked at, and few enough can come that all pairs are counted.
+
+    Raises SpecvizError for a trial that the page does not offer.
+    """
+    if trial.rule not in LAB_RULES:
+        raise SpecvizError("There is no rule {name} to test.", "rule", name=repr(trial.rule))
+    for name, most in (("runs", MOST_RUNS), ("support", MOST_SUPPORT)):
+        value = getattr(trial, name)
+        if value is None or value != value or not 1 <= value <= most or value != int(value):
+            raise SpecvizError("Give a whole number from 1 to {most}.", name, most=most)
+    rule, sampling = LAB_RULES[trial.rule].engine_rule, order.settings.sampling
+    if sampling.greedy:
+        return order.but(rule=rule, max_new_tokens=min(order.settings.max_new_tokens, MOST_GREEDY))
+    support = int(trial.support)
+    return order.but(rule=rule, max_new_tokens=RUN_TOKENS, top_k=min(sampling.top_k or support, support))
 
 
-def try_rule(runner: Runner, order: Order, trial: Trial, say: Words, halt: threading.Event) -> Iterator[str]:
-    """Messages for the view: the law, the counts as they grow, and the verdict on as many as there are."""
+def trial_request(pair: ModelPair, order: Order, trial: Trial, deployment: Deployment) -> Request:
+    """The checked request of `trial_order`. Raises SpecvizError whose field is a control's or one of `Trial`."""
+    # As it stands first: what is wrong with the controls is said of the controls.
+    order.but(rule="auto").request(pair, deployment)
+    request = trial_order(order, trial).request(pair, deployment)
+    check(request, LAB_RULES[trial.rule])
+    return request
+
+
+def try_rule(runner: Runner, order: Order, trial: Trial, halt: threading.Event, say: Words) -> Iterator[str]:
+    """Messages for the view: the exact distribution, the counts as they grow, and the verdict on what was counted."""
     yield messages.phase_message(say("lossless.preparing"))
     try:
-        pair = runner.store.get(order.pair)
-        request = trial_request(pair, order, trial, runner.settings)
-        asked = _asked(request, pair, trial, say)
-        show = _greedy if request.sampling.greedy else _counts
-        yield from show(runner, order, trial, asked, say, halt)
+        request = trial_request(runner.store.get(order.pair), order, trial, runner.deployment)
+        asked = _asked(request, trial, say)
+        found = closing(runner.batches(trial_order(order, trial), examined, trial.rule, int(trial.runs)), halt)
+        yield from (_greedy if request.settings.sampling.greedy else _counts)(found, asked, halt, say)
     except SpecvizError as error:
         yield messages.error_message(say.error(error))
 
 
-def _asked(request: engine.Request, pair: ModelPair, trial: Trial, say: Words) -> messages.Asked:
-    sampling = request.sampling
+def examined(request: Request, rule: str, runs: int) -> Iterator[ExactDistribution | Sample | GreedyToken]:
+    """`examine` with the rule by its name, which crosses a process border."""
+    return examine(request, LAB_RULES[rule], runs)
+
+
+def _asked(request: Request, trial: Trial, say: Words) -> messages.Asked:
+    settings, sampling = request.settings, request.settings.sampling
     parts = [
         say("lossless.gamma", n=request.num_draft_tokens),
         say("lossless.temperature", t=f"{sampling.temperature:g}"),
@@ -111,31 +145,29 @@ def _asked(request: engine.Request, pair: ModelPair, trial: Trial, say: Words) -
         parts.append(say("lossless.top_k", k=sampling.top_k))
         parts += [say("lossless.top_p", p=f"{sampling.top_p:g}")] if sampling.top_p < 1 else []
         parts += [say("lossless.min_p", p=f"{sampling.min_p:g}")] if sampling.min_p > 0 else []
-    dtype = pair.info().dtype
+    dtype = dtype_name(request.pair.dtype)
     passes = passes_words(kind_of(request.passes), say)
     return messages.Asked(
         trial=uuid.uuid4().hex,
         rule=trial.rule,
-        drafter=label(request.drafter, say),
-        settings=" · ".join([*parts, say("lossless.seed", seed=request.seed), passes]),
+        drafter=label(settings.drafter, say),
+        settings=" · ".join([*parts, say("lossless.seed", seed=settings.seed), passes]),
         lossless=LAB_RULES[trial.rule].lossless,
         half_precision=dtype != "float32",
         dtype=dtype,
-        runs=request.max_new_tokens if sampling.greedy else int(trial.runs),
-        drafted=min(request.num_draft_tokens, request.max_new_tokens - 1),
+        runs=settings.max_new_tokens if sampling.greedy else int(trial.runs),
+        drafted=min(request.num_draft_tokens, settings.max_new_tokens - 1),
     )
 
 
-def _counts(
-    runner: Runner, order: Order, trial: Trial, asked: messages.Asked, say: Words, halt: threading.Event
-) -> Iterator[str]:
+def _counts(found: Iterator[list[Any]], asked: messages.Asked, halt: threading.Event, say: Words) -> Iterator[str]:
     """The test above temperature 0."""
     yield messages.phase_message(say("lossless.enumerating"))
     counted: messages.Counted | None = None
     told = -math.inf
-    for batch in closing(runner.trials(order, trial), halt):
+    for batch in found:
         for one in batch:
-            if isinstance(one, Law):
+            if isinstance(one, ExactDistribution):
                 counted = _empty(one, asked.runs)
             else:
                 _count(counted, one)
@@ -144,19 +176,19 @@ def _counts(
             yield _picture(asked, counted, "running", say)
     if counted is not None:
         if counted.evidence.n:
-            [counted.now] = noise(counted.law.probs, [counted.evidence.n])
+            [counted.now] = noise(counted.exact.probs, [counted.evidence.n])
         yield _picture(asked, counted, "stopped" if counted.evidence.n < asked.runs else "finished", say)
 
 
-def _empty(law: Law, runs: int) -> messages.Counted:
-    evidence = Evidence(law.outcomes, law.probs, law.low, law.high, runs)
-    return messages.Counted(law, evidence, noise(law.probs, steps(runs, NOISE_STEPS)))
+def _empty(exact: ExactDistribution, runs: int) -> messages.Counted:
+    evidence = Evidence(exact.outcomes, exact.probs, exact.low, exact.high, runs)
+    return messages.Counted(exact, evidence, noise(exact.probs, steps(runs, NOISE_STEPS)))
 
 
 def _count(counted: messages.Counted, sample: Sample) -> None:
-    counted.evidence.add(sample.outcome)
-    for counts, source in zip(counted.sources, sample.sources):
-        counts[source] += 1
+    counted.evidence.add(sample.tokens)
+    for counts, origin in zip(counted.origins, sample.origins):
+        counts[origin] += 1
 
 
 def _picture(asked: messages.Asked, counted: messages.Counted, phase: str, say: Words) -> str:
@@ -165,12 +197,12 @@ def _picture(asked: messages.Asked, counted: messages.Counted, phase: str, say: 
 
 
 def _greedy(
-    runner: Runner, order: Order, trial: Trial, asked: messages.Asked, say: Words, halt: threading.Event
+    found: Iterator[list[GreedyToken]], asked: messages.Asked, halt: threading.Event, say: Words
 ) -> Iterator[str]:
     """The test at temperature 0: two texts, token by token."""
     tokens: list[GreedyToken] = []
     told = -math.inf
-    for batch in closing(runner.trials(order, trial), halt):
+    for batch in found:
         tokens += batch
         if time.monotonic() - told > REPORT_EVERY:
             told = time.monotonic()

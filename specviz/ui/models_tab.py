@@ -1,9 +1,9 @@
-"""The Models tab: which pair, what fits, and what a pass of several tokens costs on this machine."""
+"""The Models tab: which pair, what fits, and what a pass over several tokens costs on this machine."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import gradio as gr
@@ -13,48 +13,61 @@ from specviz.models.pair import ModelPair
 from specviz.models.placement import within_reach
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Words, bytes_in_words
+from specviz.ui import passes_chip
 from specviz.ui.background import Stage
 from specviz.ui.components import as_text
-from specviz.ui.generate_tab import pair_line
-from specviz.ui.orders import PairName, PairStore
+from specviz.ui.events import DEVICE, INTERNAL, QUIET
+from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.runner import Runner
-from specviz.views.run_messages import passes_words
+from specviz.ui.tabs import Desk, Tab
+from specviz.views.run_messages import pair_line, passes_words
 
 DTYPES = ["auto", "bfloat16", "float16", "float32"]
 
 
-@dataclass(frozen=True)
-class ModelsTab:
-    """What other parts need of this one. pair: the name of the pair in use. loads: the events that change it.
-
-    status: what `describe` says of it. line: its line in the page's head.
-    """
-
-    pair: gr.JSON
-    status: gr.Markdown
-    line: gr.Markdown
-    loads: list[Any]
-
-
-def create_models_tab(runner: Runner, line: gr.Markdown, say: Words) -> ModelsTab:
-    """Lays out the tab and wires its buttons; `line`, in the page's head, says which pair is in use."""
-    # A hidden value rather than a gr.State: a page with State keeps a connection open for as long as it is.
-    pair = gr.JSON(asdict(PairName()), visible=False)
+def create_models_tab(desk: Desk) -> Tab:
+    """Lays out the tab and wires its buttons; no run starts here."""
+    runner, say, pair = desk.runner, desk.say, desk.controls.pair
     status = gr.Markdown(describe(runner.store.home, Stage(), say), elem_classes=["sv-pair-status"])
+    shown = [pair, status, desk.head.line]
     home = gr.Button(say("models.home"), size="sm")
-    returned = home.click(
-        lambda: _in_use(PairName(), runner.store, say), None, [pair, status, line], api_visibility="private"
-    )
-    if not runner.settings.allow_loading:
-        return ModelsTab(pair, status, line, [returned])
+    loads = [home.click(lambda: _in_use(PairName(), runner.store, say), None, shown, **INTERNAL)]
+    if runner.deployment.allow_loading:
+        loads += [*_create_catalog(runner, shown, say), _create_form(runner, shown, say)]
+    for loaded in loads:
+        desk.controls.follow(loaded)
+    _wire_passes(desk, status, loads)
+    return Tab()
 
+
+def _wire_passes(desk: Desk, status: gr.Markdown, loads: list[Any]) -> None:
+    """Looks at the passes when the page is opened, when another pair is in use, and on until there is nothing to wait
+    for.
+
+    Small requests of their own rather than an open stream: a page that is only looked at keeps no connection.
+    """
+    chip, store, say = desk.head.passes, desk.runner.store, desk.say
+
+    def look(name: dict[str, Any]) -> list[Any]:
+        pair = store.in_use(PairName(**name))
+        stage = store.preparer.stage(pair)
+        return [*passes_chip.look(pair, stage, say), describe(pair, stage, say)]
+
+    for moment in (desk.page.load, chip.timer.tick, *(loaded.success for loaded in loads)):
+        moment(look, desk.controls.pair, [chip.chip, chip.timer, status], **QUIET)
+
+
+def _create_catalog(runner: Runner, shown: list[Any], say: Words) -> list[Any]:
+    """A button for each known pair; returns the events of loading them."""
     gr.Markdown(say("models.catalog"))
     problem = gr.Markdown(elem_classes=["sv-problem"])
-    available = within_reach(runner.settings.device)
+    available = within_reach(runner.deployment.device)
     with gr.Row(elem_classes=["sv-catalog"]):
-        shown = [pair, status, line, problem]
-        fetched = [_catalog_button(runner, entry, available, shown, say) for entry in CATALOG]
+        return [_catalog_button(runner, entry, available, [*shown, problem], say) for entry in CATALOG]
 
+
+def _create_form(runner: Runner, shown: list[Any], say: Words) -> Any:
+    """Fields for a pair of the visitor's own; returns the event of loading it."""
     gr.Markdown(say("models.own"))
     with gr.Row():
         target = gr.Textbox(label=say("models.target"), placeholder=say("models.target_placeholder"))
@@ -65,7 +78,7 @@ def create_models_tab(runner: Runner, line: gr.Markdown, say: Words) -> ModelsTa
     with gr.Row():
         medusa = gr.Textbox(label=say("models.medusa"))
         eagle = gr.Textbox(label=say("models.eagle"))
-    own_problem = gr.Markdown(elem_classes=["sv-problem"])
+    problem = gr.Markdown(elem_classes=["sv-problem"])
     load = gr.Button(say("models.load"), variant="primary")
 
     def check(target: str, *others: str) -> list[dict[str, Any]]:
@@ -84,15 +97,14 @@ def create_models_tab(runner: Runner, line: gr.Markdown, say: Words) -> ModelsTa
         draft, revision, medusa, eagle = (text.strip() or None for text in (draft, revision, medusa, eagle))
         return _load(runner, PairName(target.strip(), draft, revision, dtype, medusa, eagle), progress, say)
 
-    loaded = load.click(
+    return load.click(
         load_own,
         [target, draft, revision, dtype, medusa, eagle],
-        [pair, status, line, own_problem],
+        [*shown, problem],
         validator=check,
-        concurrency_id="device",
-        api_visibility="private",
+        **DEVICE,
+        **INTERNAL,
     )
-    return ModelsTab(pair, status, line, [returned, *fetched, loaded])
 
 
 def _catalog_button(runner: Runner, entry: HubPair, available: int, outputs: list[Any], say: Words) -> Any:
@@ -102,7 +114,7 @@ def _catalog_button(runner: Runner, entry: HubPair, available: int, outputs: lis
     def load(progress: gr.Progress = gr.Progress()) -> Any:
         return _load(runner, PairName(entry.target, entry.draft), progress, say)
 
-    return button.click(load, None, outputs, concurrency_id="device", api_visibility="private")
+    return button.click(load, None, outputs, **DEVICE, **INTERNAL)
 
 
 def catalog_label(entry: HubPair, available: int, say: Words) -> str:
@@ -173,6 +185,6 @@ def _about_passes(pair: ModelPair, stage: Stage, say: Words) -> list[str]:
 
 
 def _roles(roles: Iterable[str], say: Words) -> str:
-    """Roles of `ModelPair.passes` in words: ``target, draft model, exit after layer 2``."""
+    """Roles of `PairPasses.fast` in words: ``target, draft model, exit after layer 2``."""
     named = (role.partition(" ") for role in roles)
     return ", ".join(say(f"passes.role_{kind}", layer=layer) for kind, _, layer in named)

@@ -5,32 +5,37 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
-import gradio as gr
-
 from specviz.records.comparison import compare
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Words
 from specviz.ui.components import race_view
-from specviz.ui.measurements import Duel
+from specviz.ui.duel import Duel
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner
+from specviz.ui.tabs import Desk, Tab
+from specviz.ui.visitors import Visit
 from specviz.ui.ways import label
 from specviz.views import run_messages as messages
 
 
-def create_race_tab(say: Words) -> gr.HTML:
-    """Lays out the race."""
-    return race_view(say)
+def create_race_tab(desk: Desk) -> Tab:
+    """Lays out the race; its button stands below the controls."""
+
+    def stream(visit: Visit, order: Order) -> Iterator[str]:
+        return race(desk.runner, order, visit.halt, desk.say)
+
+    return Tab([desk.ordered(desk.controls.race, race_view(desk.say), stream)])
 
 
 def race(runner: Runner, order: Order, halt: threading.Event, say: Words) -> Iterator[str]:
     """Messages for the race view: what is being measured, then both lanes."""
-    if order.drafter is None:
+    drafter = order.settings.drafter
+    if drafter is None:
         yield messages.race_error_message(say("race.needs_drafter"))
         return
     try:
         yield messages.race_phase_message(say("common.preparing"), 0)
-        request = order.request(runner.store.get(order.pair), runner.settings)
+        request = order.request(runner.store.get(order.pair), runner.deployment)
         duel = Duel(runner, order, halt)
         for what, fraction in duel.progress(say):
             yield messages.race_phase_message(what, fraction)
@@ -41,4 +46,4 @@ def race(runner: Runner, order: Order, halt: threading.Event, say: Words) -> Ite
     if runs is None:
         yield messages.race_error_message(say("race.stopped"))
         return
-    yield messages.race_message(*runs, compare(*runs), drafter=label(order.drafter, say))
+    yield messages.race_message(*runs, compare(*runs), drafter=label(drafter, say))

@@ -1,4 +1,4 @@
-"""Runs for the page: the engine works in its own thread and hands rounds over in batches."""
+"""Runs for the page: the engine works in a thread of its own and hands over what it makes in batches."""
 
 from __future__ import annotations
 
@@ -6,63 +6,50 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
-from specviz.bench.pass_times import measure_passes
-from specviz.decoding import engine
-from specviz.decoding.lossless import LAB_RULES, GreedyToken, Law, Sample, examine
+from specviz.decoding.engine import rounds
+from specviz.decoding.request import Request
 from specviz.models.pair import ModelPair
-from specviz.records.runs import Round
-from specviz.theory.roofline import PassTimes
 from specviz.ui import device
-from specviz.ui.deployment import Settings
-from specviz.ui.orders import Order, PairName, PairStore
-from specviz.ui.trials import Trial, trial_request
+from specviz.ui.deployment import Deployment
+from specviz.ui.orders import Order
+from specviz.ui.pairs import PairName, PairStore
 
 #: Seconds between batches: ten updates a second.
 INTERVAL = 0.1
+
 Item = TypeVar("Item")
 
 
 class Runner:
-    """Carries out orders on the pairs of a store.
+    """Carries out work on the pairs of a store, one piece at a time.
 
-    batches(order): the rounds of a run as they come, several at a time. replays(order, rule): the same of
-    `engine.replay`, in pairs: each round of the order, and what another rule makes of its draft and its coins.
-    passes(name): what `measure_passes` finds of a pair, as it fills in. trials(order, trial): what `lossless.examine`
-    finds. Closing any of these iterators ends the work within a round or a pass.
+    What is worked on comes in batches; closing their iterator ends the work within a round or a pass. Arguments and
+    results cross a process border where a GPU is lent by the call: they are plain, and `work` is a module's function.
     """
 
-    def __init__(self, store: PairStore, settings: Settings):
+    def __init__(self, store: PairStore, deployment: Deployment):
         self.store = store
-        self.settings = settings
+        self.deployment = deployment
         self.batches = device.on_gpu(self._batches)
-        self.replays = device.on_gpu(self._replays)
-        self.passes = device.on_gpu(self._passes)
-        self.trials = device.on_gpu(self._trials)
+        self.pair_batches = device.on_gpu(self._pair_batches)
         #: Wall seconds of the last run in the engine's thread, for the benchmark of the page.
         self.last_seconds = 0.0
 
-    def _batches(self, order: Order) -> Iterator[list[Round]]:
-        request = self._request(order)
-        yield from self._carry_out(request.pair, lambda: engine.rounds(request))
+    def _batches(
+        self, order: Order, work: Callable[..., Iterator[Item]] = rounds, *arguments: Any
+    ) -> Iterator[list[Item]]:
+        """What `work(request, *arguments)` makes of the checked order: by default the rounds of its run."""
+        request: Request = order.request(self.store.get(order.pair), self.deployment)
+        yield from self._carry_out(request.pair, lambda: work(request, *arguments))
 
-    def _replays(self, order: Order, rule: str) -> Iterator[list[tuple[Round, Round]]]:
-        request = self._request(order)
-        yield from self._carry_out(request.pair, lambda: engine.replay(request, rule))
-
-    def _passes(self, name: PairName) -> Iterator[list[PassTimes]]:
+    def _pair_batches(self, name: PairName, work: Callable[[ModelPair], Iterator[Item]]) -> Iterator[list[Item]]:
+        """What `work(pair)` makes of a pair by itself."""
         pair = self.store.get(name)
-        yield from self._carry_out(pair, lambda: measure_passes(pair))
-
-    def _trials(self, order: Order, trial: Trial) -> Iterator[list[Law | Sample | GreedyToken]]:
-        request = trial_request(self.store.get(order.pair), order, trial, self.settings)
-        yield from self._carry_out(request.pair, lambda: examine(request, LAB_RULES[trial.rule], int(trial.runs)))
-
-    def _request(self, order: Order) -> engine.Request:
-        return order.request(self.store.get(order.pair), self.settings)
+        yield from self._carry_out(pair, lambda: work(pair))
 
     def _carry_out(self, pair: ModelPair, start: Callable[[], Iterator[Item]]) -> Iterator[list[Item]]:
         """What `start()` makes in the engine's thread, in batches."""
@@ -79,7 +66,7 @@ class Runner:
 def _hand_over(
     threads: int | None, start: Callable[[], Iterator[Item]], made: queue.SimpleQueue, halt: threading.Event
 ) -> float:
-    """Puts each item into the queue, then None, or the exception that ended the run; returns the seconds it took."""
+    """Puts each item into the queue, then None, or the exception that ended the work; returns the seconds it took."""
     if threads is not None:
         torch.set_num_threads(threads)
     began = time.perf_counter()
@@ -113,7 +100,7 @@ def _in_batches(made: queue.SimpleQueue) -> Iterator[list]:
 
 
 def closing(batches: Iterator[list[Item]], halt: threading.Event) -> Iterator[list[Item]]:
-    """The batches up to the moment `halt` is set; closes their source, which frees the device, in any case."""
+    """The batches until `halt` is set; closes their source in any case, which frees the device."""
     try:
         for batch in batches:
             yield batch

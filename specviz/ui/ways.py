@@ -1,37 +1,31 @@
-"""The ways to draft as the page offers them: what it says about each, what it needs, and which controls it reads."""
+"""The ways to draft, and the rules, as the page offers them: what it calls each, and what it says about it."""
 
 from __future__ import annotations
 
 from specviz.drafters import DRAFTERS, drafter_class
+from specviz.drafters.base import Drafter
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
-from specviz.records.settings import DraftParams
+from specviz.records.settings import PLAIN, DraftParams
 from specviz.records.words import Words
 from specviz.rules import RULES
 
-PLAIN = "plain"
-
-
-#: By name, every way to draft, plain decoding last: the fields of `DraftParams` that it reads.
-WAYS: dict[str, frozenset[str]] = {
-    "draft_model": frozenset({"branches", "confidence"}),
-    "prompt_lookup": frozenset(),
-    "suffix": frozenset({"branches"}),
-    "early_exit": frozenset({"branches", "confidence", "exit_layer"}),
-    "medusa": frozenset({"branches", "confidence"}),
-    "eagle": frozenset({"branches", "confidence"}),
-    "lookahead": frozenset({"branches"}),
-    PLAIN: frozenset(),
-}
+#: Every way to draft by its name, plain decoding last.
+WAYS = (*DRAFTERS, PLAIN)
 
 #: The acceptance rules as the page offers them.
 RULE_CHOICES = ("auto", *RULES)
 
 
-def label(name: str | None, say: Words) -> str:
-    """What the page calls a drafter; None is plain decoding, and a name from an opened file is shown as it stands.
+def drafter_of(pair: ModelPair, name: str) -> type[Drafter]:
+    """What drafts for this pair in the way of this name. Raises SpecvizError if there is no such way."""
+    return drafter_class(pair, None if name == PLAIN else name)
 
-    Plain decoding is called so where it is one among others, rather than the choice of no drafter.
+
+def label(name: str | None, say: Words) -> str:
+    """What the page calls a drafter; a name that only an opened file knows is shown as it is.
+
+    Plain decoding, PLAIN or None, is called so where it is one way among others, rather than the choice of no drafter.
     """
     if name in (None, PLAIN):
         return say("ways.plain_label")
@@ -40,15 +34,13 @@ def label(name: str | None, say: Words) -> str:
 
 def available(pair: ModelPair) -> list[str]:
     """The drafters that this pair has all parts for, and plain decoding."""
-    return [*(name for name in DRAFTERS if refusal(pair, name) is None), PLAIN]
+    return [name for name in WAYS if refusal(pair, name) is None]
 
 
 def refusal(pair: ModelPair, name: str, branches: int | None = None) -> SpecvizError | None:
-    """Why this pair cannot be drafted for in this way, with so many branches if any are asked for; None if it can."""
-    if name == PLAIN:
-        return None
+    """Why this pair cannot be drafted for in this way, with so many branches if a number is given; None if it can."""
     try:
-        drafter_class(pair, name).check(pair, DraftParams(branches=branches))
+        drafter_of(pair, name).check(pair, DraftParams(branches=branches))
     except SpecvizError as error:
         return error
     return None
@@ -64,4 +56,4 @@ def about(pair: ModelPair, name: str, say: Words) -> str:
 
 def default_branches(pair: ModelPair, name: str) -> int:
     """Draft tokens at each depth where nobody asks for another number; 1 is a chain."""
-    return drafter_class(pair, name).branches(pair, DraftParams()) if name != PLAIN else 1
+    return drafter_of(pair, name).branches(pair, DraftParams())

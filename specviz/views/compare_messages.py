@@ -12,23 +12,19 @@ from specviz.views.run_messages import as_json
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A contestant of the table.
+class ComparedRow:
+    """A contestant of the table."""
 
-    drafter: its display name. contestant: branches and rule resolved. rule: the rule's display name.
-    standing: what its finished repeats came to; None before the first. repeats: how many are finished.
-    """
-
-    drafter: str
-    contestant: Contestant
-    rule: str
+    drafter: str  # display name
+    contestant: Contestant  # branches and rule resolved
+    rule: str  # display name
     lossless: bool
-    standing: Standing | None = None
-    repeats: int = 0
+    standing: Standing | None = None  # what its finished repeats come to; None before the first
+    repeats: int = 0  # how many are finished
 
 
 def contest_message(
-    rows: Sequence[Row],
+    rows: Sequence[ComparedRow],
     *,
     phase: str,
     text: str,
@@ -65,13 +61,13 @@ def contest_error_message(text: str) -> str:
     return as_json({"kind": "contest_error", "text": text})
 
 
-def fastest(rows: Iterable[Row]) -> Row | None:
+def fastest(rows: Iterable[ComparedRow]) -> ComparedRow | None:
     """The lossless drafter with the highest measured speedup; a lossy one does not run on the same terms."""
     measured = [row for row in rows if row.lossless and row.standing and row.standing.speedup_measured is not None]
     return max(measured, key=lambda row: row.standing.speedup_measured, default=None)
 
 
-def _row(row: Row, best: bool) -> dict[str, Any]:
+def _row(row: ComparedRow, best: bool) -> dict[str, Any]:
     contestant = row.contestant
     return {
         "drafter": row.drafter,
@@ -87,18 +83,15 @@ def _row(row: Row, best: bool) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Replayed:
-    """Two rules on the same drafts and coins, counted round by round.
-
-    kept: draft tokens kept by the token rule and by the block rule. ahead, behind: rounds in which the block rule kept
-    more, or fewer. differing: those rounds, as the page shows them: each draft token with its coin u, min(1, p/q) that
-    the token rule holds against it and the h of the block rule, and the token each rule puts after those it kept.
-    """
+    """Two rules on the same drafts and coins, counted round by round."""
 
     rounds: int = 0
     drafted: int = 0
-    kept: tuple[int, int] = (0, 0)
-    ahead: int = 0
-    behind: int = 0
+    kept: tuple[int, int] = (0, 0)  # draft tokens kept by the token rule and by the block rule
+    ahead: int = 0  # rounds in which the block rule kept more
+    behind: int = 0  # and fewer
+    #: Those rounds as the page shows them: each draft token with its coin u, min(1, p/q) that the token rule holds
+    #: against it and the block rule's h; and the token that each rule puts after those it kept.
     differing: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, token: Round, block: Round) -> None:

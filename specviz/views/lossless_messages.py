@@ -13,7 +13,8 @@ from specviz.records.words import Words
 from specviz.views.run_messages import as_json
 
 if TYPE_CHECKING:
-    from specviz.decoding.lossless import GreedyToken, Law
+    from specviz.decoding.exact_distribution import ExactDistribution
+    from specviz.decoding.lossless import GreedyToken
     from specviz.theory.statistics import ChiSquare, Evidence, Noise
 
 #: Below this p-value a rule is called wrong: of right ones, fewer than one in 1,000 are.
@@ -22,41 +23,35 @@ SIGNIFICANT = 0.001
 #: How many of the likeliest outcomes are drawn.
 SHOWN = 10
 
-#: Standard deviations that hold 99.8 % of a normal law: how far noise moves a single bar.
+#: Standard deviations that hold 99.8 % of a normal distribution: how far noise moves a single bar.
 NOISE_WIDTH = 3.09
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is tested, as the tab names it. rule: its key. drafter: the display name. settings: one line of figures.
+    """What is tested, as the tab names it."""
 
-    lossless: whether the rule claims the target's law. half_precision, dtype: of the pair. drafted: how many tokens
-    deep a round drafts at most.
-    """
-
-    trial: str
-    rule: str
-    drafter: str
-    settings: str
-    lossless: bool
+    trial: str  # a key of its own
+    rule: str  # a name from `LAB_RULES`
+    drafter: str  # display name
+    settings: str  # one line of figures
+    lossless: bool  # whether the rule claims to follow the target's distribution
     half_precision: bool
-    dtype: str
+    dtype: str  # of the pair
     runs: int
-    drafted: int
+    drafted: int  # how deep a round drafts at most
 
 
 @dataclass(slots=True)
 class Counted:
-    """What came in so far. noise: at a few numbers of runs up to all; now: at as many as there are, once it is over.
+    """What has come in so far."""
 
-    sources: of the first token and of the second one, how many came from where.
-    """
-
-    law: Law
+    exact: ExactDistribution
     evidence: Evidence
-    noise: Sequence[Noise]
-    now: Noise | None = None
-    sources: tuple[Counter[str], Counter[str]] = field(default_factory=lambda: (Counter(), Counter()))
+    noise: Sequence[Noise]  # at a few numbers of runs, up to all of them
+    now: Noise | None = None  # at as many as there are, once it is over
+    #: Of the first and of the second token: how many came from where.
+    origins: tuple[Counter[str], Counter[str]] = field(default_factory=lambda: (Counter(), Counter()))
 
 
 def phase_message(text: str, fraction: float = 0.0) -> str:
@@ -70,7 +65,7 @@ def error_message(text: str) -> str:
 
 
 def trial_message(asked: Asked, counted: Counted, test: ChiSquare | None, phase: str, say: Words) -> str:
-    """The law, the counts, and once it is over (phase ``finished`` or ``stopped``) the verdict.
+    """The exact distribution, the counts, and once it is over (phase ``finished`` or ``stopped``) the verdict.
 
     test: None before the first run.
     """
@@ -160,7 +155,7 @@ def _verdict(asked: Asked, counted: Counted, test: ChiSquare | None, say: Words)
     if different:
         why = say("lossless.false_alarm" if asked.lossless else f"lossless.why_{asked.rule}")
         return _spoken("different", say("lossless.is_different", **values), why, say)
-    why = "" if asked.lossless else say("lossless.missed", share=_percent(counted.sources[0]["accepted"] / evidence.n))
+    why = "" if asked.lossless else say("lossless.missed", share=_percent(counted.origins[0]["accepted"] / evidence.n))
     return _spoken("same", say("lossless.is_same", **values), why, say)
 
 
@@ -193,48 +188,50 @@ def _bars(counted: Counted) -> list[dict[str, Any]]:
 
     noise: how far the share of so many runs may lie from p, 998 times in 1,000.
     """
-    law, evidence, n = counted.law, counted.evidence, counted.evidence.n
+    exact, evidence, n = counted.exact, counted.evidence, counted.evidence.n
 
     def bar(kind: str, texts: Sequence[str], p: float, count: int) -> dict[str, Any]:
         share, spread = (count / n, NOISE_WIDTH * math.sqrt(p * (1 - p) / n)) if n else (0.0, 0.0)
         return {"kind": kind, "texts": texts, "p": p, "share": share, "noise": spread}
 
-    rows = [bar("outcome", texts, p, count) for texts, p, count in zip(law.texts[:SHOWN], law.probs, evidence.counts)]
-    rest = max(0.0, 1 - sum(law.probs[:SHOWN])) if len(law.probs) > SHOWN else 0.0
-    rows.append(bar("others", [str(max(0, len(law.probs) - SHOWN))], rest, sum(evidence.counts[SHOWN:])))
+    rows = [
+        bar("outcome", texts, p, count) for texts, p, count in zip(exact.texts[:SHOWN], exact.probs, evidence.counts)
+    ]
+    rest = max(0.0, 1 - sum(exact.probs[:SHOWN])) if len(exact.probs) > SHOWN else 0.0
+    rows.append(bar("others", [str(max(0, len(exact.probs) - SHOWN))], rest, sum(evidence.counts[SHOWN:])))
     rows.append(bar("outside", [], 0.0, evidence.outside))
     return rows
 
 
 def _facts(asked: Asked, counted: Counted, test: ChiSquare | None, say: Words) -> list[list[str]]:
-    law, n = counted.law, counted.evidence.n
-    possible = sum(p > 0 for p in law.probs)
+    exact, n = counted.exact, counted.evidence.n
+    possible = sum(p > 0 for p in exact.probs)
     facts = [
-        (say("lossless.fact_law"), say("lossless.law_words", n=possible, total=f"{sum(law.probs):.6f}")),
+        (say("lossless.fact_law"), say("lossless.law_words", n=possible, total=f"{sum(exact.probs):.6f}")),
         (say("lossless.fact_runs"), say("lossless.runs_words", n=asked.drafted)),
-        (say("lossless.fact_rounding"), _rounding(asked, law, say)),
+        (say("lossless.fact_rounding"), _rounding(asked, exact, say)),
     ]
     if test is not None and test.p_value is not None:
         words = say("lossless.test_words", x=f"{test.statistic:.1f}", cells=test.cells, pooled=test.pooled)
         facts.append((say("lossless.fact_test"), words))
     if n:
         names = say("lossless.fact_first"), say("lossless.fact_second")
-        facts += [(name, _origins(counts, say)) for name, counts in zip(names, counted.sources)]
+        facts += [(name, _origins(counts, say)) for name, counts in zip(names, counted.origins)]
     return [list(fact) for fact in facts]
 
 
 def _origins(counts: Counter[str], say: Words) -> str:
     total = sum(counts.values())
     return " · ".join(
-        say(f"lossless.from_{source}", share=_percent(counts[source] / total))
-        for source in ("accepted", "recovered", "bonus", "plain")
-        if counts[source]
+        say(f"lossless.from_{origin}", share=_percent(counts[origin] / total))
+        for origin in ("accepted", "recovered", "bonus", "plain")
+        if counts[origin]
     )
 
 
-def _rounding(asked: Asked, law: Law, say: Words) -> str:
+def _rounding(asked: Asked, exact: ExactDistribution, say: Words) -> str:
     key = "lossless.rounding_half" if asked.half_precision else "lossless.rounding_full"
-    return say(key, dtype=asked.dtype, tv=f"{law.rounding:.2g}")
+    return say(key, dtype=asked.dtype, tv=f"{exact.rounding:.2g}")
 
 
 def p_words(p_value: float) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specviz.records.metrics import emission_times, tally
-from specviz.records.runs import Candidates, DraftedToken, Round, Run
+from specviz.records.runs import Candidates, DraftedToken, PairInfo, Round, Run
 from specviz.records.settings import SamplingParams
 from specviz.records.words import Words
 
@@ -91,6 +91,19 @@ def settings_line(
         parts.append(say(f"generate.rule_{rule}") if f"generate.rule_{rule}" in say else rule)
     parts += [_sampling_words(sampling, say), say("generate.seed", value=seed), passes_words(passes, say)]
     return " · ".join(parts)
+
+
+def pair_line(info: PairInfo, say: Words) -> str:
+    """One line about a pair: its name, sizes, place and precision."""
+    known = {"name": info.name, "device": info.device, "dtype": info.dtype}
+    known["target"] = _millions(info.target_parameters)
+    if not info.draft_parameters:
+        return say("page.pair", **known)
+    return say("page.pair_with_draft", **known, draft=_millions(info.draft_parameters))
+
+
+def _millions(parameters: int) -> str:
+    return f"{parameters / 1e9:.1f} B" if parameters >= 1e9 else f"{parameters / 1e6:.0f} M"
 
 
 def passes_words(kind: str, say: Words) -> str:

@@ -18,7 +18,8 @@ from transformers import GPT2Config, LlamaConfig
 
 import specviz
 from specviz.__main__ import main
-from specviz.bench.pass_times import measure_passes, model_size
+from specviz.bench.machine_limits import model_size
+from specviz.bench.pass_times import measure_passes
 from specviz.models import placement, sources
 from specviz.models import weights as model_weights
 from specviz.models.loading import load_pair
@@ -220,8 +221,8 @@ def test_targets_that_processes_cannot_share_are_refused():
     shared(LlamaConfig(num_attention_heads=8, num_key_value_heads=4), 4)
     message = refusal("device", shared, LlamaConfig(num_attention_heads=8, num_key_value_heads=4), 8)
     assert message == (
-        "8 processes cannot share the attention of it, which has 8 heads and 4 key heads: start a number that "
-        "divides 4."
+        "8 processes cannot share the attention of it, which has 8 heads and 4 key heads: start a number that divides "
+        "4."
     )
     assert "no plan for sharing it (gpt2)" in refusal("device", shared, GPT2Config(), 2)
     packed = LlamaConfig(quantization_config={"quant_method": "awq"})

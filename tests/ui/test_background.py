@@ -560,14 +560,14 @@ def test_the_chip_follows_what_is_prepared_without_a_reload_and_without_moving_t
     page.get_by_label(say("page.measured")).uncheck()
     start(page)
     settle(page)
-    expect(page.locator(".specviz-rounds [part=meta]")).to_contain_text(say("passes.plain"))
+    expect(page.locator("specviz-run [part=meta]")).to_contain_text(say("passes.plain"))
 
     stand_in.go_on.set()
     expect(chip).to_have_text(say("passes.compiled"))
     assert page.evaluate(place) == top
     start(page)
     settle(page)
-    expect(page.locator(".specviz-rounds [part=meta]")).to_contain_text(say("passes.compiled"))
+    expect(page.locator("specviz-run [part=meta]")).to_contain_text(say("passes.compiled"))
     page.get_by_role("tab", name=say("page.models"), exact=True).click()
     status = page.locator(".block.sv-pair-status")
     expect(status).to_contain_text(say.error(stand_in.reasons["exit 1"]))

@@ -14,6 +14,7 @@ import numpy
 import pytest
 import scipy.stats
 import torch
+from elements import element
 from on_page import assert_no_sideways_scrolling, violations
 from playwright.sync_api import Page, expect
 from tiny import assert_same_rows, tiny_pair, with_heads
@@ -405,7 +406,7 @@ def test_what_is_found_crosses_process_borders(pair):
 
 # The tab, in the browser
 
-VIEW = "document.querySelector('.specviz-lossless')?.specviz"
+VIEW = element("lossless")
 
 
 def start(page: Page, rule: str, runs: int) -> None:
@@ -418,18 +419,18 @@ def start(page: Page, rule: str, runs: int) -> None:
 def test_the_lab_fills_in_judges_and_keeps_what_was_counted(page):
     page.get_by_role("tab", name="Lossless?").click()
     start(page, "auto", 500)
-    page.wait_for_function(f"() => {VIEW}.state === 'running' && {VIEW}.message?.n > 0")
+    page.wait_for_function(f"() => {VIEW}.state === 'running' && {VIEW}.trial?.n > 0")
     page.wait_for_function(f"() => {VIEW}.state === 'finished'")
     view = page.locator("#lossless-view")
     expect(view.locator("[part=headline]")).to_have_text("No difference from the target's distribution")
-    assert page.evaluate(f"{VIEW}.message.n") == 500
+    assert page.evaluate(f"{VIEW}.trial.n") == 500
     page.locator("#start-lossless").wait_for()
 
     start(page, "everything", 20000)
-    page.wait_for_function(f"() => {VIEW}.message?.rule === 'everything' && {VIEW}.message.n > 200")
+    page.wait_for_function(f"() => {VIEW}.trial?.rule === 'everything' && {VIEW}.trial.n > 200")
     page.locator("#stop-lossless").click()
     page.wait_for_function(f"() => {VIEW}.state === 'stopped'")
-    counted = page.evaluate(f"{VIEW}.message.n")
+    counted = page.evaluate(f"{VIEW}.trial.n")
     assert 200 < counted < 20000
     expect(view.locator("[part=headline]")).to_have_text("Not the target's distribution")
     expect(view.locator("[part=why]")).to_contain_text("the drafter's distribution")

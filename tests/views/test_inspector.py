@@ -137,15 +137,16 @@ def _inspected(page: Page, run: Run) -> dict[tuple[int, str], dict]:
     """What the inspector says and draws of every token of the run."""
     shown = page.evaluate(
         """() => {
-          const root = document.querySelector('.specviz-rounds').shadowRoot;
-          const { rounds, choose } = document.querySelector('.specviz-rounds').specviz;
+          const view = document.querySelector('specviz-run');
+          const root = view.shadowRoot;
+          const { rounds } = view;
           const body = root.querySelector('[part=inspector-body]');
           const text = (node) => node.textContent.replaceAll('\\u00a0', ' ').replaceAll(/[\\u2068\\u2069]/g, '');
           const percent = (node) => node && [parseFloat(node.style.left || 0), parseFloat(node.style.width || 0)];
           const cells = (row) => [...row.querySelectorAll('td')].map(text);
           const places = rounds.flatMap((one, round) => [...one.drafted.keys(), 'next'].map((index) => [round, index]));
           return places.map(([round, index]) => {
-            choose(round, index);
+            view.choose(round, index);
             const find = (what) => body.querySelector(what);
             const shown = {
               round, index: String(index), say: text(find('[part=say]')),

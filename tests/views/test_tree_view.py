@@ -311,7 +311,7 @@ def test_text_and_sources_of_a_tree_are_data(show):
     expect(page.locator(".tree .source").first).to_have_text(hostile)
     expect(page.locator('[part="meta"]')).to_contain_text(hostile)
     assert page.evaluate("window.pwned") is None
-    assert page.locator(".specviz-rounds img").count() == 0
+    assert page.locator("specviz-run img").count() == 0
 
 
 def test_two_thousand_rounds_of_trees_build_only_what_is_looked_at(show):

@@ -5,47 +5,38 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from specviz.records.presets import PRESETS
+from specviz.records.settings import RunSettings, SamplingParams
 from specviz.records.words import words
-from specviz.ui.deployment import Settings
+from specviz.ui.deployment import Deployment
 from specviz.ui.maintenance.chromium import browser
-from specviz.ui.orders import Order, PairName, PairStore
+from specviz.ui.orders import Order
 from specviz.ui.page import build, launch
+from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.runner import Runner
 
 REPEATS = 5
-ORDER = Order(
-    pair=PairName(),
-    prompt=PRESETS[0].prompt,
-    drafter="draft_model",
-    num_draft_tokens=4,
-    temperature=0.8,
-    top_k=0,
-    top_p=1.0,
-    min_p=0.0,
-    max_new_tokens=256,
-    seed=0,
-)
+SETTINGS = RunSettings(PRESETS[0].prompt, sampling=SamplingParams(temperature=0.8), max_new_tokens=256)
+ORDER = Order(PairName(), SETTINGS)
 
 
-def measure_page(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+def measure_page(deployment: Deployment, say: Callable[[str], None]) -> dict[str, Any]:
     """Tokens per second of one order, watched by a headless browser and unwatched, in turn.
 
     Wall time in the engine's thread, from the first prefill to the last round handed over. Needs the package
     playwright and a Chromium; raises SpecvizError without.
     """
-    store = PairStore(settings)
-    runner = Runner(store, settings)
-    page = launch(build(settings, runner), prevent_thread_lock=True, quiet=True)
+    store = PairStore(deployment)
+    runner = Runner(store, deployment)
+    page = launch(build(runner), prevent_thread_lock=True, quiet=True)
     speeds: dict[str, list[float]] = {"alone": [], "watched": []}
     try:
         with browser() as chromium:
             tab = chromium.new_page(viewport={"width": 1280, "height": 900})
             for repeat in range(REPEATS + 1):  # the first one warms everything up
-                order = replace(ORDER, seed=repeat)
+                order = ORDER.but(seed=repeat)
                 tab.goto("about:blank")
                 alone = _tokens(runner, order) / runner.last_seconds
                 watched = _watched_tokens(tab, page.local_url, order) / runner.last_seconds
@@ -73,13 +64,13 @@ def _watched_tokens(tab: Any, url: str, order: Order) -> int:
     tab.goto(url)
     tab.get_by_label(say("page.measured")).uncheck()
     tab.get_by_role("button", name=say("controls.more")).click()
-    for name, value in (("max_new_tokens", order.max_new_tokens), ("seed", order.seed)):
-        tab.get_by_label(say(f"controls.{name}")).first.fill(str(value))
+    for name in ("max_new_tokens", "seed"):
+        tab.get_by_label(say(f"controls.{name}")).first.fill(str(getattr(order.settings, name)))
         tab.get_by_label(say(f"controls.{name}")).first.press("Tab")
     # Let the page settle: what is measured is watching, not loading.
     time.sleep(2)
     tab.locator("#go").click()
-    view = "document.querySelector('#rounds-view .specviz-rounds').specviz"
+    view = "document.querySelector('specviz-run')"
     # Until the visitor's own run is over: the page opens with a recorded one.
     tab.wait_for_function(f"{view}.state === 'finished' && !{view}.recorded", timeout=120_000)
     return tab.evaluate(f"{view}.figures.tokens")

@@ -13,14 +13,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from specviz.decoding import engine
+from specviz.decoding.run_record import collect, vocabulary
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Round, Run
-from specviz.ui.deployment import Settings
+from specviz.ui.deployment import Deployment
 from specviz.ui.maintenance.chromium import browser
 from specviz.ui.maintenance.page_cost import ORDER
-from specviz.ui.orders import Order, PairStore
+from specviz.ui.orders import Order
 from specviz.ui.page import build, launch
+from specviz.ui.pairs import PairStore
 from specviz.ui.runner import Runner
 
 ROUNDS = 2000
@@ -33,10 +34,10 @@ FILES = 5000
 
 #: Waits for the file to be on the screen; the clock runs in the page, from the moment the file is chosen.
 OPENED = """async count => {
-  const view = document.querySelector('#rounds-view .specviz-rounds');
+  const view = document.querySelector('specviz-run');
   const began = performance.now();
   const frame = () => new Promise(requestAnimationFrame);
-  while (!(view.specviz.state === 'finished' && view.specviz.rounds.length === count
+  while (!(view.state === 'finished' && view.rounds.length === count
            && view.shadowRoot.querySelector('[part=view]').dataset.state === 'finished')) await frame();
   await frame();
   return performance.now() - began;
@@ -44,7 +45,7 @@ OPENED = """async count => {
 
 #: Moves the slider once a frame, by a drag (neighbouring places) or by leaps across the run; ms between frames.
 SCRUB = """async ({moves, leaps}) => {
-  const slider = document.querySelector('#rounds-view .specviz-rounds').shadowRoot.querySelector('[part=scrub]');
+  const slider = document.querySelector('specviz-run').shadowRoot.querySelector('[part=scrub]');
   const frame = () => new Promise(requestAnimationFrame);
   const times = [];
   let last = await frame();
@@ -61,7 +62,7 @@ SCRUB = """async ({moves, leaps}) => {
 
 #: From each press to the frame that shows what it did, ms.
 PRESSES = """async ({count, what}) => {
-  const shadow = document.querySelector('#rounds-view .specviz-rounds').shadowRoot;
+  const shadow = document.querySelector('specviz-run').shadowRoot;
   const frame = () => new Promise(requestAnimationFrame);
   const painted = async () => { await frame(); await new Promise(done => setTimeout(done)); };
   const times = [];
@@ -87,14 +88,14 @@ IDLE = """async count => {
 
 def long_run(runner: Runner, order: Order, count: int) -> Run:
     """A run of `count` rounds: the real ones of an order, repeated."""
-    request = order.request(runner.store.get(order.pair), runner.settings)
+    request = order.request(runner.store.get(order.pair), runner.deployment)
     real = [one for batch in runner.batches(order) for one in batch]
     # The last one was cut short by the stop, and a run has one stop.
     rounds = _repeated(real[:-1], count)
     return replace(
-        engine.collect(request, rounds),
+        collect(request, rounds),
         max_new_tokens=sum(len(one.emitted) for one in rounds),
-        vocabulary=engine.vocabulary(request.pair, real),
+        vocabulary=vocabulary(request.pair, real),
     )
 
 
@@ -102,10 +103,10 @@ def _repeated(rounds: Sequence[Round], count: int) -> list[Round]:
     return [replace(rounds[index % len(rounds)], index=index) for index in range(count)]
 
 
-def measure(settings: Settings) -> list[str]:
+def measure(deployment: Deployment) -> list[str]:
     """One line a measurement. Needs the package playwright and a Chromium; raises SpecvizError without."""
-    runner = Runner(PairStore(settings), settings)
-    page = launch(build(settings, runner), prevent_thread_lock=True, quiet=True)
+    runner = Runner(PairStore(deployment), deployment)
+    page = launch(build(runner), prevent_thread_lock=True, quiet=True)
     try:
         with tempfile.TemporaryDirectory() as folder, browser() as chromium:
             path = pathlib.Path(folder) / "long.json"
@@ -139,7 +140,7 @@ def _measured(tab: Any, url: str, path: pathlib.Path, rounds: int) -> list[str]:
 
 def _open(tab: Any, url: str, path: pathlib.Path, rounds: int) -> float:
     tab.goto(url)
-    tab.wait_for_function("() => document.querySelector('#rounds-view .specviz-rounds')?.specviz")
+    tab.wait_for_function("() => document.querySelector('specviz-run')?.built")
     tab.wait_for_load_state("networkidle")
     tab.locator("input[type=file][accept='.json']").set_input_files(path)
     return tab.evaluate(OPENED, rounds)
@@ -153,7 +154,7 @@ def _line(what: str, times: list[float]) -> str:
 
 def main() -> int:
     try:
-        print("\n".join(measure(Settings.from_environment())))
+        print("\n".join(measure(Deployment.from_environment())))
     except SpecvizError as error:
         print(f"specviz: {error}", file=sys.stderr)
         return 2

@@ -9,14 +9,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from specviz.bench.sections import VisitorsPoint
+from specviz.bench.growth import VisitorsPoint
 from specviz.models.pair import ModelPair
-from specviz.ui.deployment import NO_MODELS, Settings
+from specviz.ui.deployment import NO_MODELS, Deployment
 from specviz.ui.maintenance.page_cost import ORDER
-from specviz.ui.orders import Order, PairStore
+from specviz.ui.orders import Order
+from specviz.ui.pairs import PairStore
 from specviz.ui.runner import Runner
 
-#: Visitors at once; the last is the page's whole line unless its settings say otherwise.
+#: Visitors at once; the last is the page's whole line unless its deployment say otherwise.
 VISITORS = (1, 2, 4, 8, 16)
 #: New tokens of each visitor's run.
 TOKENS = 64
@@ -24,24 +25,24 @@ TOKENS = 64
 
 def measure_visitors(
     pair: ModelPair,
-    settings: Settings,
+    deployment: Deployment,
     say: Callable[[str], None] = lambda line: None,
     visitors: Sequence[int] = VISITORS,
     tokens: int = TOKENS,
 ) -> list[VisitorsPoint]:
-    """One point a number of visitors, as far as the page's settings let them wait.
+    """One point a number of visitors, as far as the deployment lets them wait.
 
     Through the page's `Runner`, on the pair that is loaded; no browser and no network, so what is measured is the line
     and not the way to it.
     """
-    store = PairStore(replace(settings, target=NO_MODELS))
+    store = PairStore(replace(deployment, target=NO_MODELS))
     store.home = pair
-    runner = Runner(store, settings)
-    order = replace(ORDER, max_new_tokens=tokens)
+    runner = Runner(store, deployment)
+    order = ORDER.but(max_new_tokens=tokens)
     _visit(runner, order, threading.Barrier(1))
     points = []
     for count in visitors:
-        if count <= settings.queue_size:
+        if count <= deployment.queue_size:
             points.append(_pressed_at_once(runner, order, count))
             say(f"growth: {count} visitors at once")
     return points
@@ -50,7 +51,7 @@ def measure_visitors(
 def _pressed_at_once(runner: Runner, order: Order, count: int) -> VisitorsPoint:
     barrier = threading.Barrier(count)
     with ThreadPoolExecutor(count) as threads:
-        orders = [replace(order, seed=seed) for seed in range(count)]
+        orders = [order.but(seed=seed) for seed in range(count)]
         visits = list(threads.map(lambda one: _visit(runner, one, barrier), orders))
     firsts = [first - pressed for pressed, first, _, _ in visits]
     began, ended = min(pressed for pressed, *_ in visits), max(end for _, _, end, _ in visits)

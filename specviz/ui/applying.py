@@ -1,0 +1,133 @@
+"""Settings that come from elsewhere than a visitor's hand: from a link, or from another part of the page.
+
+A part of the page asks by an event (see the script remote.js), which the hidden component `Controls.remote` hears; its
+answer says which button to press once the controls stand as asked.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import gradio as gr
+
+from specviz.models.pair import ModelPair
+from specviz.records import links
+from specviz.records.errors import SpecvizError
+from specviz.records.settings import PLAIN, DraftParams
+from specviz.ui.controls import Controls, properties
+from specviz.ui.events import HEARD
+from specviz.ui.pairs import PairName
+from specviz.ui.ways import RULE_CHOICES, WAYS, drafter_of
+
+
+def wire_remote(controls: Controls) -> None:
+    """Sets the controls as a part of the page asks, and tells it which button to press then."""
+    store, unchanged = controls.runner.store, [gr.skip()] * (len(_changed(controls)) + 2)
+
+    def on_remote(pair: dict[str, Any], wanted: gr.EventData) -> list[Any]:
+        try:
+            changes = applied(controls, store.in_use(PairName(**pair)), wanted.settings)
+        except SpecvizError as error:
+            _warn(controls, error)
+            return unchanged
+        measured = gr.skip() if wanted.measure is None else wanted.measure
+        return [*changes, measured, _answer(wanted.press)]
+
+    controls.remote.submit(on_remote, controls.pair, [*_changed(controls), controls.measured, controls.remote], **HEARD)
+
+
+def wire_links(controls: Controls, share: gr.HTML) -> None:
+    """Sets the controls as the page's address asks, and has the run started; `share` submits when there is something.
+
+    What is wrong with a link is said in passing, and the rest of it applies.
+    """
+    home, unchanged = controls.runner.store.home, [gr.skip()] * (len(_changed(controls)) + 1)
+
+    def on_link(request: gr.Request) -> list[Any]:
+        settings, errors = linked(controls, home, request.query_params)
+        for error in errors:
+            _warn(controls, error)
+        return [*applied(controls, home, settings), _answer("generate")] if settings else unchanged
+
+    share.submit(on_link, None, [*_changed(controls), controls.remote], **HEARD)
+
+
+def _warn(controls: Controls, error: SpecvizError) -> None:
+    # A toast is HTML, and the sentence may quote a link.
+    gr.Warning(html.escape(controls.say.error(error)))
+
+
+def _answer(press: str | None) -> str:
+    # Never the same answer twice: the component hears of changes only.
+    return json.dumps({"press": press, "answer": uuid.uuid4().hex})
+
+
+def _changed(controls: Controls) -> list[gr.components.Component]:
+    """What `applied` changes, in its order."""
+    return [*controls.fields.values(), controls.drafter_note, controls.rule_note, controls.lossy_note]
+
+
+def applied(controls: Controls, pair: ModelPair, settings: Mapping[str, Any]) -> list[Any]:
+    """The changes that make the controls say `settings`, by their flat names; what is not named stays as it is.
+
+    Raises SpecvizError for a control or a choice that the page does not have; values are checked when they are used.
+    """
+    changes: dict[str, dict[str, Any]] = {name: {} for name in controls.fields}
+    notes: list[Any] = [gr.skip()] * 3
+    if "drafter" in settings:
+        name = settings["drafter"] or PLAIN
+        _check_choice("drafter", name)
+        for field, change in properties(pair, name).items():
+            changes[field] |= change
+        notes[0] = controls.about_drafter(pair, name)
+    if "rule" in settings:
+        _check_choice("rule", settings["rule"])
+        notes[1:] = controls.about_rule(settings["rule"])
+    for field, value in settings.items():
+        if field not in changes:
+            raise SpecvizError("There is no control {name}.", name=repr(field))
+        if value is not None or field == "drafter":
+            changes[field]["value"] = value or PLAIN if field == "drafter" else value
+    return [*(gr.update(**change) if change else gr.skip() for change in changes.values()), *notes]
+
+
+def linked(
+    controls: Controls, pair: ModelPair, parameters: Mapping[str, str]
+) -> tuple[dict[str, Any], list[SpecvizError]]:
+    """The settings that a link asks for and this page can carry out, and what is wrong with the others."""
+    settings, errors = links.settings_of(parameters)
+    for name, value in list(settings.items()):
+        try:
+            _check_linked(controls, pair, name, value)
+        except SpecvizError as error:
+            errors.append(error)
+            del settings[name]
+    return settings, errors
+
+
+def _check_linked(controls: Controls, pair: ModelPair, name: str, value: Any) -> None:
+    """What Gradio would refuse with sentences of its own, or not at all."""
+    _check_choice(name, value)
+    if name == "drafter":
+        drafter_of(pair, value).check(pair, DraftParams())
+    control = controls.fields[name]
+    if isinstance(control, gr.Slider) and value is not None and not control.minimum <= value <= control.maximum:
+        raise SpecvizError(
+            "The link says {name}={value}; here it runs from {least} to {most}.",
+            name,
+            name=name,
+            value=value,
+            least=control.minimum,
+            most=control.maximum,
+        )
+
+
+def _check_choice(name: str, value: Any) -> None:
+    if name == "drafter" and value not in WAYS:
+        raise SpecvizError("There is no drafter {name}.", "drafter", name=repr(value))
+    if name == "rule" and value not in RULE_CHOICES:
+        raise SpecvizError("There is no acceptance rule {name}.", "rule", name=repr(value))

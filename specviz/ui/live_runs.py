@@ -1,0 +1,140 @@
+"""Runs as the page follows them, from the first batch of rounds to the measured speedup."""
+
+from __future__ import annotations
+
+import uuid
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any
+
+from specviz.decoding.request import Request
+from specviz.decoding.run_record import collect, vocabulary
+from specviz.records import links
+from specviz.records.metrics import Tally
+from specviz.records.runs import Round, Run
+from specviz.records.words import Words
+from specviz.ui.ways import label
+from specviz.views import run_messages as messages
+from specviz.views.charts import Trail
+
+#: A chart is drawn with every third batch, three or four a second; the four of them take turns.
+BATCHES_PER_CHART = 3
+
+
+@dataclass
+class LiveRun:
+    """A run while it is shown: every message about it, each holding only what is new."""
+
+    key: str
+    session: str | None  # the visitor's
+    request: Request
+    share: dict[str, str | None]  # see `links.share`
+    say: Words
+    rounds: list[Round] = field(default_factory=list)
+    trail: Trail = field(default_factory=Trail)
+    sent: set[int] = field(default_factory=set)  # token ids whose text the page has
+    batches: int = 0
+    speedup: float | None = None
+    beside: tuple[Tally, Tally] | None = None  # plain decoding and this run once more, timed unwatched
+    trace: str | None = None  # its file, once it is over
+
+    def start(self) -> str:
+        return opening(self.key, collect(self.request, ()), self.say, share=self.share, charts=Trail().charts(self.say))
+
+    def add(self, batch: list[Round]) -> str:
+        self.rounds += batch
+        for one in batch:
+            self.trail.add(one)
+        turn, due = divmod(self.batches, BATCHES_PER_CHART)
+        self.batches += 1
+        return self.message(batch, self.sent, charts=None if due else self.trail.charts(self.say, turn))
+
+    def message(self, batch: list[Round], sent: set[int] | None, charts: messages.Charts | None = None) -> str:
+        words = vocabulary(self.request.pair, batch)
+        return messages.rounds_message(
+            self.key, batch, words, figures=headline(self.trail, self.speedup), sent=sent, charts=charts
+        )
+
+    def end(self, note: str = "") -> str:
+        reason = (self.rounds[-1].stop_reason if self.rounds else None) or "stopped"
+        return messages.end_message(
+            self.key,
+            total=len(self.rounds),
+            reason=self.say(f"generate.end_{reason}"),
+            figures=headline(self.trail, self.speedup),
+            note=note,
+            charts=self.trail.charts(self.say),
+        )
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its own end."""
+        return bool(self.rounds) and self.rounds[-1].stop_reason is not None
+
+    def run(self) -> Run:
+        return collect(self.request, self.rounds)
+
+
+class LiveRuns:
+    """The last few runs by key, so that a page that lost a message can ask for it again."""
+
+    def __init__(self, most: int = 64):
+        self.most = most
+        self.runs: OrderedDict[str, LiveRun] = OrderedDict()
+
+    def open(self, request: Request, session: str | None, say: Words) -> LiveRun:
+        live = LiveRun(uuid.uuid4().hex, session, request, links.share(collect(request, ())), say)
+        self.runs[live.key] = live
+        while len(self.runs) > self.most:
+            self.runs.popitem(last=False)
+        return live
+
+    def trace_of(self, session: str | None) -> str | None:
+        """The trace file of the visitor's latest run."""
+        traces = (live.trace for live in reversed(self.runs.values()) if live.session == session)
+        return next(filter(None, traces), None)
+
+    def missing_rounds(self, wanted: dict[str, Any]) -> list[str]:
+        """The messages for rounds that a component lacks; nothing for a run that is no longer kept."""
+        live = self.runs.get(str(wanted.get("run")))
+        first = wanted.get("first")
+        if live is None or not isinstance(first, int) or first < 0:
+            return []
+        return [live.start(), live.message(live.rounds[first:], None)]
+
+
+def opening(key: str, run: Run, say: Words, **others: Any) -> str:
+    """The message that opens a run on the page. others: see `run_messages.start_message`."""
+    settings = messages.settings_line(
+        run.settings,
+        drafter=run.drafter,
+        rule=run.rule,
+        sampling=run.sampling,
+        seed=run.seed,
+        passes=run.pair.passes,
+        say=say,
+    )
+    return messages.start_message(
+        key,
+        prompt=run.prompt.text,
+        drafter=label(run.drafter, say) if run.drafter else None,
+        num_draft_tokens=run.num_draft_tokens,
+        greedy=run.sampling.greedy,
+        pair=messages.pair_line(run.pair, say),
+        settings=settings,
+        rule=run.rule,
+        **others,
+    )
+
+
+def headline(trail: Trail, measured_speedup: float | None) -> dict[str, float | None]:
+    """The headline figures; None is shown as a dash."""
+    counts = trail.counts
+    return {
+        "acceptance_length": counts.acceptance_length,
+        "acceptance_rate": counts.acceptance_rate,
+        "tokens_per_second": counts.tokens_per_second,
+        "speedup": measured_speedup,
+        "tokens": counts.tokens,
+        "target_passes": counts.rounds,
+    }

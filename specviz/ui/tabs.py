@@ -1,0 +1,94 @@
+"""What a tab is: built at a desk, it hands the page the actions that its buttons start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+from specviz.models.pair import ModelPair
+from specviz.records.errors import SpecvizError
+from specviz.records.words import Words
+from specviz.ui.components import verdicts
+from specviz.ui.controls import Controls, Fields
+from specviz.ui.head import Head
+from specviz.ui.orders import Order
+from specviz.ui.runner import Runner
+from specviz.ui.visitors import Visit, Visitors
+
+
+@dataclass(frozen=True)
+class Action:
+    """What a button starts: work that streams messages into one view."""
+
+    button: gr.Button
+    view: gr.HTML
+    inputs: Sequence[gr.components.Component]
+    check: Callable[..., list[dict[str, Any]]]  # the inputs' values -> Gradio's verdict on each
+    stream: Callable[..., Iterator[str]]  # a visit, the inputs' values -> messages
+    offered: Sequence[gr.components.Component] = ()  # what else changes when it is over,
+    offer: Callable[[Visit], list[Any]] = lambda visit: []  # and how
+
+
+@dataclass(frozen=True)
+class Tab:
+    """What a tab hands to the page."""
+
+    actions: Sequence[Action] = ()
+    stops: Sequence[gr.Button] = ()  # its own buttons to stop with, beside that of the controls
+    opened: Callable[[Visit], str] | None = None  # a message for the first action's view when the tab is opened
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What a tab is built with: the parts of the page around it, and who carries orders out."""
+
+    page: gr.Blocks
+    runner: Runner
+    visitors: Visitors
+    head: Head
+    controls: Controls
+    say: Words
+
+    def ordered(
+        self,
+        button: gr.Button,
+        view: gr.HTML,
+        stream: Callable[..., Iterator[str]],
+        check: Callable[..., object] | None = None,
+        own: Fields | None = None,
+        **others: Any,
+    ) -> Action:
+        """An action that is ordered with the controls and the tab's `own` fields.
+
+        stream(visit, order, **own): the messages; the order takes the passes that are ready when its turn comes.
+        check(pair, order, **own): raises SpecvizError, whose field is a control's or one of `own`, for what is wrong;
+        by default with the order alone. What only a loaded pair can tell is checked once it is loaded.
+        """
+        controls, own, check = self.controls, own or {}, check or self._check
+        # A tab's own field stands before a control of the same name.
+        names = [*("" if name in own else name for name in controls.fields), "pair", *own]
+
+        def asked(values: Sequence[Any]) -> tuple[Order, ModelPair | None, dict[str, Any]]:
+            order = controls.order(values)
+            return order, self.runner.store.loaded(order.pair), dict(zip(own, values[len(controls.inputs) :]))
+
+        def verdict(*values: Any) -> list[dict[str, Any]]:
+            try:
+                order, pair, given = asked(values)
+                if pair is not None:
+                    check(pair, order, **given)
+            except SpecvizError as error:
+                return verdicts(names, error if error.field in names else error.at(names[0]), self.say)
+            return verdicts(names, None, self.say)
+
+        def carry_out(visit: Visit, *values: Any) -> Iterator[str]:
+            order, pair, given = asked(values)
+            return stream(visit, order.settled(pair), **given)
+
+        return Action(button, view, [*controls.inputs, *own.values()], verdict, carry_out, **others)
+
+    def _check(self, pair: ModelPair, order: Order, **own: Any) -> None:
+        order.request(pair, self.runner.deployment)
