@@ -124,16 +124,15 @@ class SpecvizBeside extends SpecvizElement {
   }
 
   card(a, b) {
-    const comparable = a.start.prompt === b.start.prompt;
-    const aligned = comparable ? alignment(a, b) : null;
-    const sign = !comparable ? "⚠" : aligned.equal ? "=" : "≠";
-    const kind = !comparable ? "other" : aligned.equal ? "equal" : "parted";
-    const text = comparable ? this.verdict(a, b, aligned) : this.say("beside.prompts_differ");
+    const aligned = a.start.prompt === b.start.prompt ? alignment(a, b) : null;
+    const sign = !aligned ? "⚠" : aligned.equal ? "=" : "≠";
+    const kind = !aligned ? "other" : aligned.equal ? "equal" : "parted";
+    const text = aligned ? this.verdict(a, b, aligned) : this.say("beside.prompts_differ");
     const parts = [make("h3", { text: this.say("beside.title") }), make("p", { class: `verdict ${kind}`, part: "verdict", role: "status" }, make("b", { "aria-hidden": "true", text: sign }), make("span", { text })),
     ];
     if (a.start.pair !== b.start.pair) parts.push(make("p", { class: "hint", part: "pairs", text: this.say("beside.other_pair", { a: a.start.pair, b: b.start.pair }) }));
     parts.push(make("div", { class: "columns heads" }, this.head("A", this.say("beside.kept_run"), a), this.head("B", this.say("beside.new_run"), b)));
-    if (comparable) parts.push(this.texts(aligned), make("p", { class: "key", text: this.say("beside.key") }));
+    if (aligned) parts.push(this.texts(aligned), make("p", { class: "key", text: this.say("beside.key") }));
     return make("div", { class: "card", part: "card" }, ...parts);
   }
 

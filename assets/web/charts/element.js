@@ -18,11 +18,12 @@ const SIZE = { width: 640, height: 400 }; // px of a file, twice as many in a PN
 document.adoptedStyleSheets.push(await sheet(new URL("charts.css", import.meta.url)));
 
 class SpecvizCharts extends SpecvizElement {
+  /** @type {any[]} what plotly draws in */
+  frames = [];
+  file = ""; // what the files of the run on the screen are called
+
   build() {
     this.shadow.append(make("slot"));
-    /** @type {any[]} what plotly draws in */
-    this.frames = [];
-    this.file = ""; // what the files of the run on the screen are called
   }
 
   connected() {
@@ -56,7 +57,7 @@ class SpecvizCharts extends SpecvizElement {
   /** @param {Record<string, any>} charts figures by their place */
   draw(charts) {
     for (const [place, figure] of Object.entries(charts)) {
-      const frame = this.frames?.[Number(place)];
+      const frame = this.frames[Number(place)];
       if (frame) page.Plotly.react(frame, figure.data, figure.layout, CONFIG);
     }
   }

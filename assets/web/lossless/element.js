@@ -127,7 +127,7 @@ class SpecvizLossless extends SpecvizElement {
     };
     const [plain, plainLane] = lane("plain");
     const [rule, ruleLane] = lane("rule");
-    Object.assign(ui, { plain, rule });
+    Object.assign(this.ui, { plain, rule });
     this.ui.texts = make("section", { class: "card texts" }, plainLane, ruleLane);
     return this.ui.texts;
   }

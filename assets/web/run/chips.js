@@ -61,7 +61,7 @@ export const line = (text) => make("span", { class: "m", text });
 function coinBar(token) {
   const bar = make("span", { class: "coin", "aria-hidden": "true" });
   const pass = make("i");
-  pass.style.width = `${100 * token.accept_prob}%`;
+  pass.style.width = `${100 * (token.accept_prob ?? 0)}%`;
   bar.append(pass);
   if (token.u !== null) {
     const tick = make("s");
@@ -85,7 +85,7 @@ function verdictLabel(run, round, token) {
   if (token.outcome === "discarded" && !block) return run.say("rounds.label_unjudged");
   if (isGreedy(run, token)) return run.say(token.outcome === "accepted" ? "rounds.label_match" : "rounds.label_no_match");
   if (isLossy(round)) return run.say("rounds.label_typical", { p: plainNumber(token.p) });
-  const numbers = { q: plainNumber(token.q), p: plainNumber(token.p), u: plainNumber(token.u), threshold: plainNumber(token.accept_prob) };
+  const numbers = { q: plainNumber(token.q), p: plainNumber(token.p), u: plainNumber(token.u ?? 0), threshold: plainNumber(token.accept_prob ?? 0) };
   if (token.p_left === undefined) return run.say("rounds.label_coin", numbers);
   return run.say("rounds.label_coin_left", { ...numbers, left: plainNumber(token.p_left) });
 }

@@ -3,6 +3,7 @@
 import { markChosen } from "./chips.js";
 import { renderInspector } from "./inspector.js";
 import { chipAt, revealRound, setOpen, setTabStop } from "./list.js";
+import { place } from "./place.js";
 import { chipOfEmitted, emittedPosition } from "./records.js";
 import { showInTree } from "./tree_box.js";
 import { isTree } from "./trees.js";
@@ -11,16 +12,10 @@ import { isTree } from "./trees.js";
 /** @typedef {import("./view.js").View} View */
 /** @typedef {import("./types.js").Spot} Spot */
 
-/** @param {HTMLElement} node */
-export const place = (node) => ({
-  round: Number(node.dataset.round),
-  index: node.dataset.index === "next" ? "next" : Number(node.dataset.index),
-});
-
-/** @param {Run} run @param {HTMLElement} span */
+/** The token that a word of the text belongs to. @param {Run} run @param {HTMLElement} span @returns {Spot} */
 function placeOfWord(run, span) {
   const round = Number(span.dataset.round);
-  return { round, index: chipOfEmitted(run.rounds[round], Number(span.dataset.token)) };
+  return { round, index: chipOfEmitted(run.at(round), Number(span.dataset.token)) };
 }
 
 /** @param {View} view @param {Spot} spot @param {{ pin?: boolean, reveal?: boolean }} [how] */
@@ -36,7 +31,7 @@ export function choose(view, spot, { pin = false, reveal = false } = {}) {
   const button = chipAt(view, spot.round, spot.index);
   markChosen(button);
   if (button && reveal) showInTree(button);
-  const position = emittedPosition(view.run.rounds[spot.round], spot.index);
+  const position = emittedPosition(view.run.at(spot.round), spot.index);
   if (position >= 0) view.spans[spot.round]?.[position]?.classList.add("chosen");
   view.ui.inspector.toggleAttribute("data-open", pin);
   renderInspector(view);
@@ -90,18 +85,18 @@ export function letChoiceGo(view) {
 export function showSomething(view) {
   const spot = view.run.start.recorded ? firstRefusal(view.run) : newestRefusal(view.run);
   if (!spot) return;
-  if (!view.everOpened && isTree(view.run.rounds[spot.round])) setOpen(view, spot.round, true);
+  if (!view.everOpened && isTree(view.run.at(spot.round))) setOpen(view, spot.round, true);
   if (!view.everChosen && view.ui.view.dataset.layout === "wide") choose(view, spot);
 }
 
-/** A recorded run is read from its beginning. @param {Run} run */
+/** A recorded run is read from its beginning. @param {Run} run @returns {Spot} */
 function firstRefusal(run) {
-  const refused = (round) => round.drafted.findIndex((token) => token.outcome === "rejected");
+  const refused = (/** @type {any} */ round) => round.drafted.findIndex((/** @type {any} */ token) => token.outcome === "rejected");
   const round = run.rounds.findIndex((one) => refused(one) >= 0);
   return round < 0 ? { round: 0, index: "next" } : { round, index: refused(run.rounds[round]) };
 }
 
-/** @param {Run} run */
+/** @param {Run} run @returns {Spot | null} */
 function newestRefusal(run) {
   for (let r = run.rounds.length - 1; r >= Math.max(0, run.rounds.length - 60); r -= 1) {
     const i = run.rounds[r]?.drafted.findIndex((token) => token.outcome === "rejected") ?? -1;
@@ -117,7 +112,7 @@ export function onChipClick(view, event) {
   const button = event.target.closest(".chip");
   if (!button) return;
   const spot = place(button);
-  const again = view.pinned && view.chosen.round === spot.round && view.chosen.index === spot.index;
+  const again = view.pinned && view.chosen?.round === spot.round && view.chosen.index === spot.index;
   if (again) letGo(view, false);
   else choose(view, spot, { pin: true });
 }

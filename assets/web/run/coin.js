@@ -2,15 +2,14 @@
 
 import { make } from "../shared/dom.js";
 import { compared } from "../shared/numbers.js";
-import { line } from "./chips.js";
 
 /** @typedef {import("./data.js").Run} Run */
-/** @typedef {import("./types.js").DraftedToken} DraftedToken */
+/** @typedef {import("./types.js").FlippedToken} FlippedToken */
 
 /**
  * The line from 0 to 1: below accept_prob, the token's own threshold, the coin passes.
  *
- * @param {Run} run @param {DraftedToken} token
+ * @param {Run} run @param {FlippedToken} token
  */
 export function coinLine(run, token) {
   const [u, threshold] = compared(token.u, token.accept_prob);

@@ -28,6 +28,11 @@ export class Run {
     this.asked = new Set();
   }
 
+  /** A round that is here; where it may be missing, `rounds` says so. @param {number} index */
+  at(index) {
+    return /** @type {Round} */ (this.rounds[index]);
+  }
+
   /** The rounds that never arrived. */
   get missing() {
     return this.rounds.flatMap((round, index) => (round ? [] : [index]));

@@ -7,6 +7,7 @@ import { blockWeights, isBlock, isCopy, isLossy, isRefusal, rowOf, tokenAt, toke
 import { unbroken } from "./sentences.js";
 import { isTree, parentOf, siblings } from "./trees.js";
 
+/** @typedef {import("./types.js").Bar} Bar */
 /** @typedef {import("./data.js").Run} Run */
 /** @typedef {import("./types.js").Index} Index */
 /** @typedef {import("./types.js").Round} Round */
@@ -27,7 +28,8 @@ export function distribution(run, round, index) {
   const shown = ids.slice(0, SHOWN);
   if (!shown.includes(token.id) && (p.has(token.id) || q.has(token.id))) shown[Math.max(0, Math.min(SHOWN, shown.length) - 1)] = token.id;
   if (!shown.length) return [];
-  const rest = (map) => Math.max(0, 1 - shown.reduce((sum, id) => sum + (map.get(id) ?? 0), 0));
+  const rest = (/** @type {Map<number, number>} */ map) => Math.max(0, 1 - shown.reduce((sum, id) => sum + (map.get(id) ?? 0), 0));
+  /** @type {Bar[]} */
   const rows = shown.map((id) => ({ name: nameOf(run, id, id === token.id), p: p.get(id) ?? 0, q: q.get(id) ?? 0, text: quoted(run.say, tokenText(run, id)) }));
   rows.push({ name: restName(run), p: rest(p), q: rest(q), text: run.say("rounds.others"), rest: true });
   const both = q.size > 0;
@@ -52,18 +54,18 @@ export function distribution(run, round, index) {
  */
 export function distributions(run, round, index) {
   const row = rowOf(round, index);
-  const token = tokenAt(round, index);
+  const token = index === "next" ? null : round.drafted[index];
   // A greedy p is 0 or 1 and says nothing; the models' own probabilities do.
   const greedy = Boolean(run.start.greedy);
   const p = new Map(greedy && row.p_raw?.length ? row.p_raw : row.p);
   const q = new Map(greedy ? (row.q_raw ?? []) : (row.q ?? []));
-  if (index !== "next" && !greedy && token.outcome !== "discarded") {
+  if (token && !greedy && token.outcome !== "discarded") {
     p.set(token.id, token.p);
     q.set(token.id, token.q);
   }
   // Drawn siblings come from different distributions, and the row lists that of the first; chosen ones come from none.
   const { kin, order } = siblings(round, index);
-  if (!greedy && isTree(round) && kin.length !== 1 && (order !== 1 || token.q === 1)) q.clear();
+  if (!greedy && isTree(round) && kin.length !== 1 && (order !== 1 || token?.q === 1)) q.clear();
   if (!greedy && isLossy(round)) q.clear();
   return { p, q, weight: isBlock(run) ? (blockWeights(round)[parentOf(round, index)] ?? 1) : null };
 }
@@ -101,7 +103,7 @@ function barRow(bars, row, { both, left, scale, weight }) {
 }
 
 /**
- * @param {Run} run @param {DraftedToken | NextToken} token
+ * @param {Run} run @param {any} token
  * @param {{ both: boolean, left: boolean, weight: number | null }} how
  */
 function barsLegend(run, token, { both, left, weight }) {

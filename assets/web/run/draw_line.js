@@ -5,11 +5,11 @@ import { brief, plainNumber } from "../shared/numbers.js";
 import { quoted } from "../shared/tokens.js";
 import { marker, tickAt } from "./coin.js";
 import { distributions, nameOf, restName } from "./distribution.js";
-import { draw } from "./drawing.js";
 import { isLossy, isPlaced, isRefusal, nextKind, rowOf, tokenText } from "./records.js";
 import { placeOfDraw } from "./sentences.js";
 import { refusedHere } from "./trees.js";
 
+/** @typedef {import("./types.js").Piece} Piece */
 /** @typedef {import("./data.js").Run} Run */
 /** @typedef {import("./types.js").Index} Index */
 /** @typedef {import("./types.js").Round} Round */
@@ -39,7 +39,7 @@ export function residual(run, round, index) {
  */
 function leftInAll(run, round) {
   const { p, q, weight } = distributions(run, round, "next");
-  const shares = rowOf(round, "next").residual.map(([id, share]) => [(weight ?? 1) * (p.get(id) ?? 0) - (q.get(id) ?? 0), share]);
+  const shares = (rowOf(round, "next").residual ?? []).map(([id, share]) => [(weight ?? 1) * (p.get(id) ?? 0) - (q.get(id) ?? 0), share]);
   const [over, share] = shares.reduce((most, one) => (one[0] > most[0] ? one : most), [0, 1]);
   return over > 0 ? over / share : null;
 }
@@ -63,30 +63,31 @@ export function drawLine(run, round) {
 function pieces(run, round, pairs, part) {
   const { next } = round;
   const kind = isLossy(round) ? "bonus" : nextKind(round);
-  const placed = isPlaced(next);
-  const listed = placed ? next.line : pairs.map(([id, share]) => [id, 0, share]);
-  const at = placed && placeOfDraw(next);
-  const picture = placed ? run.say("rounds.line_picture", { token: quoted(run.say, next.text), ...at })
+  const at = isPlaced(next) ? placeOfDraw(next) : null;
+  /** @type {[number, number, number][]} */
+  const listed = (at && next.line) || pairs.map(([id, share]) => [id, 0, share]);
+  const picture = at ? run.say("rounds.line_picture", { token: quoted(run.say, next.text), ...at })
     : listed.map(([id, , share]) => `${quoted(run.say, tokenText(run, id))}: ${brief(share)}`).join("; ");
   const box = make("div", { class: `pieces ${kind}`, role: "img", part, "aria-label": picture });
-  if (placed) {
+  if (at) {
     const whole = track(listed.map(([id, start, end]) => [start, end, id === next.id]), next);
     whole.classList.add("whole");
-    whole.append(marker(next.u, `u = ${at.u}`, "above"));
+    whole.append(marker(next.u ?? 0, `u = ${at.u}`, "above"));
     box.append(make("span"), whole, make("span"));
   }
-  const row = (name, value, spans) => box.append(name, track(spans, placed && next), make("span", { class: "v", text: brief(value) }));
+  const row = (/** @type {Node} */ name, /** @type {number} */ value, /** @type {Piece[]} */ spans) =>
+    box.append(name, track(spans, at && next), make("span", { class: "v", text: brief(value) }));
   for (const [id, start, end] of listed) row(nameOf(run, id, id === next.id), end - start, [[start, end, id === next.id]]);
-  const gaps = placed ? gapsBetween(listed) : [];
-  const rest = placed ? gaps.reduce((sum, [start, end]) => sum + end - start, 0) : 1 - listed.reduce((sum, [, , share]) => sum + share, 0);
-  if (rest > 0.0005) row(restName(run), rest, placed ? gaps : [[0, rest]]);
-  return [box, ...(placed ? [make("p", { class: "raw", text: run.say("rounds.line_legend") })] : [])];
+  const gaps = at ? gapsBetween(listed) : [];
+  const rest = at ? gaps.reduce((sum, [start, end]) => sum + end - start, 0) : 1 - listed.reduce((sum, [, , share]) => sum + share, 0);
+  if (rest > 0.0005) row(restName(run), rest, at ? gaps : [[0, rest]]);
+  return [box, ...(at ? [make("p", { class: "raw", text: run.say("rounds.line_legend") })] : [])];
 }
 
 /**
  * A stretch from 0 to 1 with these [start, end, drawn] pieces on it, and u where there is a draw.
  *
- * @param {Piece[]} spans @param {NextToken | false} draw
+ * @param {Piece[]} spans @param {NextToken | null} draw
  */
 function track(spans, draw) {
   const node = make("span", { class: "track" });
@@ -96,13 +97,14 @@ function track(spans, draw) {
     piece.style.width = `${100 * (end - start)}%`;
     node.append(piece);
   }
-  if (draw) node.append(tickAt(draw.u));
+  if (draw) node.append(tickAt(draw.u ?? 0));
   return node;
 }
 
-/** What of the line no listed piece covers. @param {[number, number, number][]} listed */
+/** What of the line no listed piece covers. @param {[number, number, number][]} listed @returns {Piece[]} */
 function gapsBetween(listed) {
   const edges = [0, ...listed.flatMap(([, start, end]) => [start, end]), 1];
+  /** @type {Piece[]} */
   const gaps = [];
   for (let i = 0; i < edges.length; i += 2) if (edges[i + 1] > edges[i]) gaps.push([edges[i], edges[i + 1]]);
   return gaps;

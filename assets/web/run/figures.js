@@ -5,6 +5,7 @@ import { figuresHere } from "./place.js";
 
 /** @typedef {import("./view.js").View} View */
 
+/** @type {[string, (x: number) => string][]} */
 const FIGURES = [
   ["acceptance_length", (x) => x.toFixed(2)],
   ["acceptance_rate", (x) => `${Math.round(100 * x)}\u202f%`],

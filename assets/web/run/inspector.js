@@ -7,7 +7,7 @@ import { distribution } from "./distribution.js";
 import { drawLine, residual } from "./draw_line.js";
 import { tokenName } from "./names.js";
 import { placeLabel, sealedAt, sentenceHere } from "./place.js";
-import { hasCoin, isLossy, isRefusal, tokenAt } from "./records.js";
+import { flippedAt, isLossy, isRefusal, tokenAt } from "./records.js";
 import { sayDistance, sentence } from "./sentences.js";
 import { knownAt } from "./stages.js";
 import { blockTable, siblingTable } from "./tables.js";
@@ -40,7 +40,8 @@ export function renderInspector(view) {
   const token = tokenAt(round, index);
   view.ui.title.textContent = view.say("rounds.title", { round: chosen.round + 1, name: tokenName(view.run, round, index), token: quoted(view.say, token.text) });
   const parts = [make("p", { class: "say", part: "say", text: sentence(view.run, round, index) })];
-  if (hasCoin(round, index)) parts.push(coinLine(view.run, token));
+  const flipped = flippedAt(round, index);
+  if (flipped) parts.push(coinLine(view.run, flipped));
   parts.push(...blockTable(view.run, round, index), ...siblingTable(view.run, round, index), ...distribution(view.run, round, index));
   parts.push(...(isRefusal(view.run, round, index) ? residual(view.run, round, index) : index === "next" ? drawLine(view.run, round) : []));
   if (isLossy(round)) parts.push(make("p", { class: "raw", part: "distance", text: sayDistance(view.run, round) }));
@@ -54,11 +55,12 @@ export function renderInspector(view) {
 /** The inspector, while the verdict on its token is still to come; returns whether it was. @param {View} view */
 function renderSealed(view) {
   const { chosen } = view;
+  const { at } = view.playback;
   const pending = chosen && sealedAt(view, chosen);
-  if (!pending) return false;
-  const round = view.run.rounds[chosen.round];
+  if (!pending || !at) return false;
+  const round = view.run.at(chosen.round);
   view.ui.title.textContent = placeLabel(view);
-  const seen = pending === "passed" || (chosen.index === "next" && knownAt(view.run, view.playback.at.round, view.playback.at.stage).passed);
+  const seen = pending === "passed" || (chosen.index === "next" && knownAt(view.run, at.round, at.stage).passed);
   view.ui.body.replaceChildren(make("p", { class: "say", part: "say", text: sentenceHere(view, chosen) }),
     ...(seen ? distribution(view.run, round, chosen.index) : []));
   return true;

@@ -1,7 +1,8 @@
 // The list by keyboard: arrows lead from chip to chip, along a line, between rounds, and within a tree.
 
-import { letGo, place } from "./choosing.js";
+import { letGo } from "./choosing.js";
 import { chipAt, chunkOf, fill } from "./list.js";
+import { place } from "./place.js";
 import { families, parentOf, pathOf } from "./trees.js";
 
 /** @typedef {import("./view.js").View} View */
@@ -14,8 +15,9 @@ export function onKey(view, event) {
   const button = event.target.closest(".chip");
   if (!button) return;
   const { round, index } = place(button);
-  const within = button.closest(".tree") ? stepInTree(event.key, view.run.rounds[round], index) : undefined;
-  const at = Math.max(0, pathOf(view.run.rounds[round]).indexOf(index));
+  const within = button.closest(".tree") ? stepInTree(event.key, view.run.at(round), index) : undefined;
+  const at = Math.max(0, pathOf(view.run.at(round)).indexOf(index));
+  /** @type {Record<string, [number, number]>} where each key leads: round, and place in its line */
   const moves = {
     ArrowRight: [round, at + 1], ArrowLeft: [round, at - 1], ArrowDown: [round + 1, at], ArrowUp: [round - 1, at],
     Home: [0, 0], End: [view.run.rounds.length - 1, 0],
@@ -29,13 +31,12 @@ export function onKey(view, event) {
 /**
  * Where a key leads inside an open tree: along the branch, or between siblings; undefined where it leads out of it.
  *
- * @param {string} key @param {Round} round @param {Index} index
+ * @param {string} key @param {Round} round @param {Index} index @returns {Index | undefined}
  */
 function stepInTree(key, round, index) {
   const kin = families(round);
   const parent = parentOf(round, index);
-  const beside = kin.get(parent);
-  const ahead = kin.get(index);
+  const [beside, ahead] = [kin.get(parent) ?? [], kin.get(index) ?? []];
   switch (key) {
     case "ArrowLeft": return parent < 0 ? undefined : parent;
     case "ArrowUp": return beside[beside.indexOf(index) - 1];
@@ -53,9 +54,9 @@ function stepInTree(key, round, index) {
  * @param {View} view @param {number} round @param {number} at
  */
 function focusChip(view, round, at) {
-  const lane = (index) => (view.run.rounds[index] ? pathOf(view.run.rounds[index]) : null);
-  const sideways = at < 0 ? -1 : lane(round) && at >= lane(round).length ? 1 : 0;
-  const vertical = view.shadow.activeElement?.dataset.round !== String(round);
+  const lane = (/** @type {number} */ index) => (view.run.rounds[index] ? pathOf(view.run.at(index)) : null);
+  const sideways = at < 0 ? -1 : at >= (lane(round)?.length ?? Infinity) ? 1 : 0;
+  const vertical = view.shadow.activeElement?.getAttribute("data-round") !== String(round);
   if (sideways && !vertical) {
     round += sideways;
     at = sideways < 0 ? Infinity : 0;

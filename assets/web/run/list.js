@@ -2,7 +2,7 @@
 
 import { make } from "../shared/dom.js";
 import { follower } from "./follower.js";
-import { isLater } from "./place.js";
+import { isLater, place } from "./place.js";
 import { roundRow } from "./rows.js";
 import { dressed } from "./seals.js";
 
@@ -62,7 +62,7 @@ export function fill(view, chunk, end = Math.min(chunk.first + CHUNK, view.drawn
 /** @param {View} view @param {IntersectionObserverEntry[]} entries */
 function onChunksMoved(view, entries) {
   for (const entry of entries) {
-    const chunk = entry.target.chunk;
+    const { chunk } = /** @type {Chunk["box"]} */ (entry.target);
     const newest = chunk === view.chunks.at(-1);
     if (entry.isIntersecting && !chunk.built && !isLater(view, chunk)) fill(view, chunk);
     else if (!entry.isIntersecting && chunk.built && !newest && !chunk.box.contains(view.shadow.activeElement)) {
@@ -96,14 +96,21 @@ export function setOpen(view, index, open) {
   else view.opened.delete(index);
   const row = view.ui.list.querySelector(`.round[data-round="${index}"]`);
   if (!row) return; // its block is far from the window, and will be built as it should be
-  const focused = row.contains(view.shadow.activeElement) ? view.shadow.activeElement : null;
+  const active = /** @type {HTMLElement | null} */ (view.shadow.activeElement);
+  const focused = row.contains(active) ? active : null;
   const next = roundRow(view, index);
   row.replaceWith(next);
   if (open) bringIn(view, next);
   if (!view.ui.tabStop?.isConnected) setTabStop(view, next.querySelector(".chip.chosen") ?? next.querySelector(".chip"));
   if (!focused) return;
-  const same = focused.matches(".chip") && chipAt(view, index, focused.dataset.index);
+  const same = focused.matches(".chip") && chipAt(view, index, place(focused).index);
   (same || next.querySelector(".toggle")).focus({ preventScroll: true });
+}
+
+/** Builds a round's block, the one before it, and so many after it. @param {View} view @param {number} index @param {number} after */
+function fillAround(view, index, after) {
+  const number = Math.floor(index / CHUNK);
+  for (const chunk of view.chunks.slice(Math.max(0, number - 1), number + 1 + after)) if (!chunk.built) fill(view, chunk);
 }
 
 /**
@@ -114,16 +121,16 @@ export function setOpen(view, index, open) {
 function bringIn(view, row) {
   const box = view.ui.rounds.getBoundingClientRect();
   const at = row.getBoundingClientRect();
-  if (view.run.phase === "running" || row.dataset.round < view.run.rounds.length - 1) view.ui.followRounds.hold();
+  if (view.run.phase === "running" || Number(row.dataset.round) < view.run.rounds.length - 1) view.ui.followRounds.hold();
   view.ui.rounds.scrollTop += Math.min(Math.max(0, at.bottom - box.bottom), at.top - box.top);
 }
 
 /** @param {View} view @param {number} index */
 export function revealRound(view, index) {
-  const chunk = chunkOf(view, index);
+  const { box: rows } = chunkOf(view, index);
   // The blocks beside it too: filled only when they come near, they would grow and push the round out of sight.
-  for (const near of [chunk.box.previousSibling?.chunk, chunk, chunk.box.nextSibling?.chunk]) if (near && !near.built) fill(view, near);
-  const row = chunk.box.querySelector(`.round[data-round="${index}"]`);
+  fillAround(view, index, 1);
+  const row = /** @type {HTMLElement} */ (rows.querySelector(`.round[data-round="${index}"]`));
   const box = view.ui.rounds.getBoundingClientRect();
   const at = row.getBoundingClientRect();
   if (at.top >= box.top && at.bottom <= box.bottom) return;
@@ -134,18 +141,18 @@ export function revealRound(view, index) {
 /**
  * The row of a round, built with the block before it: filled only when it comes near, that one would push it away.
  *
- * @param {View} view @param {number} index
+ * @param {View} view @param {number} index @returns {HTMLElement | null}
  */
 export function rowHere(view, index) {
   const { box } = chunkOf(view, index);
-  for (const near of [box.previousSibling?.chunk, box.chunk]) if (near && !near.built) fill(view, near);
+  fillAround(view, index, 0);
   return box.querySelector(".now") ?? box.querySelector(`[data-missing="${index}"]`);
 }
 
 /**
  * One chip of the list is reached with Tab, and after it the switch of its row's tree.
  *
- * @param {View} view @param {HTMLElement} button
+ * @param {View} view @param {HTMLElement | null} button
  */
 export function setTabStop(view, button) {
   for (const [stop, tabIndex] of [[view.ui.tabStop, -1], [button, 0]]) {
@@ -169,6 +176,6 @@ export function ensureTabStop(view) {
 export function dressRows(view) {
   for (const chunk of view.chunks) {
     if (!chunk.built) continue;
-    for (const row of chunk.box.children) dressed(view, row);
+    for (const row of chunk.box.children) dressed(view, /** @type {HTMLElement} */ (row));
   }
 }

@@ -10,8 +10,15 @@ import { committedIn, knownAt, pendingOf, stagesOf } from "./stages.js";
 /** @typedef {import("./view.js").View} View */
 /** @typedef {import("./types.js").Spot} Spot */
 /** @typedef {import("./types.js").Known} Known */
+/** @typedef {import("./types.js").Stage} Stage */
 /** @typedef {import("./types.js").Place} Place */
 /** @typedef {import("./types.js").Chunk} Chunk */
+
+/** Where a chip stands. @param {HTMLElement} node @returns {Spot} */
+export const place = (node) => ({
+  round: Number(node.dataset.round),
+  index: node.dataset.index === "next" ? "next" : Number(node.dataset.index),
+});
 
 export const START = Object.freeze({ round: 0, stage: 0 });
 
@@ -28,7 +35,7 @@ const samePlace = (a, b) => a === b || (a !== null && b !== null && a.round === 
 export const atEnd = (view) => view.playback.at === null || samePlace(view.playback.at, lastPlace(view));
 
 /** @param {View} view */
-export const placeRounds = (view) => (view.playback.at.stage ? view.playback.at.round + 1 : 0);
+export const placeRounds = (view) => (view.playback.at?.stage ? view.playback.at.round + 1 : 0);
 
 /** The token that a place is about. @param {Run} run @param {Place} place */
 export function spotOf(run, { round, stage }) {
@@ -109,21 +116,22 @@ export function placeLabel(view) {
  * @param {Run} run @param {string} prefix @param {number} index @param {Known} known
  */
 function stageKey(run, prefix, index, { stage }) {
-  const round = run.rounds[index];
+  const round = run.at(index);
+  const { kind, index: at, whole } = /** @type {Stage} */ (stage);
   const words = {
     missing: () => "missing",
     draft: () => "draft",
     pass: () => (round.drafted.length ? "pass" : "plain_pass"),
-    decide: () => (stage.whole ? "whole" : round.drafted[stage.index].outcome),
+    decide: () => (whole ? "whole" : round.drafted[Number(at)].outcome),
     next: () => nextKind(round),
   };
-  return `playback.${prefix}_${words[stage.kind]()}`;
+  return `playback.${prefix}_${words[kind]()}`;
 }
 
 /** @param {Run} run @param {number} index @param {Known} known */
 function stageValues(run, index, { stage, number, of }) {
   const round = run.rounds[index];
-  if (!round) return {};
+  if (!round || !stage) return {};
   const token = stage.index === "next" ? round.next : round.drafted[stage.index];
   return { token: quoted(run.say, token.text), number, of, n: round.drafted.length, kept: acceptedIndexes(round).length };
 }
@@ -135,17 +143,18 @@ function stageValues(run, index, { stage, number, of }) {
  */
 export function sentenceHere(view, spot) {
   const known = view.playback.at && knownAt(view.run, view.playback.at.round, view.playback.at.stage);
-  const round = view.run.rounds[spot.round];
+  const round = view.run.at(spot.round);
   const pending = sealedAt(view, spot);
-  if (!pending) return sentence(view.run, round, spot.index);
+  if (!pending || !known) return sentence(view.run, round, spot.index);
   if (spot.index === "next") return view.say(known.stage?.kind === "pass" ? "playback.say_plain_pass" : "playback.say_unborn");
   const token = round.drafted[spot.index];
-  const values = { token: quoted(view.say, token.text), q: numberOr(isGreedy(view.run, token) ? token.q_raw : token.q), p: numberOr(isGreedy(view.run, token) ? token.p_raw : token.p) };
+  const raw = isGreedy(view.run, token);
+  const values = { token: quoted(view.say, token.text), q: numberOr(raw ? token.q_raw : token.q), p: numberOr(raw ? token.p_raw : token.p) };
   if (pending === "unborn") return view.say("playback.say_unborn");
-  const drafted = view.say(`playback.say_draft${isGreedy(view.run, token) ? (token.q_raw === null ? "_copy" : "_greedy") : token.q === 1 ? "_sure" : ""}`, values);
+  const drafted = view.say(`playback.say_draft${raw ? (token.q_raw === null ? "_copy" : "_greedy") : token.q === 1 ? "_sure" : ""}`, values);
   if (pending === "drafted") return drafted;
-  const opening = known.stage.kind === "pass" ? `${view.say("playback.say_pass", { n: round.drafted.length })} ` : "";
-  return `${opening}${view.say(isGreedy(view.run, token) ? "playback.say_passed_greedy" : "playback.say_passed", values)}`;
+  const opening = known.stage?.kind === "pass" ? `${view.say("playback.say_pass", { n: round.drafted.length })} ` : "";
+  return `${opening}${view.say(raw ? "playback.say_passed_greedy" : "playback.say_passed", values)}`;
 }
 
 /** @param {number | null} x */

@@ -127,7 +127,7 @@ function awaitNext(view) {
 
 /** @param {View} view */
 function playOn(view) {
-  const next = placeAfter(view, view.playback.at);
+  const next = placeAfter(view, view.playback.at ?? lastPlace(view));
   if (next) awaitNext(view);
   else pause(view);
   // At the end of a finished run the last stage stays; behind a live one its reader has caught up.
@@ -169,12 +169,13 @@ function showPlace(view) {
  */
 function unfoldHere(view) {
   const { at, unfolded } = view.playback;
-  const index = at && at.stage > 0 && view.run.rounds[at.round] && isTree(view.run.rounds[at.round]) ? at.round : null;
+  const round = at && at.stage > 0 ? view.run.rounds[at.round] : null;
+  const index = at && round && isTree(round) ? at.round : null;
   if (unfolded !== null && unfolded !== index) {
     view.playback.unfolded = null;
     setOpen(view, unfolded, false);
   }
-  if (index === null || view.opened.has(index) || (at.stage === endOf(view.run, index).stage && !view.playback.telling)) return;
+  if (index === null || view.opened.has(index) || (at?.stage === endOf(view.run, index).stage && !view.playback.telling)) return;
   view.playback.unfolded = index;
   setOpen(view, index, true);
 }
@@ -189,6 +190,7 @@ const ABOVE = 96; // px of the list left above the row that is told: the round b
  */
 function follow(view) {
   const { at, shown } = view.playback;
+  if (!at || !shown) return;
   view.ui.followText.hold();
   view.ui.followRounds.hold();
   const word = (shown.count ? view.spans[shown.round][shown.count - 1] : view.spans[shown.round - 1]?.at(-1)) ?? view.ui.prompt;

@@ -1,10 +1,10 @@
 // Presentation: the round of the reader's place, large enough for the back row, over the whole window.
 
 import { make, setText } from "../shared/dom.js";
-import { choose, place } from "./choosing.js";
+import { choose } from "./choosing.js";
 import { coinLine } from "./coin.js";
-import { frontier, lastPlace, placeLabel, sealedAt, sentenceHere, spotOf } from "./place.js";
-import { isJudged, isLossy } from "./records.js";
+import { frontier, lastPlace, place, placeLabel, sealedAt, sentenceHere, spotOf } from "./place.js";
+import { flippedAt } from "./records.js";
 import { fillPath } from "./rows.js";
 import { indexOf, tell } from "./seals.js";
 import { knownAt } from "./stages.js";
@@ -44,7 +44,7 @@ export function buildPresentation(view, actions) {
 export async function openPresentation(view) {
   if (view.presentation.open || !view.drawn) return;
   view.presentation.open = true;
-  view.presentation.before = view.shadow.activeElement;
+  view.presentation.before = /** @type {HTMLElement | null} */ (view.shadow.activeElement);
   try {
     await document.documentElement.requestFullscreen();
   } catch {
@@ -146,7 +146,6 @@ function drawReason(view, at) {
     return view.ui.presentCoin.replaceChildren();
   }
   setText(view.ui.presentSay, sentenceHere(view, here));
-  const token = here.index === "next" ? null : round.drafted[here.index];
-  const flipped = token && token.u !== null && isJudged(token) && !isLossy(round) && !sealedAt(view, here);
-  view.ui.presentCoin.replaceChildren(...(flipped ? [coinLine(view.run, token)] : []));
+  const flipped = sealedAt(view, here) ? null : flippedAt(round, here.index);
+  view.ui.presentCoin.replaceChildren(...(flipped ? [coinLine(view.run, flipped)] : []));
 }

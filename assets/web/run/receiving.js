@@ -29,7 +29,7 @@ export function handlersOf(view, ask) {
     start(message) {
       // A start repeated for the run on the screen (a resend) only fills in what was missing.
       if (message.run !== view.run.key) begin(view, message.run, message.recorded);
-      view.run.start = message;
+      view.run.start = /** @type {import("./types.js").Start} */ (/** @type {any} */ (message));
       view.ui.prompt.textContent = message.prompt;
     },
     rounds(message) {
@@ -62,7 +62,7 @@ export function handlersOf(view, ask) {
 /** @param {View} view @param {string} key @param {string} [recorded] */
 function begin(view, key, recorded = "") {
   resetPlayback(view);
-  view.forget(key);
+  view.begin(key);
   view.ui.inspector.removeAttribute("data-open"); // what it spoke about is gone
   if (!recorded) comeIntoView(view); // a recorded run may open the page: nobody has asked for it yet
   redraw(view);

@@ -4,6 +4,7 @@
 /** @typedef {import("./types.js").Index} Index */
 /** @typedef {import("./types.js").Round} Round */
 /** @typedef {import("./types.js").DraftedToken} DraftedToken */
+/** @typedef {import("./types.js").FlippedToken} FlippedToken */
 /** @typedef {import("./types.js").NextToken} NextToken */
 
 /** @param {Round} round */
@@ -37,8 +38,18 @@ export const isJudged = (token) => token.accept_prob !== null;
 /** Older traces do not say where on the line a token lies. @param {NextToken} next */
 export const isPlaced = (next) => typeof next.below === "number";
 
-/** @param {Round} round @param {Index} index */
-export const hasCoin = (round, index) => index !== "next" && round.drafted[index].u !== null && isJudged(round.drafted[index]) && !isLossy(round);
+/**
+ * The draft token, if a coin decided on it; null for any other.
+ *
+ * @param {Round} round @param {Index} index @returns {FlippedToken | null}
+ */
+export function flippedAt(round, index) {
+  const token = index === "next" ? null : round.drafted[index];
+  return token && hasCoin(token) && !isLossy(round) ? token : null;
+}
+
+/** @param {DraftedToken} token @returns {token is FlippedToken} */
+export const hasCoin = (token) => token.u !== null && token.accept_prob !== null;
 
 /**
  * Whether this is where a draft ended: a refused token, or what the target drew in its place.

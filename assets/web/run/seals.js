@@ -6,6 +6,7 @@ import { quoted } from "../shared/tokens.js";
 import { isGreedy } from "./records.js";
 import { knownAt, pendingOf } from "./stages.js";
 
+/** @typedef {import("./types.js").Index} Index */
 /** @typedef {import("./data.js").Run} Run */
 /** @typedef {import("./view.js").View} View */
 /** @typedef {import("./types.js").Round} Round */
@@ -37,14 +38,14 @@ export function dressed(view, row) {
 export function tell(run, box, index, known) {
   box.classList.toggle("staged", known !== null && !known.complete);
   box.classList.toggle("passing", known?.stage?.kind === "pass");
-  box.classList.toggle("drafting", known !== null && known.drafted < run.rounds[index].drafted.length);
-  for (const button of box.querySelectorAll(".chip")) seal(run, button, run.rounds[index], known);
-  for (const branch of box.querySelectorAll(".branches path")) {
+  box.classList.toggle("drafting", known !== null && known.drafted < run.at(index).drafted.length);
+  for (const button of box.querySelectorAll(".chip")) seal(run, button, run.at(index), known);
+  for (const branch of /** @type {NodeListOf<SVGElement>} */ (box.querySelectorAll(".branches path"))) {
     branch.dataset.pending = (known && pendingOf(known, indexOf(branch))) ?? "no";
   }
 }
 
-/** @param {HTMLElement | SVGElement} node */
+/** @param {HTMLElement | SVGElement} node @returns {Index} */
 export const indexOf = (node) => (node.dataset.index === "next" ? "next" : Number(node.dataset.index));
 
 /**
@@ -57,7 +58,7 @@ function seal(run, button, round, known) {
   const pending = known ? pendingOf(known, index) : null;
   const now = known?.stage;
   const landing = now && !pending && (now.whole ? index !== "next" : now.index === index);
-  button.classList.toggle("landing", Boolean(landing) && ["decide", "next"].includes(now.kind));
+  button.classList.toggle("landing", Boolean(landing) && ["decide", "next"].includes(now?.kind ?? ""));
   button.verdict ??= button.getAttribute("aria-label");
   if (!pending) {
     delete button.dataset.pending;

@@ -4,7 +4,7 @@ import { compared, divided, plainNumber, quotient } from "../shared/numbers.js";
 import { quoted } from "../shared/tokens.js";
 import { sourceName } from "./names.js";
 import {
-  acceptedIndexes, isBlock, isCopy, isGreedy, isJudged, isLossy, isPlaced, nextKind, wasDropped,
+  acceptedIndexes, hasCoin, isBlock, isCopy, isGreedy, isJudged, isLossy, isPlaced, nextKind, wasDropped,
 } from "./records.js";
 import { isTree, parentOf, refusedHere, siblings } from "./trees.js";
 
@@ -74,8 +74,8 @@ function sayDraw(run, round, index) {
  */
 function judgedBy(run, token) {
   const tried = token.p_left ?? token.p;
-  const [u, threshold] = token.u === null ? ["", ""] : compared(token.u, token.accept_prob);
-  if (token.u === null || isBlock(run) || token.accept_prob >= 1 || token.accept_prob <= 0 || token.q === 1) {
+  const [u, threshold] = hasCoin(token) ? compared(token.u, token.accept_prob) : ["", ""];
+  if (!hasCoin(token) || isBlock(run) || token.accept_prob >= 1 || token.accept_prob <= 0 || token.q === 1) {
     return { share: plainNumber(tried), q: plainNumber(token.q), u, bound: threshold };
   }
   const [share, q] = divided(tried, token.q, threshold);
@@ -95,7 +95,7 @@ function sayCoin(run, round, index) {
   if (token.p === 0) return run.say("rounds.coin_never", values);
   if (token.accept_prob === 0) return run.say("rounds.coin_never_left", values);
   const suffix = tried ? "_left" : "";
-  if (token.accept_prob >= 1) return run.say(`rounds.coin_always${suffix}`, values);
+  if ((token.accept_prob ?? 0) >= 1) return run.say(`rounds.coin_always${suffix}`, values);
   const more = token.outcome === "rejected" && round.drafted.some((other) => other.parent === index);
   return run.say(`rounds.coin_${token.outcome}${more ? "_all" : ""}${suffix}`, values);
 }
@@ -117,23 +117,24 @@ function sayAfter(run, round, index) {
  */
 function sayBlock(run, round, index) {
   const token = round.drafted[index];
-  const last = acceptedIndexes(round).at(-1);
-  const [u, h] = compared(token.u, token.accept_prob);
-  const values = { u, h, later: last === undefined ? "" : quoted(run.say, round.drafted[last].text) };
+  const [coin, threshold] = [token.u ?? 0, token.accept_prob ?? 0];
+  const last = acceptedIndexes(round).at(-1) ?? -1;
+  const [u, h] = compared(coin, threshold);
+  const values = { u, h, later: last < 0 ? "" : quoted(run.say, round.drafted[last].text) };
   if (token.outcome !== "accepted") return run.say(`rounds.block_${token.outcome}`, values);
-  if (index < last) return run.say(token.u < token.accept_prob ? "rounds.block_below" : "rounds.block_above", values);
+  if (index < last) return run.say(coin < threshold ? "rounds.block_below" : "rounds.block_above", values);
   return run.say(index === round.drafted.length - 1 ? "rounds.block_end" : "rounds.block_last", values);
 }
 
 /** Typical acceptance (Medusa): no coin, a threshold. @param {Run} run @param {DraftedToken} token */
 function sayTypical(run, token) {
-  const verdict = token.outcome === "accepted" ? "accepted" : token.accept_prob >= 1 ? "elsewhere" : "rejected";
+  const verdict = token.outcome === "accepted" ? "accepted" : (token.accept_prob ?? 0) >= 1 ? "elsewhere" : "rejected";
   return run.say(`rounds.typical_${verdict}`, { p: plainNumber(token.p) });
 }
 
 /** @param {Run} run @param {Round} round */
 export function sayDistance(run, round) {
-  return run.say("rounds.distance", { distance: plainNumber(round.distance) });
+  return run.say("rounds.distance", { distance: plainNumber(round.distance ?? 0) });
 }
 
 /** @param {Run} run @param {DraftedToken} token */
@@ -203,7 +204,7 @@ export function placeOfDraw({ below, u, prob }) {
   const shown = plainNumber(prob);
   let digits = shown.includes("e") ? 9 : Math.max(2, (shown.split(".")[1]?.length ?? 0) + 1);
   const write = () => [below, u, Math.min(1, below + prob)].map((x) => x.toFixed(digits));
-  const inOrder = ([start, at, end]) => Number(start) <= Number(at) && Number(at) < Number(end);
+  const inOrder = (/** @type {string[]} */ [start, at, end]) => Number(start) <= Number(at) && Number(at) < Number(end);
   while (digits < 9 && !inOrder(write())) digits += 1;
   const [start, at, end] = write();
   return { start, u: at, end };

@@ -7,24 +7,24 @@ import { depthOf } from "./trees.js";
 /** @typedef {import("./types.js").Index} Index */
 /** @typedef {import("./types.js").Round} Round */
 /** @typedef {import("./types.js").Known} Known */
+/** @typedef {import("./types.js").Stage} Stage */
 
 /**
  * What happens in a round, in order: { kind, index }; index is the token a stage is about.
  *
- * @param {Run} run @param {Round | null} round
+ * @param {Run} run @param {Round | null} round @returns {Stage[]}
  */
 export function stagesOf(run, round) {
   if (!round) return [{ kind: "missing", index: "next" }];
-  const drafts = round.drafted.map((_, index) => ({ kind: "draft", index }));
-  const pass = { kind: "pass", index: round.drafted.length ? 0 : "next" };
-  return [...drafts, pass, ...decisionsOf(run, round), { kind: "next", index: "next" }];
+  const drafts = round.drafted.map((_, index) => /** @type {Stage} */ ({ kind: "draft", index }));
+  return [...drafts, { kind: "pass", index: round.drafted.length ? 0 : "next" }, ...decisionsOf(run, round), { kind: "next", index: "next" }];
 }
 
 /**
  * Tokens are judged depth by depth, siblings in the order tried. Block verification weighs the whole chain, and typical
  * acceptance holds all tokens against their thresholds and then takes the longest path: each is one decision.
  *
- * @param {Run} run @param {Round} round
+ * @param {Run} run @param {Round} round @returns {Stage[]}
  */
 function decisionsOf(run, round) {
   const judged = round.drafted.flatMap((token, index) => (token.outcome === "discarded" ? [] : [index]));
@@ -34,13 +34,13 @@ function decisionsOf(run, round) {
     return judged.map((index) => ({ kind: "decide", index }));
   }
   const refused = round.drafted.findIndex((token) => token.outcome === "rejected");
-  return [{ kind: "decide", index: refused < 0 ? judged.at(-1) : refused, whole: true }];
+  return [{ kind: "decide", index: refused < 0 ? judged[judged.length - 1] : refused, whole: true }];
 }
 
 /**
  * What is known of a round at a place in it: how many tokens are drafted, whose verdicts are out, and the rest.
  *
- * @param {Run} run @param {number} index @param {number} stage
+ * @param {Run} run @param {number} index @param {number} stage @returns {Known}
  */
 export function knownAt(run, index, stage) {
   const round = run.rounds[index];

@@ -28,7 +28,7 @@ export function drawNote(view) {
 /** @param {View} view @param {Round | null} round */
 export function countDistance(view, round) {
   if (!round || !isLossy(round)) return;
-  view.distance.sum += round.distance;
+  view.distance.sum += round.distance ?? 0;
   view.distance.rounds += 1;
 }
 

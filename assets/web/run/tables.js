@@ -3,9 +3,10 @@
 import { make } from "../shared/dom.js";
 import { brief, compared } from "../shared/numbers.js";
 import { SYMBOL, showToken } from "../shared/tokens.js";
-import { blockWeights, isBlock, isJudged, isLossy } from "./records.js";
+import { blockWeights, hasCoin, isBlock, isJudged, isLossy } from "./records.js";
 import { isTree, siblings } from "./trees.js";
 
+/** @typedef {import("./types.js").Column} Column */
 /** @typedef {import("./data.js").Run} Run */
 /** @typedef {import("./types.js").Index} Index */
 /** @typedef {import("./types.js").Round} Round */
@@ -37,7 +38,7 @@ function tokenTable(run, round, nodes, chosen, columns, part) {
 const cell = (text) => text.replace(/^0\./, ".");
 
 /** @param {DraftedToken} token */
-const comparedCells = (token) => (token.u === null || !isJudged(token) ? ["–", "–"] : compared(token.u, token.accept_prob).map(cell));
+const comparedCells = (token) => (hasCoin(token) ? compared(token.u, token.accept_prob).map(cell) : ["–", "–"]);
 
 /**
  * Block verification: weight, what is left, h and coin of every position.
@@ -48,8 +49,9 @@ export function blockTable(run, round, index) {
   if (!isBlock(run) || !round.drafted.some(isJudged)) return [];
   const weights = blockWeights(round);
   // h = Z / (Z + 1 − w) solved for Z; where h is 1 it says nothing of Z, and near 1 too little.
-  const left = ({ accept_prob: h }, node) => (node === weights.length - 1 || h > 0.9999 ? null : (h * (1 - weights[node])) / (1 - h));
-  const columns = [["w", (token, node) => brief(weights[node])], ["Z", (token, node) => brief(left(token, node))],
+  const left = (/** @type {number} */ h, /** @type {number} */ node) => (node === weights.length - 1 || h > 0.9999 ? null : (h * (1 - weights[node])) / (1 - h));
+  /** @type {Column[]} */
+  const columns = [["w", (_, node) => brief(weights[node])], ["Z", (token, node) => brief(left(token.accept_prob ?? 0, node))],
     ["h", (token) => comparedCells(token)[1]], ["u", (token) => comparedCells(token)[0]]];
   return [make("h4", { text: run.say("rounds.block_table") }), tokenTable(run, round, [...round.drafted.keys()], index, columns, "block"),
     make("p", { class: "raw", text: run.say("rounds.block_legend") })];
@@ -71,11 +73,14 @@ export function siblingTable(run, round, index) {
   return parts;
 }
 
-/** @param {Run} run @param {boolean} inTurn */
+/** @param {Run} run @param {boolean} inTurn @returns {Column[]} */
 function siblingColumns(run, inTurn) {
+  /** @type {Column} */
   const p = ["p", (token) => brief(run.start.greedy ? token.p_raw : token.p)];
   if (!inTurn) return [p];
+  /** @type {Column} */
   const left = ["p′", (token) => brief(token.p_left ?? (token.outcome === "discarded" ? null : token.p))];
+  /** @type {Column} */
   const q = ["q", (token) => brief(token.q)];
   return [p, left, q, ["u <", (token) => comparedCells(token)[1]], ["u", (token) => comparedCells(token)[0]]];
 }

@@ -1,11 +1,12 @@
 // Draws a round's draft as a tree of chips.
 
 import { make, svg } from "../shared/dom.js";
-import { chip, draftChip, nextChip } from "./chips.js";
+import { draftChip, nextChip } from "./chips.js";
 import { sourceName } from "./names.js";
 import { nextKind } from "./records.js";
 import { layOut, parentOf } from "./trees.js";
 
+/** @typedef {import("./types.js").Stand} Stand */
 /** @typedef {import("./data.js").Run} Run */
 /** @typedef {import("./types.js").Index} Index */
 /** @typedef {import("./types.js").Round} Round */
@@ -32,7 +33,7 @@ export function treeBox(run, index, round) {
   });
   for (const node of columns.flat()) {
     const button = node === "next" ? nextChip(run, index, round) : draftChip(run, index, node, round);
-    const spot = spots.get(node);
+    const spot = /** @type {Stand} */ (spots.get(node));
     button.style.left = `${x(spot.column)}px`;
     button.style.top = `${y(spot.row)}px`;
     plane.append(button);
@@ -47,13 +48,14 @@ export function treeBox(run, index, round) {
  */
 function columnHead(run, round, nodes) {
   const sources = new Set(nodes.filter((node) => node !== "next").map((node) => round.drafted[node].source));
-  return sources.size === 1 && !sources.has(undefined) ? sourceName(run, [...sources][0]) : undefined;
+  const [source] = sources;
+  return sources.size === 1 && source !== undefined ? sourceName(run, source) : undefined;
 }
 
 /**
  * The lines from each node to its parent; the kept path is drawn last, over the others.
  *
- * @param {Round} round @param {Map<Index, Spotted>} spots @param {(column: number) => number} x
+ * @param {Round} round @param {Map<Index, Stand>} spots @param {(column: number) => number} x
  * @param {(row: number) => number} y
  */
 function branches(round, spots, x, y) {
@@ -64,8 +66,8 @@ function branches(round, spots, x, y) {
   const rank = { discarded: 0, rejected: 1 };
   const nodes = [...spots.keys()].filter((node) => node !== -1).sort((a, b) => (rank[kind(a)] ?? 2) - (rank[kind(b)] ?? 2));
   for (const node of nodes) {
-    const from = spots.get(parentOf(round, node));
-    const to = spots.get(node);
+    const from = /** @type {Stand} */ (spots.get(parentOf(round, node)));
+    const to = /** @type {Stand} */ (spots.get(node));
     const start = from.column < 0 ? 4 : x(from.column) + TREE.chip;
     const end = x(to.column);
     const bend = (start + end) / 2;

@@ -4,6 +4,7 @@ import { acceptedIndexes } from "./records.js";
 
 /** @typedef {import("./types.js").Index} Index */
 /** @typedef {import("./types.js").Round} Round */
+/** @typedef {import("./types.js").Stand} Stand */
 
 /** Whether a draft branches: in a chain each token continues the one before it. @param {Round} round */
 export const isTree = (round) => round.drafted.some((token, i) => token.parent !== i - 1);
@@ -20,15 +21,15 @@ export function parentOf(round, index) {
 /**
  * From each node to what continues it, in the order tried; the target's own token comes after the draft's.
  *
- * @param {Round} round
+ * @param {Round} round @returns {Map<Index, Index[]>}
  */
 export function families(round) {
-  const found = new Map([[-1, []]]);
+  const found = /** @type {Map<Index, Index[]>} */ (new Map([[-1, []]]));
   round.drafted.forEach((token, i) => {
-    found.get(token.parent).push(i);
+    found.get(token.parent)?.push(i);
     found.set(i, []);
   });
-  found.get(parentOf(round, "next")).push("next");
+  found.get(parentOf(round, "next"))?.push("next");
   return found.set("next", []);
 }
 
@@ -38,11 +39,12 @@ export function families(round) {
  * @param {Round} round @param {Index} index
  */
 export function siblings(round, index) {
-  const kin = families(round).get(parentOf(round, index)).filter((node) => node !== "next");
-  return { kin, order: kin.indexOf(index) + 1 };
+  const all = families(round).get(parentOf(round, index)) ?? [];
+  const kin = all.filter((node) => node !== "next");
+  return { kin, order: index === "next" ? 0 : kin.indexOf(index) + 1 };
 }
 
-/** @param {Round} round @param {Index} index */
+/** @param {Round} round @param {Index} index @returns {number} */
 export function depthOf(round, index) {
   const parent = parentOf(round, index);
   return parent < 0 ? 1 : 1 + depthOf(round, parent);
@@ -58,13 +60,14 @@ export function depthOf(round, index) {
 export function layOut(round) {
   const kin = families(round);
   const columns = [];
-  for (let column = kin.get(-1); column.length; column = column.flatMap((node) => kin.get(node))) columns.push(column);
+  const after = (/** @type {Index} */ node) => kin.get(node) ?? [];
+  for (let column = after(-1); column.length; column = column.flatMap(after)) columns.push(column);
   const height = Math.max(...columns.map((column) => column.length));
-  const spots = new Map([[-1, { column: -1, row: 0 }]]);
+  const spots = /** @type {Map<Index, Stand>} */ (new Map([[-1, { column: -1, row: 0 }]]));
   columns.forEach((nodes, column) => {
     let free = 0;
     nodes.forEach((node, i) => {
-      const beside = spots.get(parentOf(round, node)).row;
+      const beside = spots.get(parentOf(round, node))?.row ?? 0;
       const row = Math.max(free, Math.min(beside, height - (nodes.length - i)));
       spots.set(node, { column, row });
       free = row + 1;
@@ -76,7 +79,7 @@ export function layOut(round) {
 /**
  * What a round's line holds: all of a chain, of a tree the kept path; then the target's own token.
  *
- * @param {Round} round
+ * @param {Round} round @returns {Index[]}
  */
 export const pathOf = (round) => [...(isTree(round) ? acceptedIndexes(round) : round.drafted.keys()), "next"];
 

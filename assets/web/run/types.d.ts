@@ -22,6 +22,9 @@ export type DraftedToken = {
   source?: string; // what put it forward
 };
 
+/** A draft token that a coin was flipped for. */
+export type FlippedToken = DraftedToken & { u: number; accept_prob: number };
+
 export type NextToken = {
   id: number;
   text: string;
@@ -88,6 +91,18 @@ export type Known = {
 };
 
 export type Pending = "unborn" | "drafted" | "passed" | null;
+
+/** A token among a distribution's bars; `rest`: all the others together. */
+export type Bar = { name: Node; p: number; q: number; text: string; rest?: boolean };
+
+/** A stretch of the line from 0 to 1, and whether it was drawn. */
+export type Piece = [start: number, end: number, drawn?: boolean];
+
+/** A column of the inspector's tables: heading, text of a token's cell. */
+export type Column = [string, (token: DraftedToken, index: number) => string];
+
+/** Where a node of a tree stands. */
+export type Stand = { column: number; row: number };
 
 /** A block of the list's rows; `built` while it holds them. */
 export type Chunk = { first: number; built: boolean; box: HTMLElement & { chunk: Chunk } };

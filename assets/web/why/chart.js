@@ -28,7 +28,7 @@ export function frame(width, { name, x, y, ticks, most, xName, yName, tickText }
   const bottom = HEIGHT - MARGIN.bottom;
   const place = { x: (value) => MARGIN.left + x(value) * (right - MARGIN.left), y: (value) => bottom - (y(value) * (bottom - MARGIN.top)) };
   const node = svg("svg", { width, height: HEIGHT, viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": name });
-  const step = tickStep(most);
+  const step = tickStep(most) ?? most;
   for (let value = 0; value <= most * 1.0001; value += step) {
     node.append(path([[MARGIN.left, place.y(value)], [right, place.y(value)]], { class: "grid" }));
     node.append(caption(MARGIN.left - 6, place.y(value) + 4, tickText(value, step), { "text-anchor": "end" }));

@@ -17,9 +17,11 @@ class SpecvizWhy extends SpecvizElement {
   static sheets = sheets;
 
   state = emptyState();
+  /** @type {import("./state.js").Lab} */
+  lab = { host: this, say: this.say, state: this.state, ui: {} };
 
   build() {
-    this.lab = { host: this, say: this.say, state: this.state, ui: {} };
+    this.lab.say = this.say;
     this.shadow.append(make("div", { class: "view", part: "view" },
       passesCard(this.lab), theoryCard(this.lab), diagnosisCard(this.lab)));
     renderTheory(this.lab);

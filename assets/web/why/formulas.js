@@ -1,7 +1,5 @@
 // The closed forms, as in specviz/theory.
 
-import { verification } from "./state.js";
-
 export const GAMMAS = Array.from({ length: 17 }, (_, gamma) => gamma); // 0 is plain decoding, the start of every curve
 
 /**

@@ -20,8 +20,8 @@ export const curveOf = (lab, role) => lab.state.passes?.curves.find((curve) => c
 
 /** Whether verification was measured far enough to stand in the place of the formula's 1. @param {Lab} lab */
 export function hasVerification(lab) {
-  return passRatio(curveOf(lab, "target"), GAMMAS.at(-1) + 1) !== null;
+  return passRatio(curveOf(lab, "target"), GAMMAS.length) !== null;
 }
 
-/** @param {Lab} lab @param {number} gamma */
+/** T(γ+1)/T(1), where it was measured. @param {Lab} lab @param {number} gamma @returns {any} */
 export const verification = (lab, gamma) => passRatio(curveOf(lab, "target"), gamma + 1);
