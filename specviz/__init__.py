@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from specviz.decoding.engine import run, speculate
     from specviz.decoding.replay import replay
     from specviz.drafters import DRAFTERS
-    from specviz.models.pair import ModelPair, load_pair
+    from specviz.models.loading import load_pair
+    from specviz.models.pair import ModelPair
     from specviz.records.errors import SpecvizError
     from specviz.records.runs import Round, Run
     from specviz.records.settings import DraftParams, SamplingParams
@@ -44,7 +45,7 @@ _HOMES = {
     "Run": "records.runs",
     "SamplingParams": "records.settings",
     "SpecvizError": "records.errors",
-    "load_pair": "models.pair",
+    "load_pair": "models.loading",
     "replay": "decoding.replay",
     "run": "decoding.engine",
     "speculate": "decoding.engine",

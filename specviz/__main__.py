@@ -9,16 +9,17 @@ import argparse
 import pathlib
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 
+from specviz.bench import commands as bench_commands
 from specviz.passes.torchrun import is_leader, process_count, tells
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
-from specviz.records.settings import RunSettings, SamplingParams
+from specviz.records.settings import RunSettings
 
 #: For the help texts: rules and drafters themselves load torch, and --help should answer at once.
 RULE_NAMES = ("token", "block", "tree", "typical")
 DRAFTER_NAMES = ("draft_model", "prompt_lookup", "suffix", "lookahead", "early_exit", "medusa", "eagle")
-SIZE_NAMES = ("8b", "1b", "tiny")
 
 PASSES = ("plain", "cached", "auto")
 
@@ -84,38 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(command=_run)
 
     bench = commands.add_parser("bench", help="measure plain decoding, every drafter and transformers in turn")
-    bench.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write all rows there")
-    bench.add_argument("--quick", action="store_true", help="one story, fewer settings: under a minute on two cores")
-    bench.add_argument(
-        "--only", default="", metavar="NAME[,NAME]", help=f"these drafters alone, of {', '.join(DRAFTER_NAMES)}"
-    )
-    bench.add_argument("--preset", default="", metavar="NAME[,NAME]", help="these prompts alone, such as story,repeats")
-    bench.add_argument("--temperature", type=float, metavar="T", help="this temperature alone, instead of 0 and 1")
-    bench.add_argument(
-        "--page", action="store_true", help="also: one run with and without a browser watching (needs playwright)"
-    )
-    bench.add_argument(
-        "--passes",
-        choices=("auto", "plain"),
-        default="auto",
-        help="auto compiles them first, once a machine; plain leaves them to transformers (default: %(default)s)",
-    )
-    bench.add_argument(
-        "--growth", action="store_true", help="also: time and memory by length of text, rounds, γ and visitors"
-    )
-    bench.add_argument(
-        "--figure",
-        type=pathlib.Path,
-        metavar="FILE",
-        help="draw the report: .html, or .png and .svg (needs playwright)",
-    )
-    bench.add_argument(
-        "--size",
-        metavar="NAME",
-        help=f"instead: random models of a real size, {', '.join(SIZE_NAMES)}, and an oracle for a drafter",
-    )
-    bench.add_argument("--alpha", type=float, metavar="A", help="--size: how often the oracle is right (default: 0.8)")
-    bench.add_argument("--gamma", type=int, metavar="N", help="--size: draft tokens a round (default: 4)")
+    bench_commands.add_options(bench, DRAFTER_NAMES)
     _add_pair(bench)
     bench.set_defaults(command=_bench)
 
@@ -146,7 +116,7 @@ def _add_pair(parser: argparse.ArgumentParser) -> None:
 
 
 def _load(options: argparse.Namespace):
-    from specviz.models.pair import load_pair
+    from specviz.models.loading import load_pair
 
     several = process_count() > 1
     if several and options.device not in ("auto", "parallel"):
@@ -217,73 +187,43 @@ def _say(line: str) -> None:
 
 
 def _bench(options: argparse.Namespace) -> int:
+    """The benchmark has a folder of its own; what needs the page or a browser is added here."""
     if options.size is not None:
-        return _bench_size(options)
-    for name in ("alpha", "gamma"):
-        if getattr(options, name) is not None:
-            raise SpecvizError("--{name} belongs to --size: name a size to measure.", name, name=name)
-    temperatures = (0.0, 1.0) if options.temperature is None else (SamplingParams(options.temperature).temperature,)
-    only, presets = (
-        [name.strip() for name in names.split(",") if name.strip()] for names in (options.only, options.preset)
-    )
-    from specviz.bench import benchmark as bench
-    from specviz.bench import report as figures
+        bench_commands.tell(bench_commands.measure_size(options, _say), options.json)
+        return 0
+    bench_commands.check(options)
     from specviz.ui.maintenance.picture import check_picture, write_picture
 
     if options.figure:
         check_picture(options.figure)
-    if options.growth and process_count() > 1:
-        raise SpecvizError("--growth follows one process: leave it out, or start without torchrun.", "growth")
-
-    bench.planned(options.quick, only, presets)
     pair = _load(options)
     if options.passes == "auto":
         _prepare(pair)
-    report = bench.measure(pair, options.quick, _say, only, temperatures, presets)
+    report = bench_commands.measure(options, pair, _say)
     if not is_leader():
         return 0
-    if options.growth:
-        from specviz.bench.growth import measure_growth
-        from specviz.ui.deployment import Deployment
-        from specviz.ui.maintenance.visitors import measure_visitors
-
-        report.growth = measure_growth(pair, _say)
-        report.growth.visitors = measure_visitors(pair, Deployment.from_environment(), _say)
-    if options.page:
-        from specviz.ui.deployment import Deployment
-        from specviz.ui.maintenance.page_cost import measure_page
-
-        report.page = measure_page(Deployment.from_environment(), _say)
-    print(figures.table(report))
-    if options.json:
-        figures.save(report, options.json)
+    if options.growth or options.page:
+        _add_page(options, pair, report)
+    bench_commands.tell(report, options.json)
     if options.figure:
         from specviz.views.bench_figure import bench_figure
 
-        write_picture(bench_figure(figures.as_plain(report)), options.figure)
+        write_picture(bench_figure(asdict(report)), options.figure)
     return 0
 
 
-def _bench_size(options: argparse.Namespace) -> int:
-    for name in ("only", "preset", "page", "target", "draft", "medusa", "eagle"):
-        if getattr(options, name):
-            raise SpecvizError("--size makes models and runs of its own: leave --{name} out.", name, name=name)
-    from specviz.bench import size_benchmark as size_bench
+def _add_page(options: argparse.Namespace, pair, report) -> None:
+    """Measures what the report says about the page: how long visitors wait, and what a browser that watches costs."""
+    from specviz.ui.deployment import Deployment
 
-    report = size_bench.measure(
-        options.size,
-        0.8 if options.alpha is None else options.alpha,
-        4 if options.gamma is None else options.gamma,
-        device=options.device,
-        dtype=options.dtype,
-        temperature=options.temperature or 0.0,
-        quick=options.quick,
-        say=_say,
-    )
-    print(size_bench.table(report))
-    if options.json:
-        size_bench.save(report, options.json)
-    return 0
+    if options.growth:
+        from specviz.ui.maintenance.visitors import measure_visitors
+
+        report.growth.visitors = measure_visitors(pair, Deployment.from_environment(), _say)
+    if options.page:
+        from specviz.ui.maintenance.page_cost import measure_page
+
+        report.page = measure_page(Deployment.from_environment(), _say)
 
 
 def _compile(options: argparse.Namespace) -> int:

@@ -19,7 +19,8 @@ import pytest
 # Two files run at a time, and the models are small: more threads would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from alone import document, feed
+from alone import VIEW, feed
+from elements import show_alone
 from playwright.sync_api import Browser, BrowserType, Error, Page, Playwright, expect, sync_playwright
 
 from specviz.records.runs import Run
@@ -155,7 +156,7 @@ def visit(browser: Browser, page_url: str) -> Iterator[Callable[..., Page]]:
         page.on("console", lambda message: _note(message.type, message.text, mishaps))
         page.on("request", lambda request: _note_request(request.url, page_url, mishaps))
         page.goto(page_url)
-        page.wait_for_function("() => document.querySelector('.specviz-rounds')?.specviz?.recorded")
+        page.wait_for_function(f"() => {VIEW}?.recorded")
         page.locator("#go").wait_for()
         return page
 
@@ -192,7 +193,7 @@ def show(browser: Browser) -> Iterator[Callable[..., Page]]:
         page = context.new_page()
         page.on("pageerror", lambda error: mishaps.append(str(error)))
         page.on("console", lambda message: _note(message.type, message.text, mishaps))
-        page.set_content(document(language, dark=options.get("color_scheme") == "dark"))
+        show_alone(page, "run", language, dark=options.get("color_scheme") == "dark")
         feed(page, run, rule)
         return page
 

@@ -164,7 +164,7 @@ def test_help_names_every_drafter_without_loading_torch():
         ("run text --target no/such/folder/anywhere", "no/such/folder/anywhere"),
         ("run text --branches 9", "Branches must be a whole number from 1 to 8"),
         ("run text --medusa no/such/folder --dtype float32", "no/such/folder"),
-        ("run text --rule block --branches 2 --dtype float32", "Block verification"),
+        ("run text --rule block --branches 2 --dtype float32", "The rule block judges chains only"),
         ("run text --exit-layer 99 --drafter early_exit --dtype float32", "layers"),
         ("bench --temperature -1", "Temperature cannot be negative"),
         ("bench --only oracle --dtype float32", "There is no drafter 'oracle'"),

@@ -1,5 +1,6 @@
-"""What a Space and a container rely on: the README's front matter, the image, the files and the settings."""
+"""What a Space, a container and a reader rely on: front matter, image, files, settings and documents."""
 
+import importlib.util
 import pathlib
 import re
 import subprocess
@@ -8,6 +9,9 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+#: What there is to read, by its path.
+DOCUMENTS = {path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *ROOT.glob("docs/*.md"))}
+DEPLOYING = DOCUMENTS[ROOT / "docs" / "deploying.md"]
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 REQUIREMENTS = (ROOT / "requirements.txt").read_text(encoding="utf-8")
 
@@ -70,14 +74,26 @@ def test_no_file_is_too_large_for_git():
 def test_every_environment_variable_is_documented(source):
     names = set(re.findall(r"SPECVIZ_[A-Z_]+", (ROOT / source).read_text(encoding="utf-8")))
     assert names, "there is something to document"
-    assert {name for name in names if f"`{name}`" not in README} == set()
+    assert {name for name in names if f"`{name}`" not in DEPLOYING} == set()
 
 
-def test_the_readme_documents_no_variable_that_does_nothing():
+def test_the_readme_is_short_and_leads_to_every_page():
+    assert len(README.splitlines()) <= 150
+    assert [path.name for path in DOCUMENTS if path.parent != ROOT and f"](docs/{path.name})" not in README] == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_a_document_names_no_variable_that_does_nothing(path):
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "specviz").rglob("*.py"))
-    assert {name for name in re.findall(r"SPECVIZ_[A-Z_]+", README) if name not in sources} == set()
+    assert {name for name in re.findall(r"SPECVIZ_[A-Z_]+", DOCUMENTS[path]) if name not in sources} == set()
 
 
-def test_the_readmes_pictures_and_files_are_there():
-    links = re.findall(r"\]\((?!https?://|#)([^)\s]+)\)", README)
-    assert [link for link in links if not (ROOT / link.split("#")[0]).exists()] == []
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_a_documents_pictures_files_and_modules_are_there(path):
+    links = re.findall(r"\]\((?!https?://|#)([^)\s]+)\)", DOCUMENTS[path])
+    assert [link for link in links if not (path.parent / link.split("#")[0]).exists()] == []
+    files = set(re.findall(r"`(\w+/[\w/]+\.(?:py|js|css|json))`", DOCUMENTS[path]))
+    homes = [ROOT, ROOT / "specviz", ROOT / "assets" / "web"]
+    assert [name for name in files if not any((home / name).exists() for home in homes)] == []
+    modules = set(re.findall(r"python -m (specviz[\w.]*)", DOCUMENTS[path]))
+    assert [name for name in modules if importlib.util.find_spec(name) is None] == []

@@ -1,7 +1,7 @@
 """Greedy decoding as short as it gets, in the manner of gpt-fast's `generate.py`: passes, argmax, nothing kept.
 
-What the benchmark holds the engine against: the same models through the same `CachedModel`, no coins, no
-probabilities, no records, no text.
+The engine is measured against it: the same models through the same `CachedModel`, but no coins, no probabilities, no
+records and no text.
 """
 
 from __future__ import annotations
@@ -22,21 +22,18 @@ from specviz.rules.sampling import fit_width
 class Unwatched(Stopwatch):
     """A stopwatch that takes no times."""
 
-    def mark(self) -> float:
-        return 0.0
-
     def span(self) -> contextlib.nullcontext:
         return contextlib.nullcontext()
 
 
 def read_by(pair: ModelPair, role: str) -> CachedModel:
-    """The pair's ``target`` or ``draft``, with the fast passes that the engine would take, and no clock."""
+    """The pair's ``target`` or ``draft`` with the fast passes that the engine would use, and no clock."""
     return reader(getattr(pair, role), Unwatched(pair.device), pair.passes.fast.get(role))
 
 
 @torch.inference_mode()
 def plain(pair: ModelPair, prompt: Sequence[int], max_new_tokens: int) -> list[int]:
-    """The target's greedy continuation of token ids, up to an end token: one pass a token. Returns the new tokens."""
+    """The target's greedy continuation of token ids up to an end token, one pass a token. Returns the new tokens."""
     target = read_by(pair, "target")
     text, made = list(prompt), []
     target.prefill(text)
@@ -49,10 +46,10 @@ def plain(pair: ModelPair, prompt: Sequence[int], max_new_tokens: int) -> list[i
 
 @torch.inference_mode()
 def draft_model(pair: ModelPair, prompt: Sequence[int], max_new_tokens: int, num_draft_tokens: int) -> list[int]:
-    """The same continuation, with drafts of the pair's draft model that the target verifies in one pass each.
+    """The same continuation, drafted by the pair's draft model and verified by the target in one pass a round.
 
-    Drafted tokens stay on the device until they are judged: one transfer a round. The draft reads the target's tokens,
-    so there must be no translation between them.
+    Draft tokens stay on the device until they are judged: one transfer a round. The draft model reads the target's
+    tokens, so there must be no translation between the two vocabularies.
     """
     target, draft = read_by(pair, "target"), read_by(pair, "draft")
     text, made = list(prompt), []
@@ -66,7 +63,7 @@ def draft_model(pair: ModelPair, prompt: Sequence[int], max_new_tokens: int, num
         *chosen, accepted = torch.cat([choices, agreed]).tolist()
         target.keep(committed, range(accepted))
         draft.rewind(min(draft.length, committed + accepted))
-        # Accepted draft tokens are the target's choices; the next choice is the bonus or the correction.
+        # Accepted draft tokens are the target's own choices; its next choice is the bonus or the correction.
         new = _up_to_end(chosen[: accepted + 1], pair.eos_ids)
         made += new
         text += new
@@ -74,7 +71,7 @@ def draft_model(pair: ModelPair, prompt: Sequence[int], max_new_tokens: int, num
 
 
 def _chain_of(draft: CachedModel, text: Sequence[int], depth: int, vocab_size: int) -> Tensor:
-    """The draft model's `depth` likeliest next tokens, one after the other, [depth] int64 on the device."""
+    """The draft model's greedy continuation, [depth] int64 on the device."""
     tokens = torch.empty(0, dtype=torch.long, device=draft.device)
     # A padding id that only the target has is read as another one, as in `DraftModel`.
     unread = draft.unread(text).clamp_max(draft.model.get_input_embeddings().num_embeddings - 1)
@@ -85,6 +82,6 @@ def _chain_of(draft: CachedModel, text: Sequence[int], depth: int, vocab_size: i
 
 
 def _up_to_end(tokens: list[int], eos_ids: frozenset[int]) -> list[int]:
-    """The tokens up to the first end token."""
+    """The tokens up to and including the first end token."""
     ends = [place for place, token in enumerate(tokens) if token in eos_ids]
     return tokens[: ends[0] + 1] if ends else tokens

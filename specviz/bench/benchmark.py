@@ -1,92 +1,33 @@
 """The benchmark: every way to decode in turn, warm, in one process, on the same prompts.
 
-Greedy texts are compared before anything is timed. All contestants run once per repeat before any runs again, so a
+Greedy texts are compared before anything is timed. Every contestant runs once a repeat before any runs again, so a
 machine that slows down slows all of them; speedups are ratios within a repeat. Nothing is estimated: a row is the
 median over repeats of what was measured.
 """
 
 from __future__ import annotations
 
-import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 
-from specviz.bench.contest import PLAIN, Contestant, Standing, pace, standing
-from specviz.bench.equal_texts import require_equal_texts
+from specviz.bench.bench_plan import BenchPlan, entrants, planned, takes_part
+from specviz.bench.bench_rows import BenchRow
+from specviz.bench.contest import PLAIN, Contestant, Say, pace, standing
+from specviz.bench.equal_texts import Agreement, require_equal_texts
 from specviz.bench.machine import describe_machine, load_average, peak_mb
-from specviz.bench.pass_times import measure_limits
-from specviz.bench.report import Report, RulesRow
-from specviz.bench.rows import Row
-from specviz.bench.sections import Agreement, Limit
-from specviz.bench.timed_runs import Job, Timing, request_of, timed
-from specviz.decoding import engine
-from specviz.drafters import DRAFTERS, DraftModel, Eagle, Medusa, PromptLookup, Suffix, drafter_class
+from specviz.bench.machine_limits import BandwidthLimit, measure_limits
+from specviz.bench.report import BenchReport
+from specviz.bench.rule_replay import RulesRow, replay_rules
+from specviz.bench.timed_runs import Timing, Workload, request_of, timed
+from specviz.drafters import DRAFTERS
 from specviz.models.pair import ModelPair
-from specviz.passes.torchrun import process_count
 from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS, Preset
 
-Say = Callable[[str], None]
-
-#: Drafters that copy: a longer draft costs them nothing.
-COPYING = (PromptLookup.name, Suffix.name)
-#: Drafters measured as trees too.
-BRANCHING = (DraftModel.name, Medusa.name, Eagle.name)
-
 #: New tokens of the run that warms a contestant up before anything is timed.
 WARM_UP_TOKENS = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is measured.
-
-    gammas: of chains; copied_gammas: of those that copy. tree_gamma, tree_branches: of trees. yardstick_gammas: of
-    transformers' assisted generation and prompt lookup. rule_gammas, rule_rounds: of the comparison of two rules on
-    the same draws, with at least so many rounds for each γ. budget: seconds of one setting after which no further
-    repeat is begun; None is no bound.
-    """
-
-    presets: Sequence[Preset]
-    gammas: Sequence[int]
-    copied_gammas: Sequence[int]
-    tree_gamma: int
-    tree_branches: Sequence[int]
-    yardstick_gammas: Sequence[int]
-    rule_gammas: Sequence[int]
-    rule_rounds: int
-    max_new_tokens: int
-    repeats: int
-    budget: float | None = None
-
-
-FULL = Plan(
-    presets=PRESETS,
-    gammas=(2, 4, 6),
-    copied_gammas=(2, 4, 8),
-    tree_gamma=4,
-    tree_branches=(2, 3, 4),
-    yardstick_gammas=(4, 6),
-    rule_gammas=(4, 8),
-    rule_rounds=1200,
-    max_new_tokens=128,
-    repeats=3,
-)
-QUICK = Plan(
-    presets=PRESETS[:1],
-    gammas=(4,),
-    copied_gammas=(4,),
-    tree_gamma=4,
-    tree_branches=(3,),
-    yardstick_gammas=(4,),
-    rule_gammas=(4,),
-    rule_rounds=100,
-    max_new_tokens=40,
-    repeats=3,
-    budget=10.0,
-)
 
 
 def measure(
@@ -96,22 +37,23 @@ def measure(
     only: Sequence[str] = (),
     temperatures: Sequence[float] = (0.0, 1.0),
     presets: Sequence[str] = (),
-) -> Report:
+) -> BenchReport:
     """Runs the whole plan; `say` hears a line of progress a setting.
 
-    only: names of the drafters to measure; presets: of the prompts; empty is all of the plan's. A drafter that this
-    pair cannot run is left out, and the report says why. Raises SpecvizError for one that was named (field ``only`` if
-    there is no such drafter), for a preset that does not exist (field ``preset``), and for a temperature out of range.
+    only: names of the drafters to measure; presets: names of the prompts; empty means all of the plan's. A drafter that
+    this pair cannot run is left out, and the report says why. Raises SpecvizError for one that was named (field
+    ``only`` if there is no such drafter), for a preset that does not exist (field ``preset``), and for a temperature
+    out of range.
     """
     plan = planned(quick, only, presets)
-    contestants, refused = _able(pair, _contestants(pair, plan, only or DRAFTERS))
+    contestants, refused = _able(pair, entrants(pair, plan, only or DRAFTERS))
     for mode, error in refused:
         if mode in (PLAIN, *only) and not any(contestant.mode == mode for contestant in contestants):
             raise error
         say(f"left out, {mode}: {error}")
     machine, equality, rows, rules = describe_machine(pair), [], [], []
     for temperature in temperatures:
-        present = [contestant for contestant in contestants if _takes_part(contestant, temperature)]
+        present = [contestant for contestant in contestants if takes_part(contestant, temperature)]
         say(f"temperature {temperature:g}: {len(present)} contestants once" + ", equal texts" * (temperature == 0))
         equality += _warm_up(pair, present, temperature, plan)
         for preset in plan.presets:
@@ -120,7 +62,7 @@ def measure(
         rules += _compare_rules(pair, present, plan, temperature, say)
     limit = _limits(pair, rows, plan)
     machine["load_average_end"] = load_average()
-    return Report(
+    return BenchReport(
         machine=machine,
         pair=asdict(pair.info()),
         settings={
@@ -138,90 +80,15 @@ def measure(
     )
 
 
-def planned(quick: bool, only: Sequence[str], presets: Sequence[str]) -> Plan:
-    """What will be measured. Raises SpecvizError as `measure` does for a name that does not exist."""
-    for name in only:
-        if name not in DRAFTERS:
-            raise SpecvizError(
-                "There is no drafter {name} to measure; choose from {names}.",
-                "only",
-                name=repr(name),
-                names=", ".join(DRAFTERS),
-            )
-    plan = QUICK if quick else FULL
-    if process_count() > 1:
-        # Processes that share a model must make the same passes, and each has a clock of its own.
-        plan = replace(plan, budget=None)
-    return replace(plan, presets=[_preset_named(name) for name in presets]) if presets else plan
-
-
-def _warm_up(pair: ModelPair, contestants: Sequence[Contestant], temperature: float, plan: Plan) -> Iterator[Agreement]:
-    """Every contestant once; greedy ones on every preset, and their texts are compared."""
-    if temperature > 0:
-        for contestant in contestants:
-            timed(contestant, Job.of(pair, plan.presets[0], temperature, WARM_UP_TOKENS))
-        return
-    for preset in plan.presets:
-        yield from require_equal_texts(contestants, Job.of(pair, preset, temperature, plan.max_new_tokens))
-
-
-def _takes_part(contestant: Contestant, temperature: float) -> bool:
-    """Greedy drafts are matched with the target's choice, whatever the rule; and the bare loop is greedy."""
-    return contestant.engine != "bare" if temperature > 0 else contestant.rule == "auto"
-
-
-def _preset_named(name: str) -> Preset:
-    for preset in PRESETS:
-        if preset.name == name:
-            return preset
-    names = ", ".join(preset.name for preset in PRESETS)
-    raise SpecvizError("There is no preset {name}; choose from {names}.", "preset", name=repr(name), names=names)
-
-
-def _contestants(pair: ModelPair, plan: Plan, names: Sequence[str]) -> Iterator[Contestant]:
-    """Plain decoding, then every drafter named, able or not; then the same without records; then transformers."""
-    yield Contestant(PLAIN)
-    for name in names:
-        # A drafter that makes trees unless told otherwise is told.
-        chain = 1 if name in BRANCHING and drafter_class(pair, name).default_branches > 1 else None
-        for gamma in _gammas(pair, plan, name):
-            yield Contestant(name, gamma, branches=chain)
-        if name == DraftModel.name:
-            for gamma in plan.gammas:
-                yield Contestant(name, gamma, rule="block")
-        if name in BRANCHING:
-            for branches in plan.tree_branches:
-                yield Contestant(name, plan.tree_gamma, branches=branches)
-    assisted = DraftModel.name in names and pair.draft is not None and pair.translation is None
-    for loop in ("untraced", "bare"):
-        yield Contestant(PLAIN, engine=loop)
-        if assisted:
-            yield Contestant(DraftModel.name, plan.yardstick_gammas[0], engine=loop)
-    yardsticks = [DraftModel.name] * assisted + [PromptLookup.name] * (PromptLookup.name in names)
-    if yardsticks:
-        yield Contestant(PLAIN, engine="transformers")
-    for name, gamma in itertools.product(yardsticks, plan.yardstick_gammas):
-        yield Contestant(name, gamma, engine="transformers")
-
-
-def _gammas(pair: ModelPair, plan: Plan, name: str) -> Sequence[int]:
-    """Draft lengths for chains of this drafter. Medusa heads do not look further ahead than there are heads."""
-    if name in COPYING:
-        return plan.copied_gammas
-    if name == Medusa.name and name in pair.parts:
-        return [gamma for gamma in plan.gammas if gamma <= pair.parts[name].config.num_heads]
-    return plan.gammas
-
-
 def _able(
     pair: ModelPair, contestants: Iterator[Contestant]
 ) -> tuple[list[Contestant], list[tuple[str, SpecvizError]]]:
-    """The contestants that this pair can run; of the others the drafter and why not, each reason once."""
+    """The contestants this pair can run, and of the others the drafter and why not, each reason once."""
     able, refused = [], {}
     for contestant in contestants:
         try:
             if contestant.engine == "specviz":
-                _settings(request_of(contestant, Job.of(pair, PRESETS[0], 1.0, 1)))
+                request_of(contestant, Workload.of(pair, PRESETS[0], 1.0, 1))
         except SpecvizError as error:
             refused.setdefault((contestant.mode, error.message), (contestant.mode, error))
         else:
@@ -229,106 +96,82 @@ def _able(
     return able, list(refused.values())
 
 
+def _warm_up(
+    pair: ModelPair, contestants: Sequence[Contestant], temperature: float, plan: BenchPlan
+) -> Iterator[Agreement]:
+    """Runs every contestant once; at temperature 0 on every preset, and compares the texts."""
+    if temperature > 0:
+        for contestant in contestants:
+            timed(contestant, Workload.of(pair, plan.presets[0], temperature, WARM_UP_TOKENS))
+        return
+    for preset in plan.presets:
+        yield from require_equal_texts(contestants, Workload.of(pair, preset, temperature, plan.max_new_tokens))
+
+
 def _measure_setting(
-    pair: ModelPair, contestants: Sequence[Contestant], preset: Preset, temperature: float, plan: Plan
-) -> list[Row]:
+    pair: ModelPair, contestants: Sequence[Contestant], preset: Preset, temperature: float, plan: BenchPlan
+) -> list[BenchRow]:
     timings: dict[Contestant, list[Timing]] = {contestant: [] for contestant in contestants}
-    # The same decoding by several engines, one right after the other: what they are compared for is small.
+    # The same decoding by several engines runs back to back: the differences between them are small.
     kinds = list(dict.fromkeys(replace(contestant, engine="specviz") for contestant in contestants))
     order = sorted(contestants, key=lambda contestant: kinds.index(replace(contestant, engine="specviz")))
+    workload = Workload.of(pair, preset, temperature, plan.max_new_tokens)
     began = time.perf_counter()
     for repeat in range(plan.repeats):
         if repeat and plan.budget is not None and time.perf_counter() - began > plan.budget:
             break
-        job = Job.of(pair, preset, temperature, plan.max_new_tokens, seed=repeat)
-        # Every other repeat backwards: a machine that slows down steadily is not always unkind to the same.
+        # Every other repeat backwards, so that a machine that keeps slowing down is not always unkind to the same ones.
         for contestant in order if repeat % 2 == 0 else reversed(order):
-            timings[contestant].append(timed(contestant, job))
-    return [_row(contestant, timings, pair, preset, temperature) for contestant in contestants]
+            timings[contestant].append(timed(contestant, replace(workload, seed=repeat)))
+    return [_row(contestant, timings, workload) for contestant in contestants]
 
 
-def _settings(request: engine.Request) -> dict[str, int | float | str | bool]:
-    """The drafter's settings, defaults filled in: those of a run that has made no round yet."""
-    return engine.collect(request, ()).settings
-
-
-def _row(
-    contestant: Contestant,
-    timings: dict[Contestant, list[Timing]],
-    pair: ModelPair,
-    preset: Preset,
-    temperature: float,
-) -> Row:
+def _row(contestant: Contestant, timings: dict[Contestant, list[Timing]], workload: Workload) -> BenchRow:
     own = timings[contestant]
     plain = [] if contestant.mode == PLAIN else timings[Contestant(PLAIN, engine=contestant.engine)]
     if contestant.engine == "specviz":
         figures = standing([timing.counts for timing in own], [timing.counts for timing in plain])
     else:
         figures = pace([timing.speed for timing in own], [timing.speed for timing in plain])
-    return Row(
+    row = BenchRow(
         title=contestant.title,
         engine=contestant.engine,
         mode=contestant.mode,
         num_draft_tokens=contestant.num_draft_tokens,
-        temperature=temperature,
-        preset=preset.name,
+        temperature=workload.temperature,
+        preset=workload.preset,
         tokens=sum(timing.tokens for timing in own),
-        peak_mb=peak_mb(pair.device),
+        peak_mb=peak_mb(workload.pair.device),
         wall_speeds=tuple(timing.speed for timing in own),
         **asdict(figures),
-        **(_of_rounds(own, figures) if contestant.engine == "specviz" else {}),
-        **(_as_run(contestant, Job.of(pair, preset, temperature, 1)) if _drafts_here(contestant) else {}),
     )
+    return _with_rounds(row, contestant, own, workload) if contestant.engine == "specviz" else row
 
 
-def _drafts_here(contestant: Contestant) -> bool:
-    return contestant.engine == "specviz" and contestant.mode != PLAIN
-
-
-def _of_rounds(own: Sequence[Timing], figures: Standing) -> dict[str, float]:
-    """What a row has where rounds are recorded."""
+def _with_rounds(row: BenchRow, contestant: Contestant, own: Sequence[Timing], workload: Workload) -> BenchRow:
+    """What a row has where rounds are recorded; with drafts, their settings too, defaults filled in."""
     rounds = sum(timing.counts.rounds for timing in own)
     taken = 1e6 * sum(timing.counts.seconds for timing in own) / rounds
-    return {
-        "rounds": rounds,
-        "round_microseconds": taken,
-        "outside_microseconds": figures.overhead_share * taken,
-    }
-
-
-def _as_run(contestant: Contestant, job: Job) -> dict[str, str | int | None]:
-    """A contestant's settings, defaults filled in."""
-    request = request_of(contestant, job)
-    return {
-        "rule": request.rule,
-        "branches": drafter_class(job.pair, contestant.mode).branches(job.pair, request.drafting),
-        "exit_layer": _settings(request).get("exit_layer"),
-    }
+    row = replace(row, rounds=rounds, round_microseconds=taken, outside_microseconds=row.overhead_share * taken)
+    if contestant.mode == PLAIN:
+        return row
+    request = request_of(contestant, workload)
+    settings = request.drafter.settings(workload.pair, request.settings.drafting)
+    return replace(row, rule=request.rule.name, branches=request.branches, exit_layer=settings.get("exit_layer"))
 
 
 def _compare_rules(
-    pair: ModelPair, contestants: Sequence[Contestant], plan: Plan, temperature: float, say: Say
+    pair: ModelPair, contestants: Sequence[Contestant], plan: BenchPlan, temperature: float, say: Say
 ) -> Iterator[RulesRow]:
-    """What token by token and block verification keep of the same drafts, one row a γ; nothing where both are one."""
+    """One row a γ; nothing at temperature 0, where both rules come to the same."""
     if temperature > 0 and any(contestant.rule == "block" for contestant in contestants):
         for gamma in plan.rule_gammas:
             say(f"two rules on the same draws, γ={gamma}, temperature {temperature:g}: {plan.rule_rounds} rounds")
-            yield _rules_row(pair, plan, gamma, temperature)
+            yield replay_rules(pair, plan.presets, gamma, temperature, plan.max_new_tokens, plan.rule_rounds)
 
 
-def _rules_row(pair: ModelPair, plan: Plan, gamma: int, temperature: float) -> RulesRow:
-    """Drafts of the draft model, judged by both rules with the same coins."""
-    contestant, kept = Contestant(DraftModel.name, gamma), []
-    for seed in itertools.count():
-        for preset in plan.presets:
-            request = request_of(contestant, Job.of(pair, preset, temperature, plan.max_new_tokens, seed))
-            kept += [(one.accepted, other.accepted) for one, other in engine.replay(request, "block")]
-            if len(kept) >= plan.rule_rounds:
-                return RulesRow.of(DraftModel.name, gamma, temperature, kept)
-
-
-def _limits(pair: ModelPair, rows: Sequence[Row], plan: Plan) -> list[Limit]:
-    """After as much text as the plain rows had on average; they are taken at the first temperature measured."""
+def _limits(pair: ModelPair, rows: Sequence[BenchRow], plan: BenchPlan) -> list[BandwidthLimit]:
+    """After as much text as the plain rows had on average; their speeds are those of the first temperature."""
     plain = [row for row in rows if row.title == PLAIN and row.temperature == rows[0].temperature]
     prompts = statistics.mean(len(pair.encode(preset.prompt).ids) for preset in plan.presets)
     limits = measure_limits(pair, context=round(prompts + plan.max_new_tokens / 2))

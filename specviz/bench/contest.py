@@ -1,42 +1,48 @@
-"""Ways to decode, beside each other: what a contestant is, and what several repeats of it came to.
+"""Ways to decode side by side: what a contestant is, and what several of its repeats come to.
 
-Everything is measured. The contestants take turns within a repeat, so a machine that slows down slows all of them,
-and a speedup is a ratio within a repeat.
+Everything is measured. Contestants take turns within a repeat, so a machine that slows down slows all of them, and a
+speedup is a ratio within a repeat.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from specviz.records.metrics import Tally
-from specviz.records.settings import RunSettings
+from specviz.records.settings import PLAIN, DraftParams, RunSettings
 from specviz.theory.formulas import expected_tokens
 
-PLAIN = "plain"
+#: Hears lines of progress while something is measured.
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """One way to decode.
+    """One way to decode. Hashable: results are kept by contestant."""
 
-    mode: ``plain`` or a drafter's name. num_draft_tokens: γ. branches, exit_layer: see `DraftParams`; None is the
-    drafter's default. rule: how drafts are judged, ``auto`` or a name from `RULES`. engine: ``specviz`` or
-    ``transformers``.
-    """
+    mode: str  # "plain" or a drafter's name
+    num_draft_tokens: int | None = None  # γ; None for plain decoding
+    branches: int | None = None  # see `DraftParams`; None is the drafter's default
+    rule: str = "auto"  # how drafts are judged: "auto" or a name from `RULES`
+    exit_layer: int | None = None  # see `DraftParams`; None is the drafter's default
+    engine: str = "specviz"  # or "untraced", "bare", "transformers": see `timed_runs`
 
-    mode: str
-    num_draft_tokens: int | None = None
-    branches: int | None = None
-    rule: str = "auto"
-    exit_layer: int | None = None
-    engine: str = "specviz"
+    def applied(self, settings: RunSettings) -> RunSettings:
+        """The settings of a run in which this contestant decodes."""
+        return replace(
+            settings,
+            drafter=None if self.mode == PLAIN else self.mode,
+            num_draft_tokens=self.num_draft_tokens or 1,
+            drafting=DraftParams(self.branches, exit_layer=self.exit_layer),
+            rule=self.rule,
+        )
 
     @property
     def title(self) -> str:
-        """In a few words, what was left to its default left out: ``draft_model γ=4 ×3`` has three branches."""
+        """A short name without what is left to its default: ``draft_model γ=4 ×3`` has three branches."""
         parts = [
             self.engine if self.engine != "specviz" else "",
             self.mode,
@@ -47,71 +53,50 @@ class Contestant:
         ]
         return " ".join(part for part in parts if part)
 
-    def applied(self, settings: RunSettings) -> RunSettings:
-        """These settings with the contestant's own way to draft and to judge; drafting never stops early."""
-        own = {
-            "drafter": self.mode,
-            "num_draft_tokens": self.num_draft_tokens or 1,
-            "branches": self.branches,
-            "exit_layer": self.exit_layer,
-            "confidence": 0.0,
-            "rule": self.rule,
-        }
-        return RunSettings.of(settings.flat() | own)
-
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What several repeats of one contestant came to, beside plain decoding in the same repeats.
+    """What a contestant's repeats come to, beside plain decoding in the same repeats; None where it does not apply.
 
-    tokens_per_second: median over repeats, by wall time, the prompt's reading included. spread: its least and most.
-    speedup_measured: median over repeats of the ratio to plain within a repeat. speedup_spread: its least and most.
-
-    The rest is over all repeats together; None where it does not apply.
-    acceptance_rate: accepted / judged draft tokens, α. acceptance_length: tokens per target pass.
-    cost_coefficient: seconds of one draft step / seconds of one target pass of the plain run, c. A step is one level of
-        the draft, whether a token or several siblings: all seconds of drafting over the levels drafted.
-    speedup_formula: what α, c and the lengths drafted promise, for chains only; see `formula_speedup`.
-    overhead_share: part of the rounds' time outside the models' forward passes. phase_share: parts of the rounds' time
-        by name, ``draft``, ``verify`` and ``rest``.
-    drafted_per_round, levels_per_round: mean number of draft tokens, and mean depth of the draft.
-    distance: mean total variation from the target under a lossy rule, see `Round`; None if lossless.
+    Speeds and speedups are medians over repeats; everything else is taken over all repeats together.
     """
 
-    tokens_per_second: float
-    spread: tuple[float, float]
-    speedup_measured: float | None = None
-    speedup_spread: tuple[float, float] | None = None
-    acceptance_rate: float | None = None
-    acceptance_length: float | None = None
+    tokens_per_second: float  # by wall time, reading the prompt included
+    spread: tuple[float, float]  # slowest and fastest repeat
+    speedup_measured: float | None = None  # ratio to plain decoding within a repeat
+    speedup_spread: tuple[float, float] | None = None  # least and greatest ratio
+    acceptance_rate: float | None = None  # α: accepted / judged draft tokens
+    acceptance_length: float | None = None  # tokens per target pass
+    #: c: seconds of one draft step / seconds of one target pass in the plain run. A step is one level of the draft,
+    #: whether it holds one token or several siblings.
     cost_coefficient: float | None = None
-    speedup_formula: float | None = None
-    overhead_share: float | None = None
-    phase_share: dict[str, float] | None = None
-    drafted_per_round: float | None = None
-    levels_per_round: float | None = None
-    distance: float | None = None
+    speedup_formula: float | None = None  # by α, c and the lengths drafted; chains only, see `formula_speedup`
+    overhead_share: float | None = None  # part of the rounds' time outside the models' forward passes
+    phase_share: dict[str, float] | None = None  # parts of the rounds' time: "draft", "verify" and "rest"
+    drafted_per_round: float | None = None  # mean number of draft tokens
+    levels_per_round: float | None = None  # mean depth of the draft
+    distance: float | None = None  # mean total variation from the target under a lossy rule, see `Round`
 
 
 def standing(own: Sequence[Tally], plain: Sequence[Tally]) -> Standing:
-    """The figures of a contestant's repeats, one tally each, beside those of plain decoding in the same repeats.
+    """The figures of a contestant's repeats beside those of plain decoding.
 
-    own: at least one, each with at least one round. plain: in the order of `own`; it may be ahead of it, and is empty
-    where there is nothing to compare with, as for plain decoding itself.
+    own: one tally a repeat, at least one, each with at least one round. plain: in the same order; may hold more
+    repeats, and is empty where there is nothing to compare with, as for plain decoding itself.
     """
-    timed = pace([counts.tokens_per_second for counts in own], [counts.tokens_per_second for counts in plain])
     rounds, seconds = _total(own, "rounds"), _total(own, "seconds")
     drafted, judged, accepted = (_total(own, name) for name in ("drafted", "judged", "accepted"))
     alpha = accepted / judged if judged else None
     depths = sum((counts.rounds_by_depth for counts in own), Counter())
     cost = _cost_coefficient(own, plain)
     distances = _total(own, "measured_distances")
+    trees = any(counts.drafted_trees for counts in own)
     return replace(
-        timed,
+        pace([counts.tokens_per_second for counts in own], [counts.tokens_per_second for counts in plain]),
         acceptance_rate=alpha,
         acceptance_length=1 + accepted / rounds,
         cost_coefficient=cost,
-        speedup_formula=None if cost is None or alpha is None or _trees(own) else formula_speedup(alpha, cost, depths),
+        speedup_formula=None if cost is None or alpha is None or trees else formula_speedup(alpha, cost, depths),
         overhead_share=1 - _total(own, "model_seconds") / seconds,
         phase_share={
             "draft": _total(own, "draft_seconds") / seconds,
@@ -125,7 +110,7 @@ def standing(own: Sequence[Tally], plain: Sequence[Tally]) -> Standing:
 
 
 def pace(own: Sequence[float], plain: Sequence[float]) -> Standing:
-    """What speeds alone say, in tokens per second, one a repeat: all there is of an engine that records no rounds.
+    """The figures of speeds alone, in tokens per second, one a repeat: all there is where no rounds are recorded.
 
     own, plain: as for `standing`.
     """
@@ -141,8 +126,8 @@ def pace(own: Sequence[float], plain: Sequence[float]) -> Standing:
 def formula_speedup(alpha: float, cost: float, rounds_by_depth: Counter[int]) -> float:
     """Leviathan et al. 2023, Thm 3.8, for drafts of several lengths: mean of expected tokens / (mean γ · c + 1).
 
-    rounds_by_depth: how many rounds drafted so many tokens. A drafter that finds nothing, or the end of a text, makes
-    drafts shorter than γ; where none is shorter, this is the theorem as it stands.
+    rounds_by_depth: draft length -> number of rounds. Drafts are shorter than γ where the drafter finds nothing or the
+    text ends; where all are equally long this is the theorem as it stands.
     """
     rounds = sum(rounds_by_depth.values())
     tokens = sum(count * expected_tokens(alpha, depth) for depth, count in rounds_by_depth.items()) / rounds
@@ -155,10 +140,6 @@ def _cost_coefficient(own: Sequence[Tally], plain: Sequence[Tally]) -> float | N
     if not levels or not passes:
         return None
     return (_total(own, "draft_seconds") / levels) / (_total(plain, "verify_seconds") / passes)
-
-
-def _trees(tallies: Sequence[Tally]) -> bool:
-    return any(counts.drafted_trees for counts in tallies)
 
 
 def _total(tallies: Sequence[Tally], name: str) -> float:

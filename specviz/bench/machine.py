@@ -1,7 +1,8 @@
-"""The machine that a benchmark ran on: what it is, what it may use of it, and whether others were using it too."""
+"""The machine a benchmark runs on: what it is, how much of it may be used, and whether others are using it too."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import pathlib
 import platform
@@ -18,17 +19,13 @@ Facts = dict[str, str | int | float | None]
 
 
 def describe_machine(pair: ModelPair) -> Facts:
-    """The machine as it stands at the start of a benchmark; None for what this system does not tell.
-
-    cores, affinity: those that this process may use. threads: torch's, set once when the pair was loaded. governor,
-    megahertz: of the processor's clock now. load_average: processes that wanted a core over the last minute.
-    """
+    """The machine at the start of a benchmark; None for what this system does not tell."""
     return {
         "processor": _processor(),
-        "cores": len(_affinity()),
+        "cores": len(_affinity()),  # that this process may use
         "affinity": as_ranges(_affinity()),
-        "threads": torch.get_num_threads(),
-        "megahertz": _megahertz(),
+        "threads": torch.get_num_threads(),  # set once, when the pair is loaded
+        "megahertz": _megahertz(),  # of the processor's clock now
         "governor": _governor(),
         "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
         "device": torch.cuda.get_device_name(pair.device) if pair.device.type == "cuda" else "cpu",
@@ -44,15 +41,16 @@ def describe_machine(pair: ModelPair) -> Facts:
 
 
 def load_average() -> float:
+    """Processes that wanted a core, over the last minute."""
     return round(psutil.getloadavg()[0], 2)
 
 
 def peak_mb(device: torch.device) -> float:
-    """The process's peak memory so far; on CUDA the device's."""
+    """Peak memory of this process so far; on CUDA of the device."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     memory = psutil.Process().memory_info()
-    # Windows has its own name for the peak; Linux and macOS keep it in the resource usage.
+    # Windows has a name of its own for the peak; Linux and macOS keep it in the resource usage.
     if hasattr(memory, "peak_wset"):
         return memory.peak_wset / 2**20
     import resource
@@ -62,19 +60,16 @@ def peak_mb(device: torch.device) -> float:
 
 
 def resident_mb() -> float:
-    """What the process holds in memory now."""
+    """Memory this process holds now."""
     return psutil.Process().memory_info().rss / 2**20
 
 
 def as_ranges(numbers: Sequence[int]) -> str:
-    """``"0-3,8"`` for 0, 1, 2, 3, 8: as `taskset` reads it."""
-    ranges: list[list[int]] = []
-    for number in sorted(numbers):
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+    """``"0-3,8"`` for 0, 1, 2, 3, 8, as `taskset` reads it."""
+    # Within a run of neighbours, number less place stays the same.
+    runs = itertools.groupby(enumerate(sorted(numbers)), key=lambda entry: entry[1] - entry[0])
+    ranges = [[number for _, number in run] for _, run in runs]
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in ranges)
 
 
 def _affinity() -> list[int]:
@@ -84,7 +79,7 @@ def _affinity() -> list[int]:
 
 
 def _processor() -> str:
-    """Its name; on Linux only the kernel knows it."""
+    """Its name; on Linux only the kernel knows."""
     known = pathlib.Path("/proc/cpuinfo")
     if known.is_file():
         for line in known.read_text(errors="replace").splitlines():
@@ -94,7 +89,7 @@ def _processor() -> str:
 
 
 def _megahertz() -> float | None:
-    # Some systems have no such figure, and psutil says so in more than one way.
+    # Some systems do not tell, and psutil says so in more than one way.
     frequency = psutil.cpu_freq() if hasattr(psutil, "cpu_freq") else None
     return round(frequency.current) if frequency else None
 

@@ -1,6 +1,6 @@
-"""Pairs of real shapes with random weights, made on the device: to measure sizes whose weights are not at hand.
+"""Pairs of real shapes with random weights, made on the device, to measure sizes whose weights are not at hand.
 
-A dense model's passes take the same time whatever its weights say. What it writes means nothing.
+A dense model's passes take the same time whatever its weights. What it writes means nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from tokenizers.models import WordLevel
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from specviz.models.pair import ModelPair, PairPasses
+from specviz.models.pass_timer import settle_threads, time_in_turns
 from specviz.models.placement import (
     Place,
     device_named,
@@ -21,34 +22,33 @@ from specviz.models.placement import (
     free_memory,
     half_precision,
     multiplies_in,
-    settle_threads,
-    time_in_turns,
 )
 from specviz.models.refusals import refusing_out_of_memory
-from specviz.models.sources import ModelSource, check_memory
+from specviz.models.sources import ModelSource
+from specviz.models.weights import check_memory
 from specviz.records.errors import SpecvizError
 
-#: Positions that the models are made for, those of Llama 3; a random model has no use for more.
+#: Positions the models are made for: those of Llama 3. A random model has no use for more.
 POSITIONS = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """The numbers of a Llama that decide what a pass costs. mlp: the width between a layer's last two matrices."""
+class ModelShape:
+    """The numbers of a Llama that decide what a pass costs."""
 
     name: str
     layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
+    hidden: int  # width of the hidden states
+    heads: int  # query heads a layer
+    kv_heads: int  # key and value heads a layer
     head_size: int
-    mlp: int
+    mlp: int  # width between the last two matrices of a layer
     vocab: int
-    tied: bool
+    tied: bool  # whether the output head is the table of embeddings
 
     @property
     def config(self) -> LlamaConfig:
-        """For transformers. No token ends a text, so that every run is as long as it was ordered."""
+        """For transformers. No token ends a text, so that every run is as long as it is asked to be."""
         return LlamaConfig(
             num_hidden_layers=self.layers,
             hidden_size=self.hidden,
@@ -67,13 +67,13 @@ class Shape:
 
 
 #: config.json of meta-llama/Meta-Llama-3-8B (Llama-3.1-8B has the same numbers): 8,030,261,248 parameters.
-LLAMA_3_8B = Shape("Llama 3 8B", 32, 4096, 32, 8, 128, 14336, 128256, tied=False)
+LLAMA_3_8B = ModelShape("Llama 3 8B", 32, 4096, 32, 8, 128, 14336, 128256, tied=False)
 
 #: config.json of meta-llama/Llama-3.2-1B, without its scaling for long contexts: 1,235,814,400 parameters.
-LLAMA_3_2_1B = Shape("Llama 3.2 1B", 16, 2048, 32, 8, 64, 8192, 128256, tied=True)
+LLAMA_3_2_1B = ModelShape("Llama 3.2 1B", 16, 2048, 32, 8, 64, 8192, 128256, tied=True)
 
-#: assets/models/target/config.json, the pair that comes with the repository; its draft has one of the eight layers.
-STORYBOOK = Shape("storybook", 8, 384, 6, 6, 64, 1024, 4096, tied=True)
+#: assets/models/target/config.json, the pair in this repository; its draft model has one of the eight layers.
+STORYBOOK = ModelShape("storybook", 8, 384, 6, 6, 64, 1024, 4096, tied=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,8 @@ class Size:
     """A target and the draft model to time beside it."""
 
     name: str
-    target: Shape
-    draft: Shape
+    target: ModelShape
+    draft: ModelShape
 
 
 SIZES: dict[str, Size] = {
@@ -105,12 +105,12 @@ def size_named(name: str) -> Size:
 
 
 def make_pair(size: Size, device: str | torch.device = "auto", dtype: str | torch.dtype = "auto") -> ModelPair:
-    """Both models of a size, of random weights, and a tokenizer that writes each token as its number.
+    """Both models of a size with random weights, and a tokenizer that writes each token as its number.
 
-    device, dtype: as for `load_pair`; where a CPU is timed for ``auto``, one layer of the target is.
-    There torch's number of threads is set to what suits the target.
+    device, dtype: as for `load_pair`; where ``auto`` times a CPU, it times one layer of the target. On a CPU torch's
+    number of threads is set to what suits the target.
 
-    Raises SpecvizError (field ``size``, ``device`` or ``dtype``); memory is asked for before anything is made.
+    Raises SpecvizError (field ``size``, ``device`` or ``dtype``); memory is checked before anything is made.
     """
     place, wanted = device_named(device), dtype_named(dtype)
     sources = [
@@ -142,13 +142,13 @@ def make_pair(size: Size, device: str | torch.device = "auto", dtype: str | torc
 
 
 @torch.no_grad()
-def make_model(shape: Shape, device: torch.device, dtype: torch.dtype, seed: int = 0) -> PreTrainedModel:
-    """A model of this shape, made where it is to run and in the dtype it is to run in.
+def make_model(shape: ModelShape, device: torch.device, dtype: torch.dtype, seed: int = 0) -> PreTrainedModel:
+    """A model of this shape, made on the device and in the dtype it is to run in.
 
-    The weights are transformers' own first ones, of standard deviation 0.02. Left at that, the likeliest tokens of a
-    random model are so close together that half precision decides between them. So the layers are made to add little
-    to what the embedding says, and the head to look for the embedding of the token before: the text counts upwards or,
-    where head and embedding are one, repeats itself, and always by a wide margin.
+    The weights are transformers' initial ones, with standard deviation 0.02. Left at that, a random model's likeliest
+    tokens lie so close together that half precision decides between them. So the layers are made to add little to the
+    embedding, and the head to look for the embedding of the token before: the text counts upwards or, where head and
+    embedding are one, repeats itself, and always by a wide margin.
     """
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.device(device):
         torch.manual_seed(seed)
@@ -167,10 +167,10 @@ def numbers_tokenizer(vocab: int) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words))
 
 
-def _faster_dtype(shape: Shape, sources: list[ModelSource], device: torch.device) -> torch.dtype:
-    """Half precision, or float32 where one layer and the head are measured to run faster in it and memory allows.
+def _faster_dtype(shape: ModelShape, sources: list[ModelSource], device: torch.device) -> torch.dtype:
+    """Half precision, or float32 where one layer and the head run faster in it, as measured, and memory allows.
 
-    Not measured where the processor's instructions say it.
+    Nothing is measured where the processor's instructions decide.
     """
     half = half_precision(device, None)
     needed = sum(source.weight_bytes(torch.float32) for source in sources)

@@ -1,12 +1,13 @@
-"""An oracle drafter: told the target's answer, right as often as asked. It prices the machinery at any acceptance rate
-and says nothing about any draft model.
+"""An oracle drafter: it knows the target's answer and is right as often as asked.
 
-It is no way to draft for users: it stands outside `DRAFTERS` and runs only where a caller hands it to `engine.rounds`.
+It prices the machinery at any acceptance rate and says nothing about any draft model. Users cannot draft with it: it is
+not one of `DRAFTERS` and runs only where a caller hands it to `engine.rounds`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -15,16 +16,15 @@ from torch import Tensor
 from specviz.drafters import DraftModel
 from specviz.drafters.base import Drafter, Setting, Verdict
 from specviz.drafters.choosers import Draws, TopChoices
-from specviz.passes.cached_model import reader
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Round
-from specviz.records.settings import SamplingParams
+from specviz.records.settings import DraftParams, SamplingParams
 from specviz.rules.draft import Draft
 from specviz.theory.draft_length import AdaptiveLength
 
 
 def check(alpha: float, sampling: SamplingParams) -> None:
-    """Refuses what no oracle can do. Raises SpecvizError (field ``alpha`` or ``temperature``)."""
+    """Raises SpecvizError (field ``alpha`` or ``temperature``) for what no oracle can do."""
     if not 0 <= alpha <= 1:
         raise SpecvizError(
             "alpha is how likely a draft token is to be right: a number from 0 to 1, not {value}.",
@@ -40,11 +40,11 @@ def check(alpha: float, sampling: SamplingParams) -> None:
 def oracle(
     known: Sequence[int], alpha: float, seed: int, length: AdaptiveLength | None = None
 ) -> Callable[[Setting], Drafter]:
-    """What `engine.rounds` builds the drafter of one greedy run with; the request names ``draft_model``.
+    """Builds the drafter of one greedy run, for `engine.rounds`; the request names ``draft_model``.
 
-    known: the target's greedy continuation of the request's prompt, by a plain run of it. alpha: how likely each draft
-    token is to be right, independently of all others. seed: of that chance. length: settles how many tokens each round
-    drafts; without one as many as the request says.
+    known: the target's greedy continuation of the request's prompt, by a plain run. alpha: probability that a draft
+    token is right, independently of all others. seed: of these coins. length: chooses how many tokens each round
+    drafts; without it, as many as the request says.
     """
 
     def build(setting: Setting) -> OracleDrafter:
@@ -54,10 +54,10 @@ def oracle(
 
 
 def script(known: Sequence[int], alpha: float, vocab_size: int, seed: int) -> list[int]:
-    """What the oracle will say at each place of the text: the known token with probability `alpha`, else another one.
+    """What the oracle says at each place of the text: the known token with probability `alpha`, else any other one.
 
-    One coin a place is enough for independent drafts: a place is judged once, for then its token is either kept or
-    replaced by the target's. A token that was discarded unseen may come again with the coin nobody saw.
+    One coin a place makes drafts independent: a place is judged once, since its token is then either kept or replaced
+    by the target's. A token that was discarded unjudged may come again, with the coin nobody has seen.
     """
     generator = torch.Generator().manual_seed(seed)
     right = torch.rand(len(known), generator=generator, dtype=torch.float64) < alpha
@@ -67,10 +67,10 @@ def script(known: Sequence[int], alpha: float, vocab_size: int, seed: int) -> li
 
 
 def rounds_known(done: Iterable[Round], known: Sequence[int]) -> int:
-    """In how many rounds the text so far was the one that the oracle had been told.
+    """How many rounds began while the text was still the known one.
 
-    In half precision a pass over several tokens rounds otherwise than a pass over one. Where the two likeliest tokens
-    are all but equal the text can leave the known one by that, and from there on no draft token is right but by chance.
+    In half precision a pass over several tokens rounds differently from a pass over one. Where that decides between the
+    two likeliest tokens, the text leaves the known one, and from there on draft tokens are right only by chance.
     """
     count, place = 0, 0
     for one in done:
@@ -82,7 +82,7 @@ def rounds_known(done: Iterable[Round], known: Sequence[int]) -> int:
 
 
 class Told(TopChoices):
-    """Works out the draft model's choice, as drafting with it would, and then says the next token of a script."""
+    """Computes the draft model's choice, as drafting with it would, and then says the next token of a script."""
 
     def __init__(self, script: Tensor):
         self.script = script
@@ -91,22 +91,20 @@ class Told(TopChoices):
     def one(self, row: Tensor, u: Tensor) -> tuple[Tensor, None]:
         super().one(row, u)
         self.place += 1
-        # A view of what lies on the device already: no step waits for the host.
+        # A view of what is on the device already: no step waits for the host.
         return self.script[self.place - 1 : self.place], None
 
 
 class OracleDrafter(DraftModel):
-    """The pair's draft model with all its passes, over tokens that come from a script instead of from it."""
+    """The pair's draft model with all its passes, over tokens that come from a script instead."""
 
     name: ClassVar[str] = "oracle"
 
     def __init__(self, setting: Setting, script: Sequence[int], length: AdaptiveLength | None = None):
         if isinstance(setting.chooser, Draws):
             raise ValueError("An oracle speaks in greedy runs only; see `check`.")
-        told = Told(torch.tensor(script, dtype=torch.long, device=setting.pair.device))
-        draft = reader(setting.pair.draft, setting.stopwatch, setting.passes.get("draft"))
-        super().__init__(draft, told, setting.pair.vocab_size)
-        self.told = told
+        self.told = Told(torch.tensor(script, dtype=torch.long, device=setting.pair.device))
+        super().__init__(replace(setting, chooser=self.told, branches=1, params=DraftParams()))
         self.length = length
         self.prompt_length = 0
         self.drafted = 0
@@ -117,7 +115,7 @@ class OracleDrafter(DraftModel):
 
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
         self.told.place = len(committed) - self.prompt_length
-        # Beyond the end of what it was told it has nothing to say.
+        # Beyond the end of the script it has nothing to say.
         budget = min(budget, len(self.told.script) - self.told.place)
         if self.length is not None:
             budget = min(budget, self.length.choose())
@@ -125,6 +123,6 @@ class OracleDrafter(DraftModel):
         return super().propose(committed, budget, uniforms) if self.drafted else Draft.copied((), uniforms.device)
 
     def observe(self, verdict: Verdict) -> None:
-        # After a plain step the draft model has read nothing that could be taken back, and reads on later.
+        # In a plain step the draft model has read nothing that could be taken back; it catches up later.
         if self.drafted:
             super().observe(verdict)

@@ -1,51 +1,53 @@
-"""One run of a contestant, timed: the engine, the engine without records, a bare loop, and transformers' `generate`."""
+"""One timed run of a contestant: by the engine, without its records, by a bare loop, or by transformers' `generate`."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 import transformers
 
-from specviz.bench import bare_loop as bare
-from specviz.bench import untraced_loop as untraced
+from specviz.bench import bare_loop, untraced_loop
 from specviz.bench.contest import PLAIN, Contestant
-from specviz.decoding import engine
+from specviz.decoding.engine import rounds
+from specviz.decoding.request import Request, prepare
 from specviz.drafters import DraftModel, PromptLookup
+from specviz.drafters.base import Drafter, Setting
 from specviz.models.pair import ModelPair
 from specviz.records.metrics import Tally, tally
 from specviz.records.presets import Preset
-from specviz.records.settings import DraftParams, SamplingParams
+from specviz.records.runs import Round
+from specviz.records.settings import RunSettings, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """What every contestant of a setting is given. max_new_tokens: as many as the pair has room for, see `of`."""
+class Workload:
+    """What every contestant of a setting is given."""
 
     pair: ModelPair
-    preset: Preset
-    prompt: tuple[int, ...]
+    prompt: tuple[int, ...]  # token ids
     temperature: float
     max_new_tokens: int
     seed: int = 0
+    preset: str = ""  # name of the preset the prompt is from, if it is
 
     @classmethod
-    def of(cls, pair: ModelPair, preset: Preset, temperature: float, max_new_tokens: int, seed: int = 0) -> Job:
-        """Nobody is asked for more than fits into the context: some would go on where others stop."""
+    def of(cls, pair: ModelPair, preset: Preset, temperature: float, max_new_tokens: int, seed: int = 0) -> Workload:
+        """A preset's workload, with no more new tokens than fit into the context: some loops would run past its end."""
         prompt = pair.encode(preset.prompt).ids
         room = max_new_tokens if pair.context_length is None else pair.context_length - len(prompt)
-        return cls(pair, preset, prompt, temperature, min(max_new_tokens, room), seed)
+        return cls(pair, prompt, temperature, min(max_new_tokens, room), seed, preset.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One run: the tokens it made, wall seconds around the whole of it, and its counts where the engine keeps any."""
+    """One finished run."""
 
-    token_ids: tuple[int, ...]
-    seconds: float
-    counts: Tally | None = None
+    token_ids: tuple[int, ...]  # new tokens
+    seconds: float  # wall time around the whole run
+    counts: Tally | None = None  # of its rounds, where the engine records any
 
     @property
     def tokens(self) -> int:
@@ -53,57 +55,58 @@ class Timing:
 
     @property
     def speed(self) -> float:
-        """Tokens per second of wall time, the prompt's reading included."""
+        """Tokens per second of wall time, reading the prompt included."""
         return self.tokens / self.seconds
 
 
-def timed(contestant: Contestant, job: Job) -> Timing:
-    """One run. Whoever has made the last token has it on the host, so the device has finished."""
-    return _RUNS[contestant.engine](contestant, job)
+def timed(contestant: Contestant, workload: Workload) -> Timing:
+    """One run. Whoever has the last token on the host has waited for the device."""
+    return _RUNS[contestant.engine](contestant, workload)
 
 
-def request_of(contestant: Contestant, job: Job) -> engine.Request:
-    """The engine's checked order for a contestant. Raises SpecvizError where the pair cannot run it."""
-    return engine.prepare(
-        job.pair,
-        job.prompt,
-        drafter=None if contestant.mode == PLAIN else contestant.mode,
-        num_draft_tokens=contestant.num_draft_tokens or 1,
-        sampling=SamplingParams(temperature=job.temperature),
-        max_new_tokens=job.max_new_tokens,
-        seed=job.seed,
-        drafting=DraftParams(branches=contestant.branches, exit_layer=contestant.exit_layer),
-        rule=contestant.rule,
+def request_of(contestant: Contestant, workload: Workload) -> Request:
+    """The engine's checked request for a contestant. Raises SpecvizError where the pair cannot run it."""
+    sampling = SamplingParams(workload.temperature)
+    settings = RunSettings(
+        workload.prompt, sampling=sampling, max_new_tokens=workload.max_new_tokens, seed=workload.seed
     )
+    return prepare(workload.pair, contestant.applied(settings))
 
 
-def _with_engine(contestant: Contestant, job: Job) -> Timing:
-    request = request_of(contestant, job)
+def rounds_of(
+    contestant: Contestant, workload: Workload, build: Callable[[Setting], Drafter] | None = None
+) -> Iterator[Round]:
+    """The engine's rounds for a contestant. build: makes another drafter than the contestant's, see `oracle`."""
+    return rounds(request_of(contestant, workload), build)
+
+
+def _with_engine(contestant: Contestant, workload: Workload) -> Timing:
+    request = request_of(contestant, workload)
     start = time.perf_counter()
     # With its full trace, as the page has it.
-    done = list(engine.rounds(request))
+    done = list(rounds(request))
     seconds = time.perf_counter() - start
     return Timing(tuple(token for one in done for token in one.emitted), seconds, tally(done))
 
 
-def _untraced(contestant: Contestant, job: Job) -> Timing:
-    request = request_of(contestant, job)
-    return _around(lambda: untraced.decode(request))
+def _untraced(contestant: Contestant, workload: Workload) -> Timing:
+    request = request_of(contestant, workload)
+    return _around(lambda: untraced_loop.decode(request))
 
 
-def _bare(contestant: Contestant, job: Job) -> Timing:
+def _bare(contestant: Contestant, workload: Workload) -> Timing:
+    given = (workload.pair, workload.prompt, workload.max_new_tokens)
     if contestant.mode == PLAIN:
-        return _around(lambda: bare.plain(job.pair, job.prompt, job.max_new_tokens))
-    gamma = contestant.num_draft_tokens
-    return _around(lambda: bare.draft_model(job.pair, job.prompt, job.max_new_tokens, gamma))
+        return _around(lambda: bare_loop.plain(*given))
+    return _around(lambda: bare_loop.draft_model(*given, contestant.num_draft_tokens))
 
 
-def _with_transformers(contestant: Contestant, job: Job) -> Timing:
-    """The library's own `generate`, no trace; γ held constant, and nothing taken from checkpoint defaults."""
-    pair, sampled = job.pair, job.temperature > 0
-    options: dict[str, object] = {"do_sample": sampled, "max_new_tokens": job.max_new_tokens, "use_cache": True}
+def _with_transformers(contestant: Contestant, workload: Workload) -> Timing:
+    """The library's own `generate`: no trace, γ held constant, nothing taken from a checkpoint's defaults."""
+    pair, sampled = workload.pair, workload.temperature > 0
+    options: dict[str, object] = {"do_sample": sampled, "max_new_tokens": workload.max_new_tokens, "use_cache": True}
     if sampled:
-        options |= {"temperature": job.temperature, "top_k": 0, "top_p": 1.0}
+        options |= {"temperature": workload.temperature, "top_k": 0, "top_p": 1.0}
     ends = list(pair.eos_ids)
     config = transformers.GenerationConfig(**options, pad_token_id=ends[0] if ends else 0, eos_token_id=ends or None)
     assistance: dict[str, object] = {}
@@ -115,8 +118,8 @@ def _with_transformers(contestant: Contestant, job: Job) -> Timing:
         assistance["assistant_model"] = pair.draft
     elif contestant.mode == PromptLookup.name:
         config.prompt_lookup_num_tokens = contestant.num_draft_tokens
-    ids = torch.tensor([job.prompt], device=pair.device)
-    torch.manual_seed(job.seed)
+    ids = torch.tensor([workload.prompt], device=pair.device)
+    torch.manual_seed(workload.seed)
 
     def generate() -> list[int]:
         output = pair.target.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config, **assistance)

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from specviz.drafters.base import Setting, Verdict
 from specviz.drafters.draft_model import DraftModel
-from specviz.models.pair import logit_width
-from specviz.models.placement import position_limit
+from specviz.models.pair import logit_width, position_limit
 from specviz.models.vocabularies import Reader
 from specviz.rules.draft import Draft
 

@@ -1,4 +1,4 @@
-"""Well-known pairs on the Hub that share a tokenizer, and whether they fit into the memory at hand.
+"""Well-known pairs on the Hub that share a tokenizer, and how much memory they need.
 
 Parameter counts are those of the model cards (embeddings included, tied ones counted once).
 """
@@ -7,24 +7,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Beside the weights: caches, activations and the allocator's own slack.
+#: On top of the weights: caches, activations and the allocator's slack.
 _HEADROOM = 1.15
 
 
 @dataclass(frozen=True, slots=True)
 class HubPair:
-    """A target and a draft model on the Hub with one vocabulary.
-
-    chat: both were tuned to converse. gated: the licence has to be accepted, and HF_TOKEN set, before downloading.
-    """
+    """A target and a draft model on the Hub that share a vocabulary."""
 
     name: str
-    target: str
+    target: str  # Hub ids
     draft: str
     target_parameters: int
     draft_parameters: int
-    chat: bool
-    gated: bool
+    chat: bool  # both were tuned for conversation
+    gated: bool  # downloading needs an accepted licence and HF_TOKEN
 
 
 _M, _B = 10**6, 10**9
@@ -76,5 +73,5 @@ def size_bytes(pair: HubPair, dtype_bytes: int = 2) -> int:
 
 
 def needed_bytes(pair: HubPair) -> int:
-    """About how much memory the pair takes in half precision, in bytes."""
+    """About how many bytes of memory the pair takes in half precision."""
     return int(size_bytes(pair) * _HEADROOM)

@@ -1,12 +1,10 @@
-"""A target, a draft model and their tokenizer: the pair that speculation runs on, and the loading of one.
+"""A target, a draft model and their tokenizer: the pair that speculation runs on.
 
-A pair knows what its models share: vocabulary, context, end tokens, device and dtype. It reads prompts.
+A pair knows what its models share (vocabulary, context, end tokens, device, dtype) and reads prompts.
 """
 
 from __future__ import annotations
 
-import os
-import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,70 +13,36 @@ import torch
 from jinja2 import TemplateError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specviz.models.placement import (
-    Place,
-    dtype_name,
-    dtype_named,
-    half_precision,
-    place_named,
-    position_limit,
-    release_memory,
-    settle_threads,
-    time_passes,
-)
+from specviz.models.placement import dtype_name, release_memory
 from specviz.models.refusals import first_line
-from specviz.models.sources import (
-    ModelSource,
-    Progress,
-    check_architecture,
-    check_memory,
-    check_quantisation,
-    check_sharding,
-    find_model,
-    find_translation,
-    load_faster,
-    load_tokenizer,
-    load_weights,
-    quietly,
-    with_room,
-)
 from specviz.models.token_texts import TokenTexts
 from specviz.models.vocabularies import Translation
-from specviz.passes.several_devices import home_of, keep_in_step, place_of
+from specviz.passes.several_devices import home_of, place_of
 from specviz.passes.static_passes import FastPasses, kind_of
-from specviz.passes.torchrun import count_here, process_count
-from specviz.passes.trained_heads import EagleHead, MedusaHeads, load_eagle, load_medusa
+from specviz.passes.trained_heads import EagleHead, MedusaHeads
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import PairInfo, Prompt
-from specviz.records.words import Sentence, bytes_in_words
 
-#: The pair that comes with the repository.
-EMBEDDED = pathlib.Path(__file__).resolve().parents[2] / "assets" / "models"
-
-#: No context holds this many characters, and tokenising more would only keep others waiting.
+#: No context holds this many characters; tokenising more would only keep others waiting.
 _MAX_PROMPT_CHARACTERS = 4_000_000
-
-
-#: Tokens a pass whose cost beside one token's is measured and shown.
-SHOWN_WIDTHS = (1, 2, 5, 9)
 
 
 @dataclass(eq=False)
 class PairPasses:
-    """What was measured of a pair's passes and prepared for them on this machine, beside what was loaded.
+    """What was measured of a pair's passes on this machine, and what was prepared to run them faster.
 
-    A run takes a copy of `fast` when it begins, so that it never meets passes of two kinds.
+    A run copies `fast` when it begins, so that it never mixes passes of two kinds.
     """
 
-    #: What runs a model's passes faster, by its role: ``target``, ``draft``, ``eagle``, ``exit 2`` (the target, left
-    #: after two layers). Replaced in one assignment: another thread sees all that was prepared at a time or nothing.
+    #: By role: ``target``, ``draft``, ``eagle``, ``exit 2`` (the target left after two layers). Always replaced as a
+    #: whole: another thread sees everything prepared together, or nothing.
     fast: dict[str, FastPasses] = field(default_factory=dict)
-    #: T(K) of the target as it runs: tokens a pass -> median seconds.
+    #: T(K) of the target as it runs: tokens per pass -> median seconds.
     seconds_by_width: dict[int, float] = field(default_factory=dict)
-    #: What was timed to choose a dtype: its name -> tokens a pass -> median seconds.
+    #: What was timed to choose a dtype: its name -> tokens per pass -> median seconds.
     seconds_by_dtype: dict[str, dict[int, float]] = field(default_factory=dict)
-    #: What suits the target on a CPU, measured; None where it was not. torch keeps the number for each thread of the
-    #: program, so a run in another thread than the one that loaded has to set it.
+    #: How many threads suit the target on a CPU; None if not measured. torch keeps this number per thread, so a run
+    #: in any thread but the one that loaded the pair has to set it.
     threads: int | None = None
 
     @property
@@ -89,34 +53,24 @@ class PairPasses:
 
 @dataclass(eq=False)
 class ModelPair:
-    """Two models, ready to run.
-
-    draft: None where only drafters without a model of their own are wanted.
-    vocab_size: width of the target's logits; it may exceed the tokenizer's vocabulary, and differ from the draft's.
-    context_length: positions that both models have, of the target alone if there is a translation; None if unlimited.
-    eos_ids: tokens that end a text.
-    translation: between the draft's tokens and the target's; None where one vocabulary serves both.
-    parts: trained parts that draft for this target, ``medusa`` or ``eagle``. flaws: why a part that was found beside
-        the target could not be used, by its name.
-    passes: what was measured of the pair and prepared for it on this machine.
-    """
+    """Two models, ready to run."""
 
     target: PreTrainedModel
-    draft: PreTrainedModel | None
-    tokenizer: PreTrainedTokenizerBase
+    draft: PreTrainedModel | None  # None where only drafters without a model are wanted
+    tokenizer: PreTrainedTokenizerBase  # the target's
     name: str
     texts: TokenTexts
-    device: torch.device
+    device: torch.device  # where tokens go in and logits come out
     dtype: torch.dtype
-    vocab_size: int
-    context_length: int | None
-    eos_ids: frozenset[int]
+    vocab_size: int  # width of the target's logits; may exceed the tokenizer's vocabulary and differ from the draft's
+    context_length: int | None  # positions that both models have (the target's alone if they translate); None: no limit
+    eos_ids: frozenset[int]  # tokens that end a text
     target_name: str
     draft_name: str | None
-    translation: Translation | None = None
-    parts: dict[str, MedusaHeads | EagleHead] = field(default_factory=dict)
-    flaws: dict[str, SpecvizError] = field(default_factory=dict)
-    passes: PairPasses = field(default_factory=PairPasses)
+    translation: Translation | None = None  # between the draft's tokens and the target's; None if they share them
+    parts: dict[str, MedusaHeads | EagleHead] = field(default_factory=dict)  # by name: ``medusa``, ``eagle``
+    flaws: dict[str, SpecvizError] = field(default_factory=dict)  # why a part that lies beside the target is unusable
+    passes: PairPasses = field(default_factory=PairPasses)  # measured and prepared here, beside what was loaded
 
     @classmethod
     def of(
@@ -133,8 +87,8 @@ class ModelPair:
         flaws: dict[str, SpecvizError] | None = None,
         passes: PairPasses | None = None,
     ) -> ModelPair:
-        """A pair from models already in memory, the draft on the device where the target begins. Checks nothing."""
-        # A draft with another tokenizer counts other tokens.
+        """A pair of models already in memory, the draft on the device where the target begins. Checks nothing."""
+        # A draft with another tokenizer counts its own tokens.
         counting = [target] if draft is None or translation else [target, draft]
         vocab_size = logit_width(target)
         return cls(
@@ -161,7 +115,7 @@ class ModelPair:
         return bool(self.tokenizer.chat_template)
 
     def info(self, passes: Mapping[str, FastPasses] | None = None) -> PairInfo:
-        """Names and sizes for the record of a run. passes: those it takes, if not what is ready now."""
+        """Names and sizes for the record of a run. passes: those the run uses; None: those ready now."""
         return PairInfo(
             name=self.name,
             target=self.target_name,
@@ -177,10 +131,10 @@ class ModelPair:
         """The prompt as the models read it.
 
         prompt: text, encoded with the tokenizer's own special tokens, or token ids (list, tuple, 1-D tensor).
-        chat: put the text into the tokenizer's chat template, as a user's turn that waits for an answer.
+        chat: fill the text into the tokenizer's chat template, as a user's turn awaiting an answer.
 
-        Raises SpecvizError (field ``prompt`` or ``chat``) if it is empty, no valid text or token ids, or leaves no
-        room for a single new token in the context.
+        Raises SpecvizError (field ``prompt`` or ``chat``) if it is empty, is not valid text or token ids, or leaves no
+        room in the context for a single new token.
         """
         if not isinstance(prompt, str):
             if chat:
@@ -195,7 +149,7 @@ class ModelPair:
         return Prompt(text, ids, prompt if chat else None)
 
     def missing_part(self, name: str) -> SpecvizError:
-        """Why the trained part ``medusa`` or ``eagle`` cannot draft here, and what to do about it."""
+        """Why the trained part of this name cannot draft here, and what to do about it."""
         if name in self.flaws:
             return self.flaws[name].at("drafter")
         return SpecvizError(
@@ -208,7 +162,7 @@ class ModelPair:
         )
 
     def free(self) -> None:
-        """Give up all models and the memory they held. The pair cannot be used afterwards."""
+        """Gives up all models and the memory they hold. The pair cannot be used afterwards."""
         self.target = self.draft = None
         self.parts = {}
         for passes in self.passes.fast.values():
@@ -219,11 +173,11 @@ class ModelPair:
 
     def _tokenise(self, text: str, add_special_tokens: bool) -> tuple[int, ...]:
         def encode(special: bool) -> list[int]:
-            # verbose=False: the tokenizer would log a warning about long texts, which are refused below anyway.
+            # verbose=False: the tokenizer would warn about long texts, which are refused below anyway.
             return self.tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"]
 
         ids = encode(add_special_tokens)
-        # Special tokens alone are no prompt: they come even with an empty text.
+        # Special tokens alone are no prompt: even an empty text has them.
         if not ids or (len(ids) < 4 and not encode(False)):
             raise SpecvizError("Write a prompt first: this one holds no token to start from.", "prompt")
         return tuple(ids)
@@ -260,9 +214,7 @@ class ModelPair:
         width = self.vocab_size if alone else min(self.vocab_size, logit_width(self.draft))
         for token_id in ids:
             if isinstance(token_id, bool) or not isinstance(token_id, int):
-                raise SpecvizError(
-                    "A prompt of token ids holds whole numbers only, not {value}.", "prompt", value=f"{token_id!r:.80}"
-                )
+                raise SpecvizError("Token ids are whole numbers, not {value}.", "prompt", value=f"{token_id!r:.80}")
             if not 0 <= token_id < width:
                 raise SpecvizError(
                     "Token id {id} does not exist: ids run from 0 to {last}.", "prompt", id=token_id, last=width - 1
@@ -275,14 +227,14 @@ class ModelPair:
             sizes = {"length": f"{length:,}", "context": f"{self.context_length:,}"}
             if excess == 1:
                 raise SpecvizError(
-                    "The prompt is 1 token too long: it has {length}, and the models read {context} in all, of which "
-                    "at least one must be new.",
+                    "The prompt is 1 token too long: it has {length}, and the context holds {context}, at least one "
+                    "of them new.",
                     "prompt",
                     **sizes,
                 )
             raise SpecvizError(
-                "The prompt is {excess} tokens too long: it has {length}, and the models read {context} in all, of "
-                "which at least one must be new.",
+                "The prompt is {excess} tokens too long: it has {length}, and the context holds {context}, at least "
+                "one of them new.",
                 "prompt",
                 excess=f"{excess:,}",
                 **sizes,
@@ -294,7 +246,7 @@ def _check_characters(prompt: str) -> None:
         raise SpecvizError("Write a prompt first: there is nothing to continue.", "prompt")
     if len(prompt) > _MAX_PROMPT_CHARACTERS:
         raise SpecvizError(
-            "The prompt has {count} characters; {most} is the most that is read.",
+            "The prompt has {count} characters; at most {most} are read.",
             "prompt",
             count=f"{len(prompt):,}",
             most=f"{_MAX_PROMPT_CHARACTERS:,}",
@@ -303,24 +255,30 @@ def _check_characters(prompt: str) -> None:
         prompt.encode("utf-8")
     except UnicodeEncodeError as error:
         raise SpecvizError(
-            "Character {place} of the prompt is half of a surrogate pair, which is no character by itself: remove it "
-            "or paste the text again.",
+            "Character {place} of the prompt is half of a surrogate pair, not a character by itself: remove it or "
+            "paste the text again.",
             "prompt",
             place=error.start + 1,
         ) from error
 
 
 def logit_width(model: PreTrainedModel) -> int:
-    """Number of logits in a row of this model's output."""
+    """How many logits a row of this model's output has."""
     head = model.get_output_embeddings()
     if head is None:
         return model.config.get_text_config().vocab_size
-    # A quantised head's weights are packed and do not show it.
+    # A quantised head's weights are packed, so their shape does not say.
     return head.out_features if hasattr(head, "out_features") else head.weight.shape[0]
 
 
+def position_limit(model: PreTrainedModel) -> int | None:
+    """How many positions the model can tell apart; None if unlimited."""
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return positions if positions and positions > 0 else None
+
+
 def _eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> frozenset[int]:
-    """Whatever any of the three places that may name an end token says; each holds an int, a list or nothing."""
+    """What any of the places that may name end tokens says; each holds an int, a list or nothing."""
     named = (
         getattr(model.generation_config, "eos_token_id", None),
         getattr(model.config, "eos_token_id", None),
@@ -331,149 +289,3 @@ def _eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, vocab_s
     for value in named:
         ids.update(value if isinstance(value, (list, tuple)) else [] if value is None else [value])
     return frozenset(token_id for token_id in ids if 0 <= token_id < vocab_size)
-
-
-def load_pair(
-    target: str | os.PathLike[str] | None = None,
-    draft: str | os.PathLike[str] | None = None,
-    *,
-    medusa: str | os.PathLike[str] | None = None,
-    eagle: str | os.PathLike[str] | None = None,
-    device: str | torch.device = "auto",
-    dtype: str | torch.dtype = "auto",
-    revision: str | None = None,
-    draft_revision: str | None = None,
-    token: str | None = None,
-    progress: Progress | None = None,
-) -> ModelPair:
-    """Load a target and, if named, a draft model; with neither, the embedded pair.
-
-    target, draft: local folders in transformers' format, or model ids on the Hugging Face Hub.
-    medusa, eagle: folders of trained parts of this target; without, those in the target folder's own ``medusa`` and
-        ``eagle``, if there are any, which is where the training recipes put them.
-    device: ``"auto"`` (CUDA if there is one, all GPUs for a pair too large for one of them, else CPU), ``"cpu"``,
-        ``"cuda"``, ``"cuda:1"``; ``"spread"``: the target's layers over all GPUs, then main memory, then disk;
-        ``"parallel"``: its layers sharded over the processes of torchrun, each of which calls this and makes the same
-        runs, while the draft model, whose short passes would spend their time in exchanges, is whole in all of them.
-    dtype: ``"float32"``, ``"bfloat16"``, ``"float16"`` or ``"auto"``: half precision on CUDA and on a CPU that
-        multiplies bfloat16, on other CPUs whichever of it and float32 is measured to be faster. Both models get the
-        same; a quantised checkpoint keeps its own.
-    revision, draft_revision: branch, tag or commit on the Hub. token: for gated or private models; default HF_TOKEN.
-    progress: called with a fraction in [0, 1] and a sentence, before each step.
-
-    On a CPU torch's number of threads is set to what suits the target, by timing it (`settle_threads`).
-
-    Raises SpecvizError whose `field` is ``target``, ``draft``, ``device`` or ``dtype``.
-    """
-    if target is None and draft is not None:
-        raise SpecvizError("Name a target too: a draft model alone has nothing to draft for.", "target")
-    tell = progress or (lambda fraction, sentence: None)
-    place, wanted = place_named(device), dtype_named(dtype)
-    embedded = target is None
-    if embedded:
-        target, draft = EMBEDDED / "target", EMBEDDED / "draft"
-    token = token or os.environ.get("HF_TOKEN") or None
-    models: list[PreTrainedModel] = []
-    try:
-        with quietly():
-            tell(0.0, Sentence("Looking for the models."))
-            sources = [find_model(target, "target", revision, token)]
-            if draft is not None:
-                sources.append(find_model(draft, "draft", draft_revision, token))
-            for source in sources:
-                source.name = f"storybook {source.field}" if embedded else source.name
-                check_architecture(source)
-                check_quantisation(source, place.device)
-            if place.way == "sharded":
-                check_sharding(sources[0], process_count())
-            tell(0.1, Sentence("Reading the tokenizer."))
-            tokenizers = [load_tokenizer(source) for source in sources]
-            translation = find_translation(*sources, *tokenizers) if len(sources) == 2 else None
-            smallest = wanted or half_precision(place.device, sources[0].config.dtype)
-            if device == "auto":
-                place = with_room(place, sources, smallest)
-            check_memory(sources, place, smallest)
-            seconds_by_dtype = _load_models(models, sources, place, wanted, tell)
-    except BaseException:
-        # The traceback keeps this frame, and through it the models, alive: let go of them by name.
-        models.clear()
-        release_memory()
-        raise
-    parts, flaws = _load_parts(models[0], sources[0], embedded, {"medusa": medusa, "eagle": eagle})
-    threads = None
-    if place.device.type == "cpu":
-        tell(0.9, Sentence("Choosing the number of threads."))
-        threads = settle_threads(models[0])
-    seconds_by_width = time_passes(models[0], SHOWN_WIDTHS, budget=0.5)
-    tell(1.0, Sentence("Ready."))
-    return ModelPair.of(
-        models[0],
-        models[1] if len(models) == 2 else None,
-        tokenizers[0],
-        name="storybook" if embedded else None,
-        target_name=sources[0].name,
-        draft_name=sources[-1].name,
-        translation=translation,
-        parts=parts,
-        flaws=flaws,
-        passes=PairPasses(seconds_by_dtype=seconds_by_dtype, seconds_by_width=seconds_by_width, threads=threads),
-    )
-
-
-def _load_parts(
-    target: PreTrainedModel, source: ModelSource, embedded: bool, named: dict[str, str | os.PathLike[str] | None]
-) -> tuple[dict[str, MedusaHeads | EagleHead], dict[str, SpecvizError]]:
-    """The trained parts, and why any that merely lies beside the target cannot be used. One that was named must."""
-    home = EMBEDDED if embedded else pathlib.Path(source.location).expanduser()
-    parts, flaws = {}, {}
-    for name, load in (("medusa", load_medusa), ("eagle", load_eagle)):
-        folder = home / name if named[name] is None else pathlib.Path(named[name]).expanduser()
-        if named[name] is None and not (folder / "config.json").is_file():
-            continue
-        try:
-            parts[name] = load(folder, target)
-        except SpecvizError as error:
-            if named[name] is not None:
-                raise error.at(name) from error
-            # A copy: the error itself holds on to the frames it came through.
-            flaws[name] = error.at("drafter")
-    return parts, flaws
-
-
-def _load_models(
-    models: list[PreTrainedModel],
-    sources: list[ModelSource],
-    place: Place,
-    dtype: torch.dtype | None,
-    tell: Progress,
-) -> dict[str, dict[int, float]]:
-    """Appends the models of all sources to `models`; returns the passes timed on the way."""
-    target, *drafts = sources
-    seconds_by_dtype: dict[str, dict[int, float]] = {}
-    tell(0.2, _announce(target))
-    if dtype is None and place.device.type == "cpu" and place.way != "spread" and not target.quantised:
-        spare = sum(source.weight_bytes(torch.float32) for source in drafts) * count_here()
-        model, seconds_by_dtype = load_faster(target, place, spare, tell)
-        models.append(model)
-        del model
-    else:
-        half = dtype or half_precision(place.device, target.config.dtype)
-        models.append(load_weights(target, place, half, kept=sum(source.weight_bytes(half) for source in drafts)))
-    for source in drafts:
-        tell(0.8, _announce(source))
-        models.append(load_weights(source, Place(home_of(models[0])), models[0].dtype))
-    if place.way == "sharded":
-        for model in models:
-            keep_in_step(model)
-    return seconds_by_dtype
-
-
-def _announce(source: ModelSource) -> Sentence:
-    size = source.weight_bytes(source.config.dtype or torch.float32)
-    if source.options.get("local_files_only"):
-        if not size:
-            return Sentence("Loading {name}.", name=source.name)
-        return Sentence("Loading {name} ({size}).", name=source.name, size=bytes_in_words(size))
-    if not size:
-        return Sentence("Fetching and loading {name}.", name=source.name)
-    return Sentence("Fetching and loading {name} ({size}).", name=source.name, size=bytes_in_words(size))

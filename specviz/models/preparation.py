@@ -1,6 +1,6 @@
-"""Prepares a pair's passes to run faster, and checks what came of it before any run takes it.
+"""Prepares a pair's passes to run faster, and checks the result before any run uses it.
 
-A run takes what is ready when it begins. What cannot be prepared stays as it was, with a reason.
+A run uses what is ready when it begins. What cannot be prepared stays as it was, with a reason.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specviz.models.pair import SHOWN_WIDTHS, ModelPair
-from specviz.models.placement import time_passes
+from specviz.models.pair import ModelPair
+from specviz.models.pass_timer import SHOWN_WIDTHS, time_passes
 from specviz.passes import compiler
 from specviz.passes.compiler import ProgramJob
 from specviz.passes.cuda_graphs import CudaRecorder, GraphedPasses
@@ -32,58 +32,55 @@ from specviz.passes.static_passes import FastPasses, PassFunction, Static, Stati
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Sentence
 
-#: Hears a fraction in [0, 1] and a sentence.
+#: Called with the fraction done, in [0, 1], and a sentence.
 Progress = Callable[[float, Sentence], None]
 
 Made = TypeVar("Made")
 
-#: Does a piece of work at a moment, and in a thread, that suits it; returns what the work returns.
+#: Runs a piece of work at a time and in a thread of its choosing; returns what the work returns.
 Turn = Callable[[Callable[[], Made]], Made]
 
-#: How far a fast pass's logits may be from the plain one's, in parts of the largest: rounding, in another order.
+#: How far a fast pass's logits may lie from the plain ones, relative to the largest: rounding in another order.
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.1}
 
-#: Roles that are given to the pair together.
+#: Roles that are handed to the pair together.
 _MODELS = ("target", "draft")
 
-#: The programs of a role, where it has more than the one for any number of tokens. Plain decoding feeds the target one
-#: by one, and should have the fastest pass there is: a program of its own wins it 6 %. A drafter's steps would win as
-#: much, but it would take as long again to compile, and hold the weights twice where caches are short as it is.
+#: The programs of a role that has more than the one for any number of tokens. Plain decoding feeds the target token by
+#: token and should have the fastest pass there is: its own program gains it 6 %. A draft model would gain as much, but
+#: would take as long again to compile and hold its weights twice where processor caches are short as it is.
 _KINDS = {"target": (compiler.ANY, compiler.ONE)}
 
-#: How many tokens the passes read by which a program is judged.
+#: The widths on which a program is checked and timed.
 _TRIED_WIDTHS = (1, 5)
 
-#: How often each pass is timed before the faster one is taken.
+#: How often each pass is timed before the faster one is chosen.
 _REPEATS = 9
 
 
 @dataclass
 class Preparation:
-    """What became of a pair's passes.
+    """What became of a pair's passes, by role (see `PairPasses.fast`)."""
 
-    ready: roles that have fast ones, see `PairPasses.fast`. reasons: why another role has none.
-    """
-
-    ready: list[str] = field(default_factory=list)
-    reasons: dict[str, SpecvizError] = field(default_factory=dict)
+    ready: list[str] = field(default_factory=list)  # roles that got fast passes
+    reasons: dict[str, SpecvizError] = field(default_factory=dict)  # why the others did not
 
     def refuse(self, role: str, reason: SpecvizError) -> None:
-        """Notes the reason: a copy, because an error that was raised holds on to its frames, and they to the models."""
+        """Notes a copy of the reason: a raised error keeps its frames alive, and through them the models."""
         self.reasons[role] = reason.at("passes")
 
 
 @dataclass(frozen=True)
 class _PassFiles:
-    """One model's pass, and where its programs lie or will."""
+    """One model's pass and the files of its compiled programs, existing or yet to be made."""
 
     role: str
     static: Static
-    files: dict[str, pathlib.Path]
+    files: dict[str, pathlib.Path]  # by kind, `compiler.ANY` or `compiler.ONE`
 
 
 def _unheard(fraction: float, sentence: Sentence) -> None:
-    """Where nobody wants to know."""
+    """Progress that nobody listens to."""
 
 
 def _at_once(work: Callable[[], Made]) -> Made:
@@ -97,13 +94,14 @@ def prepare_passes(
     halt: threading.Event | None = None,
     turn: Turn = _at_once,
 ) -> Preparation:
-    """Compiles the passes of the pair's models, or loads what was compiled before, and gives them to the pair.
+    """Compiles the passes of the pair's models, or loads those compiled earlier, and hands them to the pair.
 
-    First both models', at one moment, because drafting and verifying would else be timed on different footings; then
-    those of the target's parts. The first time on a machine it takes a minute or two, later a second. compiling: False
-    loads what there is and compiles nothing. halt: once set, nothing more is compiled or given. turn: for work that
-    uses the models or this process's processor time, in pieces of about a second; the rest goes on beside it. Nothing
-    is raised for what cannot be done: the preparation says why.
+    Target and draft model come first and together, or else drafting and verifying would be timed on different
+    footings; then the target's parts. The first time on a machine this takes a minute or two, later a second.
+
+    compiling: False loads what there is and compiles nothing. halt: once set, nothing more is compiled or handed over.
+    turn: runs the work that uses the models or this process's processor time, in pieces of about a second; everything
+    else goes on beside it. What cannot be prepared raises nothing: the result says why.
     """
     work = _Work(pair, progress, halt or threading.Event(), turn)
     statics = work.statics()
@@ -111,8 +109,8 @@ def prepare_passes(
         work.record(statics)
         return work.done
     progress(0.0, Sentence("looking for compiled ones"))
-    plans = work.plans(statics)
-    groups = [[plan for plan in plans if (plan.role in _MODELS) is of_models] for of_models in (True, False)]
+    every = work.pass_files(statics)
+    groups = [[one for one in every if (one.role in _MODELS) is of_models] for of_models in (True, False)]
     for group in work.compiled(groups) if compiling else groups:
         work.take(group)
     compiler.forget_old()
@@ -120,7 +118,7 @@ def prepare_passes(
 
 
 class _Work:
-    """One preparation while it goes on. made, wanted: programs."""
+    """One preparation in progress."""
 
     def __init__(self, pair: ModelPair, progress: Progress, halt: threading.Event, turn: Turn):
         self.pair = pair
@@ -129,10 +127,10 @@ class _Work:
         self.turn = turn
         self.threads = pair.passes.threads or torch.get_num_threads()
         self.done = Preparation()
-        self.made = self.wanted = 0
+        self.made = self.wanted = 0  # programs
 
     def statics(self) -> dict[str, Static]:
-        """The passes that can be prepared, by role; notes why the others cannot."""
+        """The passes that can be prepared, by role; notes why others cannot."""
         statics = {}
         for role, make in _makers(self.pair):
             try:
@@ -143,7 +141,7 @@ class _Work:
         return statics
 
     def record(self, statics: dict[str, Static]) -> None:
-        """Passes on CUDA are recorded when a run first meets their shape; here each model's are tried once."""
+        """Tries each model's passes on CUDA once; a graph is recorded when a run first needs its shape."""
         recorder = CudaRecorder(self.pair.device)
         ready: dict[str, FastPasses] = {}
         for role, static in statics.items():
@@ -152,29 +150,28 @@ class _Work:
             self._try(role, functools.partial(_recorded, static, recorder, shared), ready)
         self.turn(lambda: self._give(ready))
 
-    def plans(self, statics: dict[str, Static]) -> list[_PassFiles]:
-        """Where the programs lie, or will."""
+    def pass_files(self, statics: dict[str, Static]) -> list[_PassFiles]:
+        """The programs' files, existing or yet to be made."""
         return [
             _PassFiles(role, static, compiler.files(static, self.threads, _KINDS.get(role, (compiler.ANY,))))
             for role, static in statics.items()
         ]
 
     def compiled(self, groups: Sequence[Sequence[_PassFiles]]) -> Iterator[Sequence[_PassFiles]]:
-        """Makes the programs that are missing, and yields each group as soon as none of its own is awaited.
+        """Makes the missing programs and yields each group as soon as its own are done; notes why one was not made.
 
-        Within a group the largest come first: else one might still be on its way when the others are done. Notes why
-        where a program could not be made.
+        Within a group the largest come first, or else one might still be compiling when all others are done.
         """
         roles = {
-            ProgramJob(plan.static, kind, self.threads, plan.files[kind]): plan.role
+            ProgramJob(one.static, kind, self.threads, one.files[kind]): one.role
             for group in groups
-            for plan in sorted(group, key=lambda plan: _weight_bytes(plan.static), reverse=True)
-            for kind in compiler.missing(plan.files)
+            for one in sorted(group, key=lambda one: _weight_bytes(one.static), reverse=True)
+            for kind in compiler.missing(one.files)
         }
         made, awaited = self._making(roles), set(roles)
         with contextlib.closing(made):
             for group in groups:
-                own = {job for job, role in roles.items() if role in [plan.role for plan in group]}
+                own = {job for job, role in roles.items() if role in [one.role for one in group]}
                 while own & awaited and (job := next(made, None)):
                     awaited.remove(job)
                 yield group
@@ -204,21 +201,21 @@ class _Work:
         step = Sentence("{count} of {all} compiled", count=self.made, all=self.wanted)
         self.progress(self.made / self.wanted, step)
 
-    def take(self, plans: Sequence[_PassFiles]) -> None:
-        """Loads what there is, tries it, and gives it to the pair if it is right and faster."""
+    def take(self, group: Sequence[_PassFiles]) -> None:
+        """Loads what there is, tries it, and hands it to the pair if it is right and faster."""
         ready: dict[str, FastPasses] = {}
         self.progress(1.0, Sentence("trying compiled ones"))
-        for plan in plans:
-            if not compiler.missing(plan.files):
-                self._try(plan.role, functools.partial(_loaded, plan), ready)
-            elif plan.role not in self.done.reasons:
+        for one in group:
+            if not compiler.missing(one.files):
+                self._try(one.role, functools.partial(_loaded, one), ready)
+            elif one.role not in self.done.reasons:
                 never = SpecvizError("This model's passes were never compiled here.", "passes")
-                self.done.refuse(plan.role, never)
+                self.done.refuse(one.role, never)
         self.turn(lambda: self._give(ready))
 
     def _try(self, role: str, make: Callable[[], FastPasses], ready: dict[str, FastPasses]) -> None:
         def tried() -> FastPasses:
-            # torch keeps the number for each thread of the program.
+            # torch keeps this number per thread.
             torch.set_num_threads(self.threads)
             return make()
 
@@ -232,7 +229,7 @@ class _Work:
     def _give(self, ready: dict[str, FastPasses]) -> None:
         if self.halt.is_set():
             return
-        # One assignment: a run that begins meanwhile, in another thread, sees all or nothing.
+        # One assignment: a run that begins meanwhile in another thread sees all of it or nothing.
         self.pair.passes.fast = self.pair.passes.fast | ready
         self.done.ready += ready
         if "target" in ready:
@@ -240,29 +237,29 @@ class _Work:
             self.pair.passes.seconds_by_width = time_passes(self.pair.target, SHOWN_WIDTHS, budget=0.5, passes=passes)
 
 
-def _loaded(plan: _PassFiles) -> FastPasses:
-    """The plan's programs, if they are right and faster than the model's own passes."""
-    passes = FastPasses(plan.static, compiler.Program(plan.files), "compiled")
+def _loaded(one: _PassFiles) -> FastPasses:
+    """The compiled passes, if they are right and faster than the model's own."""
+    passes = FastPasses(one.static, compiler.Program(one.files), "compiled")
     check(passes)
     _refuse_slower(passes)
     return passes
 
 
 def _recorded(static: Static, recorder: CudaRecorder, target: GraphedPasses | None) -> FastPasses:
-    """A model's passes as graphs. target: the passes whose buffers it reads on in."""
+    """A model's passes as CUDA graphs. target: the passes whose buffers it continues in."""
     passes = GraphedPasses(static, recorder, None if target is None else target.kept)
     check(passes)
     return passes
 
 
 def _makers(pair: ModelPair) -> Iterator[tuple[str, Callable[[], Static]]]:
-    """What can be prepared of the pair, what matters most first."""
+    """What can be prepared of the pair, most important first."""
     yield "target", lambda: _static(pair.target, _feature_layers(pair))
     if pair.draft is not None:
         yield "draft", lambda: _static(pair.draft)
     if "eagle" in pair.parts:
         yield "eagle", lambda: StaticEagle(pair.parts["eagle"], pair.target)
-    # A target that has no exit has no such pass either.
+    # A target without an early exit has no such pass.
     with contextlib.suppress(SpecvizError):
         check_exit(pair.target, pair.target_name)
         layer = default_exit(pair.target)
@@ -270,19 +267,19 @@ def _makers(pair: ModelPair) -> Iterator[tuple[str, Callable[[], Static]]]:
 
 
 def _refuse_several_devices(pair: ModelPair) -> None:
-    """The draft of a sharded target has one device, and still must not leave the hook out that keeps it in step."""
+    """Refuses spread and sharded pairs; even a sharded target's draft model, which a hook keeps in step."""
     if is_spread(pair.target) or is_sharded(pair.target):
-        raise SpecvizError("Passes of a model on several devices run as they are.", "passes")
+        raise SpecvizError("The passes of a model on several devices cannot be prepared.", "passes")
 
 
 def _static(model: PreTrainedModel, feature_layers: Sequence[int] = ()) -> StaticPass:
     if getattr(model.config, "quantization_config", None) is not None:
-        raise SpecvizError("A quantised model's passes run as they are.", "passes")
+        raise SpecvizError("The passes of a quantised model cannot be prepared.", "passes")
     return StaticPass(model, feature_layers)
 
 
 def _feature_layers(pair: ModelPair) -> list[int]:
-    """Every hidden state that a trained part of the target reads."""
+    """Every hidden state that some trained part of the target reads."""
     return sorted({layer for part in pair.parts.values() for layer in part.feature_layers})
 
 
@@ -292,25 +289,25 @@ def _weight_bytes(static: Static) -> int:
 
 @torch.inference_mode()
 def check(passes: FastPasses) -> None:
-    """Raises SpecvizError (field ``passes``) where fast passes differ from the model's own by more than rounding."""
+    """Raises SpecvizError (field ``passes``) if fast passes differ from the model's own by more than rounding."""
     kept = [_given_by_passes(run, passes) for run in (passes.static, passes.run)]
     for plain, fast in zip(*kept, strict=True):
         difference = (plain.float() - fast.float()).abs().max() / plain.float().abs().max()
         if not difference <= TOLERANCE[passes.static.dtype]:
             raise SpecvizError(
-                "A fast pass differs from the model's own by {difference}, more than rounding: it is left alone.",
+                "A fast pass differs from the model's own by {difference}, more than rounding: it is not used.",
                 "passes",
                 difference=f"{difference:.3g}",
             )
 
 
 class _Asking:
-    """Asks for buffers in place of a run."""
+    """Stands in for a run when asking for buffers."""
 
 
 def _given_by_passes(run: PassFunction, passes: FastPasses) -> list[Tensor]:
-    """What a pass over several tokens, one over a further token, and one over two siblings give, and the rows left."""
-    # Whoever asks for buffers has them for as long as it lives: a run, usually.
+    """The outputs of passes over several tokens, one more token, and two siblings, and the rows they leave."""
+    # Whoever asks for buffers, usually a run, keeps them for as long as it lives.
     static, asking = passes.static, _Asking()
     buffers, generator, given, length = passes.buffers(asking), torch.Generator().manual_seed(0), [], 0
     for width in (*_TRIED_WIDTHS[::-1], 2):
@@ -328,7 +325,7 @@ def _given_by_passes(run: PassFunction, passes: FastPasses) -> list[Tensor]:
 
 @torch.inference_mode()
 def _refuse_slower(passes: FastPasses) -> None:
-    """Raises SpecvizError (field ``passes``) where the model's own passes are no slower, one token or several."""
+    """Raises SpecvizError (field ``passes``) if fast passes, over one token or several, are slower than plain ones."""
     static, timers = passes.static, {"plain": passes.static, "fast": passes.run}
     arguments = {width: static.examples(width) for width in _TRIED_WIDTHS}
     seconds: dict[tuple[str, int], list[float]] = {}

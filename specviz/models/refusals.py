@@ -1,6 +1,6 @@
-"""What the libraries raise over a bad, unreachable or too large model, turned into one sentence a person can act on.
+"""Turns what the libraries raise over a bad, unreachable or too large model into one sentence a user can act on.
 
-Only errors that are known to mean such a thing are turned; bugs pass through as they are.
+Only errors known to mean such a thing are turned; bugs pass through unchanged.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from specviz.records.errors import SpecvizError
 
 @contextlib.contextmanager
 def explaining(part: str, name: str, field: str, config: PreTrainedConfig | None = None) -> Iterator[None]:
-    """Turns what `from_pretrained` raises over a bad or unreachable model into a sentence; bugs pass through.
+    """Turns what `from_pretrained` raises over a bad or unreachable model into a SpecvizError; bugs pass through.
 
-    part: what is being read, ``"configuration"``, ``"tokenizer"`` or ``"weights"``. name, field: the model's, and the
-    parameter that named it. config: its configuration, once that is known.
+    part: what is being read, ``"configuration"``, ``"tokenizer"`` or ``"weights"``. name: the model's. field: the
+    parameter that named it. config: its configuration, once known.
     """
     try:
         yield
@@ -48,7 +48,7 @@ def explaining(part: str, name: str, field: str, config: PreTrainedConfig | None
             raise
         raise refusal from error
     except Exception as error:
-        # The tokenizers library raises plain Exception, and nothing else does.
+        # Only the tokenizers library raises plain Exception.
         if type(error) is not Exception or part != "tokenizer":
             raise
         raise SpecvizError(
@@ -79,7 +79,7 @@ def _refusal(
 
 
 def quantisation_of(config: PreTrainedConfig | None) -> Any:
-    """How config.json says that the weights are quantised, as it stands there; None if they are not."""
+    """The quantisation settings of config.json as they stand there; None if the weights are not quantised."""
     if config is None:
         return None
     places = (config, config.get_text_config(decoder=True))
@@ -92,7 +92,7 @@ def quantisation_name(config: PreTrainedConfig | None) -> str | None:
     if settings is None:
         return None
     method = settings.get("quant_method") if isinstance(settings, dict) else settings.quant_method
-    # The first checkpoints of bitsandbytes did not name it.
+    # Early bitsandbytes checkpoints do not name it.
     return "bitsandbytes" if method is None else str(getattr(method, "value", method))
 
 
@@ -103,11 +103,9 @@ def _about_config(name: str, field: str, error: BaseException) -> SpecvizError |
             "{name} needs code from its own repository, and specviz runs no foreign code.", field, name=name
         )
     if "does not recognize this architecture" in text:
-        return SpecvizError("{name} is of a kind that this version of transformers does not know.", field, name=name)
+        return SpecvizError("This version of transformers does not know the architecture of {name}.", field, name=name)
     if isinstance(error, (OSError, ValueError, KeyError, TypeError, hub.StrictDataclassError)):
-        return SpecvizError(
-            "The config.json of {name} describes no model that transformers can read.", field, name=name
-        )
+        return SpecvizError("transformers cannot read the config.json of {name}.", field, name=name)
     return None
 
 
@@ -138,7 +136,7 @@ def _about_weights(name: str, field: str, error: BaseException) -> SpecvizError 
 
 
 def hub_refusal(name: str, field: str, error: BaseException) -> SpecvizError | None:
-    """The Hub's refusal in a sentence; None if `error` is none of the Hub's."""
+    """The Hub's refusal as a sentence; None if `error` is not the Hub's."""
     if isinstance(error, hub.GatedRepoError):
         return SpecvizError(
             "{name} is gated: accept its licence at https://huggingface.co/{name} and set HF_TOKEN to a token of "
@@ -164,7 +162,7 @@ def hub_refusal(name: str, field: str, error: BaseException) -> SpecvizError | N
         )
     if isinstance(error, hub.EntryNotFoundError):
         return SpecvizError(
-            "{name} on the Hub is no model in transformers' format: a file of it is missing.", field, name=name
+            "{name} on the Hub is not a model in transformers' format: one of its files is missing.", field, name=name
         )
     if isinstance(error, hub.HfHubHTTPError):
         status = error.response.status_code
@@ -184,7 +182,7 @@ def hub_refusal(name: str, field: str, error: BaseException) -> SpecvizError | N
 def refusing_out_of_memory(refusal: Callable[[], SpecvizError]) -> Iterator[None]:
     """Turns running out of memory, on a GPU or a CPU, into a SpecvizError; everything else passes through.
 
-    What the failed work held is given back first: then `refusal` is asked what to tell, and may measure.
+    What the failed work held is released first; then `refusal` says what to tell, and may measure.
     """
     try:
         yield
@@ -205,19 +203,19 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def _drop_frames(error: BaseException) -> None:
-    """Lets go of what the frames of the failed work still hold: half a model or a cache, usually."""
+    """Releases what the frames of the failed work still hold: usually half a model or a cache."""
     for link in _chain(error):
         traceback.clear_frames(link.__traceback__)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and what it came from, outermost first."""
+    """The error and its causes, outermost first."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
 def first_line(error: BaseException) -> str:
-    """What a library said, short enough to be quoted in a sentence."""
+    """What a library said, short enough to quote in a sentence."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0].strip().rstrip(".")[:200]

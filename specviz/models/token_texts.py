@@ -1,6 +1,6 @@
-"""From token ids to text: one token as a chip, and a growing text cut into one piece a token.
+"""From token ids to text: one token as a chip, and a growing text cut into one piece per token.
 
-A token can be half a character, so neither is a matter of decoding ids one by one.
+A token can be half a character, so neither can be done by decoding ids one by one.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Any
 
 REPLACEMENT = "\ufffd"
 
-#: How tokenizers with byte fallback (Llama 2, Mistral, Gemma) write the token of one byte.
+#: How tokenizers with byte fallback (Llama 2, Mistral, Gemma) name the token of a single byte.
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 
 class TokenTexts:
-    """The text of every token of one tokenizer, worked out on first use and kept.
+    """The text of every token of one tokenizer, computed on first use and kept.
 
-    `texts[id]`, or `texts.chip(id)`, is the token as it would stand inside a text: its leading space kept, special
-    tokens by name, bytes that are no whole character as U+FFFD, and ids the tokenizer does not have (logits are often
-    padded beyond the vocabulary) as ``<id 4711>``. Neither ever raises.
+    `texts[id]`, or `texts.chip(id)`, is the token as it stands inside a text: with its leading space, special tokens by
+    name, bytes that are no whole character as U+FFFD, and ids that the tokenizer lacks (logits are often padded beyond
+    the vocabulary) as ``<id 4711>``. It never raises.
     """
 
     def __init__(self, tokenizer: Any):
@@ -31,7 +31,7 @@ class TokenTexts:
         self._chips: dict[int, str] = {}
         # id -> text, for tokens whose text never depends on their neighbours; None for the others.
         self._whole: dict[int, str | None] = {}
-        # A visible token put in front: some decoders strip the first space of a text, which is not the token's own.
+        # A visible token to put in front: some decoders strip a text's first space.
         self._anchor: tuple[int, ...] = ()
         self._anchor_length = 0
         self._anchor = self._find_anchor()
@@ -46,15 +46,15 @@ class TokenTexts:
     chip = __getitem__
 
     def decode(self, ids: Iterable[int], *, inside: bool = True) -> str:
-        """The text of `ids` without special tokens, standing inside a text or (`inside=False`) at its beginning.
+        """The text of `ids` without special tokens, as it stands inside a text or (`inside=False`) at its beginning.
 
-        Ids the tokenizer does not have are left out.
+        Ids that the tokenizer lacks are skipped.
         """
         ids = tuple(ids)
         return self._decode(self._anchor + ids)[self._anchor_length :] if inside else self._decode(ids)
 
     def is_hidden(self, token_id: int) -> bool:
-        """Whether the token leaves no mark in decoded text: a special token, or an id that does not exist."""
+        """Whether the token leaves no trace in decoded text: a special token, or an id that does not exist."""
         return self.whole(token_id) == "" and token_id not in self._bytes
 
     def is_byte(self, token_id: int) -> bool:
@@ -62,7 +62,7 @@ class TokenTexts:
         return token_id in self._bytes
 
     def whole(self, token_id: int) -> str | None:
-        """The token's text inside any text; None if it depends on the neighbours, as half a character does."""
+        """The token's text inside any text; None if it depends on its neighbours, as half a character does."""
         try:
             return self._whole[token_id]
         except KeyError:
@@ -82,7 +82,7 @@ class TokenTexts:
         return self.decode((token_id,))
 
     def _find_anchor(self) -> tuple[int, ...]:
-        """One token that always shows, whole: an "a" where there is one, or else the first that will do."""
+        """A token that always shows, whole: "a" if there is one, else the first that will do."""
         for token_id in (*self.tokenizer.encode("a", add_special_tokens=False)[-1:], *sorted(self._known)):
             alone = self._decode((token_id,))
             if alone.strip() and REPLACEMENT not in alone and token_id not in self._bytes:
@@ -91,14 +91,14 @@ class TokenTexts:
 
 
 class Detokenizer:
-    """Cuts a growing text into one piece a token; all pieces joined are the text of all tokens exactly.
+    """Cuts a growing text into one piece per token; the pieces joined are exactly the text of all tokens.
 
-    A token that ends inside a character has an empty piece, and the token that completes it carries the whole
-    character. Special tokens have empty pieces. A run of single-byte tokens (byte fallback) is held until another
-    token ends it, because one bad byte changes how such a decoder writes the whole run.
+    A token that ends inside a character has an empty piece; the token that completes the character carries all of it.
+    Special tokens have empty pieces. A run of single-byte tokens (byte fallback) is held back until another token ends
+    it, because one bad byte changes how such a decoder writes the whole run.
 
-    The text is that of the pushed tokens as they stand after the prompt: where a tokenizer drops the first space of a
-    text, it is dropped only if the prompt itself shows no text. A prompt cut inside a character stays cut.
+    The text is that of the tokens as they stand after the prompt: where a tokenizer drops a text's first space, it is
+    dropped only if the prompt itself shows no text. A prompt cut inside a character stays cut.
     """
 
     def __init__(self, texts: TokenTexts, prompt_ids: Iterable[int]):
@@ -107,7 +107,7 @@ class Detokenizer:
         self._inside = any(not texts.is_hidden(token_id) for token_id in prompt_ids)
 
     def push(self, token_id: int) -> str:
-        """The text that became certain with this token."""
+        """The text that this token made certain."""
         if self._inside and not self._pending:
             piece = self._texts.whole(token_id)
             if piece is not None:
@@ -115,7 +115,7 @@ class Detokenizer:
         return self._push_slowly(token_id)
 
     def flush(self) -> str:
-        """The text still held back, at the end; an unfinished character is U+FFFD."""
+        """The text still held back, at the end; an unfinished character becomes U+FFFD."""
         return self._release() if self._pending else ""
 
     def _push_slowly(self, token_id: int) -> str:
@@ -132,7 +132,7 @@ class Detokenizer:
         return settled + self._release()
 
     def _splits_before(self, token_id: int) -> bool:
-        """Whether the pending tokens and the new one share no character, so that no later token can change them."""
+        """Whether the pending tokens share no character with the new one, so that no later token can change them."""
         if not self._pending:
             return False
         if self._texts.is_byte(self._pending[-1]):

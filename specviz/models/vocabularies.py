@@ -1,6 +1,6 @@
 """Two tokenizers side by side: which tokens write the same bytes, and one's text in the other's tokens.
 
-What a draft model needs that has another tokenizer than the target: token-level intersection, Timor et al. 2025,
+For a draft model whose tokenizer differs from the target's: token-level intersection, Timor et al. 2025,
 arXiv 2502.05202, Alg. 4.
 """
 
@@ -14,9 +14,9 @@ from specviz.models.token_texts import TokenTexts
 
 
 def same_vocabulary(one: Any, other: Any) -> bool:
-    """Whether a token id means the same to both tokenizers.
+    """Whether every token id means the same to both tokenizers.
 
-    One may have further ids than the other: checkpoints of a family add tokens at the end.
+    One may have more ids than the other: checkpoints of a family add tokens at the end.
     """
     of_one, of_other = ({id: token for token, id in tokenizer.get_vocab().items()} for tokenizer in (one, other))
     shared = of_one.keys() & of_other.keys()
@@ -25,16 +25,12 @@ def same_vocabulary(one: Any, other: Any) -> bool:
 
 
 class Translation:
-    """The tokens that a draft model and a target with another tokenizer have in common, and how to get across.
+    """The tokens that a draft model and a target with different tokenizers share, and how to translate between them.
 
-    pairs: (draft id, target id) of the tokens that write the same bytes in the middle of a text, one to one, by
-        target id. Special tokens are not among them: what they do is not what they spell.
-    draft_size: how many tokens the draft's tokenizer has that write something.
-
-    Tokens are matched by the bytes they write and not by their names, for each kind of tokenizer spells in its own way:
-    " é" is "ĠÃ©" in one and "▁é" in another, while "Ã" is half a character here and a letter there. transformers'
-    `AssistantToTargetTranslator` compares names with the leading space mark exchanged, which misses the first of
-    these, takes the second two for one token, and pairs special tokens too.
+    Tokens are matched by the bytes they write, not by their names, because each kind of tokenizer has its own
+    spelling: " é" is "ĠÃ©" in one and "▁é" in another, while "Ã" is half a character here and a letter there.
+    transformers' `AssistantToTargetTranslator` compares names after exchanging the leading space mark, which misses the
+    first of these, takes the other two for one token, and pairs special tokens too.
     """
 
     def __init__(self, target_tokenizer: Any, draft_tokenizer: Any):
@@ -45,14 +41,16 @@ class Translation:
         self._longest = max(map(len, self._draft_ids), default=0)
         target_ids = _by_bytes(self.target_texts, self._target_bytes)
         shared = ((self._draft_ids[text], token_id) for text, token_id in target_ids.items() if text in self._draft_ids)
+        #: (draft id, target id) of tokens that write the same bytes inside a text, one to one, ordered by target id.
+        #: Special tokens are not among them: what they do is not what they spell.
         self.pairs: tuple[tuple[int, int], ...] = tuple(sorted(shared, key=lambda pair: pair[1]))
-        self.draft_size = len(draft_bytes)
+        self.draft_size = len(draft_bytes)  # tokens of the draft's tokenizer that write something
         self._draft_of = {target_id: draft_id for draft_id, target_id in self.pairs}
         self._marks = self._shared_marks(target_tokenizer, draft_tokenizer)
         self._opening = _opening(draft_tokenizer)
 
     def spell(self, text: bytes) -> list[int]:
-        """Draft ids that write `text`, the longest tokens first; bytes that no draft token writes are left out."""
+        """Draft ids that write `text`, longest match first; bytes that no draft token writes are skipped."""
         ids, start = [], 0
         while start < len(text):
             ends = range(min(len(text), start + self._longest), start, -1)
@@ -63,11 +61,11 @@ class Translation:
         return ids
 
     def draft_id(self, target_id: int) -> int | None:
-        """The draft's token that writes the same; None if it has none."""
+        """The draft's token that writes the same bytes; None if it has none."""
         return self._draft_of.get(target_id)
 
     def bytes_of(self, target_id: int) -> bytes:
-        """What the target's token writes; nothing for special tokens and ids that do not exist."""
+        """What the target's token writes; empty for special tokens and ids that do not exist."""
         return self._target_bytes.get(target_id, b"")
 
     def mark(self, target_id: int) -> int | None:
@@ -75,9 +73,9 @@ class Translation:
         return self._marks.get(target_id)
 
     def encode(self, prompt: Sequence[int]) -> tuple[list[int], bytes]:
-        """A prompt of target ids as the draft's own tokenizer splits it, opened with its own special tokens.
+        """A prompt of target ids as the draft's tokenizer splits it, after its own opening special tokens.
 
-        Also the bytes of an unfinished character at its end, which are not part of the ids.
+        Also returns the bytes of an unfinished character at the end, which the ids do not cover.
         """
         ids, unfinished = list(self._opening), b""
         for writes, run in itertools.groupby(prompt, lambda token_id: token_id in self._target_bytes):
@@ -88,19 +86,19 @@ class Translation:
                 ids += self._encode_text(text.decode("utf-8", "replace"), tokens[0] if ids == self._opening else None)
             else:
                 marks = [mark for mark in map(self.mark, run) if mark is not None]
-                # Both open a text alike: once is enough.
+                # Both may open a text alike: once is enough.
                 ids += [mark for mark in marks if ids != self._opening or mark not in self._opening]
         return ids, unfinished
 
     def _encode_text(self, text: str, first: int | None) -> list[int]:
-        """first: the target token at the text's beginning, where some decoders drop a space; None inside a text."""
+        """first: the target token at the beginning of the text, where some decoders drop a space; None inside it."""
         if first is not None and text.startswith(" "):
             text = text if self.target_texts.decode((first,), inside=False).startswith(" ") else text[1:]
         # verbose=False: the tokenizer would log a warning about long texts.
         return self.draft_texts.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
 
     def _shared_marks(self, target_tokenizer: Any, draft_tokenizer: Any) -> dict[int, int]:
-        """Special tokens with one name, and those that begin and end a text, whatever their names."""
+        """Special tokens of the same name, and those that begin and end a text whatever their names."""
         known = draft_tokenizer.get_vocab()
         marks = {
             token_id: known[token]
@@ -117,9 +115,9 @@ class Translation:
 class Reader:
     """The target's growing text in the draft's tokens: `ids`, of which the first `settled` will not change.
 
-    A token that both have is itself. Any other is spelt from its bytes, and one that ends inside a character has to
-    wait for the rest of it: until then the character's first bytes stand at the end by themselves, where the draft
-    has tokens for them. Each token is read once, so the cost does not grow with the text.
+    A shared token stays itself; any other is spelt from its bytes. A token that ends inside a character waits for the
+    rest of it: until then the character's first bytes stand at the end, as far as the draft has tokens for them. Each
+    token is read once, so the cost does not grow with the text.
     """
 
     def __init__(self, translation: Translation, prompt: Sequence[int]):
@@ -130,7 +128,7 @@ class Reader:
         self.ids += translation.spell(self.unfinished)
 
     def follow(self, committed: Sequence[int]) -> None:
-        """Reads what was committed since the last time."""
+        """Reads what has been committed since the last call."""
         del self.ids[self.settled :]
         for token_id in committed[self.read :]:
             self._push(token_id)
@@ -156,7 +154,7 @@ class Reader:
 def token_bytes(texts: TokenTexts) -> dict[int, bytes]:
     """What each token writes inside a text, as UTF-8.
 
-    Left out: special tokens, and tokens of which that cannot be told.
+    Special tokens are left out, and so are tokens whose bytes cannot be determined.
     """
     written = {}
     for token, token_id in texts.tokenizer.get_vocab().items():
@@ -172,10 +170,10 @@ def token_bytes(texts: TokenTexts) -> dict[int, bytes]:
 
 
 def split_unfinished(text: bytes) -> tuple[bytes, bytes]:
-    """`text` without the first bytes of a character that is not complete at its end, and those bytes (at most 3)."""
+    """`text` up to an incomplete character at its end, and the bytes of that character (at most 3)."""
     for length in range(1, min(3, len(text)) + 1):
         byte = text[-length]
-        if 0xC0 <= byte < 0xF8:  # the first byte of a character; its upper bits say how many there are
+        if 0xC0 <= byte < 0xF8:  # a character's first byte; its upper bits say how many bytes it has
             wanted = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
             return (text[:-length], text[-length:]) if wanted > length else (text, b"")
         if not 0x80 <= byte < 0xC0:
@@ -189,7 +187,7 @@ def _continues(text: bytes) -> bool:
 
 
 def _by_bytes(texts: TokenTexts, written: dict[int, bytes]) -> dict[bytes, int]:
-    """One token for each string of bytes: of several the one that is not a bare byte, then the lowest id."""
+    """One token for each byte string: of several, one that is not a bare byte, then the lowest id."""
     ids: dict[bytes, int] = {}
     for token_id in sorted(written, key=lambda token_id: (texts.is_byte(token_id), token_id)):
         ids.setdefault(written[token_id], token_id)
@@ -197,7 +195,7 @@ def _by_bytes(texts: TokenTexts, written: dict[int, bytes]) -> dict[bytes, int]:
 
 
 def _opening(tokenizer: Any) -> list[int]:
-    """The special tokens that the tokenizer puts before a text."""
+    """The special tokens that the tokenizer puts in front of a text."""
     bare, full = (tokenizer("a", add_special_tokens=special)["input_ids"] for special in (False, True))
     starts = (start for start in range(len(full)) if full[start : start + len(bare)] == bare)
     return full[: next(starts, 0)]
@@ -206,7 +204,7 @@ def _opening(tokenizer: Any) -> list[int]:
 def _symbols() -> dict[str, int]:
     """The alphabet of byte-level tokenizers, symbol -> byte: visible bytes as themselves, others from U+0100 on.
 
-    Radford et al. 2019 (GPT-2), `bytes_to_unicode` in the code that came with it.
+    From GPT-2 (Radford et al. 2019), `bytes_to_unicode` in its code.
     """
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in visible]

@@ -1,1 +1,13 @@
-"""."""
+"""One forward pass of one model: what it reads, what it keeps, and how it is made fast.
+
+cached_model: a model reading one text, with a key-value cache that can be rewound
+static_passes: a pass over buffers that stay in place, the form in which it can be compiled or recorded
+static_eagle: the same form of the EAGLE head
+compiler: compiles passes to machine code, in processes of low priority, and keeps the programs
+cuda_graphs: records passes as CUDA graphs and replays them
+trained_heads: Medusa heads and the EAGLE head, and their files
+early_exits: a model that ends after its first layers
+several_devices: one model spread over devices or sharded over processes
+torchrun: the processes that torchrun started beside this one
+clock: measures time around finished work
+"""

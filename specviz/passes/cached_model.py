@@ -1,7 +1,7 @@
 """A causal model with a key-value cache that can be rewound; the one place that knows transformers' cache classes.
 
 One rule keeps it right: the cache never holds more than the committed tokens less one, and every forward pass feeds
-whatever it does not hold yet.
+whatever is missing.
 """
 
 from __future__ import annotations
@@ -20,65 +20,63 @@ from specviz.rules.tree_shape import tree_shape
 
 
 def has_sliding_windows(model: PreTrainedModel) -> bool:
-    """Whether some layer looks back a limited way only."""
+    """Whether some layer attends to a limited window only."""
     return any(DynamicCache(config=model.config).is_sliding)
 
 
 def reader(model: PreTrainedModel, stopwatch: Stopwatch, passes: FastPasses | None = None) -> CachedModel:
-    """`model` with an empty cache; with buffers that stay where they are where there are passes that want them."""
+    """`model` with an empty cache; over static buffers if there are passes prepared for such buffers."""
     return CachedModel(model, stopwatch) if passes is None else StaticModel(model, stopwatch, passes)
 
 
 class CachedModel:
-    """`model` reading one sequence, with rows for its first `length` tokens in the cache.
+    """`model` reading one text, with the keys and values of its first `length` tokens in the cache.
 
-    Works for every cache that transformers can crop: full attention, sliding windows, mixtures of both.
-    Forward passes count as spans of `stopwatch`. feature_layers: which hidden states each pass leaves in `features`,
-    [tokens of the pass, width], side by side; indices into transformers' ``hidden_states``.
+    Works for every cache that transformers can crop: full attention, sliding windows, mixtures of both. Forward passes
+    count as spans of `stopwatch`.
     """
 
     def __init__(self, model: PreTrainedModel, stopwatch: Stopwatch, feature_layers: tuple[int, ...] = ()):
         self.model = model
         self.device = home_of(model)
         self.stopwatch = stopwatch
-        self.feature_layers = feature_layers
-        self.features: Tensor | None = None
+        self.feature_layers = feature_layers  # hidden states each pass leaves in `features`: indices of transformers'
+        self.features: Tensor | None = None  # [tokens of the last pass, layers · d], side by side
         self.slides = has_sliding_windows(model)
-        self.length = 0
+        self.length = 0  # tokens held
         self._empty()
 
     def _empty(self) -> None:
         self.cache = DynamicCache(config=self.model.config)
-        # Sliding windows would otherwise forget the rows that a rewind has to bring back.
+        # Otherwise sliding windows forget the rows that a rewind has to bring back.
         self.cache.activate_past_recording()
 
     def sharing_first_layers(self, model: PreTrainedModel, layers: int, passes: FastPasses | None) -> CachedModel:
-        """The same sequence, read by a model of this one's first `layers` layers: their rows are shared, not copied.
+        """The same text, read by a model of this one's first `layers` layers, which share their rows with this one.
 
-        passes: that model's fast ones, which this one can use if it has some itself. Whoever reads on with it rewinds
-        it to this one's length before this one reads on.
+        passes: that model's fast passes, used only if this one has fast passes too. After reading on with the twin,
+        rewind it to this one's length before this one reads on.
         """
         twin = CachedModel(model, self.stopwatch)
         twin.cache.layers = self.cache.layers[:layers]
         return twin
 
     def unread(self, committed: Sequence[int]) -> Tensor:
-        """The committed tokens that are not in the cache yet, [n] int64 on the model's device."""
+        """The committed tokens not yet in the cache, [n] int64 on the model's device."""
         return torch.tensor(committed[self.length :], dtype=torch.long, device=self.device)
 
     def forward(
         self, token_ids: Tensor, keep: int, visible: Tensor | None = None, positions: Tensor | None = None
     ) -> Tensor:
-        """One pass over the next tokens of the sequence.
+        """One pass over the next tokens of the text; returns logits [keep, vocab] in the model's dtype or in float32.
 
-        token_ids: [n] int64, those that follow the `length` cached ones. Returns logits [keep, vocab] of the last
-        `keep` of them, in the model's dtype or in float32. visible: [n, length + n] bool, which tokens each of them
-        sees, and positions: [n] int64, where that is not plainly all before it.
+        token_ids: [n] int64, following the `length` cached tokens. keep: how many of the last rows are wanted.
+        visible: [n, length + n] bool, what each token attends to, and positions: [n] int64; by default a chain.
         """
         with self.stopwatch.span():
             logits = self._read(token_ids, keep, visible, positions)
         self.length += token_ids.shape[0]
-        # Some architectures return every row, whatever they are asked for.
+        # Some architectures return every row, no matter how many are asked for.
         return logits if logits.shape[0] == keep else logits[-keep:]
 
     def _read(self, token_ids: Tensor, keep: int, visible: Tensor | None, positions: Tensor | None) -> Tensor:
@@ -103,7 +101,7 @@ class CachedModel:
         """The target pass: one forward over what is unread and all draft tokens; logits [n + 1, vocab].
 
         draft_tokens: [n] int64, each continuing draft token `parents[i]` or, at −1, the committed text. A tree is
-        read in one pass too: each token sees the committed text and its own branch, at the position it would have.
+        read in one pass too: each token attends to the committed text and its own branch, at its position in it.
         """
         unread = self.unread(committed)
         token_ids = torch.cat([unread, draft_tokens])
@@ -115,9 +113,9 @@ class CachedModel:
         return self.forward(token_ids, n + 1, visible.to(self.device), positions.to(self.device))
 
     def extend(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
-        """One pass over the next level of a draft that is being made; logits [k, vocab].
+        """One pass over the next level of a draft in the making; logits [k, vocab].
 
-        tokens: [k] int64, the last k of a draft with these `parents`, the others having been read before.
+        tokens: [k] int64, the last k of a draft with these `parents`; the others have been read already.
         """
         n, k = len(parents), tokens.shape[0]
         if parents == tuple(range(-1, n - 1)):
@@ -136,10 +134,10 @@ class CachedModel:
             )
 
     def rewind(self, length: int) -> None:
-        """Forget all rows after the first `length`.
+        """Forgets all rows after the first `length`.
 
-        Due after every round, even when nothing is to be forgotten: a sliding-window layer holds more than its
-        window until it is told that the round is over.
+        Needed after every round, even with nothing to forget: a sliding-window layer holds more than its window until
+        it is told that the round is over.
         """
         if length > self.length:
             raise ValueError(f"A cache of {self.length} rows cannot be rewound to {length}.")
@@ -151,23 +149,23 @@ class CachedModel:
             self.cache.crop(-count)
 
     def keep(self, committed: int, path: Sequence[int]) -> None:
-        """After a target pass over `committed` tokens and a draft: keep those and the draft tokens on `path`."""
+        """After a target pass over `committed` tokens and a draft: keeps those and the draft tokens on `path`."""
         if list(path) != list(range(len(path))):
             self._move(committed, torch.tensor(path, device=self.device) + committed)
         self.rewind(committed + len(path))
 
     def _move(self, start: int, origins: Tensor) -> None:
-        """Puts the rows at the indices `origins` in the places from `start` on; the text's own stay where they are."""
+        """Moves the rows at the indices `origins` [k] to the places from `start` on."""
         end = start + len(origins)
         for layer in self.cache.layers:
             # Layers may lie on different devices.
             origins = origins.to(layer.keys.device)
-            # Indexing copies, so rows may move over each other.
+            # Indexing copies, so the ranges may overlap.
             layer.keys[:, :, start:end] = layer.keys[:, :, origins]
             layer.values[:, :, start:end] = layer.values[:, :, origins]
 
     def prefill(self, prompt: Sequence[int]) -> None:
-        """Reads a prompt up to its last token, which belongs to the first round."""
+        """Reads a prompt except for its last token, which the first round reads."""
         if len(prompt) > 1:
             self.forward(self.unread(prompt[:-1]), keep=1)
             self.rewind(self.length)
@@ -178,7 +176,7 @@ class CachedModel:
 
 
 class StaticModel(CachedModel):
-    """The same, with rows in buffers that stay where they are, and passes that were prepared for such buffers."""
+    """The same over static buffers, with passes prepared for such buffers."""
 
     def __init__(self, model: PreTrainedModel, stopwatch: Stopwatch, passes: FastPasses):
         self.passes = passes
@@ -201,7 +199,7 @@ class StaticModel(CachedModel):
         return logits
 
     def _read_in_parts(self, token_ids: Tensor, keep: int) -> Tensor:
-        """A long prompt; the rows of the last part are all that is asked for."""
+        """Reads a long prompt, of which only rows in the last part are wanted."""
         length, features = self.length, []
         for part in token_ids.split(WIDEST):
             logits, part_features = self._pass(part, length, None, None)
@@ -216,13 +214,13 @@ class StaticModel(CachedModel):
     def _pass(
         self, token_ids: Tensor, length: int, visible: Tensor | None, positions: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Logits [n, vocab] and features [n, width] of one pass over n tokens after `length` cached ones."""
+        """Logits [n, vocab] and features [n, layers · d] of one pass over n tokens after `length` cached ones."""
         where, visible = self.buffers.places(length, token_ids.shape[0], visible)
         positions = where if positions is None else positions
         return self.passes.read(token_ids, positions, where, visible, self.buffers.tensors, self.feature_layers)
 
     def _forget(self, count: int) -> None:
-        """What lies beyond `length` is seen by nobody, and overwritten."""
+        """Nothing to do: what lies beyond `length` is never attended to, and gets overwritten."""
 
     def _move(self, start: int, origins: Tensor) -> None:
         self.buffers.move(start, origins)
@@ -232,7 +230,7 @@ class StaticModel(CachedModel):
 
 
 def _tree_view(parents: tuple[int, ...], read: int, unread: int) -> tuple[Tensor, Tensor]:
-    """What each of `unread` + n tokens may attend to, [unread + n, read + unread + n] bool, and their positions."""
+    """What each of `unread` + n tokens attends to, [unread + n, read + unread + n] bool, and their positions."""
     n = len(parents)
     visible = torch.ones(unread + n, read + unread + n, dtype=torch.bool)
     visible[:, read:] = torch.ones(unread + n, unread + n, dtype=torch.bool).tril()

@@ -1,4 +1,4 @@
-"""Time, measured around work that has finished: the host's clock on a CPU, events in the stream on CUDA."""
+"""Measures time around finished work: with the host's clock on a CPU, with events in the stream on CUDA."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Mark = float | torch.cuda.Event
 
 
 class Span:
-    """Work between two marks. A class, because `contextlib.contextmanager` costs a pass several times as much."""
+    """Work between two marks. A class, because `contextlib.contextmanager` has several times the overhead."""
 
     def __init__(self, stopwatch: Stopwatch):
         self.stopwatch = stopwatch
@@ -26,7 +26,7 @@ class Span:
 class Stopwatch:
     """Marks moments without waiting for the device; reads them once the caller has synchronised.
 
-    On CUDA a host clock around an asynchronous launch measures the launch, so marks are events recorded in the stream.
+    On CUDA, where a host clock would only measure the launch, marks are events recorded in the stream.
     """
 
     def __init__(self, device: torch.device):
@@ -34,7 +34,7 @@ class Stopwatch:
         self.spans: list[tuple[Mark, Mark]] = []
 
     def mark(self) -> Mark:
-        """This moment in the device's order of work."""
+        """This moment in the device's stream of work."""
         if self.device.type != "cuda":
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
@@ -49,7 +49,7 @@ class Stopwatch:
         return start.elapsed_time(end) / 1000
 
     def span(self) -> Span:
-        """Counts the work inside, until its end, as time in a model's forward pass."""
+        """A context whose work counts as time in a model's forward pass."""
         return Span(self)
 
     def take_spans(self) -> float:
@@ -60,5 +60,10 @@ class Stopwatch:
 
     def synchronize(self) -> None:
         """Waits until the device has finished what it was given."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        synchronise(self.device)
+
+
+def synchronise(device: torch.device) -> None:
+    """Waits until the device has finished what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

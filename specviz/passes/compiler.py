@@ -1,7 +1,7 @@
-"""Compiles passes over static buffers to machine code, once a machine: torch.export, then AOTInductor.
+"""Compiles passes over static buffers to machine code, once per machine: torch.export, then AOTInductor.
 
-One program a model reads any number of tokens; the target, which plain decoding feeds one by one, has another for that.
-They are made by processes of low priority, kept in a folder, and afterwards loaded in a fraction of a second.
+A model's program reads any number of tokens; the target, which plain decoding feeds token by token, has a second one
+for that. Processes of low priority make the programs, which are kept in a folder and load in a fraction of a second.
 `python -m specviz.passes.compiler FOLDER` is such a process.
 """
 
@@ -36,9 +36,9 @@ from specviz.passes.static_passes import WIDEST, Static
 from specviz.records.errors import SpecvizError
 from specviz.records.words import bytes_in_words
 
-#: How Inductor is to compile: weights folded in and laid out as the kernels want them, products by its own C++
-#: templates, which are made for few rows. Choosing among several by timing them would take twice as long. That the C++
-#: compiler has heard of AVX-512 is taken for granted, which saves eight seconds; what is newer is still tried.
+#: How Inductor compiles: weights folded in and laid out for the kernels, products by its own C++ templates, which
+#: suit few rows; timing several alternatives would take twice as long. It does not test whether the C++ compiler knows
+#: AVX-512, which saves eight seconds, but still tests anything newer.
 OPTIONS = {
     "cpp.vec_isa_ok": True,
     "freezing": True,
@@ -46,29 +46,29 @@ OPTIONS = {
     "max_autotune_gemm_backends": "CPP",
 }
 
-#: Programs hold the weights in their own layout: memory for so many copies must be free, and disk for as many.
+#: Programs hold the weights in their own layout: memory and disk must have room for this many copies.
 COPIES = 2
 
-#: The most bytes of programs that are kept; those unused for longest go first.
+#: The most bytes of programs that are kept; the oldest go first.
 KEPT_BYTES = 4 << 30
 
-#: What a program reads: a single token, or any number of them.
+#: The kinds of programs: reading a single token, or any number of them.
 ONE, ANY = "one", "any"
 
-#: How many tokens the examples have with which programs are traced.
+#: How many tokens the example inputs have from which programs are traced.
 _EXAMPLE_TOKENS = {ONE: 1, ANY: 5}
 
 _NICENESS = 10
 
-#: Seconds between two looks at whether a program is made, or no longer wanted.
+#: Seconds between checks whether a program is made or no longer wanted.
 _LOOK_SECONDS = 0.1
 
 
 class Program:
-    """`StaticPass.forward` of one model, compiled. files: what was made for it, by ANY and perhaps ONE."""
+    """`StaticPass.forward` of one model, compiled. files: its programs, by kind; ANY must be among them."""
 
     def __init__(self, files: Mapping[str, pathlib.Path]):
-        # Kept as it is: calling the wrapper torch puts around it reads the shapes of all arguments anew each time.
+        # The bare loader: torch's wrapper around it inspects the shapes of all arguments on every call.
         loaders = {kind: torch._inductor.aoti_load_package(str(path)).loader for kind, path in files.items()}
         self.any = loaders[ANY]
         self.one = loaders.get(ONE, self.any)
@@ -79,7 +79,7 @@ class Program:
 
 
 def exported(static: Static, kind: str) -> ExportedProgram:
-    """The pass as a graph of operations, with the number of tokens (unless it is one) and the room left open."""
+    """The pass as a graph of operations, for any room and, unless `kind` is ONE, any number of tokens."""
     room = Dim("room", min=2, max=2**31 - 1)
     count = {} if kind == ONE else {0: Dim("count", min=1, max=WIDEST)}
     others = (*(count for _ in static.input_widths), *({2: room} for _ in static.row_shapes))
@@ -99,7 +99,7 @@ def exported(static: Static, kind: str) -> ExportedProgram:
 
 
 def build(static: Static, kind: str, path: pathlib.Path) -> None:
-    """Writes the program of that kind to `path`."""
+    """Compiles the program of this kind and writes it to `path`."""
     with torch.no_grad():
         torch._inductor.aoti_compile_and_package(
             exported(static, kind), package_path=str(path), inductor_configs=OPTIONS
@@ -107,7 +107,7 @@ def build(static: Static, kind: str, path: pathlib.Path) -> None:
 
 
 def key(static: Static, threads: int) -> str:
-    """What a model's programs depend on: its weights, the code that runs it, the processor and the libraries."""
+    """A digest of all that a model's programs depend on: its weights, its code, the processor and the libraries."""
     digest = hashlib.sha256()
     facts = [
         torch.__version__,
@@ -130,7 +130,7 @@ def key(static: Static, threads: int) -> str:
 
 
 def _processor() -> str:
-    """The processor by name, since programs use whatever instructions it has."""
+    """The processor's instruction sets, all of which programs may use; else its name."""
     with contextlib.suppress(OSError):
         for line in pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("flags"):
@@ -139,14 +139,14 @@ def _processor() -> str:
 
 
 def folder() -> pathlib.Path:
-    """Where programs are kept: SPECVIZ_CACHE, or specviz in the user's own cache folder."""
+    """Where programs are kept: SPECVIZ_CACHE, or ``specviz`` in the user's cache folder."""
     named = os.environ.get("SPECVIZ_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
     return pathlib.Path(named) if named else pathlib.Path(base) / "specviz"
 
 
 def files(static: Static, threads: int, kinds: Sequence[str]) -> dict[str, pathlib.Path]:
-    """Where these programs of this model lie, or will."""
+    """The files of these programs, by kind, existing or yet to be made."""
     name = key(static, threads)
     return {kind: folder() / f"{name}-{kind}.pt2" for kind in kinds}
 
@@ -156,18 +156,18 @@ def missing(paths: Mapping[str, pathlib.Path]) -> list[str]:
 
 
 def refuse_impossible(model_bytes: int) -> None:
-    """Raises SpecvizError (field ``passes``) where nothing can be compiled: no compiler, or no memory for copies."""
+    """Raises SpecvizError (field ``passes``) if nothing can be compiled: no compiler, or no memory for the copies."""
     names = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++"]
     if not any(map(shutil.which, names)):
         raise SpecvizError(
-            "There is no C++ compiler ({names}) to compile passes with: install one for faster passes.",
+            "There is no C++ compiler ({names}): install one for faster passes.",
             "passes",
             names=", ".join(names),
         )
     needed, free = COPIES * model_bytes, psutil.virtual_memory().available
     if needed > free // 2:
         raise SpecvizError(
-            "Compiled passes would hold {needed} of weights once more, and {free} of memory are free.",
+            "Compiled passes would need another {needed} for weights, and only {free} of memory are free.",
             "passes",
             needed=bytes_in_words(needed),
             free=bytes_in_words(free),
@@ -176,20 +176,20 @@ def refuse_impossible(model_bytes: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class ProgramJob:
-    """A program to be made: of which pass, of which kind, the threads it will run on, and its file."""
+    """A program to be made."""
 
     static: Static
-    kind: str
-    threads: int
+    kind: str  # ANY or ONE
+    threads: int  # on which it will run
     path: pathlib.Path
 
 
 def compile_all(
     jobs: Sequence[ProgramJob], processes: int, halt: threading.Event
 ) -> Iterator[tuple[ProgramJob, SpecvizError | None]]:
-    """Makes programs, the first ones first; yields each job as it ends, with what went wrong if something did.
+    """Makes programs in this order; yields each job as it ends, with its error if it failed.
 
-    halt: ends the processes, and the iterator, once it is set; closing the iterator sets it.
+    halt: once set, ends the processes and the iterator; closing the iterator sets it.
     """
     with contextlib.ExitStack() as workers, ThreadPoolExecutor(min(processes, len(jobs))) as pool:
         idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
@@ -217,26 +217,26 @@ def compile_all(
                     return
                 yield running[ended], error
         except BaseException:
-            # Leaving the pool waits for its threads, and they for their processes.
+            # Leaving the pool waits for its threads, which wait for their processes.
             halt.set()
             raise
 
 
 class Worker:
-    """A process of low priority that makes one program after the other, within a scratch folder; a context.
+    """A process of low priority that makes one program after another in a scratch folder; a context.
 
-    Loading torch and asking what the C++ compiler can do takes it as long as a small program, so it is kept.
+    It is kept between programs, because loading torch and probing the C++ compiler takes as long as a small program.
     """
 
     def __init__(self) -> None:
         folder().mkdir(parents=True, exist_ok=True, mode=0o700)
-        # A compiler that is being ended may still be writing there.
+        # A compiler being killed may still be writing there.
         self._scratch = tempfile.TemporaryDirectory(dir=folder(), ignore_cleanup_errors=True)
         scratch = pathlib.Path(self._scratch.name)
         self.orders = (scratch / f"{number}.pt" for number in itertools.count())
         self.said = scratch / "said.txt"
         environment = os.environ | {
-            # Common to all: what the compiler can do is tried once.
+            # Shared, so that the compiler is probed only once.
             "TORCHINDUCTOR_CACHE_DIR": str(folder() / "inductor"),
             "CUDA_VISIBLE_DEVICES": "",
             "PYTHONPATH": os.pathsep.join(
@@ -244,7 +244,7 @@ class Worker:
             ),
         }
         with self.said.open("wb") as errors:
-            # It hears orders, a line each. Its input is closed when this process ends, however that ends (`_hear`).
+            # It reads orders, one per line. However this process ends, that closes the pipe and ends it too (`_hear`).
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "specviz.passes.compiler", str(scratch)],
                 env=environment,
@@ -255,13 +255,13 @@ class Worker:
             )
 
     def make(self, job: ProgramJob, halt: threading.Event) -> None:
-        """Returns when the program is made, or once `halt` is set, which ends the process.
+        """Returns once the program is made; or once `halt` is set, which ends the process.
 
-        Raises SpecvizError (field ``passes``) with the compiler's last word.
+        Raises SpecvizError (field ``passes``) with the compiler's last line of output.
         """
         order = next(self.orders)
         torch.save((job.static, job.kind, job.threads, job.path), order)
-        # One that has ended cannot be told: that is seen below.
+        # A process that has ended cannot be told; the loop below notices.
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(f"{order}\n".encode())
         failed = _failure(order)
@@ -275,7 +275,7 @@ class Worker:
                 return
 
     def end(self) -> None:
-        """Ends the process, whatever it does, and the processes it started."""
+        """Kills the process, whatever it is doing, and the processes it started."""
         with contextlib.suppress(psutil.NoSuchProcess):
             _kill([*_descendants(self.process.pid), psutil.Process(self.process.pid)])
         self.process.wait()
@@ -290,7 +290,7 @@ class Worker:
 
 
 def _refusal(job: ProgramJob, said: str, otherwise: str) -> SpecvizError:
-    """What is told of a program that was not made. said: by the compiler; otherwise: what is told if that is empty."""
+    """The error for a program that was not made. said: the compiler's output; otherwise: to report if that is empty."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     return SpecvizError(
         "Compiling a pass of {name} failed: {reason}",
@@ -301,12 +301,12 @@ def _refusal(job: ProgramJob, said: str, otherwise: str) -> SpecvizError:
 
 
 def _failure(order: pathlib.Path) -> pathlib.Path:
-    """The file that says why an order could not be carried out."""
+    """The file that says why an order failed."""
     return order.with_suffix(".txt")
 
 
 def _descendants(pid: int) -> list[psutil.Process]:
-    """The processes that a process started, the C++ compiler among them."""
+    """All processes below this one, the C++ compiler among them."""
     return psutil.Process(pid).children(recursive=True)
 
 
@@ -317,7 +317,7 @@ def _kill(processes: Sequence[psutil.Process]) -> None:
 
 
 def forget_old(keep_bytes: int = KEPT_BYTES) -> None:
-    """Removes the programs that were used longest ago, until the rest is no larger than `keep_bytes`."""
+    """Removes the oldest programs until the rest is no larger than `keep_bytes`."""
     known = sorted(folder().glob("*.pt2"), key=lambda path: path.stat().st_mtime, reverse=True)
     total = 0
     for path in known:
@@ -327,22 +327,22 @@ def forget_old(keep_bytes: int = KEPT_BYTES) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """The process that makes programs: FOLDER, which it may write to, and orders on its standard input."""
+    """The process that makes programs. arguments: its scratch folder; orders come on standard input."""
     orders: queue.SimpleQueue[pathlib.Path] = queue.SimpleQueue()
     threading.Thread(target=_hear, args=[pathlib.Path(arguments[0]), orders], daemon=True).start()
     if hasattr(os, "nice"):
         os.nice(_NICENESS)
-    # Not with the other imports: it takes two seconds, and only this process needs it.
+    # Imported here: it takes two seconds, and only this process needs it.
     from torch._inductor.codegen.common import KernelTemplate
 
-    # Inductor parses the same few templates anew for every product, which takes it a quarter of its time.
+    # Inductor parses the same few templates anew for every product, a quarter of its time.
     KernelTemplate._template_from_string = staticmethod(functools.cache(KernelTemplate._template_from_string))
     while True:
         _carry_out(orders.get())
 
 
 def _hear(scratch: pathlib.Path, orders: queue.SimpleQueue[pathlib.Path]) -> None:
-    """Passes orders on until whoever gives them is gone, even killed; then ends this process and leaves nothing."""
+    """Passes orders on until their sender is gone, even if killed; then ends this process and cleans up."""
     for line in sys.stdin:
         orders.put(pathlib.Path(line.rstrip("\n")))
     _kill(_descendants(os.getpid()))
@@ -351,7 +351,7 @@ def _hear(scratch: pathlib.Path, orders: queue.SimpleQueue[pathlib.Path]) -> Non
 
 
 def _carry_out(order: pathlib.Path) -> None:
-    # Written by this user's own process, a moment ago, in a folder of its own.
+    # Safe to unpickle: this user's own process wrote it a moment ago, in its own folder.
     static, kind, threads, path = torch.load(order, weights_only=False)
     torch.set_num_threads(threads)
     made, failed = order.with_suffix(".pt2"), _failure(order)
@@ -359,7 +359,7 @@ def _carry_out(order: pathlib.Path) -> None:
         build(static, kind, made)
         os.replace(made, path)
     except Exception as error:
-        # Said by `Worker.make`; whole from the moment on that it is there.
+        # Read by `Worker.make`; replaced in one step, so that it is complete once it exists.
         unfinished = failed.with_suffix(".part")
         unfinished.write_text("".join(traceback.format_exception_only(error)), encoding="utf-8")
         os.replace(unfinished, failed)

@@ -1,7 +1,7 @@
-"""Passes recorded once as CUDA graphs and replayed: the host then launches a whole pass at once.
+"""Records passes once as CUDA graphs and replays them, so that the host launches a whole pass at once.
 
 A graph works on the very buffers it was recorded over. So a model's passes keep their buffers from text to text, and
-each shape (tokens, room) gets a graph of its own when it is first met.
+each shape (tokens, room) gets its own graph when it first occurs.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from torch import Tensor
 
 from specviz.passes.static_passes import FastPasses, KeyValueBuffers, Static
 
-#: Graphs that are kept at a time; the one unused for longest goes first. All of them share one pool of memory.
+#: The most graphs kept at a time; the least recently used goes first. All share one memory pool.
 MOST_GRAPHS = 48
 
-#: The smallest room. Each larger one is twice the one before, so that a long text meets few of them.
+#: The smallest room. Each larger one is twice the size, so that a long text needs few of them.
 LEAST_ROOM = 256
 
-#: Wider passes (the prompt's reading) come once a text, in ever new widths, and are launched as they are.
+#: Wider passes, which read prompts, come once a text and in ever new widths: they run without a graph.
 WIDEST_GRAPH = 80
 
-#: A recorded pass: copies its arguments in, replays, and returns what came out.
+#: A recorded pass: copies its arguments in, replays, and returns the outputs.
 Replay = Callable[[Sequence[Tensor]], list[Tensor]]
 
-#: Makes one of a function of tensors and examples of its arguments.
+#: Records a function of tensors, given example arguments.
 Recorder = Callable[[Callable[..., Sequence[Tensor]], Sequence[Tensor]], Replay]
 
 
 class KeptBuffers(KeyValueBuffers):
-    """Buffers that outlive the text they hold, one set for each room that was ever asked for."""
+    """Buffers that outlive the text they hold: one set for each room ever asked for."""
 
     def __init__(self, static: Static):
         self.by_room: dict[int, tuple[Tensor, list[Tensor]]] = {}
@@ -50,7 +50,7 @@ class KeptBuffers(KeyValueBuffers):
         return self.by_room[room]
 
     def begin_again(self) -> None:
-        """For another text: what the buffers hold is seen by nobody until it is overwritten."""
+        """Starts another text: what the buffers hold is never attended to before it is overwritten."""
         self.room = 0
         self.reserve(1)
 
@@ -58,8 +58,7 @@ class KeptBuffers(KeyValueBuffers):
 class GraphedPasses(FastPasses):
     """The passes of one model as graphs, one for each shape.
 
-    record: makes a replay of a function and its example arguments, see `CudaRecorder`. kept: buffers to work on; those
-    of a model whose first layers this one is.
+    record: such as `CudaRecorder`. kept: the buffers to work on, if shared with the model whose first layers this is.
     """
 
     def __init__(self, static: Static, record: Recorder, kept: KeptBuffers | None = None):
@@ -75,7 +74,7 @@ class GraphedPasses(FastPasses):
         self.kept = None
 
     def buffers(self, reader: object) -> KeyValueBuffers:
-        """The kept buffers if no other reader has them at the moment; else new ones, whose passes are not recorded."""
+        """The kept buffers if no other reader has them; else new ones, whose passes run without graphs."""
         if self.reader is not None and self.reader() is not None:
             return KeyValueBuffers(self.static)
         self.reader = weakref.ref(reader)
@@ -97,7 +96,7 @@ class GraphedPasses(FastPasses):
 
 
 class CudaRecorder:
-    """Records functions of tensors as CUDA graphs, all in one pool of memory."""
+    """Records functions of tensors as CUDA graphs, all in one memory pool."""
 
     def __init__(self, device: torch.device):
         self.device = device
@@ -109,7 +108,7 @@ class CudaRecorder:
         side = torch.cuda.Stream(self.device)
         side.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(side):
-            # Libraries set themselves up on their first calls, which a graph must not hold.
+            # Libraries initialise on their first calls, which must not be recorded.
             for _ in range(2):
                 function(*inputs)
         torch.cuda.current_stream(self.device).wait_stream(side)
@@ -120,7 +119,7 @@ class CudaRecorder:
             for own, given in zip(inputs, arguments, strict=True):
                 own.copy_(given)
             graph.replay()
-            # The next replay writes over them, and the next recording may too.
+            # The next replay overwrites them, and the next recording may too.
             return [output.clone() for output in outputs]
 
         return replay

@@ -16,48 +16,55 @@ def layer_count(model: PreTrainedModel) -> int:
 
 
 def default_exit(model: PreTrainedModel) -> int:
-    """The layer to leave a model after where none was asked for: about a quarter of its layers."""
+    """After how many layers to leave a model if nobody says: about a quarter of them."""
     return max(1, round(layer_count(model) / 4))
 
 
 def check_exit(model: PreTrainedModel, name: str, layer: int | None = None) -> None:
-    """Raises SpecvizError for a model, of this name, that has no earlier layer to leave it after (field ``drafter``),
-    or none at `layer` (field ``exit_layer``)."""
+    """Raises SpecvizError if the model, called `name`, has no early exit (field ``drafter``) or none after `layer`
+    (field ``exit_layer``)."""
     layers = layer_count(model)
     if layers < 2:
-        raise SpecvizError("{name} has a single layer, and no earlier one to leave it after.", "drafter", name=name)
+        raise SpecvizError("{name} has a single layer, so there is no early exit.", "drafter", name=name)
     if layer is not None and layer >= layers:
         raise SpecvizError(
-            "{name} has {layers} layers: an early exit lies after layer 1 to {last}, not {asked}.",
+            "{name} has {layers} layers: exit after layer 1 to {last}, not {asked}.",
             "exit_layer",
             name=name,
             layers=layers,
             last=layers - 1,
             asked=layer,
         )
+    _layer_stack(model)
 
 
-def exit_after(model: PreTrainedModel, layers: int) -> PreTrainedModel:
-    """`model` as it would be with its first `layers` layers only, then its final norm and output head.
-
-    A twin: it has modules and configuration of its own where they differ and shares everything else, weights above
-    all, so that a model in use by others is never touched. Raises SpecvizError (field ``drafter``) for an architecture
-    whose layers do not stand in one list.
-    """
-    base = model.base_model
+def _layer_stack(model: PreTrainedModel) -> str:
+    """The name of the list that holds the layers. Raises SpecvizError (field ``drafter``) if there is no such list."""
     count = layer_count(model)
-    stacks = [name for name, part in base.named_children() if isinstance(part, nn.ModuleList) and len(part) == count]
+    children = model.base_model.named_children()
+    stacks = [name for name, part in children if isinstance(part, nn.ModuleList) and len(part) == count]
     if len(stacks) != 1:
         raise SpecvizError(
-            "Early exit needs a model whose layers stand in one list; {kind} is built otherwise.",
+            "Early exit needs a model whose layers form one list; {kind} is built differently.",
             "drafter",
             kind=type(model).__name__,
         )
+    return stacks[0]
+
+
+def exit_after(model: PreTrainedModel, layers: int) -> PreTrainedModel:
+    """`model` with only its first `layers` layers, then its final norm and output head.
+
+    A twin: it has its own modules and configuration where they differ and shares everything else, above all the
+    weights, so the original is never touched. Raises SpecvizError (field ``drafter``) for an architecture whose layers
+    do not form one list.
+    """
+    base, stack = model.base_model, _layer_stack(model)
     config = copy.deepcopy(model.config)
     config.num_hidden_layers = layers
     if getattr(config, "layer_types", None):
         config.layer_types = config.layer_types[:layers]
-    short_base = _twin(base, {stacks[0]: nn.ModuleList(list(getattr(base, stacks[0]))[:layers])})
+    short_base = _twin(base, {stack: nn.ModuleList(list(getattr(base, stack))[:layers])})
     short = _twin(model, {model.base_model_prefix: short_base})
     short_base.config = short.config = config
     return short
@@ -67,6 +74,6 @@ def _twin(module: nn.Module, replaced: dict[str, nn.Module]) -> nn.Module:
     """A shallow copy with some children replaced."""
     twin = copy.copy(module)
     twin._modules = {**module._modules, **replaced}
-    # Spreading a model over devices wraps its forward pass in one that is tied to the original; layers keep theirs.
+    # Spreading a model over devices wraps its forward pass in one tied to the original; its layers keep theirs.
     twin.__dict__.pop("forward", None)
     return twin

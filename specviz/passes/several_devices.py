@@ -1,18 +1,18 @@
 """One model on several devices: its layers spread over them, or every layer sharded over processes.
 
-Spread, one process runs the layers one after the other, and accelerate moves between devices what flows through them.
-Sharded (tensor parallelism), all processes run this same program on the same seed and meet within each layer, so none
-may decide anything differently: one that made another draft or took another token would leave the others waiting.
-What decisions are made from is therefore the leader's in all of them, bit by bit:
+Spread: one process runs the layers in turn, and accelerate moves what flows through them between devices.
+Sharded (tensor parallelism): all processes run the same program with the same seed and meet inside each layer, so none
+may decide anything differently: one that drafted or accepted another token would leave the others waiting.
+Everything that decisions depend on is therefore the leader's, bit by bit, in all of them:
 
-- logits, of target and draft model (`keep_in_step`). An output head sharded by vocabulary gives the same ones
-  everywhere, as each logit is computed once and copied; a head that is not sharded rounds what sums over processes
-  gave it, and a draft model runs whole in each process, on as many threads as that one has.
-- hidden states that trained heads read (`leaders`), and measured times, by which dtype and threads are chosen
+- the logits of target and draft model (`keep_in_step`). A head sharded by vocabulary gives the same logits everywhere,
+  since each is computed once and copied; but one that is not sharded rounds sums over processes, and a draft model runs
+  whole in each process, on as many threads as that process has.
+- the hidden states that trained heads read (`leaders`), and the measured times that choose dtype and threads
   (`agreed`).
 
-From the logits on everything is the same arithmetic on the same numbers, which one kind of device rounds in one way;
-`join` refuses others. Chance is drawn on the host, from the seed.
+From the logits on, everything is the same arithmetic on the same numbers, which one kind of device rounds one way;
+`join` refuses mixtures. Random numbers are drawn on the host, from the seed.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from transformers.integrations.accelerate import load_offloaded_parameter
 from specviz.passes.torchrun import count_here, place_here, process_count
 from specviz.records.errors import SpecvizError
 
-#: Reading its shard of a large model takes one process much longer than another: a wait, not yet a failure.
+#: One process may take much longer than another to read its shard of a large model; that is no failure yet.
 _PATIENCE = datetime.timedelta(hours=2)
 
 
 def join() -> torch.device:
-    """Meets the processes that torchrun started; returns this one's own device: a GPU each, or the CPU for all.
+    """Joins the processes that torchrun started; returns this one's device: a GPU each, or the CPU for all.
 
-    Raises SpecvizError (field ``device``) if there is only one process, if the GPUs are too few, or of several kinds.
+    Raises SpecvizError (field ``device``) if there is only one process, or if the GPUs are too few or differ in kind.
     """
     if process_count() == 1:
         raise SpecvizError(
-            "The device parallel wants several processes: torchrun --nproc-per-node 2 -m specviz run … starts two.",
+            "The device parallel needs several processes: torchrun --nproc-per-node 2 -m specviz run … starts two.",
             "device",
         )
     on_gpus = torch.cuda.is_available()
     if on_gpus and count_here() > torch.cuda.device_count():
         raise SpecvizError(
-            "{processes} processes take a GPU each, and this machine has {count}: start fewer.",
+            "{processes} processes need a GPU each, and this machine has {count}: start fewer.",
             "device",
             processes=count_here(),
             count=torch.cuda.device_count(),
@@ -68,7 +68,7 @@ def _refuse_mixtures(device: torch.device) -> None:
     dist.all_gather_object(kinds, own)
     if len(set(kinds)) > 1:
         raise SpecvizError(
-            "All processes need one kind of device and the same packages, or they would round differently and part: "
+            "All processes need the same kind of device and the same packages, or they round differently and diverge; "
             "here there are {kinds}.",
             "device",
             kinds="; ".join(sorted(set(kinds))),
@@ -76,7 +76,7 @@ def _refuse_mixtures(device: torch.device) -> None:
 
 
 def leave() -> None:
-    """Ends what `join` began, where it was called."""
+    """Undoes `join`, if it was called."""
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
 
@@ -87,13 +87,13 @@ def is_sharded(model: PreTrainedModel) -> bool:
 
 
 def is_spread(model: PreTrainedModel) -> bool:
-    """Whether its layers lie on several devices, or partly in main memory or on disk."""
+    """Whether the model's layers lie on several devices, or partly in main memory or on disk."""
     return hasattr(model, "_hf_hook")
 
 
 def home_of(model: PreTrainedModel) -> torch.device:
-    """The device on which a model takes its tokens, and on which its logits and everything small are wanted."""
-    # Of a spread model the first parameters may lie on disk, which is no device to make tensors on.
+    """The device where a model takes its tokens, and where its logits and everything small belong."""
+    # The first parameters of a spread model may lie on disk, where no tensor can be made.
     return torch.device(model._hf_hook.execution_device) if is_spread(model) else model.device
 
 
@@ -111,7 +111,7 @@ def place_of(model: PreTrainedModel) -> str:
 
 
 def keep_in_step(model: PreTrainedModel) -> None:
-    """From now on every process sees the leader's logits of this model. Due for all models of a sharded pair."""
+    """From now on every process gets the leader's logits of this model. Needed for all models of a sharded pair."""
     model.register_forward_hook(_take_the_leaders_logits)
 
 
@@ -121,14 +121,14 @@ def _take_the_leaders_logits(model, inputs, output) -> None:
 
 
 def leaders(tensor: Tensor, model: PreTrainedModel) -> Tensor:
-    """The leader's contents of a tensor that all processes of a sharded model made; elsewhere the tensor as it is."""
+    """The leader's values of a tensor that every process of a sharded model has; the tensor itself otherwise."""
     if is_sharded(model):
         dist.broadcast(tensor, src=0)
     return tensor
 
 
 def agreed(number: float, model: PreTrainedModel) -> float:
-    """The leader's number where the model is sharded, so that what is measured decides alike in all processes."""
+    """The leader's number if the model is sharded, so that measurements decide alike in all processes."""
     if not is_sharded(model):
         return number
     return leaders(torch.tensor(number, dtype=torch.float64, device=home_of(model)), model).item()
@@ -142,7 +142,7 @@ def least(number: float, device: torch.device) -> float:
 
 
 def whole_parameter(model: PreTrainedModel, name: str) -> Tensor:
-    """A parameter with all its values, also where it is sharded, which every process has to ask for, or offloaded."""
+    """A parameter with all its values, even if offloaded or sharded; then every process has to call this."""
     parameter = model.get_parameter(name)
     if isinstance(parameter, DTensor):
         return parameter.full_tensor()

@@ -1,4 +1,4 @@
-"""The trained parts' passes as functions of tensors, see `specviz.passes.static_passes`."""
+"""The EAGLE head's pass as a function of tensors, see `specviz.passes.static_passes`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from specviz.passes.trained_heads import EagleHead, rotation
 
 
 class StaticEagle(Static):
-    """One pass of an EAGLE head: further inputs are fused features or its own states [n, d]; rows keys and values."""
+    """One pass of an EAGLE head. Its further input is fused features or its own states, [n, d]; its rows are keys and
+    values."""
 
     name = "EAGLE head"
 

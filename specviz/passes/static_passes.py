@@ -1,7 +1,7 @@
-"""A forward pass over buffers that stay where they are: the form in which it can be compiled, or recorded as a graph.
+"""A forward pass over static buffers, which stay in place: the form in which it can be compiled or recorded as a graph.
 
-It is transformers' own modelling code, fed with tensors alone: no cache that grows, no number of Python's that changes
-from pass to pass. So one compiled program serves a whole text, and every text.
+It is transformers' own modelling code, fed with nothing but tensors: no growing cache, no Python number that changes
+from pass to pass. So one compiled program serves every pass of every text.
 """
 
 from __future__ import annotations
@@ -17,34 +17,29 @@ from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidi
 
 from specviz.records.errors import SpecvizError
 
-#: Buffers grow by so many positions. A pass looks at all of the room, so there should not be much more than is filled.
+#: Positions by which buffers grow. A pass attends to all of the room, so little of it should be empty.
 BLOCK = 64
 
-#: Tokens that a pass may read at once; longer prompts are read in parts.
+#: The most tokens that a pass reads at once; longer prompts are read in parts.
 WIDEST = 512
 
-#: What runs a pass, see `StaticPass.forward`: the module itself, what it was compiled to, or a graph of it.
+#: What runs a pass (`StaticPass.forward`): the module itself, a compiled program, or a graph of it.
 PassFunction = Callable[..., Sequence[Tensor]]
 
 
 class Static(nn.Module, ABC):
-    """A pass as a function of tensors: ``forward(token_ids, positions, where, visible, *inputs, *rows)``.
+    """A pass as a function of tensors: ``forward(token_ids, positions, where, visible, *inputs, *rows)``."""
 
-    name: of the model, for people. device, dtype: where it runs. row_shapes: (heads, head size) of each tensor of rows.
-    input_widths: of further inputs [n, width], beside the token ids. reads_chains_only: each token stands at its
-    own place, as sliding windows want it.
-    """
-
-    name: str
+    name: str  # of the model, for people
     device: torch.device
     dtype: torch.dtype
-    row_shapes: list[tuple[int, int]]
-    input_widths: tuple[int, ...] = ()
-    reads_chains_only: bool = False
+    row_shapes: list[tuple[int, int]]  # (heads, head size) of each tensor of rows
+    input_widths: tuple[int, ...] = ()  # of further inputs [n, width] beside the token ids
+    reads_chains_only: bool = False  # each token's position is its place, as sliding windows need it
 
     @abstractmethod
     def described(self) -> str:
-        """What it is beside its weights: two of the same weights and description are the same."""
+        """What it is apart from its weights: passes of equal weights and description are equal."""
 
     def examples(self, width: int, room: int = 2 * BLOCK) -> tuple[Tensor, ...]:
         """Arguments of a pass over `width` tokens after a few others."""
@@ -52,16 +47,15 @@ class Static(nn.Module, ABC):
         inputs = [torch.ones(width, size, dtype=self.dtype) for size in self.input_widths]
         rows = [torch.zeros(1, heads, room, size, dtype=self.dtype) for heads, size in self.row_shapes]
         visible = where.unsqueeze(-1) >= torch.arange(room)
-        # A copy: what is traced with one tensor for two arguments takes them for one ever after.
+        # A copy: tracing takes two arguments for one if they are the same tensor.
         return (torch.ones(width, dtype=torch.long), where.clone(), where, visible, *inputs, *rows)
 
 
 class StaticPass(Static):
-    """One pass of `model`, as a function of tensors.
+    """One pass of `model` as a function of tensors. Its rows are keys and values of each layer in turn.
 
     feature_layers: the hidden states that it returns beside the logits, as indices into transformers'
-    ``hidden_states``. The rows are keys and values of each layer in turn. Raises SpecvizError (field ``passes``) for a
-    model that keeps anything else of its tokens.
+    ``hidden_states``. Raises SpecvizError (field ``passes``) for a model that caches anything but keys and values.
     """
 
     def __init__(self, model: PreTrainedModel, feature_layers: Sequence[int] = ()):
@@ -74,7 +68,7 @@ class StaticPass(Static):
         for layer in layers:
             if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
                 raise SpecvizError(
-                    "{name} keeps more than keys and values of its tokens ({kind}): it has no fast path.",
+                    "{name} caches more than keys and values ({kind}), so it has no fast passes.",
                     "passes",
                     name=model.name_or_path or type(model).__name__,
                     kind=type(layer).__name__,
@@ -85,7 +79,7 @@ class StaticPass(Static):
         self.window = next((layer.sliding_window for layer in layers if layer.is_sliding), None)
 
     def __reduce__(self) -> tuple[Callable[..., StaticPass], tuple[object, ...]]:
-        # Its parts rather than the model: transformers hangs hooks on models in use, which cannot be written.
+        # Its parts, not the model: transformers puts hooks on models in use, which cannot be pickled.
         model = self.model
         parts = (type(model), model.config, model.config._attn_implementation, self.dtype, model.state_dict())
         return _static_of_parts, (*parts, self.feature_layers)
@@ -98,10 +92,10 @@ class StaticPass(Static):
     ) -> tuple[Tensor, ...]:
         """Reads n tokens and writes their keys and values into the rows.
 
-        token_ids, positions: [n] int64. where: [n] int64, the places in the room that the tokens take. visible:
-        [n, room] bool, which places each of them sees, its own included. others: the rows, each
-        [1, heads, room, head size]. Returns logits [n, vocab] in float32 and the hidden states [n, width] of
-        `feature_layers`, in the model's dtype.
+        token_ids, positions: [n] int64. where: [n] int64, the places in the room that the tokens take.
+        visible: [n, room] bool, the places each token attends to, its own included.
+        others: the rows, [1, heads, room, head size] each.
+        Returns logits [n, vocab] in float32 and the hidden states [n, d] of `feature_layers` in the model's dtype.
         """
         layers = [StaticLayer(keys, values, where) for keys, values in zip(others[::2], others[1::2], strict=True)]
         output = self.model(
@@ -112,14 +106,14 @@ class StaticPass(Static):
             use_cache=True,
             output_hidden_states=bool(self.feature_layers),
         )
-        # In float32, as everything after wants them: here the conversion is part of a kernel, later one of its own.
+        # In float32, as everything after needs them: here the conversion fuses into a kernel.
         return output.logits[0].float(), *(output.hidden_states[layer][0] for layer in self.feature_layers)
 
     def _masks(self, visible: Tensor, positions: Tensor, where: Tensor) -> Tensor | dict[str, Tensor]:
-        """What each layer may see, added to its scores; by kind of layer where a model has two."""
+        """The mask added to each layer's scores; one by kind of layer where a model has two kinds."""
         if not self.reads_chains_only:
             return _additive(visible, self.dtype)
-        # A token stands at its own place here: trees, whose tokens do not, are refused for these models.
+        # Here a token's position is its place: trees, where it is not, are refused for these models.
         places = torch.arange(visible.shape[-1], device=visible.device)
         near = _additive(visible & (places > positions.unsqueeze(-1) - self.window), self.dtype)
         if all(self.slides):
@@ -148,13 +142,13 @@ def _cache_after_one_token(model: PreTrainedModel) -> DynamicCache:
 
 
 def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
-    """[1, 1, n, room]: 0 where it may be seen, and the least number where not. Once, rather than in each layer."""
+    """[1, 1, n, room]: 0 where visible, the dtype's least number elsewhere. Made once, not in each layer."""
     hidden = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
     return hidden.masked_fill(~visible, torch.finfo(dtype).min)[None, None]
 
 
 class StaticLayer(CacheLayerMixin):
-    """One layer's keys and values in buffers of their full size, as transformers asks for them during one pass."""
+    """One layer's keys and values in buffers of full size, as transformers' cache layer during one pass."""
 
     is_compileable = True
     is_sliding = False
@@ -165,16 +159,16 @@ class StaticLayer(CacheLayerMixin):
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """The buffers are there already."""
+        """Nothing to do: the buffers exist."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object):
-        """Puts new rows [1, heads, n, head size] in their places; returns all rows, the empty ones too."""
+        """Writes new rows [1, heads, n, head size] to their places; returns all rows, empty ones included."""
         self.keys.index_copy_(2, self.where, key_states)
         self.values.index_copy_(2, self.where, value_states)
         return self.keys, self.values
 
     def get_seq_length(self) -> int:
-        """Positions are given with each pass, so nothing is counted here."""
+        """0: every pass is given its positions, so nothing is counted here."""
         return 0
 
     def get_max_length(self) -> int:
@@ -185,20 +179,17 @@ class StaticLayer(CacheLayerMixin):
 
 
 class KeyValueBuffers:
-    """The buffers of one text: tensors [1, heads, room, head size], keys and values of each layer in turn.
-
-    cells: [room] int64, 0, 1, 2, ...
-    """
+    """The buffers that hold one text's keys and values."""
 
     def __init__(self, static: Static):
         self.static = static
-        self.room = 0
-        self.tensors: list[Tensor] = []
-        self.cells = torch.empty(0, dtype=torch.long)
+        self.room = 0  # positions there are
+        self.tensors: list[Tensor] = []  # [1, heads, room, head size], keys and values of each layer in turn
+        self.cells = torch.empty(0, dtype=torch.long)  # [room] int64: 0, 1, 2, ...
         self.reserve(1)
 
     def reserve(self, length: int) -> None:
-        """Makes room for at least `length` tokens; what is there stays."""
+        """Makes room for at least `length` tokens, keeping what is there."""
         if length <= self.room:
             return
         held, old = self.room, self.tensors
@@ -215,59 +206,52 @@ class KeyValueBuffers:
     def take(self, room: int) -> tuple[Tensor, list[Tensor]]:
         """`cells` and `tensors` of that room."""
         device = self.static.device
-        # Zeros, because a place that nobody may see is still multiplied, by 0, and 0 times anything must be 0.
+        # Zeros: an invisible place is still multiplied by 0, which must give 0 and not NaN.
         shapes = [(1, heads, room, size) for heads, size in self.static.row_shapes]
         tensors = [torch.zeros(shape, dtype=self.static.dtype, device=device) for shape in shapes]
         return torch.arange(room, device=device), tensors
 
     def places(self, length: int, count: int, visible: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Where `count` tokens after the first `length` stand, [count] int64, and what they see, [count, room] bool.
+        """The places of `count` tokens after the first `length`, [count] int64, and what they see, [count, room] bool.
 
-        visible: [count, length + count] bool; None is all that stands before each, and itself.
+        visible: [count, length + count] bool; None for a chain: everything before each token, and itself.
         """
         self.reserve(length + count)
         where = self.cells[length : length + count]
         if visible is None:
             return where, where.unsqueeze(-1) >= self.cells
-        # So many columns before the last dimension, and so many after it.
         return where, functional.pad(visible, (0, self.room - visible.shape[-1]))
 
     def move(self, start: int, origins: Tensor) -> None:
-        """Puts the rows at the indices `origins` [k] in the places from `start` on."""
+        """Moves the rows at the indices `origins` [k] to the places from `start` on."""
         for rows in self.tensors:
             rows[:, :, start : start + len(origins)] = rows.index_select(2, origins)
 
 
 class FirstLayerBuffers:
-    """The rows of a text's first layers: the same buffers, however these grow."""
+    """The part of another text's buffers that holds its first layers, however those buffers grow."""
 
-    def __init__(self, rows: KeyValueBuffers, layers: int):
-        self.rows = rows
+    def __init__(self, whole: KeyValueBuffers, layers: int):
+        self.whole = whole
         self.layers = layers
 
     @property
     def tensors(self) -> list[Tensor]:
-        return self.rows.tensors[: 2 * self.layers]
+        return self.whole.tensors[: 2 * self.layers]
 
     def places(self, length: int, count: int, visible: Tensor | None) -> tuple[Tensor, Tensor]:
-        return self.rows.places(length, count, visible)
+        return self.whole.places(length, count, visible)
 
-    def move(self, start: int, origins: Tensor) -> None:
-        for rows in self.tensors:
-            rows[:, :, start : start + len(origins)] = rows.index_select(2, origins)
+    move = KeyValueBuffers.move
 
 
 class FastPasses:
-    """What runs the passes of one model over static buffers.
-
-    static: the pass as a module. run: the same as something faster, with the same arguments; or the module itself.
-    kind: what that is, ``compiled``, ``graphs`` or ``plain``.
-    """
+    """What runs the passes of one model over static buffers."""
 
     def __init__(self, static: Static, run: PassFunction, kind: str):
-        self.static = static
-        self.run = run
-        self.kind = kind
+        self.static = static  # the pass as a module
+        self.run = run  # the same, made faster; or the module itself
+        self.kind = kind  # what `run` is: ``compiled``, ``graphs`` or ``plain``
 
     @classmethod
     def unprepared(cls, model: PreTrainedModel, feature_layers: Sequence[int] = ()) -> FastPasses:
@@ -276,11 +260,11 @@ class FastPasses:
         return cls(static, static, "plain")
 
     def buffers(self, reader: object) -> KeyValueBuffers:
-        """Empty buffers for `reader`, whose text they will hold."""
+        """Empty buffers to hold the text of `reader`."""
         return KeyValueBuffers(self.static)
 
     def free(self) -> None:
-        """Gives up model and programs, whoever still holds this: a run that is over, say. It cannot run afterwards."""
+        """Gives up model and programs, even if a past run still holds this object. It cannot run afterwards."""
         self.static = self.run = None
 
     def read(
@@ -292,7 +276,7 @@ class FastPasses:
         rows: Sequence[Tensor],
         feature_layers: Sequence[int] = (),
     ) -> tuple[Tensor, Tensor | None]:
-        """One pass, see `StaticPass.forward`: logits [n, vocab], and the hidden states asked for, side by side.
+        """One pass (`StaticPass.forward`): logits [n, vocab] and the hidden states asked for, side by side.
 
         feature_layers: some of those that the pass returns.
         """
@@ -304,5 +288,5 @@ class FastPasses:
 
 
 def kind_of(passes: Mapping[str, FastPasses]) -> str:
-    """What runs the target's passes for a run that takes these: ``plain``, transformers' own, where there are none."""
+    """What runs the target's passes for a run with these: ``plain``, transformers' own, if there are none."""
     return passes["target"].kind if "target" in passes else "plain"

@@ -1,6 +1,6 @@
-"""The processes that torchrun started beside this one, as it tells each of them in its environment.
+"""The processes that torchrun started beside this one, as its environment variables tell.
 
-Without torchrun there is one process, which leads. No torch: the command line asks before anything is loaded.
+Without torchrun there is one process, the leader. No torch: the command line asks before anything is loaded.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from specviz.records.errors import SpecvizError
 
 
 def process_count() -> int:
-    """How many processes run this same program, this one included."""
+    """How many processes run this program, this one included."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -31,9 +31,9 @@ def is_leader() -> bool:
 
 
 def tells() -> bool:
-    """Whether it falls to this process to tell of a refusal: to the first that asks, since all may meet the same one.
+    """Whether this process should print a refusal: the first that asks, since all may meet the same one.
 
-    Not to the leader: one process may run out of memory alone, and torchrun ends the others as soon as one has failed.
+    Not always the leader: one process may run out of memory alone, and torchrun ends the others once one has failed.
     """
     if process_count() == 1 or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return True
@@ -44,6 +44,6 @@ def tells() -> bool:
 
 
 def refuse_more_than_one() -> None:
-    """For what runs in one process: raises SpecvizError (field ``device``) where torchrun has started several."""
+    """Raises SpecvizError (field ``device``) if torchrun has started several processes."""
     if process_count() > 1:
-        raise SpecvizError("Only run and bench take several processes: start this one without torchrun.", "device")
+        raise SpecvizError("Only run and bench work in several processes: start this without torchrun.", "device")

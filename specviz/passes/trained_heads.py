@@ -1,8 +1,8 @@
-"""Trained parts that draft from the target's own hidden states: Medusa heads and the EAGLE head, and their files.
+"""Trained parts that draft from the target's hidden states: Medusa heads and the EAGLE head, and their files.
 
-Both end in the target's own frozen output head, so they hold no vocabulary of their own and fit one target only: a
-fingerprint says which. `feature_layers` are indices into transformers' ``hidden_states``: 0 the embeddings, i what
-comes out of layer i, the last one after the final norm.
+Both end in the target's own frozen output head, so they need no vocabulary of their own and fit one target only; a
+fingerprint says which. `feature_layers` are indices into transformers' ``hidden_states``: 0 is the embeddings, i the
+output of layer i, the last one after the final norm.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from specviz.records.errors import SpecvizError
 
 _EPSILON = 1e-6
 
-#: Rows of the input embeddings that a fingerprint looks at.
+#: How many rows of the input embeddings go into a fingerprint.
 _SAMPLED_ROWS = 64
 
 #: A repository on the Hub takes files up to 10 MB without Git LFS.
@@ -36,41 +36,41 @@ _Head = TypeVar("_Head", "MedusaHeads", "EagleHead")
 
 
 def _normalised(x: Tensor) -> Tensor:
-    """RMS norm over the last dimension, without a weight: in front of a linear layer one would be redundant."""
+    """RMS norm over the last dimension, without a weight, which would be redundant before a linear layer."""
     return functional.rms_norm(x, x.shape[-1:], eps=_EPSILON)
 
 
 def _joined(token_embeddings: Tensor, features: Tensor) -> Tensor:
-    """[norm(e); norm(f)], [..., 2d]: the two differ in scale, by much in some models."""
+    """[norm(e); norm(f)], [..., 2d]: in some models the two differ greatly in scale."""
     pair = torch.cat([token_embeddings, features], -1)
     return _normalised(pair.unflatten(-1, (2, -1))).flatten(-2)
 
 
 def _matrices(*shape: int, std: float) -> nn.Parameter:
-    """Normal weights [..., out, in]; 0 for `std` makes a branch that starts by adding nothing."""
+    """Normal weights [..., out, in]; with `std` 0, a branch that starts by adding nothing."""
     return nn.Parameter(torch.randn(*shape) * std)
 
 
 @dataclass(frozen=True)
 class MedusaConfig:
-    """hidden_size: the target's, d. num_heads: K, how far ahead the heads look. feature_layers: (the last,)."""
+    """Sizes of Medusa heads."""
 
-    hidden_size: int
-    num_heads: int
-    feature_layers: tuple[int, ...]
+    hidden_size: int  # d, the target's
+    num_heads: int  # K, how far ahead they look
+    feature_layers: tuple[int, ...]  # the last one alone
 
     @classmethod
     def of(cls, target: PreTrainedModel, num_heads: int = 4) -> MedusaConfig:
-        """Sizes that suit this target. Raises SpecvizError (field ``drafter``) where there are none."""
+        """Sizes that suit this target. Raises SpecvizError (field ``drafter``) if none do."""
         return cls(hidden_size_of(target), num_heads, (_layers_of(target),))
 
 
 class MedusaHeads(nn.Module):
-    """K heads that each name a token further ahead, all from one hidden state (Medusa, arXiv 2401.10774, §2.1).
+    """K heads that each predict a token further ahead, all from one hidden state (Medusa, arXiv 2401.10774, §2.1).
 
     One deliberate difference: a head sees h_t, the target's last hidden state at the last token it has read, *and* the
-    embedding of token x_{t+1}, which was drawn from that row and which h_t cannot know (Hydra, arXiv 2402.05109, has
-    the same motive). Head k predicts x_{t+1+k}, k = 1..K:
+    embedding of token x_{t+1}, which was drawn from that row and which h_t cannot know (the motive of Hydra,
+    arXiv 2402.05109). Head k predicts x_{t+1+k}, k = 1..K:
 
         y = norm(h) + SiLU(W_k [norm(e); norm(h)]);  z = y + SiLU(V_k y);  logits = output head(w · norm(z))
 
@@ -101,16 +101,14 @@ class MedusaHeads(nn.Module):
 
 @dataclass(frozen=True)
 class EagleConfig:
-    """hidden_size: the target's, d. feature_layers: which hidden states are fused. rope_theta: of rotary positions.
-    own_vocabulary: rows of the head's own embeddings, which are its output head too; 0: it uses the target's.
-    """
+    """Sizes of an EAGLE head."""
 
-    hidden_size: int
+    hidden_size: int  # d, the target's
     num_attention_heads: int
     intermediate_size: int
-    feature_layers: tuple[int, ...]
-    rope_theta: float = 10_000.0
-    own_vocabulary: int = 0
+    feature_layers: tuple[int, ...]  # the hidden states that are fused
+    rope_theta: float = 10_000.0  # of rotary positions
+    own_vocabulary: int = 0  # rows of the head's own embeddings, which are its output head too; 0: the target's
 
     @property
     def head_dim(self) -> int:
@@ -118,8 +116,8 @@ class EagleConfig:
 
     @classmethod
     def of(cls, target: PreTrainedModel) -> EagleConfig:
-        """Sizes that suit this target: heads of 64 or more, and features from a quarter of its depth, five eighths
-        and the top. Raises SpecvizError (field ``drafter``) where there are none."""
+        """Sizes that suit this target: heads of 64 or more, and features from a quarter and five eighths of its depth
+        and from the top. Raises SpecvizError (field ``drafter``) if none do."""
         d, layers = hidden_size_of(target), _layers_of(target)
         heads = next(count for count in range(max(1, d // 64), 0, -1) if d % (2 * count) == 0)
         low, middle = max(1, round(layers / 4)), max(1, round(layers * 5 / 8))
@@ -129,8 +127,8 @@ class EagleConfig:
 def rotation(positions: Tensor, config: EagleConfig) -> Tensor:
     """Rotary positions (RoFormer, arXiv 2104.09864): [..., 2, head_dim] float32 for positions [...].
 
-    The first row multiplies a vector, the second the vector with its halves exchanged: cos, and sin with the sign
-    that the exchange asks for.
+    The first row multiplies a vector, the second the same vector with its halves swapped: cos, and sin with the sign
+    that the swap needs.
     """
     half = config.head_dim // 2
     exponents = torch.arange(half, device=positions.device, dtype=torch.float32) / half
@@ -140,15 +138,12 @@ def rotation(positions: Tensor, config: EagleConfig) -> Tensor:
 
 
 class EagleCache:
-    """Keys and values of the tokens that an EAGLE head has read, in buffers that grow: a step copies no older row.
-
-    length: rows held. Give it back a smaller one with `rewind`; `gather` keeps some rows of a tree.
-    """
+    """Keys and values of the tokens that an EAGLE head has read, in buffers that grow: a step copies no older row."""
 
     def __init__(self, head: EagleHead, capacity: int = 256):
         self.config = head.config
         self._like = head.scale
-        self.length = 0
+        self.length = 0  # rows held
         self._reserve(capacity)
 
     def _reserve(self, capacity: int) -> None:
@@ -161,7 +156,7 @@ class EagleCache:
         self._turns = turns.to(rows.dtype)
 
     def rotation(self, positions: Tensor) -> Tensor:
-        """As the function of that name, in the head's dtype; a position is always below the capacity."""
+        """`rotation` of these positions in the head's dtype; every position lies below the capacity."""
         return self._turns.index_select(0, positions)
 
     def reserve(self, count: int) -> None:
@@ -183,8 +178,10 @@ class EagleCache:
         self.length = length
 
     def gather(self, start: int, rows: Tensor) -> None:
-        """Keeps the first `start` rows and then those at the indices `rows` [n] int64, in that order; forgets the
-        others. What is kept of a tree has the positions it was read at."""
+        """Keeps the first `start` rows, then those at the indices `rows` [n] int64 in that order, and forgets the rest.
+
+        What is kept of a tree has the positions at which it was read.
+        """
         kept = self._rows.index_select(1, rows)
         self.length = start
         self.append(kept)
@@ -195,14 +192,14 @@ class EagleHead(nn.Module):
     several layers, EAGLE-3, arXiv 2503.01840, §3).
 
     Row t takes the target's feature f_t of token t and the embedding e of token t + 1, and predicts token t + 2. Where
-    the target has not read token t yet, the head's own hidden state of the row before stands in for f_t.
+    the target has not read token t yet, the head's own hidden state of the previous row stands in for f_t.
 
         z = [norm(e); norm(f)];  x = e + U z + attention(z);  hidden = x + MLP(norm(x))
         logits = output head(w · norm(hidden))
 
-    Embedding and feature have a direct way into the sum, as in the first EAGLE: without it attention has to learn to
-    look at its own row first, and training takes half as long again. With embeddings of its own and nothing taken from
-    features this is a one-layer Llama; so a draft model can be what a head begins with.
+    Embedding and feature also enter the sum directly, as in the first EAGLE: without that, attention must first learn
+    to look at its own row, and training takes half as long again. With its own embeddings and nothing taken from
+    features it is a one-layer Llama, so a head can start from a draft model.
     """
 
     def __init__(self, config: EagleConfig):
@@ -211,7 +208,7 @@ class EagleHead(nn.Module):
         self.feature_layers = config.feature_layers
         d, inner, layers = config.hidden_size, config.intermediate_size, len(config.feature_layers)
         self.table = nn.Embedding(config.own_vocabulary, d) if config.own_vocabulary else None
-        # A new head sees the last layer's feature as it is.
+        # A new head sees the last layer's feature unchanged.
         self.fusion = nn.Parameter(torch.cat([torch.zeros(d, (layers - 1) * d), torch.eye(d)], -1))
         # U, queries, keys, values: one product.
         self.entry = _matrices(4, d, 2 * d, std=(2 * d) ** -0.5)
@@ -248,9 +245,9 @@ class EagleHead(nn.Module):
     ) -> Tensor:
         """Reads n tokens, appends their keys and values to `rows`, and returns hidden states [n, d].
 
-        features: [n, d], fused ones or the head's own hidden states. token_embeddings: [n, d], see `embed`, each of
-        the token after its feature's. positions: [n] int64, of the features' tokens. mask: [n, m + n] bool, which of
-        the m rows held and the n new ones each new one sees; None: all that are held, and the new ones up to itself.
+        features: [n, d], fused, or the head's own hidden states. token_embeddings: [n, d] (`embed`), each of the token
+        after its feature's. positions: [n] int64, of the features' tokens. mask: [n, m + n] bool, which of the m rows
+        held and the n new ones each new one sees; None: all held, and the new ones up to itself.
         """
         n = features.shape[0]
         rows.reserve(n)
@@ -292,7 +289,7 @@ class EagleHead(nn.Module):
 def hidden_size_of(target: PreTrainedModel) -> int:
     """Width of the target's hidden states and of its embeddings.
 
-    Raises SpecvizError (field ``drafter``) if these differ or there is no output head: heads cannot be built on it.
+    Raises SpecvizError (field ``drafter``) if they differ or there is no output head: no part can be trained on it.
     """
     size = target.config.get_text_config().hidden_size
     head = target.get_output_embeddings()
@@ -315,9 +312,9 @@ def _layers_of(target: PreTrainedModel) -> int:
 
 @torch.no_grad()
 def fingerprint(target: PreTrainedModel) -> str:
-    """Names a target by its sizes and a sample of its weights, as 64 hexadecimal digits.
+    """Identifies a target by its sizes and a sample of its weights, as 64 hexadecimal digits.
 
-    The sample is rounded to bfloat16, so that a checkpoint loaded in float32 and in bfloat16 has one fingerprint.
+    The sample is rounded to bfloat16, so that a checkpoint has one fingerprint in float32 and in bfloat16.
     """
     config = target.config.get_text_config()
     table = target.get_input_embeddings().weight
@@ -339,7 +336,7 @@ def fingerprint(target: PreTrainedModel) -> str:
 def save(head: MedusaHeads | EagleHead, folder: str | os.PathLike[str], fingerprint: str) -> None:
     """Writes `config.json` and the weights in bfloat16 as safetensors, in shards below 9 MB, to `folder`.
 
-    fingerprint: of the target that the head was trained on.
+    fingerprint: of the target it was trained on.
     """
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -352,13 +349,13 @@ def save(head: MedusaHeads | EagleHead, folder: str | os.PathLike[str], fingerpr
 def load_medusa(folder: str | os.PathLike[str], target: PreTrainedModel) -> MedusaHeads:
     """Medusa heads from `folder`, in evaluation mode, on the target's device and in its dtype.
 
-    Raises SpecvizError (field ``drafter``) if there are none, they are damaged, or belong to another target.
+    Raises SpecvizError (field ``drafter``) if they are missing, damaged, or belong to another target.
     """
     return _load(MedusaHeads, MedusaConfig, pathlib.Path(folder), target)
 
 
 def load_eagle(folder: str | os.PathLike[str], target: PreTrainedModel) -> EagleHead:
-    """The EAGLE head from `folder`; otherwise as `load_medusa`."""
+    """The EAGLE head from `folder`; as `load_medusa` in all else."""
     return _load(EagleHead, EagleConfig, pathlib.Path(folder), target)
 
 
@@ -369,8 +366,8 @@ def _load(head_class: type[_Head], config_class: Any, folder: pathlib.Path, targ
         config = json.loads((folder / "config.json").read_text())
         if (config.pop("kind"), config.pop("target_fingerprint")) != (kind, fingerprint(target)):
             raise SpecvizError(
-                "The trained part in {folder} belongs to another target; train one for this: "
-                "python -m specviz.training {kind} --target {target} --text FILE",
+                "The trained part in {folder} belongs to another target; train one for this target: python -m "
+                "specviz.training {kind} --target {target} --text FILE",
                 "drafter",
                 **names,
             )

@@ -1,1 +1,13 @@
-"""."""
+"""What is asked for and what happened, as plain values: no torch, so they cross processes and live in files.
+
+settings: what a run is asked for, one frozen value
+runs: what it did: every round, token, probability, coin and second; the trace file
+metrics: from rounds to the numbers people compare
+comparison: two runs of one prompt side by side
+tables: a run as pandas tables
+recordings: runs that come with the repository
+presets: prompts that show something on the embedded pair
+links: settings as the query of a link, and back
+errors: `SpecvizError`, the one exception written for users
+words: the page's texts by language
+"""

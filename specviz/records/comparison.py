@@ -1,4 +1,4 @@
-"""Two runs of one prompt side by side: how much faster, the same text or not, and where they part."""
+"""Two runs of one prompt side by side: how much faster, whether the text is the same, and where they diverge."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 from specviz.records.metrics import tally
 from specviz.records.runs import Run
 
-#: In half precision the logits of a likely token lie about 0.06 to 0.12 apart: two best within that round either way.
+#: In half precision neighbouring values of a likely token's logit lie 0.06 to 0.12 apart: closer calls can flip.
 NEAR_TIE = 0.25
 
 
 def compare(plain: Run, speculative: Run) -> dict[str, Any]:
-    """What a race came to.
+    """The outcome of a race.
 
-    speedup: ratio of tokens per second, both measured. identical: whether the texts are the same; None for sampled
-    runs, whose coins are not used alike. parting: where greedy texts part, else None.
+    speedup: the ratio of tokens per second, both measured. identical: whether the texts are the same; None for sampled
+    runs, which use their coins differently. parting: where greedy texts diverge, else None.
     """
     greedy = plain.sampling.greedy
     identical = plain.token_ids == speculative.token_ids if greedy else None
@@ -36,7 +36,7 @@ def speedup(plain: Run, speculative: Run) -> float | None:
 
 
 def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
-    """The first position with different tokens, where one of two is shorter its end; None if they are the same."""
+    """The first position where tokens differ, or the end of the shorter list; None if both are the same."""
     if list(one) == list(other):
         return None
     return next(
@@ -45,20 +45,20 @@ def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
 
 
 def margin(plain: Run, position: int) -> float | None:
-    """log p(best) − log p(second) of the plain run's target pass at a position; None after its end."""
+    """log p(best) − log p(second) in the plain run's target pass at a position; None beyond its end."""
     if position >= len(plain.rounds):
         return None
     (_, best), *others = plain.rounds[position].top[0].p_raw
     if not others:
         return None
-    # A second best can have underflowed to nothing.
+    # The second best may have underflowed to 0.
     return math.log(best / others[0][1]) if others[0][1] else math.inf
 
 
 def _parting(plain: Run, speculative: Run) -> dict[str, Any]:
-    """Where two texts part, and how close the target's best two were there.
+    """Where two texts diverge, and how close the target's best two tokens were there.
 
-    margin: of the plain run's target pass, which both runs share up to rounding.
+    margin: in the plain run's target pass, which both runs share up to rounding.
     """
     position = first_difference(plain.token_ids, speculative.token_ids)
     return {
@@ -71,5 +71,5 @@ def _parting(plain: Run, speculative: Run) -> dict[str, Any]:
 
 
 def _token(run: Run, position: int) -> str:
-    """The token's text, or nothing where the run had ended."""
+    """The token's text; empty if the run had ended."""
     return run.vocabulary.get(run.token_ids[position], "") if position < len(run.token_ids) else ""

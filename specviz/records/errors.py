@@ -1,4 +1,4 @@
-"""The one exception a user is meant to read: what is wrong, and what to do about it."""
+"""The one exception written for users: what is wrong, and what to do about it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from specviz.records.words import fill
 
 
 class SpecvizError(ValueError):
-    """Something the person at the keyboard can put right.
+    """Something the person at the keyboard can fix; its message is one or two plain sentences.
 
-    The message is one or two plain sentences. `field` names the parameter that caused it (``"prompt"``,
-    ``"temperature"``, ``"draft"``, ...), so that a page can show the sentence beside that control.
-
-    template: the sentence in English, with a ``{name}`` for each of `values`: what differs from case to case stays
-        apart, so that a page in another language can say the same (`Words.error`).
+    template: the sentence in English, with a ``{name}`` for each of `values`, so that a page in another language can
+        say the same (`Words.error`).
+    field: the parameter that caused it (``"prompt"``, ``"temperature"``, ``"draft"``, ...), so that a page can show the
+        sentence beside that control.
     """
 
     def __init__(self, template: str, field: str | None = None, **values: object):
@@ -26,14 +25,14 @@ class SpecvizError(ValueError):
         return fill(self.template, self.values)
 
     def at(self, field: str) -> SpecvizError:
-        """The same sentence about another parameter."""
+        """The same sentence, about another parameter."""
         return SpecvizError(self.template, field, **self.values)
 
     def __str__(self) -> str:
         return self.message
 
     def __reduce__(self) -> tuple:
-        # Exceptions are pickled by their arguments, and ZeroGPU sends them from another process.
+        # ZeroGPU sends exceptions between processes, and they are pickled by their arguments.
         return _rebuilt, (self.template, self.field, self.values)
 
 

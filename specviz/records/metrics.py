@@ -11,33 +11,26 @@ from specviz.records.runs import Round
 
 @dataclass(slots=True)
 class Tally:
-    """Running counts over rounds; `add` costs the same however many came before.
-
-    drafted, judged, accepted: draft tokens proposed, looked at by the verdict, kept by it.
-    judged_at, accepted_at: the same by draft position, first position first. A position that was never drafted or
-        never reached is unobserved, not rejected.
-    rounds_by_depth: how many rounds drafted so many positions deep; 0 is a plain step.
-    tokens: emitted, after truncation.
-    seconds: of the rounds; prefill: of reading the prompt.
-    distance_sum, measured_distances: of `Round.distance`, over the rounds that have one.
-    """
+    """Running counts over rounds; `add` takes the same time however many came before."""
 
     rounds: int = 0
-    drafted: int = 0
-    judged: int = 0
-    accepted: int = 0
-    tokens: int = 0
+    drafted: int = 0  # draft tokens proposed
+    judged: int = 0  # those the verdict looked at
+    accepted: int = 0  # those it kept
+    tokens: int = 0  # emitted, after truncation
+    #: The same by draft position, first position first. A position never drafted or never reached is unobserved, not
+    #: rejected.
     judged_at: list[int] = field(default_factory=list)
     accepted_at: list[int] = field(default_factory=list)
-    rounds_by_depth: Counter[int] = field(default_factory=Counter)
-    prefill: float = 0.0
+    rounds_by_depth: Counter[int] = field(default_factory=Counter)  # depth drafted -> rounds; 0 is a plain step
+    prefill: float = 0.0  # seconds of reading the prompt
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     accept_seconds: float = 0.0
-    seconds: float = 0.0
-    model_seconds: float = 0.0
-    distance_sum: float = 0.0
-    measured_distances: int = 0
+    seconds: float = 0.0  # of all rounds, without the prefill
+    model_seconds: float = 0.0  # the part inside forward passes
+    distance_sum: float = 0.0  # of `Round.distance`, over the rounds that have one
+    measured_distances: int = 0  # how many do
 
     def add(self, one: Round) -> None:
         self.rounds += 1
@@ -70,12 +63,12 @@ class Tally:
 
     @property
     def acceptance_length(self) -> float | None:
-        """Tokens per target pass, 1 + accepted / rounds: the recovered or bonus token counts, truncation does not."""
+        """Tokens per target pass, 1 + accepted / rounds: counts the recovered or bonus token, ignores truncation."""
         return 1 + self.accepted / self.rounds if self.rounds else None
 
     @property
     def levels(self) -> int:
-        """Draft positions drafted for, over all rounds: each is one draft step. A chain has a token a level."""
+        """Depths drafted, summed over all rounds: each is one draft step. A chain has one token per level."""
         return sum(depth * rounds for depth, rounds in self.rounds_by_depth.items())
 
     @property
@@ -90,20 +83,20 @@ class Tally:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Emitted tokens over all time spent on them, the prompt's reading included."""
+        """Emitted tokens over all time spent on them, reading the prompt included."""
         return self.tokens / (self.prefill + self.seconds) if self.rounds else None
 
     @property
     def overhead_share(self) -> float | None:
-        """The part of the rounds' time outside the models' forward passes."""
+        """The share of the rounds' time outside the models' forward passes."""
         return 1 - self.model_seconds / self.seconds if self.rounds else None
 
     def position_rates(self) -> list[float]:
-        """Acceptance by draft position: accepted at i / rounds. What vLLM and others report; falls with i."""
+        """Acceptance by draft position, accepted at i / rounds: what vLLM and others report; it falls with i."""
         return [accepted / self.rounds for accepted in self.accepted_at]
 
     def conditional_position_rates(self) -> list[float | None]:
-        """Acceptance by draft position, given that the verdict got there: accepted at i / judged at i."""
+        """Acceptance by draft position given that the verdict got there: accepted at i / judged at i."""
         return [accepted / judged if judged else None for accepted, judged in zip(self.accepted_at, self.judged_at)]
 
 
@@ -116,7 +109,7 @@ def tally(rounds: Iterable[Round]) -> Tally:
 
 
 def emission_times(rounds: Sequence[Round]) -> list[float]:
-    """Seconds from the start of the run, prompt included, at which each round's tokens were there."""
+    """When each round's tokens were ready, in seconds from the start of the run, prompt included."""
     times, now = [], 0.0
     for one in rounds:
         now += one.seconds.prefill + one.seconds.total
@@ -125,7 +118,7 @@ def emission_times(rounds: Sequence[Round]) -> list[float]:
 
 
 def draft_depths(one: Round) -> list[int]:
-    """Draft position of each draft token, 0 for those that continue the committed text."""
+    """The draft position of each draft token, 0 for those that continue the committed text."""
     depths: list[int] = []
     for token in one.drafted:
         depths.append(depths[token.parent] + 1 if token.parent >= 0 else 0)

@@ -1,4 +1,4 @@
-"""Prompts that show something, on the embedded pair: prose it knows, code, a text that repeats, a draft at a loss."""
+"""Prompts that show something on the embedded pair: familiar prose, code, a text that repeats, a hard one."""
 
 from __future__ import annotations
 
@@ -7,45 +7,30 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A prompt under a name. note: what to look for."""
+    """A prompt with a name."""
 
     name: str
     prompt: str
-    note: str
 
 
 PRESETS = (
-    Preset(
-        "story",
-        "Once upon a time there was a little girl who lived in a",
-        "Ordinary prose: the draft model is right more often than not.",
-    ),
-    Preset(
-        "story_king",
-        "The King had three sons, and the youngest of them was",
-        "Ordinary prose: the draft model is right more often than not.",
-    ),
-    Preset(
-        "story_sea",
-        "The captain looked at the sea for a long while. At last he said,",
-        "Ordinary prose: the draft model is right more often than not.",
-    ),
-    Preset(
-        "python",
-        "def read_lines(path):\n    with open(path) as file:\n        for line in file:\n",
-        "Code: names come back, so copying from the text helps.",
-    ),
+    # Ordinary prose: the draft model is right more often than not.
+    Preset("story", "Once upon a time there was a little girl who lived in a"),
+    Preset("story_king", "The King had three sons, and the youngest of them was"),
+    Preset("story_sea", "The captain looked at the sea for a long while. At last he said,"),
+    # Code: names come back, so copying from the text helps.
+    Preset("python", "def read_lines(path):\n    with open(path) as file:\n        for line in file:\n"),
+    # The text repeats itself: prompt lookup copies whole phrases for free.
     Preset(
         "repeats",
         "The old man had a cow, and the cow said moo. The old man had a dog, and the dog said bow-wow. "
         "The old man had a cat, and the cat said mew. The old man had a cow, and the cow said moo. "
         "The old man had a dog, and the dog said",
-        "The text repeats itself: prompt lookup copies whole phrases for free.",
     ),
+    # A regular expression: about half of the sampled guesses are rejected, and speculation hardly pays.
     Preset(
         "hard",
         "    (r'^\\s*(?P<key>[^=]+?)\\s*=\\s*(?P<val>.*)$', re.VERBOSE | re.M),\n    (",
-        "A regular expression: about half of the sampled guesses are refused, and speculation hardly pays.",
     ),
 )
 

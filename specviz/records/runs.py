@@ -23,61 +23,49 @@ Outcome = Literal["accepted", "rejected", "discarded"]
 NextKind = Literal["recovered", "bonus"]
 StopReason = Literal["eos", "length", "context", "stop_string", "stopped"]
 
-#: For pydantic: no NaN, no infinity, which Python's JSON reader lets in.
+#: For pydantic: no NaN and no infinity, both of which Python's JSON reader accepts.
 _FINITE = {"allow_inf_nan": False}
 
 
 @dataclass(frozen=True, slots=True)
 class DraftedToken:
-    """One draft token and its verdict.
-
-    parent: index in `Round.drafted` of the token it continues; -1 is the committed text.
-    p, q: probability as sampled from (after temperature and filters) under target and drafter.
-    p_raw, q_raw: the models' own softmax at temperature 1. q_raw is None where the drafter has no model.
-    u: the coin of the accept decision; None if never judged, or if greedy (no coin is flipped).
-    accept_prob: the coin must fall below this; None if never judged. min(1, p/q) token by token; in a tree
-        min(1, p_left/q); block verification's h, which also judges tokens after the first refused one.
-    draft_u: the uniform draw with which the drafter sampled this token; None for an argmax or a copy.
-    p_left: for a sibling tried after others: its probability in what those had left of the target; else None.
-    source: what in the drafter proposed it, such as ``layer 2`` or ``head 3``; None where that goes without saying.
-    """
+    """One draft token and its verdict."""
 
     __pydantic_config__ = _FINITE
     id: int
     text: str
-    parent: int
-    p: float
-    q: float
-    p_raw: float
-    q_raw: float | None
-    u: float | None
+    parent: int  # index in `Round.drafted` of the token it continues; -1 is the committed text
+    p: float  # probability as sampled from (after temperature and filters), under the target
+    q: float  # and under the drafter
+    p_raw: float  # the target's own softmax at temperature 1
+    q_raw: float | None  # the drafter's; None if it has no model
+    u: float | None  # the coin of the accept decision; None if never judged, or if greedy (no coin is flipped)
+    #: The coin must fall below this; None if never judged. Token by token min(1, p/q), in a tree min(1, p_left/q),
+    #: under block verification h, which also judges tokens after the first rejected one.
     accept_prob: float | None
     outcome: Outcome
-    draft_u: float | None = None
-    p_left: float | None = None
-    source: str | None = None
+    draft_u: float | None = None  # the uniform with which the drafter drew this token; None for an argmax or a copy
+    p_left: float | None = None  # of a sibling tried after others: its probability in what they left of the target
+    source: str | None = None  # what in the drafter proposed it, such as ``layer 2``; None if that is obvious
 
 
 @dataclass(frozen=True, slots=True)
 class NextToken:
-    """The token the target itself supplied at the end of a round.
-
-    kind: ``recovered`` (drawn from the residual after a rejection) or ``bonus`` (drawn from the target's last
-    row when every draft token was accepted; also the token of a plain step, where nothing was drafted).
-    u: the uniform draw; None when greedy. prob: its probability in the distribution it was drawn from.
-    below: the probability, in that distribution, of all tokens with a smaller id. The draw goes through the ids in
-        order (`specviz.rules.sampling.draw`), so u lies in [below, below + prob) up to rounding. None when greedy.
-    line: where this token and the likeliest others lie on the line from 0 to 1 on which u fell, in the order of their
-        ids: (token id, start, end), to six decimals. Both fields are missing from older traces.
-    """
+    """The token that the target itself supplied at the end of a round. Older traces lack `below` and `line`."""
 
     __pydantic_config__ = _FINITE
     id: int
     text: str
+    #: ``recovered``: drawn from the residual after a rejection. ``bonus``: drawn from the target's last row when every
+    #: draft token was accepted; also the token of a plain step, where nothing was drafted.
     kind: NextKind
-    u: float | None
-    prob: float
+    u: float | None  # the uniform draw; None when greedy
+    prob: float  # its probability in the distribution it was drawn from
+    #: The probability there of all tokens with a smaller id; None when greedy. A draw goes through the ids in order
+    #: (`specviz.rules.sampling.draw`), so u lies in [below, below + prob) up to rounding.
     below: float | None = None
+    #: Where this token and the likeliest others lie on the line from 0 to 1 on which u fell, ordered by id:
+    #: (token id, start, end), to six decimals.
     line: tuple[tuple[int, float, float], ...] = ()
 
 
@@ -85,67 +73,55 @@ class NextToken:
 class Candidates:
     """The likeliest tokens after one row of the target pass, as (token id, probability) pairs, likeliest first.
 
-    Row 0 follows the committed text, row i + 1 follows draft token i; draft token i was judged by row parent + 1.
-    All lists of a row cover the same ids, the likeliest of target and drafter, less those of probability 0; a point
-    mass is a list of one. residual is set on the row whose token was rejected. p_raw and q_raw are the models' own
-    softmax at temperature 1.
+    Row 0 follows the committed text, row i + 1 follows draft token i; draft token i was judged by row parent + 1. All
+    lists of a row cover the same ids, the likeliest of target and drafter, without those of probability 0; a point mass
+    is a list of one.
     """
 
     __pydantic_config__ = _FINITE
     p: tuple[tuple[int, float], ...]
     q: tuple[tuple[int, float], ...] = ()
-    residual: tuple[tuple[int, float], ...] = ()
-    p_raw: tuple[tuple[int, float], ...] = ()
+    residual: tuple[tuple[int, float], ...] = ()  # on the row whose token was rejected
+    p_raw: tuple[tuple[int, float], ...] = ()  # the models' own softmax at temperature 1
     q_raw: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """Wall seconds of one round, measured on finished work.
-
-    draft + verify + accept = total. `models` is the part of the total spent inside forward passes (target and
-    draft); the rest is the engine's own overhead. `prefill` is the time it took to read the prompt into the caches:
-    set on the first round, and not part of its total.
-    """
+    """Wall seconds of one round, measured on finished work: draft + verify + accept = total."""
 
     __pydantic_config__ = _FINITE
     draft: float
     verify: float
     accept: float
     total: float
-    models: float
-    prefill: float = 0.0
+    models: float  # the part of the total inside forward passes, target and draft; the rest is the engine's overhead
+    prefill: float = 0.0  # reading the prompt into the caches: on the first round, and not part of its total
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One draft phase, one target pass, one verdict.
-
-    drafted: a chain or a tree; siblings stand in the order in which they are tried.
-    emitted: the token ids this round added to the text, after truncation.
-    pieces: their text, one piece a token; joined over all rounds they are the run's text exactly. A token that
-        ends inside a character has an empty piece, and the token that completes it carries the whole character.
-    stop_reason: set on the last round only. dropped: tokens decided but cut off by that stop.
-    confidence: the drafter's probability for its last token where that ended drafting early; else None.
-    distance: under a lossy rule, total variation between the law of this round's first token and the target's,
-        given the text before it; None under a lossless rule, where it is 0.
-    """
+    """One draft phase, one target pass, one verdict."""
 
     index: int
-    drafted: tuple[DraftedToken, ...]
+    drafted: tuple[DraftedToken, ...]  # a chain or a tree; siblings in the order in which they are tried
     next: NextToken
-    emitted: tuple[int, ...]
+    emitted: tuple[int, ...]  # the token ids this round added to the text, after truncation
+    #: Their text, one piece per token; joined over all rounds, exactly the run's text. A token that ends inside a
+    #: character has an empty piece, and the token that completes the character carries all of it.
     pieces: tuple[str, ...]
-    top: tuple[Candidates, ...]
+    top: tuple[Candidates, ...]  # one row more than draft tokens
     seconds: Seconds
-    stop_reason: StopReason | None = None
-    dropped: int = 0
-    confidence: float | None = None
+    stop_reason: StopReason | None = None  # on the last round only
+    dropped: int = 0  # tokens decided but cut off by that stop
+    confidence: float | None = None  # the drafter's probability for its last token, if that ended drafting early
+    #: Under a lossy rule, the total variation between the distribution of this round's first token and the target's,
+    #: given the text before it; None under a lossless rule, where it is 0.
     distance: float | None = None
 
     @property
     def accepted(self) -> int:
-        """Draft tokens kept by the verdict (before any truncation)."""
+        """Draft tokens that the verdict kept, before any truncation."""
         return sum(token.outcome == "accepted" for token in self.drafted)
 
     @property
@@ -156,42 +132,34 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the models read. message: what was put into the chat template to get `text`; None where nothing was."""
+    """What the models read."""
 
     text: str
     ids: tuple[int, ...]
-    message: str | None = None
+    message: str | None = None  # what was filled into the chat template to get `text`; None if none was used
 
 
 @dataclass(frozen=True, slots=True)
 class PairInfo:
-    """Which models made a run: names, sizes in parameters, where and in what precision they ran.
-
-    passes: what ran the target's passes: ``plain`` (transformers, operation by operation), ``compiled`` or ``graphs``.
-    """
+    """Which models made a run, and where and in what precision they ran."""
 
     name: str
     target: str
-    target_parameters: int
+    target_parameters: int  # how many
     draft: str | None
     draft_parameters: int | None
     device: str
     dtype: str
-    passes: str = "plain"
+    passes: str = "plain"  # what ran the target: ``plain`` (operation by operation), ``compiled`` or ``graphs``
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One finished (or stopped) generation with everything needed to show it again without a model.
-
-    drafter: its name; None is plain decoding. settings: the drafter's own settings.
-    rule: the acceptance rule's name; ``typical`` is lossy. A plain run has a rule too: nothing is drafted for it.
-    vocabulary: text of every token id that appears in `rounds`, so that a trace is readable on its own.
-    """
+    """One finished (or stopped) generation, with everything needed to show it again without a model."""
 
     pair: PairInfo
-    drafter: str | None
-    settings: dict[str, int | float | str | bool]
+    drafter: str | None  # its name; None is plain decoding
+    settings: dict[str, int | float | str | bool]  # the drafter's own
     num_draft_tokens: int
     sampling: SamplingParams
     seed: int
@@ -201,9 +169,9 @@ class Run:
     stop_reason: StopReason
     text: str
     token_ids: tuple[int, ...]
-    vocabulary: dict[int, str] = field(default_factory=dict)
+    vocabulary: dict[int, str] = field(default_factory=dict)  # the text of every token id in `rounds`
     versions: dict[str, str] = field(default_factory=dict)
-    rule: str = "token"
+    rule: str = "token"  # the acceptance rule's name; a plain run has one too, though it judges nothing
     schema: str = SCHEMA
 
     @property
@@ -213,17 +181,17 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Time to make the whole text: the prompt's reading and every round."""
+        """Time for the whole text: reading the prompt, and every round."""
         return self.prefill_seconds + sum(one.seconds.total for one in self.rounds)
 
     def to_dict(self) -> dict[str, Any]:
         """The run as JSON-ready values (tuples stay tuples; `json` writes them as arrays)."""
-        # Keys of a JSON object are strings, and stricter writers than `json` refuse any other.
+        # JSON keys are strings, and stricter writers than `json` refuse anything else.
         return dataclasses.asdict(self) | {"vocabulary": {str(id): text for id, text in self.vocabulary.items()}}
 
     @classmethod
     def from_dict(cls, data: Any) -> Run:
-        """The inverse of `to_dict`. Raises SpecvizError (field ``trace``) if `data` is not such a run."""
+        """The inverse of `to_dict`. Raises SpecvizError (field ``trace``) if `data` is no such run."""
         schema = data.get("schema") if isinstance(data, dict) else None
         if schema != SCHEMA:
             if not schema:
@@ -252,13 +220,13 @@ class Run:
         return run
 
     def save(self, path: str | pathlib.Path) -> None:
-        """Write the run as a JSON trace file."""
+        """Writes the run as a JSON trace file."""
         text = json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         pathlib.Path(path).write_text(text, encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | pathlib.Path) -> Run:
-        """Read a trace file. Raises SpecvizError (field ``trace``) with the reason if it is none."""
+        """Reads a trace file. Raises SpecvizError (field ``trace``) with the reason if it cannot."""
         try:
             data = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
         except OSError as error:
@@ -269,7 +237,7 @@ class Run:
 
 
 def _flaw(one: Round, index: int, coins: bool) -> SpecvizError | None:
-    """What contradicts itself in a round whose fields are well-formed. coins: its rule flips some; a lossy one none."""
+    """What is inconsistent in a round whose fields are well-formed. coins: whether its rule flips any."""
     if one.index != index:
         return SpecvizError(
             "The trace is damaged at rounds.{index}: its index is {own}.", "trace", index=index, own=one.index
@@ -287,13 +255,14 @@ def _flaw(one: Round, index: int, coins: bool) -> SpecvizError | None:
         )
     if len(one.top) != len(one.drafted) + 1:
         return SpecvizError(
-            "The trace is damaged at rounds.{index}: it does not list one row of candidates more than draft tokens.",
+            "The trace is damaged at rounds.{index}: it does not list exactly one more row of candidates than draft "
+            "tokens.",
             "trace",
             index=index,
         )
     if len(one.pieces) != len(one.emitted):
         return SpecvizError(
-            "The trace is damaged at rounds.{index}: its text has not one piece a token.", "trace", index=index
+            "The trace is damaged at rounds.{index}: its text does not have one piece per token.", "trace", index=index
         )
     return None
 

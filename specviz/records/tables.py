@@ -1,4 +1,4 @@
-"""A run as tables: one row a round, or one row a draft token."""
+"""A run as tables: one row per round, or one per draft token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from specviz.records.runs import Run
 
 
 def rounds_table(run: Run) -> pd.DataFrame:
-    """One row a target pass: what was drafted, judged, accepted and emitted, and its seconds."""
+    """One row per target pass: what was drafted, judged, accepted and emitted, and the seconds it took."""
     return pd.DataFrame(
         [
             {
@@ -36,16 +36,16 @@ def rounds_table(run: Run) -> pd.DataFrame:
 
 
 def save_table(run: Run, path: str | pathlib.Path) -> None:
-    """Writes `tokens_table` as CSV; of a run that drafted nothing `rounds_table`, each of whose rounds is one token."""
+    """Writes `tokens_table` as CSV; for a run that drafted nothing, `rounds_table`, with one token per round."""
     drafted = any(one.drafted for one in run.rounds)
     table = tokens_table(run) if drafted else rounds_table(run)
     table.to_csv(path, index=False, errors="replace")
 
 
 def tokens_table(run: Run) -> pd.DataFrame:
-    """One row a draft token, with its probabilities, coin and verdict.
+    """One row per draft token, with its probabilities, coin and verdict.
 
-    token: its place in the round's draft, which `parent` refers to. position: its depth, 0 for the first.
+    token: its index in the round's draft, to which `parent` refers. position: its depth, from 0.
     """
     return pd.DataFrame(
         [

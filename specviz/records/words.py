@@ -1,6 +1,6 @@
-"""What the page says, by language: a JSON file for each area of the page, in assets/text/LANGUAGE.
+"""The page's texts by language: a JSON file for each area of the page, in assets/text/LANGUAGE.
 
-A text is a sentence with a ``{name}`` for each value, or, where it counts something, an object with the sentence for
+A text is a sentence with a ``{name}`` for each value or, if it counts something, an object with the sentences for
 ``one`` and for ``other`` values of ``n``. The page's scripts read the same files by the same keys (assets/web/dom.js).
 """
 
@@ -21,7 +21,7 @@ Text = str | dict[str, str]
 
 
 class Sentence(str):
-    """A sentence in English that remembers its template and values, so that a page can say it in another language."""
+    """An English sentence that remembers its template and values, so that a page can say it in another language."""
 
     template: str
     values: dict[str, object]
@@ -33,10 +33,9 @@ class Sentence(str):
 
 
 class Words:
-    """The page's texts in one language.
+    """The page's texts in one language, called with a key, ``area.name``, and the text's values.
 
-    Called with a key, ``area.name``, and the values of its text. Raises KeyError for a key that no file has: a text
-    that is missing is a defect of the page, and no reader's.
+    Raises KeyError for a key that no file has: a missing text is a bug of the page, not a mistake of its reader.
     """
 
     def __init__(self, language: str, areas: Mapping[str, Mapping[str, Text]]):
@@ -55,11 +54,11 @@ class Words:
         return name in self.areas.get(area, ())
 
     def error(self, error: Exception) -> str:
-        """The sentence of a SpecvizError; in English where this language has none for it."""
+        """The sentence of a SpecvizError; in English if this language lacks it."""
         return fill(str(self.areas["errors"].get(error.template, error.template)), error.values)
 
     def step(self, step: Sentence) -> str:
-        """The same of a step of loading a pair."""
+        """The same for a step of loading a pair or preparing its passes."""
         return fill(str(self.areas["steps"].get(step.template, step.template)), step.values)
 
     def texts(self, *areas: str) -> dict[str, Text]:
@@ -69,13 +68,13 @@ class Words:
 
 @functools.cache
 def words(language: str = "en") -> Words:
-    """The texts of a language of `LANGUAGES`."""
+    """The texts in one of `LANGUAGES`."""
     files = sorted((TEXTS / language).glob("*.json"))
     return Words(language, {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in files})
 
 
 def fill(template: str, values: Mapping[str, object]) -> str:
-    """The template with each ``{name}`` it knows replaced; any other brace, and braces in values, stay as they are."""
+    """The template with every known ``{name}`` replaced; other braces, and braces in values, stay as they are."""
     return re.sub(r"\{(\w+)\}", lambda match: str(values.get(match[1], match[0])), template)
 
 

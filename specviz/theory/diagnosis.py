@@ -1,6 +1,6 @@
 """What limits a run: where its time and its draft tokens went, and which single change the formula favours.
 
-Figures in, findings out, no words. Everything but the forecasts of `changes` is measured.
+Figures in, findings out, no words. All of it is measured except the forecasts in `changes`.
 """
 
 from __future__ import annotations
@@ -14,38 +14,32 @@ from specviz.theory.roofline import Curve
 #: The draft lengths a change may propose: those the page offers.
 GAMMAS = range(1, 17)
 
-#: A forecast this little above the run's own is no advice.
+#: A change must promise at least this factor to be worth suggesting.
 _WORTH_SAYING = 1.02
 
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
-    """A speculative run as the diagnosis reads it.
+    """A speculative run as the diagnosis reads it. Seconds are means over the rounds."""
 
-    num_draft_tokens: γ asked for. depth: mean depth really drafted. chain: whether the closed form is made for it:
-        chains, judged token by token. alpha: accepted / judged. tokens_per_pass: 1 + accepted / rounds.
-    draft, verify, rest: mean seconds of a round by phase.
-    one, one_rest: mean seconds of a plain step, its target pass and the rest. one_source: where they are from:
-        ``plain`` run beside it; ``passes``, T(1) alone; ``round``, the run's own verification, for want of both.
-    speedup: measured against plain decoding, None if it was not.
-    """
-
-    num_draft_tokens: int
-    depth: float
-    chain: bool
-    alpha: float
-    tokens_per_pass: float
-    draft: float
+    num_draft_tokens: int  # γ asked for
+    depth: float  # mean depth really drafted
+    chain: bool  # whether the closed form applies: chains, judged token by token
+    alpha: float  # accepted / judged
+    tokens_per_pass: float  # 1 + accepted / rounds
+    draft: float  # seconds of a round, by phase
     verify: float
     rest: float
-    one: float
+    one: float  # seconds of a plain step: its target pass, and everything else
     one_rest: float
+    #: Where the plain step was timed: in a ``plain`` run, as T(1) of bare ``passes``, or, failing both, as the run's
+    #: own verification (``round``).
     one_source: str
-    speedup: float | None = None
+    speedup: float | None = None  # over plain decoding; None if not measured
 
     @property
     def seconds(self) -> float:
-        """Of a round."""
+        """Seconds of a round."""
         return self.draft + self.verify + self.rest
 
     @property
@@ -56,44 +50,36 @@ class RunFigures:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The speedup that is left after one cause was counted in; the first one is the ideal, γ + 1."""
+    """The speedup that is left once this cause is counted in."""
 
+    #: ``ideal`` (γ + 1 tokens for the time of a plain step), ``short`` (drafts shorter than γ), ``refused``, ``draft``,
+    #: ``verify`` (the pass over the draft beside the pass over one token) or ``rest``.
     cause: str
     speedup: float
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing done otherwise, and the formula's speedup then. value: the new γ, c or α."""
+    """One thing changed, and the speedup the formula then predicts."""
 
-    what: str
-    value: float
+    what: str  # ``gamma``, ``cost`` or ``alpha``
+    value: float  # the new γ, c or α
     speedup: float
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The findings.
+    """The findings. The formula's are None or empty where the closed form does not apply."""
 
-    steps: from the ideal, γ + 1 tokens for the time of a plain step, down to what the run's parts come to.
-        Causes: ``ideal``, ``short`` (drafts shorter than γ), ``refused``, ``draft``, ``verify`` (the pass over the
-        draft beside the pass over one token), ``rest``.
-    limit: the cause without which the run would be fastest. gain: by how much, as a factor.
-    speedup: measured, or else what the parts come to.
-    formula: expected tokens / (γc + V), None where the closed form does not apply; V is T(γ+1)/T(1) if `with_passes`,
-        else 1. changes: the better ones, the best first.
-    best_gamma, best_formula: the γ the formula favours, and its speedup.
-    """
-
-    steps: tuple[Step, ...]
-    limit: str
-    gain: float
-    speedup: float
-    formula: float | None
-    with_passes: bool
-    changes: tuple[Change, ...]
-    best_gamma: int | None
-    best_formula: float | None
+    steps: tuple[Step, ...]  # from the ideal down to what the run's parts add up to
+    limit: str  # the cause without which the run would be fastest
+    gain: float  # the factor it would gain
+    speedup: float  # measured, or else what the parts add up to
+    formula: float | None  # expected tokens / (γc + V)
+    with_passes: bool  # whether V is the measured T(γ+1)/T(1), else 1
+    changes: tuple[Change, ...]  # those that help, best first
+    best_gamma: int | None  # the γ the formula favours
+    best_formula: float | None  # and its speedup
 
     @property
     def pays(self) -> bool:
@@ -109,9 +95,9 @@ def run_figures(
     target: Curve | None = None,
     speedup: float | None = None,
 ) -> RunFigures | None:
-    """The figures of a run; None if it drafted nothing that was judged.
+    """The figures of a run; None if no draft token was judged.
 
-    plain: plain decoding of the same, timed as the run was. target: T(K) of its target.
+    plain: plain decoding of the same prompt, timed in the same way. target: T(K) of the target.
     """
     if counts.acceptance_rate is None:
         return None
@@ -139,7 +125,7 @@ def run_figures(
 
 
 def diagnose(run: RunFigures, target: Curve | None = None) -> Diagnosis:
-    """What limits `run`. target: T(K) of its target, for forecasts that count verification as measured."""
+    """What limits `run`. target: T(K) of its target, so that forecasts count verification at its measured cost."""
     steps = _steps(run)
     gains = _gains(run)
     limit = max(gains, key=gains.get)
@@ -174,7 +160,7 @@ def _steps(run: RunFigures) -> tuple[Step, ...]:
 
 
 def _gains(run: RunFigures) -> dict[str, float]:
-    """By cause, how many times as fast the run would be without it, all else as it was."""
+    """By cause, the factor by which the run would be faster without it, all else being equal."""
     extra = {
         "draft": run.draft,
         "verify": max(0.0, run.verify - run.one),
@@ -188,7 +174,7 @@ def _gains(run: RunFigures) -> dict[str, float]:
 
 
 def _formula(alpha: float, gamma: int, cost: float, target: Curve | None) -> float:
-    """Leviathan et al. 2023, Thm 3.8, with T(γ+1)/T(1) as measured in the place of its 1: tokens / (γc + V)."""
+    """tokens / (γc + V): Leviathan et al. 2023, Thm 3.8, with the measured T(γ+1)/T(1) in place of its 1."""
     measured = target.ratio(gamma + 1) if target is not None else None
     return expected_tokens(alpha, gamma) / (gamma * cost + (1.0 if measured is None else measured))
 

@@ -1,7 +1,7 @@
-"""How many tokens to draft next: the length that has promised most tokens a second so far, 0 where none pays.
+"""How many tokens to draft next: the length that promises the most tokens a second, 0 where drafting does not pay.
 
-The length of a round follows from earlier rounds alone and is settled before anything of it is drawn. Every length is
-exact by itself, so the output keeps the target's law whatever is chosen here.
+A round's length depends on earlier rounds alone and is fixed before anything is drawn. Every length is exact, so the
+output follows the target's distribution whatever is chosen here.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from collections.abc import Sequence
 from specviz.records.runs import Round
 from specviz.theory.formulas import expected_tokens
 
-#: Where nothing is known, a draft token is taken to be this likely to be right: hope, so that drafting gets a try.
+#: The acceptance rate assumed while nothing is known: optimistic, so that drafting gets a try.
 HOPE = 0.7
 
-#: What a judgement counts for after each further round, so that about the last 64 rounds speak.
+#: How much of a judgement's weight each further round leaves: about the last 64 rounds count.
 FADING = 1 - 1 / 64
 
-#: Measured times kept of each length, and the rounds after which one is too old to go by.
+#: How many times are kept for each length, and after how many rounds a time is too old to use.
 RECENT, MEMORY = 9, 128
 
-#: How far the last `WINDOW` rounds together may be behind plain decoding, in plain steps, before nothing is drafted.
+#: How many plain steps the last `WINDOW` rounds may have lost to plain decoding before drafting stops.
 STAKE, WINDOW = 1.5, 100
 
-#: Plain steps timed before anything is drafted: all lengths are compared with them.
+#: Plain steps timed before anything is drafted: every length is compared with them.
 PLAIN_STEPS = 2
 
 
 class AdaptiveLength:
-    """Chooses the draft length 0 … `longest` of each round by expected tokens / seconds, and hears what came of it.
+    """Chooses each round's draft length, 0 … `longest`, by expected tokens / seconds, and learns from the outcome.
 
-    Expected tokens are Leviathan's (arXiv 2211.17192, eq. 1) for the running acceptance rate; seconds are those that
-    rounds of the length really took, so that a wide target pass costs what it costs. The theorem's choice of γ by α
-    and c (Thm 3.8) is the case in which every target pass takes the same time.
+    Expected tokens are Leviathan's (arXiv 2211.17192, eq. 1) at the running acceptance rate; seconds are what rounds
+    of that length really took, so a wide target pass counts at its measured cost. Choosing γ from α and c (Thm 3.8) is
+    the special case in which every target pass takes the same time.
 
-    It explores by hope rather than by chance. A length without a recent time of its own is taken to cost one draft step
-    more than the length before it: less than it will turn out, so it is tried where it could be best. And judgements
-    fade, towards `HOPE`: where drafting did not pay it is tried again once the memory of that is weak enough. What hope
-    may cost is bounded: where the last `WINDOW` rounds are behind plain decoding by more than `STAKE` the next step is
-    plain, so that drafts which are never right cost little more than STAKE / WINDOW of the speed.
+    It explores by optimism, not at random. A length without a recent time is assumed to cost one draft step more than
+    the length before it, which is too little, so it gets tried where it could be best. Judgements fade towards
+    `HOPE`: where drafting did not pay, it is tried again once that memory has faded. The cost of optimism is bounded:
+    once the last `WINDOW` rounds lag plain decoding by more than `STAKE`, the next step is plain, so a drafter that is
+    never right costs little more than STAKE / WINDOW of the speed.
     """
 
     def __init__(self, longest: int = 8):
@@ -55,18 +55,18 @@ class AdaptiveLength:
 
     @property
     def alpha(self) -> float:
-        """The running acceptance rate, with one hopeful judgement among those that count."""
+        """The running acceptance rate, with `HOPE` counted as one judgement."""
         return (self._accepted + HOPE) / (self._judged + 1)
 
     @property
     def draft_step(self) -> float | None:
-        """Seconds of one draft step, as of late; None before the first."""
+        """Recent seconds of one draft step; None before the first."""
         return _typical(self._steps) if self._steps else None
 
     def seconds(self) -> list[float]:
-        """Seconds of a round that drafts 0 … `longest` tokens, measured or hoped for; empty while too little is known.
+        """Seconds of a round that drafts 0 … `longest` tokens, measured or assumed.
 
-        Too little is fewer than `PLAIN_STEPS` recent plain steps, or no draft step at all.
+        Empty while there are fewer than `PLAIN_STEPS` recent plain steps, or no draft step at all.
         """
         step, plain = self.draft_step, self._fresh(0)
         if step is None or len(plain) < PLAIN_STEPS:
@@ -78,7 +78,7 @@ class AdaptiveLength:
         return times
 
     def choose(self) -> int:
-        """Tokens to draft in the next round. First come plain steps, then one token, to learn what each costs."""
+        """Tokens to draft in the next round. The first rounds are plain steps, then one token, to learn their cost."""
         if self.longest == 0 or len(self._fresh(0)) < PLAIN_STEPS:
             return 0
         alpha, times = self.alpha, self.seconds()
@@ -89,14 +89,14 @@ class AdaptiveLength:
         return max(range(self.longest + 1), key=lambda length: expected_tokens(alpha, length) / times[length])
 
     def _behind(self, times: Sequence[float]) -> float:
-        """How many plain steps the recent rounds took more than they made tokens, by what each length takes now.
+        """How many plain steps the recent rounds cost beyond the tokens they made, at each length's typical time.
 
-        Not by what each round took: that the machine was busy for a moment is no fault of a length.
+        Not at each round's own time: a busy moment of the machine says nothing about a length.
         """
         return sum(times[length] / times[0] - tokens for length, tokens in self._window)
 
     def observe(self, one: Round) -> None:
-        """Hears of a finished round; its length may be another than the chosen one, as at the end of a text."""
+        """Learns from a finished round, whose length may differ from the chosen one, as at the end of a text."""
         self._rounds += 1
         self._accepted = self._accepted * FADING + one.accepted
         self._judged = self._judged * FADING + one.judged
@@ -107,10 +107,10 @@ class AdaptiveLength:
         self._window.append((length, one.accepted + 1))
 
     def _fresh(self, length: int) -> list[float]:
-        """The times of rounds of this length that are not too old."""
+        """The times of recent rounds of this length."""
         return [seconds for made, seconds in self._taken.get(length, ()) if self._rounds - made < MEMORY]
 
 
 def _typical(seconds: Sequence[float]) -> float:
-    """The median, of two the lower: other work on the machine only ever adds time."""
+    """The median, the lower of two: other work on the machine only ever adds time."""
     return statistics.median_low(seconds)

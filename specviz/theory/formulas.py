@@ -48,7 +48,7 @@ def optimal_gamma(alpha: float, cost: float, longest: int = 64) -> int:
 
 
 def acceptance_probability(p: Sequence[float], q: Sequence[float]) -> float:
-    """Chance that one token drawn from q passes against p: Σ min(p, q) = 1 − TV(p, q), Thm 3.5."""
+    """Probability that a token drawn from q is accepted: Σ min(p, q) = 1 − TV(p, q), Thm 3.5."""
     if len(p) != len(q):
         raise ValueError(f"p and q must cover the same tokens, not {len(p)} and {len(q)}.")
     return sum(map(min, p, q))

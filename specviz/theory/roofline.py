@@ -1,4 +1,4 @@
-"""What a pass over K tokens costs: as it was measured, and the least it can take by what it moves and computes.
+"""What a pass over K tokens costs: as measured, and the least it can take given what it moves and computes.
 
 Williams, Waterman, Patterson: Roofline, CACM 2009: a pass moves bytes and does operations, and waits for the slower.
 """
@@ -14,35 +14,30 @@ ABOUT_ONE = 1.5
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """What a pass of a dense model has to move and to compute.
+    """What a pass of a dense model has to move and to compute."""
 
-    parameters: those that are multiplied with every token; an input embedding of its own is only looked up.
-    weight_bytes: of these parameters. position_bytes: keys and values of one cached position, all layers.
-    positions: cached positions, the mean over the layers. attention_width: layers × query heads × head size.
-    """
-
-    parameters: int
-    weight_bytes: int
-    position_bytes: float
-    positions: float
-    attention_width: int
+    parameters: int  # multiplied with every token; an untied input embedding is only looked up and does not count
+    weight_bytes: int  # of these parameters
+    position_bytes: float  # keys and values of one cached position, all layers
+    positions: float  # cached positions, averaged over the layers
+    attention_width: int  # layers × query heads × head size
 
     def bytes_moved(self, width: int) -> float:
         """Weights once, keys and values of all positions once, however many tokens are read."""
         return self.weight_bytes + self.position_bytes * (self.positions + width)
 
     def operations(self, width: int) -> float:
-        """2 · parameters · K, and 4 · attention width for each pair of a new token and one it looks at."""
-        looked_at = width * self.positions + width * (width + 1) / 2
-        return 2 * self.parameters * width + 4 * self.attention_width * looked_at
+        """2 · parameters · K, plus 4 · attention width for each pair of a new token and a token it attends to."""
+        attended = width * self.positions + width * (width + 1) / 2
+        return 2 * self.parameters * width + 4 * self.attention_width * attended
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the machine can do at best, measured. bandwidth: bytes a second. peak: operations a second."""
+    """What the machine can do at best, as measured."""
 
-    bandwidth: float
-    peak: float
+    bandwidth: float  # bytes a second
+    peak: float  # operations a second
 
     def seconds(self, size: ModelSize, width: int) -> float:
         """The roofline: max(bytes / bandwidth, operations / peak). No pass is faster; a real one has overhead too."""
@@ -51,23 +46,23 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Passes over `width` tokens: median seconds, and the quartiles around it, of so many repeats."""
+    """Timed passes over `width` tokens."""
 
     width: int
-    seconds: float
-    low: float
-    high: float
+    seconds: float  # median
+    low: float  # first quartile
+    high: float  # third quartile
     repeats: int
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """T(K) of one model. role: ``target`` or ``draft``. points: by ascending width, those measured so far."""
+    """T(K) of one model."""
 
-    role: str
+    role: str  # ``target`` or ``draft``
     size: ModelSize
     limits: Limits
-    points: tuple[Point, ...] = ()
+    points: tuple[Point, ...] = ()  # those measured so far, by ascending width
 
     @property
     def one(self) -> float | None:
@@ -87,7 +82,7 @@ class Curve:
         return reached
 
     def ratio(self, width: float) -> float | None:
-        """T(width)/T(1), a straight line between measured widths; None outside them."""
+        """T(width)/T(1), interpolated linearly between measured widths; None outside them."""
         widths = [point.width for point in self.points]
         if self.one is None or not widths[0] <= width <= widths[-1]:
             return None
@@ -101,27 +96,23 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class PassTimes:
-    """What was measured of a pair. context: cached tokens before each pass. fraction: share of the work done.
+    """T(K) of a pair's models, complete or still being measured."""
 
-    target, draft: names of the models, draft None if there is none. kind: what ran the target's passes, see
-    `PairInfo.passes`. threads: on a CPU.
-    """
-
-    target: str
+    target: str  # the models' names
     draft: str | None
-    context: int
+    context: int  # cached tokens before each pass
     device: str
     dtype: str
-    kind: str
-    threads: int | None
+    kind: str  # what ran the target's passes, see `PairInfo.passes`
+    threads: int | None  # on a CPU
     curves: tuple[Curve, ...]
-    fraction: float
+    fraction: float  # share of the measuring that is done
 
     def curve(self, role: str) -> Curve | None:
         return next((curve for curve in self.curves if curve.role == role), None)
 
     @property
     def cost_coefficient(self) -> float | None:
-        """c of the draft model: one draft step / one target pass, from passes alone."""
+        """c: one draft step / one target pass, both timed as bare passes."""
         draft, target = self.curve("draft"), self.curve("target")
         return draft.one / target.one if draft and target and draft.one and target.one else None

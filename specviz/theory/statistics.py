@@ -1,20 +1,21 @@
-"""How far observed counts lie from a law, and how far chance alone puts them: total variation and chi-square.
+"""How far counts lie from a distribution, and how far chance alone puts them: total variation and chi-square.
 
-A law is a sequence of probabilities; counts follow its order, and `outside` counts what it says cannot happen.
+A distribution is a sequence of probabilities, one for each outcome; counts follow the same order, and `outside` counts
+what the distribution says cannot happen.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy
-import torch
 
-#: Cells in which fewer are expected are put together: below that the chi-square law no longer fits.
+#: Cells expected to hold fewer than this are pooled: below it the chi-square approximation no longer holds.
 FEWEST_EXPECTED = 5
 
-#: Samples of the exact law that the noise is measured on; the quantile below is then good to about two per cent.
+#: Samples of the exact distribution that the noise is measured on; the quantile below is then good to about 2 %.
 DRAWS = 4000
 
 #: The quantile of the noise that is shown: chance alone stays below it 999 times in 1,000.
@@ -23,46 +24,44 @@ QUANTILE = 0.999
 
 @dataclass(frozen=True, slots=True)
 class ChiSquare:
-    """Pearson's test. cells: how many were compared. pooled: how many of the law's outcomes share the last of them.
-
-    p_value: how often a sample of the law itself lies at least as far from it; None where fewer than two cells are
-    left to compare. It is 0 where float64 has nothing smaller, below about 1e-300.
-    """
+    """Pearson's test."""
 
     statistic: float
-    cells: int
-    pooled: int
+    cells: int  # how many were compared
+    pooled: int  # how many outcomes share the last of them
+    #: How often a sample of the distribution itself lies at least as far from it; None where fewer than two cells are
+    #: left to compare, and 0 where it underflows, below about 1e-300.
     p_value: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Total variation of `runs` draws of a law to that very law: its mean, and the quantiles that hold 99.8 % of it."""
+    """Total variation between a sample of a distribution and that distribution itself, over many samples."""
 
-    runs: int
+    runs: int  # draws in a sample
     mean: float
-    low: float
+    low: float  # the quantiles between which 99.8 % of the samples lie
     high: float
 
 
-def total_variation(counts: Sequence[int], law: Sequence[float], outside: int = 0) -> float:
-    """TV of the empirical law of `counts` to `law`: half the sum of |share − probability|. At least one is counted."""
+def total_variation(counts: Sequence[int], probs: Sequence[float], outside: int = 0) -> float:
+    """TV between the shares of `counts` and `probs`: half the sum of |share − probability|. Needs a count."""
     n = sum(counts) + outside
-    return (sum(abs(count / n - p) for count, p in zip(counts, law)) + outside / n) / 2
+    return (sum(abs(count / n - p) for count, p in zip(counts, probs)) + outside / n) / 2
 
 
 def chi_square(
-    counts: Sequence[int], law: Sequence[float], low: Sequence[float], high: Sequence[float], outside: int = 0
+    counts: Sequence[int], probs: Sequence[float], low: Sequence[float], high: Sequence[float], outside: int = 0
 ) -> ChiSquare:
-    """Pearson's chi-square of `counts` against a law whose probabilities are known to lie between `low` and `high`.
+    """Pearson's chi-square of `counts` against probabilities that are known to lie between `low` and `high`.
 
-    Each cell is compared with the number within its bounds that is nearest to what was counted, so a law that is known
-    up to rounding is never blamed for its rounding; where low = law = high this is the plain test. Cells with an
-    expected count below `FEWEST_EXPECTED` are pooled, with them what lies outside the law. Where the pool itself
-    expects fewer, as many as that are no evidence against the law either.
+    Each cell is compared with the expected count within its bounds that is nearest to the actual one, so that
+    probabilities known up to rounding are never blamed for the rounding; where low = probs = high this is the plain
+    test. Cells expected to hold fewer than `FEWEST_EXPECTED` are pooled, together with `outside`. Where the pool itself
+    expects fewer, up to that many are no evidence either.
     """
     n = sum(counts) + outside
-    cells = list(zip(law, counts, low, high))
+    cells = list(zip(probs, counts, low, high))
     compared = [(count, n * least, n * most) for p, count, least, most in cells if n * p >= FEWEST_EXPECTED]
     pool = [(count, n * least, n * most) for p, count, least, most in cells if n * p < FEWEST_EXPECTED]
     if pool or outside:
@@ -79,15 +78,22 @@ def _distance(count: int, least: float, most: float) -> float:
 
 
 def tail(statistic: float, degrees: int) -> float:
-    """P(χ² with so many degrees of freedom ≥ statistic), the regularised upper incomplete gamma function."""
-    half = torch.tensor([degrees / 2, statistic / 2], dtype=torch.float64)
-    return torch.special.gammaincc(half[0], half[1]).item()
+    """P(χ² with so many degrees of freedom ≥ statistic): Q(degrees / 2, statistic / 2), the upper incomplete gamma.
+
+    Summed from Q(1/2, x) = erfc(√x) or Q(1, x) = e^−x by Q(a + 1, x) = Q(a, x) + x^a e^−x / Γ(a + 1) (DLMF 8.8.6).
+    """
+    x = statistic / 2
+    if x == 0:
+        return 1.0
+    first, least = (math.erfc(math.sqrt(x)), 0.5) if degrees % 2 else (math.exp(-x), 1.0)
+    orders = (least + step for step in range((degrees - 1) // 2))
+    return math.fsum([first, *(math.exp(a * math.log(x) - x - math.lgamma(a + 1)) for a in orders)])
 
 
-def noise(law: Sequence[float], sizes: Sequence[int], seed: int = 0) -> list[Noise]:
-    """How large the total variation of samples of `law` is, for each of the sample sizes: `DRAWS` samples of each."""
+def noise(probs: Sequence[float], sizes: Sequence[int], seed: int = 0) -> list[Noise]:
+    """How far samples of `probs` lie from it, for each sample size, measured on `DRAWS` samples of each."""
     # In falling order, because a multinomial draw is done once nothing is left to deal out.
-    p = numpy.sort(numpy.asarray(law, dtype=numpy.float64))[::-1]
+    p = numpy.sort(numpy.asarray(probs, dtype=numpy.float64))[::-1]
     p = p / p.sum()
     generator, found = numpy.random.default_rng(seed), []
     for size in sizes:
@@ -98,7 +104,7 @@ def noise(law: Sequence[float], sizes: Sequence[int], seed: int = 0) -> list[Noi
     return found
 
 
-#: The smallest number of runs of which the distance to the law is drawn.
+#: The smallest number of runs at which the distance is drawn.
 FIRST_SHOWN = 10
 
 
@@ -109,26 +115,22 @@ def steps(last: int, count: int) -> list[int]:
 
 
 class Evidence:
-    """Counts of outcomes beside their law, as they come in.
-
-    law: outcomes with their probabilities and the bounds of these, see `chi_square`. planned: how many are to come.
-    curve: (n, total variation of the first n) at a few n.
-    """
+    """Counts of outcomes as they come in, beside their exact probabilities and bounds (see `chi_square`)."""
 
     def __init__(
         self,
         outcomes: Sequence[Hashable],
-        law: Sequence[float],
+        probs: Sequence[float],
         low: Sequence[float],
         high: Sequence[float],
-        planned: int,
+        planned: int,  # how many outcomes are to come
     ):
         self.places = {outcome: place for place, outcome in enumerate(outcomes)}
-        self.law, self.low, self.high = law, low, high
+        self.probs, self.low, self.high = probs, low, high
         self.counts = [0] * len(outcomes)
         self.outside = 0
         self.n = 0
-        self.curve: list[tuple[int, float]] = []
+        self.curve: list[tuple[int, float]] = []  # (n, total variation of the first n) at a few n
         self._steps = set(steps(planned, 60))
 
     def add(self, outcome: Hashable) -> None:
@@ -143,8 +145,8 @@ class Evidence:
 
     @property
     def distance(self) -> float:
-        """Total variation of what was counted to the law. At least one is counted."""
-        return total_variation(self.counts, self.law, self.outside)
+        """Total variation between the counts and the distribution. Needs a count."""
+        return total_variation(self.counts, self.probs, self.outside)
 
     def test(self) -> ChiSquare:
-        return chi_square(self.counts, self.law, self.low, self.high, self.outside)
+        return chi_square(self.counts, self.probs, self.low, self.high, self.outside)

@@ -1,4 +1,4 @@
-"""`python -m specviz.training {target,draft,medusa,eagle}`: trains one part of a pair and says how good it became."""
+"""`python -m specviz.training {target,draft,medusa,eagle}`: trains one part of a pair and reports how good it is."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from collections.abc import Sequence
 import torch
 from transformers import PreTrainedModel
 
-from specviz.models.pair import EMBEDDED, ModelPair, load_pair
+from specviz.models.loading import EMBEDDED, load_pair
+from specviz.models.pair import ModelPair
 from specviz.models.placement import Place, device_named
-from specviz.models.sources import find_model, load_tokenizer, load_weights
+from specviz.models.sources import find_model, load_tokenizer
 from specviz.models.vocabularies import same_vocabulary
+from specviz.models.weights import load_weights
 from specviz.passes.several_devices import is_spread
 from specviz.passes.torchrun import refuse_more_than_one
 from specviz.records.errors import SpecvizError
@@ -24,7 +26,7 @@ from specviz.training.loop import Recipe, Schedule, train
 from specviz.training.medusa import MedusaRecipe
 from specviz.training.target import TargetRecipe, small_llama
 
-#: Recipe -> tokens learnt from, and the matrices' learning rate, unless told otherwise.
+#: Recipe -> default number of tokens to learn from, and default learning rate of the matrices.
 _DEFAULTS = {
     "target": (15_000_000, 2e-3),
     "draft": (3_000_000, 3e-3),
@@ -34,7 +36,7 @@ _DEFAULTS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one recipe; a mistake the user can mend is one sentence and exit status 2."""
+    """Runs one recipe; a mistake the user can fix prints one sentence and returns exit status 2."""
     options = _parser().parse_args(arguments)
     try:
         _check(options)
@@ -43,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"specviz: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\nStopped. The same command goes on from the last checkpoint.", file=sys.stderr)
+        print("\nStopped. The same command resumes from the last checkpoint.", file=sys.stderr)
         return 130
     return 0
 
@@ -72,11 +74,11 @@ def _parser() -> argparse.ArgumentParser:
                 type=int,
                 default=500_000,
                 metavar="N",
-                help="tokens the target writes itself for half of the lessons; 0: none (default: %(default)s)",
+                help="tokens the target itself writes, for half of the training; 0: none (default: %(default)s)",
             )
         if name in ("draft", "eagle"):
-            help_text = "a draft model to improve" if name == "draft" else "a one-layer draft model to begin with"
-            recipe.add_argument("--start", metavar="FOLDER", help=f"{help_text}, in place of a new one")
+            help_text = "a draft model to improve" if name == "draft" else "a one-layer draft model to start from"
+            recipe.add_argument("--start", metavar="FOLDER", help=f"{help_text}, instead of a new one")
     return parser
 
 
@@ -86,17 +88,22 @@ def _add_common(recipe: argparse.ArgumentParser, tokens: int, lr: float) -> None
     )
     recipe.add_argument("--weights", type=float, nargs="+", default=[], help="how often each text is drawn from")
     recipe.add_argument(
-        "--held-out", type=int, nargs="+", default=[], metavar="N", help="tokens at each text's end never learnt from"
+        "--held-out",
+        type=int,
+        nargs="+",
+        default=[],
+        metavar="N",
+        help="tokens at each text's end kept for measuring",
     )
     recipe.add_argument("--out", type=pathlib.Path, metavar="FOLDER", help="where the result goes")
     recipe.add_argument(
         "--work",
         type=pathlib.Path,
         metavar="FOLDER",
-        help="where checkpoints and the target's own text are kept; a run found there is resumed (default: OUT)",
+        help="where checkpoints and the target's own text go; a run found there is resumed (default: OUT)",
     )
     recipe.add_argument("--tokens", type=int, default=tokens, help="to learn from in all (default: %(default)s)")
-    recipe.add_argument("--batch", type=int, default=4, help="blocks of 256 tokens a step (default: %(default)s)")
+    recipe.add_argument("--batch", type=int, default=4, help="blocks of 256 tokens per step (default: %(default)s)")
     recipe.add_argument("--lr", type=float, default=lr, help="learning rate (default: %(default)s)")
     recipe.add_argument("--every", type=int, default=100, help="steps between checkpoints (default: %(default)s)")
     recipe.add_argument("--device", default="auto", help="auto, cpu, cuda, ... (default: %(default)s)")
@@ -108,11 +115,11 @@ def _check(options: argparse.Namespace) -> None:
     refuse_more_than_one()
     for name in ("tokens", "batch", "every", "lr"):
         if getattr(options, name) <= 0:
-            raise SpecvizError("--{name} is a positive number.", name, name=name)
+            raise SpecvizError("--{name} must be a positive number.", name, name=name)
     if getattr(options, "continuations", 0) < 0:
-        raise SpecvizError("--continuations is a number of tokens, or 0.", "continuations")
+        raise SpecvizError("--continuations must be a number of tokens, or 0.", "continuations")
     if options.recipe in ("target", "draft") and (options.layers < 1 or options.width < 64 or options.width % 64):
-        raise SpecvizError("--layers is at least 1, and --width a multiple of 64.", "width")
+        raise SpecvizError("--layers must be at least 1, and --width a multiple of 64.", "width")
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -124,7 +131,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _default_out(options: argparse.Namespace) -> pathlib.Path:
-    """Where loading looks: below the target's folder; the embedded parts lie side by side."""
+    """Where loading looks: inside the target's folder; but the embedded parts lie side by side."""
     folder = pathlib.Path(getattr(options, "target", ""))
     if options.recipe == "target" or not folder.is_dir():
         raise SpecvizError("Name the folder for the result with --out.", "out")
@@ -157,28 +164,30 @@ def _on_a_target(options: argparse.Namespace, work: pathlib.Path) -> tuple[Recip
 def _load(options: argparse.Namespace) -> ModelPair:
     threads = torch.get_num_threads()
     pair = load_pair(options.target, device=options.device, dtype=options.dtype)
-    # A pair settles on what suits one token a pass; training passes are wide.
+    # A pair chooses the threads that suit one token per pass; training passes are wide.
     torch.set_num_threads(threads)
     if is_spread(pair.target):
         raise SpecvizError("Training needs the whole target on one device, and it does not fit there.", "device")
     if pair.dtype == torch.float16:
-        raise SpecvizError("Training in float16 is not steady here: say --dtype float32.", "dtype")
+        raise SpecvizError("Training in float16 is unstable: use --dtype float32.", "dtype")
     return pair
 
 
 def _draft(options: argparse.Namespace, pair: ModelPair) -> PreTrainedModel:
-    """The draft model that learns, in float32: a new one or the one to start from."""
+    """The draft model to train, in float32: a new one, or the one to start from."""
     if options.start is None:
         return small_llama(pair.tokenizer, options.layers, options.width, seed=options.seed).to(pair.device)
     return _start(options, pair)
 
 
 def _start(options: argparse.Namespace, pair: ModelPair) -> PreTrainedModel:
-    """The draft model to go on from, in float32."""
+    """The draft model to start from, in float32."""
     source = find_model(options.start, "start", None, None)
     if not same_vocabulary(pair.tokenizer, load_tokenizer(source)):
         raise SpecvizError(
-            "{name} has another tokenizer than the target: start from a draft of its own.", "start", name=source.name
+            "{name} and the target have different tokenizers: start from a draft model that shares the target's.",
+            "start",
+            name=source.name,
         )
     return load_weights(source, Place(pair.device), torch.float32)
 

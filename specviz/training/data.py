@@ -1,6 +1,6 @@
-"""Text for training: files to tokens with a held-out tail, blocks drawn from them, and the target's own continuations.
+"""Text for training: files as tokens with a held-out tail, blocks drawn from them, and the target's own continuations.
 
-A drafter meets two kinds of text: what people wrote (prompts) and what the target writes. It learns from both.
+A drafter meets two kinds of text, what people wrote (prompts) and what the target writes, and learns from both.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from specviz.records.errors import SpecvizError
 
-#: Tokens a block: what one row of a batch holds.
+#: Tokens per block: one row of a batch.
 BLOCK = 256
 
-#: The part of a text that is held out unless a number of tokens is named, and the most that is then taken.
+#: The share of a text that is held out by default, and the most tokens that this may be.
 _HELD_OUT_SHARE, _HELD_OUT_MOST = 0.05, 100_000
 
-#: Tokens of the corpus that begin each continuation, how the rest is drawn, and how many are written at a time.
+#: Tokens of the corpus that begin each continuation, the temperatures of the rest, and how many are written at once.
 _PROMPT_TOKENS = 32
 _TEMPERATURES = (0.0, 0.7, 1.0)
 _ROWS = 64
@@ -36,26 +36,23 @@ _PIECE = 100_000
 
 @dataclass(frozen=True)
 class Text:
-    """One text in tokens: `ids` to learn from and the `held_out` tail that is only ever measured on, both [n] int64."""
+    """One text as tokens."""
 
     name: str
-    ids: Tensor
-    held_out: Tensor
+    ids: Tensor  # [n] int64, to learn from
+    held_out: Tensor  # [n] int64, the tail, which is only ever measured on
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Texts and how often each is drawn from. continuations: [n, BLOCK] blocks that the target wrote, or None.
-
-    weights: one a text, summing to 1. Half of all blocks are continuations where there are any.
-    """
+    """Texts and how often each is drawn from. If there are continuations, they are half of all blocks."""
 
     texts: tuple[Text, ...]
-    weights: tuple[float, ...]
-    continuations: Tensor | None = None
+    weights: tuple[float, ...]  # one per text, summing to 1
+    continuations: Tensor | None = None  # [n, BLOCK] int32, blocks that the target wrote
 
     def batch(self, rows: int, seed: int, step: int) -> Tensor:
-        """Blocks to learn from in this step, [rows, BLOCK] int64; they follow from `seed` and `step` alone."""
+        """The blocks of this step, [rows, BLOCK] int64; they depend on `seed` and `step` alone."""
         generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
         own = 0 if self.continuations is None else rows // 2
         blocks = [self._cut(generator, BLOCK) for _ in range(rows - own)]
@@ -76,7 +73,7 @@ class Corpus:
 
 
 def held_out_blocks(text: Text, most: int) -> Tensor:
-    """At most `most` blocks spread evenly over the held-out tail, [n, BLOCK] int64; they do not overlap."""
+    """At most `most` blocks, [n, BLOCK] int64, evenly spread over the held-out tail without overlap."""
     blocks = text.held_out[: len(text.held_out) // BLOCK * BLOCK].view(-1, BLOCK)
     count = min(most, len(blocks))
     return blocks[torch.arange(count) * len(blocks) // count]
@@ -90,11 +87,12 @@ def read_corpus(
 ) -> Corpus:
     """Reads and tokenises texts.
 
-    files: text files, `.xz` files of text, or folders whose `.txt` and `.py` files are read in the order of their
-    paths. weights: how often each is drawn from; by default in proportion to their lengths. held_out: how many tokens
-    at the end of each are never learnt from; by default 5 %, at most 100,000.
+    files: text files, `.xz` files of text, or folders, whose `.txt` and `.py` files are read in path order.
+    weights: how often each is drawn from; by default in proportion to length.
+    held_out: how many tokens at the end of each are never learnt from; by default 5 %, at most 100,000.
 
-    Raises SpecvizError (field ``text``) for a file that cannot be read or is too short for one block of each kind.
+    Raises SpecvizError: field ``text`` for a file that cannot be read or is too short for one block of each kind,
+    ``weights`` or ``held-out`` for numbers that do not fit the files.
     """
     for given, name in ((weights, "weights"), (held_out, "held-out")):
         if given and len(given) != len(files):
@@ -106,7 +104,7 @@ def read_corpus(
                 given=len(given),
             )
     if any(weight < 0 for weight in weights) or (weights and not sum(weights)):
-        raise SpecvizError("The weights of the texts are positive numbers.", "weights")
+        raise SpecvizError("The weights of the texts must be positive numbers.", "weights")
     texts = tuple(
         _split(path.name, _tokenise(_read(path), tokenizer), held_out[index] if held_out else None)
         for index, path in enumerate(files)
@@ -127,11 +125,11 @@ def _read(path: pathlib.Path) -> str:
             "The text {path} cannot be read: {reason}.", "text", path=path, reason=error.strerror or str(error)
         ) from error
     except lzma.LZMAError as error:
-        raise SpecvizError("The text {path} is no .xz file, or a damaged one.", "text", path=path) from error
+        raise SpecvizError("The text {path} is not an .xz file, or is damaged.", "text", path=path) from error
 
 
 def _tokenise(text: str, tokenizer: PreTrainedTokenizerBase) -> Tensor:
-    # In pieces: a tokenizer's memory grows far faster than the text. Cut after a line, where words end anyway.
+    # In pieces, because a tokenizer's memory grows far faster than the text; cut after lines, where words end anyway.
     lines, pieces, size = text.splitlines(keepends=True), [[]], 0
     for line in lines:
         if size > _PIECE:
@@ -148,8 +146,8 @@ def _split(name: str, ids: Tensor, held_out: int | None) -> Text:
         held_out = max(BLOCK, min(int(_HELD_OUT_SHARE * len(ids)), _HELD_OUT_MOST))
     if held_out < BLOCK or len(ids) - held_out < BLOCK:
         raise SpecvizError(
-            "{name} has {tokens} tokens: too few for a block of {block} to learn from and, with {held_out} held out, "
-            "one to measure on.",
+            "{name} has only {tokens} tokens: with {held_out} held out, too few for a block of {block} to learn from"
+            " and another to measure on.",
             "text",
             name=name,
             tokens=f"{len(ids):,}",
@@ -160,8 +158,10 @@ def _split(name: str, ids: Tensor, held_out: int | None) -> Text:
 
 
 def with_own_text(target: PreTrainedModel, corpus: Corpus, tokens: int, file: pathlib.Path) -> Corpus:
-    """The corpus with what the target writes itself: blocks to learn from, and two texts that are only measured on,
-    greedy and at temperature 1, which begin with held-out text."""
+    """The corpus plus what the target writes itself: blocks to learn from, and two texts to measure on.
+
+    These two, greedy and at temperature 1, begin with held-out text.
+    """
     blocks = continue_texts(target, corpus, tokens, file)
     generator = torch.Generator().manual_seed(0)
     own = []
@@ -172,10 +172,10 @@ def with_own_text(target: PreTrainedModel, corpus: Corpus, tokens: int, file: pa
 
 
 def continue_texts(target: PreTrainedModel, corpus: Corpus, tokens: int, file: pathlib.Path, seed: int = 0) -> Tensor:
-    """Blocks that begin with the corpus and are continued by the target, [n, BLOCK] int32 on the CPU.
+    """Blocks that begin with text of the corpus and are continued by the target, [n, BLOCK] int32 on the CPU.
 
-    tokens: at least as many in all. file: where they are kept between runs; what lies there is not written again.
-    A third of the batches each at temperatures 0, 0.7 and 1: greedy text with its loops is text a drafter meets.
+    A third of the batches each at temperatures 0, 0.7 and 1: drafters meet greedy text, with its loops, too.
+    tokens: at least this many in all. file: keeps them between runs, so that nothing is written twice.
     """
     blocks = load_file(file)["blocks"] if file.exists() else torch.empty(0, BLOCK, dtype=torch.int32)
     wanted = -(-tokens // (BLOCK * _ROWS))
@@ -191,7 +191,7 @@ def continue_texts(target: PreTrainedModel, corpus: Corpus, tokens: int, file: p
 
 @torch.inference_mode()
 def write_on(target: PreTrainedModel, prompts: Tensor, temperature: float, seed: int) -> Tensor:
-    """The prompts [n, k] continued to blocks [n, BLOCK], int32 on the CPU; an end token does not end them."""
+    """The prompts [n, k] continued to blocks [n, BLOCK], int32 on the CPU; end tokens do not stop them."""
     generator = torch.Generator(target.device).manual_seed(seed)
     unread = written = prompts.to(target.device)
     cache = DynamicCache(config=target.config)

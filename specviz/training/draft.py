@@ -1,4 +1,4 @@
-"""A draft model distilled from the target, from its distributions rather than from the text (arXiv 2310.08461)."""
+"""A draft model distilled from the target: from its distributions, not from the text (arXiv 2310.08461)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specviz.training.target import save_model
 
 
 class DraftRecipe(Recipe):
-    """0.5 · KL + TV to the frozen target's distribution at every row. draft: the model that learns, in float32."""
+    """0.5 · KL + TV to the frozen target's distribution at every row. draft: the student, in float32."""
 
     name = "draft"
 

@@ -17,7 +17,7 @@ from specviz.training.frozen import FrozenTarget
 from specviz.training.loop import Recipe
 from specviz.training.losses import agreement, distillation, of_one_width
 
-#: Draft steps that are unrolled, and how much less each counts than the one before.
+#: Draft steps that are unrolled, and the weight of each relative to the one before.
 _UNROLLED = 3
 _DECAY = 0.8
 
@@ -28,7 +28,7 @@ _MEASURED = 5
 class EagleRecipe(Recipe):
     """0.5 · KL + TV to the frozen target's distribution at each unrolled draft step, weighted 0.8^j.
 
-    sample: [rows, n] int64, some text to set the head's scale by. start: a one-layer draft model to begin with.
+    sample: [rows, n] int64, some text from which to set the head's scale. start: a one-layer draft model to start from.
     """
 
     name = "eagle"
@@ -57,9 +57,9 @@ class EagleRecipe(Recipe):
         save(self.student, folder, fingerprint(self.target.model))
 
     def _drafts(self, ids: Tensor, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The head's and the target's logits, [rows, n, vocab] each, of every draft step, for chains from n rows.
+        """The head's and the target's logits, [rows, n, vocab] each, at every draft step, for chains from n rows.
 
-        A chain from row t reads the target's features up to t and continues on its own hidden states, as it will when
+        The chain from row t reads the target's features up to t and continues on the head's own hidden states, as in
         drafting; its tokens are the text's.
         """
         text, head = self.target.read(ids), self.student
@@ -77,17 +77,17 @@ class EagleRecipe(Recipe):
 
 @torch.no_grad()
 def head_from(draft: PreTrainedModel, config: EagleConfig) -> EagleHead:
-    """The head that drafts exactly as this one-layer Llama: its weights, and nothing taken from features yet.
+    """A head that drafts exactly like this one-layer Llama: its weights, and nothing taken from features yet.
 
-    Raises SpecvizError (field ``start``) for a draft of another shape than the head's.
+    Raises SpecvizError (field ``start``) if the draft model's shape is not the head's.
     """
     sizes, heads = draft.config, draft.config.num_attention_heads
     wanted = {"num_hidden_layers": 1, "hidden_size": config.hidden_size, "tie_word_embeddings": True}
     wanted |= {"attention_bias": False, "mlp_bias": False, "hidden_act": "silu"}
     if sizes.model_type != "llama" or any(getattr(sizes, name) != value for name, value in wanted.items()):
         raise SpecvizError(
-            "An EAGLE head can begin with a draft that is a Llama of one layer, {width} wide, with tied embeddings and "
-            "without biases; leave --start out to begin with a new one.",
+            "An EAGLE head can start from a draft model that is a one-layer Llama, {width} wide, with tied "
+            "embeddings and no biases; leave out --start to train a new one.",
             "start",
             width=config.hidden_size,
         )
@@ -103,7 +103,7 @@ def head_from(draft: PreTrainedModel, config: EagleConfig) -> EagleHead:
     head, layer, d = EagleHead(config), draft.model.layers[0], config.hidden_size
     attention, mlp = layer.self_attn, layer.mlp
     head.table.weight.copy_(draft.model.embed_tokens.weight)
-    # Norm weights go into the matrices behind them.
+    # Norm weights are folded into the matrices that follow.
     head.entry.zero_()
     for place, part in enumerate((attention.q_proj, attention.k_proj, attention.v_proj), start=1):
         head.entry[place, :, :d] = part.weight * layer.input_layernorm.weight
@@ -115,10 +115,10 @@ def head_from(draft: PreTrainedModel, config: EagleConfig) -> EagleHead:
 
 
 def attend(queries: Tensor, keys_values: Sequence[Tensor]) -> Tensor:
-    """What the chains from n rows gather at a draft step, [rows, n, heads, width].
+    """What the attention of chains from n rows gathers at a draft step, [rows, n, heads, width].
 
     queries: [rows, n, heads, width]. keys_values: of this step and all before it, [rows, n, 2, heads, width] each. The
-    chain from row t sees the first step's rows up to t, and of the later steps its own row alone.
+    chain from row t sees the first step's rows up to t, and only its own row of the later steps.
     """
     first, *later = keys_values
     n, scale = queries.shape[1], 1 / math.sqrt(queries.shape[-1])

@@ -1,4 +1,4 @@
-"""The target as a teacher: what a trained part may see of it, without gradients for its own weights."""
+"""The target as a teacher: what a trained part may see of it, without gradients for the target's weights."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from transformers import PreTrainedModel
 
 @dataclass(frozen=True)
 class Reading:
-    """Of each token of [rows, n] that the target read: `features` [rows, n, layers · d], its own `embeddings`
-    [rows, n, d], and the `logits` [rows, n, vocab] of the token after it."""
+    """What the target makes of each token it reads."""
 
-    features: Tensor
-    embeddings: Tensor
-    logits: Tensor
+    features: Tensor  # [rows, n, layers · d], its hidden states, side by side
+    embeddings: Tensor  # [rows, n, d], the token's own
+    logits: Tensor  # [rows, n, vocab], of the token after it
 
 
 class FrozenTarget:
-    """A target whose weights stay as they are. feature_layers: which hidden states a trained part reads of it."""
+    """A target whose weights stay fixed. feature_layers: the hidden states that a trained part reads."""
 
     def __init__(self, model: PreTrainedModel, feature_layers: tuple[int, ...] = ()):
         self.model = model.eval().requires_grad_(False)
@@ -39,7 +38,7 @@ class FrozenTarget:
         return self.model(input_ids=ids, use_cache=False).logits
 
     def head(self, hidden: Tensor) -> Tensor:
-        """The output head on [..., d]: logits [..., vocab]; gradients flow through it, not into it."""
+        """The output head on [..., d]: logits [..., vocab]. Gradients flow through it but not into it."""
         return self.model.get_output_embeddings()(hidden)
 
     def last_scale(self, ids: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The loop that every recipe runs through: steps, checkpoints to resume from, a progress bar, validation."""
+"""The loop that every recipe runs through: steps, resumable checkpoints, a progress bar, validation."""
 
 from __future__ import annotations
 
@@ -15,51 +15,45 @@ from specviz.records.errors import SpecvizError
 from specviz.training.data import BLOCK, Corpus, held_out_blocks
 from specviz.training.optimisers import learning_rate_factor, make_optimisers
 
-#: Gradients are scaled down to this norm at most.
+#: Gradients of a larger norm are scaled down to this one.
 _LARGEST_GRADIENT = 1.0
 
-#: Held-out blocks of each text that are measured during training, at its end, and how many at a time.
+#: Held-out blocks of each text that are measured during training and at its end, and how many at once.
 _BLOCKS_DURING, _BLOCKS_AT_END = 16, 128
 _ROWS_MEASURED = 8
 
 
 class Recipe(ABC):
-    """What is trained and on what loss.
-
-    name: of the recipe. student: the module that learns, in float32. device, dtype: where it runs, and in what
-    precision its products are taken.
-    """
+    """What is trained, and on what loss."""
 
     name: str
-    student: nn.Module
+    student: nn.Module  # what learns, in float32
     device: torch.device
-    dtype: torch.dtype
+    dtype: torch.dtype  # of the matrix products
 
     @abstractmethod
     def loss(self, ids: Tensor, step: int) -> Tensor:
-        """The scalar to bring down on blocks [rows, BLOCK] int64 on the device; what it draws follows from `step`."""
+        """The scalar loss on blocks [rows, BLOCK] int64 on the device; any randomness depends on `step` alone."""
 
     @abstractmethod
     def measure(self, ids: Tensor) -> dict[str, Tensor]:
-        """What each predictor in the student is worth on blocks [rows, BLOCK]: its name -> a loss [1], or
-        `agreement` [3]."""
+        """How good each predictor in the student is on blocks [rows, BLOCK]: name -> a loss [1] or `agreement` [3]."""
 
     @abstractmethod
     def save(self, folder: pathlib.Path) -> None:
-        """Writes what was learnt as the app loads it."""
+        """Writes the result in the form that `load_pair` reads."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """tokens: to learn from in all. rows: blocks a step. lr: of the matrices, at its highest. every: steps between two
-    checkpoints, each with a validation. folder: where the checkpoint lies while training is under way."""
+    """How long, how fast and in what portions a recipe trains."""
 
-    tokens: int
-    rows: int
-    lr: float
-    folder: pathlib.Path
+    tokens: int  # to learn from in all
+    rows: int  # blocks per step
+    lr: float  # of the matrices, at its peak
+    folder: pathlib.Path  # where the checkpoint lies during training
     seed: int = 0
-    every: int = 200
+    every: int = 200  # steps between checkpoints, each with a validation
 
     @property
     def steps(self) -> int:
@@ -67,9 +61,9 @@ class Schedule:
 
 
 def train(recipe: Recipe, corpus: Corpus, schedule: Schedule, out: pathlib.Path, stop_after: int | None = None) -> None:
-    """Trains from the last checkpoint, or from the start, to the end of the schedule, then writes the result to `out`.
+    """Trains from the last checkpoint, or from the start, to the end of the schedule; writes the result to `out`.
 
-    stop_after: end early after this many steps in all, as an interruption would; a later call goes on from there.
+    stop_after: end early after this many steps in all, as an interruption would; a later call resumes.
     """
     optimisers = make_optimisers(recipe.student, schedule.lr)
     file = schedule.folder / f"{recipe.name}.checkpoint.pt"
@@ -109,7 +103,7 @@ def _step(recipe: Recipe, optimisers: list[torch.optim.Optimizer], ids: Tensor, 
 
 @torch.no_grad()
 def validate(recipe: Recipe, corpus: Corpus, blocks: int) -> dict[str, dict[str, list[float]]]:
-    """Text -> predictor -> what `Recipe.measure` gives, averaged over at most `blocks` held-out blocks of that text."""
+    """Text -> predictor -> what `Recipe.measure` returns, averaged over at most `blocks` held-out blocks of it."""
     recipe.student.eval()
     results: dict[str, dict[str, list[float]]] = {}
     for text in corpus.texts:
@@ -137,7 +131,7 @@ def _in_lines(title: str, results: dict[str, dict[str, list[float]]]) -> str:
 def _write_checkpoint(
     recipe: Recipe, optimisers: list[torch.optim.Optimizer], schedule: Schedule, done: int, file: pathlib.Path
 ) -> None:
-    """Everything the rest of the run depends on; written beside and moved, so that a broken write costs nothing."""
+    """Saves everything the rest of the run depends on, in one step, so that an interrupted write costs nothing."""
     file.parent.mkdir(parents=True, exist_ok=True)
     state = {
         "done": done,
@@ -151,13 +145,13 @@ def _write_checkpoint(
 
 
 def _resume(recipe: Recipe, optimisers: list[torch.optim.Optimizer], schedule: Schedule, file: pathlib.Path) -> int:
-    """Takes up the checkpoint if there is one; returns how many steps it had done."""
+    """Restores the checkpoint if there is one; returns how many steps are done."""
     if not file.exists():
         return 0
     state = torch.load(file, map_location=recipe.device, weights_only=True)
     if state["run"] != _identity(schedule):
         raise SpecvizError(
-            "{file} is the checkpoint of a run with other settings ({settings}): finish that one, or delete it.",
+            "{file} is the checkpoint of a run with other settings ({settings}): finish that run, or delete the file.",
             "tokens",
             file=file,
             settings=state["run"],
@@ -169,5 +163,5 @@ def _resume(recipe: Recipe, optimisers: list[torch.optim.Optimizer], schedule: S
 
 
 def _identity(schedule: Schedule) -> dict[str, float]:
-    """What a run cannot change half-way."""
+    """The settings that a run cannot change half-way."""
     return {"tokens": schedule.tokens, "batch": schedule.rows, "lr": schedule.lr, "seed": schedule.seed}

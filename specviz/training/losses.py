@@ -1,4 +1,4 @@
-"""What a student is trained by and measured by: how far its distribution q is from the target's p, row by row."""
+"""What a student is trained and measured by: how far its distribution q is from the target's p, row by row."""
 
 from __future__ import annotations
 
@@ -11,16 +11,11 @@ def distillation(student_logits: Tensor, target_logits: Tensor) -> Tensor:
     """0.5 · KL(p ‖ q) + TV(p, q), mean over rows; logits [..., vocab] each.
 
     A draft token is accepted with probability 1 − TV(p, q) (arXiv 2211.17192, Thm 3.5), so TV is what counts, but its
-    gradient is flat where the two are far apart; KL leads there.
+    gradient is flat where the two are far apart; there KL leads.
     """
     p = target_logits.float().softmax(-1)
     log_q = student_logits.float().log_softmax(-1)
     return 0.5 * _kl(p, log_q).mean() + 0.5 * (log_q.exp() - p).abs().sum(-1).mean()
-
-
-def kl_divergence(student_logits: Tensor, target_logits: Tensor) -> Tensor:
-    """KL(p ‖ q), mean over rows; logits [..., vocab] each."""
-    return _kl(target_logits.float().softmax(-1), student_logits.float().log_softmax(-1)).mean()
 
 
 def _kl(p: Tensor, log_q: Tensor) -> Tensor:
@@ -29,9 +24,9 @@ def _kl(p: Tensor, log_q: Tensor) -> Tensor:
 
 @torch.no_grad()
 def agreement(student_logits: Tensor, target_logits: Tensor) -> Tensor:
-    """[3] float32, means over rows: KL(p ‖ q), Σ min(p, q) at temperature 1, and agreement of the first choices.
+    """[3] float32, means over rows: KL(p ‖ q), Σ min(p, q) at temperature 1, and how often the top choices agree.
 
-    The latter two are the chance that a draft token is accepted, sampled and greedy.
+    The latter two are the probability that a draft token is accepted, sampled and greedy.
     """
     p, log_q = target_logits.float().softmax(-1), student_logits.float().log_softmax(-1)
     overlap = torch.minimum(p, log_q.exp()).sum(-1)
@@ -40,11 +35,11 @@ def agreement(student_logits: Tensor, target_logits: Tensor) -> Tensor:
 
 
 def of_one_width(student_logits: Tensor, target_logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Both over the ids that both have: checkpoints of one tokenizer can be padded to different widths."""
+    """Both, cut to the ids they share: checkpoints with one tokenizer may be padded to different widths."""
     width = min(student_logits.shape[-1], target_logits.shape[-1])
     return student_logits[..., :width], target_logits[..., :width]
 
 
 def next_token(logits: Tensor, ids: Tensor) -> Tensor:
-    """Cross-entropy of each next token in nats: logits [rows, n, vocab] against ids [rows, n]."""
+    """Mean cross-entropy of each next token in nats: logits [rows, n, vocab] against ids [rows, n]."""
     return functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten())

@@ -1,4 +1,4 @@
-"""Medusa heads on the frozen target (Medusa-1, arXiv 2401.10774, §2.2.1), with its own distributions as labels."""
+"""Medusa heads on the frozen target (Medusa-1, arXiv 2401.10774, §2.2.1), with the target's distributions as labels."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from specviz.training.frozen import FrozenTarget
 from specviz.training.loop import Recipe
 from specviz.training.losses import agreement, distillation
 
-#: How much less each head counts than the one before (§2.2.1: λ_k).
+#: The weight of each head relative to the one before (§2.2.1: λ_k).
 _DECAY = 0.8
 
 
 class MedusaRecipe(Recipe):
     """0.5 · KL + TV of head k at row t to the frozen target's distribution at row t + k along the text.
 
-    sample: [rows, n] int64, some text to set the heads' scale by.
+    sample: [rows, n] int64, some text from which to set the heads' scale.
     """
 
     name = "medusa"
@@ -46,7 +46,7 @@ class MedusaRecipe(Recipe):
         save(self.student, folder, fingerprint(self.target.model))
 
     def _heads(self, ids: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Each head's and the target's logits, [rows · n, vocab] each, for the n rows at which all have an answer."""
+        """Each head's and the target's logits, [rows · n, vocab] each, at the n rows where all heads have a label."""
         text, heads = self.target.read(ids), self.student.config.num_heads
         n = ids.shape[1] - heads
         hidden = self.student(text.features[:, :n].flatten(0, 1), text.embeddings[:, 1 : 1 + n].flatten(0, 1))

@@ -14,11 +14,11 @@ _STEPS = 5
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum made orthogonal by Newton-Schulz steps (Jordan et al. 2024; scale of Liu et al., arXiv 2502.16982).
+    """Momentum, orthogonalised by Newton-Schulz steps (Jordan et al. 2024; scale of Liu et al., arXiv 2502.16982).
 
-    Unlike `torch.optim.Muon` it takes stacks of matrices [..., rows, columns], each made orthogonal by itself, as
-    fused projections want it, and iterates in the parameter's own dtype: bfloat16 products, which that one insists on,
-    are six times slower than float32 on a CPU without instructions for them.
+    Unlike `torch.optim.Muon` it takes stacks of matrices [..., rows, columns], each orthogonalised by itself, as fused
+    projections need, and iterates in the parameter's own dtype: torch's insists on bfloat16 products, which are six
+    times slower than float32 on a CPU without instructions for them.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float, momentum: float = 0.95):
@@ -34,13 +34,13 @@ class Muon(torch.optim.Optimizer):
                 mean = state.setdefault("momentum", torch.zeros_like(parameter))
                 mean.lerp_(parameter.grad, 1 - group["momentum"])
                 update = orthogonalised(parameter.grad.lerp(mean, group["momentum"]))
-                # Updates as large as AdamW's usually are, whatever the shape: one learning rate suits both.
+                # Updates of AdamW's usual size, whatever the shape, so that one learning rate suits both.
                 scale = 0.2 * math.sqrt(max(parameter.shape[-2:]))
                 parameter.add_(update, alpha=-group["lr"] * scale)
 
 
 def orthogonalised(matrices: Tensor) -> Tensor:
-    """About the nearest (semi-)orthogonal matrix to each of [..., rows, columns], by Newton-Schulz iteration."""
+    """Roughly the nearest (semi-)orthogonal matrix to each of [..., rows, columns], by Newton-Schulz iteration."""
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
@@ -52,7 +52,7 @@ def orthogonalised(matrices: Tensor) -> Tensor:
 
 
 def make_optimisers(module: nn.Module, lr: float) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices, AdamW for vectors and embeddings, which are tables of vectors."""
+    """Muon for matrices; AdamW for vectors and for embeddings, which are tables of vectors."""
     tables = {id(weight) for part in module.modules() if isinstance(part, nn.Embedding) for weight in part.parameters()}
     matrices, others = [], []
     for parameter in module.parameters():
@@ -63,6 +63,6 @@ def make_optimisers(module: nn.Module, lr: float) -> list[torch.optim.Optimizer]
 
 
 def learning_rate_factor(step: int, steps: int) -> float:
-    """1 after a short warm-up, falling in a line to 0 over the last half of the run."""
+    """1 after a short warm-up, falling linearly to 0 over the second half of the run."""
     warm_up = max(1, min(50, steps // 20))
     return min((step + 1) / warm_up, 2 * (1 - step / steps), 1.0)

@@ -1,4 +1,4 @@
-"""A target from scratch, with losses at early exits so that its first layers can draft (LayerSkip, 2404.16710)."""
+"""A target from scratch, with losses at early exits so that its first layers can draft: LayerSkip, arXiv 2404.16710."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrai
 from specviz.training.loop import Recipe
 from specviz.training.losses import next_token
 
-#: Layers after which a text may exit early, and what an exit's loss counts beside the last layer's.
+#: Layers after which the model may exit early, and the weight of an exit's loss beside the last layer's.
 EXITS = (2, 3)
 _EXIT_WEIGHT = 0.25
 
@@ -45,7 +45,7 @@ def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folde
 
 
 class TargetRecipe(Recipe):
-    """Next token, plus 0.25 × next token from layer 2 or 3, drawn anew for each step, through final norm and head."""
+    """Next token, plus 0.25 × next token from layer 2 or 3, drawn for each step, through final norm and head."""
 
     name = "target"
 

@@ -1,7 +1,8 @@
-"""The page's own components and its look: gr.HTML around the files of assets/web.
+"""The page's own components and its look: gr.HTML around the elements of assets/web.
 
-Templates are static and hold no data: Gradio splices a template into a JavaScript literal, where a model's text could
-execute. Data reaches the script as the component's value, one JSON message at a time (specviz.views.run_messages).
+An element knows nothing of Gradio (assets/web/shared/element.js says how a page talks to it). A component's template is
+the element's empty tag; its value is the element's next message, as JSON, so that no data ever enters a template, where
+a model's text could execute. assets/web/gradio joins the two.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS
 from specviz.records.recordings import RECORDINGS
 from specviz.records.words import Words
+from specviz.ui.web_files import ADDRESS, preloads, text_of
 from specviz.views.charts import LABELS
 from specviz.views.run_messages import Charts
 
@@ -26,31 +28,36 @@ from specviz.views.run_messages import Charts
 TOUR_TOKENS = 48
 SHORT_DRAFT, LONG_DRAFT = 4, 16
 
-WEB = pathlib.Path(__file__).resolve().parents[2] / "assets" / "web"
+#: The areas of texts that an element says, beside ``common`` (assets/text).
+AREAS = {
+    "run": ("rounds", "playback"),
+    "race": ("race", "passes"),
+    "compare": ("compare",),
+    "why": ("why", "passes"),
+    "lossless": ("lossless",),
+    "beside": ("beside", "rounds"),
+    "tour": ("tour",),
+    "share": ("share",),
+    "gallery": ("gallery",),
+    "charts": ("traces",),
+}
 
 
-def rounds_view(say: Words, missing_rounds: Callable[[dict], list[str]] | None = None, **options) -> gr.HTML:
-    """The live view of a run (element id ``rounds-view``).
+def run_view(say: Words, missing_rounds: Callable[[dict], list[str]] | None = None, **options) -> gr.HTML:
+    """The live view of a run (element id ``run-view``).
 
-    missing_rounds: asked when a message was lost, with ``{"run": key, "first": i, "count": n}``: the component lacks
+    missing_rounds: asked when a message was lost, with ``{"run": key, "first": i, "count": n}``: the element lacks
         rounds i to n - 1. Returns messages to apply: the run's `start_message` and one `rounds_message`. Without it,
         the gap is shown to the reader.
     """
     if missing_rounds is not None:
         options["server_functions"] = [_server_function("missing_rounds", missing_rounds)]
-    return _component(
-        "rounds",
-        say,
-        scripts=("tokens", "trees", "inspector", "playback", "present"),
-        styles=("inspector", "playback", "present"),
-        areas=("playback",),
-        **options,
-    )
+    return _component("run", say, **options)
 
 
 def race_view(say: Words, **options) -> gr.HTML:
     """Two recorded runs replayed on one clock (element id ``race-view``)."""
-    return _component("race", say, areas=("passes",), **options)
+    return _component("race", say, **options)
 
 
 def compare_view(say: Words) -> gr.HTML:
@@ -60,17 +67,17 @@ def compare_view(say: Words) -> gr.HTML:
 
 def why_view(say: Words, **options) -> gr.HTML:
     """The lab on why speculation works (element id ``why-view``)."""
-    return _component("why", say, areas=("passes",), **options)
+    return _component("why", say, **options)
 
 
 def lossless_view(say: Words) -> gr.HTML:
-    """The test of the emitted law (element id ``lossless-view``)."""
+    """The test of the emitted distribution (element id ``lossless-view``)."""
     return _component("lossless", say)
 
 
 def beside_view(say: Words) -> gr.HTML:
-    """Two runs on one prompt, aligned by their text (element id ``beside-view``); the live view tells of the runs."""
-    return _component("beside", say, areas=("rounds",), scripts=("tokens",))
+    """Two runs on one prompt, aligned by their text (element id ``beside-view``); it listens to the live view."""
+    return _component("beside", say)
 
 
 def tour_view(say: Words, most_new_tokens: int, most_draft_tokens: int) -> gr.HTML:
@@ -78,27 +85,14 @@ def tour_view(say: Words, most_new_tokens: int, most_draft_tokens: int) -> gr.HT
 
     most_new_tokens, most_draft_tokens: what this page allows; the tour asks for no more.
     """
-    prompts = {preset.name: preset.prompt for preset in PRESETS}
     plan = {
-        "prompts": prompts,
+        "kind": "plan",
+        "prompts": {preset.name: preset.prompt for preset in PRESETS},
         "new_tokens": min(TOUR_TOKENS, most_new_tokens),
         "short_draft": min(SHORT_DRAFT, most_draft_tokens),
         "long_draft": min(LONG_DRAFT, most_draft_tokens),
     }
-    return _component("tour", say, areas=("rounds",), scripts=("tokens",), value=json.dumps(plan))
-
-
-def remote() -> gr.HTML:
-    """Nothing to see: sets controls and presses buttons for other parts of the page (assets/web/remote.js)."""
-    return gr.HTML(
-        html_template="",
-        js_on_load=(WEB / "remote.js").read_text(encoding="utf-8"),
-        elem_id="remote",
-        visible="hidden",
-        apply_default_css=False,
-        container=False,
-        padding=False,
-    )
+    return _component("tour", say, join="gradio/tour.js", value=json.dumps(plan))
 
 
 def share_view(say: Words, share: Mapping[str, str | None], pair: str | None) -> gr.HTML:
@@ -107,8 +101,8 @@ def share_view(say: Words, share: Mapping[str, str | None], pair: str | None) ->
     share: of `links.share`, of the run that the page opens with. pair: the name of the page's own pair, which
     a link is opened with; None where there is none, and nothing to link to. Submits when the page was opened by a link.
     """
-    value = json.dumps({"share": share, "pair": pair})
-    return _component("share", say, value=value, visible=True if pair else "hidden")
+    value = json.dumps({"kind": "share", "share": share, "pair": pair})
+    return _component("share", say, submits="specviz-opened", value=value, visible=True if pair else "hidden")
 
 
 def gallery_view(say: Words, shown: str | None) -> gr.HTML:
@@ -117,23 +111,8 @@ def gallery_view(say: Words, shown: str | None) -> gr.HTML:
         {"name": one.name, "title": say(f"traces.{one.name}_title"), "about": say(f"traces.{one.name}_about")}
         for one in RECORDINGS
     ]
-    return _component("gallery", say, value=json.dumps({"cards": cards, "shown": shown}))
-
-
-def fold_switch(label: str, controls: str) -> gr.HTML:
-    """A button that shows and hides the block with the element id `controls`, which is hidden at first.
-
-    Gradio's own accordion makes what it holds when it is first opened, and loses what is typed while it does.
-    """
-    return gr.HTML(
-        html_template=f'<button type="button" class="sv-fold" aria-expanded="false" aria-controls="{controls}">'
-        f"{html.escape(label)}</button>",
-        js_on_load=(WEB / "fold.js").read_text(encoding="utf-8"),
-        elem_classes=["specviz-component"],
-        apply_default_css=False,
-        container=False,
-        padding=False,
-    )
+    value = json.dumps({"kind": "gallery", "cards": cards, "shown": shown})
+    return _component("gallery", say, submits="specviz-choose", value=value)
 
 
 def charts_view(say: Words, charts: Charts, file: str) -> gr.HTML:
@@ -144,26 +123,29 @@ def charts_view(say: Words, charts: Charts, file: str) -> gr.HTML:
     """
     plotly_js = pathlib.Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
     gr.set_static_paths([plotly_js])
-    frames = [
-        f'<figure class="sv-chart" aria-label="{html.escape(say(key))}"><div data-chart="{place}"></div></figure>'
-        for place, key in enumerate(LABELS)
-    ]
-    return gr.HTML(
-        value=json.dumps({"charts": charts, "file": file}),
-        html_template=f'<div class="sv-charts">{"".join(frames)}</div>',
-        js_on_load=f"const TEXTS = {json.dumps(say.texts('traces'))};\n" + _files("js", "dom", "charts"),
-        head=f'<script src="gradio_api/file={plotly_js.as_posix()}"></script>',
-        elem_id="charts-view",
-        elem_classes=["specviz-component"],
-        apply_default_css=False,
-        container=False,
-        padding=False,
-    )
+    script = f'<script src="gradio_api/file={plotly_js.as_posix()}"></script>'
+    labels = [say(key) for key in LABELS]
+    value = json.dumps({"kind": "charts", "labels": labels, "charts": charts, "file": file})
+    return _component("charts", say, head=script, value=value)
+
+
+def remote() -> gr.HTML:
+    """Nothing to see: sets controls and presses buttons for the elements that ask for it (assets/web/gradio)."""
+    return _joined("gradio/remote.js", {}, elem_id="remote", visible="hidden")
+
+
+def fold_switch(label: str, controls: str) -> gr.HTML:
+    """A button that shows and hides the block with the element id `controls`, which is hidden at first.
+
+    Gradio's own accordion makes what it holds when it is first opened, and loses what is typed while it does.
+    """
+    button = f'<button type="button" class="sv-fold" aria-expanded="false" aria-controls="{controls}">'
+    return _joined("gradio/fold.js", {}, html_template=f"{button}{html.escape(label)}</button>")
 
 
 def page_css() -> str:
     """The look of the whole page, for `launch(css=...)`."""
-    return (WEB / "theme.css").read_text(encoding="utf-8")
+    return text_of("page.css")
 
 
 def page_names(say: Words) -> str:
@@ -197,30 +179,37 @@ def _component(
     name: str,
     say: Words,
     *,
-    scripts: tuple[str, ...] = (),
-    styles: tuple[str, ...] = (),
-    areas: tuple[str, ...] = (),
+    join: str = "gradio/view.js",
+    submits: str | None = None,
+    head: str = "",
     **options,
 ) -> gr.HTML:
-    """The component of assets/web/NAME.js and NAME.css.
+    """A component around <specviz-NAME>, which assets/web/NAME/element.js defines.
 
-    scripts, styles: further files it is made of; they stand before its own script, which runs last, and after its own
-    style. areas: further areas of texts; it says those of its own name and of the area ``common``.
+    join: the module that joins the two. submits: the element's event on which the component submits. head: what the
+    element needs in the page's head.
     """
-    style = _files("css", name, *styles)
-    constants = {"STYLE": style, "TEXTS": say.texts("common", name, *areas), "LANGUAGE": say.language}
-    given = "".join(f"const {constant} = {json.dumps(value)};\n" for constant, value in constants.items())
+    tag = f"specviz-{name}"
+    given = {
+        "tag": tag,
+        "module": f"{name}/element.js",
+        "words": say.texts("common", *AREAS[name]),
+        "submits": submits,
+    }
+    template = f"<{tag}></{tag}>"
+    head += preloads("shared", "gradio", name)
+    return _joined(join, given, html_template=template, head=head, elem_id=f"{name}-view", **options)
+
+
+def _joined(module: str, given: Mapping[str, Any], *, html_template: str = "", **options) -> gr.HTML:
+    """A component that a module of assets/web/gradio brings to life (assets/web/gradio/load.js)."""
+    constants = f"const MODULE = {json.dumps(f'{ADDRESS}/{module}')}, GIVEN = {json.dumps(given)};\n"
     return gr.HTML(
-        html_template=f'<div class="specviz-{name}"></div>',
-        js_on_load=given + _files("js", "dom", *scripts, name),
-        elem_id=f"{name}-view",
+        html_template=html_template,
+        js_on_load=constants + text_of("gradio/load.js"),
         elem_classes=["specviz-component"],
         apply_default_css=False,
         container=False,
         padding=False,
         **options,
     )
-
-
-def _files(kind: str, *names: str) -> str:
-    return "\n".join((WEB / f"{name}.{kind}").read_text(encoding="utf-8") for name in names)

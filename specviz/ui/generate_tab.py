@@ -15,7 +15,7 @@ from specviz.records.recordings import RECORDINGS
 from specviz.records.words import Words
 from specviz.ui import traces
 from specviz.ui.applying import wire_links
-from specviz.ui.components import beside_view, charts_view, gallery_view, rounds_view, share_view
+from specviz.ui.components import beside_view, charts_view, gallery_view, run_view, share_view
 from specviz.ui.duel import Duel
 from specviz.ui.events import HEARD
 from specviz.ui.live_runs import LiveRun, LiveRuns
@@ -63,7 +63,7 @@ def create_viewer(runs: LiveRuns, pair: str | None, say: Words) -> Viewer:
     """
     first = RECORDINGS[0].load()
     shown, trace = traces.show(first, RECORDINGS[0], say), traces.save_trace(first)
-    view = rounds_view(say, runs.missing_rounds, value=shown.message)
+    view = run_view(say, runs.missing_rounds, value=shown.message)
     beside_view(say)
     charts_view(say, shown.charts, shown.share["file"])
     with gr.Row(elem_classes=["sv-traces"]):

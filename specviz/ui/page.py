@@ -10,6 +10,7 @@ import gradio as gr
 
 from specviz.passes.torchrun import refuse_more_than_one
 from specviz.records.words import LANGUAGES, Words, words
+from specviz.ui import web_files
 from specviz.ui.api import endpoint
 from specviz.ui.compare_tab import create_compare_tab
 from specviz.ui.components import page_css
@@ -98,5 +99,8 @@ def serve() -> None:
 
 def launch(page: gr.Blocks, **options: Any) -> gr.Blocks:
     """Starts serving `page` in the look of this project."""
-    page.launch(css=page_css(), theme=gr.themes.Base(), show_error=True, footer_links=["api"], **options)
+    served = {"routes": [web_files.ROUTE]}
+    page.launch(
+        css=page_css(), theme=gr.themes.Base(), show_error=True, footer_links=["api"], app_kwargs=served, **options
+    )
     return page

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-from specviz.models.pair import EMBEDDED, ModelPair, load_pair
+from specviz.models.loading import EMBEDDED, load_pair
+from specviz.models.pair import ModelPair
 from specviz.models.sources import Progress
 from specviz.records.errors import SpecvizError
 from specviz.ui.background import Preparer

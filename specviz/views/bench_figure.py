@@ -1,6 +1,6 @@
-"""The benchmark's report as one figure: speeds, measured speedups beside the formula's, and growth where measured.
+"""The benchmark's report as one figure: speeds, measured speedups beside the formula's, growth where measured.
 
-Takes the report as its JSON file has it, so a figure can be drawn again from a file.
+Takes the report as its JSON file holds it, so that a figure can be drawn from a file.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from plotly.subplots import make_subplots
 
 from specviz.views.charts import AMBER, BLUE, GREEN, GREY
 
-Report = dict[str, Any]
+#: The report, or a part of it.
+Values = dict[str, Any]
 
-#: Pixels: the whole width, what stands around the charts, one bar, a chart of points, and the room between rows.
+#: Pixels: the whole width, the margins, one bar, a chart of points, and the space between rows.
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 1200, 212, 24, 128, 56
 BAR, POINTS, BETWEEN = 17, 230, 84
-#: A row of charts has this many columns in all; one chart takes an equal share of them.
+#: Columns of a row of charts, which share them equally.
 GRID = 6
 CHARTS_PER_ROW = 3
 
@@ -32,29 +33,25 @@ ENGINES = {
     "bare": ("bare loop", GREY),
     "transformers": ("transformers", AMBER),
 }
-#: For drafters, in the order in which they come.
+#: Colours of drafters, in order of appearance.
 PALETTE = (GREEN, BLUE, AMBER, "#a0507e", "#5d6fc0", "#7a8b2b", "#b0483f")
 
 
 @dataclass(slots=True)
 class Chart:
-    """One chart of the figure.
-
-    height: of its plot, in pixels. x, y: its axes. lines: x of vertical lines across it. legend: the name of one that
-    stands in the chart's right half, which the chart then leaves free.
-    """
+    """One chart of the figure."""
 
     title: str
     traces: list[go.Bar | go.Scatter]
-    height: int = POINTS
-    x: dict[str, Any] = field(default_factory=dict)
+    height: int = POINTS  # of its plot, in pixels
+    x: dict[str, Any] = field(default_factory=dict)  # settings of its axes
     y: dict[str, Any] = field(default_factory=dict)
-    lines: list[float] = field(default_factory=list)
-    legend: str | None = None
+    lines: list[float] = field(default_factory=list)  # x of vertical lines across it
+    legend: str | None = None  # name of a legend in the chart's right half, which the plot then leaves free
 
 
-def bench_figure(report: Report) -> go.Figure:
-    """report: as `figures.save` writes it. Every contestant has a bar for every preset and temperature it ran on."""
+def bench_figure(report: Values) -> go.Figure:
+    """report: as its file holds it. Every contestant has a bar for each preset and temperature it ran on."""
     speeds = _speed_charts(report["rows"])
     rows = [speeds[start : start + CHARTS_PER_ROW] for start in range(0, len(speeds), CHARTS_PER_ROW)]
     rows += [[_formula_chart(report["formula"])]] if report["formula"] else []
@@ -80,7 +77,7 @@ def bench_figure(report: Report) -> go.Figure:
 
 
 def _spans(charts: int) -> list[dict[str, int] | None]:
-    """A row of the grid that so many charts share."""
+    """A row of the grid, shared by so many charts."""
     share = GRID // charts
     return [{"colspan": share} if column % share == 0 else None for column in range(GRID)]
 
@@ -100,7 +97,7 @@ def _draw(figure: go.Figure, chart: Chart, row: int, column: int) -> None:
         figure.add_vline(x, line={"color": INK, "width": 1, "dash": "dot"}, **place)
 
 
-def _layout(report: Report, inner: int) -> dict[str, Any]:
+def _layout(report: Values, inner: int) -> dict[str, Any]:
     warnings = [report[key] for key in ("busy", "unsteady") if report[key]]
     top = TOP + 18 * len(warnings)
     height = top + inner + BOTTOM
@@ -135,7 +132,7 @@ def _layout(report: Report, inner: int) -> dict[str, Any]:
 # Speeds
 
 
-def _speed_charts(rows: Sequence[Report]) -> list[Chart]:
+def _speed_charts(rows: Sequence[Values]) -> list[Chart]:
     """One chart a preset and temperature; those in one row of the figure list the same contestants."""
     settings = list(dict.fromkeys((row["temperature"], row["preset"]) for row in rows))
     charts, seen = [], set()
@@ -149,15 +146,15 @@ def _speed_charts(rows: Sequence[Report]) -> list[Chart]:
     return charts
 
 
-def _in_order(rows: Sequence[Report]) -> list[str]:
-    """The contestants by engine and by drafter: some take part at one temperature only."""
+def _in_order(rows: Sequence[Values]) -> list[str]:
+    """Titles by engine and by drafter; some contestants take part at one temperature only."""
     modes = list(dict.fromkeys(row["mode"] for row in rows))
     by_kind = sorted(rows, key=lambda row: (list(ENGINES).index(row["engine"]), modes.index(row["mode"])))
     return list(dict.fromkeys(row["title"] for row in by_kind))
 
 
-def _speed_chart(rows: Sequence[Report], titles: Sequence[str], named: bool, seen: set[str]) -> Chart:
-    """named: the contestants stand beside this one. seen: engines that are in the legend, grows."""
+def _speed_chart(rows: Sequence[Values], titles: Sequence[str], named: bool, seen: set[str]) -> Chart:
+    """named: this one shows the contestants' titles. seen: engines that are in the legend already; grows."""
     temperature, widest = rows[0]["temperature"], max(row["spread"][1] for row in rows)
     traces = []
     for engine in ENGINES:
@@ -188,7 +185,7 @@ def _speed_chart(rows: Sequence[Report], titles: Sequence[str], named: bool, see
     )
 
 
-def _bars(engine: str, rows: Sequence[Report], in_legend: bool) -> go.Bar:
+def _bars(engine: str, rows: Sequence[Values], in_legend: bool) -> go.Bar:
     name, colour = ENGINES[engine]
     speeds = [row["tokens_per_second"] for row in rows]
     return go.Bar(
@@ -208,14 +205,14 @@ def _bars(engine: str, rows: Sequence[Report], in_legend: bool) -> go.Bar:
             "thickness": 1,
             "width": 3,
         },
-        # Each engine is a trace of its own, and none has two bars of one contestant: nothing has to make room.
+        # Each engine is a trace of its own with one bar a contestant, so no bar has to make room for another.
         offset=-0.4,
         width=0.8,
         hovertemplate="%{y}: %{x:.0f} tokens/s<extra></extra>",
     )
 
 
-def _beside(row: Report) -> str:
+def _beside(row: Values) -> str:
     ratio = row["speedup_measured"]
     return f"{row['tokens_per_second']:.0f}" if ratio is None else f"{row['tokens_per_second']:.0f} · {ratio:.2f}×"
 
@@ -223,7 +220,7 @@ def _beside(row: Report) -> str:
 # Measured beside formula
 
 
-def _formula_chart(checks: Sequence[Report]) -> Chart:
+def _formula_chart(checks: Sequence[Values]) -> Chart:
     """Points below the diagonal fell short of the formula."""
     most = 1.05 * max(max(check["formula"], check["measured"]) for check in checks)
     traces = [go.Scatter(x=[0, most], y=[0, most], mode="lines", line={"color": GREY, "dash": "dot"}, showlegend=False)]
@@ -254,7 +251,7 @@ def _formula_chart(checks: Sequence[Report]) -> Chart:
 # Growth
 
 
-def _growth_charts(growth: Report) -> list[list[Chart]]:
+def _growth_charts(growth: Values) -> list[list[Chart]]:
     contexts, rounds, gammas, visitors = (growth[key] for key in ("contexts", "rounds", "gammas", "visitors"))
     round_time = ("a round", "round_seconds", 1000)
     charts = [
@@ -272,8 +269,8 @@ def _growth_charts(growth: Report) -> list[list[Chart]]:
     return [charts[:CHARTS_PER_ROW], charts[CHARTS_PER_ROW:]]
 
 
-def _lines(title: str, points: Sequence[Report], x: str, lines: Sequence[tuple[str, str, float]]) -> Chart:
-    """lines: the lower one first: what it is called, the key of its values, and what these are multiplied by."""
+def _lines(title: str, points: Sequence[Values], x: str, lines: Sequence[tuple[str, str, float]]) -> Chart:
+    """lines: name, key and factor of each, the lower one first."""
     places = [point[x] for point in points]
     traces, most = [], 0.0
     for place, (name, key, scale) in enumerate(lines):
@@ -284,7 +281,7 @@ def _lines(title: str, points: Sequence[Report], x: str, lines: Sequence[tuple[s
                 x=places,
                 y=values,
                 mode="lines+markers+text",
-                # Beside its line's end: the upper one above it, the lower one below, away from each other.
+                # Names stand at the lines' ends: the upper one above its line, the lower one below.
                 text=[name if index == len(points) - (2 if above else 1) else "" for index in range(len(points))],
                 textposition="bottom right" if above else "top left",
                 line={"color": (BLUE, GREEN)[place], "width": 2},

@@ -20,7 +20,7 @@ def wants_colour(stream: TextIO) -> bool:
 
 
 def harmless(text: str) -> str:
-    """Model text for a terminal: control characters, which could move the cursor or worse, become visible signs."""
+    """Model text made safe for a terminal: control characters, which could move the cursor or worse, become visible."""
     return "".join(_visible(character) for character in text)
 
 
@@ -35,7 +35,7 @@ def painted(text: str, colour: str, enabled: bool) -> str:
 
 
 def paint_round(one: Round, enabled: bool) -> str:
-    """The round's text; its last decided token is the target's own, all before it are accepted draft tokens."""
+    """The round's text: accepted draft tokens, and last a token of the target's own."""
     own = PLAIN if not one.drafted else RECOVERED if one.next.kind == "recovered" else BONUS
     colours = [ACCEPTED] * one.accepted + [own]
     return "".join(painted(harmless(piece), colour, enabled) for piece, colour in zip(one.pieces, colours))
@@ -46,7 +46,7 @@ def legend(enabled: bool) -> str:
 
 
 def summary(counts: Tally, stop_reason: str, rule: str) -> str:
-    """One line of measured figures. rule: the name of the acceptance rule; a lossy one is called that."""
+    """One line of measured figures. rule: name of the acceptance rule; a lossy one is marked."""
     parts = [
         f"{counts.tokens} tokens in {counts.rounds} target passes",
         f"{counts.acceptance_length:.2f} tokens per pass" if counts.rounds else "",

@@ -5,7 +5,7 @@ import json
 import statistics
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from conftest import ROOT
@@ -13,24 +13,24 @@ from tiny import generated, tiny_pair, with_heads
 
 import specviz
 from specviz.__main__ import main
-from specviz.bench import bare_loop as bare
-from specviz.bench import benchmark as bench
-from specviz.bench import machine, sections
-from specviz.bench import report as figures
-from specviz.bench import untraced_loop as untraced
+from specviz.bench import bare_loop, bench_plan, benchmark, findings, machine, untraced_loop
+from specviz.bench.bench_rows import BenchRow, summaries
+from specviz.bench.commands import save
 from specviz.bench.contest import Contestant
 from specviz.bench.equal_texts import agreement
-from specviz.bench.growth import GrowthPlan, measure_growth
-from specviz.bench.report import Report, Row, RulesRow
-from specviz.bench.sections import Ageing
-from specviz.bench.timed_runs import Job
+from specviz.bench.growth import Ageing, GrowthPlan, measure_growth
+from specviz.bench.printed import bench_text, equality_lines, growth_lines
+from specviz.bench.report import BenchReport
+from specviz.bench.rule_replay import RulesRow
+from specviz.bench.timed_runs import Workload
 from specviz.decoding import engine
+from specviz.decoding.request import prepare
 from specviz.drafters import DRAFTERS
 from specviz.models.pair import ModelPair
 from specviz.records.comparison import NEAR_TIE, margin
 from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS
-from specviz.records.settings import DraftParams
+from specviz.records.settings import DraftParams, RunSettings
 from specviz.ui.deployment import Deployment
 from specviz.ui.maintenance.picture import write_picture
 from specviz.ui.maintenance.visitors import measure_visitors
@@ -46,7 +46,7 @@ TRAINED = {"medusa", "eagle"}
 def small_plan():
     """The quick plan, quicker still: what is promised does not depend on its size."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bench, "QUICK", replace(bench.QUICK, max_new_tokens=6, repeats=2, rule_rounds=12))
+        patch.setattr(bench_plan, "QUICK", replace(bench_plan.QUICK, max_new_tokens=6, repeats=2, rule_rounds=12))
         yield
 
 
@@ -58,13 +58,13 @@ def pair():
 @pytest.fixture(scope="module")
 def sampled(pair):
     """The draft model alone, at temperature 1."""
-    return bench.measure(pair, quick=True, only=["draft_model"], temperatures=(1.0,))
+    return benchmark.measure(pair, quick=True, only=["draft_model"], temperatures=(1.0,))
 
 
 @pytest.fixture(scope="module")
 def both(pair):
     """Everything the pair can run, at both temperatures."""
-    return bench.measure(pair, quick=True)
+    return benchmark.measure(pair, quick=True)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def modes(report):
 
 def test_every_drafter_that_the_pair_can_run_is_measured_and_the_others_say_why_not(pair):
     heard = []
-    report = bench.measure(pair, quick=True, say=heard.append)
+    report = benchmark.measure(pair, quick=True, say=heard.append)
     assert modes(report) == {"plain", *DRAFTERS} - TRAINED
     assert {entry["mode"] for entry in report.left_out} == TRAINED
     for entry in report.left_out:
@@ -134,12 +134,12 @@ def test_the_rules_are_compared_over_at_least_the_rounds_asked_for(sampled):
 
 
 def test_greedy_decoding_leaves_no_choice_of_rules(pair):
-    report = bench.measure(pair, quick=True, only=["draft_model"], temperatures=(0.0,))
+    report = benchmark.measure(pair, quick=True, only=["draft_model"], temperatures=(0.0,))
     assert report.rules == [] and all(row.rule != "block" for row in report.rows)
 
 
 def test_a_target_that_reads_chains_only_is_measured_on_chains():
-    report = bench.measure(tiny_pair("mistral"), quick=True, only=["draft_model"], temperatures=(0.0,))
+    report = benchmark.measure(tiny_pair("mistral"), quick=True, only=["draft_model"], temperatures=(0.0,))
     assert {row.branches for row in report.rows if row.mode == "draft_model" and row.engine == "specviz"} == {1}
     assert any("chains only" in entry["reason"] for entry in report.left_out)
 
@@ -147,18 +147,18 @@ def test_a_target_that_reads_chains_only_is_measured_on_chains():
 @pytest.mark.parametrize("name, field", [("oracle", "only"), ("medusa", "drafter")])
 def test_a_drafter_that_was_named_and_cannot_run_is_refused(pair, name, field):
     with pytest.raises(SpecvizError) as refusal:
-        bench.measure(pair, quick=True, only=[name])
+        benchmark.measure(pair, quick=True, only=[name])
     assert refusal.value.field == field
 
 
 def test_a_pair_without_a_draft_model_can_be_measured(pair):
     alone = ModelPair.of(pair.target, None, pair.tokenizer)
-    report = bench.measure(alone, quick=True, only=["prompt_lookup"], temperatures=(0.0,))
+    report = benchmark.measure(alone, quick=True, only=["prompt_lookup"], temperatures=(0.0,))
     assert modes(report) == {"plain", "prompt_lookup"}
 
 
 def test_the_file_is_readable_json_of_its_schema(sampled, tmp_path):
-    figures.save(sampled, tmp_path / "bench.json")
+    save(sampled, tmp_path / "bench.json")
     data = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
     assert data["schema"] == "specviz.bench/1"
     promised = "engine mode num_draft_tokens temperature preset tokens_per_second spread acceptance_rate "
@@ -169,9 +169,22 @@ def test_the_file_is_readable_json_of_its_schema(sampled, tmp_path):
 
 
 def test_the_table_names_every_contestant_and_every_finding(sampled):
-    table = figures.table(sampled)
+    said = bench_text(sampled)
     for text in [row.title for row in sampled.rows] + sampled.findings:
-        assert text in table
+        assert text in said
+
+
+def test_the_table_has_a_line_for_each_row_with_its_figures_and_a_dash_where_one_does_not_apply(sampled):
+    said = bench_text(sampled).splitlines()
+    start = next(index for index, line in enumerate(said) if line.split()[-2:] == ["rest", "outside"])
+    lines = said[start + 2 : start + 2 + len(sampled.rows)]
+    assert max(map(len, lines)) <= 160
+    for line, row in zip(lines, sampled.rows):
+        figures = line.partition(row.title)[2].split()
+        assert len(figures) == 12
+        assert figures[:2] == [f"{row.tokens_per_second:.0f}", "{:.0f}–{:.0f}".format(*row.spread)]
+        assert figures[2] == ("–" if row.speedup_measured is None else f"{row.speedup_measured:.2f}")
+        assert figures[8] == ("–" if row.phase_share is None else f"{row.phase_share['draft']:.0%}")
 
 
 # What the rows come to, on rows written by hand
@@ -180,7 +193,7 @@ def test_the_table_names_every_contestant_and_every_finding(sampled):
 def a_row(title, preset, speed, *, temperature=0.0, speedup=None, **known):
     words = title.removeprefix("transformers ").split()
     settings = {"rule": "token", "branches": 1, "rounds": 10, "acceptance_length": 1.0, "speedup_formula": None}
-    return Row(
+    return BenchRow(
         title=title,
         engine="transformers" if title.startswith("transformers") else "specviz",
         mode=words[0],
@@ -212,7 +225,7 @@ ROWS = [
 
 
 def group(title, name="stories"):
-    return next(entry for entry in figures.summaries(ROWS) if entry.title == title and entry.group == name)
+    return next(entry for entry in summaries(ROWS) if entry.title == title and entry.group == name)
 
 
 def test_stories_are_one_group_and_speeds_are_taken_together_as_of_equally_long_texts():
@@ -231,7 +244,7 @@ def test_each_library_is_compared_with_its_own_plain_and_ours_with_its_counterpa
 
 
 def test_findings_answer_what_people_ask():
-    report = Report(machine={}, pair={}, settings={}, rows=ROWS)
+    report = BenchReport(machine={}, pair={}, settings={}, rows=ROWS)
     text = "\n".join(report.findings)
     assert "Best at temperature 0 on stories: eagle γ=4 ×3" in text
     assert "Best at temperature 0 on python: draft_model γ=4, 4.00 × plain" in text
@@ -242,7 +255,9 @@ def test_findings_answer_what_people_ask():
 
 def test_the_block_rule_has_no_place_in_the_theorems_check():
     block = a_row("draft_model γ=4 block", "story", 100.0, speedup=1.0, speedup_formula=2.0, rule="block")
-    assert not any("formula" in line for line in Report({}, {}, {}, [a_row("plain", "story", 100.0), block]).findings)
+    assert not any(
+        "formula" in line for line in BenchReport({}, {}, {}, [a_row("plain", "story", 100.0), block]).findings
+    )
 
 
 def test_rules_are_summed_up_over_rounds_with_the_error_of_the_mean():
@@ -255,10 +270,10 @@ def test_rules_are_summed_up_over_rounds_with_the_error_of_the_mean():
 
 def test_a_preset_is_measured_alone_and_a_wrong_one_refused():
     pair = tiny_pair("llama")
-    report = bench.measure(pair, quick=True, only=["prompt_lookup"], temperatures=(0.0,), presets=["repeats"])
+    report = benchmark.measure(pair, quick=True, only=["prompt_lookup"], temperatures=(0.0,), presets=["repeats"])
     assert {row.preset for row in report.rows} == {"repeats"}
     with pytest.raises(SpecvizError, match="story, story_king") as caught:
-        bench.measure(pair, quick=True, presets=["sonnet"])
+        benchmark.measure(pair, quick=True, presets=["sonnet"])
     assert caught.value.field == "preset"
 
 
@@ -266,21 +281,21 @@ def test_a_preset_is_measured_alone_and_a_wrong_one_refused():
 
 
 def test_nothing_is_timed_when_a_contestants_text_is_wrong(pair, monkeypatch):
-    honest, timings = bare.plain, []
+    honest, timings = bare_loop.plain, []
 
     def broken(*arguments):
         tokens = honest(*arguments)
         return [*tokens[:2], (tokens[2] + 1) % 128, *tokens[3:]]
 
-    monkeypatch.setattr(bare, "plain", broken)
-    monkeypatch.setattr(bench, "_measure_setting", lambda *arguments: timings.append(arguments))
+    monkeypatch.setattr(bare_loop, "plain", broken)
+    monkeypatch.setattr(benchmark, "_measure_setting", lambda *arguments: timings.append(arguments))
     with pytest.raises(SpecvizError, match="bare plain is wrong on story: its greedy token 3") as refusal:
-        bench.measure(pair, quick=True, only=["prompt_lookup"], temperatures=(0.0,))
+        benchmark.measure(pair, quick=True, only=["prompt_lookup"], temperatures=(0.0,))
     assert refusal.value.field == "only" and timings == []
 
 
 def test_a_wrong_text_ends_the_command_with_status_2(pair, monkeypatch, capsys):
-    monkeypatch.setattr(bare, "plain", lambda pair, prompt, max_new_tokens: [0])
+    monkeypatch.setattr(bare_loop, "plain", lambda pair, prompt, max_new_tokens: [0])
     monkeypatch.setattr("specviz.__main__._load", lambda options: pair)
     assert main(["bench", "--quick", "--only", "prompt_lookup", "--temperature", "0", "--passes", "plain"]) == 2
     assert "bare plain is wrong on story" in capsys.readouterr().err
@@ -297,19 +312,19 @@ def test_every_greedy_contestant_has_a_verdict_and_in_float32_all_are_equal(gree
 def half(pair):
     """The pair in bfloat16, where the target's best two can be one number apart; and what plain decoding says."""
     pair = ModelPair.of(*(copy.deepcopy(model).bfloat16() for model in (pair.target, pair.draft)), pair.tokenizer)
-    job = Job.of(pair, PRESETS[0], 0.0, 120)
-    return job, specviz.run(pair, job.prompt, drafter=None, sampling=GREEDY, max_new_tokens=120)
+    workload = Workload.of(pair, PRESETS[0], 0.0, 120)
+    return workload, specviz.run(pair, workload.prompt, drafter=None, sampling=GREEDY, max_new_tokens=120)
 
 
-def other_text(job, plain, place, choice):
+def other_text(workload, plain, place, choice):
     """Plain decoding's text up to a place, there another token of the target's list, then the target's own text."""
     tokens = [*plain.token_ids[:place], plain.rounds[place].top[0].p_raw[choice][0]]
     rest = specviz.run(
-        job.pair,
-        [*job.prompt, *tokens],
+        workload.pair,
+        [*workload.prompt, *tokens],
         drafter=None,
         sampling=GREEDY,
-        max_new_tokens=job.max_new_tokens - len(tokens),
+        max_new_tokens=workload.max_new_tokens - len(tokens),
     )
     return [*tokens, *rest.token_ids]
 
@@ -319,35 +334,35 @@ def places_by_margin(plain):
 
 
 def test_in_half_precision_a_near_tie_may_part_and_the_report_says_where(half):
-    job, plain = half
+    workload, plain = half
     place = places_by_margin(plain)[0]
-    verdict = agreement(Contestant("draft_model", 4), other_text(job, plain, place, choice=1), plain, job)
+    verdict = agreement(Contestant("draft_model", 4), other_text(workload, plain, place, choice=1), plain, workload)
     assert not verdict.identical and verdict.place == place
     assert verdict.margin == margin(plain, place) < NEAR_TIE and verdict.largest_gap <= NEAR_TIE
-    said = "\n".join(sections.equality_lines([verdict], "bfloat16"))
+    said = "\n".join(equality_lines([verdict], "bfloat16"))
     assert f"token {place + 1} differs" in said and f"{verdict.margin:.3f}" in said
 
 
 def test_in_half_precision_a_clear_choice_may_not_part(half):
-    job, plain = half
+    workload, plain = half
     place = places_by_margin(plain)[-1]
     with pytest.raises(SpecvizError, match=f"draft_model γ=4 is wrong on story: its greedy token {place + 1} is"):
-        agreement(Contestant("draft_model", 4), other_text(job, plain, place, choice=1), plain, job)
+        agreement(Contestant("draft_model", 4), other_text(workload, plain, place, choice=1), plain, workload)
 
 
 def test_after_a_near_tie_every_token_is_still_the_targets_own(half):
-    job, plain = half
+    workload, plain = half
     place = places_by_margin(plain)[0]
-    tokens = other_text(job, plain, place, choice=1)
+    tokens = other_text(workload, plain, place, choice=1)
     tokens[-1] = (tokens[-1] + 1) % 128
     with pytest.raises(SpecvizError, match=f"its greedy token {len(tokens)} lies .* below the target's best"):
-        agreement(Contestant("draft_model", 4), tokens, plain, job)
+        agreement(Contestant("draft_model", 4), tokens, plain, workload)
 
 
 def test_a_text_that_ends_too_soon_is_wrong_in_any_precision(half):
-    job, plain = half
+    workload, plain = half
     with pytest.raises(SpecvizError, match="its greedy token 4 is ∅"):
-        agreement(Contestant("draft_model", 4), plain.token_ids[:3], plain, job)
+        agreement(Contestant("draft_model", 4), plain.token_ids[:3], plain, workload)
 
 
 # The loops beside the engine
@@ -358,29 +373,31 @@ def test_the_bare_loops_are_greedy_decoding(architecture):
     pair = tiny_pair(architecture)
     prompt = list(pair.encode(PRESETS[0].prompt).ids)
     due = generated(pair, prompt, 40)
-    assert bare.plain(pair, prompt, 40) == due
-    assert [bare.draft_model(pair, prompt, 40, gamma) for gamma in (1, 4)] == [due, due]
+    assert bare_loop.plain(pair, prompt, 40) == due
+    assert [bare_loop.draft_model(pair, prompt, 40, gamma) for gamma in (1, 4)] == [due, due]
 
 
 def test_the_bare_loops_stop_at_an_end_token(pair):
     prompt = list(pair.encode(PRESETS[0].prompt).ids)
-    text = bare.plain(pair, prompt, 40)
+    text = bare_loop.plain(pair, prompt, 40)
     ending = replace(pair, eos_ids=frozenset({text[20]}))
     due = text[: text.index(text[20]) + 1]
-    assert bare.plain(ending, prompt, 40) == bare.draft_model(ending, prompt, 40, 4) == due
+    assert bare_loop.plain(ending, prompt, 40) == bare_loop.draft_model(ending, prompt, 40, 4) == due
 
 
 @pytest.mark.parametrize("drafter, branches", [(None, None), *((name, None) for name in DRAFTERS), ("draft_model", 3)])
 def test_without_records_the_same_coins_make_the_same_text(drafter, branches):
-    request = engine.prepare(
+    request = prepare(
         with_heads(tiny_pair("llama")),
-        PRESETS[0].prompt,
-        drafter=drafter,
-        num_draft_tokens=2,
-        max_new_tokens=40,
-        drafting=DraftParams(branches=branches),
+        RunSettings(
+            PRESETS[0].prompt,
+            drafter=drafter,
+            num_draft_tokens=2,
+            max_new_tokens=40,
+            drafting=DraftParams(branches=branches),
+        ),
     )
-    assert untraced.decode(request) == [token for one in engine.rounds(request) for token in one.emitted]
+    assert untraced_loop.decode(request) == [token for one in engine.rounds(request) for token in one.emitted]
 
 
 # The sections
@@ -426,10 +443,10 @@ def test_each_row_has_the_speed_of_every_repeat(greedy):
 
 
 def test_a_slow_machine_gets_fewer_repeats_and_the_report_says_so(pair, monkeypatch):
-    monkeypatch.setattr(bench, "QUICK", replace(bench.QUICK, budget=0.0))
-    report = bench.measure(pair, quick=True, only=["prompt_lookup"], temperatures=(0.0,))
+    monkeypatch.setattr(bench_plan, "QUICK", replace(bench_plan.QUICK, budget=0.0))
+    report = benchmark.measure(pair, quick=True, only=["prompt_lookup"], temperatures=(0.0,))
     assert {len(row.wall_speeds) for row in report.rows} == {1}
-    assert "1 of 2 repeats" in report.unsteady and report.unsteady in figures.table(report)
+    assert "1 of 2 repeats" in report.unsteady and report.unsteady in bench_text(report)
 
 
 def test_the_machine_is_described_and_a_busy_one_is_called_busy(greedy):
@@ -437,15 +454,15 @@ def test_the_machine_is_described_and_a_busy_one_is_called_busy(greedy):
     assert known["threads"] >= 1 and known["cores"] >= 1 and known["affinity"] and known["processor"]
     assert known["load_average_start"] >= 0 and known["load_average_end"] >= 0
     quiet, loud = ({"load_average_start": load, "cores": 2} for load in (2.0, 2.1))
-    assert sections.busy(quiet) is None and "2.1 on 2 cores" in sections.busy(loud)
+    assert findings.busy(quiet) is None and "2.1 on 2 cores" in findings.busy(loud)
     assert machine.as_ranges([3, 0, 1, 2, 8]) == "0-3,8"
 
 
 def test_repeats_far_apart_are_reported():
     steady = a_row("plain", "story", 100.0)
     shaken = replace(a_row("eagle γ=4", "story", 100.0), spread=(20.0, 150.0))
-    assert sections.unsteady([steady], {}) is None
-    assert "eagle γ=4 on story: 20 to 150" in sections.unsteady([steady, shaken], {})
+    assert findings.unsteady([steady], {}) is None
+    assert "eagle γ=4 on story: 20 to 150" in findings.unsteady([steady, shaken], {})
 
 
 def test_growth_is_measured_along_text_rounds_drafts_and_visitors(growth):
@@ -456,8 +473,17 @@ def test_growth_is_measured_along_text_rounds_drafts_and_visitors(growth):
     assert [point.visitors for point in growth.visitors] == [1, 3]
     for point in growth.visitors:
         assert 0 < point.first_round_seconds <= point.last_first_round_seconds
-    said = "\n".join(sections.growth_lines(growth))
-    assert "248 tokens of text" in said and "20 rounds in runs" in said and "3 visitors at once" in said
+    said = list(growth_lines(growth))
+    for heading, places in (
+        ("tokens of text", (16, 32, 248)),
+        ("rounds before", (4, 20)),
+        ("draft length", (1, 3)),
+        ("visitors", (1, 3)),
+    ):
+        (start,) = (index for index, line in enumerate(said) if heading in line and line.endswith(":"))
+        # Below a table's own two lines of headings.
+        shown = said[start + 3 : start + 3 + len(places)]
+        assert [line.split()[0] for line in shown] == list(map(str, places))
 
 
 def test_ageing_compares_the_first_tenth_of_the_rounds_with_the_last():
@@ -470,16 +496,16 @@ def test_ageing_compares_the_first_tenth_of_the_rounds_with_the_last():
 
 def test_the_file_holds_the_whole_report(greedy, growth, tmp_path):
     whole = replace(greedy, growth=growth)
-    figures.save(whole, tmp_path / "bench.json")
+    save(whole, tmp_path / "bench.json")
     data = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
-    assert data == json.loads(json.dumps(figures.as_plain(whole)))
+    assert data == json.loads(json.dumps(asdict(whole)))
     assert {"rows", "equality", "overhead", "limit", "formula", "growth", "rules", "page"} <= set(data)
     assert len(data["growth"]["visitors"]) == 2 and data["overhead"]["tracing"] and data["limit"]
 
 
 def test_the_figure_shows_every_contestant_of_every_setting(both, growth, tmp_path):
     report = replace(both, growth=growth)
-    figures.save(report, tmp_path / "bench.json")
+    save(report, tmp_path / "bench.json")
     figure = bench_figure(json.loads((tmp_path / "bench.json").read_text(encoding="utf-8")))
     bars = [(title, speed) for trace in figure.data if trace.type == "bar" for title, speed in zip(trace.y, trace.x)]
     assert sorted(bars) == sorted((row.title, row.tokens_per_second) for row in report.rows)

@@ -11,16 +11,17 @@ from handmade import a_round
 from tiny import assert_same_rows, tiny_pair
 
 from specviz import __main__
+from specviz.bench import commands, oracle, size_benchmark
 from specviz.bench import model_sizes as sizes
-from specviz.bench import oracle
-from specviz.bench import size_benchmark as size_bench
 from specviz.decoding import engine
+from specviz.decoding.request import prepare
 from specviz.drafters import DRAFTERS
-from specviz.models import sources
-from specviz.models.pair import EMBEDDED, ModelPair
+from specviz.models import sources, weights
+from specviz.models.loading import EMBEDDED
+from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Seconds
-from specviz.records.settings import SamplingParams
+from specviz.records.settings import RunSettings, SamplingParams
 from specviz.theory import formulas as theory
 from specviz.theory.draft_length import AdaptiveLength
 
@@ -28,7 +29,7 @@ GREEDY = SamplingParams(temperature=0.0)
 PROMPT = [5, 17, 60, 3, 41, 22]
 CPU = torch.device("cpu")
 
-SMALL = sizes.Shape("small", layers=2, hidden=48, heads=4, kv_heads=2, head_size=12, mlp=96, vocab=128, tied=False)
+SMALL = sizes.ModelShape("small", layers=2, hidden=48, heads=4, kv_heads=2, head_size=12, mlp=96, vocab=128, tied=False)
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +49,11 @@ def small_pair(dtype):
 
 
 def ordered(pair, drafter="draft_model", gamma=4, tokens=60, **more):
-    return engine.prepare(
+    return prepare(
         pair,
-        PROMPT,
-        drafter=drafter,
-        num_draft_tokens=gamma,
-        **{"sampling": GREEDY} | more,
-        max_new_tokens=tokens,
+        RunSettings(
+            PROMPT, drafter=drafter, num_draft_tokens=gamma, **{"sampling": GREEDY} | more, max_new_tokens=tokens
+        ),
     )
 
 
@@ -188,7 +187,7 @@ def test_the_tiny_size_is_that_of_the_embedded_pair(part, shape):
 
 
 def test_the_command_line_knows_every_size():
-    assert tuple(sizes.SIZES) == __main__.SIZE_NAMES
+    assert tuple(sizes.SIZES) == commands.SIZE_NAMES
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -203,7 +202,7 @@ def test_nothing_rides_on_ties_so_half_precision_keeps_the_text(tied):
 
 
 def test_a_size_that_does_not_fit_is_refused_before_anything_is_made(monkeypatch):
-    monkeypatch.setattr(sources, "free_at", lambda place: 10**9)
+    monkeypatch.setattr(weights, "free_at", lambda place: 10**9)
     monkeypatch.setattr(sizes, "make_model", lambda *arguments: pytest.fail("made"))
     with pytest.raises(SpecvizError, match=r"16 GB of memory in bfloat16, and 1\.0 GB are free") as refusal:
         sizes.make_pair(sizes.SIZES["8b"], "cpu", "bfloat16")
@@ -230,8 +229,11 @@ def test_the_tiny_size_is_measured_end_to_end(report_file):
     assert report["schema"] == "specviz.size_bench/1" and report["size"] == "tiny"
     assert [row["title"] for row in report["rows"]] == ["plain", "oracle γ=4", "oracle adaptive γ≤8"]
     assert {"dtype", "torch", "transformers", "device", "cores"} <= report["machine"].keys()
-    assert size_bench.LABEL in report["notes"] and size_bench.LABEL in said
-    assert (size_bench.NO_GPU in report["notes"]) == (size_bench.NO_GPU in said) == (not torch.cuda.is_available())
+    assert all(row["title"] in said for row in report["rows"]) and "–" in said
+    assert size_benchmark.LABEL in report["notes"] and size_benchmark.LABEL in said
+    assert (
+        (size_benchmark.NO_GPU in report["notes"]) == (size_benchmark.NO_GPU in said) == (not torch.cuda.is_available())
+    )
 
 
 def test_figures_of_a_size_hang_together(report_file):
@@ -271,7 +273,7 @@ def test_figures_of_a_size_hang_together(report_file):
 def test_what_cannot_be_measured_is_refused_before_a_model_is_made(monkeypatch, arguments, field):
     monkeypatch.setattr(sizes, "make_model", lambda *arguments: pytest.fail("made"))
     with pytest.raises(SpecvizError) as refusal:
-        size_bench.measure(**arguments)
+        size_benchmark.measure(**arguments)
     assert refusal.value.field == field
 
 

@@ -216,9 +216,9 @@ def test_a_recorded_draw_gives_the_recorded_token():
                 assert covers(q[index], token.id, token.draft_u)
                 assert dict(one.top[index].p).get(token.id, 0.0) == pytest.approx(token.p, abs=1e-6)
             row = one.accepted
-            law = residual(p[row], q[row]) if one.next.kind == "recovered" else p[row]
-            assert one.next.prob == pytest.approx(law[one.next.id].item(), abs=1e-3)
-            assert covers(law, one.next.id, one.next.u)
+            distribution = residual(p[row], q[row]) if one.next.kind == "recovered" else p[row]
+            assert one.next.prob == pytest.approx(distribution[one.next.id].item(), abs=1e-3)
+            assert covers(distribution, one.next.id, one.next.u)
             ids += one.emitted
 
 
@@ -317,31 +317,36 @@ def test_the_joined_pieces_are_the_text_and_the_decoded_tokens():
         assert whole == pair.tokenizer.decode(PROMPT) + run.text
 
 
-# The law of whole runs
+# The distribution of whole runs
 
 
-def test_sampled_runs_follow_the_exact_law_of_the_first_two_tokens():
+def test_sampled_runs_follow_the_exact_distribution_of_the_first_two_tokens():
     from scipy import stats
 
     # Few tokens are likely, so that chi-square has mass in every cell.
     pair = dataclasses.replace(pair_of("llama"), eos_ids=frozenset())
     params = SamplingParams(temperature=1.0, top_k=3)
     warp = Warper(params).probabilities
-    law = {}
+    distribution = {}
     with torch.inference_mode():
         first = warp(pair.target(torch.tensor([PROMPT])).logits[0, -1:])[0]
         for one in first.nonzero().flatten().tolist():
             second = warp(pair.target(torch.tensor([[*PROMPT, one]])).logits[0, -1:])[0]
             for other in second.nonzero().flatten().tolist():
-                law[one, other] = (first[one] * second[other]).item()
+                distribution[one, other] = (first[one] * second[other]).item()
     samples = 300
-    counts = dict.fromkeys(law, 0)
+    counts = dict.fromkeys(distribution, 0)
     for seed in range(samples):
         # One token more than is counted: within two, nobody would draft a second one.
         run = specviz.run(pair, PROMPT, num_draft_tokens=2, max_new_tokens=3, sampling=params, seed=seed)
         counts[run.token_ids[:2]] += 1
-    scale = samples / sum(law.values())
-    assert stats.chisquare([counts[key] for key in law], [law[key] * scale for key in law]).pvalue > 0.001
+    scale = samples / sum(distribution.values())
+    assert (
+        stats.chisquare(
+            [counts[key] for key in distribution], [distribution[key] * scale for key in distribution]
+        ).pvalue
+        > 0.001
+    )
 
 
 # Padded vocabularies

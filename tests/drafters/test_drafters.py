@@ -1,5 +1,5 @@
-"""Every drafter under every rule: greedy text is `generate`'s, sampled text follows the target's law, caches are a
-fresh prefill's, records can be recomputed, and what cannot be drafted or judged is refused by name.
+"""Every drafter under every rule: greedy text is `generate`'s, sampled text follows the target, caches are a fresh
+prefill's, records can be recomputed, and what cannot be drafted or judged is refused by name.
 
 The models have 16 tokens, so that random heads are right now and then.
 """
@@ -106,7 +106,7 @@ def test_every_drafter_is_right_now_and_then(drafter):
     assert sum(one.accepted for run in runs for one in run.rounds) > 0
 
 
-# The law of sampled text
+# The distribution of sampled text
 
 
 WARPED = SamplingParams(temperature=1.3, top_k=8, top_p=0.9, min_p=0.01)
@@ -166,13 +166,13 @@ def drafting_with(drafter: str, rule: str, branches: int, **params) -> dict:
 
 
 @pytest.mark.parametrize("drafter, rule, branches", EXACT)
-def test_sampled_text_follows_the_targets_law(drafter, rule, branches):
+def test_sampled_text_follows_the_targets_distribution(drafter, rule, branches):
     sampling = HOT if rule == "block" else HOT_AND_WARPED
     assert p_value(drafting_with(drafter, rule, branches), sampling) > 0.001
 
 
 @pytest.mark.parametrize("rule, branches", [("token", 1), ("block", 1), ("tree", 3)])
-def test_the_law_holds_where_drafts_end_early(rule, branches):
+def test_the_distribution_holds_where_drafts_end_early(rule, branches):
     order = drafting_with("draft_model", rule, branches, confidence=0.4)
     lengths = {
         len(one.drafted)

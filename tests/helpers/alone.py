@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
+from elements import RUN, give
 from playwright.sync_api import Locator, Page
 
 from specviz.records.runs import Run
 from specviz.records.words import words
-from specviz.ui.components import page_css, rounds_view
 from specviz.views import run_messages as messages
 
-VIEW = "document.querySelector('.specviz-rounds')"
-
-
-def document(language: str, dark: bool) -> str:
-    """What Gradio gives the component (`element`, `props`, `server`, `watch`), and nothing else of it."""
-    script = rounds_view(words(language)).js_on_load
-    return f"""<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-      <style>{page_css()} body {{ margin: 12px; }}</style>
-      <body class="{"dark" if dark else ""}"><div id="element"><div class="specviz-rounds"></div></div><script>
-        const element = document.getElementById("element"), props = {{}}, server = {{}};
-        const watch = (name, receiver) => {{ window.give = (value) => {{ props.value = value; receiver(); }}; }};
-        {{ {script} }}
-      </script></body>"""
+VIEW = RUN
 
 
 def feed(page: Page, run: Run, rule: str) -> None:
@@ -46,12 +34,12 @@ def feed(page: Page, run: Run, rule: str) -> None:
     )
     rounds = messages.rounds_message("run", run.rounds, run.vocabulary)
     end = messages.end_message("run", total=len(run.rounds), reason=words()(f"generate.end_{run.stop_reason}"))
-    page.evaluate("messages => messages.forEach(give)", [start, rounds, end])
+    give(page, "run", [start, rounds, end])
     page.wait_for_function(f"() => {VIEW}.shadowRoot.querySelector('[part=view]').dataset.state === 'finished'")
 
 
 def state(page: Page, name: str):
-    return page.evaluate(f"name => {VIEW}.specviz[name]", name)
+    return page.evaluate(f"name => {VIEW}[name]", name)
 
 
 def chip(page: Page, round: int, index: int | str) -> Locator:

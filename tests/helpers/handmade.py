@@ -123,7 +123,7 @@ WORDS = (
 )
 VOCABULARY = {place + 1: word for place, word in enumerate(WORDS)}
 
-Law = list[float]
+Distribution = list[float]
 
 
 def a_tree(parents: tuple[int, ...], index: int = 0, *, seed: int = 0, sources: tuple[str, ...] = ()) -> Round:
@@ -132,15 +132,15 @@ def a_tree(parents: tuple[int, ...], index: int = 0, *, seed: int = 0, sources: 
     parents: of each draft token, −1 for the committed text. sources: of each draft token.
     """
     chance = random.Random(seed)
-    targets = [_law(chance) for _ in range(len(parents) + 1)]
-    drafts = [_blend(target, _law(chance)) for target in targets]
+    targets = [_distribution(chance) for _ in range(len(parents) + 1)]
+    drafts = [_blend(target, _distribution(chance)) for target in targets]
     words: list[int] = []
-    laws: list[Law] = []
+    distributions: list[Distribution] = []
     for parent in parents:
         earlier = {word for word, other in zip(words, parents) if other == parent}
-        laws.append(_scaled([0.0 if word in earlier else q for word, q in enumerate(drafts[parent + 1])]))
-        words.append(chance.choices(range(len(WORDS)), laws[-1])[0])
-    tried, path, left = _try_in_turn(parents, words, laws, targets, chance)
+        distributions.append(_scaled([0.0 if word in earlier else q for word, q in enumerate(drafts[parent + 1])]))
+        words.append(chance.choices(range(len(WORDS)), distributions[-1])[0])
+    tried, path, left = _try_in_turn(parents, words, distributions, targets, chance)
     tokens = []
     for place, (parent, word) in enumerate(zip(parents, words)):
         u, share = tried.get(place, (None, None))
@@ -151,11 +151,11 @@ def a_tree(parents: tuple[int, ...], index: int = 0, *, seed: int = 0, sources: 
                 text=WORDS[word],
                 parent=parent,
                 p=targets[parent + 1][word],
-                q=laws[place][word],
+                q=distributions[place][word],
                 p_raw=targets[parent + 1][word],
-                q_raw=laws[place][word],
+                q_raw=distributions[place][word],
                 u=u,
-                accept_prob=None if share is None else min(1.0, share / laws[place][word]),
+                accept_prob=None if share is None else min(1.0, share / distributions[place][word]),
                 outcome="accepted" if place in path else "discarded" if u is None else "rejected",
                 p_left=None if first else share,
                 source=sources[place] if sources else None,
@@ -164,7 +164,7 @@ def a_tree(parents: tuple[int, ...], index: int = 0, *, seed: int = 0, sources: 
     end = path[-1] if path else -1
     clean = end not in parents
     rows = [
-        _listed(target, laws[parents.index(row - 1)] if row - 1 in parents else [])
+        _listed(target, distributions[parents.index(row - 1)] if row - 1 in parents else [])
         for row, target in enumerate(targets)
     ]
     if not clean:
@@ -173,8 +173,12 @@ def a_tree(parents: tuple[int, ...], index: int = 0, *, seed: int = 0, sources: 
 
 
 def _try_in_turn(
-    parents: tuple[int, ...], words: list[int], laws: list[Law], targets: list[Law], chance: random.Random
-) -> tuple[dict[int, tuple[float, float]], list[int], Law]:
+    parents: tuple[int, ...],
+    words: list[int],
+    distributions: list[Distribution],
+    targets: list[Distribution],
+    chance: random.Random,
+) -> tuple[dict[int, tuple[float, float]], list[int], Distribution]:
     """(coin, share in what was left) of every token that was tried, the accepted path, what is left at its end."""
     tried: dict[int, tuple[float, float]] = {}
     path: list[int] = []
@@ -184,12 +188,12 @@ def _try_in_turn(
         place = waiting.pop(0)
         u, share = chance.random(), left[words[place]]
         tried[place] = (u, share)
-        if u < share / laws[place][words[place]]:
+        if u < share / distributions[place][words[place]]:
             path.append(place)
             left = targets[place + 1]
             waiting = [child for child, parent in enumerate(parents) if parent == place]
         else:
-            left = _scaled([max(0.0, p - q) for p, q in zip(left, laws[place])])
+            left = _scaled([max(0.0, p - q) for p, q in zip(left, distributions[place])])
     return tried, path, left
 
 
@@ -236,7 +240,7 @@ def a_block(words: str, coins: tuple[float, ...], index: int = 0) -> Round:
 def a_typical(index: int = 0) -> Round:
     """A tree of a head's first choices under typical acceptance, which flips no coin: two passed, one path was kept.
 
-    The law of its first token is a point, where the target gave that token 0.63: 0.37 away.
+    The distribution of its first token is a point, where the target gave that token 0.63: 0.37 away.
     """
     shares, parents = (0.63, 0.22, 0.5, 0.02), (-1, -1, 0, 2)
     outcomes = ("accepted", "rejected", "accepted", "rejected")
@@ -258,7 +262,11 @@ def a_typical(index: int = 0) -> Round:
     ]
     rows = [_listed([*shares[:2], 0.15, *[0.0] * 13], []), _listed([0.2, 0.3, 0.5, *[0.0] * 13], [])]
     left = [0.1, 0.2, 0.3, 0.02, 0.38, *[0.0] * 11]
-    rows += [_listed(_law(random.Random(2)), []), _listed(left, []), _listed(_law(random.Random(4)), [])]
+    rows += [
+        _listed(_distribution(random.Random(2)), []),
+        _listed(left, []),
+        _listed(_distribution(random.Random(4)), []),
+    ]
     return replace(_decided(index, tokens, [0, 2], left, 0.4, "recovered", rows), distance=1 - shares[0])
 
 
@@ -266,7 +274,7 @@ def _decided(
     index: int,
     tokens: list[DraftedToken],
     path: list[int],
-    left: Law,
+    left: Distribution,
     u: float,
     kind: str,
     rows: list[Candidates],
@@ -290,25 +298,25 @@ def _decided(
     )
 
 
-def _law(chance: random.Random) -> Law:
+def _distribution(chance: random.Random) -> Distribution:
     return _scaled([chance.random() ** 6 for _ in WORDS])
 
 
-def _blend(one: Law, other: Law) -> Law:
+def _blend(one: Distribution, other: Distribution) -> Distribution:
     return [0.6 * a + 0.4 * b for a, b in zip(one, other)]
 
 
-def _scaled(weights: Law) -> Law:
+def _scaled(weights: Distribution) -> Distribution:
     total = sum(weights)
     return [weight / total for weight in weights]
 
 
-def _likeliest(law: Law) -> tuple[tuple[int, float], ...]:
-    pairs = [(word + 1, share) for word, share in enumerate(law) if share > 0]
+def _likeliest(distribution: Distribution) -> tuple[tuple[int, float], ...]:
+    pairs = [(word + 1, share) for word, share in enumerate(distribution) if share > 0]
     return tuple(sorted(pairs, key=lambda pair: -pair[1])[:8])
 
 
-def _listed(target: Law, draft: Law) -> Candidates:
+def _listed(target: Distribution, draft: Distribution) -> Candidates:
     p = _likeliest(target)
     q = tuple((id, draft[id - 1]) for id, _ in p) if draft else ()
     return Candidates(p=p, q=q, p_raw=p, q_raw=q)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from axe_playwright_python.sync_playwright import Axe
+from elements import RUN
 from gradio_client import Client
 from playwright.sync_api import Locator, Page, expect
 
@@ -10,11 +11,11 @@ from specviz.records.presets import PRESETS
 from specviz.records.runs import Run
 from specviz.records.words import words
 
-VIEW = "document.querySelector('.specviz-rounds')"
+VIEW = RUN
 
 
 def state(page: Page, name: str):
-    return page.evaluate(f"name => {VIEW}.specviz[name]", name)
+    return page.evaluate(f"name => {VIEW}[name]", name)
 
 
 def control(page: Page, label: str) -> Locator:
@@ -53,11 +54,11 @@ def wait_until_drawn(page: Page) -> None:
     """The component draws a few times a second; waits until the page has caught up with what the component holds."""
     page.wait_for_function(
         """() => {
-          const view = document.querySelector('.specviz-rounds');
+          const view = document.querySelector('specviz-run');
           const find = (what) => [...view.shadowRoot.querySelectorAll(what)];
-          const unknown = (node) => typeof view.specviz.figures[node.dataset.figure] !== 'number';
-          return find('[part=view]')[0].dataset.state === view.specviz.state
-            && find('[data-token]').map(node => node.textContent).join('') === view.specviz.text
+          const unknown = (node) => typeof view.figures[node.dataset.figure] !== 'number';
+          return find('[part=view]')[0].dataset.state === view.state
+            && find('[data-token]').map(node => node.textContent).join('') === view.text
             && find('[data-figure]').every(node => (node.textContent === '—') === unknown(node));
         }"""
     )
@@ -65,7 +66,7 @@ def wait_until_drawn(page: Page) -> None:
 
 def wait_for_rounds(page: Page, count: int) -> None:
     """Of the visitor's own run, not of the recorded one that the page opens with."""
-    page.wait_for_function(f"count => !{VIEW}.specviz.recorded && {VIEW}.specviz.rounds.length >= count", arg=count)
+    page.wait_for_function(f"count => !{VIEW}.recorded && {VIEW}.rounds.length >= count", arg=count)
 
 
 def generate(page: Page, *, new_tokens: int, measure: bool = False) -> None:

@@ -18,11 +18,15 @@ from transformers import GPT2Config, LlamaConfig
 
 import specviz
 from specviz.__main__ import main
-from specviz.bench.pass_times import measure_passes, model_size
+from specviz.bench.machine_limits import model_size
+from specviz.bench.pass_times import measure_passes
 from specviz.models import placement, sources
-from specviz.models.pair import load_pair
-from specviz.models.placement import PassTimer, Place
-from specviz.models.sources import ModelSource, check_memory, check_sharding, with_room
+from specviz.models import weights as model_weights
+from specviz.models.loading import load_pair
+from specviz.models.pass_timer import PassTimer
+from specviz.models.placement import Place
+from specviz.models.sources import ModelSource, check_sharding
+from specviz.models.weights import check_memory, with_room
 from specviz.passes import torchrun as processes
 from specviz.passes import trained_heads as heads
 from specviz.passes.cached_model import CachedModel
@@ -135,7 +139,7 @@ def two_gpus(monkeypatch):
     free = {"cuda": 20 * GB, "cuda:0": 20 * GB, "cuda:1": 30 * GB, "cpu": 40 * GB}
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    for module in (placement, sources):
+    for module in (placement, model_weights):
         monkeypatch.setattr(module, "free_memory", lambda device: free[str(device)])
 
 
@@ -217,16 +221,17 @@ def test_targets_that_processes_cannot_share_are_refused():
     shared(LlamaConfig(num_attention_heads=8, num_key_value_heads=4), 4)
     message = refusal("device", shared, LlamaConfig(num_attention_heads=8, num_key_value_heads=4), 8)
     assert message == (
-        "8 processes cannot share the attention of it, which has 8 heads and 4 of keys: start as many as divide 4."
+        "8 processes cannot share the attention of it, which has 8 heads and 4 key heads: start a number that divides "
+        "4."
     )
-    assert "no plan by which processes could share it (gpt2)" in refusal("device", shared, GPT2Config(), 2)
+    assert "no plan for sharing it (gpt2)" in refusal("device", shared, GPT2Config(), 2)
     packed = LlamaConfig(quantization_config={"quant_method": "awq"})
     assert "quantised (awq)" in refusal("device", shared, packed, 2)
 
 
 def test_each_process_needs_room_for_its_part_and_the_whole_draft(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
-    monkeypatch.setattr(sources, "free_at", lambda place: 20 * GB)
+    monkeypatch.setattr(model_weights, "free_at", lambda place: 20 * GB)
     place = Place(torch.device("cuda:0"), "sharded")
     check_memory([of_size("target", 60 * GB), of_size("draft", 4 * GB)], place, torch.bfloat16)
     pair = [of_size("target", 60 * GB), of_size("draft", 6 * GB)]
@@ -238,7 +243,7 @@ def test_parallel_wants_processes_and_a_gpu_for_each(two_gpus, monkeypatch):
     assert "torchrun --nproc-per-node 2" in refusal("device", load_pair, device="parallel")
     monkeypatch.setenv("WORLD_SIZE", "3")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
-    assert "3 processes take a GPU each, and this machine has 2" in refusal("device", load_pair, device="parallel")
+    assert "3 processes need a GPU each, and this machine has 2" in refusal("device", load_pair, device="parallel")
 
 
 def test_what_runs_in_one_process_refuses_several(monkeypatch, tmp_path, capsys):

@@ -151,7 +151,7 @@ def test_graphs_are_few_and_the_oldest_goes_first(monkeypatch):
     fast = with_passes(pair, graphed_passes(pair))
     expected = tokens(pair, "draft_model", GREEDY)
     assert tokens(fast, "draft_model", GREEDY) == expected
-    assert len(fast.passes["target"].graphs) == 2 >= len(fast.passes["draft"].graphs)
+    assert len(fast.passes.fast["target"].graphs) == 2 >= len(fast.passes.fast["draft"].graphs)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -195,7 +195,7 @@ def test_every_drafter_draws_the_same_with_compiled_passes(compiled, drafter):
 @torch.inference_mode()
 def test_compiled_passes_leave_the_rows_of_a_fresh_prefill(compiled):
     ids = list(range(1, BLOCK + 30))
-    cached = reader(compiled.target, Stopwatch(CPU), compiled.passes["target"])
+    cached = reader(compiled.target, Stopwatch(CPU), compiled.passes.fast["target"])
     cached.prefill(ids[:BLOCK])
     for _ in range(5):
         cached.forward(cached.unread(ids[: cached.length + 1]), keep=1)
@@ -211,12 +211,12 @@ def test_what_was_compiled_once_is_loaded(compiled, monkeypatch):
     monkeypatch.setattr(compiler, "Worker", refuse)
     again = with_passes(compiled, {})
     done = preparation.prepare_passes(again)
-    assert "target" in done.ready and again.passes["target"].kind == "compiled"
+    assert "target" in done.ready and again.passes.fast["target"].kind == "compiled"
     assert tokens(again, "draft_model", GREEDY) == tokens(compiled, "draft_model", GREEDY)
 
 
 def test_other_weights_and_other_threads_want_other_programs(compiled):
-    static = compiled.passes["target"].static
+    static = compiled.passes.fast["target"].static
     other = StaticPass(tiny_model("llama", layers=1, seed=4), static.feature_layers)
     keys = {compiler.key(static, 1), compiler.key(static, 2), compiler.key(other, 1)}
     assert len(keys) == 3 and compiler.key(StaticPass(static.model, static.feature_layers), 1) in keys

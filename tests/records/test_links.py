@@ -121,14 +121,14 @@ def test_a_lone_surrogate_in_a_trace_does_no_harm():
 
 
 def linked(page: Page) -> str:
-    page.locator(".specviz-share .copy").click()
-    box = page.locator(".specviz-share .link")
-    expect(page.locator(".specviz-share .status")).not_to_be_empty()
+    page.locator("specviz-share .copy").click()
+    box = page.locator("specviz-share .link")
+    expect(page.locator("specviz-share .status")).not_to_be_empty()
     return box.input_value()
 
 
 def wait_for_own_run(page: Page) -> None:
-    page.wait_for_function(f"() => {VIEW}?.specviz?.recorded === false && {VIEW}.specviz.state === 'finished'")
+    page.wait_for_function(f"() => {VIEW}?.recorded === false && {VIEW}.state === 'finished'")
     settle(page)
 
 
@@ -140,7 +140,7 @@ def test_whoever_opens_a_link_sees_the_run_it_was_copied_from(page, visit, tmp_p
     run = downloaded_trace(page, tmp_path)
     set_control(page, "Seed", 4)  # the link is that of the run on the screen, not of the controls
     link = linked(page)
-    assert page.locator(".specviz-share .link").evaluate(
+    assert page.locator("specviz-share .link").evaluate(
         "box => box.value.length === box.selectionEnd - box.selectionStart"
     )
     other = visit()
@@ -159,9 +159,9 @@ def test_what_is_wrong_with_a_link_is_said_as_text_and_the_rest_applies(page):
     for sentence in ("There is no drafter '<img", "num_draft_tokens=99; here it runs from 1 to 16", "seed=x"):
         expect(page.get_by_test_id("toast-text").filter(has_text=sentence)).to_have_count(1)
     assert page.evaluate("() => window.pwned") is None
-    held = page.evaluate(f"() => {{ const {{ prompt, figures }} = {VIEW}.specviz; return [prompt, figures.tokens]; }}")
+    held = page.evaluate(f"() => {{ const {{ prompt, figures }} = {VIEW}; return [prompt, figures.tokens]; }}")
     assert held == ["Once upon", 5]
-    expect(page.locator('.specviz-rounds [part="meta"]')).to_contain_text("greedy")
+    expect(page.locator('specviz-run [part="meta"]')).to_contain_text("greedy")
 
 
 def test_a_run_of_another_pair_says_that_its_link_carries_no_models(page):
@@ -170,6 +170,6 @@ def test_a_run_of_another_pair_says_that_its_link_carries_no_models(page):
     chooser = page.locator('input[type=file][accept=".json"]')
     trace = {"name": "trace.json", "mimeType": "application/json", "buffer": json.dumps(run.to_dict()).encode()}
     chooser.set_input_files(trace)
-    page.wait_for_function(f"() => {VIEW}.specviz.prompt === 'By another pair'")
+    page.wait_for_function(f"() => {VIEW}.prompt === 'By another pair'")
     assert "prompt=By%20another%20pair" in linked(page)
-    expect(page.locator(".specviz-share .status")).to_contain_text("not the models: it is opened with storybook")
+    expect(page.locator("specviz-share .status")).to_contain_text("not the models: it opens with storybook")

@@ -1,11 +1,11 @@
-"""Each lossless rule emits the target's law: proven by enumeration, checked on samples, and broken on purpose."""
+"""Each lossless rule follows the target: proven by enumeration, checked on samples, and broken on purpose."""
 
 import itertools
 
 import pytest
 import torch
+from enumeration import Model, by_block, by_token, distance, drafts, mean_kept, outcomes, replaced
 from judging import verify_by_block, verify_by_match, verify_by_rejection
-from laws import Model, by_block, by_token, distance, drafts, mean_kept, outcomes, replaced
 from scipy import stats
 from transformers import TopPLogitsWarper
 
@@ -26,13 +26,13 @@ def random_probs(seed, *shape, zeros=False):
     return probs / probs.sum(-1, keepdim=True)
 
 
-def first_token_law(p, q, rule=verify_by_rejection, draft_is_drawn_from=None, shown_q=None):
-    """The exact law [vocab] of the first token emitted by one round with γ = 1.
+def first_token_distribution(p, q, rule=verify_by_rejection, draft_is_drawn_from=None, shown_q=None):
+    """The exact distribution [vocab] of the first token emitted by one round with γ = 1.
 
     The accept decision is integrated over its coin through the rule's own verdicts: a coin just below `accept_prob`
-    must pass, one at it must not. The next token's law is the distribution the rule says it draws from.
+    must pass, one at it must not. The next token's distribution is the distribution the rule says it draws from.
     """
-    law = torch.zeros(VOCAB, dtype=torch.float64)
+    distribution = torch.zeros(VOCAB, dtype=torch.float64)
     drawn_from = q if draft_is_drawn_from is None else draft_is_drawn_from
     shown = q if shown_q is None else shown_q
     rows = torch.stack([p, p])
@@ -42,10 +42,10 @@ def first_token_law(p, q, rule=verify_by_rejection, draft_is_drawn_from=None, sh
         draft, probs = torch.tensor([token]), None if shown is None else shown.unsqueeze(0)
         passing = passing_share(rule, draft, probs, rows)
         refused = rule(draft, probs, rows, torch.tensor([0.99999994]), torch.tensor(0.5))
-        law[token] += drawn_from[token].double() * passing
+        distribution[token] += drawn_from[token].double() * passing
         if passing < 1:
-            law += drawn_from[token].double() * (1 - passing) * refused.next_probs.double()
-    return law
+            distribution += drawn_from[token].double() * (1 - passing) * refused.next_probs.double()
+    return distribution
 
 
 def passing_share(rule, draft, probs, rows):
@@ -60,18 +60,18 @@ def passing_share(rule, draft, probs, rows):
 
 @pytest.mark.parametrize("zeros", [False, True])
 @pytest.mark.parametrize("seed", range(20))
-def test_rejection_of_a_sampled_draft_emits_the_target_law(seed, zeros):
+def test_rejection_of_a_sampled_draft_emits_the_target_distribution(seed, zeros):
     p, q = random_probs(seed, zeros=zeros), random_probs(seed + 100)
-    assert torch.allclose(first_token_law(p, q), p.double(), atol=1e-6)
+    assert torch.allclose(first_token_distribution(p, q), p.double(), atol=1e-6)
 
 
 @pytest.mark.parametrize("copied", range(VOCAB))
 @pytest.mark.parametrize("seed", range(5))
-def test_rejection_of_a_copied_draft_emits_the_target_law(seed, copied):
+def test_rejection_of_a_copied_draft_emits_the_target_distribution(seed, copied):
     p = random_probs(seed, zeros=True)
     point = torch.nn.functional.one_hot(torch.tensor(copied), VOCAB).float()
-    law = first_token_law(p, point, shown_q=None, draft_is_drawn_from=point, rule=copied_rule)
-    assert torch.allclose(law, p.double(), atol=1e-6)
+    distribution = first_token_distribution(p, point, shown_q=None, draft_is_drawn_from=point, rule=copied_rule)
+    assert torch.allclose(distribution, p.double(), atol=1e-6)
 
 
 def copied_rule(draft, _probs, rows, coins, next_u):
@@ -99,16 +99,16 @@ def rule_that_accepts_everything(draft, probs, rows, coins, next_u):
 @pytest.mark.parametrize(
     "wrong", [rule_without_normalised_residual, rule_that_recovers_from_p, rule_that_accepts_everything]
 )
-def test_wrong_rules_do_not_emit_the_target_law(wrong):
+def test_wrong_rules_do_not_emit_the_target_distribution(wrong):
     p, q = random_probs(1), random_probs(101)
-    assert not torch.allclose(first_token_law(p, q, rule=wrong), p.double(), atol=1e-3)
+    assert not torch.allclose(first_token_distribution(p, q, rule=wrong), p.double(), atol=1e-3)
 
 
-def test_argmax_drafts_beside_softmax_q_do_not_emit_the_target_law():
+def test_argmax_drafts_beside_softmax_q_do_not_emit_the_target_distribution():
     p, q = random_probs(1), random_probs(101)
     argmax = torch.nn.functional.one_hot(q.argmax(), VOCAB).float()
-    assert not torch.allclose(first_token_law(p, q, draft_is_drawn_from=argmax), p.double(), atol=1e-3)
-    assert torch.allclose(first_token_law(p, argmax), p.double(), atol=1e-6)
+    assert not torch.allclose(first_token_distribution(p, q, draft_is_drawn_from=argmax), p.double(), atol=1e-3)
+    assert torch.allclose(first_token_distribution(p, argmax), p.double(), atol=1e-6)
 
 
 def test_a_token_the_target_excludes_never_passes_even_on_a_coin_of_zero():
@@ -130,16 +130,16 @@ def test_an_empty_residual_falls_back_to_the_target():
     assert torch.equal(residual(p, p), p)
 
 
-def sequence_law(p_rows, order, length):
-    """Exact law of the first `length` tokens under a first-order target `p_rows` [vocab, vocab] from token `order`."""
-    law = {}
+def sequence_distribution(p_rows, order, length):
+    """Exact, of the first `length` tokens under a first-order target `p_rows` [vocab, vocab] from token `order`."""
+    distribution = {}
     for tokens in itertools.product(range(VOCAB), repeat=length):
         chance, before = 1.0, order
         for token in tokens:
             chance *= p_rows[before, token].item()
             before = token
-        law[tokens] = chance
-    return law
+        distribution[tokens] = chance
+    return distribution
 
 
 def speculative_sample(p_rows, q_rows, gamma, length, generator, rule):
@@ -164,15 +164,17 @@ def speculative_sample(p_rows, q_rows, gamma, length, generator, rule):
 def chi_square_p_value(rule, gamma=3, length=2, samples=4000):
     p_rows, q_rows = random_probs(5, VOCAB), random_probs(6, VOCAB)
     generator = torch.Generator().manual_seed(7)
-    law = sequence_law(p_rows, 0, length)
-    counts = dict.fromkeys(law, 0)
+    distribution = sequence_distribution(p_rows, 0, length)
+    counts = dict.fromkeys(distribution, 0)
     for _ in range(samples):
         counts[speculative_sample(p_rows, q_rows, gamma, length, generator, rule)] += 1
-    scale = samples / sum(law.values())  # float32 rows sum to one only up to rounding
-    return stats.chisquare([counts[key] for key in law], [law[key] * scale for key in law]).pvalue
+    scale = samples / sum(distribution.values())  # float32 rows sum to one only up to rounding
+    return stats.chisquare(
+        [counts[key] for key in distribution], [distribution[key] * scale for key in distribution]
+    ).pvalue
 
 
-def test_samples_of_whole_rounds_follow_the_target_law():
+def test_samples_of_whole_rounds_follow_the_target_distribution():
     assert chi_square_p_value(verify_by_rejection) > 0.001
 
 
@@ -205,14 +207,14 @@ def models(seed, zeros=False):
 @pytest.mark.parametrize("how", ["without", "chosen"])
 @pytest.mark.parametrize("gamma", [1, 2, 3])
 @pytest.mark.parametrize("name", RULES)
-def test_a_round_of_a_chain_emits_the_target_law(name, gamma, how):
+def test_a_round_of_a_chain_emits_the_target_distribution(name, gamma, how):
     rule, options = RULES[name]
     for seed, zeros in [(0, False), (1, True)]:
         assert distance(rule, *models(seed, zeros), chain(gamma), how, **options) < 1e-6
 
 
 @pytest.mark.parametrize("agreed", [(0, 1, 2, 3), (1,), (2,), (1, 2), (0, 2)])
-def test_where_the_models_agree_a_block_still_emits_the_target_law(agreed):
+def test_where_the_models_agree_a_block_still_emits_the_target_distribution(agreed):
     """Z = 0 and, if the block has passed so far, 1 − p = 0: h is 0/0 there."""
     target, drafter = models(7)
     drafter.rows |= {text: row for text, row in target.rows.items() if len(text) in agreed}
@@ -262,7 +264,7 @@ def block_judged_by_its_likelihood_alone(tokens, _parents, draft_probs, target_p
         block_judged_by_its_likelihood_alone,
     ],
 )
-def test_wrong_rules_for_blocks_do_not_emit_the_target_law(wrong):
+def test_wrong_rules_for_blocks_do_not_emit_the_target_distribution(wrong):
     assert distance(wrong, *models(1), chain(2), "without", all_judged=True) > 1e-3
 
 

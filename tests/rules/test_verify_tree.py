@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from enumeration import SHAPES, Model, by_tree, distance, distribution, drafts, is_tried, outcomes, replaced
 from judging import verify_by_match, verify_by_rejection, verify_by_tree, verify_by_typical
-from laws import SHAPES, Model, by_tree, distance, drafts, is_tried, law, outcomes, replaced
 
 from specviz.rules.base import residual
 from specviz.rules.draft import chain
@@ -18,18 +18,18 @@ def models(seed, vocab=3, zeros=False):
 
 @pytest.mark.parametrize("how", ["without", "chosen"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_round_of_any_tree_emits_the_target_law(shape, how):
+def test_a_round_of_any_tree_emits_the_target_distribution(shape, how):
     for seed, zeros in [(0, False), (1, True)]:
         assert distance(by_tree, *models(seed, zeros=zeros), SHAPES[shape], how) < 1e-6
 
 
 @pytest.mark.parametrize("how", ["without", "chosen"])
-def test_four_siblings_emit_the_target_law(how):
+def test_four_siblings_emit_the_target_distribution(how):
     assert distance(by_tree, *models(3, vocab=5), (-1,) * 4, how) < 1e-6
 
 
 @pytest.mark.parametrize("shape", ["(3,)", "(2, 1)"])
-def test_siblings_drawn_with_replacement_emit_the_target_law_too(shape):
+def test_siblings_drawn_with_replacement_emit_the_target_distribution_too(shape):
     assert distance(by_tree, *models(4), SHAPES[shape], "with") < 1e-6
 
 
@@ -80,11 +80,11 @@ def rule_that_forgets_the_first_refusal(tokens, parents, draft_probs, target_pro
         rule_that_forgets_the_first_refusal,
     ],
 )
-def test_wrong_rules_for_trees_do_not_emit_the_target_law(wrong):
+def test_wrong_rules_for_trees_do_not_emit_the_target_distribution(wrong):
     assert distance(wrong, *models(0), TREES["(2, 1)"], "without") > 1e-3
 
 
-def test_a_chosen_tree_beside_a_softmax_does_not_emit_the_target_law():
+def test_a_chosen_tree_beside_a_softmax_does_not_emit_the_target_distribution():
     target, drafter = models(0)
 
     def rule(tokens, parents, _draft_probs, target_probs, coins, next_u):
@@ -206,7 +206,7 @@ def test_the_distance_of_typical_acceptance_is_that_of_its_first_token(shape):
     for seed in range(8):
         target, drafter = models(seed)
         parents = SHAPES[shape]
-        emitted = law(outcomes(by_typical, target, drafter, parents, "chosen"), target, 1)
+        emitted = distribution(outcomes(by_typical, target, drafter, parents, "chosen"), target, 1)
         _, texts, _ = next(drafts(drafter, parents, "chosen"))
         rows = torch.stack([target.rows[text] for text in [(), *texts]])
         decision = verify_by_typical(torch.tensor([text[-1] for text in texts]), parents, rows, HALF)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from elements import RUN
 from on_page import state, violations
 from playwright.sync_api import Page
 
@@ -21,10 +22,10 @@ def parts(page: Page) -> Iterator[str]:
     """Brings the page's parts forward, one after the other."""
     page.locator(".sv-fold").click()
     yield "recorded run, controls unfolded"
-    page.locator('.specviz-tour [part="opener"]').press("Enter")
+    page.locator('specviz-tour [part="opener"]').press("Enter")
     yield "tour"
     page.keyboard.press("Escape")
-    page.locator('.specviz-rounds [part="present"]').press("Enter")
+    page.locator('specviz-run [part="present"]').press("Enter")
     page.keyboard.press("Home")
     for _ in range(8):
         page.keyboard.press("ArrowRight")
@@ -39,7 +40,7 @@ def parts(page: Page) -> Iterator[str]:
 def test_no_part_breaks_a_rule_seriously(visit, page_url, width, theme, language):
     page = visit(viewport={"width": width, "height": 844}, color_scheme=theme)
     page.goto(page_url + language)
-    page.wait_for_function("() => document.querySelector('.specviz-rounds')?.specviz?.recorded")
+    page.wait_for_function(f"() => {RUN}?.recorded")
     wrong = {name: violations(page) for name in parts(page)}
     assert {name: lines for name, lines in wrong.items() if lines} == {}
     assert state(page, "recorded")

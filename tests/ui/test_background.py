@@ -164,7 +164,7 @@ def test_a_pair_that_is_freed_meanwhile_gets_no_passes_and_holds_none(preparer, 
     # Whatever waits behind it is prepared all the same.
     other = tiny_pair("llama")
     preparer.add(other)
-    wait_until(lambda: preparer.stage(other).step is None and other.passes)
+    wait_until(lambda: preparer.stage(other).step is None and other.passes.fast)
     preparer.forget(other)
     assert pair.passes.fast == {}
 
@@ -180,10 +180,10 @@ def test_a_guest_is_forgotten_before_it_is_freed(deployment, stand_in, tmp_path,
     first = store.get(PairName(*folders[1], dtype="float32"))
     assert stand_in.step.wait(PATIENCE) and stand_in.begun == [first]
     second = store.get(PairName(*folders[2], dtype="float32"))
-    assert first.target is None and first.passes == {}
+    assert first.target is None and first.passes.fast == {}
     stand_in.go_on.set()
-    wait_until(lambda: second.passes)
-    assert first.passes == {}
+    wait_until(lambda: second.passes.fast)
+    assert first.passes.fast == {}
     store.preparer.close()
 
 
@@ -226,7 +226,7 @@ def test_a_failure_that_nobody_foresaw_is_logged_and_said_and_the_next_pair_is_p
     stand_in.go_on.set()
     other = tiny_pair("llama")
     preparer.add(other)
-    wait_until(lambda: other.passes)
+    wait_until(lambda: other.passes.fast)
 
 
 def test_a_setting_that_is_no_choice_is_refused_by_name(deployment, monkeypatch):
@@ -548,7 +548,7 @@ def test_the_chip_follows_what_is_prepared_without_a_reload_and_without_moving_t
     browser, served, stand_in, language
 ):
     url, store = served
-    stand_in.reasons = {"exit 1": SpecvizError("A quantised model's passes run as they are.", "passes")}
+    stand_in.reasons = {"exit 1": SpecvizError("The passes of a quantised model cannot be prepared.", "passes")}
     say, mishaps, asked = words(language or "en"), [], []
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     context.set_default_timeout(1000 * PATIENCE)
@@ -569,14 +569,14 @@ def test_the_chip_follows_what_is_prepared_without_a_reload_and_without_moving_t
     page.get_by_label(say("page.measured")).uncheck()
     start(page)
     settle(page)
-    expect(page.locator(".specviz-rounds [part=meta]")).to_contain_text(say("passes.plain"))
+    expect(page.locator("specviz-run [part=meta]")).to_contain_text(say("passes.plain"))
 
     stand_in.go_on.set()
     expect(chip).to_have_text(say("passes.compiled"))
     assert page.evaluate(place) == top
     start(page)
     settle(page)
-    expect(page.locator(".specviz-rounds [part=meta]")).to_contain_text(say("passes.compiled"))
+    expect(page.locator("specviz-run [part=meta]")).to_contain_text(say("passes.compiled"))
     page.get_by_role("tab", name=say("page.models"), exact=True).click()
     status = page.locator(".block.sv-pair-status")
     expect(status).to_contain_text(say.error(stand_in.reasons["exit 1"]))

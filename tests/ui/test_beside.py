@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from elements import element
 from handmade import a_round, a_run
 from on_page import VIEW, assert_no_sideways_scrolling, choose_drafter, generate, set_control, state
 from playwright.sync_api import Browser, Locator, Page, expect
@@ -32,15 +33,15 @@ def run_of(*rounds: tuple[str, ...], prompt: str = "Once upon a time") -> Run:
 
 def show(page: Page, run: Run) -> None:
     """Opens it as a trace; it is the live view's run then."""
-    before = page.evaluate(f"{VIEW}.specviz.finished?.run ?? null")
+    before = page.evaluate(f"{VIEW}.finished?.run ?? null")
     content = json.dumps(run.to_dict()).encode()
     chooser = page.locator('input[type=file][accept=".json"]')
     chooser.set_input_files({"name": "trace.json", "mimeType": "application/json", "buffer": content})
-    page.wait_for_function(f"run => ({VIEW}.specviz.finished ?? {{run}}).run !== run", arg=before)
+    page.wait_for_function(f"run => ({VIEW}.finished ?? {{run}}).run !== run", arg=before)
 
 
 def part(page: Page, name: str) -> Locator:
-    return page.locator(f'.specviz-beside [part="{name}"]')
+    return page.locator(f'specviz-beside [part="{name}"]')
 
 
 def beside(page: Page, first: Run, second: Run) -> None:
@@ -171,7 +172,7 @@ def test_a_text_that_goes_on_where_the_other_ends(shared):
     said = say("beside.shorter", n=10, characters=len(short.text), name="A", token=quoted(" cats"))
     expect(part(shared, "verdict").locator("span")).to_have_text(said)
     beside(shared, long, short)
-    expect(part(shared, "verdict")).to_contain_text("there B ends")
+    expect(part(shared, "verdict")).to_contain_text("then B ends")
 
 
 def test_runs_on_different_prompts_are_not_compared(shared):
@@ -201,7 +202,7 @@ def test_a_run_is_kept_beside_the_next_one_by_keyboard_and_on_a_phone(visit):
     choose_drafter(page, "draft_model")
     generate(page, new_tokens=24)
     text = state(page, "text")
-    equal = page.evaluate("document.querySelector('.specviz-beside').specviz.alignment.equal")
+    equal = page.evaluate(f"{element('beside')}.alignment.equal")
     assert equal == (plain == text)
     shown = lines(page)
     assert ["".join(line["sides"][side] for line in shown) for side in (0, 1)] == [plain, text]
@@ -211,4 +212,4 @@ def test_a_run_is_kept_beside_the_next_one_by_keyboard_and_on_a_phone(visit):
     expect(part(page, "hint")).to_contain_text("Kept: Draft model, γ = 4")
     part(page, "let-go").press("Enter")
     expect(part(page, "keep")).to_be_focused()
-    assert page.evaluate("document.querySelector('.specviz-beside').specviz.kept") is None
+    assert page.evaluate(f"{element('beside')}.kept") is None

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import gradio as gr
 import pytest
+from elements import element
 from gradio_client import Client
 from handmade import a_round
 from on_page import assert_no_sideways_scrolling, downloaded_trace, generate, order, set_control
@@ -37,7 +38,7 @@ from specviz.ui.runner import Runner
 from specviz.ui.tabs import Desk
 from specviz.views import compare_messages as messages
 
-VIEW = "document.querySelector('.specviz-compare')"
+VIEW = element("compare")
 DASH = "—"
 
 # What is offered, said and asked for, without a browser
@@ -269,7 +270,7 @@ def note(page: Page) -> Locator:
 
 
 def choose_rule(page: Page, label: str) -> None:
-    rule = page.get_by_label("Rule that judges the draft")
+    rule = page.get_by_label("Acceptance rule")
     if not rule.is_visible():
         page.locator(".sv-fold").click()
     rule.click()
@@ -277,14 +278,14 @@ def choose_rule(page: Page, label: str) -> None:
 
 
 def test_each_drafter_brings_its_own_controls_and_says_how_it_drafts(page):
-    branches = "Branches (1 is a chain, more a tree)"
-    layers = "Exit layer: how many of the target's layers guess"
+    branches = "Branches (1: chain, more: tree)"
+    layers = "Exit layer: how many target layers draft"
     number = 'input[aria-label="number input for {}"]'
     for label, shown, sentence in (
         ("Prompt lookup", (), "Copies what followed"),
         ("Early exit", (branches, layers), "own first layers guess"),
         ("Medusa", (branches,), "heads"),
-        ("None: plain decoding", (), "one token a pass"),
+        ("None: plain decoding", (), "one token per pass"),
         ("Draft model", (branches,), "smaller model"),
     ):
         drafter(page, label)
@@ -299,16 +300,16 @@ def test_each_drafter_brings_its_own_controls_and_says_how_it_drafts(page):
 
 
 def test_a_tree_is_drafted_judged_and_recorded(page, tmp_path):
-    set_control(page, "Branches (1 is a chain, more a tree)", 3)
+    set_control(page, "Branches (1: chain, more: tree)", 3)
     generate(page, new_tokens=12)
     run = downloaded_trace(page, tmp_path)
     assert (run.rule, run.settings["branches"]) == ("tree", 3)
     assert any(token.parent != place - 1 for one in run.rounds for place, token in enumerate(one.drafted))
-    expect(page.locator(".specviz-rounds [part=view]")).to_contain_text("3 branches")
+    expect(page.locator("specviz-run [part=view]")).to_contain_text("3 branches")
 
 
 def test_a_combination_that_makes_no_sense_is_a_sentence_at_the_rule(page):
-    set_control(page, "Branches (1 is a chain, more a tree)", 2)
+    set_control(page, "Branches (1: chain, more: tree)", 2)
     choose_rule(page, "Block verification")
     page.locator(".sv-fold").click()
     page.locator("#go").click()
@@ -316,7 +317,7 @@ def test_a_combination_that_makes_no_sense_is_a_sentence_at_the_rule(page):
     expect(mistake).to_have_count(1)
     expect(mistake).to_contain_text("is not defined for siblings")
     block = mistake.locator("xpath=ancestor::*[contains(concat(' ', @class, ' '), ' block ')][1]")
-    expect(block.get_by_label("Rule that judges the draft")).to_be_visible()
+    expect(block.get_by_label("Acceptance rule")).to_be_visible()
     # It covers nothing: the rule can be chosen anew.
     choose_rule(page, "Auto")
     generate(page, new_tokens=4)
@@ -327,8 +328,8 @@ def test_a_lossy_rule_warns_before_it_runs_and_while_it_is_folded_away(page):
     expect(warning).to_have_count(0)
     choose_rule(page, "Typical")
     page.locator(".sv-fold").click()
-    expect(page.get_by_label("Rule that judges the draft")).to_be_hidden()
-    expect(warning).to_contain_text("will not follow the target's law")
+    expect(page.get_by_label("Acceptance rule")).to_be_hidden()
+    expect(warning).to_contain_text("does not follow the target's distribution")
     choose_rule(page, "Token by token")
     expect(page.locator(".sv-warning")).to_have_count(0)
 
@@ -337,14 +338,14 @@ def test_a_lossy_rule_warns_before_it_runs_and_while_it_is_folded_away(page):
 
 
 def compared(page: Page, name: str):
-    return page.evaluate(f"name => {VIEW}.specviz[name]", name)
+    return page.evaluate(f"name => {VIEW}[name]", name)
 
 
 def open_tab(page: Page, *, drafters: tuple[str, ...], gammas: tuple[str, ...]) -> Locator:
     """The Compare tab with these choices alone."""
     page.get_by_role("tab", name="Compare", exact=True).click()
     choices = page.locator(".sv-choice").first
-    for group, wanted in (("Drafters to compare", drafters), ("Draft tokens per round, each γ", gammas)):
+    for group, wanted in (("Drafters to compare", drafters), ("Draft lengths γ to compare", gammas)):
         boxes = choices.get_by_role("group", name=group).or_(choices.locator("fieldset", has_text=group))
         for box in boxes.first.get_by_role("checkbox").all():
             box.set_checked(box.evaluate("node => node.parentElement.textContent.trim()") in wanted)
@@ -356,7 +357,7 @@ def finish(page: Page) -> None:
 
 
 def shown_rows(page: Page) -> list[dict[str, str]]:
-    return page.locator(".specviz-compare [part=table] tbody tr").evaluate_all(
+    return page.locator("specviz-compare [part=table] tbody tr").evaluate_all(
         """rows => {
           const own = cell => [...cell.childNodes].filter(node => node.nodeName !== 'SMALL');
           const text = cell => own(cell).map(node => node.textContent).join('');
@@ -387,8 +388,8 @@ def test_two_drafters_are_compared_from_the_button_to_the_sorted_table(page):
     assert_rows_are_the_figures(page, rows)
     texts = compared(page, "texts")
     assert texts["of"] == 2
-    sentence = "All 2 lossless runs gave the same text" if not texts["partings"] else "parts at token"
-    expect(page.locator(".specviz-compare [part=texts]")).to_contain_text(sentence)
+    sentence = "All 2 lossless runs reproduced plain decoding's text" if not texts["partings"] else "diverges at token"
+    expect(page.locator("specviz-compare [part=texts]")).to_contain_text(sentence)
     assert_map(page, rows)
     assert_sorting(page)
     assert_no_sideways_scrolling(page)
@@ -409,21 +410,21 @@ def assert_rows_are_the_figures(page: Page, rows: list[dict]) -> None:
         assert least <= figures["speedup_measured"] <= most
     fastest = max(rows[1:], key=lambda one: one["figures"]["speedup_measured"])
     assert [one["best"] for one in rows] == [one is fastest for one in rows]
-    expect(page.locator(".specviz-compare [part=table] tr[data-best]")).to_contain_text(f"★ {fastest['drafter']}")
+    expect(page.locator("specviz-compare [part=table] tr[data-best]")).to_contain_text(f"★ {fastest['drafter']}")
 
 
 def assert_map(page: Page, rows: list[dict]) -> None:
-    cells = page.locator(".specviz-compare [part=map] tbody td")
+    cells = page.locator("specviz-compare [part=map] tbody td")
     assert cells.all_inner_texts() == [
         f"{'★ ' if one['best'] else ''}{one['figures']['speedup_measured']:.2f}×" for one in rows[1:]
     ]
-    names = page.locator(".specviz-compare [part=map] tbody th").all_inner_texts()
+    names = page.locator("specviz-compare [part=map] tbody th").all_inner_texts()
     assert names == [one["drafter"] for one in rows[1:]]
 
 
 def assert_sorting(page: Page) -> None:
     """By a click and by the keyboard, down and up; what has no figure stays last."""
-    head = page.locator('.specviz-compare th[data-column="speedup"]')
+    head = page.locator('specviz-compare th[data-column="speedup"]')
     head.get_by_role("button").click()
     expect(head).to_have_attribute("aria-sort", "descending")
     down = figure_column(page, "speedup")
@@ -433,7 +434,7 @@ def assert_sorting(page: Page) -> None:
     up = figure_column(page, "speedup")
     assert up == sorted(up) and shown_rows(page)[-1]["drafter"] == "Plain decoding"
     assert page.evaluate(f"() => {VIEW}.shadowRoot.activeElement?.dataset.sort") == "speedup", "the focus stays"
-    by_name = page.locator('.specviz-compare thead th[data-column="drafter"]')
+    by_name = page.locator('specviz-compare thead th[data-column="drafter"]')
     by_name.get_by_role("button").click()
     expect(by_name).to_have_attribute("aria-sort", "ascending")
     expect(head).to_have_attribute("aria-sort", "none")
@@ -449,7 +450,7 @@ def test_stopping_half_way_keeps_the_finished_runs(page):
     choices = open_tab(page, drafters=("Draft model",), gammas=("1", "2", "3", "4"))
     choices.locator('input[aria-label="number input for Repeats"]').fill("5")
     page.locator("#start-compare").click()
-    page.wait_for_function(f"() => {VIEW}.specviz.rows.filter(row => row.figures).length >= 2")
+    page.wait_for_function(f"() => {VIEW}.rows.filter(row => row.figures).length >= 2")
     page.locator("#stop-compare").press("Enter")
     finish(page)
     rows = compared(page, "rows")
@@ -457,7 +458,7 @@ def test_stopping_half_way_keeps_the_finished_runs(page):
     measured = [one for one in rows if one["figures"]]
     assert len(measured) >= 2 and sum(one["repeats"] for one in rows) < 5 * len(rows)
     assert [row["tokens_per_second"] != DASH for row in shown_rows(page)] == [bool(one["figures"]) for one in rows]
-    expect(page.locator(".specviz-compare [part=contest-status]")).to_contain_text("the finished runs are kept")
+    expect(page.locator("specviz-compare [part=contest-status]")).to_contain_text("the finished runs are kept")
     # And the device is free again.
     page.get_by_role("tab", name="Generate", exact=True).click()
     generate(page, new_tokens=4)
@@ -493,10 +494,10 @@ def test_two_rules_judge_the_same_draws_of_the_run_that_is_ordered(page, page_ur
     gained = sum(one["kept"][1] - one["kept"][0] for one in differing)
     assert replayed["kept"][1] - replayed["kept"][0] == gained
     for one in differing:
-        table = page.locator(f'.specviz-compare table[data-round="{one["index"]}"]')
+        table = page.locator(f'specviz-compare table[data-round="{one["index"]}"]')
         kept = [line.locator('td[data-outcome="accepted"]').count() for line in table.locator("tbody tr").all()[1:]]
         assert kept == one["kept"]
-    expect(page.locator(".specviz-compare [part=totals]")).to_contain_text("with the same drafts and the same coins")
+    expect(page.locator("specviz-compare [part=totals]")).to_contain_text("with the same drafts and the same coins")
 
 
 # Names and focus

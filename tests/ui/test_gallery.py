@@ -86,7 +86,7 @@ def test_the_table_of_a_run_reads_back_as_the_trace(tmp_path):
 
 def wait_for_recording(page: Page, name: str) -> None:
     text = BY_NAME[name].load().text
-    page.wait_for_function(f"text => {VIEW}?.specviz?.recorded && {VIEW}.specviz.text === text", arg=text)
+    page.wait_for_function(f"text => {VIEW}?.recorded && {VIEW}.text === text", arg=text)
     wait_until_drawn(page)
 
 
@@ -112,16 +112,16 @@ def test_the_page_opens_with_a_recorded_run_and_asks_nobody_for_it(page):
     run = RECORDINGS[0].load()
     assert [one["index"] for one in state(page, "rounds")] == [one.index for one in run.rounds]
     assert state(page, "figures")["acceptance_rate"] == tally(run.rounds).acceptance_rate
-    expect(page.locator('.specviz-rounds [part="recorded"]')).to_contain_text("Recorded run")
+    expect(page.locator('specviz-run [part="recorded"]')).to_contain_text("Recorded run")
     bars = page.wait_for_function("document.querySelectorAll('[data-chart]')[1].data?.[0].y").json_value()
     assert bars == [len(one.emitted) for one in run.rounds]
     assert page.evaluate("scrollY") == 0
 
 
 def test_any_recording_is_shown_and_every_file_of_it_is_what_it_claims(page, tmp_path):
-    page.locator('.specviz-gallery [data-name="lookup"]').click()
+    page.locator('specviz-gallery [data-name="lookup"]').click()
     wait_for_recording(page, "lookup")
-    expect(page.locator('.specviz-gallery [aria-pressed="true"]')).to_have_attribute("data-name", "lookup")
+    expect(page.locator('specviz-gallery [aria-pressed="true"]')).to_have_attribute("data-name", "lookup")
     run = BY_NAME["lookup"].load()
     # The buttons follow the view.
     expect(page.get_by_role("button", name="Download the trace")).to_be_enabled()
@@ -166,14 +166,14 @@ def test_traces_and_recordings_open_where_no_model_is(viewer, browser):
     wait_for_recording(page, RECORDINGS[0].name)
     expect(page.locator(".sv-warning").first).to_contain_text("models that belong to this page are missing")
     assert page.locator("#go, #start-race, #start-compare").count() == 0
-    page.locator('.specviz-gallery [data-name="tree"]').click()
+    page.locator('specviz-gallery [data-name="tree"]').click()
     wait_for_recording(page, "tree")
     run = a_run(rounds_of("aaa", "ard"))
     buffer = json.dumps(run.to_dict()).encode()
     chooser = page.locator('input[type=file][accept=".json"]')
     chooser.set_input_files({"name": "trace.json", "mimeType": "application/json", "buffer": buffer})
-    page.wait_for_function(f"text => {VIEW}.specviz.text === text", arg=run.text)
-    page.locator('.specviz-rounds button[data-outcome="rejected"]').click()
+    page.wait_for_function(f"text => {VIEW}.text === text", arg=run.text)
+    page.locator('specviz-run button[data-outcome="rejected"]').click()
     expect(page.get_by_role("complementary", name="Inspector")).to_contain_text("w2")
     page.get_by_role("tab", name="Race", exact=True).click()
     expect(page.get_by_text("This needs a model, and this page has none.").first).to_be_visible()

@@ -14,6 +14,7 @@ import numpy
 import pytest
 import scipy.stats
 import torch
+from elements import element
 from on_page import assert_no_sideways_scrolling, violations
 from playwright.sync_api import Page, expect
 from tiny import assert_same_rows, tiny_pair, with_heads
@@ -218,7 +219,7 @@ def test_right_rules_pass(pair, drafter, rule, settings):
     """With a seed drawn by chance a right rule would fail here once in 1,000 times: that is the p-value's meaning.
     The seed is fixed, so it does not fail by chance."""
     evidence = evidence_of(ordered(pair, rule, drafter, **settings), rule)
-    [band] = noise(evidence.law, [RUNS])
+    [band] = noise(evidence.probs, [RUNS])
     assert evidence.test().p_value > 0.001
     assert evidence.distance < band.high
     assert evidence.outside == 0
@@ -235,7 +236,7 @@ def test_wrong_rules_fail(pair, rule):
     # A sample χ² around its noncentral mean: variance 2(k + 2λ), λ estimated by χ² − k.
     spread = math.sqrt(2 * (degrees + 2 * (found.statistic - degrees)))
     assert found.statistic - 3.1 * spread > threshold
-    [band] = noise(evidence.law, [RUNS])
+    [band] = noise(evidence.probs, [RUNS])
     assert evidence.distance > 2 * band.high
 
 
@@ -409,7 +410,7 @@ def test_what_is_found_crosses_process_borders(pair):
 
 # The tab, in the browser
 
-VIEW = "document.querySelector('.specviz-lossless')?.specviz"
+VIEW = element("lossless")
 
 
 def start(page: Page, rule: str, runs: int) -> None:
@@ -422,25 +423,25 @@ def start(page: Page, rule: str, runs: int) -> None:
 def test_the_lab_fills_in_judges_and_keeps_what_was_counted(page):
     page.get_by_role("tab", name="Lossless?").click()
     start(page, "auto", 500)
-    page.wait_for_function(f"() => {VIEW}.state === 'running' && {VIEW}.message?.n > 0")
+    page.wait_for_function(f"() => {VIEW}.state === 'running' && {VIEW}.trial?.n > 0")
     page.wait_for_function(f"() => {VIEW}.state === 'finished'")
     view = page.locator("#lossless-view")
-    expect(view.locator("[part=headline]")).to_have_text("No difference from the target's law")
-    assert page.evaluate(f"{VIEW}.message.n") == 500
+    expect(view.locator("[part=headline]")).to_have_text("No difference from the target's distribution")
+    assert page.evaluate(f"{VIEW}.trial.n") == 500
     page.locator("#start-lossless").wait_for()
 
     start(page, "everything", 20000)
-    page.wait_for_function(f"() => {VIEW}.message?.rule === 'everything' && {VIEW}.message.n > 200")
+    page.wait_for_function(f"() => {VIEW}.trial?.rule === 'everything' && {VIEW}.trial.n > 200")
     page.locator("#stop-lossless").click()
     page.wait_for_function(f"() => {VIEW}.state === 'stopped'")
-    counted = page.evaluate(f"{VIEW}.message.n")
+    counted = page.evaluate(f"{VIEW}.trial.n")
     assert 200 < counted < 20000
-    expect(view.locator("[part=headline]")).to_have_text("Not the target's law")
-    expect(view.locator("[part=why]")).to_contain_text("the drafter's law")
+    expect(view.locator("[part=headline]")).to_have_text("Not the target's distribution")
+    expect(view.locator("[part=why]")).to_contain_text("the drafter's distribution")
     expect(view.locator("[part=status]")).to_contain_text(f"{counted:,}".replace(",", "\u202f"))
     rows = view.locator("[part=history] tbody tr")
     expect(rows).to_have_count(2)
-    assert re.search("not the target's law", rows.first.inner_text())
+    assert re.search("not the target's", rows.first.inner_text())
     assert violations(page) == []
     page.set_viewport_size({"width": 390, "height": 844})
     assert_no_sideways_scrolling(page)

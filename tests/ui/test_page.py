@@ -8,6 +8,7 @@ import time
 import types
 
 import pytest
+from elements import element
 from gradio_client import Client
 from gradio_client.exceptions import AppError
 from handmade import a_round, a_run, rounds_of
@@ -39,7 +40,7 @@ from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
 from specviz.views import run_messages as messages
 
-RACE = "document.querySelector('.specviz-race')"
+RACE = element("race")
 DASH = "—"
 
 #: Text that would act if it were ever read as HTML, as a template or as Markdown.
@@ -68,13 +69,13 @@ def open_trace(page: Page, content: bytes | str, name: str = "trace.json") -> No
 
 def open_run(page: Page, run: Run) -> None:
     open_trace(page, json.dumps(run.to_dict()))
-    page.wait_for_function(f"text => {VIEW}.specviz.state === 'finished' && {VIEW}.specviz.text === text", arg=run.text)
+    page.wait_for_function(f"text => {VIEW}.state === 'finished' && {VIEW}.text === text", arg=run.text)
     wait_until_drawn(page)
 
 
 def chips(page: Page) -> list[dict]:
     """Every chip of the list, which holds those near its window only: scrolls through it."""
-    return page.locator('.specviz-rounds [part="rounds"]').evaluate(
+    return page.locator('specviz-run [part="rounds"]').evaluate(
         """async box => {
           const found = new Map();
           const frames = async (count) => { while (count--) await new Promise(requestAnimationFrame); };
@@ -96,7 +97,7 @@ def number(text: str) -> float | None:
 
 
 def figure(page: Page, name: str) -> float | None:
-    return number(page.locator(f'.specviz-rounds [data-figure="{name}"]').inner_text())
+    return number(page.locator(f'specviz-run [data-figure="{name}"]').inner_text())
 
 
 def near(value: float | None, half: float):
@@ -130,8 +131,8 @@ def assert_figures(page: Page, run: Run) -> None:
 
 def assert_text(page: Page, run: Run) -> None:
     assert state(page, "text") == run.text
-    assert page.locator('.specviz-rounds [part="prompt"]').evaluate("node => node.textContent") == run.prompt.text
-    words = page.locator(".specviz-rounds [data-token]").evaluate_all(
+    assert page.locator('specviz-run [part="prompt"]').evaluate("node => node.textContent") == run.prompt.text
+    words = page.locator("specviz-run [data-token]").evaluate_all(
         "nodes => nodes.map(node => [node.textContent, node.dataset.kind])"
     )
     expected = [pair for one in run.rounds for pair in zip(one.pieces, messages.token_sources(one))]
@@ -197,7 +198,7 @@ def test_a_greedy_run_shows_its_trace_and_flips_no_coin(page, tmp_path):
 
 
 def test_prompt_lookup_on_a_text_that_repeats_itself_shows_its_trace(page, tmp_path):
-    page.get_by_role("button", name="Repeats itself").click()
+    page.get_by_role("button", name="Repetitive").click()
     expect(control(page, "Prompt")).to_have_value(re.compile("bow-wow"))
     choose_drafter(page, "prompt_lookup")
     set_control(page, "Temperature (0 is greedy)", 0)
@@ -232,7 +233,7 @@ def test_stop_keeps_everything_so_far(page, tmp_path):
     assert_figures(page, run)
     assert_text(page, run)
     assert len(state(page, "rounds")) == len(run.rounds)
-    expect(page.locator(".specviz-rounds [role=status]")).to_contain_text("Stopped")
+    expect(page.locator("specviz-run [role=status]")).to_contain_text("Stopped")
 
 
 def test_a_second_run_replaces_the_first_and_one_seed_gives_one_text(page, tmp_path):
@@ -252,17 +253,17 @@ def test_a_second_run_replaces_the_first_and_one_seed_gives_one_text(page, tmp_p
 
 
 def race_state(page: Page, name: str):
-    return page.evaluate(f"name => {RACE}.specviz[name]", name)
+    return page.evaluate(f"name => {RACE}[name]", name)
 
 
 def run_race(page: Page, new_tokens: int) -> None:
     set_control(page, "New tokens", new_tokens)
     start(page, "#start-race")
-    page.wait_for_function(f"() => {RACE}.specviz.state === 'race'")
+    page.wait_for_function(f"() => {RACE}.state === 'race'")
 
 
 def to_the_end(page: Page) -> None:
-    page.wait_for_function(f"() => {RACE}.specviz.lanes.every(lane => lane.done)")
+    page.wait_for_function(f"() => {RACE}.lanes.every(lane => lane.done)")
 
 
 def test_a_race_replays_both_recordings_to_their_end(page, page_url):
@@ -275,7 +276,7 @@ def test_a_race_replays_both_recordings_to_their_end(page, page_url):
     assert race_state(page, "slow") == 50
     expect(slowest).to_have_attribute("aria-pressed", "true")
     page.get_by_role("button", name="Restart").click()
-    page.wait_for_function(f"() => {RACE}.specviz.clock > 0 && {RACE}.specviz.playing")
+    page.wait_for_function(f"() => {RACE}.clock > 0 && {RACE}.playing")
     assert race_state(page, "clock") < race_state(page, "end")
     page.get_by_role("button", name="Pause").click()
     assert not race_state(page, "playing")
@@ -286,7 +287,7 @@ def test_a_race_replays_both_recordings_to_their_end(page, page_url):
     settle(page)
 
     lanes, comparison = race_state(page, "lanes"), race_state(page, "comparison")
-    speedup = page.locator('.specviz-race [data-figure="speedup"]').inner_text()
+    speedup = page.locator('specviz-race [data-figure="speedup"]').inner_text()
     assert number(speedup) == near(comparison["speedup"], 0.0051)
     assert comparison["greedy"] is False and comparison["identical"] is None
     assert [lane["tokens"] for lane in lanes] == [32, 32]
@@ -302,7 +303,7 @@ def test_a_race_replays_both_recordings_to_their_end(page, page_url):
 def assert_lanes(page: Page, lanes: list[dict]) -> None:
     """What the lanes show is what they hold."""
     for name, lane in zip(("plain", "speculative"), lanes):
-        card = page.locator(f'.specviz-race [data-lane="{name}"]')
+        card = page.locator(f'specviz-race [data-lane="{name}"]')
         assert card.locator('[part="tokens"]').evaluate("node => node.textContent") == lane["text"]
         assert card.locator('[data-count="tokens"]').inner_text() == str(lane["tokens"])
         assert card.locator('[data-count="target_passes"]').inner_text() == str(lane["passes"])
@@ -318,14 +319,14 @@ def test_a_greedy_race_says_whether_the_texts_agree(page):
     assert comparison["greedy"] is True
     assert comparison["identical"] == (lanes[0]["text"] == lanes[1]["text"])
     assert (comparison["parting"] is None) == comparison["identical"]
-    verdict = "identical, token for token" if comparison["identical"] else "part at token"
+    verdict = "identical, token for token" if comparison["identical"] else "diverge at token"
     expect(page.get_by_role("region", name="Result of the race")).to_contain_text(verdict)
 
 
 def test_a_race_without_a_drafter_says_why_it_cannot_be(page):
     choose_drafter(page, "plain")
     page.locator("#start-race").click()
-    expect(page.locator('.specviz-race [role="alert"]')).to_contain_text("A race needs a drafter")
+    expect(page.locator('specviz-race [role="alert"]')).to_contain_text("A race needs a drafter")
     settle(page)
 
 
@@ -353,7 +354,7 @@ def test_every_tab_fits_the_window_in_every_scheme(visit, scheme, width):
 def test_on_a_phone_a_chip_opens_its_numbers_and_a_race_fits(visit):
     page = visit(color_scheme="dark", viewport={"width": 390, "height": 844}, has_touch=True)
     open_run(page, a_run(rounds_of("aaa", "ard")))
-    page.locator('.specviz-rounds button[data-outcome="rejected"]').tap()
+    page.locator('specviz-run button[data-outcome="rejected"]').tap()
     inspector = page.get_by_role("complementary", name="Inspector")
     expect(inspector).to_be_in_viewport()
     expect(inspector).to_contain_text("w2")
@@ -396,7 +397,7 @@ def test_hostile_tokens_in_a_trace_are_shown_as_text(page):
     open_run(page, run)
     assert_text(page, run)
     for place, text in [*(((0, index), text) for index, text in enumerate(texts[:-1])), ((1, 0), HOSTILE[1])]:
-        chip = page.locator(f'.specviz-rounds button[data-round="{place[0]}"][data-index="{place[1]}"]')
+        chip = page.locator(f'specviz-run button[data-round="{place[0]}"][data-index="{place[1]}"]')
         shown = text.replace("\0", "␀")
         expect(chip).to_contain_text(shown)
         chip.click()
@@ -534,19 +535,19 @@ def test_two_thousand_rounds_scroll_with_few_of_them_in_the_page(page):
     open_run(page, run)
     assert_figures(page, run)
     assert_text(page, run)
-    rows = page.locator(".specviz-rounds [role=listitem][data-round]")
+    rows = page.locator("specviz-run [role=listitem][data-round]")
     box = page.get_by_role("region", name="Rounds, newest last")
     box.scroll_into_view_if_needed()
     for end, index in (("0", 0), ("node.scrollHeight", 1999), ("0", 0)):
-        row = page.locator(f'.specviz-rounds [role=listitem][data-round="{index}"]')
+        row = page.locator(f'specviz-run [role=listitem][data-round="{index}"]')
         box.evaluate(f"node => {{ node.scrollTop = {end}; }}")
         expect(row).to_be_in_viewport()
         expect(row).to_contain_text(str(index + 1))
         page.wait_for_function(f"() => {VIEW}.shadowRoot.querySelectorAll('[role=listitem]').length < 300")
         assert rows.count() > 0
     # From the text straight to a round in the middle.
-    page.locator('.specviz-rounds [data-token="0"][data-round="1000"]').evaluate("node => node.click()")
-    expect(page.locator('.specviz-rounds [role=listitem][data-round="1000"]')).to_be_in_viewport()
+    page.locator('specviz-run [data-token="0"][data-round="1000"]').evaluate("node => node.click()")
+    expect(page.locator('specviz-run [role=listitem][data-round="1000"]')).to_be_in_viewport()
     assert state(page, "chosen")["round"] == 1000
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from elements import element
 from on_page import VIEW, assert_no_sideways_scrolling, set_control, state, wait_for_rounds
 from playwright.sync_api import Locator, Page, expect
 
@@ -13,12 +14,12 @@ from specviz.records.words import words
 from specviz.ui.components import LONG_DRAFT, SHORT_DRAFT, TOUR_TOKENS
 
 say = words("en")
-TOUR = "document.querySelector('.specviz-tour')"
+TOUR = element("tour")
 PROMPTS = {preset.name: preset.prompt for preset in PRESETS}
 
 
 def part(page: Page, name: str) -> Locator:
-    return page.locator(f'.specviz-tour [part="{name}"]')
+    return page.locator(f'specviz-tour [part="{name}"]')
 
 
 def tab_to(page: Page, name: str) -> None:
@@ -38,9 +39,9 @@ def press(page: Page, name: str) -> None:
 def show(page: Page) -> str:
     """Presses the step's button and waits for what it says."""
     press(page, "show")
-    page.wait_for_function(f"() => {TOUR}.specviz.said !== null || {TOUR}.specviz.failure !== null")
-    assert page.evaluate(f"{TOUR}.specviz.failure") is None
-    said = page.evaluate(f"{TOUR}.specviz.said")
+    page.wait_for_function(f"() => {TOUR}.said !== null || {TOUR}.failure !== null")
+    assert page.evaluate(f"{TOUR}.failure") is None
+    said = page.evaluate(f"{TOUR}.said")
     expect(part(page, "said")).to_contain_text(said.replace("\u202f", " "), use_inner_text=False)
     return said
 
@@ -48,14 +49,14 @@ def show(page: Page) -> str:
 def shown_figures(page: Page) -> dict[str, str]:
     """The headline figures as a reader sees them."""
     page.wait_for_function(f"() => {VIEW}.shadowRoot.querySelector('[part=view]').dataset.state === 'finished'")
-    return page.locator(".specviz-rounds [data-figure]").evaluate_all(
+    return page.locator("specviz-run [data-figure]").evaluate_all(
         "nodes => Object.fromEntries(nodes.map(node => [node.dataset.figure, node.textContent]))"
     )
 
 
 def finished(page: Page) -> dict:
     """The run on the page."""
-    return page.evaluate(f"{VIEW}.specviz.finished")
+    return page.evaluate(f"{VIEW}.finished")
 
 
 def ids_of(run: dict) -> list[int]:
@@ -101,7 +102,7 @@ def check_round(page: Page, said: str) -> None:
     one = next(one for one in finished(page)["rounds"] if one["next"]["kind"] == "recovered")
     outcomes = [token["outcome"] for token in one["drafted"]]
     refused = outcomes.index("rejected")
-    expect(page.locator(".specviz-rounds")).to_be_visible()
+    expect(page.locator("specviz-run")).to_be_visible()
     assert state(page, "chosen") == {"round": one["index"], "index": refused}
     assert said == say(
         "tour.round_said",
@@ -113,7 +114,7 @@ def check_round(page: Page, said: str) -> None:
         next=quoted(one["next"]["text"]),
         emitted=len(one["emitted"]),
     )
-    expect(page.locator('.specviz-rounds [part="inspector-title"]')).to_contain_text(f"Round {one['index'] + 1}")
+    expect(page.locator('specviz-run [part="inspector-title"]')).to_contain_text(f"Round {one['index'] + 1}")
 
 
 def check_coin(page: Page, said: str) -> None:
@@ -242,7 +243,7 @@ def test_it_waits_while_a_run_is_on_and_says_what_did_not_work(page):
     expect(part(page, "show")).to_have_attribute("aria-disabled", "false")
     # A setting that the page refuses, for once.
     page.evaluate(
-        """() => window.addEventListener('specviz:apply', event => { event.detail.settings.top_p = 7; },
+        """() => window.addEventListener('specviz-press', event => { event.detail.settings.top_p = 7; },
                                          {capture: true, once: true})"""
     )
     press(page, "show")

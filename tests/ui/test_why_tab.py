@@ -10,15 +10,17 @@ import types
 
 import pytest
 import torch
+from elements import element
 from handmade import rounds_of
 from on_page import assert_no_sideways_scrolling, set_control, state, violations
 from playwright.sync_api import Page, expect
 from tiny import tiny_model, tiny_pair
 from torch.utils.flop_counter import FlopCounterMode
 
-from specviz.bench.pass_times import measure_passes, model_size
+from specviz.bench.machine_limits import model_size
+from specviz.bench.pass_times import measure_passes
 from specviz.models.pair import ModelPair
-from specviz.models.placement import PassTimer
+from specviz.models.pass_timer import PassTimer
 from specviz.records.metrics import tally
 from specviz.records.runs import Seconds
 from specviz.records.settings import RunSettings
@@ -34,10 +36,11 @@ from specviz.ui.orders import Order
 from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
 from specviz.ui.visitors import Visit
+from specviz.ui.web_files import ADDRESS
 from specviz.ui.why_tab import time_passes
 from specviz.views.why_messages import why_message
 
-VIEW = "document.querySelector('.specviz-why')"
+VIEW = element("why")
 
 #: Leviathan et al. 2023, arXiv 2211.17192, table 1: α, γ, and the speed (1 − α^(γ+1)) / (1 − α) to two decimals.
 TABLE_1 = [(0.6, 2, 1.96), (0.7, 3, 2.53), (0.8, 2, 2.44), (0.8, 5, 3.69), (0.9, 2, 2.71), (0.9, 10, 6.86)]
@@ -284,7 +287,10 @@ def test_a_message_is_no_html_whatever_a_model_is_called(runner, pair):
 
 
 def lab(page: Page, expression: str, *arguments):
-    return page.evaluate(f"([...given]) => {{ const lab = {VIEW}.specviz; return {expression}; }}", list(arguments))
+    """With the element as `lab` and its closed forms as `forms`."""
+    forms = f"await import(new URL('{ADDRESS}/why/formulas.js', document.baseURI))"
+    given = f"async ([...given]) => {{ const lab = {VIEW}, forms = {forms}; return {expression}; }}"
+    return page.evaluate(given, list(arguments))
 
 
 def open_why(page: Page) -> None:
@@ -293,31 +299,33 @@ def open_why(page: Page) -> None:
 
 
 def part(page: Page, name: str):
-    return page.locator(f".specviz-why [part={name}]")
+    return page.locator(f"specviz-why [part={name}]")
 
 
 def figure(page: Page, name: str) -> str:
-    return page.locator(f".specviz-why [data-figure={name}] dd").inner_text()
+    return page.locator(f"specviz-why [data-figure={name}] dd").inner_text()
 
 
 def test_the_page_computes_the_papers_closed_forms(page):
     open_why(page)
     for alpha, gamma, speed in TABLE_1:
-        assert lab(page, "lab.expectedTokens(...given)", alpha, gamma) == pytest.approx(speed, abs=0.005001)
+        assert lab(page, "forms.expectedTokens(...given)", alpha, gamma) == pytest.approx(speed, abs=0.005001)
     for gamma, alpha, cost, expected in TABLE_4:
-        assert lab(page, "lab.expectedSpeedup(...given)", alpha, gamma, cost) == pytest.approx(expected, abs=0.07)
+        assert lab(page, "forms.expectedSpeedup(...given)", alpha, gamma, cost) == pytest.approx(expected, abs=0.07)
     grid = [(a / 10, g, c / 10) for a in range(11) for g in (1, 2, 5, 16) for c in (0, 1, 4, 9)]
-    computed = lab(page, "given.map((one) => [lab.expectedSpeedup(...one), lab.optimalGamma(one[0], one[2])])", *grid)
+    computed = lab(
+        page, "given.map((one) => [forms.expectedSpeedup(...one), forms.optimalGamma(one[0], one[2])])", *grid
+    )
     for (alpha, gamma, cost), (speedup, best) in zip(grid, computed):
         assert speedup == pytest.approx(theory.expected_speedup(alpha, gamma, cost), rel=1e-12)
         assert best == theory.optimal_gamma(alpha, cost, longest=16)
-    sliders = page.locator(".specviz-why [data-slider]")
+    sliders = page.locator("specviz-why [data-slider]")
     for slider, keys in zip(sliders.all(), (["End"], ["Home", *["ArrowRight"] * 30], ["Home", "ArrowRight"])):
         for pressed in keys:
             slider.press(pressed)
     assert [figure(page, name) for name in ("tokens", "speedup", "best")] == ["3.00", "1.88×", "γ = 16: 2.93×"]
     sliders.first.press("Home")
-    expect(part(page, "theory-verdict")).to_contain_text("α = 0.00 is not more than c = 0.30")
+    expect(part(page, "theory-verdict")).to_contain_text("α = 0.00 does not exceed c = 0.30")
     assert figure(page, "best") == "—"
 
 
@@ -368,7 +376,7 @@ def assert_measured(page: Page) -> None:
     ratios = rows.locator("td:nth-child(3)").all_inner_texts()
     assert [float(text) for text in ratios] == [pytest.approx(measured.ratio(k), abs=0.0051) for k in seconds]
     for width in (1, 5, 7, 13, 64):
-        in_page = lab(page, "lab.passRatio(lab.state.passes.curves[0], given[0])", width)
+        in_page = lab(page, "forms.passRatio(lab.state.passes.curves[0], given[0])", width)
         assert in_page == pytest.approx(measured.ratio(width))
     alpha, cost, gamma = lab(page, "[lab.state.alpha, lab.state.cost, lab.state.gamma]")
     expected = theory.expected_tokens(alpha, gamma) / (gamma * cost + measured.ratio(gamma + 1))
@@ -378,7 +386,7 @@ def assert_measured(page: Page) -> None:
 def test_a_measurement_can_be_stopped_and_the_device_is_free_again(page):
     open_why(page)
     page.locator("#measure-passes").click()
-    page.wait_for_function(f"() => {VIEW}.specviz.state.passes?.curves[0].points.length > 3")
+    page.wait_for_function(f"() => {VIEW}.state.passes?.curves[0].points.length > 3")
     page.locator("#stop-passes").press("Enter")
     page.locator("#measure-passes").wait_for()
     assert lab(page, "lab.state.phase") == "stopped" and lab(page, "lab.state.passes.fraction") < 1

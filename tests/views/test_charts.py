@@ -40,7 +40,7 @@ def test_positions_show_the_conditional_rate_with_its_counts():
     assert bars["x"] == [1, 2, 3]
     assert bars["y"] == counts.conditional_position_rates()
     assert bars["customdata"] == [[3, 4], [2, 3], [1, 2]]
-    assert "when judged" in chart["layout"]["title"]["text"], "the screen says which of the two rates it shows"
+    assert "if judged" in chart["layout"]["title"]["text"], "the screen says which of the two rates it shows"
 
 
 def test_a_position_that_was_never_judged_has_no_bar():

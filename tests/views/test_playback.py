@@ -6,16 +6,15 @@ import itertools
 from collections.abc import Callable, Iterator
 
 import pytest
+from elements import RUN, give, show_alone
 from handmade import VOCABULARY, a_block, a_round, a_run, a_tree, a_typical
 from playwright.sync_api import Browser, Page, expect
 
 from specviz.records.metrics import draft_depths, tally
 from specviz.records.runs import Round, Run
-from specviz.records.words import words
-from specviz.ui.components import page_css, rounds_view
 from specviz.views import run_messages as messages
 
-VIEW = "document.querySelector('.specviz-rounds')"
+VIEW = RUN
 TREE = (-1, -1, -1, 0, 0, 1, 3, 3, 4)
 
 #: Everything that a reader can see of the text, and of the chips of each round: index -> what is pending.
@@ -29,7 +28,7 @@ SEEN = f"""() => {{
     (chips[node.dataset.round] ??= {{}})[node.dataset.index] = {{pending: node.dataset.pending ?? null, said}};
   }}
   const text = [...shadow.querySelectorAll('.text .t')].filter(seen).map(node => node.textContent).join('');
-  return {{place: {VIEW}.specviz.place, chips, text}};
+  return {{place: {VIEW}.place, chips, text}};
 }}"""
 
 VERDICTS = ("accepted", "rejected", "discarded", "matches", "coin", "✓", "✗", "┄")
@@ -46,16 +45,8 @@ def show(browser: Browser) -> Iterator[Callable[..., Page]]:
         page = context.new_page()
         page.on("pageerror", lambda error: mishaps.append(str(error)))
         page.on("console", lambda message: message.type == "error" and mishaps.append(message.text))
-        script = rounds_view(words()).js_on_load
-        page.set_content(
-            f"""<!doctype html><meta charset="utf-8"><style>{page_css()}</style>
-            <div id="element"><div class="specviz-rounds"></div></div><script>
-              const element = document.getElementById("element"), props = {{}}, server = {{}};
-              const watch = (name, got) => {{ window.give = (value) => {{ props.value = value; got(); }}; }};
-              {{ {script} }}
-            </script>"""
-        )
-        give(page, given)
+        show_alone(page, "run")
+        feed(page, given)
         return page
 
     yield open_page
@@ -64,12 +55,12 @@ def show(browser: Browser) -> Iterator[Callable[..., Page]]:
     assert mishaps == []
 
 
-def give(page: Page, given: list[str]) -> None:
+def feed(page: Page, given: list[str]) -> None:
     """Hands messages over and waits until they are drawn."""
-    page.evaluate("messages => messages.forEach(give)", given)
+    give(page, "run", given)
     page.wait_for_function(
-        f"""() => {VIEW}.shadowRoot.querySelector('[part=view]').dataset.state === {VIEW}.specviz.state
-          && {VIEW}.shadowRoot.querySelector('[part=scrub]').max === String({VIEW}.specviz.rounds.length)"""
+        f"""() => {VIEW}.shadowRoot.querySelector('[part=view]').dataset.state === {VIEW}.state
+          && {VIEW}.shadowRoot.querySelector('[part=scrub]').max === String({VIEW}.rounds.length)"""
     )
 
 
@@ -190,9 +181,9 @@ def test_the_inspector_follows_and_keeps_the_verdict_to_itself_until_it_falls(sh
         press(page, "ArrowRight")
         said = page.locator('[part="say"]').inner_text()
         if place["kind"] in ("draft", "pass"):
-            assert "accepted" not in said and "refused" not in said and "u =" not in said.replace("\u00a0", " ")
+            assert "accepted" not in said and "rejected" not in said and "u =" not in said.replace("\u00a0", " ")
         expect(inspector.locator(".line")).to_have_count(int(place["kind"] == "decide"))
-    assert "accepted" in said or "refused" in said
+    assert "accepted" in said or "rejected" in said
 
 
 def test_steps_are_tokens_decisions_or_rounds(show):
@@ -228,28 +219,28 @@ def test_playing_goes_through_every_place_to_the_end_and_stops_there(show):
     page = show(opened(run_of(*rounds)))
     page.locator('[part="speed"]').select_option("8")
     press(page, "Home", " ")
-    assert page.evaluate(f"{VIEW}.specviz.playing")
-    page.wait_for_function(f"() => !{VIEW}.specviz.playing")
+    assert page.evaluate(f"{VIEW}.playing")
+    page.wait_for_function(f"() => !{VIEW}.playing")
     assert page.evaluate(SEEN)["text"] == "".join(piece for one in rounds for piece in one.pieces)
     # A key stops it where it is.
     press(page, " ")
-    page.wait_for_function(f"() => {VIEW}.specviz.place.stage > 1")
+    page.wait_for_function(f"() => {VIEW}.place.stage > 1")
     press(page, "ArrowLeft")
-    assert not page.evaluate(f"{VIEW}.specviz.playing")
+    assert not page.evaluate(f"{VIEW}.playing")
 
 
 def test_in_the_list_arrow_keys_still_move_between_chips(show):
     page = show(opened(run_of(*RUNS["chain"])))
     press(page, "Home", "ArrowRight")
-    before = page.evaluate(f"{VIEW}.specviz.place")
+    before = page.evaluate(f"{VIEW}.place")
     page.locator('.chip[data-round="0"][data-index="0"]').focus()
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("Home")
-    assert page.evaluate(f"{VIEW}.specviz.place") == before
+    assert page.evaluate(f"{VIEW}.place") == before
     # A chosen step size is read with its own keys.
     page.locator('[part="unit"]').focus()
     page.keyboard.press("End")
-    assert page.evaluate(f"{VIEW}.specviz.place") == before
+    assert page.evaluate(f"{VIEW}.place") == before
 
 
 # Behind a live run
@@ -267,18 +258,18 @@ def test_a_reader_stays_where_they_are_while_the_run_goes_on(show):
     assert_seen(press(page, "Home", *["ArrowRight"] * 7), place, text, chips, rounds)
     expect(live).to_have_text("○ go live")
     for first in range(3, 30, 9):
-        give(page, [messages.rounds_message("run", rounds[first : first + 9], run.vocabulary)])
+        feed(page, [messages.rounds_message("run", rounds[first : first + 9], run.vocabulary)])
         assert_seen(page.evaluate(SEEN), place, text, chips, rounds)
     expect(page.locator('[part="place"]')).to_contain_text("of 30")
     live.click()
-    page.wait_for_function(f"() => {VIEW}.specviz.place === null")
+    page.wait_for_function(f"() => {VIEW}.place === null")
     expect(live).to_have_text("● live")
     page.get_by_role("region", name="Rounds").evaluate("node => node.scrollIntoView()")
     expect(page.locator('.list .round[data-round="29"]')).to_be_in_viewport()
     assert page.evaluate(SEEN)["text"] == run.text
     # A new run is followed from its first round, wherever the reader was.
     press(page, "Home")
-    give(page, [message.replace('"run":"run"', '"run":"other"') for message in opened(run_of(a_round("a")))])
+    feed(page, [message.replace('"run":"run"', '"run":"other"') for message in opened(run_of(a_round("a")))])
     assert page.evaluate(SEEN)["place"] is None
 
 
@@ -295,7 +286,7 @@ def test_presentation_is_large_follows_the_place_and_gives_the_focus_back(show, 
     for place, text, chips in expected(rounds):
         page.keyboard.press("ArrowRight")
         expect(page.locator('[part="present-place"]')).to_contain_text(f"Round {place['round'] + 1} of {len(rounds)}")
-        page.wait_for_function("place => " + VIEW + ".specviz.place.stage === place.stage", arg=place)
+        page.wait_for_function("place => " + VIEW + ".place.stage === place.stage", arg=place)
         page.evaluate("() => new Promise(requestAnimationFrame)")
         large = dialog.locator(".chip").evaluate_all(
             "nodes => nodes.filter(node => node.checkVisibility({visibilityProperty: true}))"

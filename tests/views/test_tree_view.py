@@ -159,7 +159,7 @@ def test_a_candidate_says_its_turn_its_shares_its_coin_and_its_verdict(show):
                     token.accept_prob, abs=0.0051
                 )
             assert (
-                "accepted" if token.outcome == "accepted" else "refused" if share else "no coin can pass"
+                "accepted" if token.outcome == "accepted" else "rejected" if share else "no coin can pass"
             ) in sentence
             kinds.add((token.outcome, token.p_left is not None, len(kin) > 1))
     assert {(outcome, later, True) for outcome in ("accepted", "rejected") for later in (True, False)} <= kinds
@@ -174,9 +174,9 @@ def test_what_was_never_tried_says_why(show):
     unfold(page, 0)
     words = [f"‹\u2068{token.text}\u2069›".replace(" ", "\u00a0") for token in a_tree(SMALL, seed=5).drafted]
     words = [word.replace("\u00a0", " ") for word in words]
-    assert f"never tried: {words[0]}, before it in line, was accepted" in ask(page, 0, 1)
+    assert f"never tried: {words[0]}, ahead of it, was accepted" in ask(page, 0, 1)
     assert f"went another way, with {words[0]}" in ask(page, 0, 5), "a child of a sibling that was not tried"
-    assert "All 2 candidates here were refused" in ask(page, 0, "next")
+    assert "All 2 candidates here were rejected" in ask(page, 0, "next")
     # Below a refused token.
     refused = next(
         a_tree((-1, -1, 0), seed=seed)
@@ -185,7 +185,7 @@ def test_what_was_never_tried_says_why(show):
     )
     page = show(a_tree_run(refused))
     unfold(page, 0)
-    assert "before it was refused" in ask(page, 0, 2)
+    assert "before it was rejected" in ask(page, 0, 2)
 
 
 def test_the_table_of_candidates_lists_them_in_the_order_tried(show):
@@ -243,11 +243,11 @@ def test_block_verification_speaks_of_h_and_of_later_coins_and_never_of_a_quotie
     run = a_run((a_block("AB", (0.6, 0.9)), a_block("AA", (0.3, 0.7), 1)), vocabulary={1: " A", 2: " B"})
     page = show(run, "block")
     kept_later, last, refused, thrown = (ask(page, *place) for place in ((0, 0), (0, 1), (1, 0), (1, 1)))
-    assert "h = 0 and the coin fell on u = 0.60, not below it" in kept_later
+    assert "h = 0 and the coin came up u = 0.60, not below it" in kept_later
     assert "kept because a later one, ‹\u2068 B\u2069›, passed" in kept_later
     assert "h = 1" in last and "the whole draft is kept" in last
-    assert "no later one passed either: refused" in refused
-    assert "h = 0.25 and the coin fell on u = 0.70" in thrown and "thrown away" in thrown
+    assert "no later one passed either: rejected" in refused
+    assert "h = 0.25 and the coin came up u = 0.70" in thrown and "discarded with" in thrown
     texts = [kept_later, last, refused, thrown, *page.locator("button.chip").all_inner_texts(), ask(page, 1, "next")]
     assert not any("p/q" in text or " / " in text for text in texts)
     assert "residual of the block" in texts[-1]
@@ -260,11 +260,11 @@ def test_a_lossy_rule_is_marked_on_the_run_and_on_every_round_with_its_distance(
     expect(mark).to_contain_text("0.37 in total variation")
     expect(page.locator(".round .sum .lossy")).to_have_text(["lossy .37"] * 2)
     unfold(page, 0)
-    for index, verdict in ((0, "accepted"), (1, "goes another way: left out"), (3, "not above it: refused")):
+    for index, verdict in ((0, "accepted"), (1, "goes another way: left out"), (3, "does not exceed it: rejected")):
         sentence = ask(page, 0, index)
         assert "flips no coin" in sentence and verdict in sentence
         expect(page.locator('[part="distance"]')).to_have_text(
-            "Lossy: the first token's law was 0.37 in total variation away from the target's."
+            "Lossy: the first token's distribution was 0.37 in total variation from the target's."
         )
     assert page.locator(".inspector .line").count() == page.locator(".tree .coin").count() == 0
     chip(page, 0, 1).click()
@@ -276,7 +276,7 @@ def test_a_draft_that_stopped_early_says_so(show):
     rounds = (replace(a_round("ar"), confidence=0.31), a_round("ard", 1), replace(a_tree(SMALL, 2), confidence=0.22))
     page = show(a_tree_run(*rounds))
     notes = page.locator('[part="early"]')
-    expect(notes).to_have_text([f"stopped drafting: own confidence {x}" for x in ("0.31", "0.22")])
+    expect(notes).to_have_text([f"stopped drafting: confidence {x}" for x in ("0.31", "0.22")])
 
 
 def test_the_header_says_how_the_run_was_made(show):
@@ -311,7 +311,7 @@ def test_text_and_sources_of_a_tree_are_data(show):
     expect(page.locator(".tree .source").first).to_have_text(hostile)
     expect(page.locator('[part="meta"]')).to_contain_text(hostile)
     assert page.evaluate("window.pwned") is None
-    assert page.locator(".specviz-rounds img").count() == 0
+    assert page.locator("specviz-run img").count() == 0
 
 
 def test_two_thousand_rounds_of_trees_build_only_what_is_looked_at(show):

@@ -70,7 +70,7 @@ def _watched_tokens(tab: Any, url: str, order: Order) -> int:
     # Let the page settle: what is measured is watching, not loading.
     time.sleep(2)
     tab.locator("#go").click()
-    view = "document.querySelector('#rounds-view .specviz-rounds').specviz"
+    view = "document.querySelector('specviz-run')"
     # Until the visitor's own run is over: the page opens with a recorded one.
     tab.wait_for_function(f"{view}.state === 'finished' && !{view}.recorded", timeout=120_000)
     return tab.evaluate(f"{view}.figures.tokens")

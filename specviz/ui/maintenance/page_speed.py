@@ -34,10 +34,10 @@ FILES = 5000
 
 #: Waits for the file to be on the screen; the clock runs in the page, from the moment the file is chosen.
 OPENED = """async count => {
-  const view = document.querySelector('#rounds-view .specviz-rounds');
+  const view = document.querySelector('specviz-run');
   const began = performance.now();
   const frame = () => new Promise(requestAnimationFrame);
-  while (!(view.specviz.state === 'finished' && view.specviz.rounds.length === count
+  while (!(view.state === 'finished' && view.rounds.length === count
            && view.shadowRoot.querySelector('[part=view]').dataset.state === 'finished')) await frame();
   await frame();
   return performance.now() - began;
@@ -45,7 +45,7 @@ OPENED = """async count => {
 
 #: Moves the slider once a frame, by a drag (neighbouring places) or by leaps across the run; ms between frames.
 SCRUB = """async ({moves, leaps}) => {
-  const slider = document.querySelector('#rounds-view .specviz-rounds').shadowRoot.querySelector('[part=scrub]');
+  const slider = document.querySelector('specviz-run').shadowRoot.querySelector('[part=scrub]');
   const frame = () => new Promise(requestAnimationFrame);
   const times = [];
   let last = await frame();
@@ -62,7 +62,7 @@ SCRUB = """async ({moves, leaps}) => {
 
 #: From each press to the frame that shows what it did, ms.
 PRESSES = """async ({count, what}) => {
-  const shadow = document.querySelector('#rounds-view .specviz-rounds').shadowRoot;
+  const shadow = document.querySelector('specviz-run').shadowRoot;
   const frame = () => new Promise(requestAnimationFrame);
   const painted = async () => { await frame(); await new Promise(done => setTimeout(done)); };
   const times = [];
@@ -140,7 +140,7 @@ def _measured(tab: Any, url: str, path: pathlib.Path, rounds: int) -> list[str]:
 
 def _open(tab: Any, url: str, path: pathlib.Path, rounds: int) -> float:
     tab.goto(url)
-    tab.wait_for_function("() => document.querySelector('#rounds-view .specviz-rounds')?.specviz")
+    tab.wait_for_function("() => document.querySelector('specviz-run')?.built")
     tab.wait_for_load_state("networkidle")
     tab.locator("input[type=file][accept='.json']").set_input_files(path)
     return tab.evaluate(OPENED, rounds)

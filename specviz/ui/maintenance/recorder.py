@@ -11,7 +11,8 @@ import sys
 from specviz.decoding.engine import rounds
 from specviz.decoding.request import prepare
 from specviz.decoding.run_record import collect
-from specviz.models.pair import ModelPair, load_pair
+from specviz.models.loading import load_pair
+from specviz.models.pair import ModelPair
 from specviz.records.recordings import RECORDINGS, TRACES, Recording
 from specviz.records.runs import Run
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from specviz.bench.sections import VisitorsPoint
+from specviz.bench.growth import VisitorsPoint
 from specviz.models.pair import ModelPair
 from specviz.ui.deployment import NO_MODELS, Deployment
 from specviz.ui.maintenance.page_cost import ORDER

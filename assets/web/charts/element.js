@@ -1,0 +1,103 @@
+// <specviz-charts>: the four live charts, drawn by plotly, and each as a file.
+//
+// Takes { kind: "charts", labels: the charts' names, charts: figures by their place, file: what their files are called },
+// and follows the page's <specviz-run>, which hands figures on one at a time during a run: plotly updates a chart in
+// place, which costs a fraction of building it anew, and nothing on the page moves. plotly.js must be on the page as
+// `Plotly`. Its styles are the page's, so the charts lie outside the shadow root.
+
+import { make } from "../shared/dom.js";
+import { SpecvizElement, sheet } from "../shared/element.js";
+import { liveRun } from "../shared/live.js";
+
+/** @type {any} */
+const page = window;
+const CONFIG = { displayModeBar: false, responsive: true };
+const NAMES = ["acceptance-rate", "tokens-per-pass", "acceptance-by-position", "round-times"];
+const SIZE = { width: 640, height: 400 }; // px of a file, twice as many in a PNG
+
+document.adoptedStyleSheets.push(await sheet(new URL("charts.css", import.meta.url)));
+
+class SpecvizCharts extends SpecvizElement {
+  /** @type {any[]} what plotly draws in */
+  frames = [];
+  file = ""; // what the files of the run on the screen are called
+
+  build() {
+    this.shadow.append(make("slot"));
+  }
+
+  connected() {
+    this.listen(document, "specviz-charts", (event) => this.draw(event.detail));
+    this.listen(document, "specviz-share", (event) => (this.file = event.detail.file));
+  }
+
+  get handlers() {
+    return {
+      /** @param {any} message */
+      charts: ({ labels, charts, file }) => {
+        const live = liveRun(); // plotly.js is large: a run may have been quicker
+        this.file = live?.share?.file ?? file;
+        this.frames = labels.map((/** @type {string} */ _, /** @type {number} */ place) => make("div", { "data-chart": place }));
+        const figures = labels.map((/** @type {string} */ label, /** @type {number} */ place) =>
+          make("figure", { class: "sv-chart", "aria-label": label }, this.frames[place], this.files(label, place)));
+        this.replaceChildren(make("div", { class: "sv-charts" }, ...figures));
+        this.draw({ ...charts, ...live?.charts });
+      },
+    };
+  }
+
+  /** @param {string} label @param {number} place */
+  files(label, place) {
+    const buttons = ["png", "svg"].map((format) => make("button", { type: "button", text: format.toUpperCase(),
+      "aria-label": this.say(`traces.chart_${format}`, { chart: label }), "data-format": format,
+      on: { click: () => this.save(place, format) } }));
+    return make("div", { class: "sv-chart-files" }, ...buttons);
+  }
+
+  /** @param {Record<string, any>} charts figures by their place */
+  draw(charts) {
+    for (const [place, figure] of Object.entries(charts)) {
+      const frame = this.frames[Number(place)];
+      if (frame) page.Plotly.react(frame, figure.data, figure.layout, CONFIG);
+    }
+  }
+
+  /** @param {number} place @param {string} format */
+  save(place, format) {
+    const { data, layout } = this.frames[place];
+    const figure = structuredClone(figureForFile(getComputedStyle(this), { data, layout }));
+    const filename = `${this.file}-${NAMES[place]}`;
+    return page.Plotly.downloadImage(figure, { ...SIZE, format, filename, scale: format === "png" ? 2 : 1 });
+  }
+}
+
+/**
+ * A chart with its colours written into it: on the page they come from the style sheet, which a file does not have.
+ * The ground is the page's, so that what is readable in the dark stays so.
+ *
+ * @param {CSSStyleDeclaration} style
+ * @param {any} figure
+ */
+function figureForFile(style, { data, layout }) {
+  const colour = (/** @type {string} */ name) => style.getPropertyValue(`--sv-${name}`).trim();
+  const axis = (/** @type {any} */ given) => ({
+    ...given,
+    gridcolor: colour("line"),
+    tickfont: { ...given.tickfont, color: colour("soft") },
+    title: { ...given.title, font: { ...given.title.font, color: colour("soft") } },
+  });
+  return {
+    data: data.map((/** @type {any} */ trace) => ({ ...trace, textfont: { ...trace.textfont, color: colour("ink") } })),
+    layout: {
+      ...layout,
+      paper_bgcolor: colour("card"),
+      plot_bgcolor: colour("card"),
+      font: { ...layout.font, color: colour("soft"), family: "sans-serif" },
+      title: { ...layout.title, font: { ...layout.title.font, color: colour("ink") } },
+      xaxis: axis(layout.xaxis),
+      yaxis: axis(layout.yaxis),
+    },
+  };
+}
+
+customElements.define("specviz-charts", SpecvizCharts);

@@ -1,0 +1,269 @@
+// <specviz-compare>: a table of contestants that sorts, a heat map of their speedups, and two rules on the same draws.
+//
+// Takes the messages of specviz/views/compare_messages.py: `contest` and `replay` hold all that their part shows;
+// `contest_phase`, `contest_error` and `replay_error` come in between. Its getters show what it holds.
+
+import { make, setText } from "../shared/dom.js";
+import { SpecvizElement, sheet } from "../shared/element.js";
+import { quoted } from "../shared/tokens.js";
+import { COLUMNS } from "./columns.js";
+import { DASH, isNumber, percent, rate, short, times, visible } from "./figures.js";
+import { tint } from "./tint.js";
+
+const RULES = ["compare.rule_token", "compare.rule_block"];
+
+const sheets = [await sheet(new URL("compare.css", import.meta.url))];
+
+class SpecvizCompare extends SpecvizElement {
+  static sheets = sheets;
+
+  /** @type {any} the last message of each part, and how the table is sorted */
+  held = { contest: null, replay: null, sort: null };
+  /** @type {any} the nodes drawn into */
+  ui = {};
+
+  get state() { return this.held.contest?.phase ?? "empty"; }
+  get rows() { return this.held.contest?.rows ?? []; }
+  get texts() { return this.held.contest?.texts ?? null; }
+  get replay() { return this.held.replay; }
+
+  get handlers() {
+    return {
+      contest: (message) => {
+        this.held.contest = message;
+        this.open(this.ui.contest, this.ui.contestProgress, message.phase, message.text, message.fraction);
+        this.renderTexts();
+        this.renderTable();
+        this.renderMap();
+      },
+      contest_phase: (message) => {
+        this.open(this.ui.contest, this.ui.contestProgress, "running", message.text, message.fraction);
+      },
+      contest_error: (message) => { this.fail(this.ui.contest, this.ui.contestProgress, message.text); },
+      replay: (message) => {
+        this.held.replay = message;
+        this.open(this.ui.replay, this.ui.replayProgress, message.phase, message.text, message.fraction);
+        this.renderReplay();
+      },
+      replay_error: (message) => { this.fail(this.ui.replay, this.ui.replayProgress, message.text); },
+    };
+  }
+
+  build() {
+    this.ui.empty = make("div", { class: "card empty", part: "empty" },
+      make("p", { text: this.say("compare.empty_compare") }),
+      make("p", { text: this.say("compare.empty_two_rules") }));
+    this.ui.contest = this.contestSection();
+    this.ui.replay = this.replaySection();
+    this.ui.view = make("div", { class: "view", part: "view", "data-state": "empty" }, this.ui.empty, this.ui.contest, this.ui.replay);
+    this.shadow.append(this.ui.view);
+  }
+
+  progress(name) {
+    const text = make("div", { class: "says", role: "status", "aria-live": "polite", part: `${name}-status` });
+    const bar = make("i");
+    const track = make("div", { class: "track", role: "progressbar", "aria-label": this.say("compare.share_done"), "aria-valuemin": "0", "aria-valuemax": "100" }, bar);
+    const note = make("p", { class: "note hidden", role: "alert", part: `${name}-note` });
+    return { text, bar, track, note };
+  }
+
+  contestSection() {
+    this.ui.contestProgress = this.progress("contest");
+    this.ui.texts = make("p", { class: "verdict hidden", part: "texts" });
+    this.ui.heads = COLUMNS.map((column) => {
+      const arrow = make("span", { class: "arrow", "aria-hidden": "true" });
+      const button = make("button", { type: "button", "data-sort": column.key, title: column.hint && this.say(`compare.hint_${column.key}`), on: { click: () => this.sortBy(column) } },
+        this.say(`compare.column_${column.key}`), arrow);
+      return make("th", { scope: "col", "data-column": column.key, class: column.words ? "words" : "", "aria-sort": "none" }, button);
+    });
+    this.ui.body = make("tbody");
+    this.ui.table = make("table", { class: "standings", part: "table", "aria-label": this.say("compare.contestants") },
+      make("thead", {}, make("tr", {}, ...this.ui.heads)), this.ui.body);
+    this.ui.map = make("div", { part: "map" });
+    const { text, track, note } = this.ui.contestProgress;
+    return make("section", { class: "contest hidden", "aria-label": this.say("compare.comparison") },
+      make("div", { class: "card" }, make("h3", { text: this.say("compare.measured") }), text, track, note, this.ui.texts,
+        make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": this.say("compare.table") }, this.ui.table)),
+      make("div", { class: "card mapcard" }, make("h3", { text: this.say("compare.map_title") }),
+        make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": this.say("compare.map") }, this.ui.map), this.scale()));
+  }
+
+  scale() {
+    const steps = [0.5, 0.75, 1, 1.5, 2, 2.5].map((speedup) => make("span", { style: tint(speedup), text: `${speedup}×` }));
+    return make("div", { class: "scale" }, make("span", { class: "quiet", text: this.say("compare.scale_slower") }), ...steps, make("span", { class: "quiet", text: this.say("compare.scale_faster") }),
+      make("span", { class: "quiet", text: this.say("compare.scale_best") }));
+  }
+
+  replaySection() {
+    this.ui.replayProgress = this.progress("replay");
+    this.ui.totals = make("div", { part: "totals" });
+    this.ui.differing = make("div", { class: "differing", part: "differing" });
+    const { text, track, note } = this.ui.replayProgress;
+    return make("section", { class: "card replay hidden", "aria-label": this.say("compare.two_rules") },
+      make("h3", { text: this.say("compare.two_rules") }), text, track, note, this.ui.totals, this.ui.differing);
+  }
+
+  open(section, parts, phase, text, fraction) {
+    this.ui.empty.classList.add("hidden");
+    section.classList.remove("hidden");
+    // What was started last stands first: the other one may be long.
+    if (phase === "running" && section.dataset.phase !== "running") this.ui.view.prepend(section);
+    section.dataset.phase = phase;
+    parts.note.classList.add("hidden");
+    setText(parts.text, text);
+    parts.bar.style.width = `${100 * fraction}%`;
+    parts.track.setAttribute("aria-valuenow", String(Math.round(100 * fraction)));
+    parts.track.classList.toggle("idle", phase !== "running");
+  }
+
+  fail(section, parts, text) {
+    this.open(section, parts, "failed", "", 0);
+    setText(parts.note, text);
+    parts.note.classList.remove("hidden");
+  }
+
+  sortBy(column) {
+    const again = this.held.sort?.column === column;
+    this.held.sort = { column, down: again ? !this.held.sort.down : !column.words };
+    this.renderTable();
+  }
+
+  /** The rows in the order asked for; what is not known yet comes last either way. */
+  sorted(rows) {
+    if (!this.held.sort) return rows;
+    const { column, down } = this.held.sort;
+    const known = rows.filter((row) => column.value(row) !== null);
+    const unknown = rows.filter((row) => column.value(row) === null);
+    const order = (a, b) => (column.words ? a.localeCompare(b) : a - b);
+    known.sort((a, b) => (down ? -1 : 1) * order(column.value(a), column.value(b)));
+    return [...known, ...unknown];
+  }
+
+  renderTable() {
+    const { rows } = this.held.contest;
+    const shown = COLUMNS.filter((column) => column.key !== "rule" || rows.some((row) => row.rule));
+    COLUMNS.forEach((column, i) => {
+      const head = this.ui.heads[i];
+      const active = this.held.sort?.column === column;
+      head.classList.toggle("hidden", !shown.includes(column));
+      head.setAttribute("aria-sort", active ? (this.held.sort.down ? "descending" : "ascending") : "none");
+      setText(head.querySelector(".arrow"), active ? (this.held.sort.down ? " ↓" : " ↑") : "");
+    });
+    this.ui.body.replaceChildren(...this.sorted(rows).map((row) => this.tableRow(row, shown)));
+  }
+
+  tableRow(row, columns) {
+    const cells = columns.map((column) => {
+      const cell = make(column.key === "drafter" ? "th" : "td", { scope: column.key === "drafter" ? "row" : null, "data-column": column.key, class: column.words ? "words" : "", text: column.text(row, this.say) });
+      if (column.key === "drafter" && row.best) cell.prepend(make("b", { class: "star", text: "★ ", title: this.say("compare.best") }));
+      if (row.figures) cell.append(...this.smallPrint(column.key, row));
+      return cell;
+    });
+    return make("tr", { "data-best": row.best, "data-lossy": !row.lossless, "data-pending": !row.figures }, ...cells);
+  }
+
+  /** Below a figure, the least and the most over the repeats, of which one alone has none; a lossy rule's distance. */
+  smallPrint(key, { figures, repeats }) {
+    const spread = (format, values) => (repeats > 1 && values ? [make("small", { text: values.map(format).join("–") })] : []);
+    if (key === "speedup") return spread((x) => x.toFixed(2), figures.speedup_spread);
+    if (key === "tokens_per_second") return spread(rate, figures.spread);
+    return key === "lossless" && isNumber(figures.distance) ? [make("small", { text: this.say("compare.off", { distance: figures.distance.toFixed(2) }) })] : [];
+  }
+
+  renderMap() {
+    const rows = this.held.contest.rows.filter((row) => row.num_draft_tokens !== null);
+    const gammas = [...new Set(rows.map((row) => row.num_draft_tokens))].sort((a, b) => a - b);
+    const names = new Map();
+    for (const row of rows) {
+      const name = this.mapName(row, rows);
+      if (!names.has(name)) names.set(name, new Map());
+      names.get(name).set(row.num_draft_tokens, row);
+    }
+    const head = make("tr", {}, make("td"), ...gammas.map((gamma) => make("th", { scope: "col", text: this.say("compare.gamma", { gamma }) })));
+    const body = [...names].map(([name, cells]) => make("tr", {}, make("th", { scope: "row", text: name }), ...gammas.map((gamma) => this.mapCell(cells.get(gamma)))));
+    this.ui.map.replaceChildren(make("table", { class: "map", "aria-label": this.say("compare.map_title") }, make("thead", {}, head), make("tbody", {}, ...body)));
+  }
+
+  /** The drafter, with branches and rule where rows of the same drafter differ in them. */
+  mapName(row, rows) {
+    const own = rows.filter((other) => other.drafter === row.drafter);
+    const parts = [row.drafter];
+    if (new Set(own.map((other) => other.branches)).size > 1) parts.push(row.branches === 1 ? this.say("compare.chain") : this.say("compare.branches", { count: row.branches }));
+    if (new Set(own.filter((other) => other.branches === row.branches).map((other) => other.rule)).size > 1) parts.push(row.rule);
+    return parts.join(", ");
+  }
+
+  mapCell(row) {
+    const speedup = row?.figures?.speedup_measured;
+    if (!isNumber(speedup)) return make("td", { class: "unknown", text: row ? DASH : "" });
+    return make("td", { style: tint(speedup), "data-best": row.best, text: `${row.best ? "★ " : ""}${times(speedup)}` });
+  }
+
+  renderTexts() {
+    const { texts } = this.held.contest;
+    this.ui.texts.classList.toggle("hidden", !texts);
+    if (!texts) return;
+    const partings = texts.partings.map((one) => this.partingText(one));
+    const same = texts.of - partings.length;
+    const summary = partings.length
+      ? this.say("compare.some_same", { n: texts.of, same })
+      : this.say("compare.all_same", { n: texts.of });
+    this.ui.texts.replaceChildren(summary, ...partings.map((text) => make("span", { class: "parting", text })));
+  }
+
+  partingText({ name, position, plain, speculative, margin, half_precision }) {
+    const reason = half_precision ? this.say("compare.half_precision") : this.say("compare.full_precision");
+    const known = { name, place: position + 1, speculative: quoted(this.say, speculative), plain: quoted(this.say, plain), reason };
+    return isNumber(margin) ? this.say("compare.parting_margin", { ...known, margin: Number(margin.toPrecision(2)) }) : this.say("compare.parting", known);
+  }
+
+  renderReplay() {
+    const { rounds, drafted, kept, ahead, behind, phase, differing } = this.held.replay;
+    const row = (name, count) => make("tr", {}, make("th", { scope: "row", text: name }), make("td", { text: String(count) }),
+      make("td", { text: drafted ? percent(count / drafted) : DASH }), make("td", { text: rounds ? (1 + count / rounds).toFixed(2) : DASH }));
+    const table = make("table", { class: "rules", "aria-label": this.say("compare.kept_table") },
+      make("thead", {}, make("tr", {}, ...["", this.say("compare.kept"), this.say("compare.of_drafted", { drafted }), this.say("compare.column_acceptance_length")].map((text) => make("th", { scope: "col", text })))),
+      make("tbody", {}, ...RULES.map((name, i) => row(this.say(name), kept[i]))));
+    this.ui.totals.replaceChildren(make("div", { class: "scroll" }, table), ...(phase === "running" ? [] : this.verdict(rounds, kept, ahead, behind).map((text) => make("p", { class: "verdict", text }))));
+    this.ui.differing.replaceChildren(...differing.map((one) => this.differingRound(one)));
+  }
+
+  verdict(rounds, kept, ahead, behind) {
+    const gain = kept[1] - kept[0];
+    const key = gain === 0 ? "compare.verdict_same" : gain > 0 ? "compare.verdict_more" : "compare.verdict_fewer";
+    return [
+      this.say(key, { rounds: this.say("compare.rounds", { n: rounds }), tokens: this.say("common.tokens", { n: Math.abs(gain) }),
+        ahead: this.say("compare.rounds", { n: ahead }), behind, proof: this.say("compare.proof") }),
+      ahead + behind ? this.say("compare.same_text_differing") : this.say("compare.same_text"),
+    ];
+  }
+
+  /** One round as a small table: the coins, what each rule holds against them, and what it keeps. */
+  differingRound(round) {
+    const tokens = round.drafted;
+    const line = (name, cells, end) => make("tr", {}, make("th", { scope: "row", text: name }), ...cells, end);
+    const judged = (rule, key) => line(this.say(RULES[rule]), tokens.map((token, i) => this.judgement(token[key], i, round.kept[rule], rule)), this.nextCell(round.next[rule]));
+    const head = make("tr", {}, make("td", { class: "number", text: this.say("compare.round", { number: round.index + 1 }) }),
+      ...tokens.map((token) => make("th", { scope: "col", dir: "auto", class: "token", text: visible(token.text) })), make("th", { scope: "col", text: this.say("compare.then") }));
+    return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": this.say("compare.round", { number: round.index + 1 }) },
+      make("table", { class: "round", "data-round": round.index },
+        make("thead", {}, head),
+        make("tbody", {}, line(this.say("compare.coin"), tokens.map((token) => make("td", { text: short(token.u) })), make("td")), judged(0, "ratio"), judged(1, "h"))));
+  }
+
+  /** Token by token nothing is looked at after the first refusal; a block is weighed to its end. */
+  judgement(threshold, place, kept, rule) {
+    const outcome = place < kept ? "accepted" : place === kept || rule === 1 ? "rejected" : "discarded";
+    const sign = { accepted: "✓", rejected: "✗", discarded: "┄" }[outcome];
+    const name = rule ? "h" : "p/q";
+    const said = outcome === "discarded" ? "┄" : `${sign} ${name} ${short(threshold)}`;
+    return make("td", { class: outcome, "data-outcome": outcome, "aria-label": this.say("compare.judged", { outcome: this.say(`common.${outcome}`), name, value: short(threshold) }), text: said });
+  }
+
+  nextCell({ text, kind }) {
+    return make("td", { class: `token ${kind}`, dir: "auto", "aria-label": this.say("compare.next", { kind: this.say(`common.${kind}`), text }), text: `${kind === "bonus" ? "★" : "↻"} ${visible(text)}` });
+  }
+}
+
+
+customElements.define("specviz-compare", SpecvizCompare);

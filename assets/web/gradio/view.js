@@ -1,0 +1,42 @@
+// Joins a gr.HTML component to the element in it: the component's values are the element's messages, as JSON; an event
+// of the element submits the component, and rounds that were lost are asked of the server.
+
+/**
+ * What a component gives (load.js).
+ *
+ * @typedef {{ element: HTMLElement, trigger: (event: string, data?: any) => void, server: any }} Component
+ */
+
+/**
+ * @param {Component} component
+ * @param {{ module: string, tag: string, words: Record<string, import("../shared/words.js").Text>, submits: string | null }} given
+ *   the element's module, beside this folder, and its tag; the texts it says; the event on which to submit
+ * @returns {(value: string) => void} takes a value
+ */
+export function join({ element, trigger, server }, { module, tag, words, submits }) {
+  const view = /** @type {import("../shared/element.js").SpecvizElement} */ (element.querySelector(tag));
+  if (submits) view.addEventListener(submits, (event) => trigger("submit", /** @type {CustomEvent} */ (event).detail));
+  view.addEventListener("specviz-ask-missing", (event) => answer(server, /** @type {CustomEvent} */ (event).detail));
+  const there = import(new URL(`../${module}`, import.meta.url).href).then(() => (view.words = words));
+  return (value) => {
+    const message = parsed(value);
+    if (message) there.then(() => view.receive(message));
+  };
+}
+
+/** An empty or foreign value is no message. @param {string} value */
+function parsed(value) {
+  try {
+    return JSON.parse(value);
+  } catch {
+    return null;
+  }
+}
+
+/** Where the server knows nothing, the hole stays on the screen, which is the truth. @param {any} server @param {any} gap */
+function answer(server, { run, first, count, answer: fill }) {
+  server?.missing_rounds?.({ run, first, count }).then(
+    (/** @type {string[] | null} */ messages) => fill((messages ?? []).map(parsed).filter(Boolean)),
+    () => {},
+  );
+}

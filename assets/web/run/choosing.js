@@ -1,0 +1,147 @@
+// Which token is looked at: chosen by mouse, touch or focus, or by the view itself.
+
+import { markChosen } from "./chips.js";
+import { renderInspector } from "./inspector.js";
+import { chipAt, revealRound, setOpen, setTabStop } from "./list.js";
+import { place } from "./place.js";
+import { chipOfEmitted, emittedPosition } from "./records.js";
+import { showInTree } from "./tree_box.js";
+import { isTree } from "./trees.js";
+
+/** @typedef {import("./data.js").Run} Run */
+/** @typedef {import("./view.js").View} View */
+/** @typedef {import("./types.js").Spot} Spot */
+
+/** The token that a word of the text belongs to. @param {Run} run @param {HTMLElement} span @returns {Spot} */
+function placeOfWord(run, span) {
+  const round = Number(span.dataset.round);
+  return { round, index: chipOfEmitted(run.at(round), Number(span.dataset.token)) };
+}
+
+/** @param {View} view @param {Spot} spot @param {{ pin?: boolean, reveal?: boolean }} [how] */
+export function choose(view, spot, { pin = false, reveal = false } = {}) {
+  const same = view.chosen && view.chosen.round === spot.round && view.chosen.index === spot.index;
+  view.pinned = pin;
+  view.everChosen = true;
+  if (!same) {
+    clearMarks(view);
+    view.chosen = spot;
+  }
+  if (reveal) revealRound(view, spot.round);
+  const button = chipAt(view, spot.round, spot.index);
+  markChosen(button);
+  if (button && reveal) showInTree(button);
+  const position = emittedPosition(view.run.at(spot.round), spot.index);
+  if (position >= 0) view.spans[spot.round]?.[position]?.classList.add("chosen");
+  view.ui.inspector.toggleAttribute("data-open", pin);
+  renderInspector(view);
+  if (pin && button && view.ui.view.dataset.layout === "narrow") uncover(view, button);
+}
+
+/**
+ * The sheet of the narrow layout must not lie over the chip it speaks about.
+ *
+ * @param {View} view @param {HTMLElement} button
+ */
+function uncover(view, button) {
+  const hidden = button.getBoundingClientRect().bottom + 12 - view.ui.inspector.getBoundingClientRect().top;
+  if (hidden > 0) window.scrollBy({ top: hidden });
+}
+
+/** @param {View} view */
+function clearMarks(view) {
+  for (const node of view.shadow.querySelectorAll(".chosen")) {
+    node.classList.remove("chosen");
+    node.removeAttribute("aria-pressed");
+  }
+}
+
+/**
+ * Unpins; in the narrow layout this closes the sheet. Focus goes back to the chip it came from.
+ *
+ * @param {View} view @param {boolean} refocus
+ */
+export function letGo(view, refocus) {
+  const { chosen } = view;
+  view.pinned = false;
+  view.ui.inspector.removeAttribute("data-open");
+  if (refocus && chosen) chipAt(view, chosen.round, chosen.index)?.focus({ preventScroll: true });
+  renderInspector(view);
+}
+
+/** @param {View} view */
+export function letChoiceGo(view) {
+  clearMarks(view);
+  view.chosen = null;
+  renderInspector(view);
+}
+
+/**
+ * When a run ends and nobody has pointed at anything, the newest refusal is the most telling token to show; and if
+ * nobody has unfolded a tree, that round's.
+ *
+ * @param {View} view
+ */
+export function showSomething(view) {
+  const spot = view.run.start.recorded ? firstRefusal(view.run) : newestRefusal(view.run);
+  if (!spot) return;
+  if (!view.everOpened && isTree(view.run.at(spot.round))) setOpen(view, spot.round, true);
+  if (!view.everChosen && view.ui.view.dataset.layout === "wide") choose(view, spot);
+}
+
+/** A recorded run is read from its beginning. @param {Run} run @returns {Spot} */
+function firstRefusal(run) {
+  const refused = (/** @type {any} */ round) => round.drafted.findIndex((/** @type {any} */ token) => token.outcome === "rejected");
+  const round = run.rounds.findIndex((one) => refused(one) >= 0);
+  return round < 0 ? { round: 0, index: "next" } : { round, index: refused(run.rounds[round]) };
+}
+
+/** @param {Run} run @returns {Spot | null} */
+function newestRefusal(run) {
+  for (let r = run.rounds.length - 1; r >= Math.max(0, run.rounds.length - 60); r -= 1) {
+    const i = run.rounds[r]?.drafted.findIndex((token) => token.outcome === "rejected") ?? -1;
+    if (i >= 0) return { round: r, index: i };
+  }
+  return run.rounds.at(-1) ? { round: run.rounds.length - 1, index: "next" } : null;
+}
+
+/** @param {View} view @param {any} event */
+export function onChipClick(view, event) {
+  const opener = event.target.closest(".toggle");
+  if (opener) return setOpen(view, Number(opener.dataset.round), opener.getAttribute("aria-expanded") === "false");
+  const button = event.target.closest(".chip");
+  if (!button) return;
+  const spot = place(button);
+  const again = view.pinned && view.chosen?.round === spot.round && view.chosen.index === spot.index;
+  if (again) letGo(view, false);
+  else choose(view, spot, { pin: true });
+}
+
+/** @param {View} view @param {any} event */
+export function onTextClick(view, event) {
+  const span = event.target.closest(".t");
+  if (span) choose(view, placeOfWord(view.run, span), { pin: true, reveal: true });
+}
+
+/**
+ * Hovering previews, in the wide layout only, and the last preview stays: a reader moves the mouse away to read it.
+ * A list that scrolls under a resting mouse is not hovering.
+ *
+ * @param {View} view @param {any} event
+ */
+export function onPointer(view, event) {
+  if (event.pointerType !== "mouse" || view.pinned || view.ui.view.dataset.layout !== "wide") return;
+  if (!event.movementX && !event.movementY) return;
+  const target = event.target.closest(".chip, .t");
+  if (!target) return;
+  const spot = target.matches(".chip") ? place(target) : placeOfWord(view.run, target);
+  if (view.chosen?.round !== spot.round || view.chosen.index !== spot.index) choose(view, spot);
+}
+
+/** @param {View} view @param {any} event */
+export function onFocus(view, event) {
+  const button = event.target.closest(".chip");
+  if (!button) return;
+  setTabStop(view, button);
+  if (!view.pinned && view.ui.view.dataset.layout === "wide" && button.matches(":focus-visible")) choose(view, place(button));
+}

@@ -1,0 +1,131 @@
+// Draws p and q where a token was judged or drawn.
+
+import { make } from "../shared/dom.js";
+import { brief, plainNumber } from "../shared/numbers.js";
+import { quoted, showToken } from "../shared/tokens.js";
+import { blockWeights, isBlock, isCopy, isLossy, isRefusal, rowOf, tokenAt, tokenText } from "./records.js";
+import { unbroken } from "./sentences.js";
+import { isTree, parentOf, siblings } from "./trees.js";
+
+/** @typedef {import("./types.js").Bar} Bar */
+/** @typedef {import("./data.js").Run} Run */
+/** @typedef {import("./types.js").Index} Index */
+/** @typedef {import("./types.js").Round} Round */
+/** @typedef {import("./types.js").DraftedToken} DraftedToken */
+/** @typedef {import("./types.js").NextToken} NextToken */
+
+const SHOWN = 6;
+
+/**
+ * p and q of the likeliest tokens, side by side; where a token was refused, with what p has over q.
+ *
+ * @param {Run} run @param {Round} round @param {Index} index
+ */
+export function distribution(run, round, index) {
+  const token = tokenAt(round, index);
+  const { p, q, weight } = distributions(run, round, index);
+  const ids = [...new Set([...p.keys(), ...q.keys()])].sort((a, b) => (p.get(b) ?? 0) - (p.get(a) ?? 0));
+  const shown = ids.slice(0, SHOWN);
+  if (!shown.includes(token.id) && (p.has(token.id) || q.has(token.id))) shown[Math.max(0, Math.min(SHOWN, shown.length) - 1)] = token.id;
+  if (!shown.length) return [];
+  const rest = (/** @type {Map<number, number>} */ map) => Math.max(0, 1 - shown.reduce((sum, id) => sum + (map.get(id) ?? 0), 0));
+  /** @type {Bar[]} */
+  const rows = shown.map((id) => ({ name: nameOf(run, id, id === token.id), p: p.get(id) ?? 0, q: q.get(id) ?? 0, text: quoted(run.say, tokenText(run, id)) }));
+  rows.push({ name: restName(run), p: rest(p), q: rest(q), text: run.say("rounds.others"), rest: true });
+  const both = q.size > 0;
+  const left = both && isRefusal(run, round, index);
+  const scale = Math.max(...rows.flatMap((row) => (row.rest ? [0.01] : [row.p, row.q])));
+  const label = rows.map((row) => `${row.text}: p ${brief(row.p)}${both ? `, q ${brief(row.q)}` : ""}`).join("; ");
+  const bars = make("div", { class: `bars ${left ? "three" : both ? "two" : "one"}`, role: "img", part: "distribution", "aria-label": label });
+  bars.append(make("span"), make("span"), make("span", { class: "h p", text: "p" }));
+  if (both) bars.append(make("span", { class: "h q", text: "q" }));
+  if (left) bars.append(make("span", { class: "h left", text: weight === null ? "p − q" : "w·p − q" }));
+  for (const row of rows) barRow(bars, row, { both, left, scale, weight: weight ?? 1 });
+  const greedy = Boolean(run.start.greedy);
+  const heading = greedy ? "rounds.heading_raw" : both ? "rounds.heading_both" : "rounds.heading_target";
+  return [make("h4", { text: run.say(heading) }), bars, barsLegend(run, token, { both, left, weight }), ...rawLine(run, token, index, greedy)];
+}
+
+/**
+ * The target's and the drafter's distribution where a token was judged or drawn, as Maps from ids; q is empty where the record
+ * holds none for this token. weight: what block verification multiplies p by; null under other rules.
+ *
+ * @param {Run} run @param {Round} round @param {Index} index
+ */
+export function distributions(run, round, index) {
+  const row = rowOf(round, index);
+  const token = index === "next" ? null : round.drafted[index];
+  // A greedy p is 0 or 1 and says nothing; the models' own probabilities do.
+  const greedy = Boolean(run.start.greedy);
+  const p = new Map(greedy && row.p_raw?.length ? row.p_raw : row.p);
+  const q = new Map(greedy ? (row.q_raw ?? []) : (row.q ?? []));
+  if (token && !greedy && token.outcome !== "discarded") {
+    p.set(token.id, token.p);
+    q.set(token.id, token.q);
+  }
+  // Drawn siblings come from different distributions, and the row lists that of the first; chosen ones come from none.
+  const { kin, order } = siblings(round, index);
+  if (!greedy && isTree(round) && kin.length !== 1 && (order !== 1 || token?.q === 1)) q.clear();
+  if (!greedy && isLossy(round)) q.clear();
+  return { p, q, weight: isBlock(run) ? (blockWeights(round)[parentOf(round, index)] ?? 1) : null };
+}
+
+/** @param {Run} run @param {number} id @param {boolean} chosen */
+export const nameOf = (run, id, chosen) => showToken(run.say, make("span", { class: chosen ? "name on" : "name" }), tokenText(run, id));
+
+/** @param {Run} run */
+export const restName = (run) => make("span", { class: "name rest", text: run.say("rounds.others") });
+
+/**
+ * One token's p above its q; what of p lies beyond q is hatched.
+ *
+ * @param {HTMLElement} bars @param {Bar} row
+ * @param {{ both: boolean, left: boolean, scale: number, weight: number }} how
+ */
+function barRow(bars, row, { both, left, scale, weight }) {
+  const bar = make("span", { class: row.rest ? "bar rest" : "bar" });
+  const stripe = (kind, from, to) => {
+    if (to <= from) return;
+    // The rest may be far longer than any token's bar: then it is drawn broken off.
+    const node = make("i", { class: to > scale ? `${kind} broken` : kind });
+    node.style.left = `${(100 * from) / scale}%`;
+    node.style.width = `${(100 * (Math.min(to, scale) - from)) / scale}%`;
+    bar.append(node);
+  };
+  stripe(both ? "p" : "p wide", 0, row.p);
+  if (both) stripe("q", 0, row.q);
+  // The rest is many tokens, and some of them may lie above q where others lie below.
+  const over = left && !row.rest;
+  if (over) stripe("left", row.q, weight * row.p);
+  bars.append(row.name, bar, make("span", { class: "v p", text: brief(row.p) }));
+  if (both) bars.append(make("span", { class: "v q", text: brief(row.q) }));
+  if (left) bars.append(make("span", { class: "v left", text: over ? brief(Math.max(0, weight * row.p - row.q)) : "" }));
+}
+
+/**
+ * @param {Run} run @param {any} token
+ * @param {{ both: boolean, left: boolean, weight: number | null }} how
+ */
+function barsLegend(run, token, { both, left, weight }) {
+  const entry = (kind, sign, text) => make("span", {}, make("b", { class: kind, text: sign }), ` ${text}`);
+  const legend = make("div", { class: "legend" }, entry("target", "p", run.say("rounds.legend_target")));
+  if (both) legend.append(entry("draft", "q", run.say(isCopy(token) ? "rounds.legend_copy" : "rounds.legend_draft")));
+  if (!left) return legend;
+  const text = weight === null ? run.say("rounds.legend_left") : run.say("rounds.legend_left_block", { w: plainNumber(weight) });
+  legend.append(make("span", {}, make("i", { class: "patch" }), ` ${text}`));
+  return legend;
+}
+
+/**
+ * The models' own softmax, where temperature or filters changed it.
+ *
+ * @param {Run} run @param {any} token @param {Index} index @param {boolean} greedy
+ */
+function rawLine(run, token, index, greedy) {
+  if (index === "next") return [];
+  const changed = Math.abs(token.p_raw - token.p) > 0.005 || (token.q_raw !== null && Math.abs(token.q_raw - token.q) > 0.005);
+  if (!changed) return [];
+  const key = `rounds.raw_${greedy ? "greedy_" : ""}${token.q_raw === null ? "target" : "both"}`;
+  const values = { token: quoted(run.say, token.text), p: plainNumber(token.p_raw), q: token.q_raw === null ? "" : plainNumber(token.q_raw) };
+  return [make("p", { class: "raw", text: unbroken(run.say(key, values)) })];
+}

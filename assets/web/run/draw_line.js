@@ -1,0 +1,111 @@
+// Draws the line from 0 to 1 that the target's own token was drawn on.
+
+import { make } from "../shared/dom.js";
+import { brief, plainNumber } from "../shared/numbers.js";
+import { quoted } from "../shared/tokens.js";
+import { marker, tickAt } from "./coin.js";
+import { distributions, nameOf, restName } from "./distribution.js";
+import { isLossy, isPlaced, isRefusal, nextKind, rowOf, tokenText } from "./records.js";
+import { placeOfDraw } from "./sentences.js";
+import { refusedHere } from "./trees.js";
+
+/** @typedef {import("./types.js").Piece} Piece */
+/** @typedef {import("./data.js").Run} Run */
+/** @typedef {import("./types.js").Index} Index */
+/** @typedef {import("./types.js").Round} Round */
+/** @typedef {import("./types.js").NextToken} NextToken */
+
+/**
+ * After a refusal: the residual as pieces of the line from 0 to 1, and the draw that fell on it.
+ *
+ * @param {Run} run @param {Round} round @param {Index} index
+ */
+export function residual(run, round, index) {
+  if (!isRefusal(run, round, index)) return [];
+  const pairs = rowOf(round, "next").residual ?? [];
+  // Only the last of several refused siblings leaves what was drawn from.
+  const refused = index === "next" ? refusedHere(round) : [round.drafted[index]];
+  if (!pairs.length || refused.at(-1) !== refusedHere(round).at(-1)) return [];
+  const total = refusedHere(round).length === 1 ? leftInAll(run, round) : null;
+  const heading = total !== null ? run.say("rounds.residual_total", { total: plainNumber(total) })
+    : run.say(refusedHere(round).length === 1 ? "rounds.residual" : "rounds.residual_many");
+  return [make("h4", { text: heading }), ...pieces(run, round, pairs, "residual")];
+}
+
+/**
+ * What p has over q, summed over the vocabulary: a listed token's share of it, divided by its share of the residual.
+ *
+ * @param {Run} run @param {Round} round
+ */
+function leftInAll(run, round) {
+  const { p, q, weight } = distributions(run, round, "next");
+  const shares = (rowOf(round, "next").residual ?? []).map(([id, share]) => [(weight ?? 1) * (p.get(id) ?? 0) - (q.get(id) ?? 0), share]);
+  const [over, share] = shares.reduce((most, one) => (one[0] > most[0] ? one : most), [0, 1]);
+  return over > 0 ? over / share : null;
+}
+
+/**
+ * The draw of a token that nothing was refused for: from the target's own distribution.
+ *
+ * @param {Run} run @param {Round} round
+ */
+export function drawLine(run, round) {
+  if (!isPlaced(round.next)) return [];
+  return [make("h4", { text: run.say("rounds.line_own") }), ...pieces(run, round, [], "draw")];
+}
+
+/**
+ * The line from 0 to 1, cut into one piece a token in the order of the draw, with u on it; below, its listed pieces one
+ * by one. `pairs`: [id, share], all that an older trace tells of them: then they have no places, and there is no line.
+ *
+ * @param {Run} run @param {Round} round @param {[number, number][]} pairs @param {string} part
+ */
+function pieces(run, round, pairs, part) {
+  const { next } = round;
+  const kind = isLossy(round) ? "bonus" : nextKind(round);
+  const at = isPlaced(next) ? placeOfDraw(next) : null;
+  /** @type {[number, number, number][]} */
+  const listed = (at && next.line) || pairs.map(([id, share]) => [id, 0, share]);
+  const picture = at ? run.say("rounds.line_picture", { token: quoted(run.say, next.text), ...at })
+    : listed.map(([id, , share]) => `${quoted(run.say, tokenText(run, id))}: ${brief(share)}`).join("; ");
+  const box = make("div", { class: `pieces ${kind}`, role: "img", part, "aria-label": picture });
+  if (at) {
+    const whole = track(listed.map(([id, start, end]) => [start, end, id === next.id]), next);
+    whole.classList.add("whole");
+    whole.append(marker(next.u ?? 0, `u = ${at.u}`, "above"));
+    box.append(make("span"), whole, make("span"));
+  }
+  const row = (/** @type {Node} */ name, /** @type {number} */ value, /** @type {Piece[]} */ spans) =>
+    box.append(name, track(spans, at && next), make("span", { class: "v", text: brief(value) }));
+  for (const [id, start, end] of listed) row(nameOf(run, id, id === next.id), end - start, [[start, end, id === next.id]]);
+  const gaps = at ? gapsBetween(listed) : [];
+  const rest = at ? gaps.reduce((sum, [start, end]) => sum + end - start, 0) : 1 - listed.reduce((sum, [, , share]) => sum + share, 0);
+  if (rest > 0.0005) row(restName(run), rest, at ? gaps : [[0, rest]]);
+  return [box, ...(at ? [make("p", { class: "raw", text: run.say("rounds.line_legend") })] : [])];
+}
+
+/**
+ * A stretch from 0 to 1 with these [start, end, drawn] pieces on it, and u where there is a draw.
+ *
+ * @param {Piece[]} spans @param {NextToken | null} draw
+ */
+function track(spans, draw) {
+  const node = make("span", { class: "track" });
+  for (const [start, end, drawn] of spans) {
+    const piece = make("i", { class: drawn ? "drawn" : null });
+    piece.style.left = `${100 * start}%`;
+    piece.style.width = `${100 * (end - start)}%`;
+    node.append(piece);
+  }
+  if (draw) node.append(tickAt(draw.u ?? 0));
+  return node;
+}
+
+/** What of the line no listed piece covers. @param {[number, number, number][]} listed @returns {Piece[]} */
+function gapsBetween(listed) {
+  const edges = [0, ...listed.flatMap(([, start, end]) => [start, end]), 1];
+  /** @type {Piece[]} */
+  const gaps = [];
+  for (let i = 0; i < edges.length; i += 2) if (edges[i + 1] > edges[i]) gaps.push([edges[i], edges[i + 1]]);
+  return gaps;
+}

@@ -1,0 +1,149 @@
+// <specviz-run>: the live view of a run. Headline figures, the text with its provenance, every round, and an inspector.
+//
+// Takes the messages of specviz/views/run_messages.py: `waiting`, `error`, `start`, `rounds`, `end`, and `trace`, which
+// holds several. Fires
+//   specviz-finished     a run has ended, or its speedup came in; detail: { run, start, rounds, text, figures }
+//   specviz-charts       what the charts draw now; detail: figures by their place
+//   specviz-share        the link to the run; detail: as the message has it
+//   specviz-ask-missing  rounds were lost on the way; detail: { run, first, count, answer }: answer([message, …]) fills
+//                        them in, as long as the run is on the screen
+// Its getters show what it holds.
+
+import { SpecvizElement, sheet } from "../shared/element.js";
+import { choose, letGo, onChipClick, onFocus, onPointer, onTextClick } from "./choosing.js";
+import { draw, redraw, schedule } from "./drawing.js";
+import { figuresBar } from "./figures.js";
+import { inspectorCard, renderInspector } from "./inspector.js";
+import { onKey } from "./keys.js";
+import { roundsCard } from "./list.js";
+import { goToEnd, goToRound, goToStart, onPlaybackKey, step, togglePlay } from "./playback.js";
+import { buildPresentation, openPresentation } from "./present.js";
+import { handlersOf } from "./receiving.js";
+import { knownAt } from "./stages.js";
+import { textCard } from "./text.js";
+import { transportCard } from "./transport.js";
+import { make } from "../shared/dom.js";
+import { View } from "./view.js";
+
+/** @typedef {import("../shared/element.js").Message} Message */
+/** @typedef {import("./types.js").Gap} Gap */
+/** @typedef {import("./types.js").Index} Index */
+
+const WIDE = 790; // px of width from which the inspector stands beside the rounds
+const SMALL = 520; // px below which it is a phone
+
+const styles = ["run", "inspector", "playback", "present"];
+const sheets = await Promise.all(styles.map((name) => sheet(new URL(`${name}.css`, import.meta.url))));
+
+export class SpecvizRun extends SpecvizElement {
+  static sheets = sheets;
+
+  build() {
+    this.view = new View(this, this.shadow, this.say);
+    /** @type {any} the last of what was told, for those that come later than this one */
+    this.told = { share: null, charts: {} };
+    this.receiving = handlersOf(this.view, (gap) => this.ask(gap));
+    this.layOut(this.view);
+    redraw(this.view);
+    draw(this.view);
+  }
+
+  /** @param {View} view */
+  layOut(view) {
+    const actions = {
+      step: (/** @type {number} */ direction) => step(view, direction),
+      goToStart: () => goToStart(view),
+      goToEnd: () => goToEnd(view),
+      goToRound: (/** @type {number} */ count) => goToRound(view, count),
+      togglePlay: () => togglePlay(view),
+      openPresentation: () => openPresentation(view),
+    };
+    const { ui } = view;
+    const inspector = inspectorCard(view, () => letGo(view, true));
+    ui.view = make("div", { class: "view", part: "view", "data-state": "empty", "data-layout": "narrow" }, figuresBar(view),
+      make("div", { class: "frame" },
+        make("div", { class: "main" }, textCard(view), transportCard(view, actions), roundsCard(view)), inspector));
+    this.shadow.append(ui.view);
+    buildPresentation(view, actions);
+    ui.text.addEventListener("click", (/** @type {any} */ event) => onTextClick(view, event));
+    ui.rounds.addEventListener("click", (/** @type {any} */ event) => onChipClick(view, event));
+    ui.rounds.addEventListener("focusin", (/** @type {any} */ event) => onFocus(view, event));
+    ui.rounds.addEventListener("keydown", (/** @type {any} */ event) => onKey(view, event));
+    for (const box of [ui.text, ui.rounds]) box.addEventListener("pointermove", (/** @type {any} */ event) => onPointer(view, event));
+    this.shadow.addEventListener("keydown", (event) => onPlaybackKey(view, /** @type {KeyboardEvent} */ (event), actions));
+    new ResizeObserver(([entry]) => this.fit(view, entry.contentRect.width)).observe(ui.view);
+  }
+
+  /** @param {View} view @param {number} width */
+  fit(view, width) {
+    if (!width) return; // hidden tab
+    const layout = width >= WIDE ? "wide" : "narrow";
+    if (view.ui.view.dataset.layout !== layout) {
+      view.ui.view.dataset.layout = layout;
+      renderInspector(view);
+    }
+    view.ui.view.toggleAttribute("data-small", width < SMALL);
+  }
+
+  get handlers() {
+    return this.receiving ?? {};
+  }
+
+  /** @param {Message} message */
+  receive(message) {
+    super.receive(message);
+    if (!this.view || !message || !Object.hasOwn(this.handlers, message.kind)) return;
+    Object.assign(this.told.charts, message.charts);
+    if (message.charts) this.tell("specviz-charts", message.charts);
+    // Again for the same run when its speedup was measured, or when rounds that were missing have come.
+    if (this.finished) this.tell("specviz-finished", this.finished);
+    if (message.share) this.tell("specviz-share", (this.told.share = message.share));
+    schedule(this.view);
+  }
+
+  /** @param {Gap} gap */
+  ask(gap) {
+    const answer = (/** @type {Message[]} */ messages) => {
+      if (this.view?.run.key === gap.run) messages.forEach((message) => this.receive(message));
+    };
+    this.tell("specviz-ask-missing", { ...gap, answer });
+  }
+
+  // --- what it holds ----------------------------------------------------------------------------------------------------
+
+  get rounds() { return this.view?.run.rounds ?? []; }
+  get text() { return this.view?.run.text ?? ""; }
+  get prompt() { return this.view?.run.start.prompt; }
+  get figures() { return this.view?.run.figures ?? {}; }
+  /** "empty", "waiting", "running", "finished" or "error". */
+  get state() { return this.view?.run.phase ?? "empty"; }
+  /** Why a run failed. */
+  get note() { return this.view?.run.note ?? ""; }
+  get recorded() { return Boolean(this.view?.run.start.recorded); }
+  get share() { return this.told?.share ?? null; }
+  get charts() { return this.told?.charts ?? {}; }
+  get chosen() { return this.view?.chosen ?? null; }
+  get missing() { return this.view?.run.missing ?? []; }
+  get finished() { return this.view?.run.finished ?? null; }
+  get playing() { return this.view?.playback.playing ?? false; }
+  /** The reader's place: { round, stage, kind }, or null at the end. */
+  get place() {
+    const at = this.view?.playback.at;
+    return this.view && at ? { ...at, kind: knownAt(this.view.run, at.round, at.stage).stage?.kind ?? "start" } : null;
+  }
+
+  // --- what others may do with it ---------------------------------------------------------------------------------------
+
+  /** As a reader's click on a token. @param {number} round @param {Index} index */
+  choose(round, index) {
+    if (!this.view) return;
+    draw(this.view); // the list may lag behind the messages
+    choose(this.view, { round, index }, { pin: true, reveal: true });
+  }
+
+  release() {
+    if (this.view) letGo(this.view, false);
+  }
+}
+
+customElements.define("specviz-run", SpecvizRun);

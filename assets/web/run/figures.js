@@ -1,0 +1,46 @@
+// The headline figures.
+
+import { make, setText } from "../shared/dom.js";
+import { figuresHere } from "./place.js";
+
+/** @typedef {import("./view.js").View} View */
+
+/** @type {[string, (x: number) => string][]} */
+const FIGURES = [
+  ["acceptance_length", (x) => x.toFixed(2)],
+  ["acceptance_rate", (x) => `${Math.round(100 * x)}\u202f%`],
+  ["speedup", (x) => `${x.toFixed(2)}×`],
+  ["tokens_per_second", (x) => (x >= 100 ? x.toFixed(0) : x.toFixed(1))],
+];
+
+/** Four figures in a row. @param {View} view */
+export function figuresBar(view) {
+  view.ui.figures = {};
+  const figures = make("div", { class: "figures", part: "figures", role: "group", "aria-label": view.say("rounds.figures") });
+  for (const [name] of FIGURES) {
+    view.ui.figures[name] = make("b", { "data-figure": name, text: "—" });
+    const label = [make("span", { class: "long", text: view.say(`rounds.figure_${name}`) }),
+      make("span", { class: "brief", text: view.say(`rounds.figure_${name}_brief`) })];
+    figures.append(make("div", { class: "figure" }, view.ui.figures[name], ...label));
+  }
+  return figures;
+}
+
+/** @param {View} view */
+export function drawFigures(view) {
+  for (const [name, format] of FIGURES) {
+    const value = figuresHere(view)[name];
+    setText(view.ui.figures[name], typeof value === "number" ? format(value) : "—");
+  }
+}
+
+const OF_PLACE = ["acceptance_length", "acceptance_rate"];
+
+/** Says beside each figure what it is of, while that is not plain. @param {View} view */
+export function markFigures(view) {
+  for (const [name, node] of Object.entries(view.ui.figures)) {
+    const scope = OF_PLACE.includes(name) ? "playback.so_far" : view.run.phase === "running" ? "playback.live_figure" : "playback.whole_run";
+    if (view.playback.at) node.parentNode.dataset.scope = view.say(scope);
+    else delete node.parentNode.dataset.scope;
+  }
+}

@@ -1,0 +1,67 @@
+// The inspector: one token in plain sentences, its coin, the distributions it was judged by, and the draw.
+
+import { make } from "../shared/dom.js";
+import { quoted } from "../shared/tokens.js";
+import { coinLine } from "./coin.js";
+import { distribution } from "./distribution.js";
+import { drawLine, residual } from "./draw_line.js";
+import { tokenName } from "./names.js";
+import { placeLabel, sealedAt, sentenceHere } from "./place.js";
+import { flippedAt, isLossy, isRefusal, tokenAt } from "./records.js";
+import { sayDistance, sentence } from "./sentences.js";
+import { knownAt } from "./stages.js";
+import { blockTable, siblingTable } from "./tables.js";
+
+/** @typedef {import("./view.js").View} View */
+
+/** @param {View} view @param {() => void} onClose */
+export function inspectorCard(view, onClose) {
+  view.ui.title = make("h3", { part: "inspector-title" });
+  view.ui.body = make("div", { part: "inspector-body" });
+  const close = make("button", { class: "close", type: "button", "aria-label": view.say("rounds.close"), text: "×",
+    on: { click: onClose } });
+  view.ui.inspector = make("aside", { class: "card inspector", part: "inspector", tabindex: "0", "aria-label": view.say("rounds.inspector") },
+    make("div", { class: "title" }, view.ui.title, close), view.ui.body);
+  view.ui.inspector.addEventListener("keydown", (event) => event.key === "Escape" && onClose());
+  return view.ui.inspector;
+}
+
+/** @param {View} view */
+export function renderInspector(view) {
+  const { chosen } = view;
+  const round = chosen && view.run.rounds[chosen.round];
+  if (!round) {
+    view.ui.title.textContent = view.say("rounds.inspector");
+    view.ui.body.replaceChildren(make("p", { class: "say", text: view.say("rounds.invitation") }));
+    return;
+  }
+  if (renderSealed(view)) return;
+  const { index } = chosen;
+  const token = tokenAt(round, index);
+  view.ui.title.textContent = view.say("rounds.title", { round: chosen.round + 1, name: tokenName(view.run, round, index), token: quoted(view.say, token.text) });
+  const parts = [make("p", { class: "say", part: "say", text: sentence(view.run, round, index) })];
+  const flipped = flippedAt(round, index);
+  if (flipped) parts.push(coinLine(view.run, flipped));
+  parts.push(...blockTable(view.run, round, index), ...siblingTable(view.run, round, index), ...distribution(view.run, round, index));
+  parts.push(...(isRefusal(view.run, round, index) ? residual(view.run, round, index) : index === "next" ? drawLine(view.run, round) : []));
+  if (isLossy(round)) parts.push(make("p", { class: "raw", part: "distance", text: sayDistance(view.run, round) }));
+  if (view.pinned && view.ui.view.dataset.layout === "wide") parts.push(make("p", { class: "raw", text: view.say("rounds.pinned") }));
+  view.ui.body.replaceChildren(...parts);
+  // Another token is read from its beginning.
+  if (view.ui.inspected !== token) view.ui.inspector.scrollTop = 0;
+  view.ui.inspected = token;
+}
+
+/** The inspector, while the verdict on its token is still to come; returns whether it was. @param {View} view */
+function renderSealed(view) {
+  const { chosen } = view;
+  const { at } = view.playback;
+  const pending = chosen && sealedAt(view, chosen);
+  if (!pending || !at) return false;
+  const round = view.run.at(chosen.round);
+  view.ui.title.textContent = placeLabel(view);
+  const seen = pending === "passed" || (chosen.index === "next" && knownAt(view.run, at.round, at.stage).passed);
+  view.ui.body.replaceChildren(make("p", { class: "say", part: "say", text: sentenceHere(view, chosen) }),
+    ...(seen ? distribution(view.run, round, chosen.index) : []));
+  return true;
+}

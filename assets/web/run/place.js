@@ -1,0 +1,161 @@
+// The reader's place in a run, and what is known and said there.
+
+import { plainNumber } from "../shared/numbers.js";
+import { quoted } from "../shared/tokens.js";
+import { acceptedIndexes, isGreedy, nextKind } from "./records.js";
+import { sentence } from "./sentences.js";
+import { committedIn, knownAt, pendingOf, stagesOf } from "./stages.js";
+
+/** @typedef {import("./data.js").Run} Run */
+/** @typedef {import("./view.js").View} View */
+/** @typedef {import("./types.js").Spot} Spot */
+/** @typedef {import("./types.js").Known} Known */
+/** @typedef {import("./types.js").Stage} Stage */
+/** @typedef {import("./types.js").Place} Place */
+/** @typedef {import("./types.js").Chunk} Chunk */
+
+/** Where a chip stands. @param {HTMLElement} node @returns {Spot} */
+export const place = (node) => ({
+  round: Number(node.dataset.round),
+  index: node.dataset.index === "next" ? "next" : Number(node.dataset.index),
+});
+
+export const START = Object.freeze({ round: 0, stage: 0 });
+
+/** @param {Run} run @param {number} index */
+export const endOf = (run, index) => ({ round: index, stage: stagesOf(run, run.rounds[index]).length });
+
+/** @param {View} view */
+export const lastPlace = (view) => (view.drawn ? endOf(view.run, view.drawn - 1) : START);
+
+/** @param {Place | null} a @param {Place | null} b */
+const samePlace = (a, b) => a === b || (a !== null && b !== null && a.round === b.round && a.stage === b.stage);
+
+/** Whether nothing is left to play: the end of what has arrived. @param {View} view */
+export const atEnd = (view) => view.playback.at === null || samePlace(view.playback.at, lastPlace(view));
+
+/** @param {View} view */
+export const placeRounds = (view) => (view.playback.at?.stage ? view.playback.at.round + 1 : 0);
+
+/** The token that a place is about. @param {Run} run @param {Place} place */
+export function spotOf(run, { round, stage }) {
+  if (!stage || !run.rounds[round]) return null;
+  return { round, index: stagesOf(run, run.rounds[round])[stage - 1].index };
+}
+
+/** A block of rows that are all to come is not built: nobody could see it. @param {View} view @param {Chunk} chunk */
+export const isLater = (view, chunk) => view.playback.at !== null && chunk.first > view.playback.at.round;
+
+/**
+ * What the reader's place still seals of a spot: "unborn", "drafted", "passed", or null.
+ *
+ * @param {View} view @param {Spot} spot
+ */
+export function sealedAt(view, spot) {
+  const { at } = view.playback;
+  if (!at || spot.round !== at.round || !view.run.rounds[spot.round]) return null;
+  return pendingOf(knownAt(view.run, at.round, at.stage), spot.index);
+}
+
+/** Text up to here: { round, count }: all tokens of the rounds before, and so many of this one. @param {View} view */
+export function frontier(view) {
+  const { at } = view.playback;
+  if (!at) return { round: view.drawn, count: 0 };
+  return { round: at.round, count: committedIn(view.run, at.round, knownAt(view.run, at.round, at.stage)) };
+}
+
+/** For each new round of the text: the counts up to its end. @param {View} view @param {number} index */
+export function noteRound(view, index) {
+  const round = view.run.rounds[index];
+  const before = view.playback.sums[index];
+  view.playback.sums[index + 1] = {
+    accepted: before.accepted + (round ? acceptedIndexes(round).length : 0),
+    judged: before.judged + (round ? round.drafted.filter((token) => token.outcome !== "discarded").length : 0),
+    holes: before.holes + (round ? 0 : 1),
+  };
+}
+
+/** The text is about to be drawn from its beginning. @param {View} view */
+export function forgetDrawn(view) {
+  Object.assign(view.playback, { sums: [{ accepted: 0, judged: 0, holes: 0 }], shown: null });
+}
+
+/**
+ * The headline figures at the reader's place, by the definitions of specviz/records/metrics.py, over the rounds that are over.
+ * Speeds are of the whole run: clocks were read once, at its own pace.
+ *
+ * @param {View} view
+ */
+export function figuresHere(view) {
+  const { at } = view.playback;
+  if (!at) return view.run.figures;
+  const over = at.stage === endOf(view.run, at.round).stage ? at.round + 1 : at.round;
+  const { accepted, judged, holes } = view.playback.sums[over] ?? view.playback.sums.at(-1);
+  const known = holes === 0;
+  return {
+    ...view.run.figures,
+    acceptance_length: known && over ? 1 + accepted / over : null,
+    acceptance_rate: known && judged ? accepted / judged : null,
+  };
+}
+
+/** Where the reader is, in a few words: "Round 3 of 31: draft token 2 of 4, ‹ dragon›". @param {View} view */
+export function placeLabel(view) {
+  const { at } = view.playback;
+  const count = view.drawn;
+  if (!count) return view.say("playback.nothing");
+  if (!at) return view.say(view.run.phase === "running" ? "playback.at_live" : "playback.at_end", { n: count });
+  if (!at.stage) return view.say("playback.at_start", { n: count });
+  const known = knownAt(view.run, at.round, at.stage);
+  return view.say(stageKey(view.run, "place", at.round, known), { round: at.round + 1, count, ...stageValues(view.run, at.round, known) });
+}
+
+/**
+ * The text about a stage: PREFIX_draft, _pass, _plain_pass, _accepted, _rejected, _whole, _recovered, _bonus, _plain, _missing.
+ *
+ * @param {Run} run @param {string} prefix @param {number} index @param {Known} known
+ */
+function stageKey(run, prefix, index, { stage }) {
+  const round = run.at(index);
+  const { kind, index: at, whole } = /** @type {Stage} */ (stage);
+  const words = {
+    missing: () => "missing",
+    draft: () => "draft",
+    pass: () => (round.drafted.length ? "pass" : "plain_pass"),
+    decide: () => (whole ? "whole" : round.drafted[Number(at)].outcome),
+    next: () => nextKind(round),
+  };
+  return `playback.${prefix}_${words[kind]()}`;
+}
+
+/** @param {Run} run @param {number} index @param {Known} known */
+function stageValues(run, index, { stage, number, of }) {
+  const round = run.rounds[index];
+  if (!round || !stage) return {};
+  const token = stage.index === "next" ? round.next : round.drafted[stage.index];
+  return { token: quoted(run.say, token.text), number, of, n: round.drafted.length, kept: acceptedIndexes(round).length };
+}
+
+/**
+ * What happened at a spot as far as the reader's place knows; later than that it is `sentence`.
+ *
+ * @param {View} view @param {Spot} spot
+ */
+export function sentenceHere(view, spot) {
+  const known = view.playback.at && knownAt(view.run, view.playback.at.round, view.playback.at.stage);
+  const round = view.run.at(spot.round);
+  const pending = sealedAt(view, spot);
+  if (!pending || !known) return sentence(view.run, round, spot.index);
+  if (spot.index === "next") return view.say(known.stage?.kind === "pass" ? "playback.say_plain_pass" : "playback.say_unborn");
+  const token = round.drafted[spot.index];
+  const raw = isGreedy(view.run, token);
+  const values = { token: quoted(view.say, token.text), q: numberOr(raw ? token.q_raw : token.q), p: numberOr(raw ? token.p_raw : token.p) };
+  if (pending === "unborn") return view.say("playback.say_unborn");
+  const drafted = view.say(`playback.say_draft${raw ? (token.q_raw === null ? "_copy" : "_greedy") : token.q === 1 ? "_sure" : ""}`, values);
+  if (pending === "drafted") return drafted;
+  const opening = known.stage?.kind === "pass" ? `${view.say("playback.say_pass", { n: round.drafted.length })} ` : "";
+  return `${opening}${view.say(raw ? "playback.say_passed_greedy" : "playback.say_passed", values)}`;
+}
+
+/** @param {number | null} x */
+const numberOr = (x) => (x === null ? "–" : plainNumber(x));

@@ -1,0 +1,69 @@
+// What each message does to the view. A message carries only what is new (specviz/views/run_messages.py).
+
+import { comeIntoView, redraw } from "./drawing.js";
+import { resetPlayback } from "./playback.js";
+
+/** @typedef {import("../shared/element.js").Message} Message */
+/** @typedef {import("./view.js").View} View */
+/** @typedef {import("./types.js").Gap} Gap */
+
+/**
+ * Takes a message by its kind, one of `waiting`, `error`, `start`, `rounds`, `end` and `trace`.
+ *
+ * @param {View} view
+ * @param {(gap: Gap) => void} ask asks for rounds that never arrived
+ * @returns {Record<string, (message: Message) => void>}
+ */
+export function handlersOf(view, ask) {
+  /** @type {Record<string, (message: Message) => void>} */
+  const handlers = {
+    waiting(message) {
+      view.run.phase = "waiting";
+      view.run.status = message.text;
+    },
+    error(message) {
+      view.run.phase = "error";
+      view.run.status = view.say("rounds.failed");
+      view.run.note = message.text;
+    },
+    start(message) {
+      // A start repeated for the run on the screen (a resend) only fills in what was missing.
+      if (message.run !== view.run.key) begin(view, message.run, message.recorded);
+      view.run.start = /** @type {import("./types.js").Start} */ (/** @type {any} */ (message));
+      view.ui.prompt.textContent = message.prompt;
+    },
+    rounds(message) {
+      if (message.run !== view.run.key) begin(view, message.run);
+      if (message.first !== null) askFor(message.first);
+      if (view.run.add(message)) redraw(view);
+    },
+    end(message) {
+      if (message.run !== view.run.key) begin(view, message.run);
+      askFor(message.total);
+      view.run.measure(message.figures);
+      view.run.phase = "finished";
+      view.run.status = [message.reason, message.note].filter(Boolean).join(" ");
+    },
+    trace(message) {
+      for (const part of message.parts) handlers[part.kind](part);
+      if (view.run.start.recorded) view.ui.followRounds.hold(); // a recorded run is read from its beginning
+    },
+  };
+
+  /** @param {number} count */
+  function askFor(count) {
+    const gap = view.run.leaveHoles(count);
+    if (gap) ask(gap);
+  }
+
+  return handlers;
+}
+
+/** @param {View} view @param {string} key @param {string} [recorded] */
+function begin(view, key, recorded = "") {
+  resetPlayback(view);
+  view.begin(key);
+  view.ui.inspector.removeAttribute("data-open"); // what it spoke about is gone
+  if (!recorded) comeIntoView(view); // a recorded run may open the page: nobody has asked for it yet
+  redraw(view);
+}

@@ -1,0 +1,111 @@
+// What a round's record says about its tokens.
+
+/** @typedef {import("./data.js").Run} Run */
+/** @typedef {import("./types.js").Index} Index */
+/** @typedef {import("./types.js").Round} Round */
+/** @typedef {import("./types.js").DraftedToken} DraftedToken */
+/** @typedef {import("./types.js").FlippedToken} FlippedToken */
+/** @typedef {import("./types.js").NextToken} NextToken */
+
+/** @param {Round} round */
+export const nextKind = (round) => (round.drafted.length ? round.next.kind : "plain");
+
+/** @param {Round} round */
+export const acceptedIndexes = (round) => round.drafted.flatMap((token, i) => (token.outcome === "accepted" ? [i] : []));
+
+/** @param {Round} round @param {Index} index */
+export const tokenAt = (round, index) => (index === "next" ? round.next : round.drafted[index]);
+
+/** Whether a token was judged without a coin, at temperature 0. @param {Run} run @param {DraftedToken} token */
+export const isGreedy = (run, token) => Boolean(run.start.greedy) && token.u === null;
+
+/** @param {DraftedToken} token */
+export const isCopy = (token) => token.q_raw === null && token.q === 1 && /^match |^$/.test(token.source ?? "");
+
+/**
+ * Under a lossy rule every round carries its distance from the target's distribution; greedy drafts are matched by any rule.
+ *
+ * @param {Round} round
+ */
+export const isLossy = (round) => round.distance !== undefined;
+
+/** @param {Run} run */
+export const isBlock = (run) => run.start.rule === "block" && !run.start.greedy;
+
+/** @param {DraftedToken} token */
+export const isJudged = (token) => token.accept_prob !== null;
+
+/** Older traces do not say where on the line a token lies. @param {NextToken} next */
+export const isPlaced = (next) => typeof next.below === "number";
+
+/**
+ * The draft token, if a coin decided on it; null for any other.
+ *
+ * @param {Round} round @param {Index} index @returns {FlippedToken | null}
+ */
+export function flippedAt(round, index) {
+  const token = index === "next" ? null : round.drafted[index];
+  return token && hasCoin(token) && !isLossy(round) ? token : null;
+}
+
+/** @param {DraftedToken} token @returns {token is FlippedToken} */
+export const hasCoin = (token) => token.u !== null && token.accept_prob !== null;
+
+/**
+ * Whether this is where a draft ended: a refused token, or what the target drew in its place.
+ *
+ * @param {Run} run @param {Round} round @param {Index} index
+ */
+export function isRefusal(run, round, index) {
+  if (run.start.greedy || isLossy(round)) return false;
+  return index === "next" ? nextKind(round) === "recovered" : round.drafted[index].outcome === "rejected";
+}
+
+/**
+ * The chip an emitted token belongs to: accepted draft tokens in path order, then the target's own.
+ *
+ * @param {Round} round @param {number} k
+ */
+export function chipOfEmitted(round, k) {
+  const accepted = acceptedIndexes(round);
+  return k < accepted.length ? accepted[k] : "next";
+}
+
+/**
+ * Position among the emitted tokens, or -1: not emitted (refused, discarded, or cut off by the stop).
+ *
+ * @param {Round} round @param {Index} index
+ */
+export function emittedPosition(round, index) {
+  const accepted = acceptedIndexes(round);
+  const position = index === "next" ? accepted.length : accepted.indexOf(index);
+  return position < round.emitted.length ? position : -1;
+}
+
+/** @param {Round} round @param {Index} index */
+export function wasDropped(round, index) {
+  const kept = index === "next" || round.drafted[index].outcome === "accepted";
+  return kept && emittedPosition(round, index) < 0;
+}
+
+/** Which row of the target pass judged or drew this token. @param {Round} round @param {Index} index */
+export function rowOf(round, index) {
+  const accepted = acceptedIndexes(round);
+  const parent = index === "next" ? (accepted.at(-1) ?? -1) : round.drafted[index].parent;
+  return round.top[parent + 1] ?? { p: [] };
+}
+
+/** @param {Run} run @param {number} id */
+export function tokenText(run, id) {
+  return run.vocabulary.get(id) ?? `#${id}`;
+}
+
+/**
+ * p_i of block verification (Sun et al. 2024) after each draft token: min(p_{i−1}·p/q, 1), from p_0 = 1.
+ *
+ * @param {Round} round
+ */
+export function blockWeights(round) {
+  let weight = 1;
+  return round.drafted.map((token) => (weight = Math.min(1, (weight * token.p) / token.q)));
+}

@@ -1,0 +1,90 @@
+// Draws a round's draft as a tree of chips.
+
+import { make, svg } from "../shared/dom.js";
+import { draftChip, nextChip } from "./chips.js";
+import { sourceName } from "./names.js";
+import { nextKind } from "./records.js";
+import { layOut, parentOf } from "./trees.js";
+
+/** @typedef {import("./types.js").Stand} Stand */
+/** @typedef {import("./data.js").Run} Run */
+/** @typedef {import("./types.js").Index} Index */
+/** @typedef {import("./types.js").Round} Round */
+
+// Sizes in a tree, px: lines are drawn from them, so nothing has to be measured.
+const TREE = { root: 18, chip: 92, line: 18, height: 41, space: 6, heads: 18 };
+
+/** @param {Run} run @param {number} index @param {Round} round */
+export function treeBox(run, index, round) {
+  const { spots, columns, height } = layOut(round);
+  const heads = columns.map((nodes) => columnHead(run, round, nodes));
+  const top = heads.some(Boolean) ? TREE.heads : 0;
+  const x = (column) => TREE.root + column * (TREE.chip + TREE.line);
+  const y = (row) => top + row * (TREE.height + TREE.space);
+  const plane = make("div", { class: "plane" });
+  plane.style.cssText = `width: ${x(columns.length) - TREE.line}px; height: ${y(height) - TREE.space}px;`
+    + ` --chip-width: ${TREE.chip}px; --chip-height: ${TREE.height}px;`;
+  plane.append(branches(round, spots, x, y));
+  heads.forEach((text, column) => {
+    if (!text) return;
+    const head = make("span", { class: "source", text });
+    head.style.left = `${x(column)}px`;
+    plane.append(head);
+  });
+  for (const node of columns.flat()) {
+    const button = node === "next" ? nextChip(run, index, round) : draftChip(run, index, node, round);
+    const spot = /** @type {Stand} */ (spots.get(node));
+    button.style.left = `${x(spot.column)}px`;
+    button.style.top = `${y(spot.row)}px`;
+    plane.append(button);
+  }
+  return make("div", { class: "tree", part: "tree", role: "group", "aria-label": run.say("rounds.tree", { round: index + 1 }) }, plane);
+}
+
+/**
+ * What proposed a whole column, where one layer or head did.
+ *
+ * @param {Run} run @param {Round} round @param {Index[]} nodes
+ */
+function columnHead(run, round, nodes) {
+  const sources = new Set(nodes.filter((node) => node !== "next").map((node) => round.drafted[node].source));
+  const [source] = sources;
+  return sources.size === 1 && source !== undefined ? sourceName(run, source) : undefined;
+}
+
+/**
+ * The lines from each node to its parent; the kept path is drawn last, over the others.
+ *
+ * @param {Round} round @param {Map<Index, Stand>} spots @param {(column: number) => number} x
+ * @param {(row: number) => number} y
+ */
+function branches(round, spots, x, y) {
+  const lines = svg("svg", { class: "branches", "aria-hidden": "true" });
+  const middle = (row) => y(row) + TREE.height / 2;
+  lines.append(svg("circle", { cx: 4, cy: middle(0), r: 3.5 }));
+  const kind = (node) => (node === "next" ? nextKind(round) : round.drafted[node].outcome);
+  const rank = { discarded: 0, rejected: 1 };
+  const nodes = [...spots.keys()].filter((node) => node !== -1).sort((a, b) => (rank[kind(a)] ?? 2) - (rank[kind(b)] ?? 2));
+  for (const node of nodes) {
+    const from = /** @type {Stand} */ (spots.get(parentOf(round, node)));
+    const to = /** @type {Stand} */ (spots.get(node));
+    const start = from.column < 0 ? 4 : x(from.column) + TREE.chip;
+    const end = x(to.column);
+    const bend = (start + end) / 2;
+    lines.append(svg("path", { class: kind(node), "data-index": node,
+      d: `M${start} ${middle(from.row)}C${bend} ${middle(from.row)} ${bend} ${middle(to.row)} ${end} ${middle(to.row)}` }));
+  }
+  return lines;
+}
+
+/**
+ * A deep tree scrolls in its own box: brings a chip of it into that box, and moves nothing else.
+ *
+ * @param {HTMLElement} button
+ */
+export function showInTree(button) {
+  const box = button.closest(".tree");
+  if (!box) return;
+  const at = button.offsetLeft;
+  if (at < box.scrollLeft || at + button.offsetWidth > box.scrollLeft + box.clientWidth) box.scrollLeft = at - TREE.root - TREE.line;
+}

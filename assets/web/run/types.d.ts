@@ -1,0 +1,111 @@
+// Types of the run view: the records that messages carry (specviz/views/run_messages.py) and what the parts share.
+
+/** A draft token's place in its round, or "next": the token that the target drew itself. */
+export type Index = number | "next";
+export type Spot = { round: number; index: Index };
+
+export type Outcome = "accepted" | "rejected" | "discarded";
+export type Kind = "recovered" | "bonus" | "plain";
+
+export type DraftedToken = {
+  id: number;
+  text: string;
+  parent: number; // index of the draft token it continues, -1: the committed text
+  p: number;
+  q: number;
+  p_raw: number;
+  q_raw: number | null;
+  p_left?: number; // what siblings tried before it left of p
+  u: number | null;
+  accept_prob: number | null;
+  outcome: Outcome;
+  source?: string; // what put it forward
+};
+
+/** A draft token that a coin was flipped for. */
+export type FlippedToken = DraftedToken & { u: number; accept_prob: number };
+
+export type NextToken = {
+  id: number;
+  text: string;
+  kind: Kind;
+  u: number | null;
+  prob: number;
+  below?: number | null;
+  line?: [id: number, start: number, end: number][];
+};
+
+/** What one row of the target pass said: the likeliest tokens as [id, probability]. */
+export type Row = {
+  p: [number, number][];
+  q?: [number, number][];
+  p_raw?: [number, number][];
+  q_raw?: [number, number][];
+  residual?: [number, number][];
+};
+
+export type Round = {
+  index: number;
+  drafted: DraftedToken[];
+  next: NextToken;
+  emitted: number[];
+  pieces: string[]; // the text of each emitted token
+  top: Row[];
+  confidence?: number; // the draft stopped early below it
+  distance?: number; // of a lossy rule: how far it strayed from the target's distribution
+  dropped?: number;
+  stop_reason?: string;
+};
+
+/** The message that begins a run. */
+export type Start = {
+  run?: string;
+  prompt?: string;
+  drafter?: string | null;
+  num_draft_tokens?: number;
+  greedy?: boolean;
+  pair?: string;
+  settings?: string;
+  rule?: string;
+  recorded?: string;
+};
+
+export type Figures = { [name: string]: number | null | undefined };
+export type Gap = { run: string; first: number; count: number };
+
+/** Of the round `round`, the first `stage` stages have happened, and all rounds before it. */
+export type Place = { round: number; stage: number };
+
+/** A stage of a round; `whole`: one decision on all draft tokens. */
+export type Stage = { kind: "draft" | "pass" | "decide" | "next" | "missing"; index: Index; whole?: boolean };
+
+/** What is known of a round at a place in it. */
+export type Known = {
+  stage: Stage | null;
+  number: number;
+  of: number;
+  drafted: number;
+  passed: boolean;
+  judged: Set<Index> | null;
+  complete: boolean;
+};
+
+export type Pending = "unborn" | "drafted" | "passed" | null;
+
+/** A token among a distribution's bars; `rest`: all the others together. */
+export type Bar = { name: Node; p: number; q: number; text: string; rest?: boolean };
+
+/** A stretch of the line from 0 to 1, and whether it was drawn. */
+export type Piece = [start: number, end: number, drawn?: boolean];
+
+/** A column of the inspector's tables: heading, text of a token's cell. */
+export type Column = [string, (token: DraftedToken, index: number) => string];
+
+/** Where a node of a tree stands. */
+export type Stand = { column: number; row: number };
+
+/** A block of the list's rows; `built` while it holds them. */
+export type Chunk = { first: number; built: boolean; box: HTMLElement & { chunk: Chunk } };
+
+export type Follower = { settle(): void; hold(): void; jump(): void; readonly on: boolean };
+export type Texts = Record<string, import("../shared/words.js").Text>;

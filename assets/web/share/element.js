@@ -1,0 +1,79 @@
+// <specviz-share>: the link to the run on the screen.
+//
+// Takes { kind: "share", share, pair }: the link's query, file name and pair as records/links.py gives them, of the run
+// that the page opens with, and the name of the page's own pair. It follows the page's <specviz-run>. Fires
+// `specviz-opened` when the page was opened by such a link, so that somebody may run it.
+
+import { make } from "../shared/dom.js";
+import { SpecvizElement, sheet } from "../shared/element.js";
+import { liveRun } from "../shared/live.js";
+
+const sheets = [await sheet(new URL("share.css", import.meta.url))];
+
+/** @param {string} query */
+const linkTo = (query) => `${location.origin}${location.pathname}?${query}`;
+
+class SpecvizShare extends SpecvizElement {
+  static sheets = sheets;
+
+  build() {
+    const copy = make("button", { type: "button", class: "copy", text: this.say("share.copy"), on: { click: () => this.copy() } });
+    this.box = make("input", { class: "link hidden", readonly: true, "aria-label": this.say("share.link"),
+      on: { focus: () => this.box.select() } });
+    this.status = make("p", { class: "status", role: "status", "aria-live": "polite" });
+    this.shadow.append(copy, this.box, this.status);
+  }
+
+  connected() {
+    this.listen(document, "specviz-share", (event) => this.follow(event.detail));
+  }
+
+  get handlers() {
+    return {
+      /** @param {any} message */
+      share: ({ share, pair }) => {
+        this.pair = pair;
+        this.share = liveRun()?.share ?? share;
+        if (location.search.length > 1) this.tell("specviz-opened");
+      },
+    };
+  }
+
+  /** A link that was copied is that of the run it was copied from: another run takes it away. @param {any} share */
+  follow(share) {
+    if (this.built && share.query !== this.share?.query) {
+      this.box.classList.add("hidden");
+      this.status.textContent = "";
+    }
+    this.share = share;
+  }
+
+  /** Puts the link onto the clipboard, and in any case into a box of which it can be copied by hand. */
+  async copy() {
+    const { share, pair, box, status } = this;
+    box.classList.toggle("hidden", share.query === null);
+    if (share.query === null) {
+      status.textContent = this.say("share.too_long");
+      return;
+    }
+    box.value = linkTo(share.query);
+    box.focus();
+    box.select();
+    const other = share.pair === pair ? "" : this.say("share.other_pair", { pair });
+    const said = this.say((await copied(box.value)) ? "share.copied" : "share.by_hand");
+    status.textContent = [said, other].filter(Boolean).join(" ");
+  }
+}
+
+/** @param {string} text */
+async function copied(text) {
+  if (!navigator.clipboard) return false; // browsers lend it to secure pages only
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    return false; // refused by the browser or its user
+  }
+}
+
+customElements.define("specviz-share", SpecvizShare);

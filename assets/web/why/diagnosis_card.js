@@ -1,0 +1,98 @@
+// What limits the last run.
+
+import { make } from "../shared/dom.js";
+import { key } from "./chart.js";
+import { ms, percent, runName, times, two } from "./figures.js";
+import { lastRun } from "./state.js";
+
+/** @typedef {import("./state.js").Lab} Lab */
+
+/** @param {Lab} lab */
+export function diagnosisCard(lab) {
+  lab.ui.diagnosis = make("div", { class: "diagnosis", part: "diagnosis" });
+  return make("section", { class: "card", "aria-labelledby": "diagnosis-title" }, make("h2", { id: "diagnosis-title", text: lab.say("why.diagnosis_title") }), lab.ui.diagnosis);
+}
+
+/** @param {Lab} lab */
+export function renderDiagnosis(lab) {
+  const run = lastRun(lab);
+  lab.ui.diagnosis.replaceChildren(...(run ? diagnosed(lab, run) : invitation(lab)));
+}
+
+/** @param {Lab} lab @param {Record<string, any>} settings */
+function apply(lab, settings) {
+  lab.host.tell("specviz-press", { settings, press: "generate" });
+}
+
+/** @param {Lab} lab @param {string} text @param {Record<string, any>} settings */
+const action = (lab, text, settings) => make("button", { type: "button", class: "act", text, on: { click: () => apply(lab, settings) } });
+
+/** @param {Lab} lab */
+function invitation(lab) {
+  return [make("p", { class: "lead", text: lab.say("why.no_run") }), action(lab, lab.say("why.make_run"), lab.state.story)];
+}
+
+/** @param {Lab} lab @param {any} run */
+function diagnosed(lab, run) {
+  const { figures, diagnosis } = run;
+  const [source, outcome] = [figures.speedup === null ? "parts" : "measured", diagnosis.pays ? "pays" : "loses"];
+  const verdict = `why.verdict_${source}_${outcome}`;
+  return [
+    make("p", { class: "meta", text: runName(lab, run) }),
+    make("p", { class: "finding", part: "verdict", "data-pays": diagnosis.pays, text: lab.say(verdict, { speedup: times(diagnosis.speedup) }) }),
+    make("h3", { text: lab.say("why.steps_title") }), stepBars(lab, run),
+    make("p", { class: "finding", part: "limit", "data-limit": diagnosis.limit, text: limitText(lab, diagnosis) }),
+    make("h3", { text: lab.say("why.split_title", { ms: ms(figures.seconds) }) }), timeSplit(lab, figures),
+    make("h3", { text: lab.say("why.changes_title") }), ...changes(lab, run),
+    make("p", { class: "quiet", text: [lab.say(`why.one_${figures.one_source}`, { ms: ms(figures.one) }), ...(diagnosis.formula === null ? [] : [lab.say(diagnosis.with_passes ? "why.forecast_passes" : "why.forecast_one")])].join(" ") }),
+  ];
+}
+
+/** @param {Lab} lab @param {any} diagnosis */
+function limitText(lab, { limit, gain }) {
+  return gain > 1.005 ? `${lab.say(`why.limit_${limit}`)} ${lab.say("why.limit_gain", { gain: two(gain) })}` : lab.say("why.limit_nothing");
+}
+
+/**
+ * From the ideal down to what came out: each bar is the speedup that one more cause leaves.
+ *
+ * @param {Lab} lab @param {any} run
+ */
+function stepBars(lab, { figures, diagnosis }) {
+  const all = diagnosis.steps.filter((step) => step.cause !== "short" || figures.depth < figures.num_draft_tokens - 0.05);
+  if (figures.one_source === "round") all.splice(all.findIndex((step) => step.cause === "verify"), 1);
+  const values = {
+    gamma: figures.num_draft_tokens, depth: two(figures.depth), alpha: two(figures.alpha), cost: two(figures.cost_coefficient), ratio: two(figures.verify / figures.one),
+    draft: ms(figures.draft), rest: ms(figures.rest),
+  };
+  const rows = all.map(({ cause, speedup }) => [cause, lab.say(`why.step_${cause}`, values), speedup]);
+  if (figures.speedup !== null) rows.push(["measured", lab.say("why.step_measured"), figures.speedup]);
+  const most = Math.max(...rows.map((row) => row[2]));
+  return make("ol", { class: "steps", part: "steps" }, ...rows.map(([cause, text, speedup]) => make("li", { "data-cause": cause, "data-limit": cause === diagnosis.limit && diagnosis.gain > 1.005 },
+    make("span", { class: "what", text }), make("b", { text: times(speedup) }),
+    make("span", { class: "bar", "aria-hidden": "true" }, make("i", { style: `width:${(100 * speedup) / most}%` }), make("s", { style: `left:${100 / most}%` })))));
+}
+
+/** @param {Lab} lab @param {any} figures */
+function timeSplit(lab, { draft, verify, rest, seconds }) {
+  const parts = [["draft", draft], ["verify", verify], ["rest", rest]];
+  return make("div", { part: "split" },
+    make("div", { class: "split", "aria-hidden": "true" }, ...parts.map(([name, part]) => make("i", { class: name, style: `width:${(100 * part) / seconds}%` }))),
+    make("ul", { class: "legend" }, ...parts.map(([name, part]) => key(`box ${name}`, lab.say(`why.split_${name}`, { percent: percent(part / seconds), ms: ms(part) })))));
+}
+
+/** @param {Lab} lab @param {any} run */
+function changes(lab, { figures, diagnosis }) {
+  if (diagnosis.formula === null) return [make("p", { text: lab.say(figures.chain ? "why.no_forecast_short" : "why.no_forecast_tree") })];
+  const lines = [];
+  if (figures.alpha <= figures.cost_coefficient) lines.push(make("p", { text: lab.say("why.cannot_pay", { alpha: two(figures.alpha), cost: two(figures.cost_coefficient) }) }));
+  else if (diagnosis.best_formula < 1) lines.push(make("p", { text: lab.say("why.no_gamma_pays", { speedup: times(diagnosis.best_formula) }) }));
+  const said = diagnosis.changes.map(({ what, value, speedup }, i) => {
+    const values = { value: what === "gamma" ? value : two(value), speedup: times(speedup), now: times(diagnosis.formula) };
+    const item = make("li", { "data-change": what }, make("span", {}, i ? "" : "★ ", lab.say(`why.change_${what}`, values)));
+    if (what === "gamma") item.append(" ", action(lab, lab.say("why.run_with", { gamma: value }), { num_draft_tokens: value }));
+    return item;
+  });
+  if (!said.some((item) => item.dataset.change === "gamma") && diagnosis.best_formula >= 1) lines.push(make("p", { text: lab.say("why.gamma_is_good", { gamma: figures.num_draft_tokens, speedup: times(diagnosis.formula) }) }));
+  return [...lines, make("ul", { class: "changes", part: "changes" }, ...said)];
+}

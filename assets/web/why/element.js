@@ -1,0 +1,53 @@
+// <specviz-why>: the lab on why speculation works: what a pass costs here, what decides the speedup, what limits the last
+// run.
+//
+// Takes { kind: "why", … } of specviz/views/why_messages.py: a message holds sections, and one that it leaves out stays
+// as it is. Fires `specviz-press` with { settings, press } when its reader asks for a run. `state` shows what it holds.
+
+import { make } from "../shared/dom.js";
+import { SpecvizElement, sheet } from "../shared/element.js";
+import { diagnosisCard, renderDiagnosis } from "./diagnosis_card.js";
+import { BUSY, passesCard, renderPasses } from "./passes_card.js";
+import { emptyState } from "./state.js";
+import { renderTheory, takeRun, theoryCard } from "./theory_card.js";
+
+const sheets = [await sheet(new URL("why.css", import.meta.url))];
+
+class SpecvizWhy extends SpecvizElement {
+  static sheets = sheets;
+
+  state = emptyState();
+  /** @type {import("./state.js").Lab} */
+  lab = { host: this, say: this.say, state: this.state, ui: {} };
+
+  build() {
+    this.lab.say = this.say;
+    this.shadow.append(make("div", { class: "view", part: "view" },
+      passesCard(this.lab), theoryCard(this.lab), diagnosisCard(this.lab)));
+    renderTheory(this.lab);
+  }
+
+  get handlers() {
+    return {
+      /** @param {any} message */
+      why: (message) => {
+        const { state, lab } = this;
+        if (message.story) state.story = message.story;
+        if (message.phase) Object.assign(state, { phase: message.phase, problem: message.problem ?? "" });
+        if (message.passes) state.passes = message.passes;
+        else if (message.phase === "preparing") state.passes = null;
+        if (message.runs) {
+          state.runs = message.runs;
+          if (state.runs.length && !state.touched) state.source = "run";
+          if (state.source === "run") takeRun(lab);
+          renderDiagnosis(lab);
+        }
+        renderPasses(lab);
+        // While passes are timed, the curves that they make stand still: they are complete only at the end.
+        if (!BUSY.includes(state.phase) || message.runs) renderTheory(lab);
+      },
+    };
+  }
+}
+
+customElements.define("specviz-why", SpecvizWhy);

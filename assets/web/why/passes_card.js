@@ -1,0 +1,137 @@
+// What a pass over K tokens costs here.
+
+import { make, setText, svg } from "../shared/dom.js";
+import { MARGIN, canvas, caption, frame, key, path, tick } from "./chart.js";
+import { ms, percent, three, two } from "./figures.js";
+import { curveOf } from "./state.js";
+
+/** @typedef {import("./state.js").Lab} Lab */
+/** @typedef {ReturnType<typeof import("./chart.js").frame>} Chart */
+
+export const BUSY = ["preparing", "running"];
+
+/** @param {Lab} lab */
+export function passesCard(lab) {
+  lab.ui.bar = make("i");
+  lab.ui.track = make("div", { class: "track idle", role: "progressbar", "aria-label": lab.say("why.progress"), "aria-valuemin": "0", "aria-valuemax": "100" }, lab.ui.bar);
+  lab.ui.status = make("p", { class: "says", role: "status", part: "passes-status" });
+  lab.ui.problem = make("p", { class: "note hidden", role: "alert", part: "passes-problem" });
+  lab.ui.passes = canvas("passes", (width) => drawPasses(lab, width));
+  lab.ui.finding = make("p", { class: "finding", part: "passes-finding", text: lab.say("why.before_finding") });
+  lab.ui.meaning = make("p", { part: "passes-meaning", text: lab.say("why.before_meaning") });
+  lab.ui.machine = make("p", { class: "quiet", part: "machine" });
+  lab.ui.table = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": lab.say("why.all_numbers") });
+  lab.ui.how = make("p", { class: "quiet" });
+  lab.ui.numbers = make("details", { class: "hidden", part: "passes-numbers" }, make("summary", { text: lab.say("why.all_numbers") }), lab.ui.how, lab.ui.table);
+  return make("section", { class: "card", "aria-labelledby": "passes-title" },
+    make("h2", { id: "passes-title", text: lab.say("why.passes_title") }),
+    make("p", { class: "lead", text: lab.say("why.passes_lead") }),
+    lab.ui.status, lab.ui.track, lab.ui.problem, lab.ui.passes.box,
+    make("ul", { class: "legend" }, key("p line", lab.say("why.key_target")), key("q line", lab.say("why.key_draft")),
+      key("p dashed", lab.say("why.key_roofline")), key("flat", lab.say("why.key_flat"))),
+    make("div", { class: "after" }, lab.ui.finding, lab.ui.meaning, lab.ui.machine, lab.ui.numbers));
+}
+
+/** @param {Lab} lab @param {number} width */
+function drawPasses(lab, width) {
+  const curves = (lab.state.passes?.curves ?? []).filter((curve) => curve.points.length);
+  const highest = (curve) => Math.max(...curve.points.map((point) => Math.max(point.high, point.least))) / curve.points[0].seconds;
+  const most = 1.08 * Math.max(2, ...curves.map(highest));
+  const widest = Math.max(64, ...curves.flatMap((curve) => curve.points.map((point) => point.width)));
+  const ticks = [1, 2, 4, 8, 16, 32, 64].filter((k) => k <= widest);
+  const chart = frame(width, {
+    name: curves.length ? lab.say("why.passes_chart", { n: curves[0].about_one }) : lab.say("why.passes_chart_empty"),
+    x: (k) => 0.03 + (0.94 * Math.log2(k)) / Math.log2(widest), y: (ratio) => ratio / most, ticks, most,
+    xName: lab.say("why.axis_k"), yName: lab.say("why.axis_ratio"), tickText: (value, step) => `${tick(value, step)}×`,
+  });
+  const target = curves.find((curve) => curve.role === "target");
+  if (target && lab.state.phase !== "running") chart.node.append(...cheapZone(lab, chart, target));
+  chart.node.append(path([[chart.left, chart.y(1)], [chart.right, chart.y(1)]], { class: "flat" }));
+  for (const curve of curves) chart.node.append(...passCurve(lab, chart, curve));
+  if (!curves.length) chart.node.append(caption((chart.left + chart.right) / 2, chart.y(1.5), lab.say(BUSY.includes(lab.state.phase) ? "why.preparing" : "why.not_measured"), { "text-anchor": "middle", class: "hint" }));
+  return chart.node;
+}
+
+/**
+ * The widths whose pass costs about as much as one token's.
+ *
+ * @param {Lab} lab @param {Chart} chart @param {any} curve
+ */
+function cheapZone(lab, chart, curve) {
+  const [from, to] = [chart.x(1), chart.x(curve.about_one)];
+  if (to === from) return [];
+  return [svg("rect", { class: "zone", x: from, y: MARGIN.top, width: to - from, height: chart.bottom - MARGIN.top }),
+    caption(from + 6, MARGIN.top + 14, lab.say("why.zone", { n: curve.about_one }), { class: "hint" })];
+}
+
+/** @param {Lab} lab @param {Chart} chart @param {any} curve */
+function passCurve(lab, chart, curve) {
+  const one = curve.points[0].seconds;
+  const at = (point, seconds) => [chart.x(point.width), chart.y(seconds / one)];
+  const colour = curve.role === "target" ? "p" : "q";
+  const marks = curve.points.flatMap((point) => {
+    const [x, y] = at(point, point.seconds);
+    const spread = path([at(point, point.low), at(point, point.high)], { class: `spread ${colour}` });
+    const mark = colour === "p" ? svg("circle", { class: "mark p", cx: x, cy: y, r: 4 }) : svg("rect", { class: "mark q", x: x - 3.5, y: y - 3.5, width: 7, height: 7 });
+    mark.append(svg("title", {}, lab.say(`why.point_${curve.role}`, { k: point.width, ms: ms(point.seconds), ratio: two(point.seconds / one) })));
+    return [spread, mark];
+  });
+  return [path(curve.points.map((point) => at(point, point.least)), { class: `line dashed ${colour}` }),
+    path(curve.points.map((point) => at(point, point.seconds)), { class: `line ${colour}` }), ...marks];
+}
+
+/** @param {Lab} lab */
+export function renderPasses(lab) {
+  const { phase, passes, problem } = lab.state;
+  const busy = BUSY.includes(phase);
+  setText(lab.ui.status, passes || busy ? lab.say(`why.phase_${phase}`, { percent: percent(passes?.fraction ?? 0), repeats: curveOf(lab, "target")?.points[0].repeats ?? 0 }) : lab.say("why.phase_empty"));
+  lab.ui.track.classList.toggle("idle", !busy);
+  const done = phase === "preparing" ? 0 : passes?.fraction ?? 0;
+  lab.ui.bar.style.width = `${100 * done}%`;
+  lab.ui.track.setAttribute("aria-valuenow", String(Math.round(100 * done)));
+  lab.ui.problem.classList.toggle("hidden", !problem);
+  setText(lab.ui.problem, problem);
+  lab.ui.passes.redraw();
+  const target = curveOf(lab, "target");
+  if (!target || target.points.length < 2 || busy) return;
+  renderFinding(lab, target);
+  lab.ui.table.replaceChildren(numbersTable(lab));
+  lab.ui.numbers.classList.remove("hidden");
+}
+
+/**
+ * Where K costs about one and where it stops, what that means for γ, and what the machine could do at best.
+ *
+ * @param {Lab} lab @param {any} target
+ */
+function renderFinding(lab, target) {
+  const { points, about_one: k } = target;
+  const [first, last] = [points[0], points.at(-1)];
+  const beyond = points.find((point) => point.width > k);
+  const ratio = (point) => two(point.seconds / first.seconds);
+  const limit = String(lab.state.passes.limit);
+  if (k === 1 && beyond) setText(lab.ui.finding, lab.say("why.finding_none", { k: beyond.width, ratio: ratio(beyond) }));
+  else if (beyond) setText(lab.ui.finding, lab.say("why.finding_until", { k, limit, beyond: beyond.width, ratio: ratio(beyond) }));
+  else setText(lab.ui.finding, lab.say("why.finding_all", { k, ratio: ratio(last) }));
+  setText(lab.ui.meaning, k === 1 ? lab.say("why.meaning_none") : lab.say("why.meaning", { gamma: k - 1, k }));
+  const { context, dtype, device, threads, passes } = lab.state.passes;
+  const place = threads === null ? device : `${device}, ${lab.say("why.threads", { n: threads })}`;
+  const figures = { mb: three(target.weight_bytes / 1e6), bandwidth: three(target.bandwidth / 1e9), peak: three(target.peak / 1e9), least: ms(first.least), measured: ms(first.seconds) };
+  const overhead = passes === "plain" ? "why.machine_overhead" : "why.machine_prepared";
+  const why = lab.say(first.seconds > 2 * first.least ? overhead : "why.machine_memory");
+  setText(lab.ui.machine, `${lab.say("why.machine", figures)} ${why}`);
+  setText(lab.ui.how, lab.say("why.how", { ...figures, context, dtype, place, passes: lab.say(`passes.${passes}`) }));
+}
+
+/** @param {Lab} lab */
+function numbersTable(lab) {
+  const curves = ["target", "draft"].map((role) => curveOf(lab, role)).filter(Boolean);
+  const head = ["K", ...curves.flatMap((curve) => [lab.say(`why.column_${curve.role}`), "T(K)/T(1)", lab.say("why.column_least")])];
+  const cells = (curve, i) => {
+    const point = curve.points[i];
+    return point ? [ms(point.seconds), two(point.seconds / curve.points[0].seconds), ms(point.least)] : ["", "", ""];
+  };
+  const row = (point, i) => make("tr", {}, make("th", { scope: "row", text: point.width }), ...curves.flatMap((curve) => cells(curve, i)).map((text) => make("td", { text })));
+  return make("table", { part: "passes-table" }, make("thead", {}, make("tr", {}, ...head.map((text) => make("th", { scope: "col", text })))),
+    make("tbody", {}, ...curves[0].points.map(row)));
+}

@@ -1,0 +1,118 @@
+"""What a benchmark measures: its prompts and draft lengths, and who takes part."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from specviz.bench.contest import PLAIN, Contestant
+from specviz.drafters import DRAFTERS, DraftModel, Eagle, Medusa, PromptLookup, Suffix, drafter_class
+from specviz.models.pair import ModelPair
+from specviz.passes.torchrun import process_count
+from specviz.records.errors import SpecvizError
+from specviz.records.presets import PRESETS, Preset
+
+#: Drafters that copy: a longer draft costs them nothing.
+COPYING = (PromptLookup.name, Suffix.name)
+#: Drafters measured as trees too.
+BRANCHING = (DraftModel.name, Medusa.name, Eagle.name)
+
+
+@dataclass(frozen=True, slots=True)
+class BenchPlan:
+    """How much is measured."""
+
+    presets: Sequence[Preset] = PRESETS
+    gammas: Sequence[int] = (2, 4, 6)  # draft lengths of chains
+    copied_gammas: Sequence[int] = (2, 4, 8)  # draft lengths of drafters that copy
+    tree_gamma: int = 4  # depth of trees
+    tree_branches: Sequence[int] = (2, 3, 4)
+    yardstick_gammas: Sequence[int] = (4, 6)  # draft lengths of transformers' assisted generation and prompt lookup
+    rule_gammas: Sequence[int] = (4, 8)  # draft lengths on which two rules are compared
+    rule_rounds: int = 1200  # rounds compared for each of these, at least
+    max_new_tokens: int = 128
+    repeats: int = 3
+    budget: float | None = None  # seconds of one setting after which no further repeat begins
+
+
+FULL = BenchPlan()
+QUICK = BenchPlan(
+    presets=PRESETS[:1],
+    gammas=(4,),
+    copied_gammas=(4,),
+    tree_branches=(3,),
+    yardstick_gammas=(4,),
+    rule_gammas=(4,),
+    rule_rounds=100,
+    max_new_tokens=40,
+    budget=10.0,
+)
+
+
+def planned(quick: bool, only: Sequence[str], presets: Sequence[str]) -> BenchPlan:
+    """The plan for these names; none named means all.
+
+    Raises SpecvizError (field ``only`` or ``preset``) for a drafter or a preset that does not exist.
+    """
+    for name in only:
+        if name not in DRAFTERS:
+            raise SpecvizError(
+                "There is no drafter {name} to measure; choose from {names}.",
+                "only",
+                name=repr(name),
+                names=", ".join(DRAFTERS),
+            )
+    plan = QUICK if quick else FULL
+    if process_count() > 1:
+        # Processes that share a model must make the same passes, and each has a clock of its own.
+        plan = replace(plan, budget=None)
+    return replace(plan, presets=[_preset_named(name) for name in presets]) if presets else plan
+
+
+def _preset_named(name: str) -> Preset:
+    for preset in PRESETS:
+        if preset.name == name:
+            return preset
+    names = ", ".join(preset.name for preset in PRESETS)
+    raise SpecvizError("There is no preset {name}; choose from {names}.", "preset", name=repr(name), names=names)
+
+
+def entrants(pair: ModelPair, plan: BenchPlan, names: Sequence[str]) -> Iterator[Contestant]:
+    """Plain decoding and every drafter named, able to run or not; then the loops without records; then transformers."""
+    yield Contestant(PLAIN)
+    for name in names:
+        # A drafter that makes trees by default has to be told to make chains.
+        chain = 1 if name in BRANCHING and drafter_class(pair, name).default_branches > 1 else None
+        for gamma in _gammas(pair, plan, name):
+            yield Contestant(name, gamma, branches=chain)
+        if name == DraftModel.name:
+            for gamma in plan.gammas:
+                yield Contestant(name, gamma, rule="block")
+        if name in BRANCHING:
+            for branches in plan.tree_branches:
+                yield Contestant(name, plan.tree_gamma, branches=branches)
+    assisted = DraftModel.name in names and pair.draft is not None and pair.translation is None
+    for loop in ("untraced", "bare"):
+        yield Contestant(PLAIN, engine=loop)
+        if assisted:
+            yield Contestant(DraftModel.name, plan.yardstick_gammas[0], engine=loop)
+    yardsticks = [DraftModel.name] * assisted + [PromptLookup.name] * (PromptLookup.name in names)
+    if yardsticks:
+        yield Contestant(PLAIN, engine="transformers")
+    for name, gamma in itertools.product(yardsticks, plan.yardstick_gammas):
+        yield Contestant(name, gamma, engine="transformers")
+
+
+def takes_part(contestant: Contestant, temperature: float) -> bool:
+    """Greedy drafts are compared with the target's choice, whatever the rule; and the bare loop is greedy only."""
+    return contestant.engine != "bare" if temperature > 0 else contestant.rule == "auto"
+
+
+def _gammas(pair: ModelPair, plan: BenchPlan, name: str) -> Sequence[int]:
+    """Draft lengths of this drafter's chains. Medusa drafts no more tokens than it has heads."""
+    if name in COPYING:
+        return plan.copied_gammas
+    if name == Medusa.name and name in pair.parts:
+        return [gamma for gamma in plan.gammas if gamma <= pair.parts[name].config.num_heads]
+    return plan.gammas

@@ -1,0 +1,182 @@
+"""The rows of the benchmark, and what rows come to: groups of presets, overhead, the formula beside the measurement."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specviz.bench.contest import PLAIN, Contestant, Standing
+from specviz.records.presets import STORIES
+
+#: The presets that are prose, taken together.
+STORY_GROUP = "stories"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchRow(Standing):
+    """One contestant on one preset at one temperature; None where a figure does not apply.
+
+    The measured speedup is against the same engine's plain row.
+    """
+
+    title: str
+    engine: str  # these three as in `Contestant`
+    mode: str
+    num_draft_tokens: int | None
+    temperature: float
+    preset: str
+    tokens: int  # of all repeats together
+    rule: str | None = None  # these three as they were in the run, defaults filled in
+    branches: int | None = None
+    exit_layer: int | None = None
+    rounds: int | None = None  # of all repeats together
+    peak_mb: float | None = None  # peak memory so far, of the process or the CUDA device
+    #: Tokens per second of each repeat, by wall time around the whole run; `tokens_per_second` leaves out what happens
+    #: between our rounds.
+    wall_speeds: tuple[float, ...] = ()
+    round_microseconds: float | None = None  # of a round, mean
+    outside_microseconds: float | None = None  # of its part outside the models' forward passes
+
+    @property
+    def group(self) -> str:
+        return STORY_GROUP if any(self.preset == story.name for story in STORIES) else self.preset
+
+
+# Groups of presets
+
+#: The fields of a summary that are those of its rows.
+SHARED = ("group", "temperature", "title", "engine", "mode", "num_draft_tokens", "rule", "branches", "exit_layer")
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One contestant over a group of presets."""
+
+    group: str
+    temperature: float
+    title: str
+    engine: str
+    mode: str
+    num_draft_tokens: int | None
+    rule: str | None
+    branches: int | None
+    exit_layer: int | None
+    tokens_per_second: float  # as of equally long texts
+    speedup_measured: float | None
+    acceptance_length: float | None
+    against_transformers: float | None  # its speed over its counterpart's there
+
+
+def summaries(rows: Sequence[BenchRow]) -> list[Summary]:
+    """Each contestant over the story presets together and over each other preset, by temperature."""
+    members: dict[tuple[float, str], dict[str, list[BenchRow]]] = {}
+    for row in rows:
+        members.setdefault((row.temperature, row.group), {}).setdefault(row.title, []).append(row)
+    return [_summary(of_one, by_title) for by_title in members.values() for of_one in by_title.values()]
+
+
+def _summary(rows: Sequence[BenchRow], by_title: dict[str, list[BenchRow]]) -> Summary:
+    """rows: of one contestant; by_title: those of all contestants in the same group."""
+    one, speed = rows[0], _speed(rows)
+    plain = by_title[Contestant(PLAIN, engine=one.engine).title]
+    # A contestant of transformers is titled like ours, with the library's name before it.
+    counterpart = by_title.get(f"transformers {one.title}")
+    rounds = sum(row.rounds or 0 for row in rows)
+    return Summary(
+        **{name: getattr(one, name) for name in SHARED},
+        tokens_per_second=speed,
+        speedup_measured=None if one.mode == PLAIN else speed / _speed(plain),
+        acceptance_length=sum(row.acceptance_length * row.rounds for row in rows) / rounds if rounds else None,
+        against_transformers=speed / _speed(counterpart) if counterpart else None,
+    )
+
+
+def _speed(rows: Sequence[BenchRow]) -> float:
+    """Tokens per second over several presets: the harmonic mean, as of equally long texts."""
+    return statistics.harmonic_mean([row.tokens_per_second for row in rows])
+
+
+# Overhead
+
+
+@dataclass(frozen=True, slots=True)
+class RoundOverhead:
+    """What a round of ours spends outside the models' passes: records, coins, the rule, text."""
+
+    title: str
+    preset: str
+    temperature: float
+    round_microseconds: float
+    outside_microseconds: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class TraceCost:
+    """The same decoding with its full trace and without one, in tokens per second of wall time."""
+
+    title: str
+    preset: str
+    temperature: float
+    #: The engine without: "untraced" (the same drafter, target passes, coins and rule) or "bare" (passes and argmax).
+    without: str
+    ratio: float  # traced over the other, the median over repeats
+    spread: tuple[float, float]  # least and greatest ratio
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    rounds: list[RoundOverhead]
+    tracing: list[TraceCost]
+
+
+def overhead(rows: Sequence[BenchRow]) -> Overhead:
+    """What rounds and their records cost, by rows that include runs without records."""
+    known = {(row.preset, row.temperature, row.title): row for row in rows}
+    rounds, tracing = [], []
+    for row in rows:
+        if row.round_microseconds is None:
+            continue
+        place = (row.title, row.preset, row.temperature)
+        rounds.append(RoundOverhead(*place, row.round_microseconds, row.outside_microseconds, row.overhead_share))
+        for engine in ("untraced", "bare"):
+            other = known.get((row.preset, row.temperature, f"{engine} {row.title}"))
+            if other:
+                ratios = [with_trace / without for with_trace, without in zip(row.wall_speeds, other.wall_speeds)]
+                spread = (min(ratios), max(ratios))
+                tracing.append(TraceCost(*place, engine, statistics.median(ratios), spread))
+    return Overhead(rounds, tracing)
+
+
+# The formula
+
+
+@dataclass(frozen=True, slots=True)
+class FormulaCheck:
+    """A chain's measured speedup beside what Leviathan et al. 2023, Thm 3.8, promises for its α and c."""
+
+    title: str
+    mode: str
+    preset: str
+    temperature: float
+    measured: float
+    formula: float
+    ratio: float  # measured over formula
+
+
+def formula_checks(rows: Sequence[BenchRow]) -> list[FormulaCheck]:
+    """Of the chains judged token by token: α is that rule's, another one keeps more or less of the same drafts."""
+    return [
+        FormulaCheck(
+            title=row.title,
+            mode=row.mode,
+            preset=row.preset,
+            temperature=row.temperature,
+            measured=row.speedup_measured,
+            formula=row.speedup_formula,
+            ratio=row.speedup_measured / row.speedup_formula,
+        )
+        for row in rows
+        if row.speedup_formula and row.rule == "token"
+    ]

@@ -1,0 +1,115 @@
+"""The `bench` command: its options, what they mean, and what becomes of a report.
+
+Torch is loaded when something is measured, so that --help answers at once. What needs the page or a browser is measured
+by the caller, above this folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from specviz.bench.contest import Say
+from specviz.passes.torchrun import process_count
+from specviz.records.errors import SpecvizError
+from specviz.records.settings import SamplingParams
+
+if TYPE_CHECKING:
+    from specviz.bench.report import BenchReport
+    from specviz.bench.size_benchmark import SizeReport
+    from specviz.models.pair import ModelPair
+
+#: For the help text; `model_sizes` loads torch.
+SIZE_NAMES = ("8b", "1b", "tiny")
+
+
+def add_options(parser: argparse.ArgumentParser, drafters: Sequence[str]) -> None:
+    """All options but those that name a pair. drafters: their names, for the help text."""
+    add = parser.add_argument
+    add("--json", type=pathlib.Path, metavar="FILE", help="write all rows there")
+    add("--quick", action="store_true", help="one story, fewer settings: under a minute on two cores")
+    names = {"type": _names, "default": [], "metavar": "NAME[,NAME]"}
+    add("--only", **names, help=f"these drafters alone, of {', '.join(drafters)}")
+    add("--preset", **names, help="these prompts alone, such as story,repeats")
+    add("--temperature", type=float, metavar="T", help="this temperature alone, instead of 0 and 1")
+    add("--page", action="store_true", help="also: one run with and without a browser watching (needs playwright)")
+    add(
+        "--passes",
+        choices=("auto", "plain"),
+        default="auto",
+        help="auto compiles them first, once a machine; plain leaves them to transformers (default: %(default)s)",
+    )
+    add("--growth", action="store_true", help="also: time and memory by length of text, rounds, γ and visitors")
+    drawn = "draw the report: .html, or .png and .svg (needs playwright)"
+    add("--figure", type=pathlib.Path, metavar="FILE", help=drawn)
+    sizes = f"instead: random models of a real size, {', '.join(SIZE_NAMES)}, and an oracle for a drafter"
+    add("--size", metavar="NAME", help=sizes)
+    add("--alpha", type=float, metavar="A", help="--size: how often the oracle is right (default: 0.8)")
+    add("--gamma", type=int, metavar="N", help="--size: draft tokens a round (default: 4)")
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def check(options: argparse.Namespace) -> None:
+    """Raises SpecvizError for what can be seen to be wrong before a model is loaded."""
+    for name in ("alpha", "gamma"):
+        if getattr(options, name) is not None:
+            raise SpecvizError("--{name} belongs to --size: name a size to measure.", name, name=name)
+    if options.growth and process_count() > 1:
+        raise SpecvizError("--growth follows one process: leave it out, or start without torchrun.", "growth")
+    if options.temperature is not None:
+        SamplingParams(options.temperature)
+    from specviz.bench.bench_plan import planned
+
+    planned(options.quick, options.only, options.preset)
+
+
+def measure(options: argparse.Namespace, pair: ModelPair, say: Say) -> BenchReport:
+    """The benchmark of a pair, with growth if asked for; `say` hears lines of progress. Raises as `benchmark` does."""
+    from specviz.bench import benchmark
+    from specviz.bench.growth import measure_growth
+
+    temperatures = (0.0, 1.0) if options.temperature is None else (options.temperature,)
+    report = benchmark.measure(pair, options.quick, say, options.only, temperatures, options.preset)
+    if options.growth:
+        report.growth = measure_growth(pair, say)
+    return report
+
+
+def measure_size(options: argparse.Namespace, say: Say) -> SizeReport:
+    """The benchmark of a size. Raises SpecvizError for options that it would ignore, and as `size_benchmark` does."""
+    for name in ("only", "preset", "page", "target", "draft", "medusa", "eagle"):
+        if getattr(options, name):
+            raise SpecvizError("--size makes models and runs of its own: leave --{name} out.", name, name=name)
+    from specviz.bench import size_benchmark
+
+    return size_benchmark.measure(
+        options.size,
+        0.8 if options.alpha is None else options.alpha,
+        4 if options.gamma is None else options.gamma,
+        device=options.device,
+        dtype=options.dtype,
+        temperature=options.temperature or 0.0,
+        quick=options.quick,
+        say=say,
+    )
+
+
+def tell(report: BenchReport | SizeReport, path: pathlib.Path | None) -> None:
+    """Prints a report and writes its values to a file, if one is named."""
+    from specviz.bench import printed
+    from specviz.bench.report import BenchReport
+
+    print(printed.bench_text(report) if isinstance(report, BenchReport) else printed.size_text(report))
+    if path:
+        save(report, path)
+
+
+def save(report: BenchReport | SizeReport, path: pathlib.Path) -> None:
+    path.write_text(json.dumps(asdict(report), indent=1, ensure_ascii=False), encoding="utf-8")

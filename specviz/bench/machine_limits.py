@@ -1,0 +1,176 @@
+"""What a pass of a model moves and computes, and the least time in which this machine can do that; all measured."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import torch
+from transformers import PreTrainedModel
+
+from specviz.models.pair import ModelPair
+from specviz.models.pass_timer import PassTimer
+from specviz.models.refusals import refusing_out_of_memory
+from specviz.passes.clock import synchronise
+from specviz.passes.several_devices import devices_of, home_of
+from specviz.records.errors import SpecvizError
+from specviz.theory.roofline import ModelSize
+
+#: Passes over one token that are timed of each model.
+REPEATS = 25
+
+#: Rows and columns of the matrices whose product is timed for the peak rate, by type of device.
+PEAK_SIDE = {"cpu": 1024, "cuda": 4096}
+
+
+@dataclass(slots=True)
+class BandwidthLimit:
+    """A pass over one token beside the least time in which this machine moves the bytes that it reads."""
+
+    role: str  # "target" or "draft"
+    context: int  # cached tokens before the pass
+    weight_bytes: int  # without tables that are only looked up
+    cache_bytes: int  # keys and values of `context` positions
+    copy_bandwidth: float  # bytes read plus bytes written a second, copying a buffer as large as the weights
+    read_bandwidth: float  # bytes a second, summing up such a buffer
+    pass_seconds: float  # median of passes timed alone
+    #: The faster one: a copy touches two such buffers and a pass one, and the processor's cache may hold one, not two.
+    bandwidth: float = field(init=False)
+    limit_seconds: float = field(init=False)  # (weight_bytes + cache_bytes) / bandwidth
+    share_of_pass: float = field(init=False)  # limit_seconds / pass_seconds
+    #: Harmonic mean of the plain rows over presets, at the first temperature; None for the draft model.
+    plain_tokens_per_second: float | None = None
+    share_of_plain: float | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.bandwidth = max(self.copy_bandwidth, self.read_bandwidth)
+        self.limit_seconds = (self.weight_bytes + self.cache_bytes) / self.bandwidth
+        self.share_of_pass = self.limit_seconds / self.pass_seconds
+        plain = self.plain_tokens_per_second
+        self.share_of_plain = None if plain is None else plain * self.limit_seconds
+
+
+def measure_limits(pair: ModelPair, context: int, repeats: int = REPEATS) -> list[BandwidthLimit]:
+    """Passes over one token after `context` cached ones, of target and draft model in turn, beside their limit.
+
+    The passes are those that runs make. A context too long for a model is shortened. Raises SpecvizError (field
+    ``target``) where the device's memory does not hold it.
+    """
+    with refusing_out_of_memory(no_memory):
+        timers = {
+            role: PassTimer(model, (1,), context, pair.passes.fast.get(role)) for role, model in models_of(pair).items()
+        }
+        seconds: dict[str, list[float]] = {role: [] for role in timers}
+        for _ in range(repeats):
+            for role, timer in timers.items():
+                seconds[role].append(timer.seconds(1))
+        return [_limit(role, timer, statistics.median(seconds[role])) for role, timer in timers.items()]
+
+
+def models_of(pair: ModelPair) -> dict[str, PreTrainedModel]:
+    """The pair's models by role; a pair may have no draft model."""
+    return {"target": pair.target} | ({"draft": pair.draft} if pair.draft is not None else {})
+
+
+def no_memory() -> SpecvizError:
+    return SpecvizError(
+        "There is not enough memory to time passes over many tokens: load a smaller pair on the Models tab.", "target"
+    )
+
+
+def _limit(role: str, timer: PassTimer, pass_seconds: float) -> BandwidthLimit:
+    size, share, device = model_size(timer), weight_share(timer), home_of(timer.model)
+    return BandwidthLimit(
+        role=role,
+        context=timer.context,
+        weight_bytes=size.weight_bytes,
+        cache_bytes=round(size.position_bytes * size.positions),
+        copy_bandwidth=copy_bandwidth(share, device),
+        read_bandwidth=read_bandwidth(share, device),
+        pass_seconds=pass_seconds,
+    )
+
+
+def weight_share(timer: PassTimer) -> int:
+    """Bytes of weights that a pass reads on each device of a model: a spread model's devices hold a share each."""
+    return model_size(timer).weight_bytes // len(devices_of(timer.model))
+
+
+def model_size(timer: PassTimer) -> ModelSize:
+    """What passes of this timer's model move and compute, counted on the model and its cache."""
+    model = timer.model
+    # Layers that share another's keys and values have none of their own.
+    rows = [part for part in timer.reader.rows() if part is not None]
+    positions = statistics.mean(part.shape[-2] for part in rows)
+    cached = sum(part.numel() * part.element_size() for part in rows)
+    config = model.config.get_text_config()
+    heads = config.num_attention_heads
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    looked_up = _looked_up(model)
+    return ModelSize(
+        parameters=model.num_parameters() - sum(part.numel() for part in looked_up),
+        weight_bytes=_bytes(model.parameters()) - _bytes(looked_up),
+        position_bytes=cached / positions,
+        positions=positions,
+        attention_width=config.num_hidden_layers * heads * head_size,
+    )
+
+
+def _looked_up(model: PreTrainedModel) -> list[torch.Tensor]:
+    """Tables of which a pass reads one row a token: embeddings, unless they are the output head too."""
+    head = model.get_output_embeddings()
+    tables = [module.weight for module in model.modules() if isinstance(module, torch.nn.Embedding)]
+    return [table for table in tables if head is None or table is not head.weight]
+
+
+def _bytes(parts: Iterable[torch.Tensor]) -> int:
+    return sum(stored.numel() * stored.element_size() for part in parts for stored in _stored(part))
+
+
+def _stored(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """What holds a tensor's values: itself, or for a quantised one the packed values and their scales."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        return [tensor]
+    names, _ = tensor.__tensor_flatten__()
+    return [stored for name in names for stored in _stored(getattr(tensor, name))]
+
+
+def read_bandwidth(size: int, device: torch.device) -> float:
+    """Bytes a second, reading a buffer of `size` bytes over and over by summing it up.
+
+    The buffer is as large as the weights: those of a small model may lie in the processor's cache, and then a pass
+    reads them from there.
+    """
+    buffer = torch.ones(max(1, size // 4), dtype=torch.float32, device=device)
+    return buffer.numel() * 4 / _fastest(buffer.sum, device)
+
+
+def copy_bandwidth(size: int, device: torch.device) -> float:
+    """Bytes a second, read and written together, copying a buffer of `size` bytes over and over.
+
+    This is what a machine's bandwidth usually means; with torch's threads as they are set.
+    """
+    source, copy = (torch.ones(max(1, size // 4), dtype=torch.float32, device=device) for _ in range(2))
+    return 2 * source.numel() * 4 / _fastest(lambda: copy.copy_(source), device)
+
+
+def peak_rate(dtype: torch.dtype, device: torch.device) -> float:
+    """Operations a second of a large matrix product, 2 · n³ operations."""
+    side = PEAK_SIDE[device.type]
+    one, other = (torch.ones(side, side, dtype=dtype, device=device) for _ in range(2))
+    return 2 * side**3 / _fastest(lambda: one @ other, device)
+
+
+def _fastest(work: Callable[[], object], device: torch.device, repeats: int = 8) -> float:
+    """Seconds of the fastest of several repeats, warm: the best that the machine can do."""
+    work()
+    seconds = []
+    for _ in range(repeats):
+        synchronise(device)
+        start = time.perf_counter()
+        work()
+        synchronise(device)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)

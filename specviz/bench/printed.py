@@ -1,0 +1,248 @@
+"""The reports of both benchmarks for people: sentences, and tables by pandas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import pandas as pd
+
+from specviz.bench.bench_rows import FormulaCheck, Overhead
+from specviz.bench.equal_texts import Agreement
+from specviz.bench.growth import Growth
+from specviz.bench.machine import Facts
+from specviz.bench.machine_limits import BandwidthLimit
+from specviz.bench.report import BenchReport
+from specviz.bench.rule_replay import RulesRow
+from specviz.bench.size_benchmark import Bandwidth, SizeReport, SizeRow
+
+Cells = dict[str, tuple[str, str]]
+
+#: Part of a field's name -> what is printed in its place, unit included, and the factor to that unit.
+UNITS = {"_seconds": (", ms", 1e3), "_bytes": (", MB", 1e-6), "bandwidth": ("GB/s", 1e-9), "_mb": (", MB", 1)}
+
+#: Field -> heading and format, where these are not the field's own name and two decimals.
+CELLS: Cells = {
+    "temperature": ("T", "{:g}"),
+    "title": ("contestant", "{}"),
+    "mode": ("drafter", "{}"),
+    "num_draft_tokens": ("γ", "{}"),
+    "tokens_per_second": ("tok/s", "{:.0f}"),
+    "spread": ("spread", "{0[0]:.0f}–{0[1]:.0f}"),
+    "speedup_measured": ("speedup", "{:.2f}"),
+    "speedup_spread": ("spread", "{0[0]:.2f}–{0[1]:.2f}"),
+    "speedup_formula": ("formula", "{:.2f}"),
+    "measured_over_formula": ("ratio", "{:.2f}"),
+    "speedup_by_rounds": ("by rounds", "{:.2f}"),
+    "alpha_asked": ("α asked", "{:g}"),
+    "acceptance_rate": ("α", "{:.2f}"),
+    "acceptance_length": ("len", "{:.2f}"),
+    "cost_coefficient": ("c", "{:.2f}"),
+    "phase_share.draft": ("draft", "{:.0%}"),
+    "phase_share.verify": ("verify", "{:.0%}"),
+    "phase_share.rest": ("rest", "{:.0%}"),
+    "pass_ratio": ("pass", "{:.2f}"),
+    "overhead_share": ("outside", "{:.1%}"),
+    "known_share": ("known", "{:.0%}"),
+    "against_transformers": ("vs transformers", "{:.2f}"),
+    "difference": ("block − token a round", "{:+.3f}"),
+    "standard_error": ("±", "{:.3f}"),
+    "round_microseconds": ("a round, µs", "{:.0f}"),
+    "outside_microseconds": ("outside, µs", "{:.0f}"),
+    "share": ("share", "{:.1%}"),
+    "share_of_pass": ("limit / pass", "{:.0%}"),
+    "plain_tokens_per_second": ("plain tok/s", "{:.0f}"),
+    "share_of_plain": ("plain / limit", "{:.0%}"),
+}
+#: A size's figures are few and have more digits.
+SIZE_CELLS: Cells = CELLS | {
+    "tokens_per_second": ("tok/s", "{:.1f}"),
+    "spread": ("spread", "{0[0]:.1f}–{0[1]:.1f}"),
+    "acceptance_rate": ("α", "{:.3f}"),
+    "cost_coefficient": ("c", "{:.3f}"),
+}
+
+SPEED = ("tokens_per_second", "spread", "speedup_measured", "speedup_spread", "speedup_formula")
+JUDGED = ("acceptance_rate", "acceptance_length", "cost_coefficient")
+PHASES = ("phase_share.draft", "phase_share.verify", "phase_share.rest")
+ROW_FIELDS = (*SPEED, *JUDGED, *PHASES, "overhead_share")
+SUMMARY_FIELDS = ("tokens_per_second", "speedup_measured", "acceptance_length", "against_transformers")
+SIZE_FIELDS = (*SPEED, "measured_over_formula", "speedup_by_rounds", "alpha_asked", *JUDGED)
+SIZE_FIELDS += ("pass_ratio", "overhead_share", "known_share")
+
+
+def bench_text(report: BenchReport) -> str:
+    """The benchmark: each contestant on each preset, then groups of presets, then what else was measured."""
+    return _paragraphs(
+        [*_machine_lines(report.machine), *filter(None, (report.busy, report.unsteady))],
+        equality_lines(report.equality, str(report.machine.get("dtype"))),
+        _table(_frame(report.rows), ["preset", "temperature", "title"], ROW_FIELDS),
+        _table(_frame(report.summary), ["group", "temperature", "title"], SUMMARY_FIELDS),
+        _rules_lines(report.rules),
+        _overhead_lines(report.overhead),
+        [f"The page, watched by a browser: {report.page['ratio']:.2f} of the speed without one"] if report.page else (),
+        _limit_lines(report.limit),
+        _formula_lines(report.formula),
+        growth_lines(report.growth) if report.growth else (),
+        report.findings,
+        [f"Left out, {entry['mode']}: {entry['reason']}" for entry in report.left_out],
+        [f"Peak memory of this process up to the last row: {max(row.peak_mb or 0 for row in report.rows):.0f} MB"],
+    )
+
+
+def size_text(report: SizeReport) -> str:
+    """The benchmark of a size: its contestants, and what keeps them from the formula and from the machine's limit."""
+    pair = report.pair
+    return _paragraphs(
+        [
+            *_machine_lines(report.machine),
+            *(f"{role}: {pair[role]}, {pair[f'{role}_parameters']:,} parameters" for role in ("target", "draft")),
+            "{prompt_tokens} + {new_tokens} tokens, {repeats} repeats, greedy".format(**report.settings),
+            *report.notes,
+        ],
+        _table(_frame(report.rows), ["title"], SIZE_FIELDS, SIZE_CELLS),
+        [
+            *(_lengths_line(row) for row in report.rows if row.mode == "adaptive"),
+            *(_formula_line(row) for row in report.rows if row.measured_over_formula),
+            _bandwidth_line(report.bandwidth),
+        ],
+    )
+
+
+def _paragraphs(*parts: Iterable[str]) -> str:
+    """Lines of text, an empty one between parts; a part without lines is left out."""
+    return "\n\n".join(filter(None, ("\n".join(part) for part in parts)))
+
+
+# Tables
+
+
+def _frame(entries: Sequence[Any]) -> pd.DataFrame:
+    """Dataclasses as rows, in the units of `UNITS`; a field of a field is named ``phase_share.draft``."""
+    frame = pd.json_normalize([asdict(entry) for entry in entries])
+    for part, (unit, scale) in UNITS.items():
+        found = {name: name.replace(part, unit) for name in frame.columns if part in name}
+        frame = frame.assign(**scale * frame[[*found]]).rename(columns=found)
+    return frame
+
+
+def _by_contestant(entries: Sequence[Any], **figures: Any) -> pd.DataFrame:
+    """Figures of all presets together, by temperature and contestant, in the order in which these come."""
+    return _frame(entries).groupby(["temperature", "title"], sort=False).agg(figures).reset_index()
+
+
+def _table(
+    frame: pd.DataFrame, left: Sequence[str], fields: Sequence[str] | None = None, cells: Cells = CELLS
+) -> list[str]:
+    """The lines of a table.
+
+    left: fields at the left, each printed once for the rows that share it. fields: the others, all of them if None.
+    """
+    formats = {name: "{:.2f}" if column.dtype == float else "{}" for name, column in frame.items()}
+    cells = {name: (name.replace("_", " "), form) for name, form in formats.items()} | cells
+    shown = frame.assign(**{name: frame[name].map(cells[name][1].format) for name in left}).set_index([*left])
+    shown = shown.rename_axis([cells[name][0] for name in left]).reindex(columns=fields or shown.columns)
+    # None becomes NaN, which is what na_rep stands for.
+    headings, formatters = [cells[name][0] for name in shown], [cells[name][1].format for name in shown]
+    text = shown.mask(shown.isna()).to_string(header=headings, formatters=formatters, na_rep="–")
+    return [line.rstrip() for line in text.splitlines()]
+
+
+def _rules_lines(rules: Sequence[RulesRow]) -> Iterator[str]:
+    if rules:
+        yield "Draft tokens accepted token by token and by block verification, on the same drafts and coins:"
+        yield from _table(_frame(rules), ["temperature", "mode", "num_draft_tokens"])
+
+
+def _overhead_lines(overhead: Overhead) -> Iterator[str]:
+    yield "Overhead, a round's time outside the models; medians over presets:"
+    medians = dict.fromkeys(("round_microseconds", "outside_microseconds", "share"), "median")
+    yield from _table(_by_contestant(overhead.rounds, **medians), ["temperature", "title"])
+    for without, what in (("untraced", "the same loop without records"), ("bare", "a bare loop")):
+        if costs := [one for one in overhead.tracing if one.without == without]:
+            yield f"Tracing, speed with the full trace over that of {what}, in the same repeats:"
+            found = _by_contestant(costs, ratio="median", spread=_widest)
+            yield from _table(found.rename(columns={"spread": "speedup_spread"}), ["temperature", "title"])
+
+
+def _widest(spreads: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    lows, highs = zip(*spreads)
+    return min(lows), max(highs)
+
+
+def _formula_lines(checks: Sequence[FormulaCheck]) -> Iterator[str]:
+    if checks:
+        yield "Measured speedup beside the formula's, by the measured α and c; medians over presets:"
+        medians = dict.fromkeys(("measured", "formula", "ratio"), "median")
+        yield from _table(_by_contestant(checks, **medians), ["temperature", "title"])
+
+
+def _limit_lines(limits: Sequence[BandwidthLimit]) -> Iterator[str]:
+    if limits:
+        yield "A pass over one token beside its limit: its bytes over the bandwidth of a copy or a read, the faster:"
+        yield from _table(_frame(limits), ["role", "context"])
+
+
+def growth_lines(growth: Growth) -> Iterator[str]:
+    yield f"Growth, {growth.drafter} γ={growth.num_draft_tokens}, with the tokens of text before; medians:"
+    yield from _table(_frame(growth.contexts), ["context"])
+    yield "With the rounds before, in runs of bounded length; medians since the last line:"
+    yield from _table(_frame(growth.rounds), ["rounds"])
+    yield "The first and the last tenth of all these rounds, and of one run to the end of the context; medians:"
+    yield from _table(_frame([growth.many_runs, growth.long_run]), ["rounds"])
+    yield "With the draft length; medians:"
+    yield from _table(_frame(growth.gammas), ["num_draft_tokens"])
+    if growth.visitors:
+        yield "With the number of visitors who press at once, the median one's first round and the last one's:"
+        yield from _table(_frame(growth.visitors), ["visitors"])
+
+
+# Sentences
+
+
+def _machine_lines(machine: Facts) -> list[str]:
+    return [f"{key}: {value}" for key, value in machine.items() if value is not None]
+
+
+def equality_lines(agreements: Sequence[Agreement], dtype: str) -> Iterator[str]:
+    """One line for all that agree, one for each place where texts part."""
+    if not agreements:
+        yield "Equality: nothing was decoded greedily, so no text has to be equal."
+        return
+    same, presets = sum(one.identical for one in agreements), {one.preset for one in agreements}
+    yield (
+        f"Equality, before anything was timed: {same} of {len(agreements)} greedy texts (prompts: {len(presets)}) are "
+        f"plain decoding's, token by token ({dtype})."
+    )
+    parted: dict[tuple[str, int, float], list[Agreement]] = {}
+    for one in agreements:
+        if not one.identical:
+            parted.setdefault((one.preset, one.place, one.margin), []).append(one)
+    for (preset, place, margin), found in parted.items():
+        yield (
+            f"  On {preset} token {place + 1} differs, where the target's best two lie {margin:.3f} apart in log "
+            f"probability, which is rounding in {dtype}: {', '.join(one.title for one in found)}. From there on each "
+            f"token is the target's best to within {max(one.largest_gap for one in found):.3f}."
+        )
+
+
+def _lengths_line(row: SizeRow) -> str:
+    lengths = ", ".join(f"γ={length} {count / row.rounds:.0%}" for length, count in row.rounds_by_length.items())
+    return f"{row.title} drafted: {lengths} of its rounds."
+
+
+def _formula_line(row: SizeRow) -> str:
+    return (
+        f"{row.title}: measured / formula {row.measured_over_formula:.2f}. The formula knows only α and c, not that a "
+        f"target pass took {row.pass_ratio:.2f} times as long here as in a plain step, nor that "
+        f"{row.overhead_share:.1%} of a round is outside the models; with whole rounds as measured it says "
+        f"{row.speedup_by_rounds:.2f}."
+    )
+
+
+def _bandwidth_line(found: Bandwidth) -> str:
+    return (
+        f"Plain decoding reads {found.bytes_per_token / 1e9:.3f} GB a token. At the {found.bytes_per_second / 1e9:.1f} "
+        f"GB/s measured here that allows {found.limit:.1f} tokens/s, of which it reached {found.share:.0%}."
+    )

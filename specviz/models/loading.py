@@ -1,0 +1,222 @@
+"""From names to a pair: finds the models, checks them, reads them, and measures what a pass takes."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from specviz.models.pair import ModelPair, PairPasses
+from specviz.models.pass_timer import SHOWN_WIDTHS, settle_threads, time_passes
+from specviz.models.placement import Place, dtype_named, half_precision, place_named, release_memory
+from specviz.models.sources import (
+    ModelSource,
+    Progress,
+    check_architecture,
+    check_quantisation,
+    check_sharding,
+    find_model,
+    load_tokenizer,
+    quietly,
+)
+from specviz.models.vocabularies import Translation, same_vocabulary
+from specviz.models.weights import check_memory, load_faster, load_weights, with_room
+from specviz.passes.several_devices import home_of, keep_in_step
+from specviz.passes.torchrun import count_here, process_count
+from specviz.passes.trained_heads import EagleHead, MedusaHeads, load_eagle, load_medusa
+from specviz.records.errors import SpecvizError
+from specviz.records.words import Sentence, bytes_in_words
+
+#: The pair that comes with the repository.
+EMBEDDED = pathlib.Path(__file__).resolve().parents[2] / "assets" / "models"
+
+#: A draft model that shares less of its vocabulary than this has next to nothing to say.
+_LEAST_SHARED = 0.01
+
+
+def load_pair(
+    target: str | os.PathLike[str] | None = None,
+    draft: str | os.PathLike[str] | None = None,
+    *,
+    medusa: str | os.PathLike[str] | None = None,
+    eagle: str | os.PathLike[str] | None = None,
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "auto",
+    revision: str | None = None,
+    draft_revision: str | None = None,
+    token: str | None = None,
+    progress: Progress | None = None,
+) -> ModelPair:
+    """Load a target and, if named, a draft model; with neither, the embedded pair.
+
+    target, draft: local folders in transformers' format, or model ids on the Hugging Face Hub.
+    medusa, eagle: folders of parts trained on this target; by default ``medusa`` and ``eagle`` in the target's own
+        folder, which is where the training recipes put them.
+    device: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"auto"``: a GPU if there is one, all GPUs for a pair too large for
+        one, else the CPU. ``"spread"`` puts the target's layers on all GPUs, then in main memory, then on disk.
+        ``"parallel"`` shards each layer over the processes of torchrun, all of which call this and make the same runs;
+        the draft model, whose short passes would spend their time in exchanges, is whole in each of them.
+    dtype: ``"float32"``, ``"bfloat16"``, ``"float16"`` or ``"auto"``: half precision on CUDA and on a CPU that
+        multiplies bfloat16; on other CPUs half precision or float32, whichever is measured to be faster. Both models
+        get the same; a quantised checkpoint keeps its own.
+    revision, draft_revision: branch, tag or commit on the Hub. token: for gated or private models; default HF_TOKEN.
+    progress: called before each step with a fraction in [0, 1] and a sentence.
+
+    On a CPU torch's number of threads is set to what suits the target, by timing it (`settle_threads`).
+
+    Raises SpecvizError, its `field` being ``target``, ``draft``, ``device`` or ``dtype``.
+    """
+    if target is None and draft is not None:
+        raise SpecvizError("Name a target too: a draft model alone has nothing to draft for.", "target")
+    tell = progress or (lambda fraction, sentence: None)
+    place, wanted = place_named(device), dtype_named(dtype)
+    embedded = target is None
+    if embedded:
+        target, draft = EMBEDDED / "target", EMBEDDED / "draft"
+    token = token or os.environ.get("HF_TOKEN") or None
+    models: list[PreTrainedModel] = []
+    try:
+        with quietly():
+            tell(0.0, Sentence("Looking for the models."))
+            sources = [find_model(target, "target", revision, token)]
+            if draft is not None:
+                sources.append(find_model(draft, "draft", draft_revision, token))
+            for source in sources:
+                source.name = f"storybook {source.field}" if embedded else source.name
+                _check(source, place)
+            tell(0.1, Sentence("Reading the tokenizer."))
+            tokenizers = [load_tokenizer(source) for source in sources]
+            translation = _translation(*sources, *tokenizers) if len(sources) == 2 else None
+            smallest = wanted or half_precision(place.device, sources[0].config.dtype)
+            if device == "auto":
+                place = with_room(place, sources, smallest)
+            check_memory(sources, place, smallest)
+            seconds_by_dtype = _load_models(models, sources, place, wanted, tell)
+    except BaseException:
+        # The traceback keeps this frame alive, and through it the models: let go of them by name.
+        models.clear()
+        release_memory()
+        raise
+    parts, flaws = _load_parts(models[0], sources[0], embedded, {"medusa": medusa, "eagle": eagle})
+    passes = _measured(models[0], place, seconds_by_dtype, tell)
+    tell(1.0, Sentence("Ready."))
+    return ModelPair.of(
+        models[0],
+        models[1] if len(models) == 2 else None,
+        tokenizers[0],
+        name="storybook" if embedded else None,
+        target_name=sources[0].name,
+        draft_name=sources[-1].name,
+        translation=translation,
+        parts=parts,
+        flaws=flaws,
+        passes=passes,
+    )
+
+
+def _check(source: ModelSource, place: Place) -> None:
+    """Refuses a model that cannot run at this place, before anything but its configuration is read."""
+    check_architecture(source)
+    check_quantisation(source, place.device)
+    if place.way == "sharded" and source.field == "target":
+        check_sharding(source, process_count())
+
+
+def _measured(
+    target: PreTrainedModel, place: Place, seconds_by_dtype: dict[str, dict[int, float]], tell: Progress
+) -> PairPasses:
+    """What a pass of the target takes here, on a CPU with the number of threads that suits it, which this sets."""
+    threads = None
+    if place.device.type == "cpu":
+        tell(0.9, Sentence("Choosing the number of threads."))
+        threads = settle_threads(target)
+    seconds_by_width = time_passes(target, SHOWN_WIDTHS, budget=0.5)
+    return PairPasses(seconds_by_width=seconds_by_width, seconds_by_dtype=seconds_by_dtype, threads=threads)
+
+
+def _load_parts(
+    target: PreTrainedModel, source: ModelSource, embedded: bool, named: dict[str, str | os.PathLike[str] | None]
+) -> tuple[dict[str, MedusaHeads | EagleHead], dict[str, SpecvizError]]:
+    """The trained parts, and why any found beside the target is unusable; for one that was named, that is an error."""
+    home = EMBEDDED if embedded else pathlib.Path(source.location).expanduser()
+    parts, flaws = {}, {}
+    for name, load in (("medusa", load_medusa), ("eagle", load_eagle)):
+        folder = home / name if named[name] is None else pathlib.Path(named[name]).expanduser()
+        if named[name] is None and not (folder / "config.json").is_file():
+            continue
+        try:
+            parts[name] = load(folder, target)
+        except SpecvizError as error:
+            if named[name] is not None:
+                raise error.at(name) from error
+            # A copy: the error itself holds on to the frames it passed through.
+            flaws[name] = error.at("drafter")
+    return parts, flaws
+
+
+def _load_models(
+    models: list[PreTrainedModel],
+    sources: list[ModelSource],
+    place: Place,
+    dtype: torch.dtype | None,
+    tell: Progress,
+) -> dict[str, dict[int, float]]:
+    """Appends the models of all sources to `models`; returns what was timed to choose their dtype."""
+    target, *drafts = sources
+    seconds_by_dtype: dict[str, dict[int, float]] = {}
+    tell(0.2, _announce(target))
+    if dtype is None and place.device.type == "cpu" and place.way != "spread" and not target.quantised:
+        spare = sum(source.weight_bytes(torch.float32) for source in drafts) * count_here()
+        model, seconds_by_dtype = load_faster(target, place, spare, tell)
+        models.append(model)
+        del model
+    else:
+        half = dtype or half_precision(place.device, target.config.dtype)
+        models.append(load_weights(target, place, half, kept=sum(source.weight_bytes(half) for source in drafts)))
+    for source in drafts:
+        tell(0.8, _announce(source))
+        models.append(load_weights(source, Place(home_of(models[0])), models[0].dtype))
+    if place.way == "sharded":
+        for model in models:
+            keep_in_step(model)
+    return seconds_by_dtype
+
+
+def _announce(source: ModelSource) -> Sentence:
+    size = source.weight_bytes(source.config.dtype or torch.float32)
+    if source.options.get("local_files_only"):
+        if not size:
+            return Sentence("Loading {name}.", name=source.name)
+        return Sentence("Loading {name} ({size}).", name=source.name, size=bytes_in_words(size))
+    if not size:
+        return Sentence("Fetching and loading {name}.", name=source.name)
+    return Sentence("Fetching and loading {name} ({size}).", name=source.name, size=bytes_in_words(size))
+
+
+def _translation(
+    target: ModelSource,
+    draft: ModelSource,
+    target_tokenizer: PreTrainedTokenizerBase,
+    draft_tokenizer: PreTrainedTokenizerBase,
+) -> Translation | None:
+    """Between the draft's tokens and the target's; None if they share a vocabulary.
+
+    Their logit widths may differ either way, since checkpoints pad them. Refuses tokenizers with too little in common.
+    """
+    if same_vocabulary(target_tokenizer, draft_tokenizer):
+        return None
+    translation = Translation(target_tokenizer, draft_tokenizer)
+    shared, size = len(translation.pairs), translation.draft_size
+    if shared < max(1, _LEAST_SHARED * size):
+        raise SpecvizError(
+            "{draft} and {target} have different tokenizers that share only {shared} of the draft's {size} tokens, "
+            "too few to draft with: choose a draft model whose tokenizer is closer to the target's.",
+            "draft",
+            draft=draft.name,
+            target=target.name,
+            shared=shared,
+            size=f"{size:,}",
+        )
+    return translation

@@ -1,0 +1,47 @@
+"""The scripts and styles of assets/web, as the page serves them.
+
+Their address names their content: after an update every file has a new one, and no browser mixes old modules with new.
+They are held as they were when the server started.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pathlib
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+WEB = pathlib.Path(__file__).resolve().parents[2] / "assets" / "web"
+
+TYPES = {".js": "text/javascript", ".css": "text/css"}
+FILES = {path.relative_to(WEB).as_posix(): path.read_bytes() for path in sorted(WEB.rglob("*")) if path.suffix in TYPES}
+
+_VERSION = hashlib.sha256(b"".join(name.encode() + held for name, held in FILES.items())).hexdigest()[:12]
+#: Relative to the page: below Gradio's own addresses, which every proxy in front of it lets through.
+ADDRESS = f"gradio_api/specviz/{_VERSION}"
+
+
+def text_of(name: str) -> str:
+    """A file's text, by its path below assets/web."""
+    return FILES[name].decode()
+
+
+def preloads(*folders: str) -> str:
+    """Links, for a page's head, that fetch all modules of these folders at once instead of one after the other."""
+    modules = [name for name in FILES if name.endswith(".js") and name.split("/")[0] in folders]
+    return "".join(f'<link rel="modulepreload" href="{ADDRESS}/{name}">' for name in modules)
+
+
+async def _answer(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in FILES:
+        raise HTTPException(404)
+    kept = {"Cache-Control": "public, max-age=31536000, immutable"}
+    return Response(FILES[name], media_type=TYPES[pathlib.PurePath(name).suffix], headers=kept)
+
+
+#: For `launch(app_kwargs={"routes": [ROUTE]})`.
+ROUTE = Route(f"/{ADDRESS}/{{name:path}}", _answer)

@@ -1,0 +1,36 @@
+"""The catalogue of pairs on the Hub: what it names, and what the page says of a pair that does not fit."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+from specviz.models import catalog
+from specviz.records.words import words
+from specviz.ui.models_tab import catalog_label
+
+
+def test_the_catalog_names_each_pair_once_and_with_the_larger_model_as_target():
+    assert len({pair.name for pair in catalog.CATALOG}) == len(catalog.CATALOG)
+    for pair in catalog.CATALOG:
+        assert pair.target != pair.draft and pair.target_parameters > 2 * pair.draft_parameters
+        assert pair.gated == pair.target.startswith(("meta-llama/", "google/"))
+
+
+def test_a_pair_that_does_not_fit_says_what_it_needs_and_what_is_free():
+    pair = next(pair for pair in catalog.CATALOG if pair.name == "Qwen3 8B + 0.6B")
+    assert catalog.size_bytes(pair) == 2 * (8191 + 596) * 10**6
+    sentence = catalog_label(pair, 9 * 10**9, words())
+    assert sentence == "Qwen3 8B + 0.6B · needs about 20 GB, 9.0 GB are free"
+    assert catalog_label(pair, 30 * 10**9, words()) == "Qwen3 8B + 0.6B · 18 GB"
+
+
+def test_the_catalog_and_the_texts_need_no_torch():
+    code = "import sys, specviz.models.catalog, specviz.models.token_texts; sys.exit('torch' in sys.modules)"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=pathlib.Path(catalog.__file__).parents[2], check=False
+        ).returncode
+        == 0
+    )

@@ -1,0 +1,566 @@
+"""Pairs load from folders and from the Hub's cache, and what cannot run is refused in a sentence at its field."""
+
+from __future__ import annotations
+
+import gc
+import json
+import pathlib
+import shutil
+import types
+import weakref
+
+import pytest
+import torch
+from huggingface_hub import constants
+from huggingface_hub import errors as hub
+from tiny import (
+    ARCHITECTURES,
+    END,
+    byte_tokenizer,
+    edit_config,
+    save_model,
+    save_pair,
+    tiny_model,
+    tiny_pair,
+)
+from transformers import BertConfig, MambaConfig, Qwen3NextConfig, T5Config, ViTConfig
+from transformers.utils import logging as transformers_logging
+
+from specviz.models import pass_timer, placement, sources, weights
+from specviz.models.loading import load_pair
+from specviz.models.pair import ModelPair, logit_width
+from specviz.models.pass_timer import SHOWN_WIDTHS, settle_threads, time_passes
+from specviz.records.errors import SpecvizError
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Folders of a target and its draft; tests copy what they damage."""
+    return save_pair(tmp_path_factory.mktemp("pair"))
+
+
+@pytest.fixture(scope="module")
+def embedded():
+    return load_pair(dtype="float32")
+
+
+@pytest.fixture
+def folder(saved, tmp_path):
+    """A private copy of the target's folder."""
+    return pathlib.Path(shutil.copytree(saved[0], tmp_path / "copy"))
+
+
+def refusal(field, *args, **settings):
+    with pytest.raises(SpecvizError) as caught:
+        load_pair(*args, **settings)
+    assert caught.value.field == field
+    message = str(caught.value)
+    assert message.endswith(".") and "\n" not in message
+    return message
+
+
+# ------------------------------------------------------------------------------------------------------- loading
+
+
+@pytest.fixture(scope="module")
+def automatic():
+    """The embedded pair as `load_pair()` gives it on a CPU that must be timed, and the progress it told."""
+    steps = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(weights, "multiplies_in", lambda dtype: False)
+        patch.setattr(sources.HfApi, "model_info", lambda *a, **k: pytest.fail("asked the Hub"))
+        return load_pair(device="cpu", progress=lambda *step: steps.append(step)), steps
+
+
+def test_the_embedded_pair_needs_no_name_and_no_network(automatic):
+    pair, _ = automatic
+    assert pair.vocab_size == 4096 and pair.context_length == 1024 and pair.eos_ids == {0}
+    assert pair.target.dtype == pair.draft.dtype == pair.dtype
+    assert pair.info().target_parameters > pair.info().draft_parameters > 1_000_000
+    assert not pair.target.training and not pair.draft.training
+
+
+def test_progress_rises_from_nothing_to_ready_in_sentences(automatic):
+    fractions, sentences = zip(*automatic[1])
+    assert list(fractions) == sorted(fractions) and fractions[0] == 0 and fractions[-1] == 1
+    assert all(sentence.endswith(".") for sentence in sentences)
+
+
+def test_auto_dtype_on_a_cpu_is_the_faster_of_the_two_measured(automatic):
+    pair, _ = automatic
+    assert set(pair.passes.seconds_by_dtype) == {"bfloat16", "float32"}
+    total = {name: sum(seconds.values()) for name, seconds in pair.passes.seconds_by_dtype.items()}
+    assert f"torch.{min(total, key=total.get)}" == str(pair.dtype)
+    assert all(set(seconds) == {1, 5} for seconds in pair.passes.seconds_by_dtype.values())
+
+
+def test_the_cost_of_wide_passes_and_the_threads_that_suit_are_measured(automatic):
+    pair, _ = automatic
+    assert sorted(pair.passes.seconds_by_width) == sorted(SHOWN_WIDTHS)
+    assert all(seconds > 0 for seconds in pair.passes.seconds_by_width.values())
+    assert pair.passes.threads == torch.get_num_threads() >= 1
+
+
+@pytest.mark.parametrize("most, threads", [(pass_timer._SMALL_BYTES, 1), (0, 2)])
+def test_a_small_model_leaves_a_core_free_however_slow_it_is_at_the_moment(most, threads, monkeypatch):
+    before = torch.get_num_threads()
+    monkeypatch.setattr(pass_timer, "_ALL_THREADS", 2)
+    monkeypatch.setattr(pass_timer, "_SMALL_BYTES", most)
+    try:
+        assert settle_threads(tiny_model("llama")) == torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_cpu_that_multiplies_bfloat16_takes_it_whatever_the_clock_says(saved, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    pair = load_pair(*saved, device="cpu")
+    assert pair.dtype == torch.bfloat16 and set(pair.passes.seconds_by_dtype) == {"bfloat16"}
+    assert not placement.multiplies_in(torch.float16)
+
+
+def test_auto_dtype_makes_no_float32_copy_that_would_not_fit(saved, monkeypatch):
+    monkeypatch.setattr(weights, "multiplies_in", lambda dtype: False)
+    parameters = tiny_model("llama").num_parameters()
+    monkeypatch.setattr(placement, "memory_at_hand", lambda: parameters * 5)
+    pair = load_pair(*saved, device="cpu")
+    assert pair.dtype == torch.bfloat16
+    assert set(pair.passes.seconds_by_dtype) == {"bfloat16"}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", torch.bfloat16])
+def test_both_models_take_the_dtype_asked_for(saved, dtype):
+    pair = load_pair(*saved, dtype=dtype, device="cpu")
+    wanted = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    assert pair.dtype == pair.target.dtype == pair.draft.dtype == wanted
+    assert pair.info().dtype == str(wanted).removeprefix("torch.")
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_architecture_loads_from_a_folder_as_it_was_saved(architecture, tmp_path):
+    original = tiny_pair(architecture)
+    target, draft = save_pair(tmp_path, architecture)
+    pair = load_pair(target, draft, dtype="float32", device="cpu")
+    ids = torch.arange(1, 40)[None]
+    with torch.inference_mode():
+        assert torch.equal(pair.target(ids).logits, original.target(ids).logits)
+        assert torch.equal(pair.draft(ids).logits, original.draft(ids).logits)
+    assert pair.context_length == 256 and pair.vocab_size == 128
+
+
+def test_a_target_alone_is_a_pair_without_a_draft(saved):
+    pair = load_pair(saved[0], dtype="float32")
+    assert pair.draft is None
+    assert pair.info().draft is None and pair.info().draft_parameters is None
+    assert pair.name == "target"
+
+
+def test_models_are_named_by_their_folders(saved):
+    info = load_pair(*map(str, saved), dtype="float32").info()
+    assert (info.name, info.target, info.draft) == ("target + draft", "target", "draft")
+
+
+def test_padded_vocabularies_of_one_tokenizer_work(saved, tmp_path):
+    padded = save_model(tmp_path / "padded", tiny_model("llama", vocab=160))
+    pair = load_pair(padded, saved[1], dtype="float32")
+    assert pair.vocab_size == 160 and logit_width(pair.draft) == 128
+    assert pair.texts[150] == "<id 150>"
+    assert load_pair(saved[0], padded, dtype="float32").vocab_size == 128
+
+
+def test_a_draft_whose_tokenizer_lacks_the_last_tokens_works(saved, tmp_path):
+    larger = byte_tokenizer(merges=(("t", "h"),))
+    target = save_model(tmp_path / "larger", tiny_model("llama", vocab=136), larger)
+    assert load_pair(target, saved[1], dtype="float32").draft is not None
+
+
+def test_end_tokens_come_from_all_three_places():
+    target = tiny_model("llama", eos_token_id=5)
+    target.generation_config.eos_token_id = [7, 9, 10**6]
+    assert ModelPair.of(target, None, byte_tokenizer()).eos_ids == {0, 5, 7, 9}
+
+
+def test_the_shorter_context_of_the_two_counts():
+    pair = ModelPair.of(tiny_model("llama"), tiny_model("llama", max_position_embeddings=64), byte_tokenizer())
+    assert pair.context_length == 64
+
+
+def test_loading_says_nothing_by_itself_and_leaves_the_libraries_as_they_were(saved, capfd):
+    before = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    load_pair(*saved, dtype="float32")
+    assert capfd.readouterr() == ("", "")
+    assert before == (transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled())
+
+
+def test_free_gives_the_models_up(saved):
+    pair = load_pair(*saved, dtype="float32")
+    held = weakref.ref(pair.target), weakref.ref(pair.draft)
+    pair.free()
+    gc.collect()
+    assert [reference() for reference in held] == [None, None]
+
+
+@pytest.mark.parametrize("architecture", ["llama", "mistral", "gemma3"])
+def test_timing_passes_leaves_a_usable_model_and_plausible_seconds(architecture):
+    seconds = time_passes(tiny_model(architecture), [5, 1, 5], repeats=3)
+    assert list(seconds) == [1, 5]
+    assert all(0 < value < 5 for value in seconds.values())
+
+
+# ------------------------------------------------------------------------------------------------ device and dtype
+
+
+def test_a_device_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "no CUDA device" in refusal("device", device="cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert "this machine has 1" in refusal("device", device="cuda:3")
+
+
+@pytest.mark.parametrize(
+    ("device", "words"), [("toaster", "is not a device"), ("mps", "not on mps"), (None, "not a device")]
+)
+def test_devices_that_cannot_draw_exactly_or_do_not_exist_are_refused(device, words):
+    assert words in refusal("device", device=device)
+
+
+@pytest.mark.parametrize("dtype", ["float12", "int8", torch.float64, None])
+def test_other_dtypes_are_refused_with_the_ones_there_are(dtype):
+    assert "float32, bfloat16, float16" in refusal("dtype", dtype=dtype)
+
+
+# ---------------------------------------------------------------------------------------------------- bad folders
+
+
+def test_a_folder_that_does_not_exist(saved):
+    assert "There is no folder" in refusal("target", "/no/such/folder")
+    assert "There is no folder" in refusal("draft", saved[0], pathlib.Path("nowhere"))
+    assert "is a file" in refusal("target", saved[0] / "config.json")
+    assert "Name a model" in refusal("target", " ")
+    assert "Name a target too" in refusal("target", None, saved[1])
+
+
+def test_a_folder_that_is_no_model(tmp_path):
+    assert "no config.json" in refusal("target", tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"model_type": "llama", "hidden_size": "x"}', "\ufffd\ud800"])
+def test_a_damaged_configuration(folder, text):
+    (folder / "config.json").write_bytes(text.encode("utf-8", "surrogatepass"))
+    assert "cannot read the config.json of copy" in refusal("target", folder)
+
+
+def test_an_unknown_kind_of_model(folder):
+    edit_config(folder, model_type="nonsense")
+    assert "does not know" in refusal("target", folder)
+
+
+def test_foreign_code_is_not_run(folder):
+    edit_config(folder, model_type="nonsense", auto_map={"AutoConfig": "evil.Config"})
+    (folder / "evil.py").write_text("raise SystemExit('was run')")
+    assert "runs no foreign code" in refusal("target", folder)
+
+
+def test_no_weights(folder):
+    (folder / "model.safetensors").unlink()
+    assert "has no weights" in refusal("target", folder)
+
+
+@pytest.mark.parametrize("kept", [0, 100, 5000])
+def test_damaged_weights(folder, kept):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:kept])
+    assert "The weights of copy are damaged" in refusal("target", folder)
+
+
+def test_a_missing_shard_and_a_damaged_index(folder):
+    tiny_model("llama").save_pretrained(folder, max_shard_size="100KB")
+    (folder / "model.safetensors").unlink()
+    shards = sorted(folder.glob("model-*.safetensors"))
+    assert len(shards) > 1
+    shards[0].unlink()
+    assert "a weight file is missing" in refusal("target", folder)
+    (folder / "model.safetensors.index.json").write_text("{")
+    assert "damaged" in refusal("target", folder)
+
+
+def test_damaged_weights_in_the_old_format(folder):
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"garbage" * 100)
+    assert "damaged" in refusal("target", folder)
+
+
+def test_weights_of_another_shape_or_too_few(folder):
+    assert "shapes" in refusal("target", edit_config(folder, intermediate_size=64))
+    edit_config(folder, intermediate_size=96, num_hidden_layers=3, layer_types=None)
+    assert "incomplete" in refusal("target", folder)
+
+
+def test_a_bad_draft_is_the_drafts_fault(saved, folder):
+    (folder / "model.safetensors").write_bytes(b"")
+    assert "damaged" in refusal("draft", saved[0], folder, dtype="float32")
+
+
+def test_no_tokenizer(saved, folder):
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).unlink()
+    assert "has no tokenizer" in refusal("target", folder)
+    assert "has no tokenizer" in refusal("draft", saved[0], folder)
+
+
+@pytest.mark.parametrize("text", ["{", '{"a": 1}', '{"version": "1.0", "added_tokens": [], "model": {"type": "x"}}'])
+def test_a_damaged_tokenizer(folder, text):
+    (folder / "tokenizer.json").write_text(text)
+    assert "tokenizer" in refusal("target", folder)
+
+
+# ----------------------------------------------------------------------------------- models that cannot speculate
+
+
+def only_config(folder, config):
+    config.save_pretrained(folder)
+    return folder
+
+
+def test_an_encoder_decoder(tmp_path):
+    assert "encoder-decoder (t5)" in refusal("target", only_config(tmp_path, T5Config()))
+
+
+@pytest.mark.parametrize("config", [ViTConfig(), BertConfig(architectures=["BertForMaskedLM"]), BertConfig()])
+def test_a_model_that_does_not_write_text(config, tmp_path):
+    assert "not a language model" in refusal("target", only_config(tmp_path, config))
+
+
+def test_a_classifier_with_a_language_models_body(folder):
+    edit_config(folder, architectures=["LlamaForSequenceClassification"])
+    assert "LlamaForSequenceClassification" in refusal("target", folder)
+
+
+@pytest.mark.parametrize("config", [MambaConfig(), Qwen3NextConfig()])
+def test_a_cache_that_cannot_be_rewound(config, saved, tmp_path):
+    only_config(tmp_path, config)
+    assert "cannot be rewound" in refusal("target", tmp_path)
+    assert "cannot be rewound" in refusal("draft", saved[0], tmp_path)
+
+
+def renamed(folder, to, change):
+    """A copy of a saved model, with `change` made to its tokenizer's vocabulary."""
+    copy = pathlib.Path(shutil.copytree(folder, to))
+    tokenizer = json.loads((copy / "tokenizer.json").read_text())
+    change(tokenizer["model"]["vocab"])
+    (copy / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return copy
+
+
+def swap_a_and_b(vocabulary):
+    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+
+
+def test_a_draft_with_another_tokenizer_is_translated(saved, tmp_path):
+    other = renamed(saved[1], tmp_path / "other", swap_a_and_b)
+    pair = load_pair(saved[0], other, dtype="float32")
+    a, b = (pair.tokenizer.convert_tokens_to_ids(token) for token in "ab")
+    assert {(a, b), (b, a)} < set(pair.translation.pairs)
+    assert load_pair(*saved, dtype="float32").translation is None
+    assert load_pair(saved[0], dtype="float32").translation is None
+
+
+def test_vocabularies_of_which_each_has_tokens_the_other_lacks_are_translated(tmp_path):
+    wide = save_model(tmp_path / "wide", tiny_model("llama", vocab=140))
+    left = renamed(wide, tmp_path / "left", lambda vocabulary: vocabulary.update(left=130))
+    right = renamed(wide, tmp_path / "right", lambda vocabulary: vocabulary.update(right=131))
+    translation = load_pair(left, right, dtype="float32").translation
+    shared = {target_id for _, target_id in translation.pairs}
+    assert all(draft_id == target_id for draft_id, target_id in translation.pairs)
+    assert len(shared) == translation.draft_size - 1 and not shared & {130, 131}
+
+
+def test_tokenizers_with_nothing_or_too_little_in_common_are_refused_by_name(saved, tmp_path):
+    def all_but(kept):
+        def change(vocabulary):
+            names = [name for name in vocabulary if name != END]
+            ids = [vocabulary.pop(name) for name in names]
+            # Ideographs, which the byte-level alphabet does not have: each stands for itself.
+            vocabulary.update({chr(0x4E00 + token_id): token_id for token_id in ids})
+            vocabulary.update({name: 1000 + index for index, name in enumerate(kept)})
+            vocabulary.update({chr(0x5E00 + index): 2000 + index for index in range(200)})
+
+        return change
+
+    for kept, count in ((), "0"), (("a", "b"), "2"):
+        stranger = renamed(saved[1], tmp_path / f"stranger {count}", all_but(kept))
+        message = refusal("draft", saved[0], stranger)
+        assert f"share only {count} of the draft's" in message and f"stranger {count} and target" in message
+
+
+@pytest.mark.parametrize(("method", "package"), [("gptq", "optimum"), ("compressed-tensors", "compressed-tensors")])
+def test_a_quantised_model_names_the_package_it_lacks(folder, method, package):
+    edit_config(folder, quantization_config={"quant_method": method, "bits": 4})
+    message = refusal("target", folder)
+    assert f"quantised ({method})" in message and package in message
+
+
+# --------------------------------------------------------------------------------------------------------- memory
+
+
+def test_too_little_memory_is_found_out_before_loading(saved, monkeypatch):
+    monkeypatch.setattr(placement, "memory_at_hand", lambda: 1000)
+    monkeypatch.setattr(sources.AutoModelForCausalLM, "from_pretrained", lambda *a, **k: pytest.fail("loaded"))
+    message = refusal("target", *saved, dtype="float32", device="cpu")
+    assert "needs about" in message and "are free" in message and "half precision" in message
+
+
+def test_memory_for_the_target_only_is_the_drafts_refusal(saved, monkeypatch):
+    monkeypatch.setattr(placement, "memory_at_hand", lambda: tiny_model("llama").num_parameters() * 3)
+    assert "draft needs about" in refusal("draft", *saved, dtype="bfloat16", device="cpu")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes."),
+        OSError(12, "Cannot allocate memory"),
+    ],
+)
+def test_running_out_of_memory_gives_back_what_was_taken(saved, monkeypatch, error):
+    real, taken = sources.AutoModelForCausalLM.from_pretrained, []
+
+    def target_then_nothing(location, **options):
+        if str(location).endswith("draft"):
+            half_a_model = tiny_model("llama")
+            taken.append(weakref.ref(half_a_model))
+            raise error
+        loaded = real(location, **options)
+        taken.append(weakref.ref(loaded[0]))
+        return loaded
+
+    monkeypatch.setattr(sources.AutoModelForCausalLM, "from_pretrained", target_then_nothing)
+    with pytest.raises(SpecvizError) as caught:
+        load_pair(*saved, dtype="float32", device="cpu")
+    # The error is still held here, and its traceback with it: the models must be gone nevertheless.
+    gc.collect()
+    assert caught.value.field == "draft" and "are free" in str(caught.value)
+    assert [reference() for reference in taken] == [None, None]
+
+
+def test_a_bug_is_not_turned_into_a_sentence(saved, monkeypatch):
+    def buggy(*args, **settings):
+        raise RuntimeError("tensor a must match tensor b")
+
+    monkeypatch.setattr(sources.AutoModelForCausalLM, "from_pretrained", buggy)
+    with pytest.raises(RuntimeError, match="tensor a must match"):
+        load_pair(saved[0])
+
+
+def test_memory_at_hand_respects_a_containers_limit(tmp_path, monkeypatch):
+    whole = placement.memory_at_hand()
+    assert whole > 0
+    monkeypatch.setattr(placement, "_CGROUP", tmp_path)
+    (tmp_path / "memory.max").write_text("5000\n")
+    (tmp_path / "memory.current").write_text("3000\n")
+    (tmp_path / "memory.stat").write_text("anon 100\ninactive_file 700\n")
+    assert placement.memory_at_hand() == 2700
+    (tmp_path / "memory.max").write_text("max\n")
+    assert placement.memory_at_hand() > 2700
+
+
+# --------------------------------------------------------------------------------------------------------- the Hub
+
+
+@pytest.fixture
+def hub_cache(saved, tmp_path, monkeypatch):
+    """A download of org/tiny in the Hub's own cache layout, and no network beyond it."""
+    snapshot = tmp_path / "models--org--tiny" / "snapshots" / ("0" * 40)
+    shutil.copytree(saved[0], snapshot)
+    (tmp_path / "models--org--tiny" / "refs").mkdir()
+    (tmp_path / "models--org--tiny" / "refs" / "main").write_text("0" * 40)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(sources.HfApi, "model_info", raising(hub.HTTPError("Name or service not known")))
+    return tmp_path
+
+
+def raising(error):
+    def call(*args, **settings):
+        raise error
+
+    return call
+
+
+def hub_error(kind, status=404):
+    response = types.SimpleNamespace(status_code=status, headers={}, request=None, text="")
+    return kind("refused", response=response)
+
+
+def test_an_earlier_download_is_used_without_network(hub_cache):
+    pair = load_pair("org/tiny", "org/tiny", dtype="float32")
+    assert pair.info().name == "org/tiny + org/tiny"
+
+
+def test_no_network(hub_cache):
+    assert "the Hub cannot be reached" in refusal("target", "org/other")
+    assert "the Hub cannot be reached" in refusal("draft", "org/tiny", "org/other")
+
+
+def test_told_to_stay_offline(hub_cache, monkeypatch):
+    monkeypatch.setattr(sources.HfApi, "model_info", raising(hub.OfflineModeIsEnabled("offline")))
+    assert "the Hub cannot be reached" in refusal("target", "org/other")
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (hub_error(hub.RepositoryNotFoundError), "There is no model org/new on the Hub"),
+        (hub_error(hub.GatedRepoError, 403), "accept its licence at https://huggingface.co/org/new and set HF_TOKEN"),
+        (hub_error(hub.RevisionNotFoundError), "no such revision"),
+        (hub_error(hub.HfHubHTTPError, 401), "check HF_TOKEN"),
+        (hub_error(hub.HfHubHTTPError, 503), "answered 503"),
+    ],
+)
+def test_the_hubs_refusals_are_sentences(error, words, monkeypatch):
+    monkeypatch.setattr(sources.HfApi, "model_info", raising(error))
+    assert words in refusal("target", "org/new")
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (hub_error(hub.GatedRepoError, 403), "is gated"),
+        (hub_error(hub.RemoteEntryNotFoundError), "one of its files is missing"),
+        (hub.HTTPError("reset by peer"), "connection to the Hub broke"),
+    ],
+)
+def test_refusals_that_come_with_the_first_file(error, words, monkeypatch):
+    def wrapped(*args, **settings):
+        raise OSError("wrapped, as transformers does") from error
+
+    monkeypatch.setattr(sources.HfApi, "model_info", lambda *a, **k: types.SimpleNamespace(sha="1" * 40))
+    monkeypatch.setattr(sources.AutoConfig, "from_pretrained", wrapped)
+    assert words in refusal("target", "org/new")
+
+
+@pytest.mark.parametrize("name", ["two words", "a..b/c", "-x/y", "org/<script>"])
+def test_a_malformed_id(name):
+    assert "neither a folder here nor a Hub id" in refusal("target", name)
+
+
+def test_all_files_come_from_one_commit_with_the_token_given(hub_cache, monkeypatch):
+    asked, told = [], []
+    real = sources.AutoConfig.from_pretrained
+
+    def model_info(self, name, revision=None, timeout=None):
+        asked.append((name, revision, self.token))
+        return types.SimpleNamespace(sha="0" * 40)
+
+    monkeypatch.setattr(sources.HfApi, "model_info", model_info)
+    monkeypatch.setattr(
+        sources.AutoConfig,
+        "from_pretrained",
+        lambda *a, **k: told.append(k) or real(*a, **k | {"local_files_only": True}),
+    )
+    monkeypatch.setenv("HF_TOKEN", "from the environment")
+    sources.find_model("org/tiny", "target", "v1", "given")
+    assert asked == [("org/tiny", "v1", "given")]
+    assert told[0]["revision"] == "0" * 40 and told[0]["token"] == "given"

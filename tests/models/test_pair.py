@@ -1,0 +1,119 @@
+"""A pair reads prompts, and refuses in a sentence those it cannot run."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from tiny import byte_tokenizer, sentencepiece_tokenizer, tiny_model
+
+from specviz.models.loading import load_pair
+from specviz.models.pair import ModelPair
+from specviz.models.vocabularies import Translation
+from specviz.records.errors import SpecvizError
+
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def embedded():
+    return load_pair(dtype="float32")
+
+
+def prompt_refusal(pair, prompt, field="prompt", **settings):
+    with pytest.raises(SpecvizError) as caught:
+        pair.encode(prompt, **settings)
+    assert caught.value.field == field
+    return str(caught.value)
+
+
+def test_a_text_and_its_ids_are_the_same_prompt(embedded):
+    prompt = embedded.encode("Once upon a time")
+    assert embedded.encode(list(prompt.ids)) == prompt
+    assert embedded.encode(prompt.ids) == prompt
+    assert embedded.encode(torch.tensor(prompt.ids)) == prompt
+
+
+@pytest.mark.parametrize("prompt", ["", [], (), torch.tensor([], dtype=torch.long)])
+def test_an_empty_prompt(embedded, prompt):
+    assert prompt_refusal(embedded, prompt).startswith("Write a prompt first: ")
+
+
+def test_a_prompt_of_which_the_tokenizer_makes_nothing_but_its_own_tokens(embedded):
+    class Tokenizer:
+        def __call__(self, text, add_special_tokens, verbose):
+            return {"input_ids": [0] if add_special_tokens else []}
+
+    pair = dataclasses.replace(embedded, tokenizer=Tokenizer())
+    assert prompt_refusal(pair, "\u200b").startswith("Write a prompt first: ")
+
+
+def test_a_prompt_may_fill_the_context_up_to_one_token(embedded):
+    assert len(embedded.encode([5] * 1023).ids) == 1023
+    assert "1 token too long" in prompt_refusal(embedded, [5] * 1024)
+    assert "77 tokens too long" in prompt_refusal(embedded, [5] * 1100)
+
+
+def test_a_hundred_thousand_characters_are_refused_with_the_excess(embedded):
+    message = prompt_refusal(embedded, "word and \U0001f600 " * 10_000)
+    assert "tokens too long" in message and "1,024" in message
+    assert "characters" in prompt_refusal(embedded, "a" * 5_000_000)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    ["a\u0000b", "\U0001f469\u200d\U0001f680", "\u05e9\u05dc\u05d5\u05dd", "<script>${x}{{y}}</script>", " ", "\n"],
+)
+def test_unusual_characters_are_read_as_they_are(embedded, prompt):
+    encoded = embedded.encode(prompt)
+    assert encoded.text == prompt
+    assert embedded.tokenizer.decode(list(encoded.ids)) == prompt
+
+
+def test_half_a_surrogate_pair(embedded):
+    assert "Character 3 of the prompt is half of a surrogate pair" in prompt_refusal(embedded, "ab\ud800c")
+
+
+@pytest.mark.parametrize("ids", [[-1], [4096], [2**70], [True], [1.0], ["1"], [None], [[1]]])
+def test_token_ids_that_do_not_exist(embedded, ids):
+    assert str(ids[0]) in prompt_refusal(embedded, ids)
+
+
+@pytest.mark.parametrize("prompt", [None, 7, b"bytes", {1: 2}, torch.tensor(3)])
+def test_prompts_of_another_type(embedded, prompt):
+    assert "A prompt is a text or a list of token ids" in prompt_refusal(embedded, prompt)
+
+
+def test_ids_in_the_padding_that_only_the_target_has_are_refused():
+    pair = ModelPair.of(tiny_model("llama", vocab=160), tiny_model("llama"), byte_tokenizer())
+    assert "Token id 150" in prompt_refusal(pair, [150])
+    assert ModelPair.of(pair.target, None, pair.tokenizer).encode([150]).ids == (150,)
+
+
+def test_a_translated_draft_limits_neither_the_ids_nor_the_context():
+    target, draft = tiny_model("llama", vocab=160), tiny_model("llama", max_position_embeddings=64)
+    tokenizer = byte_tokenizer()
+    pair = ModelPair.of(target, draft, tokenizer, translation=Translation(tokenizer, sentencepiece_tokenizer()))
+    assert pair.context_length == 256 and pair.encode([150]).ids == (150,)
+    assert "Token id 160" in prompt_refusal(pair, [160])
+
+
+def test_the_chat_template_is_filled_in_and_waits_for_the_answer():
+    target = tiny_model("llama")
+    pair = ModelPair.of(target, None, byte_tokenizer(chat_template=TEMPLATE))
+    assert pair.has_chat_template
+    prompt = pair.encode("hi", chat=True)
+    assert prompt.text == "<user>hi<bot>"
+    assert prompt.ids == tuple(pair.tokenizer.encode(prompt.text, add_special_tokens=False))
+
+
+def test_chat_is_refused_without_a_template_with_a_broken_one_and_for_ids(embedded):
+    assert not embedded.has_chat_template
+    assert "has no chat template" in prompt_refusal(embedded, "hi", field="chat", chat=True)
+    for template in ("{% if %}", "{{ raise_exception('no users here') }}", "{{ messages[5].x.y }}"):
+        broken = ModelPair.of(embedded.target, None, byte_tokenizer(chat_template=template))
+        assert "cannot be filled in" in prompt_refusal(broken, "hi", field="chat", chat=True)
+    assert "not token ids" in prompt_refusal(embedded, [1, 2], field="chat", chat=True)

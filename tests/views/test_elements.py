@@ -1,0 +1,212 @@
+"""The page's elements on a page without Gradio: words and messages in as properties, events out."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+
+import pytest
+from elements import RUN, element, give, show_alone
+from handmade import a_round, a_run
+from playwright.sync_api import Browser, Page, expect
+
+from specviz.ui.components import AREAS
+from specviz.ui.web_files import ADDRESS, FILES, TYPES, WEB
+from specviz.views import run_messages as messages
+
+ROUNDS = tuple(a_round(word, index) for index, word in enumerate(("ard", "aa", "r", "aard")))
+
+#: What a model may write, and what would happen if any of it were taken for code or markup.
+HOSTILE = "${window.hit = 1} <script>window.hit = 1</script> {{window.hit}} <img src=x onerror='window.hit = 1'>"
+
+
+@pytest.fixture
+def alone(browser: Browser) -> Iterator[Callable[[str], Page]]:
+    """Opens an element alone; no error may reach the console."""
+    contexts, mishaps = [], []
+
+    def open_page(name: str) -> Page:
+        context = browser.new_context(viewport={"width": 1100, "height": 800})
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: mishaps.append(str(error)))
+        page.on("console", lambda message: message.type == "error" and mishaps.append(message.text))
+        show_alone(page, name)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert mishaps == []
+
+
+def hear(page: Page, *events: str) -> None:
+    """Keeps the details of these events, wherever on the page they are fired."""
+    page.evaluate(
+        """events => {
+          window.heard = [];
+          for (const type of events) document.addEventListener(type, ({ detail }) => {
+            window.heard.push([type, JSON.parse(JSON.stringify(detail ?? null))]);
+          });
+        }""",
+        list(events),
+    )
+
+
+def heard(page: Page, event: str) -> list:
+    return [detail for type, detail in page.evaluate("window.heard") if type == event]
+
+
+def run_of(text: str = "Once") -> list[str]:
+    run = a_run(ROUNDS)
+    start = messages.start_message(
+        "run", prompt=text, drafter="Draft model", num_draft_tokens=4, greedy=False, settings="", rule="token"
+    )
+    rounds = messages.rounds_message("run", run.rounds, run.vocabulary)
+    return [start, rounds, messages.end_message("run", total=len(ROUNDS), reason="It ended.")]
+
+
+def test_a_run_is_shown_and_told_to_the_page_around_it(alone):
+    page = alone("run")
+    hear(page, "specviz-finished")
+    give(page, "run", run_of())
+    expect(page.locator('specviz-run [part="status"]')).to_have_text("It ended.")
+    expect(page.locator("specviz-run [data-round='3'] .chip").last).to_be_attached()
+    finished = heard(page, "specviz-finished")[-1]
+    assert finished["run"] == "run" and len(finished["rounds"]) == len(ROUNDS)
+    assert finished["text"] == page.evaluate(f"{RUN}.text")
+
+
+def test_rounds_that_were_lost_are_asked_for_and_filled_in(alone):
+    page = alone("run")
+    hear(page, "specviz-ask-missing")
+    start, _, end = run_of()
+    vocabulary = a_run(ROUNDS).vocabulary
+    give(page, "run", [start, messages.rounds_message("run", ROUNDS[2:], vocabulary)])
+    assert [(one["run"], one["first"], one["count"]) for one in heard(page, "specviz-ask-missing")] == [("run", 0, 2)]
+    expect(page.locator("specviz-run [part=note]")).not_to_be_empty()
+    assert page.evaluate(f"{RUN}.missing") == [0, 1]
+    # Whoever knows the rounds answers the event itself.
+    page.evaluate(
+        """lost => document.addEventListener('specviz-ask-missing', ({ detail }) => detail.answer([JSON.parse(lost)]))""",
+        messages.rounds_message("other", ROUNDS[:1], vocabulary),
+    )
+    give(page, "run", [messages.rounds_message("run", ROUNDS[:2], vocabulary), end])
+    assert page.evaluate(f"{RUN}.missing") == []
+    expect(page.locator("specviz-run [part=note]")).to_be_hidden()
+
+
+def test_properties_set_before_the_element_is_defined_are_taken(alone):
+    page = alone("run")
+    text = page.evaluate(
+        """async message => {
+          const late = document.createElement('specviz-race');
+          late.words = new Proxy({}, { get: (_, key) => String(key), has: () => true });
+          late.message = JSON.parse(message);
+          document.body.append(late);
+          await import('/race/element.js');
+          return [late.built, late.state];
+        }""",
+        json.dumps({"kind": "phase", "text": "Measuring", "fraction": 0.5}),
+    )
+    assert text == [True, "measuring"]
+
+
+def test_a_race_replays_what_it_is_given(alone):
+    page = alone("race")
+    lane = {
+        "pieces": [" a", " b", " c"],
+        "tokens": 3,
+        "target_passes": 2,
+        "label": "Draft model",
+        "tokens_per_second": 9,
+    }
+    plain = lane | {"counts": [1, 1, 1], "times": [0.1, 0.2, 0.3], "sources": "ppp", "target_passes": 3}
+    fast = lane | {"counts": [2, 1], "times": [0.1, 0.2], "sources": "aab"}
+    comparison = {"speedup": 1.5, "greedy": True, "identical": True, "parting": None}
+    race = {"kind": "race", "prompt": HOSTILE, "lanes": [plain, fast], "comparison": comparison, "passes": "plain"}
+    give(page, "race", [json.dumps(race)])
+    expect(page.locator('specviz-race [part="speedup"]')).to_have_text("1.50×")
+    page.evaluate(f"{element('race')}.seek(1)")
+    assert [one["tokens"] for one in page.evaluate(f"{element('race')}.lanes")] == [3, 3]
+    assert page.locator("specviz-race .prompt").first.inner_text() == HOSTILE
+    assert page.evaluate("window.hit ?? null") is None
+
+
+def test_a_comparison_sorts_what_it_is_given(alone):
+    page = alone("compare")
+    common = {"branches": 1, "rule": "", "lossless": True, "best": False, "repeats": 1}
+    rows = [
+        common | {"drafter": name, "num_draft_tokens": gamma, "figures": {"speedup_measured": speedup}}
+        for name, gamma, speedup in ((HOSTILE, 4, 1.2), ("Suffix", 8, 0.9))
+    ]
+    contest = {"kind": "contest", "phase": "finished", "text": "Done", "fraction": 1, "rows": rows, "texts": None}
+    give(page, "compare", [json.dumps(contest)])
+    names = page.locator("specviz-compare [part=table] tbody th")
+    assert names.all_inner_texts() == [HOSTILE, "Suffix"]
+    page.locator("specviz-compare [data-sort=speedup]").click()
+    page.locator("specviz-compare [data-sort=speedup]").click()
+    assert names.all_inner_texts() == ["Suffix", HOSTILE]
+    assert page.evaluate(f"{element('compare')}.rows.length") == 2
+    assert page.evaluate("window.hit ?? null") is None
+
+
+def test_the_lab_asks_the_page_to_press_a_button(alone):
+    page = alone("why")
+    hear(page, "specviz-press")
+    give(page, "why", [json.dumps({"kind": "why", "story": {"seed": 7}, "runs": []})])
+    page.locator("specviz-why button.act").click()
+    assert heard(page, "specviz-press") == [{"settings": {"seed": 7}, "press": "generate"}]
+
+
+@pytest.mark.parametrize("name", AREAS)
+def test_every_element_needs_no_more_than_its_words(alone, name):
+    page = alone(name)
+    assert page.evaluate(f"{element(name)}.built")
+
+
+def test_text_of_a_model_stays_text(alone):
+    page = alone("run")
+    give(page, "run", run_of(HOSTILE))
+    expect(page.locator('specviz-run [part="status"]')).to_have_text("It ended.")
+    assert page.locator('specviz-run [part="prompt"]').evaluate("node => node.textContent") == HOSTILE
+    assert page.locator("specviz-run img, specviz-run script").count() == 0
+    assert page.evaluate("window.hit ?? null") is None
+
+
+# As they are served
+
+
+def test_every_file_is_served_at_an_address_that_names_its_content(page_url):
+    on_disk = {path.relative_to(WEB).as_posix() for path in WEB.rglob("*") if path.suffix in TYPES}
+    assert on_disk == set(FILES)
+    for name, held in FILES.items():
+        with urllib.request.urlopen(f"{page_url}{ADDRESS}/{name}") as answer:
+            assert answer.read() == held
+            assert answer.headers.get_content_type() == TYPES[name[name.rindex(".") :]]
+            assert "immutable" in answer.headers["Cache-Control"]
+    for name in ("run/nothing.js", "../text/en/run.json"):
+        with pytest.raises(urllib.error.HTTPError):
+            urllib.request.urlopen(f"{page_url}{ADDRESS}/{name}")
+
+
+def test_modules_import_what_is_there_and_never_in_a_circle():
+    names = [name for name in FILES if name.endswith(".js")]
+    paths = {name: re.findall(r'^(?:import\b[^;]*?|\}) from "([^"]+)";', FILES[name].decode(), re.M) for name in names}
+    imports = {name: {posixpath.normpath(f"{name}/../{path}") for path in found} for name, found in paths.items()}
+    assert set().union(*imports.values()) <= set(names)
+    while free := [name for name, others in imports.items() if not others & imports.keys()]:
+        for name in free:
+            del imports[name]
+    assert not imports, "in a circle, or above one"
+
+
+def test_a_file_is_about_one_thing():
+    for name, held in FILES.items():
+        text = held.decode()
+        assert len(text.splitlines()) <= 400, name
+        assert text.startswith(("// ", "/* ")), f"{name} says what it is for"
