@@ -23,6 +23,6 @@ background       prepares passes while the page is served
 visitors         what is kept of the visitors
 deployment       what whoever deploys the page decides
 ways             drafters and rules as the page calls them
-components       the page's own components, around the files of assets/web
+components       the page's own components, around the elements of assets/web; web_files: serves those
 maintenance/     commands about the page that no visitor sees
 """

@@ -31,7 +31,7 @@ from specviz.records.comparison import NEAR_TIE, margin
 from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS
 from specviz.records.settings import DraftParams, RunSettings
-from specviz.ui.deployment import Settings
+from specviz.ui.deployment import Deployment
 from specviz.ui.maintenance.picture import write_picture
 from specviz.ui.maintenance.visitors import measure_visitors
 from specviz.views.bench_figure import bench_figure
@@ -79,7 +79,7 @@ def growth(pair):
         contexts=(16, 32), rounds=(4, 20), gammas=(1, 3), num_draft_tokens=2, run_tokens=16, context_tokens=8, repeats=1
     )
     measured = measure_growth(pair, plan=plan)
-    measured.visitors = measure_visitors(pair, Settings.from_environment(), visitors=(1, 3), tokens=4)
+    measured.visitors = measure_visitors(pair, Deployment.from_environment(), visitors=(1, 3), tokens=4)
     return measured
 
 

@@ -12,13 +12,13 @@ from playwright.sync_api import Page, expect
 from tiny import byte_tokenizer, tiny_pair, with_heads
 
 from specviz.decoding.engine import rounds
+from specviz.decoding.request import prepare
 from specviz.decoding.run_record import collect
 from specviz.models.pair import ModelPair
 from specviz.records import links
 from specviz.records.runs import Prompt, Run
+from specviz.records.settings import RunSettings
 from specviz.records.words import words
-from specviz.ui.deployment import Settings
-from specviz.ui.orders import Order, PairName
 
 TEMPLATE = "{% for message in messages %}<{{ message['content'] }}>{% endfor %}"
 
@@ -40,8 +40,7 @@ def opened(query: str):
 
 def carried_out(pair: ModelPair, settings: dict) -> Run:
     """The run that a page with this pair makes of these settings."""
-    given = settings | {"drafter": None if settings["drafter"] == "plain" else settings["drafter"]}
-    request = Order(PairName(), **({"num_draft_tokens": 4} | given)).request(pair, Settings.from_environment())
+    request = prepare(pair, RunSettings.of(settings))
     return collect(request, list(rounds(request)))
 
 

@@ -25,6 +25,7 @@ from tiny import save_pair, tiny_pair
 import specviz
 from specviz.__main__ import main
 from specviz.bench.pass_times import measure_passes
+from specviz.decoding.engine import rounds
 from specviz.models import preparation
 from specviz.models.pair import PairPasses
 from specviz.models.preparation import Preparation, prepare_passes
@@ -32,29 +33,37 @@ from specviz.passes import compiler
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run
+from specviz.records.settings import RunSettings, SamplingParams
 from specviz.records.words import Sentence, words
 from specviz.ui import background as preparing
-from specviz.ui import device
-from specviz.ui import measurements as measure
+from specviz.ui import device, duel
 from specviz.ui.background import Preparer, Stage
 from specviz.ui.compare_tab import Choice, compare
-from specviz.ui.deployment import Settings
-from specviz.ui.generate_tab import LiveRuns, generate, show
+from specviz.ui.deployment import Deployment
+from specviz.ui.generate_tab import generate
+from specviz.ui.lab import Lab
+from specviz.ui.live_runs import LiveRuns
 from specviz.ui.models_tab import describe
-from specviz.ui.orders import Order, PairName, PairStore
+from specviz.ui.orders import Order
 from specviz.ui.page import build, launch
+from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.race_tab import race
 from specviz.ui.runner import Runner
-from specviz.ui.why_tab import Lab
+from specviz.ui.traces import show
+from specviz.ui.visitors import Visit
 
-ORDER = Order(PairName(), "Once upon", "draft_model", 3, 0.0, 0, 1.0, 0.0, 24, 5)
+ORDER = Order(
+    PairName(),
+    RunSettings("Once upon", num_draft_tokens=3, sampling=SamplingParams(0), max_new_tokens=24, seed=5),
+)
+ME = Visit("me", threading.Event())
 
 
 @pytest.fixture
-def settings(monkeypatch) -> Settings:
+def deployment(monkeypatch) -> Deployment:
     for name in [name for name in os.environ if name.startswith("SPECVIZ_")]:
         monkeypatch.delenv(name)
-    return Settings.from_environment()
+    return Deployment.from_environment()
 
 
 @pytest.fixture
@@ -95,8 +104,8 @@ def stand_in(monkeypatch) -> StandIn:
 
 
 @pytest.fixture
-def preparer(settings):
-    made = Preparer(settings)
+def preparer(deployment):
+    made = Preparer(deployment)
     yield made
     made.close()
 
@@ -160,11 +169,11 @@ def test_a_pair_that_is_freed_meanwhile_gets_no_passes_and_holds_none(preparer, 
     assert pair.passes.fast == {}
 
 
-def test_a_guest_is_forgotten_before_it_is_freed(settings, stand_in, tmp_path, monkeypatch):
+def test_a_guest_is_forgotten_before_it_is_freed(deployment, stand_in, tmp_path, monkeypatch):
     folders = [[str(folder) for folder in save_pair(tmp_path / name)] for name in "abc"]
     monkeypatch.setenv("SPECVIZ_TARGET", folders[0][0])
     monkeypatch.setenv("SPECVIZ_DTYPE", "float32")
-    store = PairStore(Settings.from_environment())
+    store = PairStore(Deployment.from_environment())
     store.preparer.forget(store.home)
     store.preparer.start(there := threading.Event())
     there.set()
@@ -187,10 +196,10 @@ def test_closing_ends_what_goes_on(preparer, stand_in, pair):
     assert pair.passes.fast == {}
 
 
-def test_what_cannot_be_prepared_has_its_reason_at_once(settings, pair, monkeypatch):
-    told = Preparer(replace(settings, passes="plain"))
+def test_what_cannot_be_prepared_has_its_reason_at_once(deployment, pair, monkeypatch):
+    told = Preparer(replace(deployment, passes="plain"))
     monkeypatch.setattr(device, "spaces", types.SimpleNamespace(GPU=lambda duration: lambda function: function))
-    lent = Preparer(settings)
+    lent = Preparer(deployment)
     for preparer, sentence in ((told, "SPECVIZ_PASSES"), (lent, "lent for one call")):
         preparer.add(pair)
         preparer.start(threading.Event())
@@ -220,11 +229,11 @@ def test_a_failure_that_nobody_foresaw_is_logged_and_said_and_the_next_pair_is_p
     wait_until(lambda: other.passes.fast)
 
 
-def test_a_setting_that_is_no_choice_is_refused_by_name(settings, monkeypatch):
-    assert settings.passes == "auto"
+def test_a_setting_that_is_no_choice_is_refused_by_name(deployment, monkeypatch):
+    assert deployment.passes == "auto"
     monkeypatch.setenv("SPECVIZ_PASSES", "fast")
     with pytest.raises(SpecvizError, match="SPECVIZ_PASSES must be one of auto, plain, not 'fast'"):
-        Settings.from_environment()
+        Deployment.from_environment()
 
 
 # Preparing itself, the compiler left out
@@ -366,16 +375,16 @@ def test_a_compiler_goes_on_after_a_program_that_could_not_be_made(tmp_path, mon
 
 
 #: Runs of a race: two to warm up, then the pairs that are measured.
-RACED = 2 + 2 * measure.PAIRS
+RACED = 2 + 2 * duel.PAIRS
 
 
 class Switching(Runner):
     """A runner whose pair gets its passes after so many runs, in the middle of a job."""
 
-    def __init__(self, pair, settings, after: int):
+    def __init__(self, pair, deployment, taken: list[bool], after: int):
         store = types.SimpleNamespace(get=lambda name, progress=None: pair, loaded=lambda name: pair, home=pair)
-        super().__init__(store, settings)
-        self.after = after
+        super().__init__(store, deployment)
+        self.taken, self.after = taken, after
         real = self.batches
         self.batches = lambda order: self._counted(real, order)
 
@@ -383,24 +392,23 @@ class Switching(Runner):
         if self.after == 0:
             self.store.home.passes.fast = passes_called_compiled(self.store.home)
         self.after -= 1
-        yield from real(order)
+        yield from real(order, self._watched)
+
+    def _watched(self, request):
+        self.taken.append(bool(request.passes))
+        return rounds(request)
 
 
 @pytest.fixture
 def taken(monkeypatch) -> list[bool]:
     """Of each run that began: whether it took prepared passes."""
-    seen: list[bool] = []
-    real = specviz.decoding.engine.rounds
     # As often as short runs are measured, however busy the machine is.
-    monkeypatch.setattr(measure, "MOST_SECONDS", float("inf"))
-    monkeypatch.setattr(
-        specviz.decoding.engine, "rounds", lambda request: seen.append(bool(request.passes)) or real(request)
-    )
-    return seen
+    monkeypatch.setattr(duel, "MOST_SECONDS", float("inf"))
+    return []
 
 
-def test_both_lanes_of_a_race_take_the_passes_that_were_there_at_its_start(pair, settings, taken):
-    runner, say = Switching(pair, settings, after=3), words()
+def test_both_lanes_of_a_race_take_the_passes_that_were_there_at_its_start(pair, deployment, taken):
+    runner, say = Switching(pair, deployment, taken, after=3), words()
     [*_, last] = race(runner, ORDER.settled(pair), threading.Event(), say)
     assert pair.passes.fast and taken == [False] * RACED
     assert json.loads(last)["passes"] == "plain"
@@ -409,11 +417,11 @@ def test_both_lanes_of_a_race_take_the_passes_that_were_there_at_its_start(pair,
     assert taken == [True] * RACED and json.loads(last)["passes"] == "compiled"
 
 
-def test_a_run_and_the_measuring_of_its_speedup_take_the_same_passes(pair, settings, taken):
-    runner, runs = Switching(pair, settings, after=1), LiveRuns()
+def test_a_run_and_the_measuring_of_its_speedup_take_the_same_passes(pair, deployment, taken):
+    runner, runs = Switching(pair, deployment, taken, after=1), LiveRuns()
     for kind in ("plain", "compiled"):
         order = ORDER.settled(pair)
-        said = [json.loads(one) for one in generate(runner, runs, order, True, "me", threading.Event(), words())]
+        said = [json.loads(one) for one in generate(runner, runs, order, True, ME, words())]
         [opened] = [one for one in said if one["kind"] == "start"]
         assert opened["settings"].endswith(f"{kind} passes")
         assert set(taken) == {kind == "compiled"} and len(taken) == 1 + RACED
@@ -421,8 +429,9 @@ def test_a_run_and_the_measuring_of_its_speedup_take_the_same_passes(pair, setti
         assert Run.load(runs.trace_of("me")).pair.passes == kind
 
 
-def test_all_runs_of_a_comparison_take_the_same_passes_and_the_summary_says_which(pair, settings, taken):
-    runner, choice = Switching(pair, settings, after=2), Choice(["draft_model", "prompt_lookup"], [2], [1], [], 1)
+def test_all_runs_of_a_comparison_take_the_same_passes_and_the_summary_says_which(pair, deployment, taken):
+    runner = Switching(pair, deployment, taken, after=2)
+    choice = Choice(["draft_model", "prompt_lookup"], [2], [1], [], 1)
     for kind in ("plain", "compiled"):
         [*_, last] = compare(runner, ORDER.settled(pair), choice, threading.Event(), words())
         assert set(taken) == {kind == "compiled"} and len(taken) == 6
@@ -439,9 +448,9 @@ def test_an_opened_trace_says_which_passes_ran_it(pair):
         assert message["parts"][0]["settings"].endswith(said)
 
 
-def test_past_runs_do_not_keep_a_freed_pair_in_memory(pair, settings):
+def test_past_runs_do_not_keep_a_freed_pair_in_memory(pair, deployment):
     pair.passes.fast = passes_called_compiled(pair)
-    request = ORDER.request(pair, settings)
+    request = ORDER.request(pair, deployment)
     pair.free()
     assert all(fast.static is None and fast.run is None for fast in request.passes.values())
 
@@ -469,13 +478,13 @@ def test_passes_are_timed_as_runs_take_them_and_called_what_they_are(pair):
     assert [curve.size for curve in last.curves] == [curve.size for curve in plain.curves]
 
 
-def test_a_run_is_not_explained_by_passes_that_it_did_not_take(pair, settings):
+def test_a_run_is_not_explained_by_passes_that_it_did_not_take(pair, deployment):
     [*_, measured] = measure_passes(pair, widths=(1, 2, 4), context=32, repeats=1)
-    runner, runs = Switching(pair, settings, after=0), LiveRuns()
+    runner, runs = Switching(pair, deployment, [], after=0), LiveRuns()
     lab = Lab(runs)
     lab.keep("me", measured)
     for kind, source in (("plain", "passes"), ("compiled", "round")):
-        list(generate(runner, runs, replace(ORDER, passes=kind), False, "me", threading.Event(), words()))
+        list(generate(runner, runs, replace(ORDER, passes=kind), False, ME, words()))
         assert lab.runs_of("me")[-1].figures.one_source == source
 
 
@@ -521,14 +530,14 @@ def test_compiling_beforehand_tells_how_far_it_is_and_what_became_of_it(embedded
 
 
 @pytest.fixture
-def served(stand_in, settings, tmp_path, monkeypatch):
+def served(stand_in, deployment, tmp_path, monkeypatch):
     """The page on a tiny pair, in this process, before anything is prepared: its address and its store."""
     target, draft = save_pair(tmp_path)
     for name, value in (("TARGET", target), ("DRAFT", draft), ("DTYPE", "float32")):
         monkeypatch.setenv(f"SPECVIZ_{name}", str(value))
-    settings = Settings.from_environment()
-    store = PairStore(settings)
-    page = launch(build(settings, Runner(store, settings)), prevent_thread_lock=True, quiet=True)
+    deployment = Deployment.from_environment()
+    store = PairStore(deployment)
+    page = launch(build(Runner(store, deployment)), prevent_thread_lock=True, quiet=True)
     yield page.local_url, store
     page.close()
     store.preparer.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import threading
 import types
@@ -18,18 +19,23 @@ from playwright.sync_api import Locator, Page, expect
 from tiny import tiny_pair
 
 from specviz.bench.contest import Contestant, Standing
+from specviz.decoding.replay import replay
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally
 from specviz.records.runs import Run
+from specviz.records.settings import DraftParams, RunSettings
 from specviz.records.words import words
-from specviz.ui import measurements as measure
 from specviz.ui import ways
-from specviz.ui.compare_tab import Choice, contest_of, replay_mistake
+from specviz.ui.compare_tab import Choice, contest_of, replay_order
+from specviz.ui.contest import Contest
 from specviz.ui.controls import Controls, create_controls
-from specviz.ui.deployment import Settings
-from specviz.ui.orders import Order, PairName
+from specviz.ui.deployment import Deployment
+from specviz.ui.duel import WARM_UP_TOKENS
+from specviz.ui.orders import Order
+from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
+from specviz.ui.tabs import Desk
 from specviz.views import compare_messages as messages
 
 VIEW = element("compare")
@@ -44,20 +50,20 @@ def pair() -> ModelPair:
 
 
 @pytest.fixture
-def controls(pair) -> Controls:
+def controls(runner) -> Controls:
     with gr.Blocks():
-        return create_controls(Settings.from_environment(), pair, words())
+        return create_controls(runner, words())
 
 
 @pytest.fixture
 def runner(pair, monkeypatch) -> Runner:
     for name in ("TARGET", "DRAFT", "DEVICE", "DTYPE", "MAX_COMPARE_RUNS"):
         monkeypatch.delenv(f"SPECVIZ_{name}", raising=False)
-    store = types.SimpleNamespace(get=lambda name: pair, loaded=lambda name: pair, home=pair)
-    return Runner(store, Settings.from_environment())
+    store = types.SimpleNamespace(get=lambda name: pair, loaded=lambda name: pair, in_use=lambda name: pair, home=pair)
+    return Runner(store, Deployment.from_environment())
 
 
-ORDER = Order(PairName(), "Once upon", None, 4, 1.0, 0, 1.0, 0.0, 12, 5)
+ORDER = Order(PairName(), RunSettings("Once upon", max_new_tokens=12, seed=5))
 CHOICE = Choice(["draft_model", "prompt_lookup"], [2, 4], [0], [], 2)
 
 
@@ -72,20 +78,37 @@ def test_a_pair_offers_what_it_can_do_and_says_what_the_rest_lacks(pair):
     assert ways.about(pair, "draft_model", say) == say("ways.draft_model_about")
 
 
-def test_a_control_that_is_hidden_has_no_say(runner, controls):
-    asked = {name: getattr(ORDER, name) for name in controls.fields if name not in ("drafter", "branches")}
-    asked |= {"branches": 3, "exit_layer": 1, "confidence": 0.4, "rule": "block"}
+def filled_in(controls: Controls, **changes) -> list:
+    """The values of the controls and the pair, with these settings."""
+    asked = ORDER.settings.flat() | changes
+    return [*(asked[name] for name in controls.fields), {}]
+
+
+def test_a_control_that_is_hidden_has_no_say(controls):
+    asked = {"branches": 3, "exit_layer": 1, "confidence": 0.4, "rule": "block"}
     said = {
-        name: controls.order(PairName(), asked | {"drafter": name}) for name in ("early_exit", "prompt_lookup", "plain")
+        name: controls.order(filled_in(controls, **asked, drafter=name)).settings
+        for name in ("early_exit", "prompt_lookup", "plain")
     }
-    assert (said["early_exit"].branches, said["early_exit"].exit_layer, said["early_exit"].confidence) == (3, 1, 0.4)
-    copied = said["prompt_lookup"]
-    assert (copied.branches, copied.exit_layer, copied.confidence, copied.rule) == (None, None, 0.0, "block")
-    assert (said["plain"].drafter, said["plain"].rule) == (None, "auto")
+    read, copied, plain = (settings.drafting for settings in said.values())
+    assert (read.branches, read.exit_layer, read.confidence) == (3, 1, 0.4)
+    assert (copied, plain) == (DraftParams(), DraftParams())
+    assert (said["prompt_lookup"].rule, said["plain"].rule, said["plain"].drafter) == ("block", "auto", None)
 
 
-def test_what_is_wrong_stands_at_its_control(runner, controls):
-    asked = {name: getattr(ORDER, name) for name in controls.fields}
+def test_numbers_of_a_form_are_whole_where_settings_are(controls):
+    settings = controls.order(filled_in(controls, seed=7.0, num_draft_tokens=3.0, temperature=1.0)).settings
+    assert [type(value) for value in (settings.seed, settings.num_draft_tokens)] == [int, int]
+    for field, value in (("seed", 1.5), ("top_k", None), ("max_new_tokens", math.nan)):
+        with pytest.raises(SpecvizError, match="whole number") as caught:
+            controls.order(filled_in(controls, **{field: value}))
+        assert caught.value.field == field
+
+
+def test_what_is_wrong_stands_at_its_control_or_at_the_tabs_own(runner, controls):
+    with gr.Blocks() as page:
+        button, view, own = gr.Button(), gr.HTML(), {"rule": gr.Textbox()}
+    desk = Desk(page, runner, None, None, controls, words())
     mistakes = {
         "rule": {"drafter": "draft_model", "branches": 2, "rule": "block"},
         "branches": {"drafter": "draft_model", "branches": 9},
@@ -93,17 +116,19 @@ def test_what_is_wrong_stands_at_its_control(runner, controls):
         "exit_layer": {"drafter": "early_exit", "branches": 1, "exit_layer": 5},
         "drafter": {"drafter": "medusa"},
     }
-    for field, changes in mistakes.items():
-        error = controls.mistake(runner, PairName(), asked | changes)
-        assert error.field == field
-        verdicts = dict(zip(controls.fields, controls.validations(error)))
-        assert [name for name, verdict in verdicts.items() if not verdict["is_valid"]] == [field]
+    names = [*controls.fields, "pair", "own rule"]
+    for fields, added, places in (({}, [], {}), (own, ["typical"], {"rule": "own rule"})):
+        action = desk.ordered(button, view, stream=None, own=fields)
+        assert len(action.inputs) == len(action.check(*filled_in(controls), *added))
+        for field, changes in mistakes.items():
+            verdicts = zip(names, action.check(*filled_in(controls, **changes), *added))
+            assert [name for name, one in verdicts if not one["is_valid"]] == [places.get(field, field)]
 
 
 # What is compared
 
 
-def names(contest: measure.Contest) -> list[tuple]:
+def names(contest: Contest) -> list[tuple]:
     return [(one.mode, one.num_draft_tokens, one.branches, one.rule) for one in contest.contestants]
 
 
@@ -132,7 +157,7 @@ def test_branches_are_for_those_that_can_and_blocks_for_chains(runner, pair):
 
 def test_at_temperature_0_no_rule_is_added(runner, pair):
     choice = replace(CHOICE, rules=["block", "typical"])
-    greedy = contest_of(runner, pair, replace(ORDER, temperature=0.0), choice)
+    greedy = contest_of(runner, pair, ORDER.but(temperature=0.0), choice)
     assert {one.rule for one in greedy.contestants[1:]} == {"token"}
 
 
@@ -150,7 +175,7 @@ def test_at_temperature_0_no_rule_is_added(runner, pair):
 )
 def test_a_comparison_that_cannot_be_names_its_control(runner, pair, order_changes, choice_changes, field, sentence):
     with pytest.raises(SpecvizError, match=sentence) as caught:
-        contest_of(runner, pair, replace(ORDER, **order_changes), replace(CHOICE, **choice_changes))
+        contest_of(runner, pair, ORDER.but(**order_changes), replace(CHOICE, **choice_changes))
     assert caught.value.field == field
 
 
@@ -158,12 +183,12 @@ def test_contestants_take_turns_within_each_repeat_after_a_warm_up(runner, pair,
     ran = []
     real = runner.batches
     monkeypatch.setattr(runner, "batches", lambda order: ran.append(order) or real(order))
-    contest = contest_of(runner, pair, replace(ORDER, max_new_tokens=20), replace(CHOICE, gammas=[2]))
+    contest = contest_of(runner, pair, ORDER.but(max_new_tokens=20), replace(CHOICE, gammas=[2]))
     said = list(contest.progress(words()))
-    modes = ["plain" if order.drafter is None else order.drafter for order in ran]
+    modes = [order.settings.drafter or "plain" for order in ran]
     assert modes == ["plain", "draft_model", "prompt_lookup"] * 3
-    assert [order.max_new_tokens for order in ran] == [measure.WARM_UP_TOKENS] * 3 + [20] * 6
-    assert [order.seed for order in ran] == [5, 5, 5, 5, 5, 5, 6, 6, 6]
+    assert [order.settings.max_new_tokens for order in ran] == [WARM_UP_TOKENS] * 3 + [20] * 6
+    assert [order.settings.seed for order in ran] == [5, 5, 5, 5, 5, 5, 6, 6, 6]
     assert [len(tallies) for tallies in contest.tallies.values()] == [2, 2, 2]
     fractions = [fraction for _, fraction in said]
     assert fractions == sorted(fractions) and fractions[-1] == 1
@@ -180,7 +205,7 @@ def test_contestants_take_turns_within_each_repeat_after_a_warm_up(runner, pair,
 
 def test_a_run_that_was_stopped_is_not_counted_and_the_finished_ones_are(runner, pair):
     halt = threading.Event()
-    order = replace(ORDER, max_new_tokens=200, temperature=0.0)
+    order = ORDER.but(max_new_tokens=200, temperature=0.0)
     contest = contest_of(runner, pair, order, replace(CHOICE, gammas=[2]), halt)
     for text, _ in contest.progress(words()):
         if "Run 2" in text:
@@ -203,14 +228,16 @@ def test_replayed_rules_are_counted_round_by_round():
     assert [one["text"] for one in counts.differing[0]["drafted"]] == ["a", "b", "c"]
 
 
-def test_at_temperature_0_two_rules_have_nothing_to_differ_in(runner):
-    assert replay_mistake(runner, replace(ORDER, temperature=0.0)).field == "temperature"
-    assert replay_mistake(runner, ORDER) is None
+def test_at_temperature_0_two_rules_have_nothing_to_differ_in(runner, pair):
+    with pytest.raises(SpecvizError) as caught:
+        replay_order(ORDER.but(temperature=0.0))
+    assert caught.value.field == "temperature"
+    replay_order(ORDER).request(pair, runner.deployment)
 
 
 def test_a_replay_judges_the_drafts_of_the_very_run_that_is_ordered(runner, pair):
-    order = replace(ORDER, drafter="draft_model", rule="token", max_new_tokens=40)
-    pairs = [one for batch in runner.replays(order, "block") for one in batch]
+    order = ORDER.but(rule="token", max_new_tokens=40)
+    pairs = [one for batch in runner.batches(order, replay, "block") for one in batch]
     rounds = [one for batch in runner.batches(order) for one in batch]
     assert [token.emitted for token, _ in pairs] == [one.emitted for one in rounds]
     assert all([a.id for a in token.drafted] == [b.id for b in block.drafted] for token, block in pairs)
@@ -219,9 +246,9 @@ def test_a_replay_judges_the_drafts_of_the_very_run_that_is_ordered(runner, pair
 # Messages
 
 
-def row(speedup: float | None, lossless: bool = True) -> messages.Row:
+def row(speedup: float | None, lossless: bool = True) -> messages.ComparedRow:
     figures = None if speedup is None else Standing(100.0, (90.0, 110.0), speedup, (speedup, speedup))
-    return messages.Row("</script><b>", Contestant("draft_model", 4, 1, "token"), "Token", lossless, figures, 1)
+    return messages.ComparedRow("</script><b>", Contestant("draft_model", 4, 1, "token"), "Token", lossless, figures, 1)
 
 
 def test_the_best_is_the_fastest_lossless_one_that_was_measured():

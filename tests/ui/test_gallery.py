@@ -22,8 +22,8 @@ from specviz.records.recordings import RECORDINGS, TRACES
 from specviz.records.runs import Run
 from specviz.records.tables import rounds_table, save_table, tokens_table
 from specviz.records.words import LANGUAGES, words
-from specviz.ui.deployment import Settings
-from specviz.ui.orders import PairName, PairStore
+from specviz.ui.deployment import Deployment
+from specviz.ui.pairs import PairName, PairStore
 
 MOST_BYTES = 150_000
 
@@ -38,10 +38,9 @@ def test_a_recording_is_the_run_that_its_settings_describe(recording):
     run = recording.load()
     assert recording.path.stat().st_size < MOST_BYTES
     asked = links.settings_of_run(run)
-    assert {name: asked[name] for name in recording.settings} == recording.settings
-    left = {name: value for name, value in asked.items() if name not in recording.settings}
-    assert left == {name: links.DEFAULTS[name] for name in left}, "and nothing else was asked for"
-    assert len(run.token_ids) == recording.settings["max_new_tokens"] and run.stop_reason == "length"
+    settings = recording.settings.flat()
+    assert asked == {name: settings[name] for name in asked}
+    assert len(run.token_ids) == settings["max_new_tokens"] and run.stop_reason == "length"
     assert run.pair.name == "storybook" and run.pair.dtype == "float32"
 
 
@@ -186,7 +185,7 @@ def test_traces_and_recordings_open_where_no_model_is(viewer, browser):
 
 def test_a_page_that_is_told_so_loads_no_model(monkeypatch):
     monkeypatch.setenv("SPECVIZ_TARGET", "none")
-    store = PairStore(Settings.from_environment())
+    store = PairStore(Deployment.from_environment())
     assert store.home is None
     with pytest.raises(SpecvizError, match="no models"):
         store.get(PairName())

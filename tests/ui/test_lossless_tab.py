@@ -1,4 +1,4 @@
-"""The emitted law: the exact one, the counts beside it, rules that keep it and rules that cannot, and the tab."""
+"""The distribution of the emitted text: exact, counted, kept by right rules and missed by wrong ones; and the tab."""
 
 from __future__ import annotations
 
@@ -20,18 +20,22 @@ from playwright.sync_api import Page, expect
 from tiny import assert_same_rows, tiny_pair, with_heads
 
 from specviz import RULES
-from specviz.decoding import engine, lossless
-from specviz.decoding.lossless import LAB_RULES, GreedyToken, Law, exact_law, examine
+from specviz.decoding import lossless
+from specviz.decoding.engine import rounds
+from specviz.decoding.exact_distribution import COMPARED, RUN_TOKENS, ExactDistribution, exact_distribution
+from specviz.decoding.lossless import LAB_RULES, GreedyToken, examine
+from specviz.decoding.request import Request, prepare
+from specviz.decoding.run_record import collect
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
-from specviz.records.settings import DraftParams, SamplingParams
+from specviz.records.settings import DraftParams, RunSettings, SamplingParams
 from specviz.records.words import words
 from specviz.theory.statistics import Evidence, chi_square, noise, steps, tail, total_variation
-from specviz.ui.deployment import Settings
-from specviz.ui.lossless_tab import trial_mistake, try_rule
-from specviz.ui.orders import Order, PairName
+from specviz.ui.deployment import Deployment
+from specviz.ui.lossless_tab import Trial, trial_order, trial_request, try_rule
+from specviz.ui.orders import Order
+from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
-from specviz.ui.trials import Trial, trial_order
 from specviz.views.lossless_messages import Asked, greedy_message
 
 PROMPT = "Once upon a time, upon a time"
@@ -45,25 +49,25 @@ def pair() -> ModelPair:
     return with_heads(tiny_pair("llama"))
 
 
-def ordered(pair: ModelPair, rule: str = "auto", drafter: str = "draft_model", **settings) -> engine.Request:
-    settings = {"sampling": SAMPLING, "max_new_tokens": lossless.RUN_TOKENS, "seed": 1} | settings
-    return engine.prepare(pair, PROMPT, drafter=drafter, rule=LAB_RULES[rule].engine_rule, **settings)
+def ordered(pair: ModelPair, rule: str = "auto", drafter: str = "draft_model", **settings) -> Request:
+    settings = {"sampling": SAMPLING, "max_new_tokens": RUN_TOKENS, "seed": 1} | settings
+    return prepare(pair, RunSettings(PROMPT, drafter=drafter, rule=LAB_RULES[rule].engine_rule, **settings))
 
 
-def evidence_of(asked: engine.Request, rule: str = "auto", runs: int = RUNS) -> Evidence:
+def evidence_of(asked: Request, rule: str = "auto", runs: int = RUNS) -> Evidence:
     found = examine(asked, LAB_RULES[rule], runs)
-    law = next(found)
-    evidence = Evidence(law.outcomes, law.probs, law.low, law.high, runs)
-    sources = {source for sample in found if evidence.add(sample.outcome) is None for source in sample.sources}
+    exact = next(found)
+    evidence = Evidence(exact.outcomes, exact.probs, exact.low, exact.high, runs)
+    origins = {origin for sample in found if evidence.add(sample.tokens) is None for origin in sample.origins}
     assert evidence.n == runs
-    if asked.drafter == "draft_model":
+    if asked.settings.drafter == "draft_model":
         # Else the rule would have had no say.
-        assert "accepted" in sources
-    assert sources != {"plain"}
+        assert "accepted" in origins
+    assert origins != {"plain"}
     return evidence
 
 
-# The exact law
+# The exact distribution
 
 
 def brute_force(pair: ModelPair, ids: tuple[int, ...], sampling: SamplingParams) -> dict[tuple[int, ...], float]:
@@ -86,10 +90,10 @@ def brute_force(pair: ModelPair, ids: tuple[int, ...], sampling: SamplingParams)
 
 @pytest.mark.parametrize("architecture", ["llama", "mistral", "gpt2"])
 @pytest.mark.parametrize("sampling", [SAMPLING, SamplingParams(temperature=1.4, min_p=0.1)], ids=["top-k", "min-p"])
-def test_the_law_is_that_of_every_path_walked_by_itself(architecture, sampling):
+def test_the_distribution_is_that_of_every_path_walked_by_itself(architecture, sampling):
     pair = tiny_pair(architecture)
     asked = ordered(pair, sampling=sampling)
-    law, expected = exact_law(asked), brute_force(pair, asked.prompt.ids, sampling)
+    law, expected = exact_distribution(asked), brute_force(pair, asked.prompt.ids, sampling)
     assert set(law.outcomes) == set(expected)
     assert sum(law.probs) == pytest.approx(1, abs=1e-6)
     for outcome, p, low, high in zip(law.outcomes, law.probs, law.low, law.high):
@@ -100,9 +104,9 @@ def test_the_law_is_that_of_every_path_walked_by_itself(architecture, sampling):
 
 
 def test_a_token_that_ends_the_text_has_nothing_after_it(pair):
-    ending = exact_law(ordered(pair)).outcomes[0][0]
+    ending = exact_distribution(ordered(pair)).outcomes[0][0]
     pair = replace(pair, eos_ids=frozenset([ending]))
-    law = exact_law(ordered(pair))
+    law = exact_distribution(ordered(pair))
     assert (ending,) in law.outcomes and not any(outcome[0] == ending for outcome in law.outcomes if len(outcome) > 1)
     assert sum(law.probs) == pytest.approx(1, abs=1e-6)
     evidence = evidence_of(ordered(pair), runs=300)
@@ -112,7 +116,7 @@ def test_a_token_that_ends_the_text_has_nothing_after_it(pair):
 def test_half_precision_is_given_the_bounds_of_its_own_passes():
     pair = tiny_pair("llama")
     half = replace(pair, target=pair.target.bfloat16(), draft=pair.draft.bfloat16(), dtype=torch.bfloat16)
-    law = exact_law(ordered(half))
+    law = exact_distribution(ordered(half))
     assert sum(law.probs) == pytest.approx(1, abs=1e-6)
     assert 0 <= law.rounding < 0.1
     assert all(low <= p <= high for low, p, high in zip(law.low, law.probs, law.high))
@@ -244,12 +248,12 @@ def test_a_wrong_cache_is_found_out_too(pair, monkeypatch):
         keep(self, committed - 1, path)
         self.length = committed + len(path)
 
-    expected = exact_law(ordered(pair))
+    expected = exact_distribution(ordered(pair))
     monkeypatch.setattr(lossless.CachedModel, "keep", forgets)
     sampler = lossless.Sampler(ordered(pair), LAB_RULES["auto"])
     evidence = Evidence(expected.outcomes, expected.probs, expected.low, expected.high, RUNS)
     for _ in range(RUNS):
-        evidence.add(sampler.sample().outcome)
+        evidence.add(sampler.sample().tokens)
     assert evidence.test().p_value < 1e-6
 
 
@@ -257,8 +261,8 @@ def test_a_wrong_cache_is_found_out_too(pair, monkeypatch):
 def test_a_run_of_the_lab_is_a_run_of_the_engine(pair, drafter):
     for seed in range(8):
         asked = ordered(pair, drafter=drafter, seed=seed)
-        emitted = engine.collect(asked, list(engine.rounds(asked))).token_ids
-        assert lossless.Sampler(asked, LAB_RULES["auto"]).sample().outcome == emitted[: lossless.COMPARED]
+        emitted = collect(asked, list(rounds(asked))).token_ids
+        assert lossless.Sampler(asked, LAB_RULES["auto"]).sample().tokens == emitted[:COMPARED]
 
 
 @pytest.mark.parametrize("architecture", ["llama", "mistral"])
@@ -273,15 +277,15 @@ def test_every_run_begins_with_the_prompt_alone(architecture):
     assert_same_rows(target, sampler.start.ids)
 
 
-def test_sources_say_where_tokens_came_from(pair):
-    def sources(rule: str, **settings) -> set[tuple[str, ...]]:
+def test_origins_say_where_tokens_came_from(pair):
+    def origins(rule: str, **settings) -> set[tuple[str, ...]]:
         found = examine(ordered(pair, rule, **settings), LAB_RULES[rule], 60)
         next(found)
-        return {sample.sources for sample in found}
+        return {sample.origins for sample in found}
 
-    assert sources("everything") == {("accepted", "accepted")}
-    assert sources("everything", num_draft_tokens=1) == {("accepted", "bonus")}
-    assert sources("auto", num_draft_tokens=1) == {
+    assert origins("everything") == {("accepted", "accepted")}
+    assert origins("everything", num_draft_tokens=1) == {("accepted", "bonus")}
+    assert origins("auto", num_draft_tokens=1) == {
         ("accepted", "bonus"),
         ("recovered", "accepted"),
         ("recovered", "recovered"),
@@ -292,7 +296,7 @@ def test_wrong_rules_exist_in_the_lab_only(pair):
     for name in LAB_RULES.keys() - {"auto", "block", "typical"}:
         assert name not in RULES
         with pytest.raises(SpecvizError, match="no rule"):
-            engine.prepare(pair, PROMPT, rule=name)
+            prepare(pair, RunSettings(PROMPT, rule=name))
 
 
 # Temperature 0
@@ -303,8 +307,8 @@ def test_at_temperature_0_both_texts_are_compared_token_by_token(pair, rule, agr
     asked = ordered(pair, rule, sampling=SamplingParams(temperature=0), max_new_tokens=24)
     found = list(examine(asked, LAB_RULES[rule], 1))
     plain, other = ([token for token in found if token.plain is side] for side in (True, False))
-    baseline = replace(asked, drafter=None)
-    assert tuple(token.id for token in plain) == engine.collect(baseline, list(engine.rounds(baseline))).token_ids
+    baseline = ordered(pair, drafter=None, sampling=SamplingParams(temperature=0), max_new_tokens=24)
+    assert tuple(token.id for token in plain) == collect(baseline, list(rounds(baseline))).token_ids
     assert ([token.id for token in plain] == [token.id for token in other]) is agrees
     assert all(token.margin >= 0 for token in plain)
 
@@ -317,17 +321,17 @@ def runner(pair, monkeypatch) -> Runner:
     for name in ("TARGET", "DRAFT", "DEVICE", "DTYPE"):
         monkeypatch.delenv(f"SPECVIZ_{name}", raising=False)
     store = types.SimpleNamespace(get=lambda name: pair, loaded=lambda name: pair, home=pair)
-    return Runner(store, Settings.from_environment())
+    return Runner(store, Deployment.from_environment())
 
 
-ORDER = Order(PairName(), PROMPT, "draft_model", 4, 0.9, 0, 1.0, 0.0, 64, 5)
+ORDER = Order(PairName(), RunSettings(PROMPT, sampling=SamplingParams(0.9), max_new_tokens=64, seed=5))
 TRIAL = Trial("auto", 300, 4)
 
 
 @pytest.mark.parametrize(
     ("order", "trial", "field"),
     [
-        ({"drafter": None}, {}, "drafter"),
+        ({"drafter": "plain"}, {}, "drafter"),
         ({"prompt": ""}, {}, "prompt"),
         ({"prompt": "word " * 51}, {}, "prompt"),
         ({"temperature": -1}, {}, "temperature"),
@@ -339,22 +343,22 @@ TRIAL = Trial("auto", 300, 4)
         ({}, {"support": None}, "support"),
     ],
 )
-def test_a_mistake_is_told_beside_its_control(runner, order, trial, field):
-    assert trial_mistake(runner, ORDER, TRIAL) is None
-    error = trial_mistake(runner, replace(ORDER, **order), replace(TRIAL, **trial))
-    assert error is not None and error.field == field
-    assert words("de").error(error)
+def test_a_mistake_is_told_beside_its_control(runner, pair, order, trial, field):
+    trial_request(pair, ORDER, TRIAL, runner.deployment)
+    with pytest.raises(SpecvizError) as caught:
+        trial_request(pair, ORDER.but(**order), replace(TRIAL, **trial), runner.deployment)
+    assert caught.value.field == field
+    assert words("de").error(caught.value)
 
 
 def test_the_test_keeps_to_the_narrower_top_k():
-    assert trial_order(replace(ORDER, top_k=3), TRIAL).top_k == 3
-    assert trial_order(replace(ORDER, top_k=40), TRIAL).top_k == 4
-    assert trial_order(ORDER, TRIAL).top_k == 4
+    for asked, kept in ((3, 3), (40, 4), (0, 4)):
+        assert trial_order(ORDER.but(top_k=asked), TRIAL).settings.sampling.top_k == kept
 
 
 @pytest.mark.parametrize("language", ["en", "de"])
-def test_the_last_message_alone_holds_law_counts_and_verdict(runner, language):
-    sent = list(try_rule(runner, ORDER, TRIAL, words(language), threading.Event()))
+def test_the_last_message_alone_holds_distribution_counts_and_verdict(runner, language):
+    sent = list(try_rule(runner, ORDER, TRIAL, threading.Event(), words(language)))
     last = json.loads(sent[-1])
     assert last["phase"] == "finished" and last["n"] == 300 and last["fraction"] == 1
     assert last["verdict"]["state"] == "same"
@@ -367,16 +371,16 @@ def test_the_last_message_alone_holds_law_counts_and_verdict(runner, language):
 
 def test_a_wrong_rule_that_had_no_say_is_still_called_wrong(runner):
     """Prompt lookup finds nothing in this prompt and drafts nothing: every rule then writes the target's own text."""
-    order = replace(ORDER, drafter="prompt_lookup", prompt="abcdef")
-    *_, last = try_rule(runner, order, replace(TRIAL, rule="typical"), words(), threading.Event())
+    order = ORDER.but(drafter="prompt_lookup", prompt="abcdef")
+    *_, last = try_rule(runner, order, replace(TRIAL, rule="typical"), threading.Event(), words())
     verdict = json.loads(last)["verdict"]
     assert verdict["state"] == "same" and "wrong all the same" in verdict["why"]
 
 
 def test_temperature_0_is_judged_by_its_one_text(runner):
-    order = replace(ORDER, temperature=0)
+    order = ORDER.but(temperature=0)
     right, wrong = (
-        json.loads(list(try_rule(runner, order, replace(TRIAL, rule=rule), words(), threading.Event()))[-1])
+        json.loads(list(try_rule(runner, order, replace(TRIAL, rule=rule), threading.Event(), words()))[-1])
         for rule in ("auto", "everything")
     )
     assert right["verdict"]["state"] == "same" and right["greedy"]["parting"] is None
@@ -401,7 +405,7 @@ def test_only_half_precision_excuses_a_near_tie():
 
 def test_what_is_found_crosses_process_borders(pair):
     found = list(examine(ordered(pair), LAB_RULES["auto"], 2))
-    assert isinstance(found[0], Law) and pickle.loads(pickle.dumps(found)) == found
+    assert isinstance(found[0], ExactDistribution) and pickle.loads(pickle.dumps(found)) == found
 
 
 # The tab, in the browser

@@ -30,12 +30,13 @@ from on_page import (
 from playwright.sync_api import Page, expect
 from tiny import tiny_pair
 
-from specviz.decoding import engine
 from specviz.records.metrics import tally
 from specviz.records.presets import PRESETS
 from specviz.records.runs import Run
-from specviz.ui.deployment import Settings
-from specviz.ui.orders import Order, PairName
+from specviz.records.settings import RunSettings
+from specviz.ui.deployment import Deployment
+from specviz.ui.orders import Order
+from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
 from specviz.views import run_messages as messages
 
@@ -636,7 +637,7 @@ def test_a_visitor_who_leaves_frees_the_device(visit, page_folder):
     assert not list(page_folder.rglob("*seed987654.json"))
 
 
-def test_closing_a_stream_of_rounds_ends_the_run_and_frees_the_device(monkeypatch):
+def test_closing_a_stream_of_rounds_ends_the_run_and_frees_the_device():
     asked, made = 2000, []
 
     def long_run(request):
@@ -645,16 +646,16 @@ def test_closing_a_stream_of_rounds_ends_the_run_and_frees_the_device(monkeypatc
             made.append(index)
             yield a_round("", index)
 
-    monkeypatch.setattr(engine, "rounds", long_run)
     pair = tiny_pair("llama")
-    runner = Runner(types.SimpleNamespace(get=lambda name: pair), Settings.from_environment())
-    batches = runner.batches(Order(PairName(), "abc", None, 1, 1.0, 0, 1.0, 0.0, 200, 0))
+    runner = Runner(types.SimpleNamespace(get=lambda name: pair), Deployment.from_environment())
+    order = Order(PairName(), RunSettings("abc", drafter=None, max_new_tokens=200))
+    batches = runner.batches(order, long_run)
     assert next(batches)[0].index == 0
     batches.close()
     # When close() has returned, the engine has ended, long before its own end: nothing more is made.
     ended_with = len(made)
     assert ended_with < asked
-    following = runner.batches(Order(PairName(), "abc", None, 1, 1.0, 0, 1.0, 0.0, 200, 0))
+    following = runner.batches(order, long_run)
     assert next(following)[0].index == 0
     assert made[ended_with] == 0, "the device went straight to the next run"
     following.close()

@@ -7,7 +7,6 @@ import pickle
 import re
 import threading
 import types
-from dataclasses import asdict
 
 import pytest
 import torch
@@ -24,16 +23,21 @@ from specviz.models.pair import ModelPair
 from specviz.models.pass_timer import PassTimer
 from specviz.records.metrics import tally
 from specviz.records.runs import Seconds
+from specviz.records.settings import RunSettings
 from specviz.records.words import LANGUAGES, words
 from specviz.theory import formulas as theory
 from specviz.theory.diagnosis import GAMMAS, RunFigures, diagnose, run_figures
 from specviz.theory.roofline import Curve, Limits, ModelSize, Point
-from specviz.ui.deployment import Settings
-from specviz.ui.generate_tab import LiveRuns, generate
-from specviz.ui.orders import Order, PairName
+from specviz.ui.deployment import Deployment
+from specviz.ui.generate_tab import generate
+from specviz.ui.lab import Lab
+from specviz.ui.live_runs import LiveRuns
+from specviz.ui.orders import Order
+from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
+from specviz.ui.visitors import Visit
 from specviz.ui.web_files import ADDRESS
-from specviz.ui.why_tab import Lab, measure
+from specviz.ui.why_tab import time_passes
 from specviz.views.why_messages import why_message
 
 VIEW = element("why")
@@ -239,24 +243,23 @@ def runner(pair, monkeypatch) -> Runner:
     for name in ("TARGET", "DRAFT", "DEVICE", "DTYPE"):
         monkeypatch.delenv(f"SPECVIZ_{name}", raising=False)
     store = types.SimpleNamespace(get=lambda name: pair, loaded=lambda name: pair, home=pair)
-    return Runner(store, Settings.from_environment())
+    return Runner(store, Deployment.from_environment())
 
 
-ORDER = Order(PairName(), "Once upon", "draft_model", 3, 1.0, 0, 1.0, 0.0, 24, 5)
+ORDER = Order(PairName(), RunSettings("Once upon", num_draft_tokens=3, max_new_tokens=24, seed=5))
 
 
 def test_the_lab_reads_the_visitors_own_runs_and_passes(runner, pair):
     runs = LiveRuns()
-    lab, go = Lab(runs), threading.Event()
-    for order, session in ((ORDER, "me"), (ORDER, "another"), (Order(**asdict(ORDER) | {"drafter": None}), "me")):
-        order = Order(**asdict(order) | {"pair": PairName()})
-        list(generate(runner, runs, order, True, session, go, words()))
+    lab, me, another = Lab(runs), Visit("me", threading.Event()), Visit("another", threading.Event())
+    for order, visit in ((ORDER, me), (ORDER, another), (ORDER.but(drafter="plain"), me)):
+        list(generate(runner, runs, order, True, visit, words()))
     (run,) = lab.runs_of("me")
     live = next(iter(runs.runs.values()))
     assert run.figures.alpha == live.trail.counts.acceptance_rate
     assert (run.figures.num_draft_tokens, run.figures.one_source) == (3, "plain")
     assert run.figures.speedup == run.diagnosis.speedup == live.speedup and not run.diagnosis.with_passes
-    messages = [json.loads(text) for text in measure(runner, lab, PairName(), "me", go, words())]
+    messages = [json.loads(text) for text in time_passes(runner, lab, PairName(), me, words())]
     assert [one["phase"] for one in (messages[0], messages[-1])] == ["preparing", "finished"]
     assert messages[-1]["passes"]["fraction"] == 1
     assert [one["diagnosis"]["with_passes"] for one in messages[-1]["runs"]] == [True]
@@ -268,7 +271,8 @@ def test_the_lab_reads_the_visitors_own_runs_and_passes(runner, pair):
 def test_stopped_at_once_a_measurement_keeps_what_there_is(runner):
     halt = threading.Event()
     halt.set()
-    messages = [json.loads(text) for text in measure(runner, Lab(LiveRuns()), PairName(), None, halt, words())]
+    found = time_passes(runner, Lab(LiveRuns()), PairName(), Visit(None, halt), words())
+    messages = [json.loads(text) for text in found]
     assert messages[-1]["phase"] == "stopped" and messages[-1]["runs"] == []
     assert messages[-1]["passes"]["fraction"] < 1
 

@@ -5,12 +5,14 @@ import threading
 from handmade import a_round
 
 from specviz.records.runs import Seconds
+from specviz.records.settings import RunSettings, SamplingParams
 from specviz.records.words import words
-from specviz.ui import measurements as measure
-from specviz.ui.measurements import Duel
-from specviz.ui.orders import Order, PairName
+from specviz.ui import duel as dueling
+from specviz.ui.duel import Duel
+from specviz.ui.orders import Order
+from specviz.ui.pairs import PairName
 
-ORDER = Order(PairName(), "Once upon", "draft_model", 3, 0.0, 0, 1.0, 0.0, 100, 5)
+ORDER = Order(PairName(), RunSettings("Once upon", sampling=SamplingParams(0), max_new_tokens=100))
 
 
 class Timed:
@@ -22,13 +24,13 @@ class Timed:
 
     def batches(self, order):
         self.orders.append(order)
-        warming = order.max_new_tokens == measure.WARM_UP_TOKENS
+        warming = order.settings.max_new_tokens == dueling.WARM_UP_TOKENS
         took = 0.0 if warming else self.left.pop(0)
-        drafted = "" if order.drafter is None else "a"
+        drafted = "" if order.settings.drafter is None else "a"
         yield [a_round(drafted, seconds=Seconds(0.0, took, 0.0, took, took), stop_reason="length")]
 
 
-def duel(runner, halt=None) -> Duel:
+def fought(runner, halt=None) -> Duel:
     made = Duel(runner, ORDER, halt or threading.Event())
     for _ in made.progress(words()):
         pass
@@ -42,25 +44,25 @@ def seconds(rounds) -> float:
 def test_the_pair_of_the_median_speedup_counts_whatever_befell_another():
     # 2x, then a moment in which something else had the processor, then 1.5x.
     runner = Timed(2.0, 1.0, 2.0, 40.0, 3.0, 2.0)
-    made = duel(runner)
+    made = fought(runner)
     assert (seconds(made.plain_rounds), seconds(made.fast_rounds)) == (3.0, 2.0)
-    assert [one.drafter for one in runner.orders] == [None, "draft_model"] * 4
+    assert [one.settings.drafter for one in runner.orders] == [None, "draft_model"] * 4
 
 
 def test_long_runs_are_measured_once(monkeypatch):
-    monkeypatch.setattr(measure, "MOST_SECONDS", 0.0)
-    made = duel(Timed(2.0, 1.0))
+    monkeypatch.setattr(dueling, "MOST_SECONDS", 0.0)
+    made = fought(Timed(2.0, 1.0))
     assert (seconds(made.plain_rounds), seconds(made.fast_rounds)) == (2.0, 1.0)
 
 
 def test_of_two_pairs_the_one_that_promises_less_counts(monkeypatch):
-    monkeypatch.setattr(measure, "PAIRS", 2)
-    made = duel(Timed(2.0, 1.0, 3.0, 2.0))
+    monkeypatch.setattr(dueling, "PAIRS", 2)
+    made = fought(Timed(2.0, 1.0, 3.0, 2.0))
     assert (seconds(made.plain_rounds), seconds(made.fast_rounds)) == (3.0, 2.0)
 
 
 def test_what_is_halted_has_no_runs():
     halt = threading.Event()
     halt.set()
-    made = duel(Timed(), halt)
+    made = fought(Timed(), halt)
     assert made.runs(request=None) is None
