@@ -41,6 +41,13 @@ REFUSED = "the server responded with a status of 422"
 _LOG = pytest.StashKey[pathlib.Path]()
 
 
+def wait_until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "it never came to that"
+        time.sleep(0.01)
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -9,6 +9,7 @@ from typing import Any
 
 from specviz.records.runs import Candidates, DraftedToken, NextToken, PairInfo, Prompt, Round, Run, Seconds
 from specviz.records.settings import SamplingParams
+from specviz.theory.roofline import Curve, Limits, ModelSize, Point
 
 OUTCOMES = {"a": "accepted", "r": "rejected", "d": "discarded"}
 
@@ -320,3 +321,9 @@ def _listed(target: Distribution, draft: Distribution) -> Candidates:
     p = _likeliest(target)
     q = tuple((id, draft[id - 1]) for id, _ in p) if draft else ()
     return Candidates(p=p, q=q, p_raw=p, q_raw=q)
+
+
+def curve(seconds: dict[int, float], role: str = "target") -> Curve:
+    """Passes that took these seconds, by their width."""
+    points = tuple(Point(width, one, one, one, 1) for width, one in seconds.items())
+    return Curve(role, ModelSize(10, 20, 4.0, 8.0, 16), Limits(1.0, 1.0), points)

@@ -7,20 +7,15 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import threading
-import time
 import types
 from dataclasses import replace
 
-import psutil
 import pytest
-import torch
-from conftest import PATIENCE
+from conftest import PATIENCE, wait_until
 from on_page import assert_no_sideways_scrolling, settle, start, violations
 from playwright.sync_api import expect
-from tiny import save_pair, tiny_pair
+from tiny import passes_called_compiled, save_pair, tiny_pair
 
 import specviz
 from specviz.__main__ import main
@@ -28,9 +23,7 @@ from specviz.bench.pass_times import measure_passes
 from specviz.decoding.engine import rounds
 from specviz.models import preparation
 from specviz.models.pair import PairPasses
-from specviz.models.preparation import Preparation, prepare_passes
-from specviz.passes import compiler
-from specviz.passes.static_passes import FastPasses, StaticPass
+from specviz.models.preparation import Preparation
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run
 from specviz.records.settings import RunSettings, SamplingParams
@@ -71,12 +64,6 @@ def pair():
     return tiny_pair("llama")
 
 
-def passes_called_compiled(pair) -> dict[str, FastPasses]:
-    """Passes over static buffers, operation by operation: all but their speed is as if they had been compiled."""
-    models = {"target": pair.target, "draft": pair.draft}
-    return {role: FastPasses(one := StaticPass(model), one, "compiled") for role, model in models.items()}
-
-
 class StandIn:
     """A preparation whose steps are a test's to take; `prepare_passes` in its place."""
 
@@ -108,13 +95,6 @@ def preparer(deployment):
     made = Preparer(deployment)
     yield made
     made.close()
-
-
-def wait_until(condition) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, "it never came to that"
-        time.sleep(0.01)
 
 
 # The line of pairs
@@ -236,142 +216,7 @@ def test_a_setting_that_is_no_choice_is_refused_by_name(deployment, monkeypatch)
         Deployment.from_environment()
 
 
-# Preparing itself, the compiler left out
-
-
-@pytest.fixture
-def compiled_by_hand(monkeypatch, tmp_path) -> dict[str, threading.Event]:
-    """Programs that are made at once and are the passes themselves, always right and always faster."""
-    halts: dict[str, threading.Event] = {}
-
-    def compile_all(jobs, processes, halt):
-        halts["halt"] = halt
-        for job in jobs:
-            job.path.touch()
-            yield job, None
-
-    monkeypatch.setenv("SPECVIZ_CACHE", str(tmp_path))
-    monkeypatch.setattr(compiler, "refuse_impossible", lambda size: None)
-    monkeypatch.setattr(compiler, "compile_all", compile_all)
-    statics = {}
-    real = compiler.files
-    monkeypatch.setattr(compiler, "files", lambda static, *others: _known(statics, static, real(static, *others)))
-    monkeypatch.setattr(compiler, "Program", lambda files: statics[min(files.values())])
-    monkeypatch.setattr(preparation, "_refuse_slower", lambda passes: None)
-    return halts
-
-
-def _known(statics, static, files):
-    statics[min(files.values())] = static
-    return files
-
-
-def test_target_and_draft_model_are_given_at_one_moment_and_timed_as_runs_take_them(compiled_by_hand, pair):
-    seen, turns = [], []
-
-    def turn(work):
-        turns.append(work)
-        return work()
-
-    done = prepare_passes(
-        pair, lambda fraction, step: seen.append((fraction, str(step), len(pair.passes.fast))), turn=turn
-    )
-    assert done.ready == list(pair.passes.fast) == ["target", "draft", "exit 1"] and done.reasons == {}
-    given = [(step, roles) for _, step, roles in seen if " of " in step]
-    # Of the target two, for a single token and for any number; one of the others.
-    assert given == [(f"{n} of 4 compiled", roles) for n, roles in enumerate([0, 0, 0, 0, 2])]
-    assert all(0 <= fraction <= 1 for fraction, _, _ in seen) and turns
-    assert sorted(pair.passes.seconds_by_width) == [1, 2, 5, 9]
-
-
-def test_what_was_halted_gives_nothing(compiled_by_hand, pair):
-    halt = threading.Event()
-    done = prepare_passes(pair, lambda fraction, step: "2 of" in step and halt.set(), halt=halt)
-    assert compiled_by_hand["halt"] is halt
-    assert done.ready == [] and pair.passes.fast == {} and pair.passes.seconds_by_width == {}
-
-
-def test_without_compiling_only_what_was_compiled_before_is_taken(compiled_by_hand, pair):
-    never = prepare_passes(pair, compiling=False)
-    assert never.ready == [] and "never compiled here" in str(never.reasons["target"])
-    assert never.reasons["target"].__traceback__ is None, "it would hold on to the models"
-    prepare_passes(pair)
-    again = replace(pair, passes=PairPasses())
-    assert prepare_passes(again, compiling=False).ready == ["target", "draft", "exit 1"]
-
-
-def worker_of(code: str, tmp_path, monkeypatch) -> compiler.Worker:
-    """A worker that runs Python code of ours when it is told to build something."""
-    monkeypatch.setenv("SPECVIZ_CACHE", str(tmp_path / "programs"))
-    real = subprocess.Popen
-
-    def started(command, **options):
-        *_, scratch = command
-        script = "import subprocess, sys\nfrom specviz.passes import compiler\n"
-        script += f"def build(static, kind, path):\n    {code}\n"
-        script += "compiler.build = build\ncompiler.main(sys.argv[1:])"
-        return real([sys.executable, "-c", script, scratch], **options)
-
-    monkeypatch.setattr(subprocess, "Popen", started)
-    return compiler.Worker()
-
-
-def job(tmp_path, name: str = "model") -> compiler.ProgramJob:
-    return compiler.ProgramJob(types.SimpleNamespace(name=name), compiler.ANY, 1, tmp_path / f"{name}.pt2")
-
-
-def leftovers(tmp_path) -> list[str]:
-    """What workers left, beside the folder that all of them share."""
-    return [path.name for path in (tmp_path / "programs").iterdir() if path.name != "inductor"]
-
-
-SLEEPING = "subprocess.run([sys.executable, '-c', 'import time; time.sleep(99)'])"
-
-
-def test_halting_ends_the_compilers_processes_and_those_they_started(tmp_path, monkeypatch):
-    halt = threading.Event()
-    with worker_of(SLEEPING, tmp_path, monkeypatch) as worker:
-        waiting = threading.Thread(target=worker.make, args=[job(tmp_path), halt])
-        waiting.start()
-        process = psutil.Process(worker.process.pid)
-        wait_until(lambda: process.children())
-        started = [process, *process.children(recursive=True)]
-        halt.set()
-        waiting.join(PATIENCE)
-        assert not waiting.is_alive()
-        psutil.wait_procs(started, timeout=PATIENCE)
-        assert [one for one in started if one.is_running() and one.status() != psutil.STATUS_ZOMBIE] == []
-    assert leftovers(tmp_path) == []
-
-
-def test_a_compiler_whose_server_was_killed_ends_too_and_leaves_nothing(tmp_path, monkeypatch):
-    worker = worker_of(SLEEPING, tmp_path, monkeypatch)
-
-    order = tmp_path / "order.pt"
-    torch.save((None, compiler.ANY, 1, tmp_path / "made.pt2"), order)
-    worker.process.stdin.write(f"{order}\n".encode())
-    process = psutil.Process(worker.process.pid)
-    wait_until(lambda: process.children())
-    (child,) = process.children()
-    # What the death of this process would do.
-    worker.process.stdin.close()
-    assert worker.process.wait(PATIENCE) == 1
-    psutil.wait_procs([child], timeout=PATIENCE)
-    assert not child.is_running()
-    assert leftovers(tmp_path) == []
-
-
-def test_a_compiler_goes_on_after_a_program_that_could_not_be_made(tmp_path, monkeypatch):
-    code = "if static.name == 'bad': raise OSError('no space left')\n    path.write_text('made')"
-    bad, good = job(tmp_path, "bad"), job(tmp_path, "good")
-    with worker_of(code, tmp_path, monkeypatch) as worker:
-        with pytest.raises(SpecvizError, match="Compiling a pass of bad failed: OSError: no space left"):
-            worker.make(bad, threading.Event())
-        worker.make(good, threading.Event())
-    assert good.path.read_text() == "made" and not bad.path.exists()
-
-
-# One job, one kind of passes
+# One action, one kind of passes
 
 
 #: Runs of a race: two to warm up, then the pairs that are measured.
@@ -453,29 +298,6 @@ def test_past_runs_do_not_keep_a_freed_pair_in_memory(pair, deployment):
     request = ORDER.request(pair, deployment)
     pair.free()
     assert all(fast.static is None and fast.run is None for fast in request.passes.values())
-
-
-# T(K) of the passes that runs take
-
-
-def test_passes_are_timed_as_runs_take_them_and_called_what_they_are(pair):
-    lengths = []
-
-    def counting(fast: FastPasses) -> FastPasses:
-        def run(ids, *others):
-            lengths.append(len(ids))
-            return fast.static(ids, *others)
-
-        return FastPasses(fast.static, run, "compiled")
-
-    [*_, plain] = measure_passes(pair, widths=(1, 2, 4), context=32, repeats=2)
-    assert plain.kind == "plain"
-    pair.passes.fast = {role: counting(fast) for role, fast in passes_called_compiled(pair).items()}
-    [*_, last] = measure_passes(pair, widths=(1, 2, 4), context=32, repeats=2)
-    assert last.kind == "compiled"
-    # Of both models: the context, each width once to warm up, and twice.
-    assert sorted(lengths) == sorted(2 * [32, *3 * [1, 2, 4]])
-    assert [curve.size for curve in last.curves] == [curve.size for curve in plain.curves]
 
 
 def test_a_run_is_not_explained_by_passes_that_it_did_not_take(pair, deployment):

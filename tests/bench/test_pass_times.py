@@ -1,0 +1,83 @@
+"""Passes timed, and the bytes and operations that they are held against."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from tiny import passes_called_compiled, tiny_model, tiny_pair
+from torch.utils.flop_counter import FlopCounterMode
+
+from specviz.bench.machine_limits import model_size
+from specviz.bench.pass_times import measure_passes
+from specviz.models.pair import ModelPair
+from specviz.models.pass_timer import PassTimer
+from specviz.passes.static_passes import FastPasses
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "gpt_neox"])
+def test_counted_operations_are_those_that_torch_counts(architecture):
+    model = tiny_model(architecture, layers=3)
+    # Its fused attention on a CPU is none of the operations that torch counts.
+    model.set_attn_implementation("eager")
+    timer = PassTimer(model, [4], context=96)
+    with FlopCounterMode(display=False) as counter:
+        timer.seconds(4)
+    # Norms and biases have parameters and no product, and a mask hides what torch computes anyway.
+    assert model_size(timer).operations(4) == pytest.approx(counter.get_total_flops(), rel=0.03)
+    assert model_size(timer).positions == 96
+
+
+def test_weights_that_are_only_looked_up_are_not_read():
+    tied, untied = (tiny_model("llama", tie_word_embeddings=tie) for tie in (True, False))
+    sizes = [model_size(PassTimer(model, [1])) for model in (tied, untied)]
+    assert sizes[0] == sizes[1]
+    assert sizes[0].parameters == tied.num_parameters()
+    assert sizes[0].weight_bytes == 4 * tied.num_parameters()
+    # 2 layers × 2 heads × 12 wide, keys and values, 4 bytes each.
+    assert sizes[0].position_bytes == 2 * 2 * 12 * 2 * 4
+
+
+def test_a_measurement_fills_in_pass_by_pass_and_ends_complete():
+    pair = tiny_pair("llama")
+    shown = list(measure_passes(pair, widths=(1, 2, 4), context=32, repeats=2))
+    assert [sum(len(curve.points) for curve in one.curves) for one in shown[:8]] == [0, 1, 2, 3, 4, 5, 6, 6]
+    assert [one.fraction for one in shown] == sorted(one.fraction for one in shown) and shown[-1].fraction == 1
+    last = pickle.loads(pickle.dumps(shown[-1]))
+    assert last == shown[-1] and (last.context, last.target, last.dtype) == (32, pair.target_name, "float32")
+    for role in ("target", "draft"):
+        points = last.curve(role).points
+        assert [(point.width, point.repeats) for point in points] == [(1, 2), (2, 2), (4, 2)]
+        assert all(0 < point.low <= point.seconds <= point.high for point in points)
+    assert last.cost_coefficient == last.curve("draft").one / last.curve("target").one
+
+
+def test_a_slow_pair_is_measured_once_and_a_small_one_only_as_far_as_it_goes():
+    pair = tiny_pair("llama", max_position_embeddings=16)
+    last = list(measure_passes(pair, repeats=50, budget=0.0))[-1]
+    assert {point.repeats for curve in last.curves for point in curve.points} == {1}
+    assert [point.width for point in last.curve("target").points] == [1, 2, 3, 4, 5, 6, 8]
+    assert last.context == 8
+    alone = ModelPair.of(pair.target, None, pair.tokenizer)
+    assert [one.role for one in list(measure_passes(alone, widths=(1, 2), repeats=1))[-1].curves] == ["target"]
+
+
+def test_passes_are_timed_as_runs_take_them_and_called_what_they_are():
+    pair = tiny_pair("llama")
+    lengths = []
+
+    def counting(fast: FastPasses) -> FastPasses:
+        def run(ids, *others):
+            lengths.append(len(ids))
+            return fast.static(ids, *others)
+
+        return FastPasses(fast.static, run, "compiled")
+
+    [*_, plain] = measure_passes(pair, widths=(1, 2, 4), context=32, repeats=2)
+    assert plain.kind == "plain"
+    pair.passes.fast = {role: counting(fast) for role, fast in passes_called_compiled(pair).items()}
+    [*_, last] = measure_passes(pair, widths=(1, 2, 4), context=32, repeats=2)
+    assert last.kind == "compiled"
+    # Of both models: the context, each width once to warm up, and twice.
+    assert sorted(lengths) == sorted(2 * [32, *3 * [1, 2, 4]])
+    assert [curve.size for curve in last.curves] == [curve.size for curve in plain.curves]
