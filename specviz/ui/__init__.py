@@ -1,7 +1,7 @@
 """The Gradio page. `page` composes it: a head, the controls, and a tab a module; a tab is added there, in `TABS`.
 
 page             the page in every language; `serve` starts it
-head             its name, languages, the pair in use; passes_chip: which passes runs take
+head             its name, languages, the pair in use, the passes that runs take
 controls         the controls of a run, and the buttons that start and stop one
 applying         settings that come from a link, or from another part of the page
 

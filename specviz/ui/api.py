@@ -39,6 +39,7 @@ def endpoint(runner: Runner) -> Callable[..., dict[str, Any]]:
         is the drafter's own number. exit_layer: of early_exit. confidence: stop drafting below it. rule is auto,
         token, block, tree or typical, which is lossy.
         """
+        # All of them by name, as `read_form` wants them.
         return _trace(runner, locals())
 
     return generate_trace

@@ -1,4 +1,4 @@
-"""Prepares the passes of the pairs in memory while the page is served: one pair after the other, in the background."""
+"""Prepares the passes of the pairs in memory while the page is served, one pair after the other."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _LOOKING = Sentence("looking for compiled ones")
 
 @dataclass(frozen=True)
 class Stage:
-    """How far a pair's passes are. step: what is being done, None when it is over. done: what became of them."""
+    """How far a pair's passes are."""
 
-    step: Sentence | None = None
-    done: Preparation = field(default_factory=Preparation)
+    step: Sentence | None = None  # what is being done; None when it is over
+    done: Preparation = field(default_factory=Preparation)  # what became of them
 
 
 class Preparer:
-    """A line of pairs whose passes are to be prepared, and the thread that does it.
+    """Pairs waiting for their passes, and the thread that prepares them.
 
-    What takes long happens in processes of low priority; the rest in the engine's thread, between runs.
+    What takes long happens in processes of low priority, the rest in the engine's thread, between runs.
     """
 
     def __init__(self, deployment: Deployment):
@@ -44,7 +44,7 @@ class Preparer:
         self._started = self._closed = False
 
     def add(self, pair: ModelPair) -> None:
-        """Puts a pair that was loaded into the line, or notes why there is none."""
+        """Has a loaded pair wait for its turn, or notes why nothing will be prepared."""
         with self._changed:
             if self.refusal is None:
                 self._waiting.append(pair)
@@ -53,19 +53,19 @@ class Preparer:
                 self._stages[pair] = Stage(done=Preparation(reasons={"target": self.refusal}))
 
     def start(self, there: threading.Event) -> None:
-        """Begins with the work as soon as the page is `there`: whoever comes first should not wait for both."""
+        """Begins as soon as the page is `there`: the first visitor should not wait for both."""
         self._started = True
         threading.Thread(target=self._work, args=[there], name="preparer", daemon=True).start()
 
     def stage(self, pair: ModelPair) -> Stage:
-        """How far this pair's passes are; nothing to wait for where nothing was begun."""
+        """How far this pair's passes are; where nothing was begun, there is nothing to wait for."""
         with self._changed:
             if self._started and pair in self._waiting:
                 return Stage(_LOOKING)
             return self._stages.get(pair, Stage())
 
     def forget(self, pair: ModelPair) -> None:
-        """Ends what is being done for this pair, and returns when nothing of it is left: it may be freed then."""
+        """Ends what is being done for this pair; once it returns, the pair may be freed."""
         with self._changed:
             if pair in self._waiting:
                 self._waiting.remove(pair)
@@ -74,7 +74,7 @@ class Preparer:
                 self._changed.wait_for(lambda: self._current is not pair)
 
     def close(self) -> None:
-        """Ends everything, the compiler's processes too, and waits for it."""
+        """Ends everything, the compiler's processes included, and waits until it has ended."""
         with self._changed:
             self._closed = True
             self._waiting.clear()
@@ -97,7 +97,7 @@ class Preparer:
                 self._stages[pair] = stage
                 self._current = None
                 self._changed.notify_all()
-            # Nothing of a pair may be held while there is nothing to do for it.
+            # An idle thread must not keep a pair in memory.
             del pair, stage
 
     def _prepared(self, pair: ModelPair, halt: threading.Event) -> Preparation:
@@ -108,7 +108,7 @@ class Preparer:
         try:
             return prepare_passes(pair, hear, halt=halt, turn=device.between_runs)
         except Exception as error:
-            # Nobody asked for it and nobody waits for it: the page goes on with plain passes, and says why.
+            # Nobody waits for it: the page goes on with plain passes, and says why.
             logging.getLogger(__name__).exception("Preparing passes failed")
             reason = SpecvizError("Preparing passes failed: {reason}.", "passes", reason=first_line(error))
             return Preparation(reasons={"target": reason})

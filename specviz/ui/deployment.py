@@ -1,4 +1,4 @@
-"""What whoever deploys the page decides, by environment variables; the README lists them."""
+"""What is decided where the page is deployed, by environment variables; docs/deploying.md lists them."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from specviz.records.settings import MAX_DRAFT_TOKENS
 #: SPECVIZ_TARGET of a page without models.
 NO_MODELS = "none"
 
-#: SPECVIZ_PASSES: prepared while the page is served, or as they are.
+#: SPECVIZ_PASSES: prepared while the page is served, or the models' own.
 PASSES = ("auto", "plain")
 
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """Limits bound what one visitor can ask of a shared machine; the pair is what the page starts with."""
+    """The pair that the page starts with, and what one visitor may ask of a shared machine."""
 
-    target: str | None
+    target: str | None  # folder or Hub id; None is the embedded pair, `NO_MODELS` none at all
     draft: str | None
     device: str
     dtype: str
     max_prompt_tokens: int
     max_new_tokens: int
-    max_draft_tokens: int
-    max_compare_runs: int
-    queue_size: int
-    allow_loading: bool
-    passes: str
+    max_draft_tokens: int  # γ
+    max_compare_runs: int  # of one comparison
+    queue_size: int  # visitors in line
+    allow_loading: bool  # of other pairs
+    passes: str  # one of `PASSES`
 
     @property
     def without_models(self) -> bool:
-        """Whether the page is told to show recorded runs and traces only."""
+        """Whether the page is to show nothing but recorded runs and traces."""
         return self.target == NO_MODELS
 
     @classmethod

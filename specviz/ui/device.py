@@ -17,7 +17,7 @@ GPU_SECONDS = 120
 Function = TypeVar("Function", bound=Callable)
 Made = TypeVar("Made")
 
-#: All engine work happens in this one thread: one run at a time, and the thread's pool of helpers stays warm.
+#: The one thread of all engine work: one run at a time, and its pool of helper threads stays warm.
 thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="device")
 
 
@@ -27,5 +27,5 @@ def on_gpu(function: Function) -> Function:
 
 
 def between_runs(work: Callable[[], Made]) -> Made:
-    """Does a piece of work in the engine's thread, when no run is on; the next run waits for it."""
+    """Does a piece of work in the engine's thread while no run is on; the next run waits for it."""
     return thread.submit(work).result()

@@ -125,7 +125,10 @@ def try_rule(runner: Runner, order: Order, trial: Trial, halt: threading.Event, 
         request = trial_request(runner.store.get(order.pair), order, trial, runner.deployment)
         asked = _asked(request, trial, say)
         found = closing(runner.batches(trial_order(order, trial), examined, trial.rule, int(trial.runs)), halt)
-        yield from (_greedy if request.settings.sampling.greedy else _counts)(found, asked, halt, say)
+        if request.settings.sampling.greedy:
+            yield from _greedy(found, asked, halt, say)
+        else:
+            yield from _counts(found, asked, say)
     except SpecvizError as error:
         yield messages.error_message(say.error(error))
 
@@ -160,7 +163,7 @@ def _asked(request: Request, trial: Trial, say: Words) -> messages.Asked:
     )
 
 
-def _counts(found: Iterator[list[Any]], asked: messages.Asked, halt: threading.Event, say: Words) -> Iterator[str]:
+def _counts(found: Iterator[list[Any]], asked: messages.Asked, say: Words) -> Iterator[str]:
     """The test above temperature 0."""
     yield messages.phase_message(say("lossless.enumerating"))
     counted: messages.Counted | None = None

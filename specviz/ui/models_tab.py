@@ -13,10 +13,10 @@ from specviz.models.pair import ModelPair
 from specviz.models.placement import within_reach
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Words, bytes_in_words
-from specviz.ui import passes_chip
 from specviz.ui.background import Stage
 from specviz.ui.components import as_text
 from specviz.ui.events import DEVICE, INTERNAL, QUIET
+from specviz.ui.head import look
 from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.runner import Runner
 from specviz.ui.tabs import Desk, Tab
@@ -46,15 +46,15 @@ def _wire_passes(desk: Desk, status: gr.Markdown, loads: list[Any]) -> None:
 
     Small requests of their own rather than an open stream: a page that is only looked at keeps no connection.
     """
-    chip, store, say = desk.head.passes, desk.runner.store, desk.say
+    head, store, say = desk.head, desk.runner.store, desk.say
 
-    def look(name: dict[str, Any]) -> list[Any]:
+    def on_look(name: dict[str, Any]) -> list[Any]:
         pair = store.in_use(PairName(**name))
         stage = store.preparer.stage(pair)
-        return [*passes_chip.look(pair, stage, say), describe(pair, stage, say)]
+        return [*look(pair, stage, say), describe(pair, stage, say)]
 
-    for moment in (desk.page.load, chip.timer.tick, *(loaded.success for loaded in loads)):
-        moment(look, desk.controls.pair, [chip.chip, chip.timer, status], **QUIET)
+    for moment in (desk.page.load, head.timer.tick, *(loaded.success for loaded in loads)):
+        moment(on_look, desk.controls.pair, [head.chip, head.timer, status], **QUIET)
 
 
 def _create_catalog(runner: Runner, shown: list[Any], say: Words) -> list[Any]:

@@ -27,14 +27,11 @@ GREEN, BLUE, AMBER, GREY = "#1a9c78", "#2f86c9", "#b97a1a", "#868b95"
 
 @dataclass(slots=True)
 class Trail:
-    """What the charts need of the rounds so far; `add` costs the same however many came before.
-
-    counts: the sums. rates: α after each round (None until a token was judged). tokens: emitted by each round.
-    """
+    """What the charts need of the rounds so far; `add` costs the same however many came before."""
 
     counts: Tally = field(default_factory=Tally)
-    rates: list[float | None] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
+    rates: list[float | None] = field(default_factory=list)  # α after each round; None until a token was judged
+    tokens: list[int] = field(default_factory=list)  # emitted by each round
 
     @classmethod
     def of(cls, rounds: Iterable[Round]) -> Trail:
@@ -57,7 +54,7 @@ class Trail:
         return {place: CHARTS[place](self, say).to_plotly_json() for place in places}
 
 
-#: Keys of the names of the four, in the order of the page, for those who cannot see them.
+#: What the four are called, in the order of the page, for those who cannot see them: keys of texts.
 LABELS = ("charts.acceptance", "charts.tokens", "charts.position_label", "charts.time")
 
 

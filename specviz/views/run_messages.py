@@ -43,7 +43,7 @@ def start_message(
 
     drafter: its display name, None for plain decoding. settings: what `settings_line` says. rule: the acceptance
     rule's name, on which the wording of verdicts depends. recorded: the title of a run that comes with the page.
-    share: of `specviz.records.links.share`, for the links and files of the run.
+    share: see `links.share`, for the links and files of the run.
     """
     return as_json(
         {

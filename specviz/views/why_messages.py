@@ -16,9 +16,9 @@ from specviz.views.run_messages import as_json
 
 @dataclass(frozen=True, slots=True)
 class LabRun:
-    """One of the visitor's runs. drafter: its display name. figures, diagnosis: of the same run."""
+    """One of the visitor's runs, and what limits it."""
 
-    drafter: str
+    drafter: str  # display name
     temperature: float
     figures: RunFigures
     diagnosis: Diagnosis
@@ -34,7 +34,7 @@ def why_message(
 ) -> str:
     """Any sections of the lab.
 
-    story: the controls' settings for a first run. phase: of the measurement: ``preparing``, ``running``, ``finished``,
+    story: the controls' settings for a first run. phase: the measurement's: ``preparing``, ``running``, ``finished``,
     ``stopped`` or ``failed``. runs: all that are kept, the latest last. problem: why the measurement failed.
     """
     sections = {
