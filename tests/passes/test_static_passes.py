@@ -65,7 +65,7 @@ def with_passes(pair: ModelPair, passes: dict[str, FastPasses]) -> ModelPair:
 
 
 def tokens(pair: ModelPair, drafter: str | None, sampling: SamplingParams, branches: int | None = None) -> list[int]:
-    drafting = DraftParams(branches=branches) if branches else None
+    drafting = DraftParams(branches=branches)
     run = specviz.run(
         pair, PROMPT, drafter=drafter, sampling=sampling, max_new_tokens=NEW_TOKENS, seed=5, drafting=drafting
     )
