@@ -1,7 +1,8 @@
 """What the page says, by language: a JSON file for each area of the page, in assets/text/LANGUAGE.
 
 A text is a sentence with a ``{name}`` for each value, or, where it counts something, an object with the sentence for
-``one`` and for ``other`` values of ``n``. The page's scripts read the same files by the same keys (assets/web/shared/words.js).
+``one`` and for ``other`` values of ``n``. The page's scripts say the same texts by the same keys
+(assets/web/shared/words.js).
 """
 
 from __future__ import annotations
