@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from alone import VIEW, ask, chip, shown, state, switch, unfold
+from elements import give
 from handmade import VOCABULARY, a_block, a_round, a_run, a_tree, a_typical
 from playwright.sync_api import expect
 
@@ -83,7 +84,7 @@ def test_when_a_run_ends_one_tree_is_open_and_a_reader_who_folds_it_has_the_last
     page = show(run)
     assert page.locator(".tree").count() == 1
     page.locator('.toggle[aria-expanded="true"]').click()
-    page.evaluate("message => give(message)", messages.end_message("run", total=2, reason="Once more."))
+    give(page, "run", [messages.end_message("run", total=2, reason="Once more.")])
     expect(page.locator('[part="status"]')).to_contain_text("Once more.")
     assert page.locator(".tree").count() == 0
 
