@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specviz.decoding.engine import run, speculate
+    from specviz.decoding.calls import run, speculate
     from specviz.decoding.replay import replay
     from specviz.drafters import DRAFTERS
     from specviz.models.loading import load_pair
@@ -47,8 +47,8 @@ _HOMES = {
     "SpecvizError": "records.errors",
     "load_pair": "models.loading",
     "replay": "decoding.replay",
-    "run": "decoding.engine",
-    "speculate": "decoding.engine",
+    "run": "decoding.calls",
+    "speculate": "decoding.calls",
 }
 
 

@@ -1,6 +1,7 @@
 """The engine: from a prompt to rounds, and from rounds to the record of a run.
 
 engine              the loop: draft, verify, judge, keep, yield
+calls               `speculate` and `run`
 request             a run's settings, checked against the pair that carries them out
 coins               where coins are flipped
 continuation        the growing text, and why it ends

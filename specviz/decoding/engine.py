@@ -5,25 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from specviz.decoding.coins import Coins
 from specviz.decoding.continuation import Continuation
-from specviz.decoding.request import Request, prepare
+from specviz.decoding.request import Request
 from specviz.decoding.round_record import settle
-from specviz.decoding.run_record import collect
 from specviz.drafters.base import Drafter, Setting, Verdict
 from specviz.drafters.choosers import Chooser, Draws, TopChoices
-from specviz.models.pair import ModelPair
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.passes.cached_model import CachedModel, reader
 from specviz.passes.clock import Mark, Stopwatch
 from specviz.records.errors import SpecvizError
-from specviz.records.runs import Round, Run, Seconds
-from specviz.records.settings import RunSettings
+from specviz.records.runs import Round, Seconds
 from specviz.rules.base import Rule
 from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms
 from specviz.rules.greedy import MATCH
@@ -168,23 +165,6 @@ def rounds(
         for one in _rounds(request, decoder_of(request, judge=judge, build=build)):
             tokens += len(one.emitted)
             yield one
-
-
-def speculate(pair: ModelPair, prompt: str | Sequence[int], **settings: Any) -> Iterator[Round]:
-    """Continues `prompt` (text, or token ids), one Round per target pass. settings: those of `RunSettings`.
-
-    Whatever the drafter, the output follows the target's distribution (Leviathan et al. 2023, arXiv 2211.17192,
-    Alg. 1), unless the rule is ``typical``, which is lossy. The same seed gives the same run on the same device. Raises
-    SpecvizError, with `field` set, before the first round for what is wrong with the settings. Closing the generator
-    stops the run at the end of its round.
-    """
-    return rounds(prepare(pair, RunSettings(prompt, **settings)))
-
-
-def run(pair: ModelPair, prompt: str | Sequence[int], **settings: Any) -> Run:
-    """The rounds of `speculate`, collected; the same arguments."""
-    request = prepare(pair, RunSettings(prompt, **settings))
-    return collect(request, list(rounds(request)))
 
 
 def _kept_rows(features: Tensor | None, drafted: int, path: Sequence[int]) -> Tensor | None:

@@ -390,6 +390,15 @@ def test_prompt_lookup_copies_what_followed_the_longest_match(text, budget, expe
 # Bad input
 
 
+def test_none_asks_for_the_default_and_for_plain_decoding_only_as_the_drafter():
+    usual, unsaid = (
+        specviz.run(pair_of("llama"), PROMPT, max_new_tokens=8, seed=1, **settings)
+        for settings in ({}, {"sampling": None, "drafting": None, "num_draft_tokens": None})
+    )
+    assert usual.drafter == unsaid.drafter == "draft_model"
+    assert (usual.token_ids, usual.sampling, usual.settings) == (unsaid.token_ids, unsaid.sampling, unsaid.settings)
+
+
 @pytest.mark.parametrize(
     "settings, field",
     [

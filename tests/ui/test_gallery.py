@@ -113,7 +113,7 @@ def test_the_page_opens_with_a_recorded_run_and_asks_nobody_for_it(page):
     assert [one["index"] for one in state(page, "rounds")] == [one.index for one in run.rounds]
     assert state(page, "figures")["acceptance_rate"] == tally(run.rounds).acceptance_rate
     expect(page.locator('specviz-run [part="recorded"]')).to_contain_text("Recorded run")
-    bars = page.wait_for_function("document.querySelectorAll('[data-chart]')[1].data?.[0].y").json_value()
+    bars = page.wait_for_function("document.querySelectorAll('[data-chart]')[1]?.data?.[0].y").json_value()
     assert bars == [len(one.emitted) for one in run.rounds]
     assert page.evaluate("scrollY") == 0
 
