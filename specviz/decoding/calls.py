@@ -14,8 +14,10 @@ from specviz.records.settings import RunSettings
 
 
 def speculate(pair: ModelPair, prompt: str | Sequence[int], **settings: Any) -> Iterator[Round]:
-    """Continues `prompt` (text, or token ids), one Round per target pass. settings: those of `RunSettings` by name; None
-    is the default of any, except that ``drafter=None`` is plain decoding.
+    """Continues `prompt` (text, or token ids), one Round per target pass.
+
+    settings: those of `RunSettings` by name. None is the default of any but the drafter: ``drafter=None`` is plain
+    decoding.
 
     Whatever the drafter, the output follows the target's distribution (Leviathan et al. 2023, arXiv 2211.17192,
     Alg. 1), unless the rule is ``typical``, which is lossy. The same seed gives the same run on the same device. Raises
