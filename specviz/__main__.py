@@ -217,7 +217,7 @@ def _add_page(options: argparse.Namespace, pair, report) -> None:
     from specviz.ui.deployment import Deployment
 
     if options.growth:
-        from specviz.ui.maintenance.visitors import measure_visitors
+        from specviz.ui.maintenance.waiting import measure_visitors
 
         report.growth.visitors = measure_visitors(pair, Deployment.from_environment(), _say)
     if options.page:

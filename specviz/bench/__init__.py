@@ -3,7 +3,7 @@
     commands         the `bench` command: its options, and what it does with a report
 
 What is compared
-    contest          a contestant, and what several of its repeats come to; loads no torch
+    contestants      a contestant, and what several of its repeats come to; loads no torch
     bench_plan       the settings of a benchmark, and who takes part
     timed_runs       one timed run of a contestant on a workload
     bare_loop        greedy decoding as short as it gets

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from specviz.bench.contest import PLAIN, Contestant
+from specviz.bench.contestants import PLAIN, Contestant
 from specviz.drafters import DRAFTERS, DraftModel, Eagle, Medusa, PromptLookup, Suffix, drafter_class
 from specviz.models.pair import ModelPair
 from specviz.passes.torchrun import process_count

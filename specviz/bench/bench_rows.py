@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specviz.bench.contest import PLAIN, Contestant, Standing
+from specviz.bench.contestants import PLAIN, Contestant, Standing
 from specviz.records.presets import STORIES
 
 #: The presets that are prose, taken together.

@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 
 from specviz.bench.bench_plan import BenchPlan, entrants, planned, takes_part
 from specviz.bench.bench_rows import BenchRow
-from specviz.bench.contest import PLAIN, Contestant, Say, pace, standing
+from specviz.bench.contestants import PLAIN, Contestant, Say, pace, standing
 from specviz.bench.equal_texts import Agreement, require_equal_texts
 from specviz.bench.machine import describe_machine, load_average, peak_mb
 from specviz.bench.machine_limits import BandwidthLimit, measure_limits

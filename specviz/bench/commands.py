@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from specviz.bench.contest import Say
+from specviz.bench.contestants import Say
 from specviz.passes.torchrun import process_count
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import SamplingParams

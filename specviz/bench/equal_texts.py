@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from specviz.bench.bare_loop import Unwatched
-from specviz.bench.contest import PLAIN, Contestant
+from specviz.bench.contestants import PLAIN, Contestant
 from specviz.bench.timed_runs import Workload, request_of, timed
 from specviz.decoding.engine import rounds
 from specviz.decoding.run_record import collect

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from specviz.bench.bench_rows import STORY_GROUP, BenchRow, FormulaCheck, Summary
-from specviz.bench.contest import PLAIN
+from specviz.bench.contestants import PLAIN
 
 #: Repeats of one contestant further apart than this say something about the machine, not about the contestant.
 UNSTEADY = 2.0

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from specviz.bench.contest import PLAIN, Contestant, Say
+from specviz.bench.contestants import PLAIN, Contestant, Say
 from specviz.bench.machine import resident_mb
 from specviz.bench.timed_runs import Workload, rounds_of
 from specviz.drafters import DraftModel, PromptLookup

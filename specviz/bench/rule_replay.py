@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specviz.bench.contest import Contestant
+from specviz.bench.contestants import Contestant
 from specviz.bench.timed_runs import Workload, request_of
 from specviz.decoding.replay import replay
 from specviz.drafters import DraftModel

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 import torch
 
 from specviz.bench import oracle
-from specviz.bench.contest import PLAIN, Contestant, Say, Standing, formula_speedup, standing
+from specviz.bench.contestants import PLAIN, Contestant, Say, Standing, formula_speedup, standing
 from specviz.bench.machine import Facts, describe_machine
 from specviz.bench.machine_limits import model_size, read_bandwidth
 from specviz.bench.model_sizes import make_pair, size_named

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from specviz.bench import bare_loop, untraced_loop
-from specviz.bench.contest import PLAIN, Contestant
+from specviz.bench.contestants import PLAIN, Contestant
 from specviz.decoding.engine import rounds
 from specviz.decoding.request import Request, prepare
 from specviz.drafters import DraftModel, PromptLookup

@@ -105,12 +105,12 @@ class SuffixAutomaton:
 
 @dataclass(slots=True)
 class Tree:
-    """Continuations of one match. score: the tokens to expect kept, should the text go on as often as it used to."""
+    """Continuations of one match."""
 
-    match: int
+    match: int  # how many tokens at the text's end
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
-    score: float = 0.0
+    score: float = 0.0  # how many of them to expect kept, should the text go on as often as it used to
 
 
 class Suffix(Drafter):

@@ -11,7 +11,7 @@ from typing import Any
 
 import gradio as gr
 
-from specviz.bench.contest import Contestant
+from specviz.bench.contestants import Contestant
 from specviz.decoding.replay import replay
 from specviz.decoding.run_record import collect
 from specviz.models.pair import ModelPair

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from specviz.bench.contest import Contestant, Standing, standing
+from specviz.bench.contestants import Contestant, Standing, standing
 from specviz.records.metrics import Tally, tally
 from specviz.records.runs import Round
 from specviz.records.settings import PLAIN

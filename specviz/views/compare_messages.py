@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from specviz.bench.contest import Contestant, Standing
+from specviz.bench.contestants import Contestant, Standing
 from specviz.records.runs import Round
 from specviz.views.run_messages import as_json
 

@@ -16,7 +16,7 @@ from specviz.__main__ import main
 from specviz.bench import bare_loop, bench_plan, benchmark, findings, machine, untraced_loop
 from specviz.bench.bench_rows import BenchRow, summaries
 from specviz.bench.commands import save
-from specviz.bench.contest import Contestant
+from specviz.bench.contestants import Contestant
 from specviz.bench.equal_texts import agreement
 from specviz.bench.growth import Ageing, GrowthPlan, measure_growth
 from specviz.bench.printed import bench_text, equality_lines, growth_lines
@@ -33,7 +33,7 @@ from specviz.records.presets import PRESETS
 from specviz.records.settings import DraftParams, RunSettings
 from specviz.ui.deployment import Deployment
 from specviz.ui.maintenance.picture import write_picture
-from specviz.ui.maintenance.visitors import measure_visitors
+from specviz.ui.maintenance.waiting import measure_visitors
 from specviz.views.bench_figure import bench_figure
 
 GREEDY = specviz.SamplingParams(temperature=0)

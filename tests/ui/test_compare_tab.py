@@ -18,7 +18,7 @@ from on_page import assert_no_sideways_scrolling, downloaded_trace, generate, or
 from playwright.sync_api import Locator, Page, expect
 from tiny import tiny_pair
 
-from specviz.bench.contest import Contestant, Standing
+from specviz.bench.contestants import Contestant, Standing
 from specviz.decoding.replay import replay
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError

@@ -3,7 +3,7 @@
 chromium    a headless browser
 page_cost   what watching costs a run
 page_speed  how fast the live view answers with a long run in it
-visitors    what visitors wait when several press at once
+waiting     how long visitors wait when several press at once
 picture     a plotly figure as a file
 recorder    records the runs that come with the page anew
 """

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from handmade import a_round, a_tree, a_typical
 
-from specviz.bench.contest import Contestant, formula_speedup, pace, standing
+from specviz.bench.contestants import Contestant, formula_speedup, pace, standing
 from specviz.records.metrics import tally
 from specviz.records.runs import Seconds
 from specviz.theory import formulas as theory
@@ -121,6 +121,6 @@ def test_a_contestant_stopped_before_plain_was_is_compared_over_its_own_repeats(
 
 
 def test_no_torch_is_loaded():
-    code = "import sys, specviz.bench.contest; print('torch' in sys.modules)"
+    code = "import sys, specviz.bench.contestants; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.strip() == "False"
