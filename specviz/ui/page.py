@@ -12,6 +12,7 @@ from specviz.passes.torchrun import refuse_more_than_one
 from specviz.records.words import LANGUAGES, Words, words
 from specviz.ui import web_files
 from specviz.ui.api import endpoint
+from specviz.ui.applying import wire_remote
 from specviz.ui.compare_tab import create_compare_tab
 from specviz.ui.components import page_css
 from specviz.ui.controls import create_controls
@@ -61,6 +62,7 @@ def _fill(page: gr.Blocks, runner: Runner, visitors: Visitors, say: Words) -> No
     with gr.Row(elem_classes=["sv-main"]):
         with gr.Column(elem_classes=["sv-controls"]):
             controls = create_controls(runner, say)
+            wire_remote(controls)
         desk, made = Desk(page, runner, visitors, head, controls, say), []
         with gr.Column(elem_classes=["sv-stage"]), gr.Tabs() as tabs:
             for name, title, create in TABS:

@@ -315,7 +315,7 @@ def test_a_combination_that_makes_no_sense_is_a_sentence_at_the_rule(page):
     page.locator("#go").click()
     mistake = page.locator(".validation-error")
     expect(mistake).to_have_count(1)
-    expect(mistake).to_contain_text("is not defined for siblings")
+    expect(mistake).to_contain_text("judges chains only")
     block = mistake.locator("xpath=ancestor::*[contains(concat(' ', @class, ' '), ' block ')][1]")
     expect(block.get_by_label("Acceptance rule")).to_be_visible()
     # It covers nothing: the rule can be chosen anew.
