@@ -1,6 +1,6 @@
 """specviz: real speculative decoding, shown round by round.
 
-Names are loaded on first use, so that plain parts (records, metrics, theory, views) work without torch.
+Names load on first use, so the plain parts (records, theory, views) work without torch.
 """
 
 from __future__ import annotations

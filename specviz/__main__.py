@@ -1,6 +1,6 @@
 """The command line: `run` a prompt, `bench` the machine, `serve` the page, `compile` a pair beforehand.
 
-Under torchrun all its processes do the same on one target that they share; the first of them prints and writes.
+Under torchrun, all processes run the same command on one shared target; the first one prints and writes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
 from specviz.records.settings import RunSettings
 
-#: For the help texts: rules and drafters themselves load torch, and --help should answer at once.
+#: For the help texts: rules and drafters load torch, and --help should answer at once.
 RULE_NAMES = ("token", "block", "tree", "typical")
 DRAFTER_NAMES = ("draft_model", "prompt_lookup", "suffix", "lookahead", "early_exit", "medusa", "eagle")
 
@@ -25,7 +25,7 @@ PASSES = ("plain", "cached", "auto")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; a mistake the user can mend is one sentence and exit status 2."""
+    """Runs one command; an error the user can fix is reported in one sentence, with exit status 2."""
     options = _parser().parse_args(arguments)
     try:
         status = options.command(options)
@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--confidence", type=float, default=0.0, metavar="Q", help="stop drafting below this probability; 0 is off"
     )
-    run.add_argument("--exit-layer", type=int, metavar="E", help="early_exit: leave the target after so many layers")
+    run.add_argument("--exit-layer", type=int, metavar="E", help="early_exit: leave the target after this many layers")
     run.add_argument(
         "--rule",
         default="auto",
@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         "--passes",
         choices=PASSES,
         default="cached",
-        help="plain: the models' own; cached: compiled ones, if there are any from before; auto: compile them first, "
+        help="plain: the models' own; cached: compiled ones, if any were compiled before; auto: compile them first, "
         "which takes a minute or two (default: %(default)s)",
     )
     _add_pair(run)
@@ -92,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="serve the page, like app.py")
     serve.set_defaults(command=_serve)
 
-    compiling = commands.add_parser("compile", help="compile a pair's passes, for runs and pages to come")
+    compiling = commands.add_parser("compile", help="compile a pair's passes ahead of later runs and pages")
     _add_pair(compiling)
     compiling.set_defaults(command=_compile)
     return parser
@@ -106,13 +106,13 @@ def _add_pair(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device",
         default="auto",
-        help="auto, cpu, cuda, cuda:1, ...; spread: the target over all GPUs, main memory and disk; parallel: over the "
-        "processes of torchrun, where it is what auto means (default: %(default)s)",
+        help="auto, cpu, cuda, cuda:1, ...; spread: the target over all GPUs, main memory and disk; parallel: over "
+        "torchrun's processes, and what auto means under torchrun (default: %(default)s)",
     )
     parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16, float16 (default: %(default)s)")
 
 
-# Each command loads what it needs when it is called, so that --help answers at once.
+# Each command imports what it needs when called, so that --help answers at once.
 
 
 def _load(options: argparse.Namespace):
@@ -121,7 +121,7 @@ def _load(options: argparse.Namespace):
     several = process_count() > 1
     if several and options.device not in ("auto", "parallel"):
         raise SpecvizError(
-            "torchrun started {count} processes, and each of them takes a device by itself: leave --device out.",
+            "torchrun started {count} processes, and each picks its own device: leave out --device.",
             "device",
             count=process_count(),
         )
@@ -136,7 +136,7 @@ def _load(options: argparse.Namespace):
 
 
 def _prepare(pair, compiling: bool = True):
-    """Prepares the pair's passes; returns what became of them. Tells how far it is, and what has none and why."""
+    """Prepares the pair's fast passes and returns the outcome. Reports progress, and which roles got none and why."""
     from specviz.models.preparation import prepare_passes
 
     if not compiling:
@@ -159,7 +159,7 @@ def _run(options: argparse.Namespace) -> int:
         _prepare(pair, compiling=options.passes == "auto")
     request = prepare(pair, settings)
     if not is_leader():
-        # Its part of the work; the leader tells of it.
+        # Does its share of the work; the leader reports it.
         for _ in rounds(request):
             pass
         return 0
@@ -181,13 +181,13 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _say(line: str) -> None:
-    """A line of progress, from the one process that speaks."""
+    """Prints a line of progress, from the leader only."""
     if is_leader():
         print(line, file=sys.stderr, flush=True)
 
 
 def _bench(options: argparse.Namespace) -> int:
-    """The benchmark has a folder of its own; what needs the page or a browser is added here."""
+    """The benchmark lives in its own folder; what needs the page or a browser is added here."""
     if options.size is not None:
         bench_commands.tell(bench_commands.measure_size(options, _say), options.json)
         return 0
@@ -213,7 +213,7 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 def _add_page(options: argparse.Namespace, pair, report) -> None:
-    """Measures what the report says about the page: how long visitors wait, and what a browser that watches costs."""
+    """Measures the page for the report: how long visitors wait, and what a watching browser costs."""
     from specviz.ui.deployment import Deployment
 
     if options.growth:

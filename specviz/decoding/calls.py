@@ -1,4 +1,4 @@
-"""What Python users call: a run round by round, or a run as a whole."""
+"""What Python users call: a run round by round, or as a whole."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from specviz.records.settings import RunSettings
 
 
 def speculate(pair: ModelPair, prompt: str | Sequence[int], **settings: Any) -> Iterator[Round]:
-    """Continues `prompt` (text, or token ids), one Round per target pass.
+    """Continues `prompt` (text or token ids), yielding one Round per target pass.
 
-    settings: those of `RunSettings` by name. None is the default of any but the drafter: ``drafter=None`` is plain
+    settings: fields of `RunSettings` by name. None means the default, except for the drafter: ``drafter=None`` is plain
     decoding.
 
     Whatever the drafter, the output follows the target's distribution (Leviathan et al. 2023, arXiv 2211.17192,
     Alg. 1), unless the rule is ``typical``, which is lossy. The same seed gives the same run on the same device. Raises
-    SpecvizError, with `field` set, before the first round for what is wrong with the settings. Closing the generator
-    stops the run at the end of its round.
+    SpecvizError, with `field` set, before the first round if the settings are invalid. Closing the generator stops the
+    run at the end of its round.
     """
     return rounds(_ordered(pair, prompt, settings))
 
 
 def run(pair: ModelPair, prompt: str | Sequence[int], **settings: Any) -> Run:
-    """The rounds of `speculate`, collected; the same arguments."""
+    """The rounds of `speculate`, collected into a Run; takes the same arguments."""
     request = _ordered(pair, prompt, settings)
     return collect(request, list(rounds(request)))
 

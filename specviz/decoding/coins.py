@@ -1,4 +1,4 @@
-"""Where coins are flipped: all chance in a run is one stream of uniforms from one seed."""
+"""Where coins are flipped: all randomness in a run is one stream of uniforms from one seed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from specviz.rules.draft import Uniforms
 class Coins:
     """float32 uniforms, the same on every device, dealt round by round.
 
-    Drawn for many rounds at once: a small tensor costs as much to make as a large one.
+    Drawn for many rounds at once: a small tensor costs as much as a large one.
     """
 
     BLOCK = 64

@@ -1,4 +1,4 @@
-"""The text as it grows, and why it ends."""
+"""The growing text, and why it ends."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from specviz.records.runs import Round, Seconds, StopReason
 
 
 class Continuation:
-    """The committed tokens of a run and their text.
+    """A run's committed tokens and their text.
 
-    Acceptance has been decided before anything is cut off here, so truncation cannot bias a count.
+    Acceptance is decided before anything is truncated here, so truncation cannot bias a count.
     """
 
     def __init__(self, request: Request):
@@ -30,14 +30,14 @@ class Continuation:
 
     @property
     def draft_budget(self) -> int:
-        """How many tokens are worth drafting: the round adds one more, and nothing beyond the end is kept."""
+        """How many tokens are worth drafting: the round adds one more, and nothing past the end is kept."""
         left = self.settings.max_new_tokens - self.new_tokens
         if self.pair.context_length is not None:
             left = min(left, self.pair.context_length - len(self.committed))
         return min(self.num_draft_tokens, left - 1)
 
     def extend(self, settled: Settled) -> tuple[list[int], list[str]]:
-        """Commits the kept draft tokens and the next one, up to the end of the run; returns them and their pieces."""
+        """Commits the kept draft tokens and the next one, up to the run's end; returns both tokens and texts."""
         emitted, pieces = [], []
         for token in [*(settled.drafted[index].id for index in settled.path), settled.next.id]:
             self.committed.append(token)
@@ -65,7 +65,7 @@ class Continuation:
         return None
 
     def round(self, settled: Settled, emitted: list[int], pieces: list[str], seconds: Seconds) -> Round:
-        """The record of the round that was just committed."""
+        """The record of the round just committed."""
         self.rounds += 1
         return Round(
             index=self.rounds - 1,

@@ -28,7 +28,7 @@ from specviz.rules.sampling import Warper
 
 
 class OnHost(Protocol):
-    """What a decision came to, on the host: all that the next round needs of it."""
+    """What the next round needs of a decision, on the host."""
 
     path: tuple[int, ...]  # indices of the kept draft tokens
     next_id: int
@@ -37,21 +37,21 @@ class OnHost(Protocol):
 
 Fetched = TypeVar("Fetched", bound=OnHost)
 
-#: A rule at work, and what brings its decision to the host.
+#: A rule at work, and what fetches its decision to the host.
 Judge = Callable[[Draft, TargetRows, Uniforms], Decision]
 Fetch = Callable[[Draft, Decision, TargetRows, Uniforms], Fetched]
 
 
 @dataclass
 class Decoder:
-    """The target, drafter, coins and rule of one text. Plain decoding has a drafter that proposes nothing."""
+    """The target, drafter, coins and rule of one text. In plain decoding the drafter proposes nothing."""
 
     target: CachedModel
     drafter: Drafter
     warper: Warper
     coins: Coins
     judge: Judge
-    marks: tuple[Mark, Mark, Mark] | None = None  # of the last round: when it began, had drafted, had verified
+    marks: tuple[Mark, Mark, Mark] | None = None  # of the last round: when it began, had drafted and had verified
 
     def round(self, committed: Sequence[int], budget: int, fetch: Fetch[Fetched]) -> Fetched:
         """One round: draft up to `budget` tokens deep, verify them in one target pass, judge, keep."""
@@ -69,7 +69,7 @@ class Decoder:
         return fetched
 
     def prefill(self, committed: Sequence[int]) -> None:
-        """Reads the prompt, all but its last token."""
+        """Reads all but the last token of the prompt."""
         self.target.feature_layers = self.drafter.feature_layers
         self.target.prefill(committed)
         self.drafter.prefill(committed, self.target.features)
@@ -80,7 +80,7 @@ class Decoder:
         return self.drafter.propose(committed, budget, uniforms.draft)
 
     def keep(self, committed: int, draft: Draft, fetched: OnHost, told: bool) -> None:
-        """Takes back what the caches hold of refused tokens; told: the drafter proposed, so it hears the verdict."""
+        """Drops refused tokens from the caches. told: the drafter proposed, so it hears the verdict."""
         self.target.keep(committed, fetched.path)
         if told:
             features = _kept_rows(self.target.features, len(draft.parents), fetched.path)
@@ -89,7 +89,7 @@ class Decoder:
 
 @torch.inference_mode()
 def _rounds(request: Request, decoder: Decoder) -> Iterator[Round]:
-    """The loop: clock and record lie around the decoder's rounds."""
+    """The loop: wraps clock and record around the decoder's rounds."""
     text, clock = Continuation(request), decoder.target.stopwatch
     start = clock.mark()
     decoder.prefill(text.committed)
@@ -112,7 +112,7 @@ def decoder_of(
     judge: Judge | None = None,
     build: Callable[[Setting], Drafter] | None = None,
 ) -> Decoder:
-    """What carries a request out. clock, judge, build: the caller's own in place of the engine's stopwatch, the
+    """Builds what carries out a request. clock, judge, build: the caller's own instead of the engine's stopwatch, the
     request's rule and its drafter."""
     pair, warper = request.pair, Warper(request.settings.sampling)
     target = reader(pair.target, clock or Stopwatch(pair.device), request.passes.get("target"))
@@ -122,14 +122,14 @@ def decoder_of(
 
 
 def judge_of(request: Request, rule: Rule) -> Judge:
-    """How a rule judges this request's drafts: greedy ones are matched, whatever the rule."""
+    """How a rule judges this request's drafts: greedy drafts are matched, whatever the rule."""
     return (MATCH if request.settings.sampling.greedy else rule).decide
 
 
 def setting_of(request: Request, target: CachedModel, warper: Warper, chooser: Chooser | None = None) -> Setting:
-    """What the request's drafter is built from. Greedy decoding and a lossy rule want its top choices, all else draws.
+    """What the request's drafter is built from. Greedy decoding and lossy rules take top choices, all else draws.
 
-    chooser: another way to choose tokens, where the rule is not the engine's own either (`specviz.decoding.lossless`).
+    chooser: another way to choose tokens, for rules that are not the engine's own (`specviz.decoding.lossless`).
     """
     drawn = not request.settings.sampling.greedy and request.rule.lossless
     return Setting(
@@ -146,9 +146,9 @@ def setting_of(request: Request, target: CachedModel, warper: Warper, chooser: C
 def rounds(
     request: Request, build: Callable[[Setting], Drafter] | None = None, judge: Judge | None = None
 ) -> Iterator[Round]:
-    """The rounds of a checked request. Raises SpecvizError (field ``max_new_tokens``) where memory runs out.
+    """The rounds of a checked request. Raises SpecvizError (field ``max_new_tokens``) if memory runs out.
 
-    build: makes a drafter of the caller's own, which drafts no deeper than the one that the request names and checked.
+    build: makes the caller's own drafter, which must draft no deeper than the request's, whose size was checked.
     judge: see `decoder_of`.
     """
     tokens = len(request.prompt.ids)
@@ -168,7 +168,7 @@ def rounds(
 
 
 def _kept_rows(features: Tensor | None, drafted: int, path: Sequence[int]) -> Tensor | None:
-    """Of a target pass over unread text and `drafted` tokens: the rows of the text and of the kept tokens."""
+    """From a target pass over unread text and `drafted` tokens, the rows of the text and the kept tokens."""
     if features is None:
         return None
     unread = features.shape[0] - drafted
@@ -179,7 +179,7 @@ def _kept_rows(features: Tensor | None, drafted: int, path: Sequence[int]) -> Te
 
 
 def _since(clock: Stopwatch, start: Mark) -> float:
-    """Seconds since a mark, waited for; what was spent in models until now no longer counts."""
+    """Seconds since a mark, once the device is done; resets the time counted as spent in models."""
     end = clock.mark()
     clock.synchronize()
     clock.take_spans()
@@ -187,7 +187,7 @@ def _since(clock: Stopwatch, start: Mark) -> float:
 
 
 def _seconds(clock: Stopwatch, began: float, marks: tuple[Mark, Mark, Mark], prefill: float) -> Seconds:
-    """A round's times; its one transfer to the host has made every mark readable."""
+    """A round's times; its one transfer to the host has made all marks readable."""
     start, drafted, verified = marks
     total = time.perf_counter() - began
     draft, verify = clock.between(start, drafted), clock.between(drafted, verified)

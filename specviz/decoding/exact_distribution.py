@@ -1,4 +1,4 @@
-"""The exact distribution of what comes first, enumerated: what many short runs are counted against."""
+"""The exact distribution of a run's first tokens, enumerated: what many short runs are compared with."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from specviz.passes.clock import Stopwatch
 from specviz.rules.draft import chain
 from specviz.rules.sampling import Warper
 
-#: How many tokens of each run are compared. The second one comes after an accepted token in the same target pass, or
-#: after a recovered one in the next pass, from caches that were rewound.
+#: How many tokens of each run are compared. The second follows an accepted token in the same target pass, or a
+#: recovered one in the next pass, from rewound caches.
 COMPARED = 2
 
-#: Runs are made as if they were to have one token more, so that a round may draft all that are compared.
+#: Runs are set up for one token more, so that a round may draft all compared tokens.
 RUN_TOKENS = COMPARED + 1
 
 #: The first tokens of a run: two, or one that ends the text.
@@ -30,20 +30,20 @@ RowAfter = Callable[[int], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class ExactDistribution:
-    """The exact distribution of the first two tokens, or of the first alone where it ends the text."""
+    """The exact distribution of the first two tokens, or of the first alone if it ends the text."""
 
-    outcomes: tuple[FirstTokens, ...]  # everything that can come, the likeliest first
+    outcomes: tuple[FirstTokens, ...]  # all that are possible, likeliest first
     texts: tuple[tuple[str, ...], ...]  # of each, token by token
-    probs: tuple[float, ...]  # P(a)·P(b | a) by passes over one token each, as plain decoding makes them; sum ≈ 1
-    low: tuple[float, ...]  # the least that passes over several tokens give it instead,
+    probs: tuple[float, ...]  # P(a)·P(b | a) from one-token passes, as in plain decoding; sum ≈ 1
+    low: tuple[float, ...]  # the least that passes over several tokens give instead,
     high: tuple[float, ...]  # and the most
     rounding: float  # the largest total variation between these distributions
 
 
 class Start:
-    """A target that has read a prompt up to its last token, as often as it is wanted.
+    """A target that has read a prompt up to its last token, ready for as many runs as wanted.
 
-    Its cache is rewound to the prompt; one with sliding windows, which can forget one round only, is filled again.
+    Its cache is rewound to the prompt, or refilled where it has sliding windows, which can undo only one round.
     """
 
     def __init__(self, request: Request, feature_layers: tuple[int, ...] = ()):
@@ -58,7 +58,7 @@ class Start:
         self._target = reader(pair.target, Stopwatch(pair.device), self.request.passes.get("target"))
         self._target.feature_layers = self.feature_layers
         self._target.prefill(self.ids)
-        #: The target's hidden states of the prompt, where they are asked for.
+        #: The target's hidden states of the prompt, if requested.
         self.features = self._target.features
 
     def target(self) -> CachedModel:
@@ -72,10 +72,10 @@ class Start:
 
 @torch.inference_mode()
 def exact_distribution(request: Request) -> ExactDistribution:
-    """Enumerates what can come: a pass for the first token's row, and one for each token that it may be.
+    """Enumerates all outcomes: one pass for the first token's row, and one for each possible first token.
 
-    A round's passes read several tokens at once, and round differently in half precision. So the distribution is taken
-    by such passes too, after a draft token that is kept, and after a token that ended the round before.
+    A round's passes read several tokens at once and round differently in half precision. So the distribution is also
+    taken from such passes: after a kept draft token, and after a token that ended the previous round.
     """
     start, warper, end = Start(request), Warper(request.settings.sampling), request.pair.eos_ids
     ways = [_enumerate(*_by_single_passes(start, warper), end)]
@@ -95,7 +95,7 @@ def exact_distribution(request: Request) -> ExactDistribution:
 
 
 def _enumerate(first: Tensor, after: RowAfter, end: frozenset[int]) -> dict[FirstTokens, float]:
-    """P(a)·P(b | a) of every pair that can come, from the first row [vocab] and the row after each first token."""
+    """P(a)·P(b | a) of every possible pair, from the first row [vocab] and the row after each first token."""
     probs: dict[FirstTokens, float] = {}
     for a in first.nonzero().flatten().tolist():
         p = first[a].item()
@@ -109,7 +109,7 @@ def _enumerate(first: Tensor, after: RowAfter, end: frozenset[int]) -> dict[Firs
 
 
 def _shapes(request: Request) -> list[tuple[int, ...]]:
-    """The parents of drafts as large as those of the first and the second round of a run."""
+    """The parents of drafts as large as in the first and second rounds of a run."""
     branches = request.branches
     budgets = {min(request.num_draft_tokens, RUN_TOKENS - done - 1) for done in range(COMPARED)}
     if branches == 1:
@@ -131,7 +131,7 @@ def _by_single_passes(start: Start, warper: Warper) -> tuple[Tensor, RowAfter]:
 
 
 def _after_kept(start: Start, warper: Warper, parents: tuple[int, ...]) -> tuple[Tensor, RowAfter]:
-    """Both rows from one target pass, over a draft that begins with the first token."""
+    """Both rows from one target pass over a draft that begins with the first token."""
     target, ids = start.target(), start.ids
 
     def rows(a: int) -> Tensor:
@@ -143,7 +143,7 @@ def _after_kept(start: Start, warper: Warper, parents: tuple[int, ...]) -> tuple
 
 
 def _after_ended(start: Start, warper: Warper, parents: tuple[int, ...]) -> tuple[Tensor, RowAfter]:
-    """The second row from the next round's pass, the first token having come after all that was drafted was refused."""
+    """The second row from the next round's pass: the first token ended a round whose whole draft was refused."""
     target, ids = start.target(), start.ids
     first = warper.probabilities(target.verify(ids, _draft_of(0, parents, target), parents))[0]
     target.keep(len(ids), ())
@@ -157,7 +157,7 @@ def _after_ended(start: Start, warper: Warper, parents: tuple[int, ...]) -> tupl
 
 
 def _draft_of(first: int, parents: tuple[int, ...], target: CachedModel) -> Tensor:
-    """A draft of that shape whose first token is given; no row that is looked at sees the others."""
+    """A draft of this shape with the given first token; no row that is read sees the others."""
     tokens = torch.zeros(len(parents), dtype=torch.long, device=target.device)
     tokens[0] = first
     return tokens

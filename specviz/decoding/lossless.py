@@ -1,4 +1,4 @@
-"""Does what is emitted follow the target? Many short speculative runs of one prompt, beside the exact distribution."""
+"""Does the output follow the target? Many short speculative runs of one prompt against the exact distribution."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class LabRule:
 
     engine_rule: str = "auto"  # what the request asks for
     lossless: bool = False  # whether it claims to follow the target
-    wrong: Rule | None = None  # judges in the place of the engine's rule
-    mislabelled: bool = False  # drafts are the drafter's likeliest tokens and claim to be drawn
+    wrong: Rule | None = None  # judges instead of the engine's rule
+    mislabelled: bool = False  # drafts are the drafter's likeliest tokens, passed off as drawn
 
 
-#: By name, the rules that can be tested; the drafter's usual one first, those that are wrong last.
+#: The rules that can be tested, by name: the drafter's usual one first, the wrong ones last.
 LAB_RULES = {
     "auto": LabRule(lossless=True),
     "block": LabRule("block", lossless=True),
@@ -52,7 +52,7 @@ LAB_RULES = {
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one run emitted first, and where each token came from."""
+    """The first tokens of one run, and where each came from."""
 
     tokens: FirstTokens
     origins: tuple[Origin, ...]
@@ -62,19 +62,19 @@ class Sample:
 class GreedyToken:
     """A token of one of two greedy texts."""
 
-    plain: bool  # of plain decoding, whose text comes first
+    plain: bool  # from plain decoding, whose text comes first
     id: int
     text: str
-    margin: float | None = None  # in plain decoding: how far apart in log probability the target's two best lie
+    margin: float | None = None  # in plain decoding: log-probability gap between the target's two best
 
 
 def check(request: Request, rule: LabRule) -> None:
-    """Raises SpecvizError where this request cannot be tested."""
+    """Raises SpecvizError if this request cannot be tested."""
     if request.settings.drafter is None:
         raise SpecvizError("Plain decoding drafts nothing, and no rule judges it: choose a drafter.", "drafter")
     if rule.mislabelled and not issubclass(request.drafter, Stepwise):
         raise SpecvizError(
-            "This drafter copies tokens and has no probabilities that could be mistaken: choose one with a model.",
+            "This drafter copies tokens and has no probabilities to mislabel: choose one with a model.",
             "rule",
         )
     room = request.pair.context_length
@@ -83,9 +83,9 @@ def check(request: Request, rule: LabRule) -> None:
 
 
 def examine(request: Request, rule: LabRule, runs: int) -> Iterator[ExactDistribution | Sample | GreedyToken]:
-    """The exact distribution, then what each of `runs` runs emitted; at temperature 0 the tokens of both texts instead.
+    """The exact distribution, then the sample of each of `runs` runs; at temperature 0, both texts' tokens instead.
 
-    Closing it stops within a run.
+    Closing it stops even within a run.
     """
     if request.settings.sampling.greedy:
         yield from greedy_texts(request, rule)
@@ -97,12 +97,12 @@ def examine(request: Request, rule: LabRule, runs: int) -> Iterator[ExactDistrib
 
 
 class Sampler:
-    """Makes short runs of one prompt, each with coins of its own and a drafter that knows the prompt only."""
+    """Makes short runs of one prompt, each with its own coins and a fresh drafter that knows only the prompt."""
 
     def __init__(self, request: Request, rule: LabRule):
         self.request = request
         self.mislabels = rule.mislabelled and not request.settings.sampling.greedy
-        # A wrong rule stays wrong at temperature 0.
+        # A wrong rule stays wrong at temperature 0, too.
         self.judge = rule.wrong.decide if rule.wrong else judge_of(request, request.rule)
         self.warper = Warper(request.settings.sampling)
         self.coins = Coins(request.settings.seed, request.most_draft_tokens, request.pair.device)
@@ -112,7 +112,7 @@ class Sampler:
         self.runs = 0
 
     def sample(self) -> Sample:
-        """The first two tokens of the next run; one where it ends the text."""
+        """The first two tokens of the next run, or one if it ends the text."""
         tokens, origins = zip(*self.run(RUN_TOKENS, COMPARED))
         return Sample(tokens, origins)
 
@@ -144,7 +144,7 @@ class Sampler:
 
 
 def greedy_texts(request: Request, rule: LabRule) -> Iterator[GreedyToken]:
-    """At temperature 0 there is one text: plain decoding's tokens, then those that come of the rule."""
+    """At temperature 0 there is only one text: yields plain decoding's tokens, then those under the rule."""
     length, room = request.settings.max_new_tokens, request.pair.context_length
     if room is not None:
         length = min(length, room - len(request.prompt.ids))
@@ -156,7 +156,7 @@ def greedy_texts(request: Request, rule: LabRule) -> Iterator[GreedyToken]:
 
 
 def _plain_text(request: Request, length: int) -> Iterator[tuple[int, float]]:
-    """Greedy tokens by passes over one token each, and the log probability between the best two at each."""
+    """Greedy tokens from one-token passes, each with the log-probability gap between the best two."""
     with torch.inference_mode():
         target = Start(request).target()
     text = list(request.prompt.ids)

@@ -1,4 +1,4 @@
-"""Two rules on the same drafts and the same coins."""
+"""Two rules judging the same drafts with the same coins."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms
 def replay(request: Request, rule: str) -> Iterator[tuple[Round, Round]]:
     """Each round of the request, and what `rule` makes of its draft.
 
-    The text goes on as the request's own rule decides, so both always judge the same draft. The other rule's round has
-    nothing in `pieces` and no times. Raises SpecvizError at once, with field ``rule``, where that rule does not fit the
+    The text continues as the request's own rule decides, so both always judge the same draft. The other rule's round
+    has no `pieces` and no times. Raises SpecvizError at once, with field ``rule``, if that rule does not fit the
     drafts.
     """
     if request.settings.drafter is None:
         raise SpecvizError("Plain decoding drafts nothing that two rules could judge: choose a drafter.", "drafter")
     other = fitting_rule(request.pair, request.settings, rule)
     if other.lossless != request.rule.lossless:
-        raise SpecvizError("A lossy rule is given top choices, the others draws: these are not the same draft.", "rule")
+        raise SpecvizError("A lossy rule judges top choices, a lossless one draws: these are different drafts.", "rule")
     return _replay(request, other)
 
 

@@ -1,4 +1,4 @@
-"""A run's settings checked against the pair that is to carry them out, before any model runs."""
+"""A run's settings, checked against its pair before any model runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from specviz.records.settings import RunSettings
 from specviz.rules import choose_rule, rule_named
 from specviz.rules.base import Rule
 
-#: A tree larger than this costs more in the target pass than its last branches can bring.
+#: A larger tree costs more in the target pass than its last branches can gain.
 MAX_TREE_TOKENS = 256
 
 
@@ -28,11 +28,11 @@ class Request:
     settings: RunSettings
     prompt: Prompt  # as the models read it
     rule: Rule  # ``auto`` resolved
-    passes: Mapping[str, FastPasses] = field(default_factory=dict)  # the pair's fast ones, as they were then
+    passes: Mapping[str, FastPasses] = field(default_factory=dict)  # the pair's fast passes at that moment
 
     @property
     def drafter(self) -> type[Drafter]:
-        """The drafter's class, that of plain decoding where nothing is drafted."""
+        """The drafter's class; `Plain` if nothing is drafted."""
         return drafter_class(self.pair, self.settings.drafter)
 
     @property
@@ -47,12 +47,12 @@ class Request:
 
     @property
     def most_draft_tokens(self) -> int:
-        """The size of the largest draft there can be: the coins that a round needs."""
+        """The size of the largest possible draft, and so the coins that a round needs."""
         return self.drafter.most_tokens(self.num_draft_tokens, self.branches)
 
 
 def prepare(pair: ModelPair, settings: RunSettings) -> Request:
-    """Checks what only the pair can tell. Raises SpecvizError, with `field` set."""
+    """Checks what depends on the pair. Raises SpecvizError, with `field` set."""
     drafter = drafter_class(pair, settings.drafter)
     drafter.check(pair, settings.drafting)
     if settings.drafter is None:
@@ -62,14 +62,14 @@ def prepare(pair: ModelPair, settings: RunSettings) -> Request:
     else:
         rule = fitting_rule(pair, settings, settings.rule)
         if settings.sampling.greedy:
-            # At temperature 0 every rule comes to one comparison with the target's choice.
+            # At temperature 0 every rule reduces to one comparison with the target's choice.
             rule = fitting_rule(pair, settings, "auto")
     return Request(pair, settings, pair.encode(settings.prompt, chat=settings.chat), rule, dict(pair.passes.fast))
 
 
 def fitting_rule(pair: ModelPair, settings: RunSettings, name: str) -> Rule:
-    """The rule of this name, ``auto`` resolved. Raises SpecvizError where these drafts are no trees that the target can
-    read, or none that the rule can judge."""
+    """The rule with this name, ``auto`` resolved. Raises SpecvizError if these drafts are trees that the target cannot
+    read or the rule cannot judge."""
     drafter = drafter_class(pair, settings.drafter)
     branches = drafter.branches(pair, settings.drafting)
     size = drafter.most_tokens(settings.num_draft_tokens, branches)

@@ -1,6 +1,6 @@
-"""From tensors on the device to the plain values of a round, in one transfer.
+"""From tensors on the device to a round's plain values, in one transfer.
 
-Small operations are what this costs, not arithmetic: each part is fetched for all rows at once.
+The cost is in many small operations, not in arithmetic, so each part is fetched for all rows at once.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms
 from specviz.rules.sampling import at_hand
 from specviz.rules.tree_shape import tree_shape
 
-#: How many of the likeliest tokens a row lists: this many of the target's and as many of the drafter's.
+#: How many of the likeliest tokens a row lists, each for target and drafter.
 TOP = 5
 
-#: The parts of a record by name: numbers of each row or token, or lists of them, as `Tensor.tolist` gives them.
+#: A record's parts by name: a value or list of values for each row or token, as from `Tensor.tolist`.
 Host = dict[str, list]
 Listed = tuple[tuple[int, float], ...]
 
-#: Where an emitted token came from; ``plain`` is the target's own, nothing drafted.
+#: Where an emitted token came from; ``plain``: the target's own, with nothing drafted.
 Origin = Literal["accepted", "recovered", "bonus", "plain"]
 
 _VALUE = itemgetter(1)
@@ -35,7 +35,7 @@ _VALUE = itemgetter(1)
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A round's decision in host values, ready for its record; see `Round` for the fields."""
+    """A round's decision as host values, ready for its record; see `Round` for the fields."""
 
     drafted: tuple[DraftedToken, ...]
     next: NextToken
@@ -52,7 +52,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """The same where no record is kept: just what decoding goes on with."""
+    """The same where no record is kept: only what decoding needs to continue."""
 
     path: tuple[int, ...]
     next_id: int
@@ -62,7 +62,7 @@ class Outline:
 
 
 def outline(draft: Draft, decision: Decision, rows: TargetRows, uniforms: Uniforms) -> Outline:
-    """Fetches what decoding goes on with, in one transfer."""
+    """Fetches what decoding needs to continue, in one transfer."""
     n = len(draft.parents)
     choices = rows.raw.argmax(-1) if rows.choices is None else rows.choices
     parts = [draft.tokens, decision.kept[:n].long(), decision.row.long(), decision.next_token.reshape(1), choices]
@@ -85,7 +85,7 @@ def settle(
     drafted = tuple(
         [_drafted_token(index, host, draft, outcome, texts, rule.weighs_all) for index, outcome in enumerate(outcomes)]
     )
-    # Refused siblings of a token that was taken leave nothing to recover from: the last row decides.
+    # Refused siblings of an accepted token leave nothing to recover from: only the last row decides.
     last = host["row"][0] - 1
     rejected = ("rejected", last) in zip(outcomes, draft.parents)
     following = _next_token(host, texts, "recovered" if rejected else "bonus")
@@ -101,7 +101,7 @@ def settle(
 
 
 def _outcomes(parents: tuple[int, ...], kept: Sequence[float]) -> list[Outcome]:
-    """Rejected is what was tried and refused: it continues what was kept, and no earlier sibling was taken."""
+    """Rejected means tried and refused: it continues what was kept, and no earlier sibling was accepted."""
     outcomes: list[Outcome] = []
     continued: set[int] = set()
     for index, parent in enumerate(parents):
@@ -134,11 +134,11 @@ def _decision_parts(draft: Draft, decision: Decision, uniforms: Uniforms) -> dic
 
 
 def _listed_parts(draft: Draft, rows: TargetRows) -> dict[str, Tensor]:
-    """Which ids each row lists, and what target and drafter give them.
+    """Which ids each row lists, and their probabilities under target and drafter.
 
-    Filters and temperature keep the order of tokens, so the likeliest before warping are the likeliest after it.
-    Row i + 1's own list is [n + 1, TOP]. A draft token's list, [n, 2 · TOP + 1], is of the row that judged it: the
-    target's likeliest, the drafter's, and the token itself.
+    Filters and temperature preserve the order of tokens, so the likeliest before warping are the likeliest after it.
+    The rows' own lists are [n + 1, TOP]. The draft tokens' lists, [n, 2 · TOP + 1], cover the rows that judged them:
+    the target's likeliest, the drafter's, and the token itself.
     """
     leading_raw, leading = rows.raw.topk(TOP)
     parts = {"leading": leading, "leading_raw": leading_raw}
@@ -154,7 +154,7 @@ def _listed_parts(draft: Draft, rows: TargetRows) -> dict[str, Tensor]:
     draft_raw = draft.probs if draft.logits is None else draft.logits.softmax(-1)
     if draft_raw is not None:
         drafters_own = draft_raw.topk(TOP).indices
-        # Siblings were drafted from one row.
+        # Siblings were drafted from the same row.
         lists.insert(1, drafters_own if shape.is_chain else drafters_own.index_select(0, shape.families))
     ids = torch.cat(lists, dim=-1)
     parts |= {"ids": ids, "ids_raw": shape.judging_cells(rows.raw, ids)}
@@ -169,7 +169,7 @@ def _listed_parts(draft: Draft, rows: TargetRows) -> dict[str, Tensor]:
 
 
 def _line_parts(decision: Decision, likeliest: Tensor) -> dict[str, Tensor]:
-    """The next token and then the likeliest of the distribution it was drawn from, with that distribution's sums."""
+    """The next token, then the likeliest of the distribution it was drawn from, with that distribution's sums."""
     if decision.next_probs is None:
         return {}
     ids = torch.cat([decision.next_token.view(1), likeliest.view(-1)])
@@ -182,8 +182,8 @@ def _line_parts(decision: Decision, likeliest: Tensor) -> dict[str, Tensor]:
 
 
 def _fetch(parts: dict[str, Tensor]) -> Host:
-    """All parts as lists. From another device they come in one copy, as float64, which holds every id and every
-    float32 exactly; on a CPU each is read where it lies."""
+    """All parts as lists. From another device they come in one copy, as float64, which holds every id and float32
+    exactly; on a CPU each is read in place."""
     if not at_hand(parts["leading"]):
         flat = torch.cat([part.reshape(-1) for part in parts.values()]).cpu()
         cells = flat.split([part.numel() for part in parts.values()])
@@ -208,9 +208,9 @@ def _next_token(host: Host, texts: TokenTexts, kind: NextKind) -> NextToken:
 
 
 def _line(host: Host) -> tuple[float, tuple[tuple[int, float, float], ...]]:
-    """Where the next token's piece begins, and the pieces of all listed tokens, as shares of the whole sum.
+    """Where the next token's interval begins, and the intervals of all listed tokens, as shares of the total.
 
-    u was scaled by that sum too, so it compares with these shares.
+    u was scaled by that total too, so it compares with these shares.
     """
     total = host["line_total"]
     pieces = {}
@@ -233,11 +233,11 @@ def _drafted_token(
         parent=draft.parents[index],
         p=p,
         q=host["q"][index] if "q" in host else 1.0,
-        # The token itself closes its row's list.
+        # The token itself comes last in its row's list.
         p_raw=host["ids_raw"][index][-1],
         q_raw=host["ids_q_raw"][index][-1] if "ids_q_raw" in host else None,
         u=host["u"][index] if weighed and "u" in host else None,
-        # Greedy p is 0 or 1, and so is the chance to be kept.
+        # Greedy p is 0 or 1, and so is the acceptance probability.
         accept_prob=host.get("accept_prob", host["p"])[index] if weighed else None,
         outcome=outcome,
         draft_u=host["draw"][index] if "draw" in host else None,
@@ -247,7 +247,7 @@ def _drafted_token(
 
 
 def _candidates(host: Host, draft: Draft, recovered: NextToken | None) -> tuple[Candidates, ...]:
-    """The lists of every row; `recovered` says that the row of the rejection has a residual."""
+    """The lists of every row. recovered: given if a token was rejected, whose row then has a residual."""
     children: list[list[int]] = [[] for _ in range(len(draft.parents) + 1)]
     for token, parent in enumerate(draft.parents):
         children[parent + 1].append(token)
@@ -262,7 +262,7 @@ def _candidates(host: Host, draft: Draft, recovered: NextToken | None) -> tuple[
 
 
 def _row_lists(host: Host, draft: Draft, row: int, siblings: list[int], residual: Listed) -> Candidates:
-    """The lists of one row. The first of the tokens that continue it speaks for the drafter."""
+    """The lists of one row. The first token that continues it stands for the drafter."""
     name, place = ("ids", siblings[0]) if siblings else ("leading", row)
     ids = host[name][place]
     p = p_raw = _pairs(ids, host[f"{name}_raw"][place])
@@ -279,7 +279,7 @@ def _row_lists(host: Host, draft: Draft, row: int, siblings: list[int], residual
 
 
 def _pairs(ids: list[int], values: list[float]) -> Listed:
-    """(id, probability) pairs, likeliest first, without doubles and zeros."""
+    """(id, probability) pairs, likeliest first, without duplicates and zeros."""
     pairs = sorted(dict(zip(ids, values)).items(), key=_VALUE, reverse=True)
     while pairs and not pairs[-1][1] > 0:
         pairs.pop()

@@ -14,7 +14,7 @@ from specviz.records.runs import Round, Run
 
 
 def collect(request: Request, done: Sequence[Round]) -> Run:
-    """A Run from the rounds that were made; one that did not come to its end counts as stopped."""
+    """A Run from its rounds; one that did not reach its end counts as stopped."""
     pair, settings = request.pair, request.settings
     return Run(
         pair=pair.info(request.passes),

@@ -1,4 +1,4 @@
-"""Rules that are wrong on purpose: the lab alone knows them, and finds them out."""
+"""Rules that are wrong on purpose: only the lab knows them, and it must catch them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms
 from specviz.rules.sampling import draw_with_sums
 from specviz.rules.tree_shape import tree_shape
 
-#: `accept_likeliest` takes what is among so many of the target's likeliest.
+#: `accept_likeliest` takes whatever is among this many of the target's likeliest.
 LIKELIEST = 3
 
 
 def accept_everything(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
-    """WRONG: keeps every draft token, of a tree the first branch. What is kept follows the drafter."""
+    """WRONG: keeps every draft token (in a tree, the first branch). The output follows the drafter."""
     return _keep(torch.ones_like(draft.tokens, dtype=torch.bool), draft, rows, uniforms)
 
 
 def accept_likeliest(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
-    """WRONG: keeps tokens among the target's `LIKELIEST` likeliest, without a coin, and else draws from the target.
+    """WRONG: keeps tokens among the target's `LIKELIEST` likeliest, without a coin; otherwise draws from the target.
 
-    The tokens that are easy to guess come too often: once as the drafter's, once more as the target's.
+    Tokens that are easy to guess come too often: once as the drafter's, once more as the target's.
     """
     judging = rows.raw[tree_shape(draft.parents, draft.tokens.device).rows]
     least = judging.topk(LIKELIEST).values[:, -1:]
@@ -33,7 +33,7 @@ def accept_likeliest(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Deci
 
 
 def _keep(passed: Tensor, draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
-    """Keeps tokens while they passed, and goes on with the target's own row: no residual, no coin."""
+    """Keeps tokens while they pass, then continues from the target's own row: no residual, no coin."""
     shape = tree_shape(draft.parents, draft.tokens.device)
     kept = shape.path(passed)
     row = shape.row_after(kept)
@@ -47,7 +47,7 @@ def _keep(passed: Tensor, draft: Draft, rows: TargetRows, uniforms: Uniforms) ->
 
 
 class Mislabelled(Draws):
-    """WRONG: takes the likeliest tokens and hands the softmax on as if they had been drawn from it; their q is 1."""
+    """WRONG: takes the likeliest tokens, whose q is 1, but reports the softmax as if they were drawn from it."""
 
     def one(self, row: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         return row.argmax(-1), self.warper.probabilities(row)

@@ -1,15 +1,15 @@
-"""The ways to draft, one file each; a drafter is registered here, in `_CLASSES`.
+"""The ways to draft, one file each; register new drafters here, in `_CLASSES`.
 
-base           what a drafter is: propose a draft, observe the verdict; what each is built from
-choosers       from a model's probabilities to tokens: top choices, or draws
+base           what a drafter is (propose a draft, observe the verdict) and what it is built from
+choosers       from a model's probabilities to tokens: top choices or draws
 stepwise       drafting token by token or level by level, for drafters with probabilities
 draft_model    a second, smaller model
-translated     the same with another tokenizer
+translated     the same, with a different tokenizer
 early_exit     the target's own first layers
-headed         what trained parts share: medusa (all positions at once) and eagle (token by token)
-prompt_lookup  what followed the last few tokens when they last stood in the text
-suffix         the same, weighed by how often each token followed
-lookahead      the target's own guesses of earlier passes
+headed         what the trained parts share: medusa (all positions at once), eagle (token by token)
+prompt_lookup  what followed the last few tokens at their previous occurrence
+suffix         the same, weighted by how often each token followed
+lookahead      the target's own guesses from earlier passes
 plain          nothing: plain decoding
 """
 
@@ -30,14 +30,14 @@ from specviz.records.errors import SpecvizError
 
 _CLASSES: tuple[type[Drafter], ...] = (DraftModel, PromptLookup, Suffix, Lookahead, EarlyExit, Medusa, Eagle)
 
-#: Every way to draft that can be asked for by name.
+#: The names of all drafters; None stands for plain decoding.
 DRAFTERS: tuple[str, ...] = tuple(drafter.name for drafter in _CLASSES)
 
 
 def drafter_class(pair: ModelPair, name: str | None) -> type[Drafter]:
-    """The drafter of this name, as it is for this pair; None is plain decoding.
+    """The drafter with this name, as this pair needs it; None is plain decoding.
 
-    Raises SpecvizError (field ``drafter``) if there is none of this name.
+    Raises SpecvizError (field ``drafter``) for an unknown name.
     """
     if name is None:
         return Plain

@@ -1,4 +1,4 @@
-"""What a drafter is: something that proposes tokens and hears what became of them."""
+"""What a drafter is: something that proposes tokens and learns what became of them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from specviz.rules.draft import Draft
 class Verdict:
     """What became of a draft."""
 
-    committed: int  # how many tokens were committed when the draft was made
+    committed: int  # how many tokens were committed before the draft
     path: tuple[int, ...]  # indices of the kept draft tokens, in order
     next_token: int  # the recovered or bonus token that ends the round
-    choices: tuple[int, ...] = ()  # [n + 1] the target's likeliest token after the text and after each draft token
-    # [tokens read, width] the target's hidden states (the `feature_layers` side by side) of every token that it has
-    # newly kept: those it had not read before, then the kept draft tokens. None unless asked for.
+    choices: tuple[int, ...] = ()  # [n + 1] the target's likeliest token after the text and each draft token
+    # [tokens read, width] the target's hidden states (`feature_layers` side by side) of every newly kept token: those
+    # it had not read before, then the kept draft tokens. None unless requested.
     features: Tensor | None = None
 
 
@@ -39,18 +39,18 @@ class Setting:
     branches: int  # draft tokens at each depth; 1 makes chains
     chooser: Chooser  # how a model's probabilities become tokens
     target: CachedModel  # with its cache and the run's clock, `target.stopwatch`
-    seed: int = 0  # for drafters that begin with a guess of their own; every draw comes from the run's uniforms
+    seed: int = 0  # for drafters that start from random guesses; all draws use the run's uniforms
     passes: Mapping[str, FastPasses] = field(default_factory=dict)  # the run's fast passes by role
 
 
 class Drafter(ABC):
-    """Proposes a draft for each round and hears the verdict. Built from a `Setting`, for one run."""
+    """Proposes a draft each round and hears the verdict. Built from a `Setting`, for one run."""
 
     name: ClassVar[str]  # what users type
-    default_branches: ClassVar[int] = 1  # tokens at each depth where `DraftParams` do not say
-    reads: ClassVar[frozenset[str]] = frozenset()  # the fields of `DraftParams` that it reads
-    # Which of the target's hidden states it reads, as indices into transformers' ``hidden_states`` (0: the embeddings;
-    # the last one comes after the final norm).
+    default_branches: ClassVar[int] = 1  # tokens at each depth unless `DraftParams` set them
+    reads: ClassVar[frozenset[str]] = frozenset()  # the `DraftParams` fields it reads
+    # The target's hidden states it reads, as indices into transformers' ``hidden_states`` (0: the embeddings; the last
+    # one comes after the final norm).
     feature_layers: tuple[int, ...] = ()
 
     @abstractmethod
@@ -58,30 +58,30 @@ class Drafter(ABC):
 
     @classmethod  # noqa: B027, most have nothing to check
     def check(cls, pair: ModelPair, params: DraftParams) -> None:
-        """Raises SpecvizError if this pair cannot be drafted for in this way. By default every pair can."""
+        """Raises SpecvizError if it cannot draft for this pair. By default it can."""
 
     @classmethod
     def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
-        """How it drafts, defaults filled in: the plain values that belong in a trace."""
+        """How it drafts, with defaults filled in, as plain values for the trace."""
         return {}
 
     @classmethod
     def branches(cls, pair: ModelPair, params: DraftParams) -> int:
-        """Draft tokens at each depth; more than 1 makes trees. A target that reads chains only gets chains."""
+        """Draft tokens at each depth; more than 1 makes trees. By default, chains for targets that read only those."""
         return params.branches or (1 if has_sliding_windows(pair.target) else cls.default_branches)
 
     @classmethod
     def most_tokens(cls, num_draft_tokens: int, branches: int) -> int:
-        """The size of the largest draft, for `num_draft_tokens` in depth."""
+        """The size of the largest draft `num_draft_tokens` deep."""
         return num_draft_tokens * branches
 
     def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:  # noqa: B027, some read nothing
-        """Reads the prompt before the first round. features: of all its tokens but the last, as in `Verdict`."""
+        """Reads the prompt before the first round. features: of all its tokens but the last, see `Verdict`."""
 
     @abstractmethod
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
-        """Tokens to follow the committed ones, at most `budget` ≥ 1 deep; `uniforms` are float64 to draw with, as many
-        as the largest draft has tokens."""
+        """Proposes tokens to follow the committed ones, at most `budget` ≥ 1 deep. uniforms: float64 to draw with, one
+        for each token of the largest draft."""
 
     def observe(self, verdict: Verdict) -> None:  # noqa: B027, some keep nothing
-        """Hears what became of the last draft; a cache rewinds to what was kept."""
+        """Learns what became of the last draft; caches rewind to what was kept."""

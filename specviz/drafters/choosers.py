@@ -1,4 +1,4 @@
-"""How a drafter gets from its probabilities to tokens: by the likeliest ones, or by draws that a rule can judge."""
+"""How a drafter turns probabilities into tokens: the likeliest ones, or draws that a rule can judge."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from torch import Tensor
 
 from specviz.rules.sampling import Warper, draw, first_largest
 
-#: About how often a good drafter's draw is accepted. Only the shape of drawn trees depends on it.
+#: Roughly how often a good drafter's draw is accepted. Affects only the shape of drawn trees.
 ACCEPTED = 0.7
 
 
 @dataclass(frozen=True, slots=True)
 class Children:
-    """The next level of a tree: m tokens, siblings in the order they are to be tried."""
+    """The next level of a tree: m tokens, siblings in the order of trial."""
 
     tokens: Tensor  # [m] int64
     places: list[int]  # [m] the row of each token's parent
     sure: list[float]  # [m] the drafter's probability for each, given its parent
-    chances: list[float]  # [m] about how likely each is to be kept, given its parent
+    chances: list[float]  # [m] roughly how likely each is to be kept, given its parent
     probs: Tensor | None  # [m, vocab] what each was drawn from; None for top choices
 
 
 class TopChoices:
-    """Takes the likeliest tokens; each is a point mass (q = 1). For greedy decoding, and for typical acceptance."""
+    """Takes the likeliest tokens, each a point mass (q = 1): for greedy decoding and typical acceptance."""
 
     def one(self, row: Tensor, u: Tensor) -> tuple[Tensor, None]:
         """The token [1] for a row of logits [1, vocab]."""
@@ -39,9 +39,9 @@ class TopChoices:
         return row.softmax(-1).max().item()
 
     def children(self, rows: Tensor, weights: Sequence[float], branches: int, uniforms: Tensor) -> Children:
-        """The `branches` likeliest continuations of all branches together, by their probability from the root on.
+        """The `branches` likeliest continuations across all branches, by probability from the root.
 
-        rows: [k, vocab] logits; weights: [k] probability of each branch so far. EAGLE-2, arXiv 2406.16858, sec. 4.1.
+        rows: [k, vocab] logits; weights: [k] each branch's probability so far. EAGLE-2, arXiv 2406.16858, sec. 4.1.
         """
         probs, ids = (part.tolist() for part in rows.softmax(-1).topk(min(branches, rows.shape[-1])))
         candidates = [
@@ -72,10 +72,10 @@ class Draws:
     def children(self, rows: Tensor, weights: Sequence[float], branches: int, uniforms: Tensor) -> Children:
         """`branches` draws, dealt to the k rows in proportion to their weights *before* any is made.
 
-        That keeps the output exact: how many siblings there will be may depend on what was drawn so far, not on them.
-        A sibling is drawn from the row without those before it, renormalised, and that is the q it is judged by.
-        A drawn token's chance to be kept has little to do with its own q (a rare draw passes as often as a common one
-        if the two models agree), and much with its turn: a sibling counts only where those before it are refused.
+        That keeps the output exact: the number of siblings may depend on earlier draws, but not on their own. Each
+        sibling is drawn from the row without its elders, renormalised, and judged by that q. A drawn token's chance of
+        being kept depends little on its q (if the models agree, a rare draw passes as often as a common one) and much
+        on its turn: a sibling counts only if its elders are refused.
         """
         probs = self.warper.probabilities(rows)
         shares = deal(weights, branches, probs.count_nonzero(-1).tolist())
@@ -98,7 +98,7 @@ Chooser = TopChoices | Draws
 
 
 def deal(weights: Sequence[float], parts: int, limits: Sequence[int]) -> list[int]:
-    """`parts` things in proportion to weights, by largest remainders; none gets more than its limit."""
+    """Shares out `parts` in proportion to weights, by largest remainders, none above its limit."""
     total = sum(weights)
     exact = [parts * weight / total for weight in weights] if total > 0 else [parts / len(weights)] * len(weights)
     shares = [int(share) for share in exact]

@@ -1,4 +1,4 @@
-"""Drafting with a second, smaller model of the same vocabulary."""
+"""Drafting with a second, smaller model with the same vocabulary."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from specviz.records.settings import DraftParams
 
 
 class DraftModel(Stepwise):
-    """Draws draft tokens from the draft model, one after the other.
+    """Draws draft tokens from the draft model, one by one.
 
     Leviathan et al. 2023, arXiv 2211.17192, Alg. 1 (M_q); Chen et al. 2023, arXiv 2302.01318. With branches, a tree of
-    sampled tokens as in SpecInfer (Miao et al., arXiv 2305.09781). Adaptive length after the idea of DISCO (Mamou et
-    al., arXiv 2405.04304), with the draft's own probability in place of a trained classifier.
+    sampled tokens as in SpecInfer (Miao et al., arXiv 2305.09781). Adaptive length in the spirit of DISCO (Mamou
+    et al., arXiv 2405.04304), with the draft's own probability instead of a trained classifier.
     """
 
     name: ClassVar[str] = "draft_model"
@@ -49,7 +49,7 @@ class DraftModel(Stepwise):
     def first_row(self, committed: Sequence[int]) -> Tensor:
         unread = self.model.unread(committed)
         if self.known_ids < self.vocab_size:
-            # A padding id that only the target has: the draft reads another one. It costs a guess, never exactness.
+            # Some padding ids only the target has: the draft reads another id. That costs a guess, never exactness.
             unread = unread.clamp_max(self.known_ids - 1)
         return self.model.forward(unread, keep=1)
 
@@ -57,6 +57,6 @@ class DraftModel(Stepwise):
         return self.model.extend(tokens, parents)
 
     def observe(self, verdict: Verdict) -> None:
-        # The last level was never fed, so after a full acceptance there is nothing to forget.
+        # The last level was never fed, so after full acceptance there is nothing to drop.
         fed = self.model.length - verdict.committed
         self.model.keep(verdict.committed, [index for index in verdict.path if index < fed])

@@ -17,7 +17,7 @@ from specviz.rules.tree_shape import tree_shape
 
 
 class EagleReader:
-    """An EAGLE head reading one text, operation by operation. length: rows held."""
+    """An EAGLE head reading one text, run eagerly. length: rows held."""
 
     def __init__(self, head: EagleHead, target: PreTrainedModel):
         self.head = head
@@ -36,9 +36,9 @@ class EagleReader:
         positions: Tensor | None = None,
         mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Logits [keep, vocab] of the last tokens and hidden states [n, d] of all, see `EagleHead.forward`.
+        """Logits [keep, vocab] of the last tokens and hidden states [n, d] of all; see `EagleHead.forward`.
 
-        tokens: [n] int64, each the one after its feature's. positions: those after the rows held, unless given.
+        tokens: [n] int64, each following its feature's token. positions: by default those after the rows held.
         """
         if positions is None:
             positions = torch.arange(self.length, self.length + len(tokens), device=tokens.device)
@@ -50,7 +50,7 @@ class EagleReader:
 
 
 class StaticEagleReader:
-    """The same over buffers that stay where they are, by passes that were prepared for such buffers."""
+    """The same over static buffers, with passes prepared for them."""
 
     def __init__(self, passes: FastPasses):
         self.passes = passes
@@ -65,7 +65,7 @@ class StaticEagleReader:
         positions: Tensor | None = None,
         mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """As that of `EagleReader`."""
+        """As in `EagleReader`."""
         logits, states = [], []
         for part, ids in zip(features.split(WIDEST), tokens.split(WIDEST)):
             where, visible = self.buffers.places(self.length, len(ids), mask)
@@ -82,11 +82,11 @@ class StaticEagleReader:
 
 
 class Eagle(Headed):
-    """Continues the target's hidden states rather than its text: it knows what the target was about to say.
+    """Continues the target's hidden states, not just its text, so it knows what the target was about to say.
 
-    EAGLE, Li et al., arXiv 2401.15077; tree of its surest branches, EAGLE-2, arXiv 2406.16858; features of several
-    layers and the head's own state fed back, EAGLE-3, arXiv 2503.01840. After each round the rows of draft tokens are
-    forgotten, and the kept ones read again with the features that the target has now computed for them.
+    EAGLE, Li et al., arXiv 2401.15077; a tree of its most confident branches, EAGLE-2, arXiv 2406.16858; features of
+    several layers and the head's own state fed back, EAGLE-3, arXiv 2503.01840. After each round the draft tokens'
+    rows are dropped, and the kept tokens are read again with the features that the target has computed for them.
     """
 
     name: ClassVar[str] = "eagle"
@@ -105,7 +105,7 @@ class Eagle(Headed):
         self.features = features
 
     def first_row(self, committed: Sequence[int]) -> Tensor | None:
-        """Reads the text's new rows: the feature of a token beside the embedding of the one after it."""
+        """Reads the text's new rows, each a token's feature beside the embedding of the next token."""
         if self.features is None:
             return None
         start = self.reader.length
@@ -117,14 +117,14 @@ class Eagle(Headed):
             return logits
 
     def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
-        """Reads a level of the draft; each token's feature is the head's own state after its parent."""
+        """Reads one level of the draft; a token's feature is the head's own state after its parent."""
         shape = tree_shape(parents, tokens.device)
         ancestors = shape.ancestors[len(parents) - len(tokens) :]
         mask = None
         if self.width > 1:
             mask = torch.cat([ancestors.new_ones(len(tokens), self.text_rows), ancestors], -1)
         with self.stopwatch.span():
-            # states[0] is the text's last one, states[i + 1] that after draft token i: a token's judging row.
+            # states[0] is the text's last, states[i + 1] draft token i's: indexed like judging rows.
             features = self.states.index_select(0, shape.rows[-len(tokens) :])
             positions = self.text_rows + ancestors.sum(-1) - 1
             logits, states = self.reader.read(features, tokens, len(tokens), positions, mask)

@@ -18,10 +18,10 @@ from specviz.rules.draft import Draft
 class EarlyExit(Stepwise):
     """Self-speculation: the first E layers of the target, then its own final norm and output head.
 
-    LayerSkip (Elhoushi et al., arXiv 2404.16710); leaving out layers of an unchanged model goes back to Draft & Verify
+    LayerSkip (Elhoushi et al., arXiv 2404.16710); skipping layers of an unchanged model goes back to Draft & Verify
     (Zhang et al., arXiv 2309.08168). The committed text is read once: the first E layers' keys and values are the
-    target's own. Draft tokens pass through these layers again in the target pass, which costs nothing where a pass
-    over several tokens takes as long as over one: the last draft token has to go through them in any case.
+    target's own. Draft tokens pass through these layers again in the target pass, which is free where a pass over
+    several tokens takes as long as over one: the last draft token has to go through them anyway.
     """
 
     name: ClassVar[str] = "early_exit"
@@ -50,7 +50,7 @@ class EarlyExit(Stepwise):
         try:
             return super().propose(committed, budget, uniforms)
         finally:
-            # The target's other layers have not seen the draft: its first ones must forget it again.
+            # The target's other layers have not seen the draft, so its first ones must drop it again.
             self.model.rewind(self.target.length)
 
     def first_row(self, committed: Sequence[int]) -> Tensor:

@@ -1,4 +1,4 @@
-"""What drafters with a trained part of the target share: where the part comes from, and what it reads."""
+"""What drafters with a trained part share: where the part comes from and what it reads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from specviz.records.settings import DraftParams
 
 
 class Headed(Stepwise):
-    """Drafts with the pair's trained part of the drafter's own name, from the target's hidden states."""
+    """Drafts from the target's hidden states with the pair's trained part of the same name."""
 
     def __init__(self, setting: Setting):
         super().__init__(setting)
@@ -20,7 +20,7 @@ class Headed(Stepwise):
         self.target = setting.pair.target
         self.stopwatch = setting.target.stopwatch
         self.feature_layers = self.head.feature_layers
-        self.features: Tensor | None = None  # the target's, of what the part has not read yet
+        self.features: Tensor | None = None  # the target's, for tokens the part has not read yet
 
     @classmethod
     def check(cls, pair: ModelPair, params: DraftParams) -> None:

@@ -1,4 +1,4 @@
-"""Drafting by lookahead: the target guesses several future tokens at once, and remembers what it has guessed."""
+"""Drafting by lookahead: the target guesses several future tokens at once and remembers its guesses."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from specviz.rules.draft import Draft
 
 
 class Window:
-    """Guesses about future tokens, `columns` wide and `ngram` − 1 levels high, each level made from the one before.
+    """Guesses at future tokens, `columns` wide and `ngram` − 1 levels high, each level made from the one below.
 
-    Fu et al. 2024, arXiv 2402.02057, section 3.1. Counted from the last committed token, the guess at level k of
-    column j stands at position j + k. At level 0, which is the oldest, column 0 is the last committed token itself,
-    and the others are a text that continues it. Further up, a guess sees level 0 as far as its own column, then what
-    lies below it in that column: the levels of a column continue its level 0. After a pass the target's choice
-    after each column's highest guess is a new highest level, the column is an n-gram that the target has written, and
-    the oldest level is dropped: Jacobi iterations, one a pass.
+    Fu et al. 2024, arXiv 2402.02057, section 3.1. Counting from the last committed token, the guess at level k of
+    column j stands at position j + k. At level 0, the oldest, column 0 is the last committed token itself, and the
+    others are a text that continues it. Higher up, a guess sees level 0 up to its own column, then what lies below it
+    in that column: a column's levels continue its level 0. After a pass, the target's choices after each column's
+    highest guess form a new top level, each column with its choice is an n-gram that the target has written, and the
+    oldest level is dropped: Jacobi iterations, one a pass.
 
-    levels: [ngram − 1] lists of tokens; level 0 begins with column 1, the others with column 0.
+    levels: [ngram − 1] lists of tokens; level 0 starts at column 1, the others at column 0.
     """
 
     def __init__(self, columns: int, ngram: int, guess: Iterator[int]):
@@ -36,14 +36,14 @@ class Window:
         self.levels = [self._guesses(columns - (level == 0)) for level in range(ngram - 1)]
 
     def column(self, index: int, last: int) -> tuple[int, ...]:
-        """The ngram − 1 tokens of a column, upwards, where `last` is the last committed token."""
+        """The ngram − 1 tokens of a column, bottom up; `last` is the last committed token."""
         return (self.levels[0][index - 1] if index else last, *(level[index] for level in self.levels[1:]))
 
     def advance(self, choices: Sequence[int]) -> None:
-        """A new highest level from the target's choices for the first columns; columns it has not seen guess again.
+        """Adds a top level from the target's choices for the first columns; columns it has not seen guess again.
 
-        The window moves on by one position, however many tokens were accepted: moving further would fill it with
-        guesses from nowhere, and took a tenth more passes when tried.
+        The window moves by one position, however many tokens were accepted: moving further would fill it with random
+        guesses, and took a tenth more passes when tried.
         """
         new = [*choices, *self._guesses(self.columns - len(choices))]
         levels = [*self.levels[1:], new]
@@ -54,7 +54,7 @@ class Window:
 
 
 class Pool:
-    """The n-grams met so far: for each first token, what followed it, of which the `guesses` last met are kept."""
+    """The n-grams seen so far: for each first token, the `guesses` most recent continuations."""
 
     def __init__(self, guesses: int):
         self.guesses = guesses
@@ -68,12 +68,12 @@ class Pool:
             del known[next(iter(known))]
 
     def after(self, first: int) -> list[tuple[int, ...]]:
-        """What followed this token, last met first."""
+        """What followed this token, most recent first."""
         return list(reversed(self.followers.get(first, {})))
 
 
 class Trie:
-    """Branches merged where they begin alike, so that siblings differ; a token says who proposed it first."""
+    """Branches merged on common prefixes, so that siblings differ; `sources` names each token's first proposer."""
 
     def __init__(self):
         self.tokens: list[int] = []
@@ -82,7 +82,7 @@ class Trie:
         self.places: dict[tuple[int, int], int] = {}
 
     def add(self, parent: int, tokens: Sequence[int], source: str) -> int:
-        """Adds tokens, each continuing the one before it and the first one `parent`; returns the last one's place."""
+        """Adds a chain of tokens that continues `parent`; returns the place of the last."""
         for token in tokens:
             place = self.places.setdefault((parent, token), len(self.tokens))
             if place == len(self.tokens):
@@ -94,24 +94,24 @@ class Trie:
 
 
 class Lookahead(Drafter):
-    """Lookahead decoding, Fu et al. 2024, arXiv 2402.02057: no draft model, the target drafts while it verifies.
+    """Lookahead decoding, Fu et al. 2024, arXiv 2402.02057: no draft model; the target drafts while it verifies.
 
-    One tree carries both of the paper's branches. The window's guesses (source ``window``) are there for what the
-    target says after them; n-grams collected from it earlier that begin with the last committed token (``pool``) are
-    there to be accepted. Every token is a point mass and the tree is verified like any other, so a guess of the
-    window that happens to be right is accepted too, and none can change the output's distribution.
+    One tree carries both of the paper's branches. The window's guesses (source ``window``) serve to learn what the
+    target says after them; earlier n-grams that begin with the last committed token (``pool``) serve to be accepted.
+    Every token is a point mass and the tree is verified like any other, so a window guess that happens to be right is
+    accepted too, and none can change the output's distribution.
 
-    `WINDOW` columns (the paper's W) of n-grams of `NGRAM` tokens (N); branches are the n-grams of the pool that a round
-    tries (G). The guesses from which the window starts are tokens of the prompt, picked by the setting's seed.
+    `WINDOW` columns (the paper's W) of n-grams of `NGRAM` tokens (N); branches are the pool's n-grams tried per round
+    (G). The window starts with guesses picked from the prompt's tokens by the setting's seed.
     """
 
     name: ClassVar[str] = "lookahead"
     reads: ClassVar[frozenset[str]] = frozenset({"branches"})
     default_branches: ClassVar[int] = 5
 
-    #: Tokens a pass on greedy texts of the embedded target, for 8 draft tokens in depth: 2.3 in trees of 25 tokens;
-    #: n-grams of 5, six columns: 2.4 in trees of 30, which costs more to verify than it saves. With a depth of 4 there
-    #: is room for 3 columns of n-grams of 4 (2.1 tokens a pass) and for 2 of 5 (1.8).
+    #: Tokens a pass on greedy texts of the embedded target, 8 draft tokens deep: 2.3 in trees of 25 tokens; with six
+    #: columns of 5-grams 2.4 in trees of 30, which costs more to verify than it saves. A depth of 4 leaves room for 3
+    #: columns of 4-grams (2.1 tokens a pass) or 2 of 5-grams (1.8).
     WINDOW = 7
     NGRAM = 4
 
@@ -169,5 +169,5 @@ class Lookahead(Drafter):
 
 
 def _columns(budget: int, window: int, ngram: int) -> int:
-    """How many columns fit: the last one begins at depth columns − 1 and is ngram − 2 tokens higher."""
+    """How many columns fit: the last one starts at depth columns − 1 and reaches ngram − 2 tokens further."""
     return max(0, min(window, budget - ngram + 3))

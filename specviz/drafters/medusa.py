@@ -1,4 +1,4 @@
-"""Drafting with extra heads on the target's last hidden state: every draft position at once."""
+"""Drafting with extra heads on the target's last hidden state: all draft positions at once."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from specviz.rules.tree_shape import tree_shape
 class Medusa(Headed):
     """Head k guesses the k-th token ahead from what the target knew when it wrote the last one.
 
-    Cai et al. 2024, arXiv 2401.10774. The heads do not hear each other's guesses: at each depth all branches continue
-    with the same distribution, so the whole draft costs one small pass, and its candidates form a tree.
+    Cai et al. 2024, arXiv 2401.10774. The heads do not see each other's guesses, so all branches share one
+    distribution at each depth: the whole draft costs one small pass, and its candidates form a tree.
     """
 
     name: ClassVar[str] = "medusa"
@@ -53,7 +53,7 @@ class Medusa(Headed):
         return self.rows[:1]
 
     def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
-        # The last token's branch is as long as the heads that are spent.
+        # The last token's branch is as long as the number of heads used.
         spent = int(tree_shape(parents, torch.device("cpu")).ancestors[-1].sum())
         return self.rows[spent].expand(len(tokens), -1)
 

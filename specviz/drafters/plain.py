@@ -1,4 +1,4 @@
-"""Plain decoding, as a drafter: it proposes nothing, and every round is one token from one target pass."""
+"""Plain decoding as a drafter: it proposes nothing, so each round is one token from one target pass."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from specviz.rules.draft import Draft
 
 
 class Plain(Drafter):
-    """The baseline. It has no name to be asked for by: users say ``drafter=None``."""
+    """The baseline. It has no name; users pass ``drafter=None``."""
 
     def __init__(self, setting: Setting):
-        """Nothing is kept of the setting."""
+        """Keeps nothing of the setting."""
 
     @classmethod
     def branches(cls, pair: ModelPair, params: DraftParams) -> int:

@@ -1,4 +1,4 @@
-"""Drafting by copying: what followed the last time these same tokens stood in the text?"""
+"""Drafting by copying: what followed the last time these tokens occurred?"""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from specviz.rules.draft import Draft
 
 
 class PromptLookup(Drafter):
-    """Looks for the text's last few tokens earlier in prompt and output, and proposes what followed them there.
+    """Finds the last few tokens earlier in prompt and output, and proposes what followed them there.
 
     Saxena 2023, prompt lookup decoding; Yang et al. 2023, arXiv 2304.04487. No model: q is a point mass on each
     copied token. The longest match wins, from `MAX_NGRAM` tokens down to `MIN_NGRAM`; of several places, the most
     recent one that offers a full draft, else the one that offers most.
 
-    An index from every n-gram to the places that follow it makes a look-up independent of the text's length.
+    An index from every n-gram to the places after it makes lookup time independent of the text's length.
     """
 
     name: ClassVar[str] = "prompt_lookup"
@@ -40,7 +40,7 @@ class PromptLookup(Drafter):
 
     @classmethod
     def branches(cls, pair: ModelPair, params: DraftParams) -> int:
-        """It has one continuation to offer, whatever is asked for."""
+        """Always 1: it has one continuation to offer."""
         return 1
 
     def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
@@ -51,7 +51,7 @@ class PromptLookup(Drafter):
         return Draft.copied(self._continuation(budget), self.device)
 
     def _read(self, tokens: Sequence[int]) -> None:
-        """Appends tokens to the text; an n-gram is indexed once something follows it."""
+        """Appends tokens to the text; indexes an n-gram once something follows it."""
         for token in tokens:
             place = len(self.text)
             for size in self.sizes:
@@ -64,7 +64,7 @@ class PromptLookup(Drafter):
         for size in self.sizes:
             places = self.followers.get(tuple(self.text[-size:]), ()) if size <= len(self.text) else ()
             if places:
-                # Places rise, and the further back one lies the more follows it.
+                # Places ascend, and the earlier one is, the more text follows it.
                 full = bisect.bisect_right(places, len(self.text) - budget)
                 start = places[max(full - 1, 0)]
                 return self.text[start : start + budget]

@@ -1,6 +1,6 @@
-"""Drafting step by step: a row of probabilities, a token from it, the next row; as a chain or as a tree.
+"""Drafting step by step: a row of logits, a token from it, the next row; as a chain or a tree.
 
-What draft models, early exits and extra heads have in common. They differ in where a row comes from.
+Draft models, early exits and extra heads share this; they differ in where the rows come from.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from specviz.rules.sampling import fit_width
 
 
 class Stepwise(Drafter):
-    """A drafter that has a row of logits for every token it may continue.
+    """A drafter with a row of logits for every token that it may continue.
 
-    In a tree the surest token of a depth decides whether drafting stops early (`DraftParams.confidence`).
+    In a tree, a level's most confident token decides whether drafting stops early (`DraftParams.confidence`).
     """
 
     reads: ClassVar[frozenset[str]] = frozenset({"branches", "confidence"})
@@ -40,14 +40,14 @@ class Stepwise(Drafter):
 
     @abstractmethod
     def first_row(self, committed: Sequence[int]) -> Tensor | None:
-        """Logits [1, any width] for what follows the committed text; None if there is nothing to go by yet."""
+        """Logits [1, any width] for what follows the committed text; None if there is nothing to go on yet."""
 
     @abstractmethod
     def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
         """Logits [k, any width] for what follows `tokens` [k], the last k of a draft with these parents."""
 
     def source(self, depth: int) -> str:
-        """What proposes the tokens at this depth, from 0 on; empty if that goes without saying."""
+        """What proposes the tokens at this depth, counted from 0; empty if obvious."""
         return ""
 
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
@@ -57,7 +57,7 @@ class Stepwise(Drafter):
         return self._chain(row, budget, uniforms) if self.width == 1 else self._tree(row, budget, uniforms)
 
     def _chain(self, row: Tensor, budget: int, uniforms: Tensor) -> Draft:
-        """One token after the other; they stay on the device, and no step waits for the host."""
+        """Token by token; all stay on the device, and no step waits for the host (unless `confidence` is set)."""
         tokens, rows, probs, stopped = [], [], [], None
         for depth, u in enumerate(uniforms[:budget].unbind()):
             if depth:

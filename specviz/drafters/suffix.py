@@ -1,4 +1,4 @@
-"""Drafting by copying, weighed: what followed the end of the text where it stood before, and how often?"""
+"""Drafting by weighted copying: what followed earlier occurrences of the text's end, and how often?"""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class SuffixAutomaton:
     """Every string of tokens that occurs in a growing text, and how often each token followed it.
 
     Blumer et al. 1985, "The smallest automaton recognizing the subwords of a text". A state stands for the strings
-    that end at the same places of the text; they are suffixes of its longest one. Its link leads to the longest
-    suffix that ends at other places too, so the links from the state of the whole text pass all its suffixes, ever
-    shorter and more frequent. State 0 is the empty string.
+    that end at the same places in the text; all are suffixes of its longest one. Its link leads to the longest suffix
+    that also ends elsewhere, so the links from the whole text's state visit all its suffixes, ever shorter and more
+    frequent. State 0 is the empty string.
 
-    order: followers are counted for strings of up to so many tokens. A text that only repeats itself has as many
-    suffixes of different frequency as periods; this keeps a token's cost independent of the text's length.
+    order: followers are counted for strings of up to this many tokens. A text that merely repeats itself has as many
+    suffixes of different frequency as periods; the limit keeps the cost per token independent of the text's length.
 
     transitions: per state, token -> state. lengths: of each state's longest string. followers: per state,
     token -> how often it followed; exact for states with a string of up to `order` tokens.
@@ -51,14 +51,14 @@ class SuffixAutomaton:
         self.recent = self._shortened(self.transitions[self.recent][token])
 
     def suffixes(self) -> Iterator[int]:
-        """The states of the text's last `order` tokens and of their suffixes, longest first, without the empty one."""
+        """The states of the text's last `order` tokens and their non-empty suffixes, longest first."""
         state = self.recent
         while state > 0:
             yield state
             state = self.links[state]
 
     def after(self, state: int, token: int) -> int:
-        """The state of `state`'s string and a token that has followed it, of no more than its last `order` tokens."""
+        """The state of `state`'s string plus a token that has followed it, cut to the last `order` tokens."""
         return self._shortened(self.transitions[state][token])
 
     def _shortened(self, state: int) -> int:
@@ -78,10 +78,10 @@ class SuffixAutomaton:
         self.whole = new
 
     def _exactly(self, state: int, token: int) -> int:
-        """The state whose longest string is `state`'s longest and the token.
+        """The state whose longest string is `state`'s longest plus the token.
 
-        Where that string had ended at the same places as longer ones, it parts from them now. Up to here it shared
-        their history, so it starts with a copy of their followers.
+        If that string has so far ended at the same places as longer ones, it splits off now. Having shared their
+        history, it starts with a copy of their followers.
         """
         found = self.transitions[state][token]
         if self.lengths[found] == self.lengths[state] + 1:
@@ -105,32 +105,32 @@ class SuffixAutomaton:
 
 @dataclass(slots=True)
 class Tree:
-    """Continuations of one match."""
+    """The continuations of one match."""
 
-    match: int  # how many tokens at the text's end
+    match: int  # how many tokens at the text's end match
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
-    score: float = 0.0  # how many of them to expect kept, should the text go on as often as it used to
+    score: float = 0.0  # how many to expect kept if the text continues as it used to
 
 
 class Suffix(Drafter):
-    """Looks for the end of the text earlier in prompt and output, and proposes what followed it there most often.
+    """Finds the end of the text earlier in prompt and output, and proposes what followed it there most often.
 
-    SuffixDecoding, Oliaro et al. 2024, arXiv 2411.04975, with an automaton over this text alone in place of its
-    suffix trees. A continuation scores the product of its tokens' relative frequencies, each after all that stands
-    before it; a tree grows by the highest score. The end of the text has matches of many lengths: a long one knows
-    more, a short one has seen more. Each may draft up to `factor` tokens deep for every token that it matches (their
-    α), and the tree with the largest sum of scores is proposed. No model: q is a point mass on each token.
+    SuffixDecoding, Oliaro et al. 2024, arXiv 2411.04975, with an automaton over this text alone instead of suffix
+    trees. A continuation's score is the product of its tokens' relative frequencies, each given everything before
+    it; a tree grows by highest score. The end of the text has matches of many lengths: a long one knows more, a short
+    one has seen more. Each may draft up to `FACTOR` tokens deep per matched token (the paper's α); the tree with the
+    largest sum of scores is proposed. No model: q is a point mass on each token.
 
-    With b branches a token has b followers at most, and a depth b tokens on average; 1 makes a chain.
+    With b branches, a token has at most b followers and a level b tokens on average; 1 makes a chain.
     """
 
     name: ClassVar[str] = "suffix"
     reads: ClassVar[frozenset[str]] = frozenset({"branches"})
 
-    #: Measured on greedy texts of the embedded target, code, books and refrains: from 1 to 6 tokens of depth for each
-    #: token matched, passes fall by 3 to 8 %, and by no more than 1 % from there to 64. Contexts of 4 tokens instead of
-    #: 16 take up to 5 % more passes, those of 64 spare none. What scores below 0.1 is mostly refused.
+    #: Measured on greedy texts of the embedded target (code, books, refrains): going from 1 to 6 tokens of depth per
+    #: matched token saves 3 to 8 % of passes, from 6 to 64 at most 1 % more. Contexts of 4 tokens instead of 16 take up
+    #: to 5 % more passes, contexts of 64 save none. Tokens that score below 0.1 are mostly refused.
     FACTOR = 6
     ORDER = 16
     LEAST_SCORE = 0.1
@@ -164,7 +164,7 @@ class Suffix(Drafter):
         for state in self.automaton.suffixes():
             match = self.automaton.lengths[state]
             depth = min(budget, self.FACTOR * match)
-            # The scores at one depth sum to 1 at most, so neither this match nor a shorter one can do better.
+            # Scores at one depth sum to at most 1, so neither this match nor a shorter one can do better.
             if depth <= best.score:
                 break
             tree = self._grow(state, match, depth)
@@ -173,10 +173,10 @@ class Suffix(Drafter):
         return best
 
     def _grow(self, state: int, match: int, depth: int) -> Tree:
-        """The continuations of a state's string that score highest, to a depth, `branches` tokens a level on average.
+        """The highest-scoring continuations of a state's string, down to `depth`, `width` tokens a level on average.
 
-        A token scores no more than its parent, so the heap hands out parents before children and the most frequent
-        sibling first; of equal ones, the one that was followed last.
+        A token never outscores its parent, so the heap yields parents before children and the most frequent sibling
+        first; of equals, the one seen last.
         """
         tree, age = Tree(match), itertools.count()
         frontier = [(-score, next(age), token, state, -1, 1) for token, score in self._likeliest(state, 1.0)]
@@ -193,7 +193,7 @@ class Suffix(Drafter):
         return tree
 
     def _likeliest(self, state: int, score: float) -> list[tuple[int, float]]:
-        """A state's most frequent followers and what each scores behind a text of that score."""
+        """A state's most frequent followers, each with its score after a text with this `score`."""
         followers = self.automaton.followers[state]
         total = sum(followers.values())
         ranked = heapq.nlargest(self.width, reversed(followers.items()), key=itemgetter(1))

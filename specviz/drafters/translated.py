@@ -1,4 +1,4 @@
-"""Drafting with a second, smaller model that has another tokenizer than the target."""
+"""Drafting with a second, smaller model whose tokenizer differs from the target's."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from specviz.rules.draft import Draft
 
 
 class TranslatedDraftModel(DraftModel):
-    """Draws draft tokens from the draft model's distribution over the tokens that the target has too.
+    """Draws draft tokens from the draft model's distribution over the tokens that it shares with the target.
 
-    Token-level intersection: Timor et al. 2025, arXiv 2502.05202, Alg. 4. The draft's logits are put in the target's
-    order, with −∞ for tokens it does not share; after that the draft is like any other. Its q is the warped softmax
-    of these, what the tokens are drawn from, so the output follows the target. `logits` are these too: q_raw is
-    the draft's softmax among shared tokens.
+    Token-level intersection: Timor et al. 2025, arXiv 2502.05202, Alg. 4. The draft's logits are reordered to the
+    target's ids, with −∞ for tokens not shared; from there on it is a draft like any other. Tokens are drawn from the
+    warped softmax of these logits, which is their q, so the output follows the target. `logits` are these too: q_raw
+    is the draft's softmax over the shared tokens.
 
-    What the draft reads is the text in its own tokens (see `Reader`). How well they fit decides how much is accepted,
-    never the output's distribution. It drafts nothing while the last token has left no trace there, or once its own
-    context is full.
+    The draft reads the text in its own tokens (see `Reader`). How well they fit affects how much is accepted, never
+    the output's distribution. It drafts nothing while the last token has left no trace there, or once its own context
+    is full.
     """
 
     def __init__(self, setting: Setting):
@@ -37,7 +37,7 @@ class TranslatedDraftModel(DraftModel):
         width = logit_width(draft)
         draft_ids, target_ids = torch.tensor(self.translation.pairs, device=self.model.device).T
         both = (draft_ids < min(width, self.known_ids)) & (target_ids < self.vocab_size)
-        # Target id -> draft id; one past the draft's logits for tokens it does not share.
+        # Target id -> draft id; one past the draft's logits for tokens not shared.
         self.draft_of = torch.full((self.vocab_size,), width, device=self.model.device)
         self.draft_of[target_ids[both]] = draft_ids[both]
 
@@ -57,7 +57,7 @@ class TranslatedDraftModel(DraftModel):
         unread = self.model.unread(self.reader.ids)
         if not len(unread):
             return None
-        # An id that the draft's tokenizer has and its model has not: it reads some other one.
+        # The draft's tokenizer may have ids that its model lacks: it reads another one.
         return self._in_targets_order(self.model.forward(unread.clamp_max(self.known_ids - 1), keep=1))
 
     def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
@@ -67,15 +67,15 @@ class TranslatedDraftModel(DraftModel):
         read, settled = len(self.reader.ids), self.reader.settled
         fed = self.model.length - read
         if read > settled:
-            # What stands for an unfinished character will be read anew, and with it what was drafted after it.
+            # Tokens of an unfinished character will be read again, and so must everything drafted after them.
             self.model.rewind(min(settled, self.model.length))
         else:
             self.model.keep(min(read, self.model.length), [index for index in verdict.path if index < fed])
 
     def _room(self) -> float:
-        """How many tokens can be drafted before the draft's positions run out; the last one drafted is not fed."""
+        """How many tokens can be drafted before the draft runs out of positions; the last one is never fed."""
         return self.limit + 1 - len(self.reader.ids)
 
     def _in_targets_order(self, logits: Tensor) -> Tensor:
-        """Draft logits [k, width] -> [k, vocab], −∞ where the draft has no such token."""
+        """Draft logits [k, width] -> [k, vocab], −∞ where the draft lacks the token."""
         return torch.nn.functional.pad(logits, (0, 1), value=float("-inf")).index_select(-1, self.draft_of)

@@ -1,6 +1,6 @@
-"""The settings of a run as the query of a link, and back: with them a page makes the same run again.
+"""A run's settings as the query string of a link, and back, so that a page can repeat the run.
 
-A link carries no models: it is opened with the pair of the page it leads to.
+A link carries no models: the page it leads to uses its own pair.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run
 from specviz.records.settings import KINDS, PLAIN, RunSettings, usual_rule
 
-#: What a link always says: the page has values of its own for these.
+#: What a link always states: pages have their own values for these.
 ALWAYS_SAID = ("prompt", "drafter", "num_draft_tokens", "temperature", "max_new_tokens")
 
-#: What a link leaves out: here the value means that nothing is asked for, on any page.
+#: What a link leaves out at these values: on every page they mean that nothing was asked for.
 DEFAULTS: dict[str, Any] = {
     name: value for name, value in RunSettings("").flat().items() if name in KINDS and name not in ALWAYS_SAID
 }
 
-#: Servers refuse request lines of some 64 KB, and long before that a link can no longer be pasted anywhere.
+#: Servers refuse request lines of about 64 KB; links stop being pasteable long before that.
 MOST_CHARACTERS = 8000
-#: The page counts in JavaScript's numbers: beyond this whole ones are no longer exact.
+#: The page uses JavaScript numbers, which hold whole numbers exactly only up to here.
 MOST_WHOLE = 2**53
 
 _YES_AND_NO = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
 def query(settings: Mapping[str, Any]) -> str:
-    """``name=value&…`` for settings by their names in `KINDS`; defaults and what is None are left out."""
+    """``name=value&…`` for settings by their names in `KINDS`; leaves out defaults and None."""
     asked = (name for name in KINDS if name in settings and settings[name] != DEFAULTS.get(name))
     said = {name: _said(settings[name]) for name in asked}
     return urlencode(said, quote_via=quote, errors="replace")
 
 
 def settings_of(parameters: Mapping[str, str]) -> tuple[dict[str, Any], list[SpecvizError]]:
-    """The settings that a link's decoded parameters ask for, and what is wrong with the others.
+    """The settings that a link's decoded parameters ask for, and the errors in the others.
 
-    Parameters that are no setting are somebody else's. What `DEFAULTS` has and the link has not is at its default;
-    where the link names no setting at all, there is nothing to set.
+    Ignores parameters that are not settings. Those of `DEFAULTS` that the link leaves out take their default; a link
+    that names no setting at all sets nothing.
     """
     settings, errors = {}, []
     for name in KINDS:
@@ -58,7 +58,7 @@ def settings_of(parameters: Mapping[str, str]) -> tuple[dict[str, Any], list[Spe
 
 
 def settings_of_run(run: Run) -> dict[str, Any]:
-    """What the run was ordered with: only what it was, not the models, nor texts that ended it."""
+    """The settings that the run was made with, without models and stop strings."""
     settings: dict[str, Any] = {
         "prompt": run.prompt.text if run.prompt.message is None else run.prompt.message,
         "chat": run.prompt.message is not None,
@@ -85,9 +85,9 @@ def settings_of_run(run: Run) -> dict[str, Any]:
 
 
 def share(run: Run) -> dict[str, str | None]:
-    """What leads back to a run, for the page. file: what to call its files, without an ending. pair: who made it.
+    """What the page needs to share a run. file: the name of its files, without extension. pair: the pair's name.
 
-    query: of the link that makes it again; None if it would be too long.
+    query: of the link that repeats it; None if it would be too long.
     """
     asked = query(settings_of_run(run))
     return {
@@ -98,7 +98,7 @@ def share(run: Run) -> dict[str, str | None]:
 
 
 def file_stem(run: Run) -> str:
-    """A name for the run's files; a drafter's name may come from a file that a visitor opened."""
+    """A name for the run's files, sanitised: the drafter's name may come from a file that a visitor opened."""
     drafter = re.sub(r"[^A-Za-z0-9_]", "_", run.drafter or PLAIN)[:40]
     return f"specviz-{drafter}-seed{run.seed}"
 
@@ -117,7 +117,7 @@ def _read(name: str, text: str) -> Any:
         return text
     if kind is bool:
         if text.lower() not in _YES_AND_NO:
-            raise SpecvizError("The link says {name}={value}; there it can say 1 or 0.", name, name=name, value=text)
+            raise SpecvizError("The link says {name}={value}, which must be 1 or 0.", name, name=name, value=text)
         return _YES_AND_NO[text.lower()]
     if kind is int:
         return _whole(name, text)

@@ -1,7 +1,7 @@
-"""The recorded runs that come with the page: shown before any model is touched, and where there is none.
+"""The recorded runs that ship with the page, shown before any model runs and where there is none.
 
-``python -m specviz.ui.maintenance.recorder`` records them anew. What the page calls each of them stands in
-the texts of the area ``traces`` under their names.
+``python -m specviz.ui.maintenance.recorder`` records them again. Their titles are in the texts of the area
+``traces``, under their names.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Recording:
 
 
 def _recording(name: str, preset: str, drafter: str, temperature: float, seed: int, **others: Any) -> Recording:
-    """others: more settings by their flat names."""
+    """others: more settings, by flat name."""
     asked = {"prompt": _PROMPTS[preset], "drafter": drafter, "temperature": temperature, "seed": seed}
     return Recording(name, RunSettings.of({"max_new_tokens": 32} | asked | others))
 
 
-#: In the order of the page; the first one is what it opens with.
+#: In the page's order; it opens with the first one.
 RECORDINGS = (
     _recording("sampled", "story", "draft_model", 0.8, 2, branches=1),
     _recording("greedy", "story", "draft_model", 0.0, 0, branches=1),

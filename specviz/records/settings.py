@@ -1,4 +1,4 @@
-"""What a run is asked for, as one frozen value: the engine, links, the page, the API and the command line carry it."""
+"""What a run is asked for: one frozen value, shared by engine, links, page, API and command line."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any, get_args, get_type_hints
 
 from specviz.records.errors import SpecvizError
 
-#: The narrowest temperature that is still sampling: below it logits are divided into infinities.
+#: The lowest temperature above greedy: dividing by less turns logits into infinities.
 MIN_TEMPERATURE = 0.01
 
-#: The widest tree: further siblings are never worth their place in the target pass.
+#: The widest tree: more siblings are never worth their place in the target pass.
 MAX_BRANCHES = 8
 
-#: What plain decoding is called where a drafter's name is wanted: in forms, links and on the command line.
+#: The name of plain decoding where a drafter is expected: in forms, links and on the command line.
 PLAIN = "plain"
 
-#: Longer drafts never pay and only fill memory.
+#: Longer drafts never pay; they only fill memory.
 MAX_DRAFT_TOKENS = 64
 
 
 def is_count(value: object, most: float = math.inf) -> bool:
-    """Whether it is a whole number from 1 to `most`."""
+    """Whether `value` is a whole number from 1 to `most`."""
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
 
 
@@ -71,14 +71,14 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class DraftParams:
-    """How to draft, beyond how much; each drafter reads what concerns it.
+    """How to draft, apart from how much; each drafter reads what concerns it.
 
     Raises SpecvizError, with `field` set, for values out of range.
     """
 
     branches: int | None = None  # draft tokens at each depth, 1 (a chain) to 8; None is the drafter's default
-    confidence: float = 0.0  # stop once the drafter's probability for its own last token is below this; 0 is never
-    exit_layer: int | None = None  # layers after which `early_exit` leaves the target; None is about a quarter of them
+    confidence: float = 0.0  # stop once the drafter's probability for its last token falls below this; 0: never
+    exit_layer: int | None = None  # layers after which `early_exit` leaves the target; None: about a quarter of them
 
     def __post_init__(self) -> None:
         if self.branches is not None and not is_count(self.branches, MAX_BRANCHES):
@@ -98,7 +98,7 @@ class DraftParams:
 
 
 def check_gamma(num_draft_tokens: int) -> None:
-    """Refuses what is no number of draft tokens. Raises SpecvizError (field ``num_draft_tokens``)."""
+    """Checks γ. Raises SpecvizError (field ``num_draft_tokens``)."""
     if not is_count(num_draft_tokens):
         raise SpecvizError(
             "Ask for at least one draft token a round (drafter=None is plain), as a whole number; got {value}.",
@@ -116,18 +116,18 @@ def check_gamma(num_draft_tokens: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """Everything a run is asked for but the pair, checked as far as it can be without one.
+    """Everything a run is asked for except the pair, checked as far as possible without one.
 
-    Forms, links and the command line know its values by flat names, the fields of `sampling` and `drafting` beside
-    the others: see `of`, `flat` and `KINDS`. Raises SpecvizError, with `field` set, for values out of range.
+    Forms, links and the command line use flat names, with the fields of `sampling` and `drafting` among the others:
+    see `of`, `flat` and `KINDS`. Raises SpecvizError, with `field` set, for values out of range.
     """
 
     prompt: str | Sequence[int]  # text, or token ids
     drafter: str | None = "draft_model"  # a name from `specviz.DRAFTERS`; None is plain decoding
-    num_draft_tokens: int = 4  # γ: draft tokens a round, in depth; unread in plain decoding
+    num_draft_tokens: int = 4  # γ: draft depth of a round; ignored in plain decoding
     sampling: SamplingParams = SamplingParams()
     max_new_tokens: int = 128
-    seed: int = 0  # of every coin, 0 to 2^63 − 1
+    seed: int = 0  # seeds every coin, 0 to 2^63 − 1
     stop: Sequence[str] = ()  # texts that end the run
     chat: bool = False  # wrap the prompt in the tokenizer's chat template
     drafting: DraftParams = DraftParams()
@@ -149,8 +149,7 @@ class RunSettings:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> RunSettings:
-        """The settings with these values by flat name; what is not named is at its default, and other names are
-        somebody else's."""
+        """Builds settings from values by flat name; missing ones take their defaults, unknown names are ignored."""
         own, sampling, drafting = (
             {name: values[name] for name in names if name in values} for names in (_OWN, _SAMPLING, _DRAFTING)
         )
@@ -174,14 +173,14 @@ def _kinds() -> dict[str, type]:
 
 
 def _hints(kind: type) -> list[tuple[str, type]]:
-    """Field names and their types; of several the first, which is what can be written down in a line."""
+    """Field names and types; of a union the first, the one that fits on a line of text."""
     return [(name, next(iter(get_args(hint)), hint)) for name, hint in get_type_hints(kind).items()]
 
 
-#: By flat name, the type of each setting that a form, a link or an API call can give (stop strings are a list).
+#: The type of each setting that a form, link or API call can give, by flat name (stop strings are a list).
 KINDS: dict[str, type] = _kinds()
 
 
 def usual_rule(makes_trees: bool) -> str:
-    """What rule ``auto`` stands for: token by token for chains, sibling by sibling for trees."""
+    """The rule that ``auto`` stands for: token by token for chains, sibling by sibling for trees."""
     return "tree" if makes_trees else "token"

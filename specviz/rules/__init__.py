@@ -1,16 +1,16 @@
 """From logits to distributions and tokens, and the acceptance rules: which draft tokens are kept.
 
 sampling        logits -> the distribution a token is drawn from -> a token
-draft           what is judged (Draft, TargetRows, Uniforms) and what comes of it (Decision)
+draft           what is judged (Draft, TargetRows, Uniforms) and the outcome (Decision)
 tree_shape      which draft token continues which
-base            what a rule is, and the residual
+base            what a rule is; the residual
 token_by_token  rejection sampling of a chain: min(1, p/q)
 block           a chain judged as a whole
 siblings        a tree, sibling by sibling
-typical         likely enough is good enough: lossy
-greedy          what all of them come to at temperature 0
+typical         keeps what is likely enough: lossy
+greedy          what every rule becomes at temperature 0
 
-A rule is registered here, in `_RULES`.
+Register new rules here, in `_RULES`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from specviz.rules.typical import TYPICAL
 
 _RULES: dict[str, Rule] = {rule.name: rule for rule in (TOKEN, BLOCK, TREE, TYPICAL)}
 
-#: Every rule that can be asked for by name.
+#: The names of all rules.
 RULES: tuple[str, ...] = tuple(_RULES)
 
 
 def rule_named(name: str) -> Rule:
-    """The rule of this name. Raises SpecvizError (field ``rule``) if there is none."""
+    """The rule with this name. Raises SpecvizError (field ``rule``) if there is none."""
     if name not in _RULES:
         raise SpecvizError(
             "There is no rule {name}; choose from auto, {names}.", "rule", name=repr(name), names=", ".join(RULES)
@@ -39,7 +39,7 @@ def rule_named(name: str) -> Rule:
 
 
 def choose_rule(name: str, drafter: str, makes_trees: bool) -> Rule:
-    """The rule of this name, ``auto`` resolved.
+    """The rule with this name, ``auto`` resolved.
 
     Raises SpecvizError (field ``rule``) for a rule that cannot judge this drafter's drafts.
     """

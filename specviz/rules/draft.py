@@ -1,4 +1,4 @@
-"""What is judged: a draft, the target's distributions over it, the coins of the round; and the decision about it."""
+"""What a rule judges (a draft, the target's distributions over it, the round's coins) and what it decides."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ def chain(length: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Proposed tokens, on the device: a chain or a tree; there may be none.
+    """Proposed tokens, on the device: a chain or a tree, possibly empty.
 
-    `probs` are what the tokens were *really* drawn from. A copied or argmax token is a point mass (q = 1), whatever a
-    model's softmax says beside it.
+    `probs` are what the tokens were *really* drawn from. A copied or argmax token is a point mass (q = 1), whatever
+    the model's softmax gives it.
     """
 
     tokens: Tensor  # [n] int64
-    # [n] the index of the draft token that each continues, −1 for the committed text. Parents stand before their
-    # children; siblings differ, and are tried in the order in which they stand.
+    # [n] the index of the draft token that each continues, −1 for the committed text. Parents come before their
+    # children; siblings are distinct tokens, tried in order.
     parents: tuple[int, ...]
-    probs: Tensor | None = None  # [n, vocab] float32, a sibling's without those before it; None for point masses
-    # [m, vocab] the drafter's own, for showing: after each of the m tokens that have children, the committed text
-    # before them (in a chain m = n). None where `probs` are their softmax, or without a model.
+    probs: Tensor | None = None  # [n, vocab] float32, each without its elder siblings; None for point masses
+    # [m, vocab] the drafter's own, for display: the row after the committed text, then after each token with
+    # children (in a chain m = n). None where `probs` are their softmax, or without a model.
     logits: Tensor | None = None
     draws: Tensor | None = None  # [n] the uniforms the tokens were drawn with; None where nothing was drawn
-    sources: tuple[str, ...] = ()  # [n] what proposed each token, in a word or two; or empty
+    sources: tuple[str, ...] = ()  # [n] what proposed each token, in a word or two; may be empty
     confidence: float | None = None  # the drafter's probability for its last token, where that ended drafting early
 
     @property
@@ -48,11 +48,11 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class TargetRows:
-    """What the target says in n + 1 rows: row 0 follows the committed text, row i + 1 follows draft token i, so token i
-    is judged by row parent + 1."""
+    """The target's n + 1 rows: row 0 follows the committed text, row i + 1 follows draft token i, so row parent + 1
+    judges a token."""
 
     raw: Tensor  # [n + 1, vocab] float32, its softmax at temperature 1
-    probs: Tensor | None  # the same as sampled from; `raw` itself if nothing warps it, None if greedy
+    probs: Tensor | None  # as sampled from; `raw` itself if nothing warps it, None if greedy
     choices: Tensor | None  # [n + 1] int64, the likeliest tokens; None unless greedy
 
     @classmethod
@@ -68,9 +68,9 @@ class TargetRows:
 class Uniforms:
     """One round's coins, on the device: float32 values held as float64."""
 
-    draft: Tensor  # [most draft tokens], to draw the draft with
+    draft: Tensor  # [most draft tokens], draw the draft tokens
     accept: Tensor  # [most draft tokens], one for each decision
-    next: Tensor  # [], to draw the next token with
+    next: Tensor  # [], for drawing the next token
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +79,11 @@ class Decision:
 
     kept: Tensor  # [n] bool or 0/1, the tokens of one path from the root
     p: Tensor  # [n] float32, each token's probability under the target
-    q: Tensor | None  # [n] float32, and under the drafter; None if greedy
-    accept_prob: Tensor  # [n] float32, what its coin had to stay below
+    q: Tensor | None  # [n] float32, the same under the drafter; None if greedy
+    accept_prob: Tensor  # [n] float32, the bound that its coin had to stay below
     row: Tensor  # [1] int64, the target row that the next token comes from
     next_token: Tensor  # [] int64
     next_probs: Tensor | None  # [vocab] float32, what it was drawn from: the residual or a target row; None if greedy
-    next_sums: Tensor | None  # [vocab] float64, the running sums of these; None if greedy
-    p_left: Tensor | None = None  # [n] float32, its probability in what its elder siblings left; None where that is p
+    next_sums: Tensor | None  # [vocab] float64, their running sums; None if greedy
+    p_left: Tensor | None = None  # [n] float32, p in what its elder siblings left; None where that equals p
     distance: Tensor | None = None  # [] float32, see `Round`; None under a lossless rule

@@ -1,6 +1,6 @@
-"""From logits to the distribution a token is drawn from, and from a distribution and a uniform to a token.
+"""From logits to the distribution that a token is drawn from, and from there, with a uniform, to the token.
 
-Target and drafter go through the same functions; that is half of why the output follows the target.
+Target and drafter share these functions; that is half of why the output follows the target.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from specviz.records.settings import SamplingParams
 
 
 def at_hand(tensor: Tensor) -> bool:
-    """Whether it lies in the host's own memory: NumPy can read it there, and looking at it waits for no device."""
+    """Whether it lies in host memory, where NumPy can read it without waiting for a device."""
     return tensor.device.type == "cpu"
 
 
@@ -62,10 +62,10 @@ class Warper:
 
 
 class SortedTopP(TopPLogitsWarper):
-    """transformers' top-p filter, which takes a fifth of the time on a CPU and keeps tokens of the same logits.
+    """transformers' top-p filter, keeping the same logits in a fifth of the time on a CPU.
 
-    torch sorts logits with their ids, one row of 4096 in 150 µs; NumPy sorts the logits alone in 8. They are enough to
-    find the least one that stays.
+    torch sorts logits with their ids, a row of 4096 in 150 µs; NumPy sorts the logits alone in 8 µs. That is enough to
+    find the smallest logit that stays.
     """
 
     def __call__(self, input_ids: Tensor | None, scores: Tensor) -> Tensor:
@@ -74,19 +74,19 @@ class SortedTopP(TopPLogitsWarper):
         ascending = torch.from_numpy(np.sort(scores.numpy(), axis=-1))
         mass = ascending.softmax(-1).cumsum(-1)
         enough = mass.new_full((len(mass), 1), 1 - self.top_p)
-        # So many go, but never the likeliest.
+        # How many go; never the likeliest.
         dropped = torch.searchsorted(mass, enough, right=True).clamp_max_(mass.shape[-1] - 1)
         least = ascending.gather(-1, dropped)
         removed = scores < least
         if (ascending.gather(-1, (dropped - 1).clamp_min_(0)) == least).any():
-            # Equal logits lie on the edge, as they often do in half precision: those with the smallest ids go.
+            # Logits tie at the edge, as they often do in half precision: the smallest ids go.
             equal = scores == least
             removed |= equal & (equal.cumsum(-1) <= dropped - removed.sum(-1, keepdim=True))
         return scores.masked_fill(removed, self.filter_value)
 
 
 def first_largest(logits: Tensor) -> Tensor:
-    """argmax of float32 logits [rows, vocab]: int64 [rows], the first of equal ones."""
+    """argmax of float32 logits [rows, vocab]: int64 [rows], the first of any ties."""
     if at_hand(logits):
         # NumPy's search is vectorised and torch's is not: 2 µs instead of 29 for five rows of 4096.
         return torch.from_numpy(logits.numpy().argmax(-1))
@@ -96,17 +96,17 @@ def first_largest(logits: Tensor) -> Tensor:
 def draw(probs: Tensor, u: Tensor) -> Tensor:
     """Inverse-CDF draw: the first token whose cumulative probability exceeds u.
 
-    probs: [..., vocab], float32, summing to about 1 (the sum is divided out). u: a scalar, or [..., 1] for a draw from
-    each row: float32 values in [0, 1), held as float64. Returns token ids [...], int64.
+    probs: [..., vocab], float32, summing to about 1 (the sum is divided out). u: a scalar, or [..., 1] for one draw a
+    row: float32 values in [0, 1), held as float64. Returns token ids [...], int64.
 
-    A token of probability 0 is never drawn: the sum is taken in float64, where u · total < total for every float32
-    u < 1, and a token without mass does not raise it.
+    Never draws a token of probability 0: the sums are in float64, where u · total < total for every float32 u < 1, and
+    a token without mass does not raise them.
     """
     return draw_with_sums(probs, u)[0]
 
 
 def draw_with_sums(probs: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """`draw`, and the running sums [..., vocab], float64, among which it looked for u times the last of them."""
+    """`draw`, with the running sums [..., vocab], float64, in which it looked up u times the last one."""
     cumulative = probs.cumsum(-1, dtype=torch.float64)
     threshold = u * cumulative[..., -1:]
     if at_hand(probs):
@@ -115,16 +115,16 @@ def draw_with_sums(probs: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _first_above(cumulative: Tensor, threshold: Tensor, probs: Tensor) -> Tensor:
-    """The search for sums made in parallel, which may round a flat stretch upwards: the mass itself is asked again."""
+    """The search in sums computed in parallel, which may rise over a stretch without mass: checks the mass as well."""
     passed = torch.logical_and(cumulative > threshold, probs)
     return passed.view(torch.uint8).argmax(-1)
 
 
 def fit_width(logits: Tensor, vocab_size: int) -> Tensor:
-    """A drafter's logits [rows, any width] in the target's width.
+    """A drafter's logits [rows, any width] at the target's width.
 
-    One tokenizer's checkpoints are padded to different widths. Ids the target does not have cannot be proposed;
-    ids the drafter does not have get probability 0.
+    Checkpoints of one tokenizer are padded to different widths. Ids that the target lacks cannot be proposed; ids
+    that the drafter lacks get probability 0.
     """
     width = logits.shape[-1]
     if width > vocab_size:

@@ -1,4 +1,4 @@
-"""Recursive rejection over a token tree: siblings are tried in turn, each against what those before it left."""
+"""Recursive rejection over a token tree: tries siblings in turn, each against what the earlier ones left."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from specviz.rules.tree_shape import TreeShape, tree_shape
 
 
 def verify_siblings(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
-    """Walks from the root down, and takes at each node the first child that passes.
+    """Walks down from the root, taking at each node the first child that passes.
 
-    At a node p_left begins as the target's row. Child x passes if its coin is below p_left(x)/q_x(x), and the walk goes
-    on from x; a refusal makes p_left norm(max(0, p_left − q_x)). Where no child passes, the next token is drawn from
-    p_left. Each refusal is the step of `verify_token_by_token` with p_left for p, so the output follows the target's
-    distribution for any number of siblings that was settled before they were drawn. On a chain it *is* that rule.
+    At a node, p_left starts as the target's row. Child x passes if its coin is below p_left(x)/q_x(x), and the walk
+    continues from x; a refusal turns p_left into norm(max(0, p_left − q_x)). If no child passes, the next token is
+    drawn from p_left. Each refusal is a step of `verify_token_by_token` with p_left for p, so the output follows the
+    target's distribution for any number of siblings fixed before they were drawn. On a chain it *is* that rule.
     SpecInfer, Miao et al. 2023, arXiv 2305.09781, Alg. 2; siblings without replacement: Jeon et al. 2024, arXiv
     2402.14160, Alg. 1 (recursive rejection sampling).
 
-    `p_left` of a sibling that was never tried is what it would have been with its elders refused where the draft is of
-    point masses, and its p where it was drawn.
+    The `p_left` of a sibling never tried is, for point masses, what it would have been with its elders refused; for
+    drawn tokens, its p.
     """
     shape = tree_shape(draft.parents, draft.tokens.device)
     coins = uniforms.accept[: len(draft.parents)]
@@ -31,7 +31,7 @@ def verify_siblings(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decis
         q, p_left = torch.ones_like(p), _left_of_points(p, shape)
         kept = shape.path(coins < p_left)
         row = shape.row_after(kept)
-        # A point mass takes its token and nothing else, so all that was refused there is taken at once.
+        # A point mass takes only its own token, so all refused ones are subtracted at once.
         refused = points_at(row, draft.tokens, shape.rows, rows.probs)
         next_probs = residual(rows.probs.index_select(0, row)[0], refused)
     else:
@@ -47,15 +47,15 @@ def verify_siblings(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decis
 def _left_of_points(p: Tensor, shape: TreeShape) -> Tensor:
     """p_left [n] of distinct point masses: a refusal takes its token's whole probability and nothing else."""
     rest = 1 - (shape.elders * p).sum(-1)
-    # The rest holds the token itself; rounding must not say otherwise, nor divide 0 by 0.
+    # The rest includes the token itself; keep rounding from denying that, and from dividing 0 by 0.
     return p / torch.maximum(rest, p).clamp_min_(torch.finfo(p.dtype).tiny)
 
 
 def _walk(draft: Draft, target_probs: Tensor, p: Tensor, q: Tensor, coins: Tensor) -> tuple[Tensor, list[int], Tensor]:
-    """From the root to where no child passes: p_left [n], the kept tokens after −1, the root, and what is left there.
+    """Walks until no child passes: returns p_left [n], the kept tokens after −1 (the root), and what is left there.
 
-    On the host, token by token: a residual over the vocabulary is made for each refusal on the way and for no other
-    sibling. Made for all siblings of a tree at once, without waiting for the device, they cost several times more.
+    On the host, token by token: this computes a residual over the vocabulary only for refusals on the path. Computing
+    all siblings' at once, without waiting for the device, costs several times more.
     """
     children: list[list[int]] = [[] for _ in range(len(draft.parents) + 1)]
     for token, parent in enumerate(draft.parents):

@@ -1,4 +1,4 @@
-"""The shape of a draft: which token continues which, and what follows from that."""
+"""The shape of a draft: which token continues which, and what follows from it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from specviz.rules.draft import chain
 
 
 class TreeShape:
-    """Who continues whom in a draft, as tensors on a device, each laid out when it is first asked for.
+    """Which token of a draft continues which, as tensors on a device, each built on first use.
 
-    Two branches with a common beginning, as `Draft.parents` writes them:
+    Two branches with a shared beginning, as `Draft.parents` writes them:
 
         committed text ─┬─ 0 "the" ─┬─ 2 "old"          parents = (−1, −1, 0, 0, 1)
                         │           └─ 3 "king"         rows    = ( 0,  0, 1, 1, 2): which target row judges each
@@ -21,7 +21,7 @@ class TreeShape:
 
     Token 3 sees the text, 0 and itself (`ancestors[3]` = 1 0 0 1 0), and is tried after its elder sibling 2
     (`elders[3]` = 0 0 1 0 0). If 0 and 3 are kept, the next token comes from row 4 (`row_after`).
-    A chain's questions have shorter answers than a tree's.
+    Chains take shortcuts.
     """
 
     def __init__(self, parents: tuple[int, ...], device: torch.device):
@@ -36,9 +36,9 @@ class TreeShape:
 
     @cached_property
     def ancestors(self) -> Tensor:
-        """[n, n] bool, (i, j) says that token j is i itself or stands before it on its branch."""
+        """[n, n] bool, (i, j): token j is i itself or precedes it on its branch."""
         n = len(self.parents)
-        # Bytes rather than tensor operations, of which each costs more than a whole row here.
+        # Bytes, because a single tensor operation costs more than a whole row here.
         cells = bytearray(n * n)
         for token, parent in enumerate(self.parents):
             if parent >= 0:
@@ -49,7 +49,7 @@ class TreeShape:
 
     @cached_property
     def elders(self) -> Tensor:
-        """[n, n] bool, (i, j) says that token j is a sibling of i and tried before it."""
+        """[n, n] bool, (i, j): token j is a sibling of i, tried before it."""
         return (self.rows.unsqueeze(-1) == self.rows).tril(-1)
 
     @cached_property
@@ -59,35 +59,35 @@ class TreeShape:
 
     @cached_property
     def families(self) -> Tensor:
-        """[n] int64, siblings by a number they share, from 0 on in the order of the first of each."""
+        """[n] int64, a number shared by siblings, counted from 0 by first appearance."""
         numbers: dict[int, int] = {}
         numbered = [numbers.setdefault(parent, len(numbers)) for parent in self.parents]
         return torch.tensor(numbered, dtype=torch.long, device=self.device)
 
     def judging(self, table: Tensor) -> Tensor:
-        """Of [n + 1, ...] target rows the one that judges each token, [n, ...]."""
+        """From target rows [n + 1, ...], the one that judges each token: [n, ...]."""
         return table[:-1] if self.is_chain else table.index_select(0, self.rows)
 
     def judging_cells(self, table: Tensor, ids: Tensor) -> Tensor:
-        """[n, k]: of [n + 1, vocab] target rows the cells of `ids` [n, k] in the one that judges each token."""
+        """[n, k]: from target rows [n + 1, vocab], the cells of `ids` [n, k] in each token's judging row."""
         if self.is_chain:
             return table[:-1].gather(-1, ids)
-        # Copies no row, as `judging` would.
+        # Unlike `judging`, copies no rows.
         return table[self.rows.unsqueeze(-1), ids]
 
     def path(self, passed: Tensor) -> Tensor:
-        """kept [n], where `passed` [n] says which tokens would pass: from the root on, the first sibling that does."""
+        """kept [n]: from the root on, the first sibling that passes. `passed` [n]: which tokens would."""
         if self.is_chain:
             return passed.cumprod(0)
         chosen = passed & ~(passed & self.elders).any(-1)
         return (chosen | ~self.ancestors).all(-1)
 
     def row_after(self, kept: Tensor) -> Tensor:
-        """[1] int64, the target row that follows the last of the kept tokens."""
+        """[1] int64, the target row after the last kept token."""
         return (kept if self.is_chain else kept * self.steps).sum(0, keepdim=True)
 
 
 @lru_cache(maxsize=256)
 def tree_shape(parents: tuple[int, ...], device: torch.device) -> TreeShape:
-    """Chains come in few shapes, each laid out once; trees that grow with what is drafted in ever new ones."""
+    """Cached: chains come in few shapes; trees that grow with the draft keep bringing new ones."""
     return TreeShape(parents, device)

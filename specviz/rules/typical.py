@@ -1,4 +1,4 @@
-"""Typical acceptance, LOSSY: keeps what the target finds likely enough, without a coin."""
+"""Typical acceptance, LOSSY: keeps what the target finds likely enough, without flipping a coin."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms
 from specviz.rules.sampling import draw_with_sums
 from specviz.rules.tree_shape import tree_shape
 
-#: ε and δ = √ε of Medusa's own code (`posterior_threshold`, `posterior_alpha`).
+#: ε and δ = √ε from Medusa's own code (`posterior_threshold`, `posterior_alpha`).
 EPSILON, DELTA = 0.09, 0.3
 
 
 def verify_typical(
     draft: Draft, rows: TargetRows, uniforms: Uniforms, epsilon: float = EPSILON, delta: float = DELTA
 ) -> Decision:
-    """Keeps the longest path of likely enough tokens; of paths of equal length the one that was drafted first.
+    """Keeps the longest path of likely enough tokens; of equally long ones, the one drafted first.
 
-    The tokens are to be chosen, not drawn (a drafter's likeliest). One is acceptable if p(x) > min(ε, δ·exp(−H(p))), H
-    the entropy of its row in nats; the next token is drawn from the target's own row where the path ends. Medusa, Cai
-    et al. 2024, arXiv 2401.10774, section 2.3.1.
+    Expects chosen tokens, not drawn ones (a drafter's likeliest). Token x is acceptable if p(x) > min(ε, δ·exp(−H(p))),
+    H being its row's entropy in nats; the next token is drawn from the target's own row where the path ends. Medusa,
+    Cai et al. 2024, arXiv 2401.10774, section 2.3.1.
 
-    accept_prob is 1 or 0. distance: what is kept no longer depends on chance, so where a first token x is kept the
-    round's first token is always x, and the total variation to the target's row is 1 − p(x); elsewhere it is 0.
+    accept_prob is 1 or 0. distance: acceptance is deterministic, so if a first token x is kept, the round's first
+    token is always x, and the total variation to the target's row is 1 − p(x); otherwise it is 0.
     """
     shape = tree_shape(draft.parents, draft.tokens.device)
     p = shape.judging_cells(rows.probs, draft.tokens.unsqueeze(-1)).squeeze(-1)

@@ -1,6 +1,6 @@
-"""The benchmark's report as one figure: speeds, measured speedups beside the formula's, growth where measured.
+"""A benchmark report as one figure: speeds, measured speedups beside the formula's, growth where measured.
 
-Takes the report as its JSON file holds it, so that a figure can be drawn from a file.
+Takes the report as in its JSON file, so a figure can be drawn from a file.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from specviz.views.charts import AMBER, BLUE, GREEN, GREY
 #: The report, or a part of it.
 Values = dict[str, Any]
 
-#: Pixels: the whole width, the margins, one bar, a chart of points, and the space between rows.
+#: In pixels: total width, margins, one bar, a chart of points, space between rows.
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 1200, 212, 24, 128, 56
 BAR, POINTS, BETWEEN = 17, 230, 84
-#: Columns of a row of charts, which share them equally.
+#: Columns of the grid, shared equally by a row's charts.
 GRID = 6
 CHARTS_PER_ROW = 3
 
 INK, LINES = "#33373e", "#e3e5e9"
 
-#: Engine -> its name in the legend, and its colour.
+#: Engine -> its name in the legend and its colour.
 ENGINES = {
     "specviz": ("specviz, with its full trace", GREEN),
     "untraced": ("specviz, no records", "#8fcdb9"),
@@ -43,15 +43,15 @@ class Chart:
 
     title: str
     traces: list[go.Bar | go.Scatter]
-    height: int = POINTS  # of its plot, in pixels
-    x: dict[str, Any] = field(default_factory=dict)  # settings of its axes
+    height: int = POINTS  # of the plot, in pixels
+    x: dict[str, Any] = field(default_factory=dict)  # axis settings
     y: dict[str, Any] = field(default_factory=dict)
     lines: list[float] = field(default_factory=list)  # x of vertical lines across it
-    legend: str | None = None  # name of a legend in the chart's right half, which the plot then leaves free
+    legend: str | None = None  # name of a legend in the chart's right half, then left free by the plot
 
 
 def bench_figure(report: Values) -> go.Figure:
-    """report: as its file holds it. Every contestant has a bar for each preset and temperature it ran on."""
+    """report: as in its file. Every contestant has a bar for each preset and temperature it ran with."""
     speeds = _speed_charts(report["rows"])
     rows = [speeds[start : start + CHARTS_PER_ROW] for start in range(0, len(speeds), CHARTS_PER_ROW)]
     rows += [[_formula_chart(report["formula"])]] if report["formula"] else []
@@ -77,7 +77,7 @@ def bench_figure(report: Values) -> go.Figure:
 
 
 def _spans(charts: int) -> list[dict[str, int] | None]:
-    """A row of the grid, shared by so many charts."""
+    """A row of the grid, shared by this many charts."""
     share = GRID // charts
     return [{"colspan": share} if column % share == 0 else None for column in range(GRID)]
 
@@ -133,7 +133,7 @@ def _layout(report: Values, inner: int) -> dict[str, Any]:
 
 
 def _speed_charts(rows: Sequence[Values]) -> list[Chart]:
-    """One chart a preset and temperature; those in one row of the figure list the same contestants."""
+    """One chart per preset and temperature; those in one row of the figure list the same contestants."""
     settings = list(dict.fromkeys((row["temperature"], row["preset"]) for row in rows))
     charts, seen = [], set()
     for start in range(0, len(settings), CHARTS_PER_ROW):
@@ -147,14 +147,14 @@ def _speed_charts(rows: Sequence[Values]) -> list[Chart]:
 
 
 def _in_order(rows: Sequence[Values]) -> list[str]:
-    """Titles by engine and by drafter; some contestants take part at one temperature only."""
+    """Titles by engine and drafter; some contestants take part at only one temperature."""
     modes = list(dict.fromkeys(row["mode"] for row in rows))
     by_kind = sorted(rows, key=lambda row: (list(ENGINES).index(row["engine"]), modes.index(row["mode"])))
     return list(dict.fromkeys(row["title"] for row in by_kind))
 
 
 def _speed_chart(rows: Sequence[Values], titles: Sequence[str], named: bool, seen: set[str]) -> Chart:
-    """named: this one shows the contestants' titles. seen: engines that are in the legend already; grows."""
+    """named: whether it shows the contestants' titles. seen: engines already in the legend; grows."""
     temperature, widest = rows[0]["temperature"], max(row["spread"][1] for row in rows)
     traces = []
     for engine in ENGINES:
@@ -205,7 +205,7 @@ def _bars(engine: str, rows: Sequence[Values], in_legend: bool) -> go.Bar:
             "thickness": 1,
             "width": 3,
         },
-        # Each engine is a trace of its own with one bar a contestant, so no bar has to make room for another.
+        # Each engine is its own trace with one bar per contestant, so no bar has to make room for another.
         offset=-0.4,
         width=0.8,
         hovertemplate="%{y}: %{x:.0f} tokens/s<extra></extra>",
@@ -281,7 +281,7 @@ def _lines(title: str, points: Sequence[Values], x: str, lines: Sequence[tuple[s
                 x=places,
                 y=values,
                 mode="lines+markers+text",
-                # Names stand at the lines' ends: the upper one above its line, the lower one below.
+                # Names stand near the lines' ends: the lower line's below it, the upper line's above.
                 text=[name if index == len(points) - (2 if above else 1) else "" for index in range(len(points))],
                 textposition="bottom right" if above else "top left",
                 line={"color": (BLUE, GREEN)[place], "width": 2},

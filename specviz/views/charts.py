@@ -1,8 +1,8 @@
 """The four live charts: rounds in, plotly figures out.
 
-They are redrawn several times a second by the process that runs the models, so a figure is a handful of plain lists,
-bounded in number whatever the length of the run, and skips plotly's validation. Colours pass 3:1 on the light and on
-the dark ground; the page's style sheet gives the text the theme's colour.
+The process that runs the models redraws them several times a second, so a figure is a few plain lists, bounded in
+length however long the run, and skips plotly's validation. Colours have a contrast of at least 3:1 on light and dark
+grounds; the page's style sheet gives text the theme's colour.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from specviz.records.runs import Round
 from specviz.records.words import Words
 
 HEIGHT = 220
-#: At most this many points or bars a chart; beyond it neighbouring rounds share one.
+#: At most this many points or bars per chart; beyond that, neighbouring rounds share one.
 MAX_POINTS = 240
 
 GREEN, BLUE, AMBER, GREY = "#1a9c78", "#2f86c9", "#b97a1a", "#868b95"
@@ -27,10 +27,10 @@ GREEN, BLUE, AMBER, GREY = "#1a9c78", "#2f86c9", "#b97a1a", "#868b95"
 
 @dataclass(slots=True)
 class Trail:
-    """What the charts need of the rounds so far; `add` costs the same however many came before."""
+    """What the charts need of the rounds so far; `add` takes constant time."""
 
     counts: Tally = field(default_factory=Tally)
-    rates: list[float | None] = field(default_factory=list)  # α after each round; None until a token was judged
+    rates: list[float | None] = field(default_factory=list)  # α after each round; None until a token is judged
     tokens: list[int] = field(default_factory=list)  # emitted by each round
 
     @classmethod
@@ -46,20 +46,20 @@ class Trail:
         self.tokens.append(len(one.emitted))
 
     def charts(self, say: Words, turn: int | None = None) -> dict[int, dict[str, Any]]:
-        """All four charts by their place on the page, ready for JSON; of a turn, the one whose turn it is.
+        """All four charts by position on the page, ready for JSON; given a turn, only the one whose turn it is.
 
-        During a run they take turns: drawing all of them each time would cost the page more than the run it shows.
+        During a run they take turns: drawing all each time would cost the page more than the run it shows.
         """
         places = range(len(CHARTS)) if turn is None else [turn % len(CHARTS)]
         return {place: CHARTS[place](self, say).to_plotly_json() for place in places}
 
 
-#: What the four are called, in the order of the page, for those who cannot see them: keys of texts.
+#: Text keys of the charts' names, in page order, for visitors who cannot see them.
 LABELS = ("charts.acceptance", "charts.tokens", "charts.position_label", "charts.time")
 
 
 def acceptance_chart(trail: Trail, say: Words) -> go.Figure:
-    """Running acceptance rate α: accepted / judged draft tokens, from the first round up to each round."""
+    """Running acceptance rate α: accepted / judged draft tokens, from the first round to each round."""
     rates = trail.rates
     # Every step-th point, and always the newest.
     step = _step(len(rates))
@@ -77,7 +77,7 @@ def acceptance_chart(trail: Trail, say: Words) -> go.Figure:
 
 
 def tokens_per_pass_chart(trail: Trail, say: Words) -> go.Figure:
-    """Tokens each target pass yielded, with their mean. Many rounds share a bar, which is then their mean."""
+    """Tokens per target pass, with their mean. In long runs, rounds share bars that show their means."""
     counts = trail.tokens
     step = _step(len(counts))
     groups = [counts[i : i + step] for i in range(0, len(counts), step)]
@@ -118,7 +118,7 @@ def tokens_per_pass_chart(trail: Trail, say: Words) -> go.Figure:
 
 
 def position_chart(trail: Trail, say: Words) -> go.Figure:
-    """Conditional acceptance by draft position: accepted at i / rounds whose verdict got as far as i."""
+    """Conditional acceptance rate by draft position: accepted at i / rounds in which i was judged."""
     counts = trail.counts
     rates = counts.conditional_position_rates()
     shown = [(i + 1, rate) for i, rate in enumerate(rates) if rate is not None]
@@ -144,7 +144,7 @@ def position_chart(trail: Trail, say: Words) -> go.Figure:
 
 
 def time_chart(trail: Trail, say: Words) -> go.Figure:
-    """Where a round's time goes, in milliseconds a round: drafting, verifying, the rest."""
+    """Where time goes, in milliseconds per round: drafting, verifying, the rest."""
     counts = trail.counts
     number = max(1, counts.rounds)
     parts = [
@@ -183,7 +183,7 @@ CHARTS = (acceptance_chart, tokens_per_pass_chart, position_chart, time_chart)
 
 
 def _hover(text: str) -> str:
-    """A hover text without plotly's second box, which names the trace."""
+    """Hover text without plotly's second box, which names the trace."""
     return f"{text}<extra></extra>"
 
 
@@ -230,5 +230,5 @@ def _figure(
         layout["yaxis"]["range"] = y_range
     if y_format:
         layout["yaxis"]["tickformat"] = y_format
-    # The dictionaries are ours and the tests read them; plotly's own checks would cost more than the drawing.
+    # The dictionaries are ours and the tests read them; plotly's checks would cost more than drawing.
     return go.Figure(data=data, layout=layout, _validate=False)

@@ -1,4 +1,4 @@
-"""The JSON messages of the Compare tab: each holds all that its part of the tab shows, so a lost one is no loss."""
+"""The JSON messages of the Compare tab: each holds all that its part of the tab shows, so losing one does no harm."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ComparedRow:
     contestant: Contestant  # branches and rule resolved
     rule: str  # display name
     lossless: bool
-    standing: Standing | None = None  # what its finished repeats come to; None before the first
+    standing: Standing | None = None  # the figures of its finished repeats; None before the first
     repeats: int = 0  # how many are finished
 
 
@@ -32,7 +32,7 @@ def contest_message(
     repeats: int = 1,
     texts: dict[str, Any] | None = None,
 ) -> str:
-    """The whole table. phase: ``running``, ``finished`` or ``stopped``; text: what is going on, in a sentence.
+    """The whole table. phase: ``running``, ``finished`` or ``stopped``. text: what is happening, in a sentence.
 
     texts: at temperature 0, how the lossless texts compare with plain decoding's: ``{"of": how many, "partings":
     [{"name": …, and the parting of specviz.records.comparison}]}``.
@@ -52,12 +52,12 @@ def contest_message(
 
 
 def contest_phase_message(text: str, fraction: float) -> str:
-    """What is being measured right now, with the share done; the table stays as it is."""
+    """What is being measured right now, with the fraction done; the table stays."""
     return as_json({"kind": "contest_phase", "text": text, "fraction": fraction})
 
 
 def contest_error_message(text: str) -> str:
-    """The comparison could not be run, or not to its end. What is in the table stays there."""
+    """The comparison could not run, or not to the end. The table stays."""
     return as_json({"kind": "contest_error", "text": text})
 
 
@@ -83,15 +83,15 @@ def _row(row: ComparedRow, best: bool) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Replayed:
-    """Two rules on the same drafts and coins, counted round by round."""
+    """Two rules judging the same drafts and coins, counted round by round."""
 
     rounds: int = 0
     drafted: int = 0
     kept: tuple[int, int] = (0, 0)  # draft tokens kept by the token rule and by the block rule
     ahead: int = 0  # rounds in which the block rule kept more
     behind: int = 0  # and fewer
-    #: Those rounds as the page shows them: each draft token with its coin u, min(1, p/q) that the token rule holds
-    #: against it and the block rule's h; and the token that each rule puts after those it kept.
+    #: Those rounds as the page shows them: each draft token with its coin u, the token rule's bound min(1, p/q) and
+    #: the block rule's h; and the token that each rule appends to those it kept.
     differing: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, token: Round, block: Round) -> None:
@@ -105,7 +105,7 @@ class Replayed:
 
 
 def replay_message(counts: Replayed, *, phase: str, text: str, fraction: float) -> str:
-    """Totals of the replayed rules; the rounds in which they differ come when it is over."""
+    """The rules' totals; the rounds in which they differ are sent once it is over."""
     return as_json(
         {
             "kind": "replay",

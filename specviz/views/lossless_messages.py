@@ -1,4 +1,4 @@
-"""The JSON messages of the Lossless tab: each holds all that the tab shows, so a lost one is no loss."""
+"""The JSON messages of the Lossless tab: each holds all that the tab shows, so losing one does no harm."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from specviz.decoding.lossless import GreedyToken
     from specviz.theory.statistics import ChiSquare, Evidence, Noise
 
-#: Below this p-value a rule is called wrong: of right ones, fewer than one in 1,000 are.
+#: Below this p-value a rule is called wrong, as happens to fewer than one in 1,000 correct ones.
 SIGNIFICANT = 0.001
 
 #: How many of the likeliest outcomes are drawn.
 SHOWN = 10
 
-#: Standard deviations that hold 99.8 % of a normal distribution: how far noise moves a single bar.
+#: Standard deviations that cover 99.8 % of a normal distribution: how far noise moves a single bar.
 NOISE_WIDTH = 3.09
 
 
@@ -31,41 +31,41 @@ NOISE_WIDTH = 3.09
 class Asked:
     """What is tested, as the tab names it."""
 
-    trial: str  # a key of its own
+    trial: str  # its unique key
     rule: str  # a name from `LAB_RULES`
     drafter: str  # display name
-    settings: str  # one line of figures
+    settings: str  # in one line
     lossless: bool  # whether the rule claims to follow the target's distribution
     half_precision: bool
     dtype: str  # of the pair
     runs: int
-    drafted: int  # how deep a round drafts at most
+    drafted: int  # the deepest that a round drafts
 
 
 @dataclass(slots=True)
 class Counted:
-    """What has come in so far."""
+    """The counts so far."""
 
     exact: ExactDistribution
     evidence: Evidence
-    noise: Sequence[Noise]  # at a few numbers of runs, up to all of them
-    now: Noise | None = None  # at as many as there are, once it is over
-    #: Of the first and of the second token: how many came from where.
+    noise: Sequence[Noise]  # at several numbers of runs, up to all
+    now: Noise | None = None  # at the number made, once it is over
+    #: Of the first and the second token, how many came from where.
     origins: tuple[Counter[str], Counter[str]] = field(default_factory=lambda: (Counter(), Counter()))
 
 
 def phase_message(text: str, fraction: float = 0.0) -> str:
-    """What is going on before there is anything to show."""
+    """What is happening before there is anything to show."""
     return as_json({"kind": "phase", "text": text, "fraction": fraction})
 
 
 def error_message(text: str) -> str:
-    """It could not be tested, or not to the end. What is on the screen stays there."""
+    """The test could not run, or not to the end. What is on the screen stays."""
     return as_json({"kind": "error", "text": text})
 
 
 def trial_message(asked: Asked, counted: Counted, test: ChiSquare | None, phase: str, say: Words) -> str:
-    """The exact distribution, the counts, and once it is over (phase ``finished`` or ``stopped``) the verdict.
+    """The exact distribution, the counts and, once it is over (phase ``finished`` or ``stopped``), the verdict.
 
     test: None before the first run.
     """
@@ -90,7 +90,7 @@ def trial_message(asked: Asked, counted: Counted, test: ChiSquare | None, phase:
 
 
 def greedy_message(asked: Asked, tokens: Sequence[GreedyToken], phase: str, say: Words) -> str:
-    """Both texts of temperature 0 and, once it is over, whether they agree."""
+    """Both texts at temperature 0 and, once it is over, whether they agree."""
     plain = [token for token in tokens if token.plain]
     other = [token for token in tokens if not token.plain]
     place = next((i for i, (one, two) in enumerate(zip(plain, other)) if one.id != two.id), None)
@@ -138,7 +138,7 @@ def _so_far(evidence: Evidence, test: ChiSquare | None, say: Words) -> dict[str,
 
 
 def _verdict(asked: Asked, counted: Counted, test: ChiSquare | None, say: Words) -> dict[str, str]:
-    """The verdict in words. It is ``different`` below `SIGNIFICANT`; what it means depends on what the rule claims."""
+    """The verdict in words: ``different`` below `SIGNIFICANT`; what that means depends on the rule's claim."""
     if test is None or test.p_value is None:
         return _spoken("undecided", say("lossless.too_few"), "", say)
     evidence, now = counted.evidence, counted.now
@@ -186,7 +186,7 @@ def _spoken(state: str, sentence: str, why: str, say: Words) -> dict[str, str]:
 def _bars(counted: Counted) -> list[dict[str, Any]]:
     """The likeliest outcomes, all others together, and what the target never writes: exact and observed shares.
 
-    noise: how far the share of so many runs may lie from p, 998 times in 1,000.
+    noise: how far the observed share may lie from p, 998 times in 1,000.
     """
     exact, evidence, n = counted.exact, counted.evidence, counted.evidence.n
 
@@ -235,14 +235,14 @@ def _rounding(asked: Asked, exact: ExactDistribution, say: Words) -> str:
 
 
 def p_words(p_value: float) -> str:
-    """A p-value with its sign: ``= 0.41``, ``= 3e-12``, or ``< 1e-300`` where nothing smaller can be told."""
+    """A p-value with its relation: ``= 0.41``, ``= 3e-12``, or ``< 1e-300`` below that."""
     if p_value < 1e-300:
         return "< 1e-300"
     return f"= {p_value:.2f}" if p_value >= 0.1 else f"= {p_value:.1g}"
 
 
 def _grouped(count: int) -> str:
-    """Thousands apart by a space, which no language takes for a decimal sign."""
+    """Groups thousands with a narrow space, which no language reads as a decimal sign."""
     return f"{count:,}".replace(",", "\u202f")
 
 

@@ -1,7 +1,7 @@
-"""Records -> the JSON messages the page's components receive: what is new, and nothing twice.
+"""From records to the JSON messages that the page's components receive: what is new, nothing twice.
 
-A component keeps its own state, so a message's size depends on the rounds it carries, never on how many came before.
-Every message names its run, and `rounds` names the index of its first round: a component that missed one can tell.
+Components keep their own state, so a message's size depends only on the rounds it carries, not on earlier ones.
+A run's messages name the run, and `rounds` gives its first round's index, so a component can tell if it missed one.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from specviz.records.runs import Candidates, DraftedToken, PairInfo, Round, Run
 from specviz.records.settings import SamplingParams
 from specviz.records.words import Words
 
-#: Figures as JSON-ready values by their place on the page (specviz.views.charts).
+#: Figures as JSON-ready values, by position on the page (specviz.views.charts).
 Charts = Mapping[int, dict[str, Any]]
 
-#: The headline figures, in the order of the page; each is a number or None (shown as a dash, never guessed).
+#: The headline figures, in page order; each is a number or None (shown as a dash, never guessed).
 FIGURES = ("acceptance_length", "acceptance_rate", "tokens_per_second", "speedup", "tokens", "target_passes")
 
-#: One letter a token in the race: where it came from.
+#: In the race, one letter per token: where it came from.
 SOURCE_LETTERS = {"accepted": "a", "recovered": "r", "bonus": "b", "plain": "p"}
 
 
@@ -41,9 +41,9 @@ def start_message(
 ) -> str:
     """Clears the component and opens a run.
 
-    drafter: its display name, None for plain decoding. settings: what `settings_line` says. rule: the acceptance
-    rule's name, on which the wording of verdicts depends. recorded: the title of a run that comes with the page.
-    share: see `links.share`, for the links and files of the run.
+    drafter: its display name, None for plain decoding. settings: from `settings_line`. rule: the acceptance rule's
+    name, which determines the wording of verdicts. recorded: the title, if the run ships with the page. share: for the
+    run's links and files, see `links.share`.
     """
     return as_json(
         {
@@ -73,11 +73,11 @@ def settings_line(
     passes: str,
     say: Words,
 ) -> str:
-    """How a run was made, beyond drafter and γ, in one line for its header.
+    """How a run was made, apart from drafter and γ, in one line for its header.
 
-    settings: the drafter's own (`Run.settings`), None where it decides; those a reader needs to compare runs are
-        named, the trace has all.
-    drafter: None for plain decoding, which no rule judges; nor does a greedy run need one: its drafts are matched.
+    settings: the drafter's own (`Run.settings`), None where it decides; shows those needed to compare runs, the trace
+        has them all.
+    drafter: None for plain decoding, which no rule judges. Greedy runs show no rule either: their drafts are matched.
     """
     parts = []
     if settings.get("branches") not in (None, 1):
@@ -87,14 +87,14 @@ def settings_line(
     if settings.get("confidence"):
         parts.append(say("generate.confidence", confidence=settings["confidence"]))
     if drafter is not None and not sampling.greedy:
-        # A file may name a rule that this version does not have.
+        # A file may name a rule unknown to this version.
         parts.append(say(f"generate.rule_{rule}") if f"generate.rule_{rule}" in say else rule)
     parts += [_sampling_words(sampling, say), say("generate.seed", value=seed), passes_words(passes, say)]
     return " · ".join(parts)
 
 
 def pair_line(info: PairInfo, say: Words) -> str:
-    """One line about a pair: its name, sizes, place and precision."""
+    """One line about a pair: name, sizes, device and precision."""
     known = {"name": info.name, "device": info.device, "dtype": info.dtype}
     known["target"] = _millions(info.target_parameters)
     if not info.draft_parameters:
@@ -107,7 +107,7 @@ def _millions(parameters: int) -> str:
 
 
 def passes_words(kind: str, say: Words) -> str:
-    """What ran a run's target passes, see `PairInfo.passes`; as it stands where a file names another kind."""
+    """What ran a run's target passes, see `PairInfo.passes`; unknown kinds from files are shown as is."""
     return say(f"passes.{kind}") if f"passes.{kind}" in say else kind
 
 
@@ -122,10 +122,10 @@ def rounds_message(
 ) -> str:
     """The next rounds of a run.
 
-    rounds: consecutive, in order; the first one's index travels along.
-    vocabulary: text of token ids (more than needed does no harm: only ids these rounds mention are sent).
-    sent: ids the component already knows; the new ones are added to it. None sends every mentioned id.
-    charts: those to draw again.
+    rounds: consecutive, in order; the first one's index is included.
+    vocabulary: texts by token id (extra ones do no harm: only ids that these rounds mention are sent).
+    sent: ids the component already knows; new ones are added to it. None sends every mentioned id.
+    charts: those to redraw.
     """
     mentioned = {id for round in rounds for row in round.top for pairs in _lists(row) for id, _ in pairs}
     mentioned.update(id for round in rounds for id, _, _ in round.next.line)
@@ -154,9 +154,9 @@ def end_message(
     note: str = "",
     charts: Charts | None = None,
 ) -> str:
-    """The run is over after `total` rounds. reason: why, in a sentence; note: shown beside it.
+    """The run is over after `total` rounds. reason: why, in a sentence. note: shown beside it.
 
-    May be sent again for the same run, when the speedup has been measured.
+    May be sent again for the same run once the speedup has been measured.
     """
     return as_json(
         {
@@ -172,12 +172,12 @@ def end_message(
 
 
 def trace_message(parts: Sequence[str], *, share: Mapping[str, Any], charts: Charts) -> str:
-    """A run that is over, in one message: its `start_message`, one `rounds_message` and its `end_message`.
+    """A finished run in one message: its `start_message`, one `rounds_message` and its `end_message`.
 
-    In one, because a component hears only the last of several values that come at once.
+    One message, because a component sees only the last of several values that arrive at once.
     """
     rest = as_json({"kind": "trace", "share": share, "charts": charts})
-    # The parts are JSON already; a long run's would take half a second to read and write once more.
+    # The parts are JSON already; parsing and writing a long run's again would take half a second.
     return f'{rest[:-1]},"parts":[{",".join(parts)}]}}'
 
 
@@ -187,16 +187,16 @@ def waiting_message(text: str) -> str:
 
 
 def error_message(text: str) -> str:
-    """The run failed. What is on the screen stays there."""
+    """The run failed. What is on the screen stays."""
     return as_json({"kind": "error", "text": text})
 
 
 def race_message(plain: Run, speculative: Run, comparison: Mapping[str, Any], *, drafter: str = "") -> str:
-    """Both lanes of a finished race and what came out of it. `drafter` is its display name.
+    """Both lanes of a finished race and how they compare. drafter: its display name.
 
     comparison: ``{"speedup": float, "greedy": bool, "identical": bool | None, "parting": None | {"position": int,
     "plain": str, "speculative": str, "margin": float, "half_precision": bool}}``; position counts emitted tokens
-    from 0, and margin is the difference of log probability between the target's two best tokens there.
+    from 0, and margin is the log-probability gap between the target's two best tokens there.
     """
     return as_json(
         {
@@ -210,7 +210,7 @@ def race_message(plain: Run, speculative: Run, comparison: Mapping[str, Any], *,
 
 
 def race_phase_message(text: str, fraction: float | None = None) -> str:
-    """What the server is measuring right now, with its share done (0 to 1; None if unknown)."""
+    """What the server is measuring right now, with the fraction done (0 to 1; None if unknown)."""
     return as_json({"kind": "phase", "text": text, "fraction": fraction})
 
 
@@ -255,7 +255,7 @@ def _lane(run: Run, label: str) -> dict[str, Any]:
 
 
 def _round(round: Round) -> dict[str, Any]:
-    """A round as the trace file writes it, less the phase times (the charts show those)."""
+    """A round as in the trace file, without phase times (the charts show those)."""
     message: dict[str, Any] = {
         "index": round.index,
         "drafted": [_drafted(token) for token in round.drafted],
@@ -287,9 +287,9 @@ def _round(round: Round) -> dict[str, Any]:
 
 
 def _told_rows(round: Round) -> list[bool]:
-    """Which rows of candidates are sent: of a chain all; of a tree those on the accepted path, where its verdict fell.
+    """Which rows of candidates are sent: all of a chain; of a tree, those on the accepted path.
 
-    A tree has a row for every branch that was cut, several times what anybody looks at; the trace file keeps them.
+    A tree has rows for every branch that was cut, several times what anybody looks at; the trace file keeps them.
     """
     if all(token.parent == place - 1 for place, token in enumerate(round.drafted)):
         return [True] * len(round.top)
@@ -317,11 +317,11 @@ def _drafted(token: DraftedToken) -> dict[str, Any]:
 
 
 def _row(row: Candidates, greedy: bool) -> dict[str, Any]:
-    """What is drawn of a row: greedy p and q are 0 or 1 and say nothing, so the models' own stand beside them."""
+    """What a row shows: greedy p and q are 0 or 1 and say little, so the models' own stand beside them."""
     lists = {"p": row.p, "q": row.q, "residual": row.residual}
     if greedy:
         lists |= {"p_raw": row.p_raw, "q_raw": row.q_raw}
-    # Where a token was refused, readers work out the residual from p and q.
+    # Where a token was rejected, readers recompute the residual from p and q.
     digits = _exact if row.residual else _short
     return {name: [[id, digits(value)] for id, value in pairs] for name, pairs in lists.items() if pairs}
 
@@ -342,7 +342,7 @@ def _exact(value: float | None) -> float | None:
 
 
 def _short(value: float) -> float:
-    """For bars, which nobody recomputes; what is not 0 stays so. A long trace has 250,000 of them."""
+    """For bars, which nobody recomputes; nonzero stays nonzero. A long trace has 250,000 of them."""
     return round(value, 5) or value
 
 
@@ -352,6 +352,6 @@ def _clock(seconds: float) -> float:
 
 def as_json(message: Mapping[str, Any]) -> str:
     text = json.dumps(message, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    # Gradio looks for tags in what an HTML component is given; ours is data. JSON strings may hold any escape.
+    # Gradio looks for tags in an HTML component's value; ours is data. JSON strings may hold any escape.
     # A lone surrogate in a pasted prompt could not be sent as UTF-8.
     return text.replace("<", "\\u003c").encode("utf-8", "replace").decode("utf-8")

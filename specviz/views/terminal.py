@@ -1,4 +1,4 @@
-"""A run in a terminal: the text as it comes, each token in the colour of where it came from."""
+"""A run in a terminal: the text as it grows, each token coloured by where it came from."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import TextIO
 from specviz.records.metrics import Tally
 from specviz.records.runs import Round
 
-#: The page's colours as 256-colour codes, and the page's signs.
+#: The page's colours as 256-colour codes, and its symbols.
 ACCEPTED, RECOVERED, BONUS, PLAIN = "38;5;35", "38;5;172", "38;5;32", "0"
 LEGEND = ((ACCEPTED, "✓ accepted draft"), (RECOVERED, "↻ recovered"), (BONUS, "★ bonus"), (PLAIN, "○ plain step"))
 
 
 def wants_colour(stream: TextIO) -> bool:
-    """Colour on a terminal, unless NO_COLOR asks otherwise (no-color.org)."""
+    """Colour on terminals, unless NO_COLOR is set (no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR")
 
 
 def harmless(text: str) -> str:
-    """Model text made safe for a terminal: control characters, which could move the cursor or worse, become visible."""
+    """Model text made safe for a terminal: control characters, which could move the cursor or worse, are shown."""
     return "".join(_visible(character) for character in text)
 
 
@@ -35,7 +35,7 @@ def painted(text: str, colour: str, enabled: bool) -> str:
 
 
 def paint_round(one: Round, enabled: bool) -> str:
-    """The round's text: accepted draft tokens, and last a token of the target's own."""
+    """The round's text: accepted draft tokens, then one token of the target's own."""
     own = PLAIN if not one.drafted else RECOVERED if one.next.kind == "recovered" else BONUS
     colours = [ACCEPTED] * one.accepted + [own]
     return "".join(painted(harmless(piece), colour, enabled) for piece, colour in zip(one.pieces, colours))
@@ -46,7 +46,7 @@ def legend(enabled: bool) -> str:
 
 
 def summary(counts: Tally, stop_reason: str, rule: str) -> str:
-    """One line of measured figures. rule: name of the acceptance rule; a lossy one is marked."""
+    """One line of measured figures. rule: the acceptance rule's name; lossy ones are marked."""
     parts = [
         f"{counts.tokens} tokens in {counts.rounds} target passes",
         f"{counts.acceptance_length:.2f} tokens per pass" if counts.rounds else "",

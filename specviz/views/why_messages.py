@@ -1,6 +1,6 @@
-"""The JSON messages of the lab on why speculation works: passes as measured, the visitor's runs, what limits the last.
+"""The JSON messages of the lab on why speculation works: measured passes, the visitor's runs and what limits each.
 
-A section that a message leaves out stays on the page as it is; one it has is there in full, so a lost one is no loss.
+Sections that a message leaves out stay on the page; those it has are complete, so losing a message does no harm.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def why_message(
 ) -> str:
     """Any sections of the lab.
 
-    story: the controls' settings for a first run. phase: the measurement's: ``preparing``, ``running``, ``finished``,
-    ``stopped`` or ``failed``. runs: all that are kept, the latest last. problem: why the measurement failed.
+    story: the controls' settings for a first run. phase: of the measurement: ``preparing``, ``running``, ``finished``,
+    ``stopped`` or ``failed``. runs: all that are kept, latest last. problem: why the measurement failed.
     """
     sections = {
         "story": story,
@@ -64,7 +64,7 @@ def _passes(passes: PassTimes) -> dict[str, Any]:
 
 
 def _curve(curve: Curve) -> dict[str, Any]:
-    """Seconds by width, measured and by the roofline, and what the roofline was made of."""
+    """Seconds by width, measured and by the roofline, and what the roofline is made of."""
     return {
         "role": curve.role,
         "about_one": curve.about_one,
