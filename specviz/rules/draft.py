@@ -68,7 +68,7 @@ class TargetRows:
 class Uniforms:
     """One round's coins, on the device: float32 values held as float64."""
 
-    draft: Tensor  # [most draft tokens], draw the draft tokens
+    draft: Tensor  # [most draft tokens], for drawing the draft
     accept: Tensor  # [most draft tokens], one for each decision
     next: Tensor  # [], for drawing the next token
 
