@@ -82,7 +82,7 @@ class SpecvizLossless extends SpecvizElement {
     return make("section", { class: "card empty", part: "empty" },
       make("h3", { class: "big", text: this.say("lossless.empty_title") }),
       make("p", { class: "lead", text: this.say("lossless.empty_promise") }),
-      make("ol", { class: "steps" }, step(1, "law"), step(2, "runs"), step(3, "verdict")),
+      make("ol", { class: "steps" }, step(1, "exact"), step(2, "runs"), step(3, "verdict")),
       make("p", { class: "soft", text: this.say("lossless.empty_break") }));
   }
 
