@@ -29,12 +29,7 @@ class EagleReader:
         return self.rows.length
 
     def read(
-        self,
-        features: Tensor,
-        tokens: Tensor,
-        keep: int,
-        positions: Tensor | None = None,
-        mask: Tensor | None = None,
+        self, features: Tensor, tokens: Tensor, keep: int, positions: Tensor | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Logits [keep, vocab] of the last tokens and hidden states [n, d] of all; see `EagleHead.forward`.
 
@@ -58,12 +53,7 @@ class StaticEagleReader:
         self.length = 0
 
     def read(
-        self,
-        features: Tensor,
-        tokens: Tensor,
-        keep: int,
-        positions: Tensor | None = None,
-        mask: Tensor | None = None,
+        self, features: Tensor, tokens: Tensor, keep: int, positions: Tensor | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """As in `EagleReader`."""
         logits, states = [], []

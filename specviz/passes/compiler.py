@@ -39,12 +39,7 @@ from specviz.records.words import bytes_in_words
 #: How Inductor compiles: weights folded in and laid out for the kernels, products by its own C++ templates, which
 #: suit few rows; timing several alternatives would take twice as long. It does not test whether the C++ compiler knows
 #: AVX-512, which saves eight seconds, but still tests anything newer.
-OPTIONS = {
-    "cpp.vec_isa_ok": True,
-    "freezing": True,
-    "max_autotune": True,
-    "max_autotune_gemm_backends": "CPP",
-}
+OPTIONS = {"cpp.vec_isa_ok": True, "freezing": True, "max_autotune": True, "max_autotune_gemm_backends": "CPP"}
 
 #: Programs hold the weights in their own layout: memory and disk must have room for this many copies.
 COPIES = 2
@@ -160,9 +155,7 @@ def refuse_impossible(model_bytes: int) -> None:
     names = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++"]
     if not any(map(shutil.which, names)):
         raise SpecvizError(
-            "There is no C++ compiler ({names}): install one for faster passes.",
-            "passes",
-            names=", ".join(names),
+            "There is no C++ compiler ({names}): install one for faster passes.", "passes", names=", ".join(names)
         )
     needed, free = COPIES * model_bytes, psutil.virtual_memory().available
     if needed > free // 2:

@@ -91,10 +91,6 @@ class Tally:
         """The share of the rounds' time outside the models' forward passes."""
         return 1 - self.model_seconds / self.seconds if self.rounds else None
 
-    def position_rates(self) -> list[float]:
-        """Acceptance by draft position, accepted at i / rounds: what vLLM and others report; it falls with i."""
-        return [accepted / self.rounds for accepted in self.accepted_at]
-
     def conditional_position_rates(self) -> list[float | None]:
         """Acceptance by draft position given that the verdict got there: accepted at i / judged at i."""
         return [accepted / judged if judged else None for accepted, judged in zip(self.accepted_at, self.judged_at)]

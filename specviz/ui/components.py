@@ -176,13 +176,7 @@ def _server_function(name: str, function: Callable[[dict], list[str]]) -> Callab
 
 
 def _component(
-    name: str,
-    say: Words,
-    *,
-    join: str = "gradio/view.js",
-    submits: str | None = None,
-    head: str = "",
-    **options,
+    name: str, say: Words, *, join: str = "gradio/view.js", submits: str | None = None, head: str = "", **options
 ) -> gr.HTML:
     """A component around <specviz-NAME>, which assets/web/NAME/element.js defines.
 
@@ -190,12 +184,7 @@ def _component(
     element needs in the page's head.
     """
     tag = f"specviz-{name}"
-    given = {
-        "tag": tag,
-        "module": f"{name}/element.js",
-        "words": say.texts("common", *AREAS[name]),
-        "submits": submits,
-    }
+    given = {"tag": tag, "module": f"{name}/element.js", "words": say.texts("common", *AREAS[name]), "submits": submits}
     template = f"<{tag}></{tag}>"
     head += preloads("shared", "gradio", name)
     return _joined(join, given, html_template=template, head=head, elem_id=f"{name}-view", **options)

@@ -207,7 +207,10 @@ def _facts(asked: Asked, counted: Counted, test: ChiSquare | None, say: Words) -
     exact, n = counted.exact, counted.evidence.n
     possible = sum(p > 0 for p in exact.probs)
     facts = [
-        (say("lossless.fact_distribution"), say("lossless.distribution_words", n=possible, total=f"{sum(exact.probs):.6f}")),
+        (
+            say("lossless.fact_distribution"),
+            say("lossless.distribution_words", n=possible, total=f"{sum(exact.probs):.6f}"),
+        ),
         (say("lossless.fact_runs"), say("lossless.runs_words", n=asked.drafted)),
         (say("lossless.fact_rounding"), _rounding(asked, exact, say)),
     ]

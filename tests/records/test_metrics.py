@@ -10,10 +10,6 @@ from specviz.records.runs import Round, Seconds
 EXAMPLE = rounds_of("aaa", "ard", "rdd", "aar", "ard")
 
 
-def test_rates_by_position_are_shares_of_all_rounds():
-    assert tally(EXAMPLE).position_rates() == [4 / 5, 2 / 5, 1 / 5]
-
-
 def test_conditional_rates_by_position_are_shares_of_the_rounds_that_got_there():
     assert tally(EXAMPLE).conditional_position_rates() == [4 / 5, 2 / 4, 1 / 2]
 
@@ -42,7 +38,7 @@ def test_the_acceptance_length_counts_the_targets_own_token_and_ignores_truncati
 def test_plain_steps_have_a_length_of_one_and_no_acceptance_rate():
     counts = tally(rounds_of("", "", ""))
     assert counts.acceptance_length == 1.0
-    assert counts.acceptance_rate is None and counts.position_rates() == []
+    assert counts.acceptance_rate is None and counts.conditional_position_rates() == []
 
 
 def test_nothing_yet_is_none_and_never_zero():
