@@ -22,6 +22,7 @@ What is measured
     machine          what this machine is, and how busy
 
 What is told
+    bench_rows       the rows of a report, and what they come to
     report           the values of the JSON file
     findings         what the rows say, in sentences
     printed          both reports as text and tables

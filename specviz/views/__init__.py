@@ -1,10 +1,10 @@
-"""What the page and the terminal show, as messages and figures made from records: no torch, no gradio.
+"""What is shown, as plain values: JSON messages for the page's elements, charts, text. No torch.
 
-run_messages       a run and the race, for the components that draw them
-charts             the live charts
-compare_messages   the Compare tab
-why_messages       the lab on why speculation works
+run_messages       a run: what is new, and nothing twice; also what the tabs share: `as_json`, `pair_line`
 lossless_messages  the Lossless tab
-bench_figure       a benchmark report as one figure
+compare_messages   the Compare tab
+why_messages       the Why it works tab
+charts             the four live charts
+bench_figure       the benchmark's report as one figure
 terminal           a run in a terminal
 """
