@@ -10,10 +10,11 @@ import sys
 import pytest
 from handmade import a_round, a_tree, a_typical, rounds_of
 
-from specviz.__main__ import DRAFTER_NAMES, main
+from specviz.__main__ import DRAFTER_NAMES, RULE_NAMES, main
 from specviz.drafters import DRAFTERS
 from specviz.records.metrics import tally
 from specviz.records.runs import Run
+from specviz.rules import RULES
 from specviz.views import terminal
 from specviz.views.run_messages import token_sources
 
@@ -145,8 +146,8 @@ def test_run_drafts_and_judges_as_it_is_told(tmp_path, capfd):
     assert "LOSSY" in err and "draft tokens per depth" in err
 
 
-def test_help_names_every_drafter_without_loading_torch():
-    assert set(DRAFTERS) == set(DRAFTER_NAMES)
+def test_help_names_every_drafter_and_rule_without_loading_torch():
+    assert set(DRAFTERS) == set(DRAFTER_NAMES) and set(RULES) == set(RULE_NAMES)
     code = (
         "import sys; from specviz.__main__ import main\n"
         "try: main(['run', '--help'])\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 import torch
@@ -51,7 +51,11 @@ class Decoder:
     warper: Warper
     coins: Coins
     judge: Judge
+    nothing: Draft = field(init=False)  # the draft of a round that proposes none
     marks: tuple[Mark, Mark, Mark] | None = None  # of the last round: when it began, had drafted and had verified
+
+    def __post_init__(self) -> None:
+        self.nothing = Draft.copied((), self.target.device)
 
     def round(self, committed: Sequence[int], budget: int, fetch: Fetch[Fetched]) -> Fetched:
         """One round: draft up to `budget` tokens deep, verify them in one target pass, judge, keep."""
@@ -75,9 +79,7 @@ class Decoder:
         self.drafter.prefill(committed, self.target.features)
 
     def draft(self, committed: Sequence[int], budget: int, uniforms: Uniforms) -> Draft:
-        if not budget:
-            return Draft.copied((), self.target.device)
-        return self.drafter.propose(committed, budget, uniforms.draft)
+        return self.drafter.propose(committed, budget, uniforms.draft) if budget else self.nothing
 
     def keep(self, committed: int, draft: Draft, fetched: OnHost, told: bool) -> None:
         """Drops refused tokens from the caches. told: the drafter proposed, so it hears the verdict."""

@@ -103,9 +103,10 @@ class CachedModel:
         draft_tokens: [n] int64, each continuing draft token `parents[i]` or, at −1, the committed text. A tree is
         read in one pass too: each token attends to the committed text and its own branch, at its position in it.
         """
-        unread = self.unread(committed)
+        unread, n = self.unread(committed), len(parents)
+        if not parents:
+            return self.forward(unread, keep=1)
         token_ids = torch.cat([unread, draft_tokens])
-        n = len(parents)
         if parents == tuple(range(-1, n - 1)):
             return self.forward(token_ids, keep=n + 1)
         self._refuse_windows()

@@ -290,7 +290,7 @@ def test_a_block_keeps_no_fewer_tokens_in_expectation(gamma):
 def test_a_block_keeps_more_tokens_than_token_by_token_on_the_same_thousand_draws():
     generator = torch.Generator().manual_seed(0)
     gamma, vocab, rounds = 4, 8, 1000
-    kept = {"token": 0, "block": 0}
+    kept = dict.fromkeys(RULES, 0)
     for _ in range(rounds):
         target_probs = torch.randn(gamma + 1, vocab, generator=generator).softmax(-1)
         draft_probs = (target_probs[:gamma].log() + torch.randn(gamma, vocab, generator=generator)).softmax(-1)
