@@ -90,9 +90,10 @@ class Decoder:
 
 
 @torch.inference_mode()
-def _rounds(request: Request, decoder: Decoder) -> Iterator[Round]:
+def _rounds(request: Request, build: Callable[[Setting], Drafter] | None, judge: Judge | None) -> Iterator[Round]:
     """The loop: wraps clock and record around the decoder's rounds."""
-    text, clock = Continuation(request), decoder.target.stopwatch
+    decoder, text = decoder_of(request, judge=judge, build=build), Continuation(request)
+    clock = decoder.target.stopwatch
     start = clock.mark()
     decoder.prefill(text.committed)
     prefill = _since(clock, start)
@@ -164,7 +165,7 @@ def rounds(
         )
 
     with refusing_out_of_memory(too_long):
-        for one in _rounds(request, decoder_of(request, judge=judge, build=build)):
+        for one in _rounds(request, build, judge):
             tokens += len(one.emitted)
             yield one
 

@@ -103,5 +103,5 @@ def test_a_model_whose_layers_do_not_stand_in_one_list_is_refused():
     model.model.others = nn.ModuleList([nn.Identity(), nn.Identity()])
     pair = ModelPair.of(model, None, byte_tokenizer(), name="two towers")
     with pytest.raises(SpecvizError, match="form one list") as caught:
-        next(specviz.speculate(pair, IDS[0], drafter="early_exit"))
+        specviz.speculate(pair, IDS[0], drafter="early_exit")
     assert caught.value.field == "drafter"
