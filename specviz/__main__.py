@@ -15,11 +15,8 @@ from specviz.bench import commands as bench_commands
 from specviz.passes.torchrun import is_leader, process_count, tells
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
+from specviz.records.names import DRAFTERS, RULES
 from specviz.records.settings import RunSettings
-
-#: For the help texts: rules and drafters load torch, and --help should answer at once.
-RULE_NAMES = ("token", "block", "tree", "typical")
-DRAFTER_NAMES = ("draft_model", "prompt_lookup", "suffix", "lookahead", "early_exit", "medusa", "eagle")
 
 PASSES = ("plain", "cached", "auto")
 
@@ -52,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
         "--drafter",
         default="draft_model",
         metavar="NAME",
-        help=f"{', '.join(DRAFTER_NAMES)}, or plain (default: %(default)s)",
+        help=f"{', '.join(DRAFTERS)}, or plain (default: %(default)s)",
     )
     run.add_argument("--num-draft-tokens", "--gamma", type=int, default=4, metavar="N", help="γ (default: %(default)s)")
     run.add_argument("--branches", type=int, metavar="N", help="draft tokens at each depth, 1 is a chain, more a tree")
@@ -63,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--rule",
         default="auto",
-        help=f"how drafts are judged: auto, {', '.join(RULE_NAMES)} (lossy) (default: %(default)s)",
+        help=f"how drafts are judged: auto, {', '.join(RULES)} (lossy) (default: %(default)s)",
     )
     run.add_argument("--max-new-tokens", type=int, default=128, metavar="N", help="(default: %(default)s)")
     run.add_argument("--temperature", type=float, default=1.0, help="0 is greedy (default: %(default)s)")
@@ -85,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(command=_run)
 
     bench = commands.add_parser("bench", help="measure plain decoding, every drafter and transformers in turn")
-    bench_commands.add_options(bench, DRAFTER_NAMES)
+    bench_commands.add_options(bench, DRAFTERS)
     _add_pair(bench)
     bench.set_defaults(command=_bench)
 

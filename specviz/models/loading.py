@@ -26,11 +26,9 @@ from specviz.models.weights import check_memory, load_faster, load_weights, with
 from specviz.passes.several_devices import home_of, keep_in_step
 from specviz.passes.torchrun import count_here, process_count
 from specviz.passes.trained_heads import EagleHead, MedusaHeads, load_eagle, load_medusa
+from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Sentence, bytes_in_words
-
-#: The pair that comes with the repository.
-EMBEDDED = pathlib.Path(__file__).resolve().parents[2] / "assets" / "models"
 
 #: A draft model that shares less of its vocabulary than this has next to nothing to say.
 _LEAST_SHARED = 0.01

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from transformers import PreTrainedModel
 
-from specviz.models.loading import EMBEDDED, load_pair
+from specviz.models.loading import load_pair
 from specviz.models.pair import ModelPair
 from specviz.models.placement import Place, device_named
 from specviz.models.sources import find_model, load_tokenizer
@@ -18,6 +18,7 @@ from specviz.models.vocabularies import same_vocabulary
 from specviz.models.weights import load_weights
 from specviz.passes.several_devices import is_spread
 from specviz.passes.torchrun import refuse_more_than_one
+from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
 from specviz.training.data import Corpus, read_corpus, with_own_text
 from specviz.training.draft import DraftRecipe

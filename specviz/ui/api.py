@@ -7,8 +7,8 @@ from typing import Any
 
 import gradio as gr
 
-from specviz.decoding.run_record import collect
 from specviz.records.errors import SpecvizError
+from specviz.ui import engine
 from specviz.ui.orders import Order, read_form
 from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
@@ -53,4 +53,4 @@ def _trace(runner: Runner, asked: dict[str, Any]) -> dict[str, Any]:
         done = [one for batch in runner.batches(order) for one in batch]
     except SpecvizError as error:
         raise gr.Error(error.message, print_exception=False) from error
-    return collect(request, done).to_dict()
+    return engine.collect(request, done).to_dict()

@@ -10,11 +10,10 @@ import html
 import json
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from specviz.models.pair import ModelPair
 from specviz.records import links
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import PLAIN, DraftParams
@@ -22,6 +21,9 @@ from specviz.ui.controls import Controls, properties
 from specviz.ui.events import HEARD
 from specviz.ui.pairs import PairName
 from specviz.ui.ways import RULE_CHOICES, WAYS, drafter_of
+
+if TYPE_CHECKING:
+    from specviz.models.pair import ModelPair
 
 
 def wire_remote(controls: Controls) -> None:
@@ -45,13 +47,13 @@ def wire_links(controls: Controls, share: gr.HTML) -> None:
 
     What is wrong with a link is said in passing, and the rest of it applies.
     """
-    home, unchanged = controls.runner.store.home, [gr.skip()] * (len(_changed(controls)) + 1)
+    store, unchanged = controls.runner.store, [gr.skip()] * (len(_changed(controls)) + 1)
 
     def on_link(request: gr.Request) -> list[Any]:
-        settings, errors = linked(controls, home, request.query_params)
+        settings, errors = linked(controls, store.home, request.query_params)
         for error in errors:
             _warn(controls, error)
-        return [*applied(controls, home, settings), _answer("generate")] if settings else unchanged
+        return [*applied(controls, store.home, settings), _answer("generate")] if settings else unchanged
 
     share.submit(on_link, None, [*_changed(controls), controls.remote], **HEARD)
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from specviz.decoding.request import Request, prepare
-from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import KINDS, RunSettings
+from specviz.ui import engine
 from specviz.ui.deployment import Deployment
 from specviz.ui.pairs import PairName
+
+if TYPE_CHECKING:
+    from specviz.decoding.request import Request
+    from specviz.models.pair import ModelPair
 
 #: Settings that may be left to the drafter, by their flat names.
 _OPTIONAL = {name for name, value in RunSettings("").flat().items() if value is None}
@@ -54,7 +57,7 @@ class Order:
     def request(self, pair: ModelPair, deployment: Deployment) -> Request:
         """The order checked against the pair and the page's limits. Raises SpecvizError with the control's name in
         `field`."""
-        request = prepare(pair, self.settings)
+        request = engine.prepare(pair, self.settings)
         _check_limits(request, deployment)
         return replace(request, passes={}) if self.passes == "plain" else request
 
