@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -17,21 +18,24 @@ from specviz.ui.components import as_text
 from specviz.ui.events import DEVICE, INTERNAL, QUIET
 from specviz.ui.head import look, look_ahead
 from specviz.ui.pairs import PairName, PairStore
-from specviz.ui.runner import Runner
-from specviz.ui.tabs import Desk, Tab
+from specviz.ui.runner import Runner, closing
+from specviz.ui.tabs import Action, Desk, Tab
+from specviz.ui.visitors import Visit
 from specviz.views.run_messages import pair_line, passes_words
 
 if TYPE_CHECKING:
+    from specviz.bench.pair_check import Finding
     from specviz.models.pair import ModelPair
 
 DTYPES = ["auto", "bfloat16", "float16", "float32"]
 
 
 def create_models_tab(desk: Desk) -> Tab:
-    """Lays out the tab and wires its buttons; no run starts here."""
+    """Lays out the tab and wires its buttons: what is in use, a check of it, and other pairs."""
     runner, say, pair = desk.runner, desk.say, desk.controls.pair
     status = gr.Markdown(elem_classes=["sv-pair-status"])
     shown = [pair, status, desk.head.line]
+    checked = _create_check(desk)
     home = gr.Button(say("models.home"), size="sm")
     loads = [home.click(lambda: _in_use(PairName(), runner.store, say), None, shown, **INTERNAL)]
     if runner.deployment.allow_loading:
@@ -39,7 +43,50 @@ def create_models_tab(desk: Desk) -> Tab:
     for loaded in loads:
         desk.controls.follow(loaded)
     _wire_passes(desk, status, loads)
-    return Tab()
+    return checked
+
+
+def _create_check(desk: Desk) -> Tab:
+    """Lays out the check of the pair in use."""
+    runner, say = desk.runner, desk.say
+    with gr.Row(elem_classes=["sv-actions"]):
+        go = gr.Button(say("models.check"), elem_id="check-pair")
+        stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop-check")
+    found = gr.Markdown(say("models.check_about"), elem_classes=["sv-note", "sv-findings"])
+
+    def no_objection(pair: dict[str, Any]) -> list[dict[str, Any]]:
+        return [gr.validate(True, "")]
+
+    def stream(visit: Visit, pair: dict[str, Any]) -> Iterator[str]:
+        return check_pair(runner, PairName(**pair), visit.halt, say)
+
+    return Tab([Action(go, found, [desk.controls.pair], no_objection, stream)], [stop])
+
+
+def check_pair(runner: Runner, name: PairName, halt: threading.Event, say: Words) -> Iterator[str]:
+    """The findings so far, as Markdown, and what is being checked."""
+    lines: list[str] = []
+    yield say("common.preparing")
+    try:
+        for batch in closing(runner.pair_batches(name, engine.check_pair), halt):
+            step = say("common.preparing")
+            for one in batch:
+                if isinstance(one, engine.Finding):
+                    lines.append(_found(one, say))
+                else:
+                    step = say("models.checking", step=say.step(one))
+            yield "\n".join([*lines, "", as_text(step)])
+    except SpecvizError as error:
+        lines += ["", say("models.problem", reason=as_text(say.error(error)))]
+    yield "\n".join(lines)
+
+
+def _found(finding: Finding, say: Words) -> str:
+    """A line of a list: the sign, what was checked, what was seen, and what to do."""
+    seen = say.error(finding.seen) if isinstance(finding.seen, SpecvizError) else say.step(finding.seen)
+    advice = "" if finding.advice is None else f" → {as_text(say.step(finding.advice))}"
+    what = as_text(say.step(finding.what))
+    return f"- {say(f'models.found_{finding.state}')} **{what}**: {as_text(seen)}{advice}"
 
 
 def _wire_passes(desk: Desk, status: gr.Markdown, loads: list[Any]) -> None:

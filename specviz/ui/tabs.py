@@ -27,7 +27,7 @@ class Action:
     """What a button starts: work that streams messages into one view."""
 
     button: gr.Button
-    view: gr.HTML
+    view: gr.HTML | gr.Markdown
     inputs: Sequence[gr.components.Component]
     check: Callable[..., list[dict[str, Any]]]  # the inputs' values -> Gradio's verdict on each
     stream: Callable[..., Iterator[str]]  # a visit, the inputs' values -> messages
