@@ -149,7 +149,7 @@ def test_run_drafts_and_judges_as_it_is_told(tmp_path, capfd):
 
 
 def test_help_names_every_drafter_and_rule_without_loading_torch():
-    assert (names.DRAFTERS, names.RULES, names.LAB_RULES) == (DRAFTERS, RULES, tuple(LAB_RULES))
+    assert (DRAFTERS, RULES, tuple(LAB_RULES)) == (names.DRAFTERS, names.RULES, names.LAB_RULES)
     code = (
         "import sys; from specviz.__main__ import main\n"
         "try: main(['run', '--help'])\n"

@@ -26,6 +26,7 @@ from specviz.models.weights import check_memory, load_faster, load_weights, with
 from specviz.passes.several_devices import home_of, keep_in_step
 from specviz.passes.torchrun import count_here, process_count
 from specviz.passes.trained_heads import EagleHead, MedusaHeads, load_eagle, load_medusa
+from specviz.passes.tree_trial import reads_trees
 from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Sentence, bytes_in_words
@@ -97,6 +98,10 @@ def load_pair(
         models.clear()
         release_memory()
         raise
+    tell(0.85, Sentence("Trying whether the models read trees."))
+    for model in models:
+        # Now, or else the first visitor would wait for it.
+        reads_trees(model)
     parts, flaws = _load_parts(models[0], sources[0], embedded, {"medusa": medusa, "eagle": eagle})
     passes = _measured(models[0], place, seconds_by_dtype, tell)
     tell(1.0, Sentence("Ready."))
