@@ -39,8 +39,6 @@ class PairPasses:
     fast: dict[str, FastPasses] = field(default_factory=dict)
     #: T(K) of the target as it runs: tokens per pass -> median seconds.
     seconds_by_width: dict[int, float] = field(default_factory=dict)
-    #: What was timed to choose a dtype: its name -> tokens per pass -> median seconds.
-    seconds_by_dtype: dict[str, dict[int, float]] = field(default_factory=dict)
     #: How many threads suit the target on a CPU; None if not measured. torch keeps this number per thread, so a run
     #: in any thread but the one that loaded the pair has to set it.
     threads: int | None = None
