@@ -103,6 +103,12 @@ def test_a_small_model_leaves_a_core_free_however_slow_it_is_at_the_moment(most,
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_the_embedded_pair_has_its_trained_parts_in_every_precision(dtype):
+    pair = load_pair(dtype=dtype, device="cpu")
+    assert set(pair.parts) == {"medusa", "eagle"} and not pair.flaws
+
+
 @pytest.mark.parametrize("multiplies, dtype", [(True, torch.bfloat16), (False, torch.float32)])
 @pytest.mark.parametrize("stored", ["float32", "float16"])
 def test_the_processor_decides_on_auto_dtype_and_each_model_is_read_once(
