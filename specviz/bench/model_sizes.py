@@ -23,7 +23,7 @@ from specviz.models.placement import (
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.models.sources import ModelSource
 from specviz.models.weights import check_memory
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, quoted
 
 #: Positions the models are made for: those of Llama 3. A random model has no use for more.
 POSITIONS = 8192
@@ -96,7 +96,7 @@ def size_named(name: str) -> Size:
     """The size of this name. Raises SpecvizError (field ``size``) if there is none."""
     if name not in SIZES:
         raise SpecvizError(
-            "There is no size {name}; choose from {names}.", "size", name=repr(name), names=", ".join(SIZES)
+            "There is no size {name}; choose from {names}.", "size", name=quoted(name), names=", ".join(SIZES)
         )
     return SIZES[name]
 

@@ -12,7 +12,7 @@ import torch
 
 from specviz.passes.several_devices import join, least
 from specviz.passes.torchrun import count_here
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, quoted
 
 #: Where a container's limits are written (cgroup v2).
 _CGROUP = pathlib.Path("/sys/fs/cgroup")
@@ -87,7 +87,7 @@ def device_named(name: str | torch.device) -> torch.device:
         device = torch.device(name)
     except (RuntimeError, TypeError) as error:
         raise SpecvizError(
-            "{name} is not a device: use auto, cpu, cuda or cuda:1.", "device", name=repr(name)
+            "{name} is not a device: use auto, cpu, cuda or cuda:1.", "device", name=quoted(name)
         ) from error
     if device.type not in ("cpu", "cuda"):
         raise SpecvizError("specviz runs on cpu or cuda, not on {kind}: choose auto.", "device", kind=device.type)

@@ -19,7 +19,7 @@ from specviz.decoding.wrong_rules import LIKELIEST
 from specviz.models.pair import ModelPair
 from specviz.models.placement import dtype_name
 from specviz.passes.static_passes import kind_of
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, quoted
 from specviz.records.words import Words
 from specviz.theory.statistics import Evidence, noise, steps
 from specviz.ui.components import lossless_view
@@ -97,7 +97,7 @@ def trial_order(order: Order, trial: Trial) -> Order:
     Raises SpecvizError for a trial that the page does not offer.
     """
     if trial.rule not in LAB_RULES:
-        raise SpecvizError("There is no rule {name} to test.", "rule", name=repr(trial.rule))
+        raise SpecvizError("There is no rule {name} to test.", "rule", name=quoted(trial.rule))
     for name, most in (("runs", MOST_RUNS), ("support", MOST_SUPPORT)):
         value = getattr(trial, name)
         if value is None or value != value or not 1 <= value <= most or value != int(value):
