@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from specviz.records import links
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import PLAIN, DraftParams
 from specviz.ui.controls import Controls, properties
 from specviz.ui.events import HEARD
@@ -91,7 +91,7 @@ def applied(controls: Controls, pair: ModelPair, settings: Mapping[str, Any]) ->
         notes[1:] = controls.about_rule(settings["rule"])
     for field, value in settings.items():
         if field not in changes:
-            raise SpecvizError("There is no control {name}.", name=repr(field))
+            raise SpecvizError("There is no control {name}.", name=quoted(field))
         if value is not None or field == "drafter":
             changes[field]["value"] = value or PLAIN if field == "drafter" else value
     return [*(gr.update(**change) if change else gr.skip() for change in changes.values()), *notes]
@@ -130,6 +130,6 @@ def _check_linked(controls: Controls, pair: ModelPair, name: str, value: Any) ->
 
 def _check_choice(name: str, value: Any) -> None:
     if name == "drafter" and value not in WAYS:
-        raise SpecvizError("There is no drafter {name}.", "drafter", name=repr(value))
+        raise SpecvizError("There is no drafter {name}.", "drafter", name=quoted(value))
     if name == "rule" and value not in RULE_CHOICES:
-        raise SpecvizError("There is no acceptance rule {name}.", "rule", name=repr(value))
+        raise SpecvizError("There is no acceptance rule {name}.", "rule", name=quoted(value))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, quoted
 from specviz.records.names import LAB_RULES, LIKELIEST
 from specviz.records.words import Words
 from specviz.theory.statistics import Evidence, noise, steps
@@ -98,7 +98,7 @@ def trial_order(order: Order, trial: Trial) -> Order:
     Raises SpecvizError for a trial that the page does not offer.
     """
     if trial.rule not in LAB_RULES:
-        raise SpecvizError("There is no rule {name} to test.", "rule", name=repr(trial.rule))
+        raise SpecvizError("There is no rule {name} to test.", "rule", name=quoted(trial.rule))
     for name, most in (("runs", MOST_RUNS), ("support", MOST_SUPPORT)):
         value = getattr(trial, name)
         if value is None or value != value or not 1 <= value <= most or value != int(value):

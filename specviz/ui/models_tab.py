@@ -219,12 +219,6 @@ def describe(pair: ModelPair, stage: Stage, say: Words) -> str:
         passes = passes_words(pair.passes.kind, say)
         lines.append(say("models.pass", passes=passes, milliseconds=f"{1000 * one:.1f}", costs=costs))
     lines += _about_passes(pair, stage, say)
-    if len(pair.passes.seconds_by_dtype) > 1:
-        tried = ", ".join(
-            say("models.tried", dtype=dtype, milliseconds=f"{1000 * seconds[1]:.1f}")
-            for dtype, seconds in pair.passes.seconds_by_dtype.items()
-        )
-        lines.append(say("models.precision", tried=tried))
     if pair.passes.threads:
         lines.append(say("models.threads", count=pair.passes.threads))
     return "\n\n".join(lines)

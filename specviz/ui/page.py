@@ -10,7 +10,7 @@ import gradio as gr
 from specviz.passes.torchrun import refuse_more_than_one
 from specviz.records.words import LANGUAGES, Words, words
 from specviz.ui import web_files
-from specviz.ui.api import endpoint
+from specviz.ui.api import API_NAME, Page, endpoint, refuse_parameters
 from specviz.ui.applying import wire_remote
 from specviz.ui.compare_tab import create_compare_tab
 from specviz.ui.components import page_css
@@ -45,9 +45,9 @@ def build(runner: Runner) -> gr.Blocks:
     fill = _fill if runner.store.has_models else _fill_viewer
     visitors = Visitors()
     first, *others = LANGUAGES
-    with gr.Blocks(title=words(first)("page.title"), analytics_enabled=False) as page:
+    with Page(title=words(first)("page.title"), analytics_enabled=False) as page:
         fill(page, runner, visitors, words(first))
-        gr.api(endpoint(runner), api_name="generate", **DEVICE)
+        gr.api(endpoint(runner), api_name=API_NAME, **DEVICE)
     for language in others:
         with page.route(LANGUAGES[language], f"/{language}"):
             fill(page, runner, visitors, words(language))
@@ -101,7 +101,7 @@ def serve() -> None:
 
 def launch(page: gr.Blocks, **options: Any) -> gr.Blocks:
     """Starts serving `page` in the look of this project."""
-    served = {"routes": [web_files.ROUTE]}
+    served = {"routes": [web_files.ROUTE], "exception_handlers": {TypeError: refuse_parameters}}
     page.launch(
         css=page_css(), theme=gr.themes.Base(), show_error=True, footer_links=["api"], app_kwargs=served, **options
     )

@@ -22,7 +22,7 @@ SAY = words()
 
 @pytest.fixture
 def held(monkeypatch):
-    """The page while its pair is still being loaded, in this process: its address, its store, and what lets it go on."""
+    """The page in this process while its pair is still being loaded: address, store, what lets it go on, the loads."""
     monkeypatch.setenv("SPECVIZ_PASSES", "plain")
     go_on, loads = threading.Event(), []
 
@@ -43,7 +43,7 @@ def held(monkeypatch):
 
 
 def test_a_page_without_its_pair_plays_recorded_runs_and_lets_what_is_pressed_wait(browser, held):
-    url, store, go_on, loads = held
+    url, _, go_on, loads = held
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     context.set_default_timeout(1000 * PATIENCE)
     page = context.new_page()
