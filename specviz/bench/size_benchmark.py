@@ -194,9 +194,10 @@ class _Contest:
         self.length = AdaptiveLength(LONGEST)
 
     def warm_up(self, lengths: set[int]) -> None:
-        """Every width of the target pass once: the first pass of a width can cost more than all later ones."""
+        """Every width of the target pass a few times: the first can cost more than all later ones, and a graph is
+        recorded after the second."""
         for length in sorted(lengths):
-            short = replace(self.workload, max_new_tokens=min(length + 2, self.workload.max_new_tokens))
+            short = replace(self.workload, max_new_tokens=min(3 * (length + 1), self.workload.max_new_tokens))
             for _ in rounds_of(Contestant(DraftModel.name, length), short, oracle.oracle(self.known, 1.0, seed=0)):
                 pass
 

@@ -13,6 +13,7 @@ from specviz.drafters.base import Setting, Verdict
 from specviz.drafters.headed import Headed
 from specviz.passes.static_passes import WIDEST, FastPasses
 from specviz.passes.trained_heads import EagleCache, EagleHead
+from specviz.rules.transfer import to_device
 from specviz.rules.tree_shape import tree_shape
 
 
@@ -100,7 +101,7 @@ class Eagle(Headed):
             return None
         start = self.reader.length
         with self.stopwatch.span():
-            tokens = torch.tensor(committed[start + 1 :], device=self.features.device)
+            tokens = to_device(committed[start + 1 :], self.features.device)
             logits, states = self.reader.read(self.head.fuse(self.features), tokens, keep=1)
             self.text_rows = self.reader.length
             self.states = states[-1:]
