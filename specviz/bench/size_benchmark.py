@@ -41,9 +41,6 @@ NO_GPU = "no GPU here: measured on the CPU"
 #: The longest draft that the adaptive contestant may choose.
 LONGEST = 8
 
-#: A buffer that no processor's cache holds; reading a larger one is no slower.
-BUFFER_BYTES = 2**31
-
 
 @dataclass(frozen=True, slots=True)
 class SizePlan:
@@ -267,6 +264,6 @@ def _bandwidth(pair: ModelPair, plan: SizePlan, speed: float) -> Bandwidth:
 
     with refusing_out_of_memory(too_large):
         size = model_size(PassTimer(pair.target, (1,), plan.prompt_tokens + plan.new_tokens // 2))
-        rate = read_bandwidth(min(size.weight_bytes, BUFFER_BYTES), pair.device)
+        rate = read_bandwidth(size.weight_bytes, pair.device)
     needed = size.bytes_moved(1)
     return Bandwidth(needed, rate, rate / needed, speed * needed / rate)

@@ -8,12 +8,13 @@ import sys
 from dataclasses import asdict, replace
 
 import pytest
+import torch
 from conftest import ROOT
 from tiny import generated, tiny_pair, with_heads
 
 import specviz
 from specviz.__main__ import main
-from specviz.bench import bare_loop, bench_plan, benchmark, findings, machine, untraced_loop
+from specviz.bench import bare_loop, bench_plan, benchmark, findings, machine, machine_limits, untraced_loop
 from specviz.bench.bench_rows import BenchRow, summaries
 from specviz.bench.commands import save
 from specviz.bench.contestants import Contestant
@@ -428,6 +429,22 @@ def test_the_limit_is_bytes_over_bandwidth_and_shares_are_of_it(greedy, pair):
     assert target.plain_tokens_per_second == pytest.approx(row_of(greedy, "plain").tokens_per_second)
     assert target.share_of_plain == pytest.approx(target.limit_seconds * target.plain_tokens_per_second)
     assert draft.share_of_plain is None
+
+
+def test_measuring_the_bandwidth_takes_a_fraction_of_the_memory_that_is_free(monkeypatch):
+    made, ones = [], torch.ones
+
+    def counted(count, **options):
+        made.append(4 * count)
+        return ones(1, **options)
+
+    monkeypatch.setattr(torch, "ones", counted)
+    for free, most in [(64 << 30, machine_limits.BUFFER_BYTES), (1 << 30, 1 << 28), (0, 4)]:
+        monkeypatch.setattr(machine_limits, "free_memory", lambda device, free=free: free)
+        for bandwidth in (machine_limits.read_bandwidth, machine_limits.copy_bandwidth):
+            made.clear()
+            bandwidth(16 << 30, torch.device("cpu"))
+            assert made in ([most], 2 * [most])
 
 
 def test_every_chain_stands_beside_the_formula(greedy):
