@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from specviz.models.pair import ModelPair
 from specviz.models.pass_timer import PassTimer
+from specviz.models.placement import free_memory
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.passes.clock import synchronise
 from specviz.passes.several_devices import devices_of, home_of
@@ -20,6 +21,9 @@ from specviz.theory.roofline import ModelSize
 
 #: Passes over one token that are timed of each model.
 REPEATS = 25
+
+#: A buffer that no processor's cache holds: reading a larger one is no slower.
+BUFFER_BYTES = 2**31
 
 #: Rows and columns of the matrices whose product is timed for the peak rate, by type of device.
 PEAK_SIDE = {"cpu": 1024, "cuda": 4096}
@@ -42,7 +46,7 @@ class BandwidthLimit:
     context: int  # cached tokens before the pass
     weight_bytes: int  # without tables that are only looked up
     cache_bytes: int  # keys and values of `context` positions
-    copy_bandwidth: float  # bytes read plus bytes written a second, copying a buffer as large as the weights
+    copy_bandwidth: float  # bytes read plus bytes written a second, copying a buffer (see `_buffer_bytes`)
     read_bandwidth: float  # bytes a second, summing up such a buffer
     pass_seconds: float  # median of passes timed alone
     #: The faster one: a copy touches two such buffers and a pass one, and the processor's cache may hold one, not two.
@@ -149,22 +153,27 @@ def _stored(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def read_bandwidth(size: int, device: torch.device) -> float:
-    """Bytes a second, reading a buffer of `size` bytes over and over by summing it up.
-
-    The buffer is as large as the weights: those of a small model may lie in the processor's cache, and then a pass
-    reads them from there.
-    """
-    buffer = torch.ones(max(1, size // 4), dtype=torch.float32, device=device)
+    """Bytes a second, reading a buffer over and over by summing it up. size: of the weights that it stands for."""
+    buffer = torch.ones(_buffer_bytes(size, device) // 4, dtype=torch.float32, device=device)
     return buffer.numel() * 4 / _fastest(buffer.sum, device)
 
 
 def copy_bandwidth(size: int, device: torch.device) -> float:
-    """Bytes a second, read and written together, copying a buffer of `size` bytes over and over.
+    """Bytes a second, read and written together, copying a buffer over and over. size: as in `read_bandwidth`.
 
     This is what a machine's bandwidth usually means; with torch's threads as they are set.
     """
-    source, copy = (torch.ones(max(1, size // 4), dtype=torch.float32, device=device) for _ in range(2))
+    count = _buffer_bytes(size, device) // 4
+    source, copy = (torch.ones(count, dtype=torch.float32, device=device) for _ in range(2))
     return 2 * source.numel() * 4 / _fastest(lambda: copy.copy_(source), device)
+
+
+def _buffer_bytes(size: int, device: torch.device) -> int:
+    """As many bytes as the weights: those of a small model may lie in the processor's cache, where passes read them.
+
+    But no more than can matter, and a copy of the buffer must leave the device half of what is free.
+    """
+    return max(4, min(size, BUFFER_BYTES, free_memory(device) // 4))
 
 
 def peak_rate(dtype: torch.dtype, device: torch.device) -> float:

@@ -41,9 +41,6 @@ NO_GPU = "no GPU here: measured on the CPU"
 #: The longest draft that the adaptive contestant may choose.
 LONGEST = 8
 
-#: A buffer that no processor's cache holds; reading a larger one is no slower.
-BUFFER_BYTES = 2**31
-
 
 @dataclass(frozen=True, slots=True)
 class SizePlan:
@@ -197,9 +194,10 @@ class _Contest:
         self.length = AdaptiveLength(LONGEST)
 
     def warm_up(self, lengths: set[int]) -> None:
-        """Every width of the target pass once: the first pass of a width can cost more than all later ones."""
+        """Every width of the target pass a few times: the first can cost more than all later ones, and a graph is
+        recorded after the second."""
         for length in sorted(lengths):
-            short = replace(self.workload, max_new_tokens=min(length + 2, self.workload.max_new_tokens))
+            short = replace(self.workload, max_new_tokens=min(3 * (length + 1), self.workload.max_new_tokens))
             for _ in rounds_of(Contestant(DraftModel.name, length), short, oracle.oracle(self.known, 1.0, seed=0)):
                 pass
 
@@ -269,7 +267,7 @@ def _bandwidth(pair: ModelPair, plan: SizePlan, speed: float) -> Bandwidth:
 
     with refusing_out_of_memory(too_large):
         size = model_size(PassTimer(pair.target, (1,), plan.prompt_tokens + plan.new_tokens // 2))
-        rate = read_bandwidth(min(size.weight_bytes, BUFFER_BYTES), pair.device)
+        rate = read_bandwidth(size.weight_bytes, pair.device)
     needed = size.bytes_moved(1)
     limit = rate / needed if speed <= rate / needed else None
     return Bandwidth(needed, rate, limit, None if limit is None else speed / limit)

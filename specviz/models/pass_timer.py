@@ -75,6 +75,9 @@ class PassTimer:
         self._pass(self.context, keep=1)
         for width in self.widths:
             self.seconds(width)
+        if passes is not None:
+            # Recorded before they are timed, as in a run.
+            passes.between_rounds(meetings=1)
 
     def seconds(self, width: int) -> float:
         """Wall seconds of one finished pass over so many tokens, as in a run; leaves the cache as it was."""
@@ -90,7 +93,7 @@ class PassTimer:
         seconds = time.perf_counter() - start
         # Needed even when nothing is removed: a sliding window keeps spare rows until it is told.
         self.reader.rewind(self.context)
-        self.reader.stopwatch.take_spans()
+        self.reader.stopwatch.forget_spans()
         return seconds
 
 

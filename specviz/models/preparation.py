@@ -23,12 +23,12 @@ from transformers import PreTrainedModel
 
 from specviz.models.pair import ModelPair
 from specviz.models.pass_timer import SHOWN_WIDTHS, time_passes
-from specviz.models.refusals import first_line
+from specviz.models.refusals import first_line, refusing_out_of_memory
 from specviz.passes import compiler
 from specviz.passes.cached_model import CachedModel, StaticModel
 from specviz.passes.clock import Stopwatch
 from specviz.passes.compiler import ProgramJob
-from specviz.passes.cuda_graphs import CudaRecorder, GraphedPasses
+from specviz.passes.cuda_graphs import CudaRecorder, GraphedPasses, refuse_unrecordable
 from specviz.passes.early_exits import check_exit, default_exit, exit_after, layer_count
 from specviz.passes.several_devices import is_sharded, is_spread
 from specviz.passes.static_eagle import EagleReader, StaticEagle, StaticEagleReader
@@ -154,7 +154,7 @@ class _Work:
         return statics
 
     def record(self, statics: dict[str, Static]) -> None:
-        """Tries each model's passes on CUDA once; a graph is recorded when a run first needs its shape."""
+        """Tries each model's passes on CUDA and records a few; runs have more recorded as they need them."""
         recorder = CudaRecorder(self.pair.device)
         ready: dict[str, FastPasses] = {}
         for role, static in statics.items():
@@ -236,7 +236,8 @@ class _Work:
         if self.halt.is_set():
             return
         try:
-            ready[role] = self.turn(tried)
+            with refusing_out_of_memory(_no_memory):
+                ready[role] = self.turn(tried)
         except SpecvizError as error:
             self.done.refuse(role, error)
 
@@ -260,10 +261,20 @@ def _loaded(one: _PassFiles, target: FastPasses | None) -> FastPasses:
 
 
 def _recorded(static: Static, recorder: CudaRecorder, target: GraphedPasses | None) -> FastPasses:
-    """A model's passes as CUDA graphs. target: the passes whose buffers it continues in."""
+    """A model's passes as CUDA graphs, checked before and after recording. target: the passes whose buffers it
+    continues in."""
+    refuse_unrecordable(static)
     passes = GraphedPasses(static, recorder, None if target is None else target.kept)
     check(passes, target)
+    passes.between_rounds(meetings=1)
+    if passes.refusal is not None:
+        raise passes.refusal
+    check(passes, target)
     return passes
+
+
+def _no_memory() -> SpecvizError:
+    return SpecvizError("There is not enough memory to prepare this model's passes.", "passes")
 
 
 def _makers(pair: ModelPair) -> Iterator[tuple[str, Callable[[], Static]]]:

@@ -30,6 +30,7 @@ class LiveRun:
     key: str
     session: str | None  # the visitor's
     request: Request
+    opened: Run  # without rounds, from when its pair was there: a guest pair may leave before the page has everything
     share: dict[str, str | None]  # see `links.share`
     say: Words
     rounds: list[Round] = field(default_factory=list)
@@ -41,8 +42,7 @@ class LiveRun:
     trace: str | None = None  # its file, once it is over
 
     def start(self) -> str:
-        begun = engine.collect(self.request, ())
-        return opening(self.key, begun, self.say, share=self.share, charts=Trail().charts(self.say))
+        return opening(self.key, self.opened, self.say, share=self.share, charts=Trail().charts(self.say))
 
     def add(self, batch: list[Round]) -> str:
         self.rounds += batch
@@ -86,7 +86,8 @@ class LiveRuns:
         self.runs: OrderedDict[str, LiveRun] = OrderedDict()
 
     def open(self, request: Request, session: str | None, say: Words) -> LiveRun:
-        live = LiveRun(uuid.uuid4().hex, session, request, links.share(engine.collect(request, ())), say)
+        opened = engine.collect(request, ())
+        live = LiveRun(uuid.uuid4().hex, session, request, opened, links.share(opened), say)
         self.runs[live.key] = live
         while len(self.runs) > self.most:
             self.runs.popitem(last=False)

@@ -227,13 +227,15 @@ def describe(pair: ModelPair, stage: Stage, say: Words) -> str:
 def _about_passes(pair: ModelPair, stage: Stage, say: Words) -> list[str]:
     """What is being prepared; or which passes were, and why others were not."""
     by_kind: dict[str, list[str]] = {}
+    lost = {role: passes.refusal for role, passes in pair.passes.fast.items() if passes.refusal is not None}
     for role, passes in pair.passes.fast.items():
-        by_kind.setdefault(passes.kind, []).append(role)
+        if role not in lost:
+            by_kind.setdefault(passes.kind, []).append(role)
     lines = [say(f"models.prepared_{kind}", roles=_roles(roles, say)) for kind, roles in by_kind.items()]
     if stage.step is not None:
         return [*lines, as_text(say(f"passes.{pair.passes.kind}_yet", step=say.step(stage.step)))]
     refused: dict[str, list[str]] = {}
-    for role, reason in stage.done.reasons.items():
+    for role, reason in (stage.done.reasons | lost).items():
         refused.setdefault(as_text(say.error(reason)), []).append(role)
     for reason, roles in refused.items():
         lines.append(say("models.unprepared", roles=_roles(roles, say), reason=reason))

@@ -8,12 +8,13 @@ import sys
 from dataclasses import asdict, replace
 
 import pytest
+import torch
 from conftest import ROOT
 from tiny import generated, tiny_pair, with_heads
 
 import specviz
 from specviz.__main__ import main
-from specviz.bench import bare_loop, bench_plan, benchmark, findings, machine, untraced_loop
+from specviz.bench import bare_loop, bench_plan, benchmark, findings, machine, machine_limits, untraced_loop
 from specviz.bench.bench_rows import BenchRow, summaries
 from specviz.bench.commands import save
 from specviz.bench.contestants import Contestant
@@ -441,6 +442,22 @@ def test_a_limit_that_was_beaten_is_not_known_and_nothing_is_a_share_of_it(greed
         assert one.bandwidth > 0
     printed = bench_text(replace(greedy, limit=[beaten, outrun]))
     assert "target's passes are faster than that bandwidth allows: their limit is not known" in printed
+
+
+def test_measuring_the_bandwidth_takes_a_fraction_of_the_memory_that_is_free(monkeypatch):
+    made, ones = [], torch.ones
+
+    def counted(count, **options):
+        made.append(4 * count)
+        return ones(1, **options)
+
+    monkeypatch.setattr(torch, "ones", counted)
+    for free, most in [(64 << 30, machine_limits.BUFFER_BYTES), (1 << 30, 1 << 28), (0, 4)]:
+        monkeypatch.setattr(machine_limits, "free_memory", lambda device, free=free: free)
+        for bandwidth in (machine_limits.read_bandwidth, machine_limits.copy_bandwidth):
+            made.clear()
+            bandwidth(16 << 30, torch.device("cpu"))
+            assert made in ([most], 2 * [most])
 
 
 def test_every_chain_stands_beside_the_formula(greedy):

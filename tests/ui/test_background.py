@@ -409,3 +409,14 @@ def test_a_page_that_keeps_to_plain_passes_says_why(page):
     expect(page.locator("#passes")).to_have_text("plain passes")
     page.get_by_role("tab", name="Models", exact=True).click()
     expect(page.locator(".block.sv-pair-status")).to_contain_text("told to keep to plain passes (SPECVIZ_PASSES)")
+
+
+@pytest.mark.parametrize("drafter", ["draft_model", "early_exit"])
+def test_the_rounds_of_a_run_are_there_after_its_pair_was_freed(pair, deployment, drafter):
+    runs = LiveRuns()
+    live = runs.open(ORDER.but(drafter=drafter).request(pair, deployment), "me", words())
+    live.add(list(rounds(live.request)))
+    wanted = {"run": live.key, "first": 0}
+    before = runs.missing_rounds(wanted)
+    pair.free()
+    assert runs.missing_rounds(wanted) == before
