@@ -2,6 +2,7 @@
 
 cached_model: a model reading one text, with a key-value cache that can be rewound
 static_passes: a pass over buffers that stay in place, the form in which it can be compiled or recorded
+grouped_attention: heads that share keys and values, without repeating those
 static_eagle: the same form of the EAGLE head
 compiler: compiles passes to machine code, in processes of low priority, and keeps the programs
 cuda_graphs: records passes as CUDA graphs and replays them
