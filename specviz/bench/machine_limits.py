@@ -28,10 +28,19 @@ BUFFER_BYTES = 2**31
 #: Rows and columns of the matrices whose product is timed for the peak rate, by type of device.
 PEAK_SIDE = {"cpu": 1024, "cuda": 4096}
 
+#: Rows of a narrow product: those of the widest pass that is timed. It comes first, for a square one can take seconds.
+_NARROW = 64
+
+#: A dtype whose narrow product is slower than the best by more than this factor is not the one with the peak rate.
+_FAR_SLOWER = 4
+
 
 @dataclass(slots=True)
 class BandwidthLimit:
-    """A pass over one token beside the least time in which this machine moves the bytes that it reads."""
+    """A pass over one token beside the least time in which this machine moves the bytes that it reads.
+
+    Where a pass or a step of plain decoding was faster than that, the limit and the shares of it are None: not known.
+    """
 
     role: str  # "target" or "draft"
     context: int  # cached tokens before the pass
@@ -42,8 +51,8 @@ class BandwidthLimit:
     pass_seconds: float  # median of passes timed alone
     #: The faster one: a copy touches two such buffers and a pass one, and the processor's cache may hold one, not two.
     bandwidth: float = field(init=False)
-    limit_seconds: float = field(init=False)  # (weight_bytes + cache_bytes) / bandwidth
-    share_of_pass: float = field(init=False)  # limit_seconds / pass_seconds
+    limit_seconds: float | None = field(init=False)  # (weight_bytes + cache_bytes) / bandwidth
+    share_of_pass: float | None = field(init=False)  # limit_seconds / pass_seconds
     #: Harmonic mean of the plain rows over presets, at the first temperature; None for the draft model.
     plain_tokens_per_second: float | None = None
     share_of_plain: float | None = field(init=False)
@@ -54,6 +63,8 @@ class BandwidthLimit:
         self.share_of_pass = self.limit_seconds / self.pass_seconds
         plain = self.plain_tokens_per_second
         self.share_of_plain = None if plain is None else plain * self.limit_seconds
+        if self.share_of_pass > 1 or (self.share_of_plain or 0) > 1:
+            self.limit_seconds = self.share_of_pass = self.share_of_plain = None
 
 
 def measure_limits(pair: ModelPair, context: int, repeats: int = REPEATS) -> list[BandwidthLimit]:
@@ -166,10 +177,23 @@ def _buffer_bytes(size: int, device: torch.device) -> int:
 
 
 def peak_rate(dtype: torch.dtype, device: torch.device) -> float:
-    """Operations a second of a large matrix product, 2 · n³ operations."""
+    """Operations a second of the fastest matrix product found: narrow or square, in `dtype` or, on a CPU, in float32.
+
+    A CPU without instructions for a dtype multiplies in it by detours that passes need not take: compiled ones widen
+    their weights instead, and are faster than such a product.
+    """
+    dtypes = {dtype, torch.float32} if device.type == "cpu" else {dtype}
+    narrow = {each: _product_rate(_NARROW, each, device) for each in dtypes}
+    best = max(narrow.values())
+    worth = [each for each in dtypes if _FAR_SLOWER * narrow[each] > best]
+    return max(best, *(_product_rate(PEAK_SIDE[device.type], each, device) for each in worth))
+
+
+def _product_rate(rows: int, dtype: torch.dtype, device: torch.device) -> float:
+    """Operations a second of a product of `rows` rows with a square matrix, 2 · rows · n² operations."""
     side = PEAK_SIDE[device.type]
-    one, other = (torch.ones(side, side, dtype=dtype, device=device) for _ in range(2))
-    return 2 * side**3 / _fastest(lambda: one @ other, device)
+    inputs, weights = (torch.ones(count, side, dtype=dtype, device=device) for count in (rows, side))
+    return 2 * rows * side**2 / _fastest(lambda: torch.nn.functional.linear(inputs, weights), device)
 
 
 def _fastest(work: Callable[[], object], device: torch.device, repeats: int = 8) -> float:

@@ -82,12 +82,15 @@ class SizeRow(Standing):
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """Plain decoding beside its limit: a token reads the target's weights and the text's keys and values."""
+    """Plain decoding beside its limit: a token reads the target's weights and the text's keys and values.
+
+    Where plain decoding was faster than that, limit and share are None: not known.
+    """
 
     bytes_per_token: float  # at the middle of the run
     bytes_per_second: float  # measured by reading a buffer
-    limit: float  # tokens per second
-    share: float  # of the limit that plain decoding reached, everything it does counted
+    limit: float | None  # tokens per second
+    share: float | None  # of the limit that plain decoding reached, everything it does counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,4 +269,5 @@ def _bandwidth(pair: ModelPair, plan: SizePlan, speed: float) -> Bandwidth:
         size = model_size(PassTimer(pair.target, (1,), plan.prompt_tokens + plan.new_tokens // 2))
         rate = read_bandwidth(size.weight_bytes, pair.device)
     needed = size.bytes_moved(1)
-    return Bandwidth(needed, rate, rate / needed, speed * needed / rate)
+    limit = rate / needed if speed <= rate / needed else None
+    return Bandwidth(needed, rate, limit, None if limit is None else speed / limit)

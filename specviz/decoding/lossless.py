@@ -69,7 +69,7 @@ class GreedyToken:
     margin: float | None = None  # in plain decoding: log-probability gap between the target's two best
 
 
-def check(request: Request, rule: LabRule) -> None:
+def check_lossless(request: Request, rule: LabRule) -> None:
     """Raises SpecvizError if this request cannot be tested."""
     if request.settings.drafter is None:
         raise SpecvizError("Plain decoding drafts nothing, and no rule judges it: choose a drafter.", "drafter")

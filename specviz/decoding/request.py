@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from specviz.drafters import drafter_class
 from specviz.drafters.base import Drafter
 from specviz.models.pair import ModelPair
-from specviz.passes.cached_model import has_sliding_windows
 from specviz.passes.static_passes import FastPasses
+from specviz.passes.tree_trial import why_no_trees
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Prompt
 from specviz.records.settings import RunSettings
@@ -82,11 +82,6 @@ def fitting_rule(pair: ModelPair, settings: RunSettings, name: str) -> Rule:
             size=size,
             most=MAX_TREE_TOKENS,
         )
-    if branches > 1 and has_sliding_windows(pair.target):
-        raise SpecvizError(
-            "{name} has sliding-window attention and reads chains only: set branches to 1, or choose a drafter that "
-            "makes chains.",
-            "branches",
-            name=pair.target_name,
-        )
+    if branches > 1 and (reason := why_no_trees(pair.target, pair.target_name)):
+        raise reason
     return choose_rule(name, settings.drafter, makes_trees=branches > 1)

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from specviz.drafters.choosers import Chooser
 from specviz.models.pair import ModelPair
-from specviz.passes.cached_model import CachedModel, has_sliding_windows
+from specviz.passes.cached_model import CachedModel
 from specviz.passes.static_passes import FastPasses
+from specviz.passes.tree_trial import reads_trees
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft
 
@@ -68,7 +69,7 @@ class Drafter(ABC):
     @classmethod
     def branches(cls, pair: ModelPair, params: DraftParams) -> int:
         """Draft tokens at each depth; more than 1 makes trees. By default, chains for targets that read only those."""
-        return params.branches or (1 if has_sliding_windows(pair.target) else cls.default_branches)
+        return params.branches or (cls.default_branches if cls.default_branches > 1 and reads_trees(pair.target) else 1)
 
     @classmethod
     def most_tokens(cls, num_draft_tokens: int, branches: int) -> int:

@@ -10,7 +10,8 @@ from torch import Tensor
 from specviz.drafters.base import Setting, Verdict
 from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair
-from specviz.passes.cached_model import has_sliding_windows, reader
+from specviz.passes.cached_model import reader
+from specviz.passes.tree_trial import why_no_trees
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams
 
@@ -36,12 +37,8 @@ class DraftModel(Stepwise):
             raise SpecvizError(
                 "This pair has no draft model: name one when loading it, or draft with prompt_lookup.", "drafter"
             )
-        if cls.branches(pair, params) > 1 and has_sliding_windows(pair.draft):
-            raise SpecvizError(
-                "{name} has sliding-window attention and drafts chains only: set branches to 1.",
-                "branches",
-                name=pair.draft_name,
-            )
+        if cls.branches(pair, params) > 1 and (reason := why_no_trees(pair.draft, pair.draft_name)):
+            raise reason
 
     def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
         self.model.prefill(prompt)

@@ -7,69 +7,12 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from specviz.drafters.base import Setting, Verdict
 from specviz.drafters.headed import Headed
-from specviz.passes.static_passes import WIDEST, FastPasses
-from specviz.passes.trained_heads import EagleCache, EagleHead
+from specviz.passes.static_eagle import EagleReader, StaticEagleReader
 from specviz.rules.transfer import to_device
 from specviz.rules.tree_shape import tree_shape
-
-
-class EagleReader:
-    """An EAGLE head reading one text, run eagerly. length: rows held."""
-
-    def __init__(self, head: EagleHead, target: PreTrainedModel):
-        self.head = head
-        self.target = target
-        self.rows = EagleCache(head)
-
-    @property
-    def length(self) -> int:
-        return self.rows.length
-
-    def read(
-        self, features: Tensor, tokens: Tensor, keep: int, positions: Tensor | None = None, mask: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Logits [keep, vocab] of the last tokens and hidden states [n, d] of all; see `EagleHead.forward`.
-
-        tokens: [n] int64, each following its feature's token. positions: by default those after the rows held.
-        """
-        if positions is None:
-            positions = torch.arange(self.length, self.length + len(tokens), device=tokens.device)
-        states = self.head(features, self.head.embed(tokens, self.target), positions, self.rows, mask)
-        return self.head.logits(states[-keep:], self.target), states
-
-    def rewind(self, length: int) -> None:
-        self.rows.rewind(length)
-
-
-class StaticEagleReader:
-    """The same over static buffers, with passes prepared for them."""
-
-    def __init__(self, passes: FastPasses):
-        self.passes = passes
-        self.buffers = passes.buffers(self)
-        self.length = 0
-
-    def read(
-        self, features: Tensor, tokens: Tensor, keep: int, positions: Tensor | None = None, mask: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """As in `EagleReader`."""
-        logits, states = [], []
-        for part, ids in zip(features.split(WIDEST), tokens.split(WIDEST)):
-            where, visible = self.buffers.places(self.length, len(ids), mask)
-            given = self.passes.run(
-                ids, where if positions is None else positions, where, visible, part, *self.buffers.tensors
-            )
-            logits.append(given[0])
-            states.append(given[1])
-            self.length += len(ids)
-        return torch.cat(logits)[-keep:], torch.cat(states)
-
-    def rewind(self, length: int) -> None:
-        self.length = length
 
 
 class Eagle(Headed):

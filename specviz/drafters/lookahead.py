@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specviz.drafters.base import Drafter, Setting, Verdict
 from specviz.models.pair import ModelPair
-from specviz.passes.cached_model import has_sliding_windows
+from specviz.passes.tree_trial import reads_trees
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft
@@ -127,10 +127,10 @@ class Lookahead(Drafter):
                 "Lookahead's window and candidates are a tree: set branches, the candidates of a round, to 2 or more.",
                 "branches",
             )
-        if has_sliding_windows(pair.target):
+        if not reads_trees(pair.target):
             raise SpecvizError(
-                "Lookahead has the target read a tree, and {name} has sliding-window attention, which reads chains "
-                "only: draft with prompt_lookup or suffix.",
+                "Lookahead has the target read a tree, and {name} reads chains only: draft with prompt_lookup or "
+                "suffix.",
                 "drafter",
                 name=pair.target_name,
             )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import pathlib
 import statistics
@@ -22,14 +23,17 @@ from transformers import PreTrainedModel
 
 from specviz.models.pair import ModelPair
 from specviz.models.pass_timer import SHOWN_WIDTHS, time_passes
-from specviz.models.refusals import refusing_out_of_memory
+from specviz.models.refusals import first_line, refusing_out_of_memory
 from specviz.passes import compiler
+from specviz.passes.cached_model import CachedModel, StaticModel
+from specviz.passes.clock import Stopwatch
 from specviz.passes.compiler import ProgramJob
 from specviz.passes.cuda_graphs import CudaRecorder, GraphedPasses, refuse_unrecordable
-from specviz.passes.early_exits import check_exit, default_exit, exit_after
+from specviz.passes.early_exits import check_exit, default_exit, exit_after, layer_count
 from specviz.passes.several_devices import is_sharded, is_spread
-from specviz.passes.static_eagle import StaticEagle
-from specviz.passes.static_passes import FastPasses, PassFunction, Static, StaticPass
+from specviz.passes.static_eagle import EagleReader, StaticEagle, StaticEagleReader
+from specviz.passes.static_passes import FastPasses, FirstLayerBuffers, KeyValueBuffers, Static, StaticPass
+from specviz.passes.tree_trial import KEPT, TREE, difference, read_draft, reads_trees, rounding, some_tokens
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Sentence
 
@@ -41,8 +45,16 @@ Made = TypeVar("Made")
 #: Runs a piece of work at a time and in a thread of its choosing; returns what the work returns.
 Turn = Callable[[Callable[[], Made]], Made]
 
-#: How far a fast pass's logits may lie from the plain ones, relative to the largest: rounding in another order.
-TOLERANCE = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.1}
+#: How often passes of each kind are compared with the model's own: a graph is recorded when its shape has been seen
+#: before, and replayed after that.
+_COMPARISONS = {"graphs": 4}
+
+#: The drafts with which they are compared, and what is kept of each: a chain, and for models that read them a tree.
+_CHAIN = ((-1, 0, 1, 2), (0, 1))
+_TREE = (TREE, KEPT)
+
+#: Tokens of text before these drafts.
+_TEXT = 24
 
 #: Roles that are handed to the pair together.
 _MODELS = ("target", "draft")
@@ -208,7 +220,8 @@ class _Work:
         self.progress(1.0, Sentence("trying compiled ones"))
         for one in group:
             if not compiler.missing(one.files):
-                self._try(one.role, functools.partial(_loaded, one), ready)
+                whole = self.pair.passes.fast.get("target") if one.role.startswith("exit") else None
+                self._try(one.role, functools.partial(_loaded, one, whole), ready)
             elif one.role not in self.done.reasons:
                 never = SpecvizError("This model's passes were never compiled here.", "passes")
                 self.done.refuse(one.role, never)
@@ -239,10 +252,10 @@ class _Work:
             self.pair.passes.seconds_by_width = time_passes(self.pair.target, SHOWN_WIDTHS, budget=0.5, passes=passes)
 
 
-def _loaded(one: _PassFiles) -> FastPasses:
-    """The compiled passes, if they are right and faster than the model's own."""
+def _loaded(one: _PassFiles, target: FastPasses | None) -> FastPasses:
+    """The compiled passes, if they are right and faster than the model's own. target: see `check`."""
     passes = FastPasses(one.static, compiler.Program(one.files), "compiled")
-    check(passes)
+    check(passes, target)
     _refuse_slower(passes)
     return passes
 
@@ -250,13 +263,13 @@ def _loaded(one: _PassFiles) -> FastPasses:
 def _recorded(static: Static, recorder: CudaRecorder, target: GraphedPasses | None) -> FastPasses:
     """A model's passes as CUDA graphs, checked before and after recording. target: the passes whose buffers it
     continues in."""
-    refuse_unrecordable(static)
     passes = GraphedPasses(static, recorder, None if target is None else target.kept)
-    check(passes)
+    check(passes, target)
+    refuse_unrecordable(static)
     passes.between_rounds(meetings=1)
     if passes.refusal is not None:
         raise passes.refusal
-    check(passes)
+    check(passes, target)
     return passes
 
 
@@ -300,39 +313,80 @@ def _weight_bytes(static: Static) -> int:
 
 
 @torch.inference_mode()
-def check(passes: FastPasses) -> None:
-    """Raises SpecvizError (field ``passes``) if fast passes differ from the model's own by more than rounding."""
-    kept = [_given_by_passes(run, passes) for run in (passes.static, passes.run)]
-    for plain, fast in zip(*kept, strict=True):
-        difference = (plain.float() - fast.float()).abs().max() / plain.float().abs().max()
-        if not difference <= TOLERANCE[passes.static.dtype]:
-            raise SpecvizError(
-                "A fast pass differs from the model's own by {difference}, more than rounding: it is not used.",
-                "passes",
-                difference=f"{difference:.3g}",
-            )
+def check(passes: FastPasses, target: FastPasses | None = None) -> None:
+    """Raises SpecvizError (field ``passes``) if fast passes differ from the model's own by more than rounding.
+
+    target: for an early exit, the passes of the model in whose buffers it reads on. Every shape of pass is met as often
+    as it takes to be replayed, each time with other tokens and over rows of zeros.
+    """
+    static = passes.static
+    compared = _eagle_outputs(passes) if isinstance(static, StaticEagle) else _model_outputs(passes, target)
+    try:
+        apart = max(difference(given, expected) for expected, given in compared)
+    except (SpecvizError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        # An architecture may raise anything over buffers of this form.
+        raise SpecvizError(
+            "{name} does not run over static buffers: {reason}.",
+            "passes",
+            name=static.name,
+            reason=first_line(error),
+        ) from error
+    if apart > rounding(static.dtype):
+        raise SpecvizError(
+            "A fast pass differs from the model's own by {difference}, more than rounding: it is not used.",
+            "passes",
+            difference=f"{apart:.3g}",
+        )
 
 
-class _Asking:
-    """Stands in for a run when asking for buffers."""
+def _model_outputs(passes: FastPasses, target: FastPasses | None) -> Iterator[tuple[Tensor, Tensor]]:
+    """Logits and features of the model's own passes over a growing cache, and of the fast ones over the same tokens."""
+    static, stopwatch = passes.static, Stopwatch(passes.static.device)
+    model, layers = static.original, static.feature_layers
+    if target is None:
+        fast: CachedModel = StaticModel(model, stopwatch, passes)
+    else:
+        whole = StaticModel(target.static.original, stopwatch, target)
+        fast = whole.sharing_first_layers(model, layer_count(model), passes)
+    fast.feature_layers = layers
+    drafts = [_CHAIN, _TREE] if reads_trees(model) else [_CHAIN]
+    for seed, (parents, kept) in itertools.product(range(_COMPARISONS.get(passes.kind, 1)), drafts):
+        tokens = some_tokens(model, _TEXT + len(parents) + 1, seed)
+        own = CachedModel(model, stopwatch, layers)
+        fast.rewind(0)
+        _clear(fast.buffers)
+        both = [read_draft(cached, tokens, parents, kept) for cached in (own, fast)]
+        for logits in zip(*both, strict=True):
+            yield logits
+            if layers:
+                yield own.features, fast.features
 
 
-def _given_by_passes(run: PassFunction, passes: FastPasses) -> list[Tensor]:
-    """The outputs of passes over several tokens, one more token, and two siblings, and the rows they leave."""
-    # Whoever asks for buffers, usually a run, keeps them for as long as it lives.
-    static, asking = passes.static, _Asking()
-    buffers, generator, given, length = passes.buffers(asking), torch.Generator().manual_seed(0), [], 0
-    for width in (*_TRIED_WIDTHS[::-1], 2):
-        where, visible = buffers.places(length, width, None)
-        positions = where
-        if width == 2 and not static.reads_chains_only:
-            visible, positions = visible.clone(), where[:1].expand(2).clone()
-            visible[1, where[0]] = False
-        drawn = [torch.randn(width, size, generator=generator) for size in static.input_widths]
-        inputs = [numbers.to(static.device, static.dtype) for numbers in drawn]
-        given += run(2 + where, positions, where, visible, *inputs, *buffers.tensors)
-        length += width
-    return [*given, *(rows[:, :, :length].clone() for rows in buffers.tensors)]
+def _eagle_outputs(passes: FastPasses) -> Iterator[tuple[Tensor, Tensor]]:
+    """Logits and hidden states of the head itself, and of its fast passes: several tokens, one, two siblings."""
+    static, generator = passes.static, torch.Generator().manual_seed(0)
+    fast = StaticEagleReader(passes)
+    for seed in range(_COMPARISONS.get(passes.kind, 1)):
+        own = EagleReader(static.head, static)
+        fast.rewind(0)
+        _clear(fast.buffers)
+        for width in (*_TRIED_WIDTHS[::-1], 2):
+            drawn = torch.randn(width, *static.input_widths, generator=generator)
+            tokens = torch.tensor(some_tokens(static, width, seed), device=static.device)
+            given = [drawn.to(static.device, static.dtype), tokens, width]
+            if width == 2:
+                siblings = torch.eye(2, own.length + 2, dtype=torch.bool, device=static.device).roll(own.length, 1)
+                siblings[:, : own.length] = True
+                given += [torch.full_like(tokens, own.length), siblings]
+            yield from zip(own.read(*given), fast.read(*given), strict=True)
+
+
+def _clear(buffers: KeyValueBuffers | FirstLayerBuffers) -> None:
+    """Or else a pass that writes nothing might find what another one left."""
+    for rows in buffers.tensors:
+        rows.zero_()
 
 
 @torch.inference_mode()

@@ -14,15 +14,21 @@ from transformers import DynamicCache, PreTrainedModel
 
 from specviz.passes.clock import Stopwatch
 from specviz.passes.several_devices import home_of, leaders
-from specviz.passes.static_passes import WIDEST, FastPasses, FirstLayerBuffers, KeyValueBuffers
-from specviz.records.errors import SpecvizError
+from specviz.passes.static_passes import (
+    WIDEST,
+    FastPasses,
+    FirstLayerBuffers,
+    KeyValueBuffers,
+    additive_mask,
+    hides_far_places,
+)
 from specviz.rules.transfer import to_device
 from specviz.rules.tree_shape import tree_shape
 
 
 def has_sliding_windows(model: PreTrainedModel) -> bool:
     """Whether some layer attends to a limited window only."""
-    return any(DynamicCache(config=model.config).is_sliding)
+    return any(DynamicCache(config=model.config).is_sliding) or hides_far_places(model)
 
 
 def reader(model: PreTrainedModel, stopwatch: Stopwatch, passes: FastPasses | None = None) -> CachedModel:
@@ -43,7 +49,6 @@ class CachedModel:
         self.stopwatch = stopwatch
         self.feature_layers = feature_layers  # hidden states each pass leaves in `features`: indices of transformers'
         self.features: Tensor | None = None  # [tokens of the last pass, layers · d], side by side
-        self.slides = has_sliding_windows(model)
         self.length = 0  # tokens held
         self._empty()
 
@@ -84,7 +89,7 @@ class CachedModel:
         """The pass itself: appends the tokens' rows, leaves `features`, returns logits [at least keep, vocab]."""
         attention = {}
         if visible is not None:
-            attention = {"attention_mask": visible[None, None], "position_ids": positions[None]}
+            attention = {"attention_mask": additive_mask(visible, self.model.dtype), "position_ids": positions[None]}
         output = self.model(
             input_ids=token_ids.unsqueeze(0),
             past_key_values=self.cache,
@@ -110,7 +115,6 @@ class CachedModel:
         token_ids = torch.cat([unread, draft_tokens])
         if parents == tuple(range(-1, n - 1)):
             return self.forward(token_ids, keep=n + 1)
-        self._refuse_windows()
         visible, positions = _tree_view(parents, read=self.length, unread=len(unread))
         return self.forward(token_ids, n + 1, to_device(visible, self.device), to_device(positions, self.device))
 
@@ -122,18 +126,11 @@ class CachedModel:
         n, k = len(parents), tokens.shape[0]
         if parents == tuple(range(-1, n - 1)):
             return self.forward(tokens, keep=k)
-        self._refuse_windows()
         branch = tree_shape(parents, torch.device("cpu")).ancestors[n - k :]
         text = self.length - (n - k)
         visible = torch.cat([torch.ones(k, text, dtype=torch.bool), branch], -1)
         positions = text + branch.sum(-1) - 1
         return self.forward(tokens, k, to_device(visible, self.device), to_device(positions, self.device))
-
-    def _refuse_windows(self) -> None:
-        if self.slides:
-            raise SpecvizError(
-                "A model with sliding-window attention takes chains only: set branches to 1.", "branches"
-            )
 
     def rewind(self, length: int) -> None:
         """Forgets all rows after the first `length`.

@@ -1,13 +1,14 @@
-"""The EAGLE head's pass as a function of tensors, see `specviz.passes.static_passes`."""
+"""An EAGLE head reading one text, eagerly or over static buffers; and its pass as a function of tensors, for these."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from specviz.passes.static_passes import Static
-from specviz.passes.trained_heads import EagleHead, rotation
+from specviz.passes.static_passes import WIDEST, FastPasses, Static
+from specviz.passes.trained_heads import EagleCache, EagleHead, rotation
 
 
 class StaticEagle(Static):
@@ -47,3 +48,58 @@ class StaticEagle(Static):
         seen = functional.scaled_dot_product_attention(queries.transpose(0, 1)[None], keys, values, visible[None, None])
         hidden = self.head.finish(entered, seen[0].transpose(0, 1))
         return self.head.logits(hidden, self).float(), hidden
+
+
+class EagleReader:
+    """An EAGLE head reading one text, run eagerly. length: rows held."""
+
+    def __init__(self, head: EagleHead, target: PreTrainedModel):
+        self.head = head
+        self.target = target
+        self.rows = EagleCache(head)
+
+    @property
+    def length(self) -> int:
+        return self.rows.length
+
+    def read(
+        self, features: Tensor, tokens: Tensor, keep: int, positions: Tensor | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Logits [keep, vocab] of the last tokens and hidden states [n, d] of all; see `EagleHead.forward`.
+
+        tokens: [n] int64, each following its feature's token. positions: by default those after the rows held.
+        """
+        if positions is None:
+            positions = torch.arange(self.length, self.length + len(tokens), device=tokens.device)
+        states = self.head(features, self.head.embed(tokens, self.target), positions, self.rows, mask)
+        return self.head.logits(states[-keep:], self.target), states
+
+    def rewind(self, length: int) -> None:
+        self.rows.rewind(length)
+
+
+class StaticEagleReader:
+    """The same over static buffers, with passes prepared for them."""
+
+    def __init__(self, passes: FastPasses):
+        self.passes = passes
+        self.buffers = passes.buffers(self)
+        self.length = 0
+
+    def read(
+        self, features: Tensor, tokens: Tensor, keep: int, positions: Tensor | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """As in `EagleReader`."""
+        logits, states = [], []
+        for part, ids in zip(features.split(WIDEST), tokens.split(WIDEST)):
+            where, visible = self.buffers.places(self.length, len(ids), mask)
+            given = self.passes.run(
+                ids, where if positions is None else positions, where, visible, part, *self.buffers.tensors
+            )
+            logits.append(given[0])
+            states.append(given[1])
+            self.length += len(ids)
+        return torch.cat(logits)[-keep:], torch.cat(states)
+
+    def rewind(self, length: int) -> None:
+        self.length = length

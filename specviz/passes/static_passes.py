@@ -62,6 +62,8 @@ class StaticPass(Static):
     def __init__(self, model: PreTrainedModel, feature_layers: Sequence[int] = ()):
         super().__init__()
         self.model = with_grouped_attention(model)
+        # Not as one of its modules: they are on the same weights.
+        self.__dict__["original"] = model
         self.name = type(model).__name__
         self.device, self.dtype = model.device, model.dtype
         self.feature_layers = tuple(feature_layers)
@@ -74,6 +76,12 @@ class StaticPass(Static):
                     name=model.name_or_path or type(model).__name__,
                     kind=type(layer).__name__,
                 )
+        if hides_far_places(model):
+            raise SpecvizError(
+                "{name} hides what lies far back in its cache by itself, so it has no fast passes.",
+                "passes",
+                name=model.name_or_path or type(model).__name__,
+            )
         self.row_shapes = [tuple(part.shape[1::2]) for layer in layers for part in (layer.keys, layer.values)]
         self.slides = [layer.is_sliding for layer in layers]
         self.reads_chains_only = any(self.slides)
@@ -114,13 +122,18 @@ class StaticPass(Static):
     def _masks(self, visible: Tensor, positions: Tensor, where: Tensor) -> Tensor | dict[str, Tensor]:
         """The mask added to each layer's scores; one by kind of layer where a model has two kinds."""
         if not self.reads_chains_only:
-            return _additive(visible, self.dtype)
+            return additive_mask(visible, self.dtype)
         # Here a token's position is its place: trees, where it is not, are refused for these models.
         places = torch.arange(visible.shape[-1], device=visible.device)
-        near = _additive(visible & (places > positions.unsqueeze(-1) - self.window), self.dtype)
+        near = additive_mask(visible & (places > positions.unsqueeze(-1) - self.window), self.dtype)
         if all(self.slides):
             return near
-        return {"sliding_attention": near, "full_attention": _additive(visible, self.dtype)}
+        return {"sliding_attention": near, "full_attention": additive_mask(visible, self.dtype)}
+
+
+def hides_far_places(model: PreTrainedModel) -> bool:
+    """Whether attention has a window that the cache knows nothing of, and counts its places, as in GPT-Neo."""
+    return "local" in getattr(model.config, "attention_layers", ())
 
 
 def _static_of_parts(
@@ -143,8 +156,11 @@ def _cache_after_one_token(model: PreTrainedModel) -> DynamicCache:
     return cache
 
 
-def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
-    """[1, 1, n, room]: 0 where visible, the dtype's least number elsewhere. Made once, not in each layer."""
+def additive_mask(visible: Tensor, dtype: torch.dtype) -> Tensor:
+    """[1, 1, n, room] of `visible` [n, room] bool: 0 where visible, the dtype's least number elsewhere.
+
+    The one form that all kinds of attention understand: those that add the mask would take a bool one for 1 and 0.
+    """
     hidden = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
     return hidden.masked_fill(~visible, torch.finfo(dtype).min)[None, None]
 

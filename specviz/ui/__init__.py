@@ -13,9 +13,10 @@ race_tab         plain beside speculative decoding; duel: both measured in turn
 compare_tab      several ways side by side; contest: all of them measured in turn
 why_tab          what passes cost; lab: what is kept to explain the visitors' runs
 lossless_tab     does the text follow the target's distribution?
-models_tab       which pair
+models_tab       which pair, and a check of it
 api              the same for programs
 
+engine           what the page asks of the engine; loads torch on first use
 orders           what a visitor asks for: a form's values become a run's settings, once
 pairs            the models in memory
 runner           carries orders out, in batches; device: where, in one thread or on a lent GPU

@@ -1,0 +1,154 @@
+"""Whether a model reads trees: a small one, tried once against its branches read one by one.
+
+Architectures differ in what they make of a mask and of positions, and wrong logits look like any others: MPT's bias
+counts places in the cache, RoBERTa's positions start at 2, BLOOM takes no mask for single tokens. What differs by no
+more than rounding is right, whatever the architecture.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specviz.passes.cached_model import CachedModel, has_sliding_windows
+from specviz.passes.clock import Stopwatch
+from specviz.passes.several_devices import home_of
+from specviz.records.errors import SpecvizError
+from specviz.rules.tree_shape import tree_shape
+
+#: The tried draft: siblings, children of some of them, branches of unequal length. Most tokens lie far from where they
+#: would lie in a chain.
+TREE = (-1, -1, -1, 0, 1, 1, 2, 4, 5, 5)
+
+#: The branch of it that is kept: no token of it comes first, so that its rows have to move.
+KEPT = (1, 5, 9)
+
+#: How many tokens of text come before the draft.
+TEXT = 6
+
+#: The outcome for each model ever asked about; a pair's models are asked about all the time, and tried once.
+_reads: weakref.WeakKeyDictionary[PreTrainedModel, bool] = weakref.WeakKeyDictionary()
+
+#: One trial at a time: whoever asks meanwhile waits for its outcome.
+_trying = threading.Lock()
+
+
+def reads_trees(model: PreTrainedModel) -> bool:
+    """Whether the model reads a tree in one pass as it reads the branches alone; tried when first asked.
+
+    A trial takes eight passes over a few tokens, six more in doubt, with caches of its own. If processes share the
+    model, all of them have to ask.
+    """
+    with _trying:
+        if model not in _reads:
+            _reads[model] = not has_sliding_windows(model) and _tried(model)
+        return _reads[model]
+
+
+def why_no_trees(model: PreTrainedModel, name: str) -> SpecvizError | None:
+    """Why the model called `name` reads chains only (field ``branches``); None if it reads trees."""
+    if reads_trees(model):
+        return None
+    if has_sliding_windows(model):
+        return SpecvizError(
+            "{name} has sliding-window attention and reads chains only: set branches to 1, or choose a drafter that "
+            "makes chains.",
+            "branches",
+            name=name,
+        )
+    return SpecvizError(
+        "{name} ({kind}) was tried on a small tree and did not read it as it reads the branches alone: set branches to "
+        "1, or choose a drafter that makes chains.",
+        "branches",
+        name=name,
+        kind=model.config.model_type,
+    )
+
+
+def rounding(dtype: torch.dtype) -> float:
+    """The largest `difference` that rounding in another order makes between two ways to compute the same logits.
+
+    Measured in bfloat16: 0.01 between a tree and its branches, and 0.08 for MPT's misplaced bias.
+    """
+    return max(1e-4, 5 * torch.finfo(dtype).eps)
+
+
+def difference(given: Tensor, expected: Tensor) -> float:
+    """How far rows [n, vocab or d] lie from the expected ones, relative to how these vary; infinite if not a number."""
+    given, expected = given.float(), expected.float()
+    apart = (given - expected).norm() / (expected - expected.mean(-1, keepdim=True)).norm()
+    return apart.nan_to_num(math.inf).item()
+
+
+def some_tokens(model: PreTrainedModel, count: int, seed: int = 0) -> list[int]:
+    """Arbitrary token ids that the model knows."""
+    known = model.get_input_embeddings().weight.shape[0]
+    return torch.randint(known, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def read_draft(
+    cached: CachedModel, tokens: Sequence[int], parents: tuple[int, ...], kept: Sequence[int]
+) -> Iterator[Tensor]:
+    """A round as in a run: reads a text, its draft, and one token more after what is kept of the draft.
+
+    tokens: first the text's, then the draft's, then the one after it. Yields the logits of the three passes,
+    [1, vocab], [draft tokens + 1, vocab] and [1, vocab].
+    """
+    start = len(tokens) - len(parents) - 1
+    text, draft = list(tokens[:start]), tokens[start:-1]
+    yield cached.forward(cached.unread(text[:-1]), keep=1)
+    cached.rewind(start - 1)
+    yield cached.verify(text, torch.tensor(draft, device=cached.device), parents)
+    cached.keep(start, kept)
+    committed = [*text, *(draft[index] for index in kept), tokens[-1]]
+    yield cached.forward(cached.unread(committed), keep=1)
+    cached.rewind(len(committed))
+
+
+@torch.inference_mode()
+def _tried(model: PreTrainedModel) -> bool:
+    tokens = some_tokens(model, TEXT + len(TREE) + 1)
+    try:
+        _, judging, after = read_draft(_fresh(model), tokens, TREE, KEPT)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:
+        # The trial's outcome: an architecture may raise anything over a mask of this form.
+        return False
+    given, expected = torch.cat([judging, after]), _rows_alone(model, tokens)
+    distance = difference(given, expected)
+    if distance <= rounding(model.dtype):
+        return True
+    # Some models round more in half precision: as far as the kept branch's rows move if it is read token by token.
+    path = [0, *(index + 1 for index in KEPT), len(TREE) + 1]
+    text = [*tokens[:TEXT], *(tokens[TEXT + index] for index in KEPT), tokens[-1]]
+    return distance <= 4 * difference(_rows_one_by_one(model, text), expected[path])
+
+
+def _rows_alone(model: PreTrainedModel, tokens: Sequence[int]) -> Tensor:
+    """The rows that the trial expects, [draft tokens + 2, vocab]: each branch of the tree read alone, in one pass."""
+    ancestors, rows = tree_shape(TREE, torch.device("cpu")).ancestors, {}
+    for leaf in sorted(set(range(len(TREE))) - set(TREE)):
+        branch = tuple(ancestors[leaf].nonzero().flatten().tolist())
+        # After the branch that is kept comes the token after the draft.
+        places = [*branch, len(TREE)] if branch == KEPT else branch
+        cached, text = _fresh(model), [*tokens[:TEXT], *(tokens[TEXT + place] for place in places)]
+        rows |= zip((-1, *places), cached.forward(cached.unread(text), keep=len(places) + 1), strict=True)
+    return torch.stack([rows[place] for place in sorted(rows)])
+
+
+def _rows_one_by_one(model: PreTrainedModel, text: Sequence[int]) -> Tensor:
+    """The rows from the `TEXT`th token on, each from a pass over one token."""
+    cached = _fresh(model)
+    cached.prefill(text[:TEXT])
+    return torch.cat([cached.forward(cached.unread(text[:end]), keep=1) for end in range(TEXT, len(text) + 1)])
+
+
+def _fresh(model: PreTrainedModel) -> CachedModel:
+    return CachedModel(model, Stopwatch(home_of(model)))
