@@ -60,11 +60,11 @@ class PassTimer:
         self.context = context if positions is None else max(1, min(context, positions - self.widths[-1]))
         self.reader = reader(model, Stopwatch(home_of(model)), passes)
         self._pass(self.context, keep=1)
-        for width in self.widths:
+        # Fast passes are met as often as a run's are before they are recorded; then it is the recorded ones that count.
+        for width in self.widths if passes is None else 2 * self.widths:
             self.seconds(width)
         if passes is not None:
-            # Recorded before they are timed, as in a run.
-            passes.between_rounds(meetings=1)
+            passes.between_rounds()
 
     def seconds(self, width: int) -> float:
         """Wall seconds of one finished pass over so many tokens, as in a run; leaves the cache as it was."""

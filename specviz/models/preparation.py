@@ -263,9 +263,9 @@ def _loaded(one: _PassFiles, target: FastPasses | None) -> FastPasses:
 def _recorded(static: Static, recorder: CudaRecorder, target: GraphedPasses | None) -> FastPasses:
     """A model's passes as CUDA graphs, checked before and after recording. target: the passes whose buffers it
     continues in."""
-    refuse_unrecordable(static)
     passes = GraphedPasses(static, recorder, None if target is None else target.kept)
     check(passes, target)
+    refuse_unrecordable(static)
     passes.between_rounds(meetings=1)
     if passes.refusal is not None:
         raise passes.refusal
@@ -344,11 +344,11 @@ def check(passes: FastPasses, target: FastPasses | None = None) -> None:
 def _model_outputs(passes: FastPasses, target: FastPasses | None) -> Iterator[tuple[Tensor, Tensor]]:
     """Logits and features of the model's own passes over a growing cache, and of the fast ones over the same tokens."""
     static, stopwatch = passes.static, Stopwatch(passes.static.device)
-    model, layers = static.model, static.feature_layers
+    model, layers = static.original, static.feature_layers
     if target is None:
         fast: CachedModel = StaticModel(model, stopwatch, passes)
     else:
-        whole = StaticModel(target.static.model, stopwatch, target)
+        whole = StaticModel(target.static.original, stopwatch, target)
         fast = whole.sharing_first_layers(model, layer_count(model), passes)
     fast.feature_layers = layers
     drafts = [_CHAIN, _TREE] if reads_trees(model) else [_CHAIN]

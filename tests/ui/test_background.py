@@ -182,6 +182,14 @@ def test_what_cannot_be_prepared_has_its_reason_at_once(deployment, pair, monkey
         preparer.close()
 
 
+def test_passes_that_were_lost_later_are_plain_ones_with_their_reason(pair):
+    pair.passes.fast = passes_called_compiled(pair)
+    lost = pair.passes.fast["target"]
+    lost.kind, lost.refusal = "plain", SpecvizError("Recording failed.", "passes")
+    said = describe(pair, Stage(), words("en"))
+    assert "Plain passes (target): Recording failed." in said and "(target, draft model)" not in said
+
+
 def test_a_failure_that_nobody_foresaw_is_logged_and_said_and_the_next_pair_is_prepared(
     preparer, stand_in, pair, monkeypatch, caplog
 ):
