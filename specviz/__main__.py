@@ -1,4 +1,4 @@
-"""The command line: `run` a prompt, `bench` the machine, `serve` the page, `compile` a pair beforehand.
+"""The command line: `run` a prompt, `check` and `bench` this machine, `serve` the page, `compile` a pair beforehand.
 
 Under torchrun, all processes run the same command on one shared target; the first one prints and writes.
 """
@@ -6,20 +6,19 @@ Under torchrun, all processes run the same command on one shared target; the fir
 from __future__ import annotations
 
 import argparse
+import json
 import pathlib
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from specviz.bench import check_command
 from specviz.bench import commands as bench_commands
 from specviz.passes.torchrun import is_leader, process_count, tells
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
+from specviz.records.names import DRAFTERS, RULES
 from specviz.records.settings import RunSettings
-
-#: For the help texts: rules and drafters load torch, and --help should answer at once.
-RULE_NAMES = ("token", "block", "tree", "typical")
-DRAFTER_NAMES = ("draft_model", "prompt_lookup", "suffix", "lookahead", "early_exit", "medusa", "eagle")
 
 PASSES = ("plain", "cached", "auto")
 
@@ -52,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
         "--drafter",
         default="draft_model",
         metavar="NAME",
-        help=f"{', '.join(DRAFTER_NAMES)}, or plain (default: %(default)s)",
+        help=f"{', '.join(DRAFTERS)}, or plain (default: %(default)s)",
     )
     run.add_argument("--num-draft-tokens", "--gamma", type=int, default=4, metavar="N", help="γ (default: %(default)s)")
     run.add_argument("--branches", type=int, metavar="N", help="draft tokens at each depth, 1 is a chain, more a tree")
@@ -63,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--rule",
         default="auto",
-        help=f"how drafts are judged: auto, {', '.join(RULE_NAMES)} (lossy) (default: %(default)s)",
+        help=f"how drafts are judged: auto, {', '.join(RULES)} (lossy) (default: %(default)s)",
     )
     run.add_argument("--max-new-tokens", type=int, default=128, metavar="N", help="(default: %(default)s)")
     run.add_argument("--temperature", type=float, default=1.0, help="0 is greedy (default: %(default)s)")
@@ -85,9 +84,14 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(command=_run)
 
     bench = commands.add_parser("bench", help="measure plain decoding, every drafter and transformers in turn")
-    bench_commands.add_options(bench, DRAFTER_NAMES)
+    bench_commands.add_options(bench, DRAFTERS)
     _add_pair(bench)
     bench.set_defaults(command=_bench)
+
+    check = commands.add_parser("check", help="try everything once on this device and this pair: about a minute")
+    check_command.add_options(check)
+    _add_pair(check)
+    check.set_defaults(command=_check)
 
     serve = commands.add_parser("serve", help="serve the page, like app.py")
     serve.set_defaults(command=_serve)
@@ -115,7 +119,8 @@ def _add_pair(parser: argparse.ArgumentParser) -> None:
 # Each command imports what it needs when called, so that --help answers at once.
 
 
-def _load(options: argparse.Namespace):
+def _load(options: argparse.Namespace, dtype: str | None = None):
+    """The pair that the options name, in another dtype if one is given."""
     from specviz.models.loading import load_pair
 
     several = process_count() > 1
@@ -131,7 +136,7 @@ def _load(options: argparse.Namespace):
         medusa=options.medusa,
         eagle=options.eagle,
         device="parallel" if several else options.device,
-        dtype=options.dtype,
+        dtype=dtype or options.dtype,
     )
 
 
@@ -224,6 +229,16 @@ def _add_page(options: argparse.Namespace, pair, report) -> None:
         from specviz.ui.maintenance.page_cost import measure_page
 
         report.page = measure_page(Deployment.from_environment(), _say)
+
+
+def _check(options: argparse.Namespace) -> int:
+    """Exit status 1 where something is wrong."""
+    pair = _load(options)
+    _prepare(pair, compiling=False)
+    report = check_command.check(pair, lambda dtype: _load(options, dtype), options.full, _say)
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=1, ensure_ascii=False), encoding="utf-8")
+    return int(any(found["state"] == "wrong" for found in report["findings"]))
 
 
 def _compile(options: argparse.Namespace) -> int:

@@ -71,3 +71,9 @@ def test_plain_folders_never_load_torch():
 
 def test_engine_and_benchmark_run_without_gradio():
     assert loaded_by(FOLDERS[:-1], "gradio") == []
+
+
+def test_the_page_stands_before_torch_is_there():
+    code = "import sys, specviz.ui.page\nprint([name for name in ('torch', 'transformers') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PACKAGE.parent)
+    assert done.stdout.strip() == "[]"

@@ -15,6 +15,7 @@ from torch import Tensor
 from specviz.models.pair import ModelPair
 from specviz.passes.cached_model import CachedModel, reader
 from specviz.passes.clock import Stopwatch
+from specviz.passes.static_passes import between_rounds
 from specviz.rules.draft import chain
 from specviz.rules.sampling import fit_width
 
@@ -38,6 +39,7 @@ def plain(pair: ModelPair, prompt: Sequence[int], max_new_tokens: int) -> list[i
     text, made = list(prompt), []
     target.prefill(text)
     while len(made) < max_new_tokens and not pair.eos_ids.intersection(made[-1:]):
+        between_rounds(pair.passes.fast)
         made.append(int(target.forward(target.unread(text), keep=1).argmax(-1)))
         target.rewind(len(text))
         text.append(made[-1])
@@ -56,6 +58,7 @@ def draft_model(pair: ModelPair, prompt: Sequence[int], max_new_tokens: int, num
     target.prefill(text)
     draft.prefill(text)
     while len(made) < max_new_tokens and not pair.eos_ids.intersection(made[-1:]):
+        between_rounds(pair.passes.fast)
         committed = len(text)
         drafted = _chain_of(draft, text, min(num_draft_tokens, max_new_tokens - len(made) - 1), pair.vocab_size)
         choices = target.verify(text, drafted, chain(len(drafted))).argmax(-1)

@@ -10,7 +10,7 @@ from specviz.bench.contestants import PLAIN, Contestant
 from specviz.drafters import DRAFTERS, DraftModel, Eagle, Medusa, PromptLookup, Suffix, drafter_class
 from specviz.models.pair import ModelPair
 from specviz.passes.torchrun import process_count
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, quoted
 from specviz.records.presets import PRESETS, Preset
 
 #: Drafters that copy: a longer draft costs them nothing.
@@ -60,7 +60,7 @@ def planned(quick: bool, only: Sequence[str], presets: Sequence[str]) -> BenchPl
             raise SpecvizError(
                 "There is no drafter {name} to measure; choose from {names}.",
                 "only",
-                name=repr(name),
+                name=quoted(name),
                 names=", ".join(DRAFTERS),
             )
     plan = QUICK if quick else FULL
@@ -75,7 +75,7 @@ def _preset_named(name: str) -> Preset:
         if preset.name == name:
             return preset
     names = ", ".join(preset.name for preset in PRESETS)
-    raise SpecvizError("There is no preset {name}; choose from {names}.", "preset", name=repr(name), names=names)
+    raise SpecvizError("There is no preset {name}; choose from {names}.", "preset", name=quoted(name), names=names)
 
 
 def entrants(pair: ModelPair, plan: BenchPlan, names: Sequence[str]) -> Iterator[Contestant]:

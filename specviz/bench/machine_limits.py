@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from specviz.models.pair import ModelPair
 from specviz.models.pass_timer import PassTimer
+from specviz.models.placement import free_memory
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.passes.clock import synchronise
 from specviz.passes.several_devices import devices_of, home_of
@@ -21,25 +22,37 @@ from specviz.theory.roofline import ModelSize
 #: Passes over one token that are timed of each model.
 REPEATS = 25
 
+#: A buffer that no processor's cache holds: reading a larger one is no slower.
+BUFFER_BYTES = 2**31
+
 #: Rows and columns of the matrices whose product is timed for the peak rate, by type of device.
 PEAK_SIDE = {"cpu": 1024, "cuda": 4096}
+
+#: Rows of a narrow product: those of the widest pass that is timed. It comes first, for a square one can take seconds.
+_NARROW = 64
+
+#: A dtype whose narrow product is slower than the best by more than this factor is not the one with the peak rate.
+_FAR_SLOWER = 4
 
 
 @dataclass(slots=True)
 class BandwidthLimit:
-    """A pass over one token beside the least time in which this machine moves the bytes that it reads."""
+    """A pass over one token beside the least time in which this machine moves the bytes that it reads.
+
+    Where a pass or a step of plain decoding was faster than that, the limit and the shares of it are None: not known.
+    """
 
     role: str  # "target" or "draft"
     context: int  # cached tokens before the pass
     weight_bytes: int  # without tables that are only looked up
     cache_bytes: int  # keys and values of `context` positions
-    copy_bandwidth: float  # bytes read plus bytes written a second, copying a buffer as large as the weights
+    copy_bandwidth: float  # bytes read plus bytes written a second, copying a buffer (see `_buffer_bytes`)
     read_bandwidth: float  # bytes a second, summing up such a buffer
     pass_seconds: float  # median of passes timed alone
     #: The faster one: a copy touches two such buffers and a pass one, and the processor's cache may hold one, not two.
     bandwidth: float = field(init=False)
-    limit_seconds: float = field(init=False)  # (weight_bytes + cache_bytes) / bandwidth
-    share_of_pass: float = field(init=False)  # limit_seconds / pass_seconds
+    limit_seconds: float | None = field(init=False)  # (weight_bytes + cache_bytes) / bandwidth
+    share_of_pass: float | None = field(init=False)  # limit_seconds / pass_seconds
     #: Harmonic mean of the plain rows over presets, at the first temperature; None for the draft model.
     plain_tokens_per_second: float | None = None
     share_of_plain: float | None = field(init=False)
@@ -50,6 +63,8 @@ class BandwidthLimit:
         self.share_of_pass = self.limit_seconds / self.pass_seconds
         plain = self.plain_tokens_per_second
         self.share_of_plain = None if plain is None else plain * self.limit_seconds
+        if self.share_of_pass > 1 or (self.share_of_plain or 0) > 1:
+            self.limit_seconds = self.share_of_pass = self.share_of_plain = None
 
 
 def measure_limits(pair: ModelPair, context: int, repeats: int = REPEATS) -> list[BandwidthLimit]:
@@ -138,29 +153,47 @@ def _stored(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def read_bandwidth(size: int, device: torch.device) -> float:
-    """Bytes a second, reading a buffer of `size` bytes over and over by summing it up.
-
-    The buffer is as large as the weights: those of a small model may lie in the processor's cache, and then a pass
-    reads them from there.
-    """
-    buffer = torch.ones(max(1, size // 4), dtype=torch.float32, device=device)
+    """Bytes a second, reading a buffer over and over by summing it up. size: of the weights that it stands for."""
+    buffer = torch.ones(_buffer_bytes(size, device) // 4, dtype=torch.float32, device=device)
     return buffer.numel() * 4 / _fastest(buffer.sum, device)
 
 
 def copy_bandwidth(size: int, device: torch.device) -> float:
-    """Bytes a second, read and written together, copying a buffer of `size` bytes over and over.
+    """Bytes a second, read and written together, copying a buffer over and over. size: as in `read_bandwidth`.
 
     This is what a machine's bandwidth usually means; with torch's threads as they are set.
     """
-    source, copy = (torch.ones(max(1, size // 4), dtype=torch.float32, device=device) for _ in range(2))
+    count = _buffer_bytes(size, device) // 4
+    source, copy = (torch.ones(count, dtype=torch.float32, device=device) for _ in range(2))
     return 2 * source.numel() * 4 / _fastest(lambda: copy.copy_(source), device)
 
 
+def _buffer_bytes(size: int, device: torch.device) -> int:
+    """As many bytes as the weights: those of a small model may lie in the processor's cache, where passes read them.
+
+    But no more than can matter, and a copy of the buffer must leave the device half of what is free.
+    """
+    return max(4, min(size, BUFFER_BYTES, free_memory(device) // 4))
+
+
 def peak_rate(dtype: torch.dtype, device: torch.device) -> float:
-    """Operations a second of a large matrix product, 2 · n³ operations."""
+    """Operations a second of the fastest matrix product found: narrow or square, in `dtype` or, on a CPU, in float32.
+
+    A CPU without instructions for a dtype multiplies in it by detours that passes need not take: compiled ones widen
+    their weights instead, and are faster than such a product.
+    """
+    dtypes = {dtype, torch.float32} if device.type == "cpu" else {dtype}
+    narrow = {each: _product_rate(_NARROW, each, device) for each in dtypes}
+    best = max(narrow.values())
+    worth = [each for each in dtypes if _FAR_SLOWER * narrow[each] > best]
+    return max(best, *(_product_rate(PEAK_SIDE[device.type], each, device) for each in worth))
+
+
+def _product_rate(rows: int, dtype: torch.dtype, device: torch.device) -> float:
+    """Operations a second of a product of `rows` rows with a square matrix, 2 · rows · n² operations."""
     side = PEAK_SIDE[device.type]
-    one, other = (torch.ones(side, side, dtype=dtype, device=device) for _ in range(2))
-    return 2 * side**3 / _fastest(lambda: one @ other, device)
+    inputs, weights = (torch.ones(count, side, dtype=dtype, device=device) for count in (rows, side))
+    return 2 * rows * side**2 / _fastest(lambda: torch.nn.functional.linear(inputs, weights), device)
 
 
 def _fastest(work: Callable[[], object], device: torch.device, repeats: int = 8) -> float:

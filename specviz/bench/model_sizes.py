@@ -13,20 +13,17 @@ from tokenizers.models import WordLevel
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from specviz.models.pair import ModelPair, PairPasses
-from specviz.models.pass_timer import settle_threads, time_in_turns
+from specviz.models.pass_timer import settle_threads
 from specviz.models.placement import (
     Place,
+    automatic_dtype,
     device_named,
-    dtype_name,
     dtype_named,
-    free_memory,
-    half_precision,
-    multiplies_in,
 )
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.models.sources import ModelSource
 from specviz.models.weights import check_memory
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, quoted
 
 #: Positions the models are made for: those of Llama 3. A random model has no use for more.
 POSITIONS = 8192
@@ -99,7 +96,7 @@ def size_named(name: str) -> Size:
     """The size of this name. Raises SpecvizError (field ``size``) if there is none."""
     if name not in SIZES:
         raise SpecvizError(
-            "There is no size {name}; choose from {names}.", "size", name=repr(name), names=", ".join(SIZES)
+            "There is no size {name}; choose from {names}.", "size", name=quoted(name), names=", ".join(SIZES)
         )
     return SIZES[name]
 
@@ -107,8 +104,7 @@ def size_named(name: str) -> Size:
 def make_pair(size: Size, device: str | torch.device = "auto", dtype: str | torch.dtype = "auto") -> ModelPair:
     """Both models of a size with random weights, and a tokenizer that writes each token as its number.
 
-    device, dtype: as for `load_pair`; where ``auto`` times a CPU, it times one layer of the target. On a CPU torch's
-    number of threads is set to what suits the target.
+    device, dtype: as for `load_pair`. On a CPU torch's number of threads is set to what suits the target.
 
     Raises SpecvizError (field ``size``, ``device`` or ``dtype``); memory is checked before anything is made.
     """
@@ -117,7 +113,9 @@ def make_pair(size: Size, device: str | torch.device = "auto", dtype: str | torc
         ModelSource("size", f"{shape.name} (random weights)", "", {}, shape.config)
         for shape in (size.target, size.draft)
     ]
-    check_memory(sources, Place(place), wanted or half_precision(place, None))
+    full = sum(source.weight_bytes(torch.float32) for source in sources)
+    chosen = wanted or automatic_dtype(Place(place), None, full)
+    check_memory(sources, Place(place), chosen)
 
     def too_large() -> SpecvizError:
         return SpecvizError(
@@ -128,7 +126,6 @@ def make_pair(size: Size, device: str | torch.device = "auto", dtype: str | torc
         )
 
     with refusing_out_of_memory(too_large):
-        chosen = wanted or _faster_dtype(size.target, sources, place)
         target, draft = (make_model(shape, place, chosen) for shape in (size.target, size.draft))
     return ModelPair.of(
         target,
@@ -165,17 +162,3 @@ def numbers_tokenizer(vocab: int) -> PreTrainedTokenizerFast:
     """A tokenizer of `vocab` tokens, each written as its id: ``"17 18 19"``."""
     words = WordLevel({str(token): token for token in range(vocab)}, unk_token="0")
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words))
-
-
-def _faster_dtype(shape: ModelShape, sources: list[ModelSource], device: torch.device) -> torch.dtype:
-    """Half precision, or float32 where one layer and the head run faster in it, as measured, and memory allows.
-
-    Nothing is measured where the processor's instructions decide.
-    """
-    half = half_precision(device, None)
-    needed = sum(source.weight_bytes(torch.float32) for source in sources)
-    if device.type == "cuda" or multiplies_in(half) or needed > free_memory(device):
-        return half
-    candidates = (half, torch.float32)
-    seconds = time_in_turns([make_model(replace(shape, layers=1), device, dtype) for dtype in candidates])
-    return min(candidates, key=lambda dtype: sum(seconds[dtype_name(dtype)].values()))

@@ -123,7 +123,7 @@ def _frame(entries: Sequence[Any]) -> pd.DataFrame:
     frame = pd.json_normalize([asdict(entry) for entry in entries])
     for part, (unit, scale) in UNITS.items():
         found = {name: name.replace(part, unit) for name in frame.columns if part in name}
-        frame = frame.assign(**scale * frame[[*found]]).rename(columns=found)
+        frame = frame.assign(**scale * frame[[*found]].astype(float)).rename(columns=found)
     return frame
 
 
@@ -182,6 +182,9 @@ def _limit_lines(limits: Sequence[BandwidthLimit]) -> Iterator[str]:
     if limits:
         yield "A pass over one token beside its limit: its bytes over the bandwidth of a copy or a read, the faster:"
         yield from _table(_frame(limits), ["role", "context"])
+    for one in limits:
+        if one.limit_seconds is None:
+            yield f"The {one.role}'s passes are faster than that bandwidth allows: their limit is not known."
 
 
 def growth_lines(growth: Growth) -> Iterator[str]:
@@ -242,7 +245,8 @@ def _formula_line(row: SizeRow) -> str:
 
 
 def _bandwidth_line(found: Bandwidth) -> str:
-    return (
-        f"Plain decoding reads {found.bytes_per_token / 1e9:.3f} GB a token. At the {found.bytes_per_second / 1e9:.1f} "
-        f"GB/s measured here that allows {found.limit:.1f} tokens/s, of which it reached {found.share:.0%}."
-    )
+    reads = f"Plain decoding reads {found.bytes_per_token / 1e9:.3f} GB a token."
+    measured = f"{found.bytes_per_second / 1e9:.1f} GB/s measured here"
+    if found.limit is None:
+        return f"{reads} It was faster than the {measured} allow, so its limit is not known."
+    return f"{reads} At the {measured} that allows {found.limit:.1f} tokens/s, of which it reached {found.share:.0%}."

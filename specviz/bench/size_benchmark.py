@@ -41,9 +41,6 @@ NO_GPU = "no GPU here: measured on the CPU"
 #: The longest draft that the adaptive contestant may choose.
 LONGEST = 8
 
-#: A buffer that no processor's cache holds; reading a larger one is no slower.
-BUFFER_BYTES = 2**31
-
 
 @dataclass(frozen=True, slots=True)
 class SizePlan:
@@ -85,12 +82,15 @@ class SizeRow(Standing):
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """Plain decoding beside its limit: a token reads the target's weights and the text's keys and values."""
+    """Plain decoding beside its limit: a token reads the target's weights and the text's keys and values.
+
+    Where plain decoding was faster than that, limit and share are None: not known.
+    """
 
     bytes_per_token: float  # at the middle of the run
     bytes_per_second: float  # measured by reading a buffer
-    limit: float  # tokens per second
-    share: float  # of the limit that plain decoding reached, everything it does counted
+    limit: float | None  # tokens per second
+    share: float | None  # of the limit that plain decoding reached, everything it does counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +194,10 @@ class _Contest:
         self.length = AdaptiveLength(LONGEST)
 
     def warm_up(self, lengths: set[int]) -> None:
-        """Every width of the target pass once: the first pass of a width can cost more than all later ones."""
+        """Every width of the target pass a few times: the first can cost more than all later ones, and a graph is
+        recorded after the second."""
         for length in sorted(lengths):
-            short = replace(self.workload, max_new_tokens=min(length + 2, self.workload.max_new_tokens))
+            short = replace(self.workload, max_new_tokens=min(3 * (length + 1), self.workload.max_new_tokens))
             for _ in rounds_of(Contestant(DraftModel.name, length), short, oracle.oracle(self.known, 1.0, seed=0)):
                 pass
 
@@ -266,6 +267,7 @@ def _bandwidth(pair: ModelPair, plan: SizePlan, speed: float) -> Bandwidth:
 
     with refusing_out_of_memory(too_large):
         size = model_size(PassTimer(pair.target, (1,), plan.prompt_tokens + plan.new_tokens // 2))
-        rate = read_bandwidth(min(size.weight_bytes, BUFFER_BYTES), pair.device)
+        rate = read_bandwidth(size.weight_bytes, pair.device)
     needed = size.bytes_moved(1)
-    return Bandwidth(needed, rate, rate / needed, speed * needed / rate)
+    limit = rate / needed if speed <= rate / needed else None
+    return Bandwidth(needed, rate, limit, None if limit is None else speed / limit)

@@ -12,6 +12,7 @@ from specviz.bench.bare_loop import Unwatched
 from specviz.decoding.engine import decoder_of
 from specviz.decoding.request import Request
 from specviz.decoding.round_record import outline
+from specviz.passes.static_passes import between_rounds
 
 
 @torch.inference_mode()
@@ -21,6 +22,7 @@ def decode(request: Request) -> list[int]:
     text, made, wanted = list(request.prompt.ids), [], request.settings.max_new_tokens
     decoder.prefill(text)
     while len(made) < wanted:
+        between_rounds(request.passes)
         one = decoder.round(text, min(request.num_draft_tokens, wanted - len(made) - 1), outline)
         for token in one.tokens:
             made.append(token)

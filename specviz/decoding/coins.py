@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from specviz.rules.draft import Uniforms
+from specviz.rules.transfer import to_device
 
 
 class Coins:
@@ -28,7 +29,7 @@ class Coins:
         uniforms = next(self.block, None)
         if uniforms is None:
             widths = [self.most_tokens, self.most_tokens, 1]
-            flat = torch.rand(self.BLOCK, sum(widths), generator=self.generator).double().to(self.device)
+            flat = to_device(torch.rand(self.BLOCK, sum(widths), generator=self.generator).double(), self.device)
             columns = flat.split(widths, dim=-1)
             self.block = map(Uniforms, columns[0].unbind(), columns[1].unbind(), columns[2].flatten().unbind())
             uniforms = next(self.block)

@@ -19,12 +19,14 @@ from specviz.drafters.choosers import Chooser, Draws, TopChoices
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.passes.cached_model import CachedModel, reader
 from specviz.passes.clock import Mark, Stopwatch
+from specviz.passes.static_passes import between_rounds
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Round, Seconds
 from specviz.rules.base import Rule
 from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms
 from specviz.rules.greedy import MATCH
 from specviz.rules.sampling import Warper
+from specviz.rules.transfer import to_device
 
 
 class OnHost(Protocol):
@@ -102,6 +104,7 @@ def _rounds(request: Request, build: Callable[[Setting], Drafter] | None, judge:
         return settle(draft, decision, rows, uniforms, request.pair.texts, request.rule)
 
     while text.stop_reason is None:
+        between_rounds(request.passes)
         began = time.perf_counter()
         settled = decoder.round(text.committed, text.draft_budget, fetch)
         emitted, pieces = text.extend(settled)
@@ -177,15 +180,15 @@ def _kept_rows(features: Tensor | None, drafted: int, path: Sequence[int]) -> Te
     unread = features.shape[0] - drafted
     if list(path) == list(range(len(path))):
         return features[: unread + len(path)]
-    rows = torch.tensor([*range(unread), *(unread + index for index in path)], device=features.device)
-    return features.index_select(0, rows)
+    rows = [*range(unread), *(unread + index for index in path)]
+    return features.index_select(0, to_device(rows, features.device))
 
 
 def _since(clock: Stopwatch, start: Mark) -> float:
     """Seconds since a mark, once the device is done; resets the time counted as spent in models."""
     end = clock.mark()
     clock.synchronize()
-    clock.take_spans()
+    clock.forget_spans()
     return clock.between(start, end)
 
 

@@ -64,7 +64,7 @@ class Start:
     def target(self) -> CachedModel:
         if self.rewinds:
             self._target.rewind(len(self.ids) - 1)
-            self._target.stopwatch.take_spans()
+            self._target.stopwatch.forget_spans()
         else:
             self._read()
         return self._target

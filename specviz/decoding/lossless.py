@@ -24,6 +24,7 @@ from specviz.drafters.base import Drafter
 from specviz.drafters.stepwise import Stepwise
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.clock import Stopwatch
+from specviz.passes.static_passes import between_rounds
 from specviz.records.errors import SpecvizError
 from specviz.rules.base import Rule
 from specviz.rules.sampling import Warper
@@ -68,7 +69,7 @@ class GreedyToken:
     margin: float | None = None  # in plain decoding: log-probability gap between the target's two best
 
 
-def check(request: Request, rule: LabRule) -> None:
+def check_lossless(request: Request, rule: LabRule) -> None:
     """Raises SpecvizError if this request cannot be tested."""
     if request.settings.drafter is None:
         raise SpecvizError("Plain decoding drafts nothing, and no rule judges it: choose a drafter.", "drafter")
@@ -126,6 +127,7 @@ class Sampler:
         self.runs += 1
         text, given = list(self.start.ids), 0
         while given < wanted:
+            between_rounds(self.request.passes)
             with torch.inference_mode():
                 budget = min(self.request.num_draft_tokens, length - given - 1)
                 made = decoder.round(text, budget, outline)

@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 
 from specviz.drafters.choosers import Children, Draws, TopChoices
+from specviz.records.names import LIKELIEST
 from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms
 from specviz.rules.sampling import draw_with_sums
 from specviz.rules.tree_shape import tree_shape
-
-#: `accept_likeliest` takes whatever is among this many of the target's likeliest.
-LIKELIEST = 3
 
 
 def accept_everything(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:

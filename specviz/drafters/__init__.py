@@ -26,7 +26,7 @@ from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.drafters.suffix import Suffix
 from specviz.drafters.translated import TranslatedDraftModel
 from specviz.models.pair import ModelPair
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, quoted
 
 _CLASSES: tuple[type[Drafter], ...] = (DraftModel, PromptLookup, Suffix, Lookahead, EarlyExit, Medusa, Eagle)
 
@@ -47,5 +47,5 @@ def drafter_class(pair: ModelPair, name: str | None) -> type[Drafter]:
         if drafter.name == name:
             return drafter
     raise SpecvizError(
-        "There is no drafter {name}; choose from {names}.", "drafter", name=repr(name), names=", ".join(DRAFTERS)
+        "There is no drafter {name}; choose from {names}.", "drafter", name=quoted(name), names=", ".join(DRAFTERS)
     )

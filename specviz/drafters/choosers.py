@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from specviz.rules.sampling import Warper, draw, first_largest
+from specviz.rules.transfer import to_device
 
 #: Roughly how often a good drafter's draw is accepted. Affects only the shape of drawn trees.
 ACCEPTED = 0.7
@@ -51,7 +52,7 @@ class TopChoices:
         ]
         best = heapq.nlargest(branches, candidates, key=itemgetter(0))
         _, places, tokens, sure = map(list, zip(*best))
-        return Children(torch.tensor(tokens, device=rows.device), places, sure, chances=sure, probs=None)
+        return Children(to_device(tokens, rows.device), places, sure, chances=sure, probs=None)
 
 
 class Draws:

@@ -11,6 +11,7 @@ from torch import Tensor
 from specviz.drafters.base import Setting, Verdict
 from specviz.drafters.headed import Headed
 from specviz.passes.static_eagle import EagleReader, StaticEagleReader
+from specviz.rules.transfer import to_device
 from specviz.rules.tree_shape import tree_shape
 
 
@@ -43,7 +44,7 @@ class Eagle(Headed):
             return None
         start = self.reader.length
         with self.stopwatch.span():
-            tokens = torch.tensor(committed[start + 1 :], device=self.features.device)
+            tokens = to_device(committed[start + 1 :], self.features.device)
             logits, states = self.reader.read(self.head.fuse(self.features), tokens, keep=1)
             self.text_rows = self.reader.length
             self.states = states[-1:]

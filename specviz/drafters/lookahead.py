@@ -6,7 +6,6 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from specviz.drafters.base import Drafter, Setting, Verdict
@@ -15,6 +14,7 @@ from specviz.passes.tree_trial import reads_trees
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft
+from specviz.rules.transfer import to_device
 
 
 class Window:
@@ -158,7 +158,7 @@ class Lookahead(Drafter):
         for index, (first, *above) in enumerate(self.columns):
             base = trie.add(base, [first], "window") if index else base
             self.tops.append(trie.add(base, above, "window"))
-        tokens = torch.tensor(trie.tokens, dtype=torch.long, device=self.device)
+        tokens = to_device(trie.tokens, self.device)
         return Draft(tokens, tuple(trie.parents), sources=tuple(trie.sources))
 
     def observe(self, verdict: Verdict) -> None:

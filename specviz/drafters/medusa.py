@@ -13,6 +13,7 @@ from specviz.drafters.headed import Headed
 from specviz.models.pair import ModelPair
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft
+from specviz.rules.transfer import to_device
 from specviz.rules.tree_shape import tree_shape
 
 
@@ -47,7 +48,7 @@ class Medusa(Headed):
         if self.features is None:
             return None
         with self.stopwatch.span():
-            token = self.target.get_input_embeddings()(torch.tensor(committed[-1:], device=self.features.device))
+            token = self.target.get_input_embeddings()(to_device(committed[-1:], self.features.device))
             states = self.head(self.features, token.to(self.features.device))[0]
             self.rows = self.target.get_output_embeddings()(states).to(self.features.device)
         return self.rows[:1]

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from specviz.drafters.base import Drafter, Setting
 from specviz.models.pair import ModelPair
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft
+from specviz.rules.transfer import to_device
 
 
 class SuffixAutomaton:
@@ -151,7 +151,7 @@ class Suffix(Drafter):
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
         self._read(committed)
         tree = self._best_tree(budget)
-        tokens = torch.tensor(tree.tokens, dtype=torch.long, device=self.device)
+        tokens = to_device(tree.tokens, self.device)
         return Draft(tokens, tuple(tree.parents), sources=(f"match {tree.match}",) * len(tree.tokens))
 
     def _read(self, committed: Sequence[int]) -> None:

@@ -22,16 +22,14 @@ from specviz.models.sources import (
     quietly,
 )
 from specviz.models.vocabularies import Translation, same_vocabulary
-from specviz.models.weights import check_memory, load_faster, load_weights, with_room
+from specviz.models.weights import check_memory, choose_dtype, load_weights, with_room
 from specviz.passes.several_devices import home_of, keep_in_step
-from specviz.passes.torchrun import count_here, process_count
+from specviz.passes.torchrun import process_count
 from specviz.passes.trained_heads import EagleHead, MedusaHeads, load_eagle, load_medusa
 from specviz.passes.tree_trial import reads_trees
+from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Sentence, bytes_in_words
-
-#: The pair that comes with the repository.
-EMBEDDED = pathlib.Path(__file__).resolve().parents[2] / "assets" / "models"
 
 #: A draft model that shares less of its vocabulary than this has next to nothing to say.
 _LEAST_SHARED = 0.01
@@ -59,9 +57,9 @@ def load_pair(
         one, else the CPU. ``"spread"`` puts the target's layers on all GPUs, then in main memory, then on disk.
         ``"parallel"`` shards each layer over the processes of torchrun, all of which call this and make the same runs;
         the draft model, whose short passes would spend their time in exchanges, is whole in each of them.
-    dtype: ``"float32"``, ``"bfloat16"``, ``"float16"`` or ``"auto"``: half precision on CUDA and on a CPU that
-        multiplies bfloat16; on other CPUs half precision or float32, whichever is measured to be faster. Both models
-        get the same; a quantised checkpoint keeps its own.
+    dtype: ``"float32"``, ``"bfloat16"``, ``"float16"`` or ``"auto"``: half precision on CUDA, bfloat16 on a CPU that
+        multiplies it, and float32 on other CPUs, if it fits. Both models get the same; a quantised checkpoint keeps
+        its own.
     revision, draft_revision: branch, tag or commit on the Hub. token: for gated or private models; default HF_TOKEN.
     progress: called before each step with a fraction in [0, 1] and a sentence.
 
@@ -90,11 +88,11 @@ def load_pair(
             tell(0.1, Sentence("Reading the tokenizer."))
             tokenizers = [load_tokenizer(source) for source in sources]
             translation = _translation(*sources, *tokenizers) if len(sources) == 2 else None
-            smallest = wanted or half_precision(place.device, sources[0].config.dtype)
             if device == "auto":
-                place = with_room(place, sources, smallest)
-            check_memory(sources, place, smallest)
-            seconds_by_dtype = _load_models(models, sources, place, wanted, tell)
+                place = with_room(place, sources, wanted or half_precision(place.device, sources[0].config.dtype))
+            chosen = wanted or choose_dtype(place, sources)
+            check_memory(sources, place, chosen)
+            _load_models(models, sources, place, chosen, tell)
     except BaseException:
         # The traceback keeps this frame alive, and through it the models: let go of them by name.
         models.clear()
@@ -105,7 +103,7 @@ def load_pair(
         # Now, or else the first visitor would wait for it.
         reads_trees(model)
     parts, flaws = _load_parts(models[0], sources[0], embedded, {"medusa": medusa, "eagle": eagle})
-    passes = _measured(models[0], place, seconds_by_dtype, tell)
+    passes = _measured(models[0], place, tell)
     tell(1.0, Sentence("Ready."))
     return ModelPair.of(
         models[0],
@@ -129,16 +127,14 @@ def _check(source: ModelSource, place: Place) -> None:
         check_sharding(source, process_count())
 
 
-def _measured(
-    target: PreTrainedModel, place: Place, seconds_by_dtype: dict[str, dict[int, float]], tell: Progress
-) -> PairPasses:
+def _measured(target: PreTrainedModel, place: Place, tell: Progress) -> PairPasses:
     """What a pass of the target takes here, on a CPU with the number of threads that suits it, which this sets."""
     threads = None
     if place.device.type == "cpu":
         tell(0.9, Sentence("Choosing the number of threads."))
         threads = settle_threads(target)
     seconds_by_width = time_passes(target, SHOWN_WIDTHS, budget=0.5)
-    return PairPasses(seconds_by_width=seconds_by_width, seconds_by_dtype=seconds_by_dtype, threads=threads)
+    return PairPasses(seconds_by_width=seconds_by_width, threads=threads)
 
 
 def _load_parts(
@@ -165,28 +161,19 @@ def _load_models(
     models: list[PreTrainedModel],
     sources: list[ModelSource],
     place: Place,
-    dtype: torch.dtype | None,
+    dtype: torch.dtype,
     tell: Progress,
-) -> dict[str, dict[int, float]]:
-    """Appends the models of all sources to `models`; returns what was timed to choose their dtype."""
+) -> None:
+    """Appends the models of all sources to `models`."""
     target, *drafts = sources
-    seconds_by_dtype: dict[str, dict[int, float]] = {}
     tell(0.2, _announce(target))
-    if dtype is None and place.device.type == "cpu" and place.way != "spread" and not target.quantised:
-        spare = sum(source.weight_bytes(torch.float32) for source in drafts) * count_here()
-        model, seconds_by_dtype = load_faster(target, place, spare, tell)
-        models.append(model)
-        del model
-    else:
-        half = dtype or half_precision(place.device, target.config.dtype)
-        models.append(load_weights(target, place, half, kept=sum(source.weight_bytes(half) for source in drafts)))
+    models.append(load_weights(target, place, dtype, kept=sum(source.weight_bytes(dtype) for source in drafts)))
     for source in drafts:
         tell(0.8, _announce(source))
         models.append(load_weights(source, Place(home_of(models[0])), models[0].dtype))
     if place.way == "sharded":
         for model in models:
             keep_in_step(model)
-    return seconds_by_dtype
 
 
 def _announce(source: ModelSource) -> Sentence:

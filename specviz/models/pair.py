@@ -20,7 +20,7 @@ from specviz.models.vocabularies import Translation
 from specviz.passes.several_devices import home_of, place_of
 from specviz.passes.static_passes import FastPasses, kind_of
 from specviz.passes.trained_heads import EagleHead, MedusaHeads
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, quoted
 from specviz.records.runs import PairInfo, Prompt
 
 #: No context holds this many characters; tokenising more would only keep others waiting.
@@ -39,8 +39,6 @@ class PairPasses:
     fast: dict[str, FastPasses] = field(default_factory=dict)
     #: T(K) of the target as it runs: tokens per pass -> median seconds.
     seconds_by_width: dict[int, float] = field(default_factory=dict)
-    #: What was timed to choose a dtype: its name -> tokens per pass -> median seconds.
-    seconds_by_dtype: dict[str, dict[int, float]] = field(default_factory=dict)
     #: How many threads suit the target on a CPU; None if not measured. torch keeps this number per thread, so a run
     #: in any thread but the one that loaded the pair has to set it.
     threads: int | None = None
@@ -214,10 +212,13 @@ class ModelPair:
         width = self.vocab_size if alone else min(self.vocab_size, logit_width(self.draft))
         for token_id in ids:
             if isinstance(token_id, bool) or not isinstance(token_id, int):
-                raise SpecvizError("Token ids are whole numbers, not {value}.", "prompt", value=f"{token_id!r:.80}")
+                raise SpecvizError("Token ids are whole numbers, not {value}.", "prompt", value=quoted(token_id))
             if not 0 <= token_id < width:
                 raise SpecvizError(
-                    "Token id {id} does not exist: ids run from 0 to {last}.", "prompt", id=token_id, last=width - 1
+                    "Token id {id} does not exist: ids run from 0 to {last}.",
+                    "prompt",
+                    id=quoted(token_id),
+                    last=width - 1,
                 )
         return tuple(ids)
 

@@ -1,16 +1,15 @@
-"""How long a pass takes: timed to show T(K), and to choose a dtype and a number of threads."""
+"""How long a pass takes: timed to show T(K), and to choose a number of threads."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
 from transformers import PreTrainedModel
 
 from specviz.models.pair import position_limit
-from specviz.models.placement import dtype_name
 from specviz.passes.cached_model import reader
 from specviz.passes.clock import Stopwatch, synchronise
 from specviz.passes.several_devices import agreed, home_of
@@ -19,8 +18,8 @@ from specviz.passes.static_passes import FastPasses
 #: Tokens per pass for which T(K) is measured and shown.
 SHOWN_WIDTHS = (1, 2, 5, 9)
 
-#: The widths that decide between dtypes: a plain step, and a target pass over four draft tokens.
-TIMED_WIDTHS = (1, 5)
+#: The widths that decide between numbers of threads: a plain step, and a target pass over four draft tokens.
+_TIMED_WIDTHS = (1, 5)
 
 #: What torch starts with: the number of cores, or OMP_NUM_THREADS.
 _ALL_THREADS = torch.get_num_threads()
@@ -30,28 +29,6 @@ _ABOUT_AS_FAST = 1.25
 
 #: A larger model has work enough for every thread. Not decided by the clock: on a busy machine everything is slow.
 _SMALL_BYTES = 512 << 20
-
-#: No further round of timing begins after this long.
-_TIMING_SECONDS = 1.0
-
-
-def time_in_turns(models: Sequence[PreTrainedModel], rounds: int = 3) -> dict[str, dict[int, float]]:
-    """`time_passes` of each model in turn, several rounds over, so that a busy moment hits all of them.
-
-    The fastest round counts, because other processes only ever add time. A slow model is timed in one round.
-    Returns dtype name -> tokens per pass -> seconds.
-    """
-    measured: dict[str, list[dict[int, float]]] = {dtype_name(model.dtype): [] for model in models}
-    end = time.perf_counter() + _TIMING_SECONDS
-    for done in range(rounds):
-        if done and _is_over(end, models[0]):
-            break
-        for model in models:
-            measured[dtype_name(model.dtype)].append(time_passes(model, TIMED_WIDTHS, repeats=3))
-    return {
-        name: {width: min(passes[width] for passes in taken) for width in TIMED_WIDTHS}
-        for name, taken in measured.items()
-    }
 
 
 def settle_threads(model: PreTrainedModel) -> int:
@@ -73,7 +50,7 @@ def settle_threads(model: PreTrainedModel) -> int:
     for _ in range(2):
         for threads in choices:
             torch.set_num_threads(threads)
-            seconds[threads] = min(seconds[threads], sum(time_passes(model, TIMED_WIDTHS, repeats=5).values()))
+            seconds[threads] = min(seconds[threads], sum(time_passes(model, _TIMED_WIDTHS, repeats=5).values()))
     best = min(seconds.values())
     threads = next(threads for threads in choices if seconds[threads] <= _ABOUT_AS_FAST * best)
     torch.set_num_threads(threads)
@@ -98,6 +75,9 @@ class PassTimer:
         self._pass(self.context, keep=1)
         for width in self.widths:
             self.seconds(width)
+        if passes is not None:
+            # Recorded before they are timed, as in a run.
+            passes.between_rounds(meetings=1)
 
     def seconds(self, width: int) -> float:
         """Wall seconds of one finished pass over so many tokens, as in a run; leaves the cache as it was."""
@@ -113,7 +93,7 @@ class PassTimer:
         seconds = time.perf_counter() - start
         # Needed even when nothing is removed: a sliding window keeps spare rows until it is told.
         self.reader.rewind(self.context)
-        self.reader.stopwatch.take_spans()
+        self.reader.stopwatch.forget_spans()
         return seconds
 
 

@@ -12,7 +12,7 @@ import torch
 
 from specviz.passes.several_devices import join, least
 from specviz.passes.torchrun import count_here
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, quoted
 
 #: Where a container's limits are written (cgroup v2).
 _CGROUP = pathlib.Path("/sys/fs/cgroup")
@@ -87,7 +87,7 @@ def device_named(name: str | torch.device) -> torch.device:
         device = torch.device(name)
     except (RuntimeError, TypeError) as error:
         raise SpecvizError(
-            "{name} is not a device: use auto, cpu, cuda or cuda:1.", "device", name=repr(name)
+            "{name} is not a device: use auto, cpu, cuda or cuda:1.", "device", name=quoted(name)
         ) from error
     if device.type not in ("cpu", "cuda"):
         raise SpecvizError("specviz runs on cpu or cuda, not on {kind}: choose auto.", "device", kind=device.type)
@@ -120,18 +120,32 @@ def dtype_named(name: str | torch.dtype) -> torch.dtype | None:
     return dtype
 
 
+def automatic_dtype(place: Place, checkpoint: torch.dtype | None, full_bytes: int) -> torch.dtype:
+    """What ``auto`` stands for at this place: half precision where it is multiplied in, and float32 on other CPUs.
+
+    The processor's instructions decide and never a stopwatch, so every start of a machine decides alike. Other CPUs
+    take half precision only for weights that leave no room in float32. full_bytes: of the weights in float32, on the
+    place's own device in each process.
+    """
+    half = half_precision(place.device, checkpoint)
+    if place.device.type == "cuda" or multiplies_in(half) or full_bytes > _FILLED * free_at(place):
+        return half
+    return torch.float32
+
+
 def half_precision(device: torch.device, checkpoint: torch.dtype | None) -> torch.dtype:
-    """The half precision to run in; on a CPU the checkpoint's own, so that its weights are not rounded again."""
+    """The half precision that the device multiplies in; where it has none, the checkpoint's own: no second rounding."""
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
-    return torch.float16 if checkpoint == torch.float16 else torch.bfloat16
+    keeps = checkpoint == torch.float16 and not multiplies_in(torch.bfloat16)
+    return torch.float16 if keeps else torch.bfloat16
 
 
 def multiplies_in(dtype: torch.dtype) -> bool:
     """Whether `dtype` is bfloat16 and this CPU has instructions to multiply in it.
 
-    Then it is the faster one once passes are compiled: half the bytes, and no conversions. Passes that are not
-    compiled do not show it, because they spend their time between operations.
+    Then it is faster than float32 once passes are compiled: half the bytes, and no conversions. Without them a product
+    in half precision can take seventy times as long as in float32.
     """
     return dtype == torch.bfloat16 and torch.cpu._is_avx512_bf16_supported()
 

@@ -23,12 +23,12 @@ from transformers import PreTrainedModel
 
 from specviz.models.pair import ModelPair
 from specviz.models.pass_timer import SHOWN_WIDTHS, time_passes
-from specviz.models.refusals import first_line
+from specviz.models.refusals import first_line, refusing_out_of_memory
 from specviz.passes import compiler
 from specviz.passes.cached_model import CachedModel, StaticModel
 from specviz.passes.clock import Stopwatch
 from specviz.passes.compiler import ProgramJob
-from specviz.passes.cuda_graphs import CudaRecorder, GraphedPasses
+from specviz.passes.cuda_graphs import CudaRecorder, GraphedPasses, refuse_unrecordable
 from specviz.passes.early_exits import check_exit, default_exit, exit_after, layer_count
 from specviz.passes.several_devices import is_sharded, is_spread
 from specviz.passes.static_eagle import EagleReader, StaticEagle, StaticEagleReader
@@ -45,9 +45,9 @@ Made = TypeVar("Made")
 #: Runs a piece of work at a time and in a thread of its choosing; returns what the work returns.
 Turn = Callable[[Callable[[], Made]], Made]
 
-#: How often passes of each kind are compared with the model's own: a graph is recorded when its shape has been seen
-#: before, and replayed after that.
-_COMPARISONS = {"graphs": 4}
+#: How often passes are compared with the model's own, each time over other tokens: what gives the last ones' logits
+#: again, as an empty graph does, is found out.
+_COMPARISONS = 2
 
 #: The drafts with which they are compared, and what is kept of each: a chain, and for models that read them a tree.
 _CHAIN = ((-1, 0, 1, 2), (0, 1))
@@ -154,7 +154,7 @@ class _Work:
         return statics
 
     def record(self, statics: dict[str, Static]) -> None:
-        """Tries each model's passes on CUDA once; a graph is recorded when a run first needs its shape."""
+        """Tries each model's passes on CUDA and records a few; runs have more recorded as they need them."""
         recorder = CudaRecorder(self.pair.device)
         ready: dict[str, FastPasses] = {}
         for role, static in statics.items():
@@ -236,7 +236,8 @@ class _Work:
         if self.halt.is_set():
             return
         try:
-            ready[role] = self.turn(tried)
+            with refusing_out_of_memory(_no_memory):
+                ready[role] = self.turn(tried)
         except SpecvizError as error:
             self.done.refuse(role, error)
 
@@ -260,10 +261,20 @@ def _loaded(one: _PassFiles, target: FastPasses | None) -> FastPasses:
 
 
 def _recorded(static: Static, recorder: CudaRecorder, target: GraphedPasses | None) -> FastPasses:
-    """A model's passes as CUDA graphs. target: the passes whose buffers it continues in."""
+    """A model's passes as CUDA graphs, checked before and after recording. target: the passes whose buffers it
+    continues in."""
     passes = GraphedPasses(static, recorder, None if target is None else target.kept)
     check(passes, target)
+    refuse_unrecordable(static)
+    passes.between_rounds(meetings=1)
+    if passes.refusal is not None:
+        raise passes.refusal
+    check(passes, target)
     return passes
+
+
+def _no_memory() -> SpecvizError:
+    return SpecvizError("There is not enough memory to prepare this model's passes.", "passes")
 
 
 def _makers(pair: ModelPair) -> Iterator[tuple[str, Callable[[], Static]]]:
@@ -305,8 +316,8 @@ def _weight_bytes(static: Static) -> int:
 def check(passes: FastPasses, target: FastPasses | None = None) -> None:
     """Raises SpecvizError (field ``passes``) if fast passes differ from the model's own by more than rounding.
 
-    target: for an early exit, the passes of the model in whose buffers it reads on. Every shape of pass is met as often
-    as it takes to be replayed, each time with other tokens and over rows of zeros.
+    target: for an early exit, the passes of the model in whose buffers it reads on. Every shape of pass comes several
+    times, each time with other tokens and over rows of zeros.
     """
     static = passes.static
     compared = _eagle_outputs(passes) if isinstance(static, StaticEagle) else _model_outputs(passes, target)
@@ -341,7 +352,7 @@ def _model_outputs(passes: FastPasses, target: FastPasses | None) -> Iterator[tu
         fast = whole.sharing_first_layers(model, layer_count(model), passes)
     fast.feature_layers = layers
     drafts = [_CHAIN, _TREE] if reads_trees(model) else [_CHAIN]
-    for seed, (parents, kept) in itertools.product(range(_COMPARISONS.get(passes.kind, 1)), drafts):
+    for seed, (parents, kept) in itertools.product(range(_COMPARISONS), drafts):
         tokens = some_tokens(model, _TEXT + len(parents) + 1, seed)
         own = CachedModel(model, stopwatch, layers)
         fast.rewind(0)
@@ -357,7 +368,7 @@ def _eagle_outputs(passes: FastPasses) -> Iterator[tuple[Tensor, Tensor]]:
     """Logits and hidden states of the head itself, and of its fast passes: several tokens, one, two siblings."""
     static, generator = passes.static, torch.Generator().manual_seed(0)
     fast = StaticEagleReader(passes)
-    for seed in range(_COMPARISONS.get(passes.kind, 1)):
+    for seed in range(_COMPARISONS):
         own = EagleReader(static.head, static)
         fast.rewind(0)
         _clear(fast.buffers)

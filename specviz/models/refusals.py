@@ -194,12 +194,24 @@ def refusing_out_of_memory(refusal: Callable[[], SpecvizError]) -> Iterator[None
         raise refusal() from error
 
 
+#: How libraries without an exception type of their own say it: the CPU allocator, the CUDA runtime, cuBLAS.
+_NO_MEMORY = (
+    "not enough memory",
+    "can't allocate memory",
+    "Cannot allocate memory",
+    "out of memory",
+    "cudaErrorMemoryAllocation",
+    "STATUS_ALLOC_FAILED",
+)
+
+
 def _is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    # The CPU allocator has no exception type of its own.
-    words = ("not enough memory", "can't allocate memory", "Cannot allocate memory", "out of memory")
-    return isinstance(error, (RuntimeError, OSError)) and any(word in str(error) for word in words)
+    """Within a recording the first error says so, and the last only that the recording has failed."""
+    return any(
+        isinstance(link, (torch.OutOfMemoryError, MemoryError))
+        or (isinstance(link, (RuntimeError, OSError)) and any(words in str(link) for words in _NO_MEMORY))
+        for link in _chain(error)
+    )
 
 
 def _drop_frames(error: BaseException) -> None:

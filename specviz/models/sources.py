@@ -34,7 +34,7 @@ from transformers.quantizers import AutoHfQuantizer
 from transformers.utils import logging as transformers_logging
 
 from specviz.models.refusals import explaining, hub_refusal, quantisation_name, quantisation_of
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, quoted
 from specviz.records.words import Sentence
 
 #: Called at each step with the fraction done, in [0, 1], and a sentence.
@@ -117,7 +117,7 @@ def _on_the_hub(name: str, field: str, revision: str | None, token: str | None) 
         raise hub_refusal(name, field, error) from error
     except hub.HFValidationError as error:
         raise SpecvizError(
-            "{name} is neither a folder here nor a Hub id like Qwen/Qwen3-0.6B.", field, name=repr(name)
+            "{name} is neither a folder here nor a Hub id like Qwen/Qwen3-0.6B.", field, name=quoted(name)
         ) from error
     except (hub.HTTPError, OSError):  # offline, by choice or not: an earlier download may be cached
         return options | {"local_files_only": True}

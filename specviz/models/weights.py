@@ -1,4 +1,4 @@
-"""A model's weights: whether they fit, and reading them in the precision that runs fastest."""
+"""A model's weights: in which precision they run, whether they fit, and reading them."""
 
 from __future__ import annotations
 
@@ -10,23 +10,20 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.distributed import DistributedConfig
 
-from specviz.models.pass_timer import TIMED_WIDTHS, time_in_turns, time_passes
 from specviz.models.placement import (
     Place,
+    automatic_dtype,
     dtype_name,
     free_at,
     free_memory,
-    half_precision,
-    multiplies_in,
     room_on_gpus,
     room_to_spread,
 )
 from specviz.models.refusals import refusing_out_of_memory
-from specviz.models.sources import ModelSource, Progress
-from specviz.passes.several_devices import agreed
+from specviz.models.sources import ModelSource
 from specviz.passes.torchrun import process_count
 from specviz.records.errors import SpecvizError
-from specviz.records.words import Sentence, bytes_in_words
+from specviz.records.words import bytes_in_words
 
 
 def with_room(place: Place, sources: Sequence[ModelSource], dtype: torch.dtype) -> Place:
@@ -36,6 +33,15 @@ def with_room(place: Place, sources: Sequence[ModelSource], dtype: torch.dtype) 
         return place
     rooms = room_on_gpus()
     return Place(place.device, "spread") if len(rooms) > 1 and needed <= sum(rooms.values()) else place
+
+
+def choose_dtype(place: Place, sources: Sequence[ModelSource]) -> torch.dtype:
+    """What ``auto`` stands for, for these models at this place. A draft follows its target, which comes first."""
+    full = sum(
+        source.weight_bytes(torch.float32) if place.way == "spread" else _needed_at(place, source, torch.float32)
+        for source in sources
+    )
+    return automatic_dtype(place, sources[0].config.dtype, full)
 
 
 def check_memory(sources: Sequence[ModelSource], place: Place, dtype: torch.dtype) -> None:
@@ -122,23 +128,3 @@ def load_weights(source: ModelSource, place: Place, dtype: torch.dtype, kept: in
     if place.way == "spread":
         weakref.finalize(model, offloaded.cleanup)
     return model.eval()
-
-
-def load_faster(
-    source: ModelSource, place: Place, spare_bytes: int, tell: Progress
-) -> tuple[PreTrainedModel, dict[str, dict[int, float]]]:
-    """The model in half precision or float32, whichever runs faster on this CPU, and the seconds that decided it.
-
-    The winner depends on the processor's instructions; it is measured where these do not settle it. The checkpoint is
-    read once per dtype rather than converted, because buffers such as rotary frequencies do not survive a cast.
-    float32 is not tried if both copies and `spare_bytes` more would not fit in memory.
-    """
-    half = load_weights(source, place, half_precision(place.device, source.config.dtype))
-    too_large = source.weight_bytes(torch.float32) + spare_bytes > agreed(free_memory(place.device), half)
-    if multiplies_in(half.dtype) or too_large:
-        return half, {dtype_name(half.dtype): time_passes(half, TIMED_WIDTHS)}
-    tell(0.5, Sentence("Timing {name} in half and in full precision.", name=source.name))
-    full = load_weights(source, place, torch.float32)
-    seconds = time_in_turns([half, full])
-    faster = min(seconds, key=lambda name: sum(seconds[name].values()))
-    return (full if faster == "float32" else half), seconds

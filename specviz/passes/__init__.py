@@ -7,6 +7,7 @@ static_eagle: the same form of the EAGLE head, and a head reading one text
 compiler: compiles passes to machine code, in processes of low priority, and keeps the programs
 cuda_graphs: records passes as CUDA graphs and replays them
 trained_heads: Medusa heads and the EAGLE head, and their files
+stored_weights: a loaded model's weights as its files have them
 early_exits: a model that ends after its first layers
 several_devices: one model spread over devices or sharded over processes
 torchrun: the processes that torchrun started beside this one

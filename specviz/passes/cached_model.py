@@ -23,6 +23,7 @@ from specviz.passes.static_passes import (
     hides_far_places,
 )
 from specviz.records.errors import SpecvizError
+from specviz.rules.transfer import to_device
 from specviz.rules.tree_shape import tree_shape
 
 
@@ -70,7 +71,7 @@ class CachedModel:
 
     def unread(self, committed: Sequence[int]) -> Tensor:
         """The committed tokens not yet in the cache, [n] int64 on the model's device."""
-        return torch.tensor(committed[self.length :], dtype=torch.long, device=self.device)
+        return to_device(committed[self.length :], self.device)
 
     def forward(
         self, token_ids: Tensor, keep: int, visible: Tensor | None = None, positions: Tensor | None = None
@@ -118,7 +119,7 @@ class CachedModel:
             return self.forward(token_ids, keep=n + 1)
         self._refuse_windows()
         visible, positions = _tree_view(parents, read=self.length, unread=len(unread))
-        return self.forward(token_ids, n + 1, visible.to(self.device), positions.to(self.device))
+        return self.forward(token_ids, n + 1, to_device(visible, self.device), to_device(positions, self.device))
 
     def extend(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
         """One pass over the next level of a draft in the making; logits [k, vocab].
@@ -133,7 +134,7 @@ class CachedModel:
         text = self.length - (n - k)
         visible = torch.cat([torch.ones(k, text, dtype=torch.bool), branch], -1)
         positions = text + branch.sum(-1) - 1
-        return self.forward(tokens, k, visible.to(self.device), positions.to(self.device))
+        return self.forward(tokens, k, to_device(visible, self.device), to_device(positions, self.device))
 
     def _refuse_windows(self) -> None:
         if self.slides:
@@ -159,7 +160,7 @@ class CachedModel:
     def keep(self, committed: int, path: Sequence[int]) -> None:
         """After a target pass over `committed` tokens and a draft: keeps those and the draft tokens on `path`."""
         if list(path) != list(range(len(path))):
-            self._move(committed, torch.tensor(path, device=self.device) + committed)
+            self._move(committed, to_device(path, self.device) + committed)
         self.rewind(committed + len(path))
 
     def _move(self, start: int, origins: Tensor) -> None:
@@ -186,17 +187,25 @@ class CachedModel:
 class StaticModel(CachedModel):
     """The same over static buffers, with passes prepared for such buffers."""
 
-    def __init__(self, model: PreTrainedModel, stopwatch: Stopwatch, passes: FastPasses):
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        stopwatch: Stopwatch,
+        passes: FastPasses,
+        buffers: KeyValueBuffers | FirstLayerBuffers | None = None,
+    ):
+        """buffers: those that already hold the text. To ask the passes for some would empty the kept ones."""
         self.passes = passes
+        self.buffers = buffers
         super().__init__(model, stopwatch)
 
     def _empty(self) -> None:
-        self.buffers: KeyValueBuffers | FirstLayerBuffers = self.passes.buffers(self)
+        if self.buffers is None:
+            self.buffers = self.passes.buffers(self)
 
     def sharing_first_layers(self, model: PreTrainedModel, layers: int, passes: FastPasses | None) -> CachedModel:
-        twin = StaticModel(model, self.stopwatch, passes or FastPasses.unprepared(model))
-        twin.buffers = FirstLayerBuffers(self.buffers, layers)
-        return twin
+        shared = FirstLayerBuffers(self.buffers, layers)
+        return StaticModel(model, self.stopwatch, passes or FastPasses.unprepared(model), shared)
 
     def _read(self, token_ids: Tensor, keep: int, visible: Tensor | None, positions: Tensor | None) -> Tensor:
         if token_ids.shape[0] > WIDEST:

@@ -1,19 +1,24 @@
 """Records passes once as CUDA graphs and replays them, so that the host launches a whole pass at once.
 
 A graph works on the very buffers it was recorded over. So a model's passes keep their buffers from text to text, and
-each shape (tokens, room) gets its own graph when it first occurs.
+each shape (tokens, room) that a text needs again and again gets a graph of its own, between two rounds.
 """
 
 from __future__ import annotations
 
+import bisect
+import contextlib
 import weakref
-from collections import OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from specviz.passes.static_passes import FastPasses, KeyValueBuffers, Static
+from specviz.passes.static_passes import FastPasses, FirstLayerBuffers, KeyValueBuffers, Static
+from specviz.records.errors import SpecvizError
 
 #: The most graphs kept at a time; the least recently used goes first. All share one memory pool.
 MOST_GRAPHS = 48
@@ -21,22 +26,59 @@ MOST_GRAPHS = 48
 #: The smallest room. Each larger one is twice the size, so that a long text needs few of them.
 LEAST_ROOM = 256
 
-#: Wider passes, which read prompts, come once a text and in ever new widths: they run without a graph.
-WIDEST_GRAPH = 80
+#: How many tokens a graph reads; passes in between are padded. Wider ones, which read prompts, run without a graph.
+WIDTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 80)
+
+#: How often a text needs a shape before it is recorded: a prompt is read once, and in ever new widths.
+MEETINGS = 2
+
+#: A room is given up once this many texts have not reached it.
+REMEMBERED_TEXTS = 8
+
+#: Runs before a recording: libraries initialise on their first calls, which must not be recorded.
+WARM_UPS = 2
+
+#: What torch says of operations whose result, or the shape of it, depends on values.
+_WAITING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 #: A recorded pass: copies its arguments in, replays, and returns the outputs.
 Replay = Callable[[Sequence[Tensor]], list[Tensor]]
 
-#: Records a function of tensors, given example arguments.
+#: Records a function of tensors, given example arguments. Raises RuntimeError if that fails.
 Recorder = Callable[[Callable[..., Sequence[Tensor]], Sequence[Tensor]], Replay]
 
 
 class KeptBuffers(KeyValueBuffers):
-    """Buffers that outlive the text they hold: one set for each room ever asked for."""
+    """Buffers that outlive the text they hold, one set for each room; one reader at a time has them.
+
+    The last place of each room is spare: no text gets it, and what pads a pass goes there.
+    """
 
     def __init__(self, static: Static):
         self.by_room: dict[int, tuple[Tensor, list[Tensor]]] = {}
+        self.reached: deque[int] = deque(maxlen=REMEMBERED_TEXTS)  # the rooms of the last texts
+        self.texts = 0  # that were begun
+        self.reader: weakref.ref | None = None
         super().__init__(static)
+
+    def lend(self, reader: object) -> bool:
+        """Starts the text of `reader`, unless another one still has the buffers; returns whether it did.
+
+        What they hold is never attended to before it is overwritten.
+        """
+        if self.reader is not None and self.reader() is not None:
+            return False
+        self.reader = weakref.ref(reader)
+        self.reached.append(self.room)
+        for room in [room for room in self.by_room if room > max(self.reached)]:
+            del self.by_room[room]
+        self.texts += 1
+        self.room = 0
+        self.reserve(1)
+        return True
+
+    def reserve(self, length: int) -> None:
+        super().reserve(length + 1)
 
     def room_for(self, length: int) -> int:
         room = LEAST_ROOM
@@ -49,50 +91,105 @@ class KeptBuffers(KeyValueBuffers):
             self.by_room[room] = super().take(room)
         return self.by_room[room]
 
-    def begin_again(self) -> None:
-        """Starts another text: what the buffers hold is never attended to before it is overwritten."""
-        self.room = 0
-        self.reserve(1)
+    def has(self, room: int, rows: Sequence[Tensor]) -> bool:
+        """Whether these are the first of that room's tensors."""
+        return room in self.by_room and self.by_room[room][1][0] is rows[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A recorded pass."""
+
+    rows: Sequence[Tensor]  # the buffers that it works on
+    padding: tuple[Tensor, ...]  # the other arguments of a pass that reads nothing, see `GraphedPasses._padding`
+    replay: Replay
 
 
 class GraphedPasses(FastPasses):
-    """The passes of one model as graphs, one for each shape.
+    """The passes of one model as graphs, one for each shape (tokens, room).
 
+    A model whose passes cannot be recorded goes on with plain ones; `refusal` says why.
     record: such as `CudaRecorder`. kept: the buffers to work on, if shared with the model whose first layers this is.
     """
 
     def __init__(self, static: Static, record: Recorder, kept: KeptBuffers | None = None):
         super().__init__(static, self._run, "graphs")
         self.record = record
-        self.graphs: OrderedDict[tuple[int, int], Replay] = OrderedDict()
+        self.graphs: OrderedDict[tuple[int, int], Graph] = OrderedDict()
+        self.met: Counter[tuple[int, int]] = Counter()  # shapes without a graph in the text numbered `text`
+        self.text = 0
         self.kept = kept or KeptBuffers(static)
-        self.reader: weakref.ref | None = None
 
     def free(self) -> None:
         super().free()
         self.graphs.clear()
         self.kept = None
 
-    def buffers(self, reader: object) -> KeyValueBuffers:
+    def buffers(self, reader: object) -> KeyValueBuffers | FirstLayerBuffers:
         """The kept buffers if no other reader has them; else new ones, whose passes run without graphs."""
-        if self.reader is not None and self.reader() is not None:
+        if not self.kept.lend(reader):
             return KeyValueBuffers(self.static)
-        self.reader = weakref.ref(reader)
-        self.kept.begin_again()
-        return self.kept
+        own = len(self.static.row_shapes)
+        return self.kept if len(self.kept.tensors) == own else FirstLayerBuffers(self.kept, own // 2)
+
+    def between_rounds(self, meetings: int = MEETINGS) -> None:
+        for shape in [shape for shape, graph in self.graphs.items() if not self.kept.has(shape[1], graph.rows)]:
+            del self.graphs[shape]
+        for shape in [shape for shape, count in self.met.items() if count >= meetings]:
+            del self.met[shape]
+            if self.refusal is None and shape[1] in self.kept.by_room:
+                self._record(*shape)
+
+    @torch.inference_mode()
+    def _record(self, width: int, room: int) -> None:
+        rows = self.kept.by_room[room][1][: len(self.static.row_shapes)]
+        padding = self._padding(width, room)
+        try:
+            # Nothing but the spare place is written, so a text may be in the buffers.
+            replay = self.record(lambda *inputs: self.static(*inputs, *rows), padding)
+        except RuntimeError as error:
+            self._refuse(error)
+            return
+        self.graphs[width, room] = Graph(rows, padding, replay)
+        if len(self.graphs) > MOST_GRAPHS:
+            self.graphs.popitem(last=False)
+
+    def _refuse(self, error: RuntimeError) -> None:
+        """From now on passes are plain ones."""
+        while error.__context__ is not None:
+            # Ending a recording that failed raises a further error, which says less.
+            error = error.__context__
+        self.graphs.clear()
+        self.kind = "plain"
+        self.refusal = cannot_record(self.static, f"{error}".partition("\n")[0])
+
+    def _padding(self, width: int, room: int) -> tuple[Tensor, ...]:
+        """Arguments of a pass whose tokens all go to the spare place and see nothing else."""
+        device, spare = self.static.device, room - 1
+        tokens, places = torch.zeros(width, dtype=torch.long, device=device), torch.arange(room, device=device)
+        inputs = [torch.zeros(width, size, dtype=self.static.dtype, device=device) for size in self.static.input_widths]
+        return tokens, tokens.clone(), tokens + spare, (places == spare).repeat(width, 1), *inputs
 
     def _run(self, *arguments: Tensor) -> Sequence[Tensor]:
-        rows = arguments[len(arguments) - len(self.static.row_shapes) :]
-        width, room = arguments[3].shape
-        if width > WIDEST_GRAPH or rows[0] is not self.kept.take(room)[1][0]:
+        count, room = arguments[3].shape
+        *changing, first = arguments[: len(arguments) - len(self.static.row_shapes) + 1]
+        if count > WIDTHS[-1] or self.refusal is not None or first is not self.kept.tensors[0]:
             return self.static(*arguments)
-        key, changing = (width, room), arguments[: len(arguments) - len(rows)]
-        if key not in self.graphs:
-            self.graphs[key] = self.record(lambda *inputs: self.static(*inputs, *rows), changing)
-            if len(self.graphs) > MOST_GRAPHS:
-                self.graphs.popitem(last=False)
-        self.graphs.move_to_end(key)
-        return self.graphs[key](changing)
+        shape = WIDTHS[bisect.bisect_left(WIDTHS, count)], room
+        graph = self.graphs.get(shape)
+        if graph is None or graph.rows[0] is not first:
+            self._meet(shape)
+            return self.static(*arguments)
+        self.graphs.move_to_end(shape)
+        if count < shape[0]:
+            changing = [torch.cat([given, rest[count:]]) for given, rest in zip(changing, graph.padding, strict=True)]
+        return [output[:count] for output in graph.replay(changing)]
+
+    def _meet(self, shape: tuple[int, int]) -> None:
+        if self.text != self.kept.texts:
+            self.met.clear()
+            self.text = self.kept.texts
+        self.met[shape] += 1
 
 
 class CudaRecorder:
@@ -100,20 +197,17 @@ class CudaRecorder:
 
     def __init__(self, device: torch.device):
         self.device = device
+        # All recordings on one stream, since memory in a pool belongs to the stream it was first used on.
+        self.stream = torch.cuda.Stream(device)
         self.pool = torch.cuda.graph_pool_handle()
+        self.graphs: weakref.WeakSet[torch.cuda.CUDAGraph] = weakref.WeakSet()  # that live in the pool
 
     def __call__(self, function: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor]) -> Replay:
         inputs = [example.clone() for example in examples]
-        graph = torch.cuda.CUDAGraph()
-        side = torch.cuda.Stream(self.device)
-        side.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(side):
-            # Libraries initialise on their first calls, which must not be recorded.
-            for _ in range(2):
-                function(*inputs)
-        torch.cuda.current_stream(self.device).wait_stream(side)
-        with torch.cuda.graph(graph, pool=self.pool):
-            outputs = function(*inputs)
+        # torch records on the current device, whichever device the tensors are on.
+        with torch.cuda.device(self.device):
+            self._warm_up(function, inputs)
+            graph, outputs = self._recorded(function, inputs)
 
         def replay(arguments: Sequence[Tensor]) -> list[Tensor]:
             for own, given in zip(inputs, arguments, strict=True):
@@ -123,3 +217,79 @@ class CudaRecorder:
             return [output.clone() for output in outputs]
 
         return replay
+
+    def _warm_up(self, function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -> None:
+        home = torch.cuda.current_stream()
+        self.stream.wait_stream(home)
+        try:
+            with torch.cuda.stream(self.stream):
+                for _ in range(WARM_UPS):
+                    function(*inputs)
+        finally:
+            home.wait_stream(self.stream)
+
+    def _recorded(
+        self, function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]
+    ) -> tuple[torch.cuda.CUDAGraph, Sequence[Tensor]]:
+        if not self.graphs:
+            # A pool that has lost its last graph takes no other.
+            self.pool = torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        # Other threads allocate meanwhile, which only the mode "thread_local" allows.
+        recording = torch.cuda.graph(graph, self.pool, self.stream, capture_error_mode="thread_local")
+        try:
+            # The outer context: `torch.cuda.graph` does not leave the stream when its own end fails.
+            with torch.cuda.stream(self.stream), recording:
+                outputs = function(*inputs)
+        except RuntimeError:
+            self._abandon()
+            raise
+        self.graphs.add(graph)
+        return graph, outputs
+
+    def _abandon(self) -> None:
+        """Ends what a failed recording leaves open in torch's allocator, which would never again release memory.
+
+        `CUDAGraph::capture_end` raises before it comes to that (torch 2.13), and nothing public does it instead.
+        """
+        self.graphs.clear()
+        device = torch.cuda.current_device()
+        if hasattr(torch._C, "_cuda_endAllocateToPool"):
+            # It raises if the recording got as far as ending properly.
+            with contextlib.suppress(RuntimeError):
+                torch._C._cuda_endAllocateToPool(device, self.pool)
+                torch._C._cuda_releasePool(device, self.pool)
+
+
+class _OnDevice(TorchDispatchMode):
+    """Refuses operations that have the host wait for a value, which no recording survives."""
+
+    def __torch_dispatch__(self, function, types, arguments=(), named=None):
+        picks = function in (torch.ops.aten.index.Tensor, torch.ops.aten.index_put_.default)
+        if picks:
+            waits = any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in arguments[1])
+        else:
+            waits = not _WAITING.isdisjoint(function.tags)
+        if waits:
+            raise RuntimeError(f"{function} needs a value on the host")
+        return function(*arguments, **(named or {}))
+
+
+@torch.no_grad()
+def refuse_unrecordable(static: Static) -> None:
+    """Raises SpecvizError (field ``passes``) if a pass needs a value on the host, as some mixtures of experts do.
+
+    To be asked first: a recording that fails can leave torch's allocator unusable.
+    """
+    arguments = [argument.to(static.device) for argument in static.examples(2)]
+    try:
+        with _OnDevice():
+            static(*arguments)
+    except RuntimeError as error:
+        raise cannot_record(static, str(error)) from None
+
+
+def cannot_record(static: Static, reason: str) -> SpecvizError:
+    return SpecvizError(
+        "The passes of {name} cannot be recorded as CUDA graphs: {reason}.", "passes", name=static.name, reason=reason
+    )

@@ -266,6 +266,7 @@ class FastPasses:
         self.static = static  # the pass as a module
         self.run = run  # the same, made faster; or the module itself
         self.kind = kind  # what `run` is: ``compiled``, ``graphs`` or ``plain``
+        self.refusal: SpecvizError | None = None  # why it is no longer what was prepared
 
     @classmethod
     def unprepared(cls, model: PreTrainedModel, feature_layers: Sequence[int] = ()) -> FastPasses:
@@ -273,9 +274,15 @@ class FastPasses:
         static = StaticPass(model, feature_layers)
         return cls(static, static, "plain")
 
-    def buffers(self, reader: object) -> KeyValueBuffers:
+    def buffers(self, reader: object) -> KeyValueBuffers | FirstLayerBuffers:
         """Empty buffers to hold the text of `reader`."""
         return KeyValueBuffers(self.static)
+
+    def between_rounds(self, meetings: int = 2) -> None:
+        """Time, off the clock, to make later passes faster; needs none unless passes are recorded as they are met.
+
+        meetings: how often a shape must have been met to be worth it.
+        """
 
     def free(self) -> None:
         """Gives up model and programs, even if a past run still holds this object. It cannot run afterwards."""
@@ -299,6 +306,12 @@ class FastPasses:
             return logits, None
         by_layer = dict(zip(self.static.feature_layers, hidden, strict=True))
         return logits, torch.cat([by_layer[layer] for layer in feature_layers], -1)
+
+
+def between_rounds(passes: Mapping[str, FastPasses]) -> None:
+    """Gives each of a run's passes its time off the clock."""
+    for each in passes.values():
+        each.between_rounds()
 
 
 def kind_of(passes: Mapping[str, FastPasses]) -> str:

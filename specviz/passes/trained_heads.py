@@ -22,6 +22,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from specviz.passes.several_devices import home_of, whole_parameter
+from specviz.passes.stored_weights import StoredWeights
 from specviz.records.errors import SpecvizError
 
 _EPSILON = 1e-6
@@ -314,22 +315,30 @@ def _layers_of(target: PreTrainedModel) -> int:
 def fingerprint(target: PreTrainedModel) -> str:
     """Identifies a target by its sizes and a sample of its weights, as 64 hexadecimal digits.
 
-    The sample is rounded to bfloat16, so that a checkpoint has one fingerprint in float32 and in bfloat16.
+    The sample is rounded to bfloat16, so that a checkpoint has one fingerprint in float32 and in bfloat16. Loading in
+    float16 rounds differently: there the sample is read from the checkpoint's files.
     """
     config = target.config.get_text_config()
     table = target.get_input_embeddings().weight
     names = dict(sorted(target.named_parameters()))
-    embeddings = whole_parameter(target, next(name for name, parameter in names.items() if parameter is table))
+    # Tied, it has further names.
+    tied = [name for name, parameter in target.named_parameters(remove_duplicate=False) if parameter is table]
+    embeddings = whole_parameter(target, next(name for name in names if name in tied))
     sizes = (config.model_type, config.hidden_size, config.num_hidden_layers, len(embeddings))
     digest = hashlib.sha256(json.dumps(sizes).encode())
-    every = torch.arange(_SAMPLED_ROWS, device=embeddings.device) * len(embeddings) // _SAMPLED_ROWS
-    vectors = [
-        whole_parameter(target, name)
+    every = [place * len(embeddings) // _SAMPLED_ROWS for place in range(_SAMPLED_ROWS)]
+    sample = [(tied, embeddings[every], every)]
+    sample += [
+        ([name], whole_parameter(target, name), None)
         for name, parameter in names.items()
         if parameter.dim() == 1 and parameter.is_floating_point()
     ]
-    for weights in (embeddings[every], *vectors):
-        digest.update(weights.to("cpu", torch.bfloat16).contiguous().view(torch.int16).numpy().tobytes())
+    stored = StoredWeights(target) if any(loaded.dtype == torch.float16 for _, loaded, _ in sample) else None
+    for known_as, loaded, rows in sample:
+        weights = loaded.cpu()
+        if weights.dtype == torch.float16:
+            weights = stored.unrounded(known_as, weights, rows)
+        digest.update(weights.to(torch.bfloat16).contiguous().view(torch.int16).numpy().tobytes())
     return digest.hexdigest()
 
 

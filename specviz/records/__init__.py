@@ -1,5 +1,6 @@
 """What is asked for and what happened, as plain values: no torch, so they cross processes and live in files.
 
+names: of drafters and rules, to choose by
 settings: what a run is asked for, one frozen value
 runs: what it did: every round, token, probability, coin and second; the trace file
 metrics: from rounds to the numbers people compare
@@ -10,4 +11,5 @@ presets: prompts that show something on the embedded pair
 links: settings as the query of a link, and back
 errors: `SpecvizError`, the one exception written for users
 words: the page's texts by language
+assets: where the files lie that come with the program
 """

@@ -2,7 +2,38 @@
 
 from __future__ import annotations
 
+import reprlib
+
 from specviz.records.words import fill
+
+#: The longest quotation in an error's sentence.
+MOST_QUOTED = 80
+
+
+class _Short(reprlib.Repr):
+    """`repr`, cut short while it is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = MOST_QUOTED - 2
+        self.maxlong = MOST_QUOTED
+
+    def repr_int(self, value: int, level: int) -> str:
+        # Python refuses to write more than some thousand digits.
+        return f"a number of {value.bit_length()} bits" if value.bit_length() > 1000 else super().repr_int(value, level)
+
+
+_SHORT = _Short()
+
+
+def quoted(value: object) -> str:
+    """What was given, as an error's sentence quotes it: its `repr`, at most 80 characters of it."""
+    return shortened(_SHORT.repr(value))
+
+
+def shortened(text: str) -> str:
+    """At most 80 characters of a text."""
+    return text if len(text) <= MOST_QUOTED else f"{text[: MOST_QUOTED - 1]}…"
 
 
 class SpecvizError(ValueError):

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, shortened
 from specviz.records.runs import Run
-from specviz.records.settings import KINDS, PLAIN, RunSettings, usual_rule
+from specviz.records.settings import KINDS, MAX_SEED, PLAIN, RunSettings, usual_rule
 
 #: What a link always states: pages have their own values for these.
 ALWAYS_SAID = ("prompt", "drafter", "num_draft_tokens", "temperature", "max_new_tokens")
@@ -25,8 +25,6 @@ DEFAULTS: dict[str, Any] = {
 
 #: Servers refuse request lines of about 64 KB; links stop being pasteable long before that.
 MOST_CHARACTERS = 8000
-#: The page uses JavaScript numbers, which hold whole numbers exactly only up to here.
-MOST_WHOLE = 2**53
 
 _YES_AND_NO = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
@@ -87,14 +85,12 @@ def settings_of_run(run: Run) -> dict[str, Any]:
 def share(run: Run) -> dict[str, str | None]:
     """What the page needs to share a run. file: the name of its files, without extension. pair: the pair's name.
 
-    query: of the link that repeats it; None if it would be too long.
+    query: of the link that repeats it; None if it would be too long, or carry a seed that no page can hold: files from
+    elsewhere may have one.
     """
     asked = query(settings_of_run(run))
-    return {
-        "file": file_stem(run),
-        "pair": run.pair.name,
-        "query": asked if len(asked) <= MOST_CHARACTERS else None,
-    }
+    fits = len(asked) <= MOST_CHARACTERS and 0 <= run.seed <= MAX_SEED
+    return {"file": file_stem(run), "pair": run.pair.name, "query": asked if fits else None}
 
 
 def file_stem(run: Run) -> str:
@@ -117,7 +113,9 @@ def _read(name: str, text: str) -> Any:
         return text
     if kind is bool:
         if text.lower() not in _YES_AND_NO:
-            raise SpecvizError("The link says {name}={value}, which must be 1 or 0.", name, name=name, value=text)
+            raise SpecvizError(
+                "The link says {name}={value}, which must be 1 or 0.", name, name=name, value=shortened(text)
+            )
         return _YES_AND_NO[text.lower()]
     if kind is int:
         return _whole(name, text)
@@ -126,16 +124,18 @@ def _read(name: str, text: str) -> Any:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise SpecvizError("The link says {name}={value}, which is not a number.", name, name=name, value=text)
+        raise SpecvizError(
+            "The link says {name}={value}, which is not a number.", name, name=name, value=shortened(text)
+        )
     return value
 
 
 def _whole(name: str, text: str) -> int:
-    if not re.fullmatch(r"-?[0-9]{1,16}", text) or abs(int(text)) > MOST_WHOLE:
+    if not re.fullmatch(r"-?[0-9]{1,16}", text) or abs(int(text)) > MAX_SEED:
         raise SpecvizError(
             "The link says {name}={value}, which is not a whole number that this page can hold.",
             name,
             name=name,
-            value=text,
+            value=shortened(text),
         )
     return int(text)

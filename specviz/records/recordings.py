@@ -10,11 +10,12 @@ import pathlib
 from dataclasses import dataclass
 from typing import Any
 
+from specviz.records.assets import ASSETS
 from specviz.records.presets import PRESETS
 from specviz.records.runs import Run
 from specviz.records.settings import RunSettings
 
-TRACES = pathlib.Path(__file__).resolve().parents[2] / "assets" / "traces"
+TRACES = ASSETS / "traces"
 
 _PROMPTS = {preset.name: preset.prompt for preset in PRESETS}
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import SamplingParams
 
 SCHEMA = "specviz.run/1"
@@ -198,13 +198,13 @@ class Run:
                 raise SpecvizError(
                     "This is not a specviz trace: it names no schema, and {expected} is expected.",
                     "trace",
-                    expected=repr(SCHEMA),
+                    expected=quoted(SCHEMA),
                 )
             raise SpecvizError(
                 "This is not a specviz trace: its schema is {found}, and {expected} is expected.",
                 "trace",
-                found=repr(schema),
-                expected=repr(SCHEMA),
+                found=quoted(schema),
+                expected=quoted(SCHEMA),
             )
         try:
             run = _RUN.validate_python(data)

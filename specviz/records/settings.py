@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, get_args, get_type_hints
 
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, quoted
 
 #: The lowest temperature above greedy: dividing by less turns logits into infinities.
 MIN_TEMPERATURE = 0.01
@@ -21,15 +22,29 @@ PLAIN = "plain"
 #: Longer drafts never pay; they only fill memory.
 MAX_DRAFT_TOKENS = 64
 
+#: The page's numbers, JavaScript's, are exact up to here; so any seed can be shown, linked to and typed in again.
+MAX_SEED = 2**53 - 1
+
+
+def is_whole(value: object) -> bool:
+    """Whether `value` is an int; True and False are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
 
 def is_count(value: object, most: float = math.inf) -> bool:
     """Whether `value` is a whole number from 1 to `most`."""
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
+    return is_whole(value) and 1 <= value <= most
 
 
 def _require_finite(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise SpecvizError("{name} must be an ordinary number, not {value}.", name, name=name, value=repr(value))
+    # Not `isfinite`, which fails for whole numbers that no float can hold.
+    if not (is_whole(value) or isinstance(value, float)) or not abs(value) <= sys.float_info.max:
+        raise SpecvizError("{name} must be an ordinary number, not {value}.", name, name=name, value=quoted(value))
+
+
+def _require_text(name: str, value: str) -> None:
+    if not isinstance(value, str):
+        raise SpecvizError("{name} must be a name, not {value}.", name, name=name, value=quoted(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +101,13 @@ class DraftParams:
                 "Branches must be a whole number from 1 to {most}, not {value}.",
                 "branches",
                 most=MAX_BRANCHES,
-                value=repr(self.branches),
+                value=quoted(self.branches),
             )
         if self.exit_layer is not None and not is_count(self.exit_layer):
             raise SpecvizError(
-                "The exit layer must be a whole number from 1, not {value}.", "exit_layer", value=repr(self.exit_layer)
+                "The exit layer must be a whole number from 1, not {value}.",
+                "exit_layer",
+                value=quoted(self.exit_layer),
             )
         _require_finite("confidence", self.confidence)
         if not 0 <= self.confidence < 1:
@@ -103,13 +120,13 @@ def check_gamma(num_draft_tokens: int) -> None:
         raise SpecvizError(
             "Ask for at least one draft token a round (drafter=None is plain), as a whole number; got {value}.",
             "num_draft_tokens",
-            value=repr(num_draft_tokens),
+            value=quoted(num_draft_tokens),
         )
     if num_draft_tokens > MAX_DRAFT_TOKENS:
         raise SpecvizError(
             "{value} draft tokens a round are too many: at most {most}.",
             "num_draft_tokens",
-            value=num_draft_tokens,
+            value=quoted(num_draft_tokens),
             most=MAX_DRAFT_TOKENS,
         )
 
@@ -127,7 +144,7 @@ class RunSettings:
     num_draft_tokens: int = 4  # γ: draft depth of a round; ignored in plain decoding
     sampling: SamplingParams = SamplingParams()
     max_new_tokens: int = 128
-    seed: int = 0  # seeds every coin, 0 to 2^63 − 1
+    seed: int = 0  # seeds every coin, 0 to 2^53 − 1
     stop: Sequence[str] = ()  # texts that end the run
     chat: bool = False  # wrap the prompt in the tokenizer's chat template
     drafting: DraftParams = DraftParams()
@@ -138,13 +155,20 @@ class RunSettings:
             raise SpecvizError(
                 "Ask for at least one new token, as a whole number; got {value}.",
                 "max_new_tokens",
-                value=repr(self.max_new_tokens),
+                value=quoted(self.max_new_tokens),
             )
         if self.drafter is not None:
+            _require_text("drafter", self.drafter)
             check_gamma(self.num_draft_tokens)
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
-            raise SpecvizError("The seed must be a whole number from 0 to 2^63 − 1.", "seed")
-        if isinstance(self.stop, str) or not all(isinstance(text, str) and text for text in self.stop):
+        _require_text("rule", self.rule)
+        if not (is_whole(self.seed) and 0 <= self.seed <= MAX_SEED):
+            raise SpecvizError("The seed must be a whole number from 0 to 2^53 − 1.", "seed")
+        if not isinstance(self.chat, bool):
+            raise SpecvizError(
+                "{name} must be true or false, not {value}.", "chat", name="chat", value=quoted(self.chat)
+            )
+        texts = isinstance(self.stop, Sequence) and not isinstance(self.stop, (str, bytes))
+        if not texts or not all(isinstance(text, str) and text for text in self.stop):
             raise SpecvizError("Stop strings must be a list of non-empty texts.", "stop")
 
     @classmethod

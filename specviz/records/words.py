@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import functools
 import json
-import pathlib
 import re
 from collections.abc import Mapping
 
-TEXTS = pathlib.Path(__file__).resolve().parents[2] / "assets" / "text"
+from specviz.records.assets import ASSETS
+
+TEXTS = ASSETS / "text"
 
 #: The languages of the page, the first one at its root, and what each calls itself.
 LANGUAGES = {"en": "English", "de": "Deutsch"}

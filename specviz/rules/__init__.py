@@ -3,6 +3,7 @@
 sampling        logits -> the distribution a token is drawn from -> a token
 draft           what is judged (Draft, TargetRows, Uniforms) and the outcome (Decision)
 tree_shape      which draft token continues which
+transfer        from the host to a device, without waiting for it
 base            what a rule is; the residual
 token_by_token  rejection sampling of a chain: min(1, p/q)
 block           a chain judged as a whole
@@ -15,7 +16,7 @@ Register new rules here, in `_RULES`.
 
 from __future__ import annotations
 
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import usual_rule
 from specviz.rules.base import Rule
 from specviz.rules.block import BLOCK
@@ -33,7 +34,7 @@ def rule_named(name: str) -> Rule:
     """The rule with this name. Raises SpecvizError (field ``rule``) if there is none."""
     if name not in _RULES:
         raise SpecvizError(
-            "There is no rule {name}; choose from auto, {names}.", "rule", name=repr(name), names=", ".join(RULES)
+            "There is no rule {name}; choose from auto, {names}.", "rule", name=quoted(name), names=", ".join(RULES)
         )
     return _RULES[name]
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from specviz.rules.sampling import Warper, first_largest
+from specviz.rules.transfer import to_device
 
 
 def chain(length: int) -> tuple[int, ...]:
@@ -43,7 +44,7 @@ class Draft:
     @classmethod
     def copied(cls, tokens: Sequence[int], device: torch.device) -> Draft:
         """A chain of point masses."""
-        return cls(torch.tensor(tokens, dtype=torch.long, device=device), chain(len(tokens)))
+        return cls(to_device(tokens, device), chain(len(tokens)))
 
 
 @dataclass(frozen=True, slots=True)

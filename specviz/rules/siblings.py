@@ -8,6 +8,7 @@ from torch import Tensor
 from specviz.rules.base import Rule, points_at, residual
 from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms
 from specviz.rules.sampling import draw_with_sums
+from specviz.rules.transfer import to_device
 from specviz.rules.tree_shape import TreeShape, tree_shape
 
 
@@ -37,8 +38,8 @@ def verify_siblings(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decis
     else:
         q = draft.probs.gather(-1, draft.tokens.unsqueeze(-1)).squeeze(-1)
         p_left, path, next_probs = _walk(draft, rows.probs, p, q, coins)
-        kept = torch.tensor([token in path for token in range(len(draft.parents))], device=p.device)
-        row = torch.tensor([path[-1] + 1], device=p.device)
+        kept = to_device(torch.tensor([token in path for token in range(len(draft.parents))]), p.device)
+        row = to_device([path[-1] + 1], p.device)
     accept_prob = (p_left / q).clamp_max_(1)
     next_token, next_sums = draw_with_sums(next_probs, uniforms.next)
     return Decision(kept, p, q, accept_prob, row, next_token, next_probs, next_sums, p_left)

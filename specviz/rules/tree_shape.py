@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from specviz.rules.draft import chain
+from specviz.rules.transfer import to_device
 
 
 class TreeShape:
@@ -32,7 +33,7 @@ class TreeShape:
     @cached_property
     def rows(self) -> Tensor:
         """[n] int64, the target row that judges each token."""
-        return torch.tensor(self.parents, dtype=torch.long, device=self.device) + 1
+        return to_device(self.parents, self.device) + 1
 
     @cached_property
     def ancestors(self) -> Tensor:
@@ -45,7 +46,7 @@ class TreeShape:
                 cells[token * n : token * n + n] = cells[parent * n : parent * n + n]
             cells[token * n + token] = True
         branch = torch.frombuffer(cells, dtype=torch.bool).view(n, n) if n else torch.empty(0, 0, dtype=torch.bool)
-        return branch.to(self.device)
+        return to_device(branch, self.device)
 
     @cached_property
     def elders(self) -> Tensor:
@@ -62,7 +63,7 @@ class TreeShape:
         """[n] int64, a number shared by siblings, counted from 0 by first appearance."""
         numbers: dict[int, int] = {}
         numbered = [numbers.setdefault(parent, len(numbers)) for parent in self.parents]
-        return torch.tensor(numbered, dtype=torch.long, device=self.device)
+        return to_device(numbered, self.device)
 
     def judging(self, table: Tensor) -> Tensor:
         """From target rows [n + 1, ...], the one that judges each token: [n, ...]."""

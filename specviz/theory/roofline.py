@@ -34,7 +34,7 @@ class ModelSize:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the machine can do at best, as measured."""
+    """What the machine can do at best, as measured: no more than that, see `PassTimes.limits_hold`."""
 
     bandwidth: float  # bytes a second
     peak: float  # operations a second
@@ -110,6 +110,16 @@ class PassTimes:
 
     def curve(self, role: str) -> Curve | None:
         return next((curve for curve in self.curves if curve.role == role), None)
+
+    @property
+    def limits_hold(self) -> bool:
+        """Whether every pass took as long as its limit says. If one did not, nothing is known of this machine's limits:
+        both models reach the same ones."""
+        return all(
+            point.low >= curve.limits.seconds(curve.size, point.width)
+            for curve in self.curves
+            for point in curve.points
+        )
 
     @property
     def cost_coefficient(self) -> float | None:

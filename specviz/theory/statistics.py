@@ -21,6 +21,9 @@ DRAWS = 4000
 #: The quantile of the noise that is shown: chance alone stays below it 999 times in 1,000.
 QUANTILE = 0.999
 
+#: Below this p-value a rule is called wrong, as happens to fewer than one in 1,000 correct ones.
+SIGNIFICANT = 0.001
+
 
 @dataclass(frozen=True, slots=True)
 class ChiSquare:

@@ -10,14 +10,15 @@ from collections.abc import Sequence
 import torch
 from transformers import PreTrainedModel
 
-from specviz.models.loading import EMBEDDED, load_pair
+from specviz.models.loading import load_pair
 from specviz.models.pair import ModelPair
-from specviz.models.placement import Place, device_named
+from specviz.models.placement import Place, automatic_dtype, device_named, dtype_named, place_named
 from specviz.models.sources import find_model, load_tokenizer
 from specviz.models.vocabularies import same_vocabulary
 from specviz.models.weights import load_weights
 from specviz.passes.several_devices import is_spread
 from specviz.passes.torchrun import refuse_more_than_one
+from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
 from specviz.training.data import Corpus, read_corpus, with_own_text
 from specviz.training.draft import DraftRecipe
@@ -142,9 +143,8 @@ def _from_scratch(options: argparse.Namespace) -> tuple[Recipe, Corpus]:
     device = device_named(options.device)
     tokenizer = load_tokenizer(find_model(options.tokenizer, "tokenizer", None, None))
     corpus = read_corpus(options.text, tokenizer, options.weights, options.held_out)
-    dtype = torch.bfloat16 if options.dtype == "bfloat16" else torch.float32
     model = small_llama(tokenizer, options.layers, options.width, seed=options.seed).to(device)
-    return TargetRecipe(model, tokenizer, dtype, options.seed), corpus
+    return TargetRecipe(model, tokenizer, _dtype(options), options.seed), corpus
 
 
 def _on_a_target(options: argparse.Namespace, work: pathlib.Path) -> tuple[Recipe, Corpus]:
@@ -163,7 +163,7 @@ def _on_a_target(options: argparse.Namespace, work: pathlib.Path) -> tuple[Recip
 
 def _load(options: argparse.Namespace) -> ModelPair:
     threads = torch.get_num_threads()
-    pair = load_pair(options.target, device=options.device, dtype=options.dtype)
+    pair = load_pair(options.target, device=options.device, dtype=_dtype(options))
     # A pair chooses the threads that suit one token per pass; training passes are wide.
     torch.set_num_threads(threads)
     if is_spread(pair.target):
@@ -171,6 +171,12 @@ def _load(options: argparse.Namespace) -> ModelPair:
     if pair.dtype == torch.float16:
         raise SpecvizError("Training in float16 is unstable: use --dtype float32.", "dtype")
     return pair
+
+
+def _dtype(options: argparse.Namespace) -> torch.dtype:
+    """Of the products: for ``auto`` what a run takes on this device, but never float16, in which training diverges."""
+    chosen = dtype_named(options.dtype) or automatic_dtype(place_named(options.device), None, full_bytes=0)
+    return torch.float32 if chosen == torch.float16 else chosen
 
 
 def _draft(options: argparse.Namespace, pair: ModelPair) -> PreTrainedModel:

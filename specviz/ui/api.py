@@ -1,17 +1,55 @@
-"""The API's one function: a prompt in, the whole trace out."""
+"""The API's one function: a prompt in, the whole trace out; or a sentence that begins with the parameter to blame."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gradio as gr
+from starlette.requests import Request
+from starlette.responses import JSONResponse
 
-from specviz.decoding.run_record import collect
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, quoted, shortened
+from specviz.ui import engine
 from specviz.ui.orders import Order, read_form
 from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
+
+#: What the function is called in a request's address.
+API_NAME = "generate"
+
+
+class Page(gr.Blocks):
+    """A page that refuses calls of its API before Gradio trips over them and writes a traceback into the log."""
+
+    def validate_inputs(self, block_fn: Any, inputs: list[Any]) -> None:
+        """What Gradio asks of a call's values before it reads them. Raises gr.Error."""
+        if block_fn.api_name == API_NAME:
+            _check_values(list(inspect.signature(block_fn.fn).parameters), inputs)
+        super().validate_inputs(block_fn, inputs)
+
+
+def _check_values(names: Sequence[str], values: Sequence[Any]) -> None:
+    """Raises gr.Error if one is missing, or is an object: Gradio would take some of these for files to fetch."""
+    if len(values) < len(names):
+        raise _refusal(names[len(values)], f"This value is missing. The call takes {', '.join(names)}.")
+    for name, value in zip(names, values):
+        parts = value if isinstance(value, list) else [value]
+        if any(isinstance(part, (dict, list)) for part in parts):
+            raise _refusal(name, f"This must be a number, a text or a list of them, not {quoted(value)}.")
+
+
+async def refuse_parameters(request: Request, error: Exception) -> JSONResponse:
+    """The answer to a call whose parameters, given by name, the function does not have or does not get."""
+    if f"/call/v2/{API_NAME}" not in request.url.path:
+        raise error
+    return JSONResponse({"detail": shortened(str(error))}, status_code=422)
+
+
+def _refusal(parameter: str | None, sentence: str) -> gr.Error:
+    """For whoever calls the API; without a traceback in the log."""
+    return gr.Error(sentence if parameter is None else f"{parameter}: {sentence}", print_exception=False)
 
 
 def endpoint(runner: Runner) -> Callable[..., dict[str, Any]]:
@@ -52,5 +90,5 @@ def _trace(runner: Runner, asked: dict[str, Any]) -> dict[str, Any]:
         request = order.request(pair, runner.deployment)
         done = [one for batch in runner.batches(order) for one in batch]
     except SpecvizError as error:
-        raise gr.Error(error.message, print_exception=False) from error
-    return collect(request, done).to_dict()
+        raise _refusal(error.field, error.message) from error
+    return engine.collect(request, done).to_dict()

@@ -10,18 +10,20 @@ import html
 import json
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from specviz.models.pair import ModelPair
 from specviz.records import links
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import PLAIN, DraftParams
 from specviz.ui.controls import Controls, properties
 from specviz.ui.events import HEARD
 from specviz.ui.pairs import PairName
 from specviz.ui.ways import RULE_CHOICES, WAYS, drafter_of
+
+if TYPE_CHECKING:
+    from specviz.models.pair import ModelPair
 
 
 def wire_remote(controls: Controls) -> None:
@@ -45,13 +47,13 @@ def wire_links(controls: Controls, share: gr.HTML) -> None:
 
     What is wrong with a link is said in passing, and the rest of it applies.
     """
-    home, unchanged = controls.runner.store.home, [gr.skip()] * (len(_changed(controls)) + 1)
+    store, unchanged = controls.runner.store, [gr.skip()] * (len(_changed(controls)) + 1)
 
     def on_link(request: gr.Request) -> list[Any]:
-        settings, errors = linked(controls, home, request.query_params)
+        settings, errors = linked(controls, store.home, request.query_params)
         for error in errors:
             _warn(controls, error)
-        return [*applied(controls, home, settings), _answer("generate")] if settings else unchanged
+        return [*applied(controls, store.home, settings), _answer("generate")] if settings else unchanged
 
     share.submit(on_link, None, [*_changed(controls), controls.remote], **HEARD)
 
@@ -89,7 +91,7 @@ def applied(controls: Controls, pair: ModelPair, settings: Mapping[str, Any]) ->
         notes[1:] = controls.about_rule(settings["rule"])
     for field, value in settings.items():
         if field not in changes:
-            raise SpecvizError("There is no control {name}.", name=repr(field))
+            raise SpecvizError("There is no control {name}.", name=quoted(field))
         if value is not None or field == "drafter":
             changes[field]["value"] = value or PLAIN if field == "drafter" else value
     return [*(gr.update(**change) if change else gr.skip() for change in changes.values()), *notes]
@@ -128,6 +130,6 @@ def _check_linked(controls: Controls, pair: ModelPair, name: str, value: Any) ->
 
 def _check_choice(name: str, value: Any) -> None:
     if name == "drafter" and value not in WAYS:
-        raise SpecvizError("There is no drafter {name}.", "drafter", name=repr(value))
+        raise SpecvizError("There is no drafter {name}.", "drafter", name=quoted(value))
     if name == "rule" and value not in RULE_CHOICES:
-        raise SpecvizError("There is no acceptance rule {name}.", "rule", name=repr(value))
+        raise SpecvizError("There is no acceptance rule {name}.", "rule", name=quoted(value))

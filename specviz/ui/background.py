@@ -7,14 +7,16 @@ import threading
 import weakref
 from collections import deque
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from specviz.models.pair import ModelPair
-from specviz.models.preparation import Preparation, prepare_passes
-from specviz.models.refusals import first_line
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Sentence
-from specviz.ui import device
+from specviz.ui import device, engine
 from specviz.ui.deployment import Deployment
+
+if TYPE_CHECKING:
+    from specviz.models.pair import ModelPair
+    from specviz.models.preparation import Preparation
 
 #: What is being done for a pair until there is more to say.
 _LOOKING = Sentence("looking for compiled ones")
@@ -25,7 +27,7 @@ class Stage:
     """How far a pair's passes are."""
 
     step: Sentence | None = None  # what is being done; None when it is over
-    done: Preparation = field(default_factory=Preparation)  # what became of them
+    done: Preparation = field(default_factory=lambda: engine.Preparation())  # what became of them
 
 
 class Preparer:
@@ -50,12 +52,12 @@ class Preparer:
                 self._waiting.append(pair)
                 self._changed.notify_all()
             else:
-                self._stages[pair] = Stage(done=Preparation(reasons={"target": self.refusal}))
+                self._stages[pair] = Stage(done=engine.Preparation(reasons={"target": self.refusal}))
 
-    def start(self, there: threading.Event) -> None:
-        """Begins as soon as the page is `there`: the first visitor should not wait for both."""
+    def start(self) -> None:
+        """Begins."""
         self._started = True
-        threading.Thread(target=self._work, args=[there], name="preparer", daemon=True).start()
+        threading.Thread(target=self._work, name="preparer", daemon=True).start()
 
     def stage(self, pair: ModelPair) -> Stage:
         """How far this pair's passes are; where nothing was begun, there is nothing to wait for."""
@@ -82,8 +84,7 @@ class Preparer:
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._current is None)
 
-    def _work(self, there: threading.Event) -> None:
-        there.wait()
+    def _work(self) -> None:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._closed)
@@ -106,12 +107,12 @@ class Preparer:
                 self._stages[pair] = Stage(step)
 
         try:
-            return prepare_passes(pair, hear, halt=halt, turn=device.between_runs)
+            return engine.prepare_passes(pair, hear, halt=halt, turn=device.between_runs)
         except Exception as error:
             # Nobody waits for it: the page goes on with plain passes, and says why.
             logging.getLogger(__name__).exception("Preparing passes failed")
-            reason = SpecvizError("Preparing passes failed: {reason}.", "passes", reason=first_line(error))
-            return Preparation(reasons={"target": reason})
+            reason = SpecvizError("Preparing passes failed: {reason}.", "passes", reason=engine.first_line(error))
+            return engine.Preparation(reasons={"target": reason})
 
 
 def _refusal(deployment: Deployment) -> SpecvizError | None:

@@ -7,32 +7,31 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
 from specviz.bench.contestants import Contestant
-from specviz.decoding.replay import replay
-from specviz.decoding.run_record import collect
-from specviz.models.pair import ModelPair
-from specviz.passes.static_passes import kind_of
 from specviz.records.comparison import compare as compare_texts
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run
 from specviz.records.settings import PLAIN
 from specviz.records.words import Words
-from specviz.rules import rule_named
+from specviz.ui import engine
 from specviz.ui.components import compare_view
 from specviz.ui.contest import Contest, order_of, title
-from specviz.ui.controls import Fields
+from specviz.ui.controls import Fields, choices
 from specviz.ui.duel import REPORT_EVERY
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Desk, Tab
 from specviz.ui.visitors import Visit
-from specviz.ui.ways import available, default_branches, drafter_of, label, refusal
+from specviz.ui.ways import WAYS, available, default_branches, drafter_of, label, refusal
 from specviz.views import compare_messages as messages
 from specviz.views.run_messages import passes_words
+
+if TYPE_CHECKING:
+    from specviz.models.pair import ModelPair
 
 GAMMAS = (1, 2, 3, 4, 6, 8)
 
@@ -58,12 +57,10 @@ def create_compare_tab(desk: Desk) -> Tab:
     """Lays out what can be compared, the buttons, and the view of what comes of it."""
     runner, say = desk.runner, desk.say
     own: Fields = {}
-    drafters = [name for name in available(runner.store.home) if name != PLAIN]
+    drafters = [name for name in WAYS if name != PLAIN]
     gammas = [gamma for gamma in GAMMAS if gamma <= runner.deployment.max_draft_tokens]
     with gr.Group(elem_classes=["sv-choice"]):
-        own["drafters"] = gr.CheckboxGroup(
-            [(say(f"ways.{name}"), name) for name in drafters], value=drafters, label=say("compare.drafters")
-        )
+        own["drafters"] = gr.CheckboxGroup(choices(drafters, say), value=drafters, label=say("compare.drafters"))
         own["gammas"] = gr.CheckboxGroup(
             gammas, value=[gamma for gamma in (2, 4) if gamma in gammas], label=say("compare.gammas")
         )
@@ -96,8 +93,16 @@ def create_compare_tab(desk: Desk) -> Tab:
     def stream_replay(visit: Visit, order: Order) -> Iterator[str]:
         return compare_rules(runner, order, visit.halt, say)
 
-    comparison = desk.ordered(go, view, stream, check, own)
-    return Tab([comparison, desk.ordered(two_rules, view, stream_replay, check_replay)], [stop])
+    def offered(pair: ModelPair) -> Any:
+        names = [name for name in available(pair) if name != PLAIN]
+        return gr.update(choices=choices(names, say), value=names) if names != drafters else gr.skip()
+
+    def waiting_replay(text: str) -> str:
+        return messages.replay_message(messages.Replayed(), phase="running", text=text, fraction=0.0)
+
+    desk.arrivals.append((own["drafters"], offered))
+    comparison = desk.ordered(go, view, stream, messages.contest_phase_message, check, own)
+    return Tab([comparison, desk.ordered(two_rules, view, stream_replay, waiting_replay, check_replay)], [stop])
 
 
 def contest_of(
@@ -136,7 +141,7 @@ def _drafting(runner: Runner, pair: ModelPair, order: Order, choice: Choice) -> 
             request = order_of(order, usual).request(pair, runner.deployment)
             yield replace(usual, rule=request.rule.name)
             for rule in () if request.settings.sampling.greedy else choice.rules:
-                if rule_named(rule).trees or width == 1:
+                if engine.rule_named(rule).trees or width == 1:
                     yield replace(usual, rule=rule)
 
 
@@ -184,7 +189,7 @@ def _row(contest: Contest, contestant: Contestant, say: Words) -> messages.Compa
         drafter=label(contestant.mode, say),
         contestant=contestant,
         rule="" if plain or contest.order.settings.sampling.greedy else say(f"ways.rule_{contestant.rule}"),
-        lossless=plain or rule_named(contestant.rule).lossless,
+        lossless=plain or engine.rule_named(contestant.rule).lossless,
         standing=contest.standing(contestant),
         repeats=len(contest.tallies.get(contestant, ())),
     )
@@ -194,7 +199,7 @@ def _summary(contest: Contest, pair: ModelPair, say: Words) -> str:
     first = contest.order.settings.seed
     plain = order_of(contest.order, contest.contestants[0]).request(pair, contest.runner.deployment)
     known = {
-        "passes": passes_words(kind_of(plain.passes), say),
+        "passes": passes_words(engine.kind_of(plain.passes), say),
         "runs": contest.repeats * len(contest.contestants),
         "tokens": contest.order.settings.max_new_tokens,
         "first": first,
@@ -213,7 +218,7 @@ def _texts(contest: Contest, pair: ModelPair, say: Words) -> dict[str, Any] | No
 
     def run(contestant: Contestant) -> Run:
         request = order_of(contest.order, contestant).request(pair, contest.runner.deployment)
-        return collect(request, contest.texts[contestant])
+        return engine.collect(request, contest.texts[contestant])
 
     expected = run(plain)
     compared = {contestant: compare_texts(expected, run(contestant))["parting"] for contestant in finished}
@@ -236,7 +241,7 @@ def compare_rules(runner: Runner, order: Order, halt: threading.Event, say: Word
     yield messages.replay_message(counts, phase="running", text=say("common.preparing"), fraction=0.0)
     try:
         order = replay_order(order)
-        for batch in closing(runner.batches(order, replay, "block"), halt):
+        for batch in closing(runner.batches(order, engine.replay, "block"), halt):
             for token, block in batch:
                 counts.add(token, block)
                 tokens += len(token.emitted)

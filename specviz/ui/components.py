@@ -95,14 +95,14 @@ def tour_view(say: Words, most_new_tokens: int, most_draft_tokens: int) -> gr.HT
     return _component("tour", say, join="gradio/tour.js", value=json.dumps(plan))
 
 
-def share_view(say: Words, share: Mapping[str, str | None], pair: str | None) -> gr.HTML:
+def share_view(say: Words, share: Mapping[str, str | None], links: bool) -> gr.HTML:
     """The link to the run on the screen (element id ``share-view``).
 
-    share: of `links.share`, of the run that the page opens with. pair: the name of the page's own pair, which
-    a link is opened with; None where there is none, and nothing to link to. Submits when the page was opened by a link.
+    share: of `links.share`, of the run that the page opens with. links: whether there are models, and so anything to
+    link to. Submits when the page was opened by a link.
     """
-    value = json.dumps({"kind": "share", "share": share, "pair": pair})
-    return _component("share", say, submits="specviz-opened", value=value, visible=True if pair else "hidden")
+    value = json.dumps({"kind": "share", "share": share})
+    return _component("share", say, submits="specviz-opened", value=value, visible=True if links else "hidden")
 
 
 def gallery_view(say: Words, shown: str | None) -> gr.HTML:

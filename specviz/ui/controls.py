@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from specviz.models.pair import ModelPair
-from specviz.passes.early_exits import default_exit, layer_count
 from specviz.records.presets import PRESETS
 from specviz.records.settings import MAX_BRANCHES, PLAIN, DraftParams
 from specviz.records.words import Words
-from specviz.rules import rule_named
+from specviz.ui import engine
 from specviz.ui.components import as_text, fold_switch, remote
 from specviz.ui.events import QUIET
 from specviz.ui.orders import Order, read_form
 from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
 from specviz.ui.ways import RULE_CHOICES, WAYS, about, available, default_branches, drafter_of
+
+if TYPE_CHECKING:
+    from specviz.models.pair import ModelPair
 
 #: Settings that some drafters do not read; their controls are hidden then.
 DRAFTING = {one.name for one in fields(DraftParams)}
@@ -51,13 +52,14 @@ class Controls:
         return [*self.fields.values(), self.pair]
 
     def order(self, values: Sequence[Any]) -> Order:
-        """The order that the values of `inputs` describe; a control that the drafter does not read has no say.
+        """The order that the values of `inputs` describe; a control that the drafter does not read has no say, once
+        the first pair is there to tell.
 
         Raises SpecvizError with the control's name in `field`.
         """
-        name = PairName(**values[len(self.fields)])
+        name, store = PairName(**values[len(self.fields)]), self.runner.store
         asked = dict(zip(self.fields, values))
-        unread = DRAFTING - drafter_of(self.runner.store.in_use(name), asked["drafter"]).reads
+        unread = DRAFTING - drafter_of(store.in_use(name), asked["drafter"]).reads if store.is_ready else set()
         if asked["drafter"] == PLAIN:
             unread |= {"rule"}
         return Order(name, read_form({field: value for field, value in asked.items() if field not in unread}))
@@ -67,7 +69,7 @@ class Controls:
 
     def about_rule(self, name: str) -> list[Any]:
         """What the two notes on the rule say."""
-        lossy = name != "auto" and not rule_named(name).lossless
+        lossy = name != "auto" and not engine.rule_named(name).lossless
         return [self.say(f"ways.rule_{name}_about"), gr.update(visible=lossy)]
 
     def wire(self) -> None:
@@ -83,6 +85,18 @@ class Controls:
         loaded.success(self._on_pair, [self.pair, drafter], [drafter, *self._of_drafter], **QUIET)
 
     @property
+    def arriving(self) -> list[gr.components.Component]:
+        """What `arrived` changes."""
+        return [self.fields["drafter"], *self._of_drafter]
+
+    def arrived(self, name: str) -> list[Any]:
+        """The first pair is there: offers what it can do. What the visitor has set meanwhile stays."""
+        offered = available(self.runner.store.home)
+        if name in offered:
+            return [gr.update(choices=choices(offered, self.say)), *[gr.skip()] * len(self._of_drafter)]
+        return self._on_pair(asdict(PairName()), name)
+
+    @property
     def _of_drafter(self) -> list[gr.components.Component]:
         return [self.drafter_note, *(self.fields[name] for name in _HIDEABLE)]
 
@@ -95,7 +109,7 @@ class Controls:
         home = PairName(**pair) == PairName()
         offered = available(self.runner.store.home) if home else list(WAYS)
         chosen = name if name in offered else offered[0]
-        return [gr.update(choices=_choices(offered, self.say), value=chosen), *self._on_drafter(pair, chosen)]
+        return [gr.update(choices=choices(offered, self.say), value=chosen), *self._on_drafter(pair, chosen)]
 
 
 #: The controls that come and go with the drafter, in the order of the page.
@@ -111,8 +125,8 @@ def properties(pair: ModelPair, name: str) -> dict[str, Mapping[str, Any]]:
         "exit_layer": {
             "visible": "exit_layer" in read,
             # A slider wants two values at least; where a small target has fewer, the engine says so.
-            "maximum": max(2, layer_count(pair.target) - 1),
-            "value": default_exit(pair.target),
+            "maximum": max(2, engine.layer_count(pair.target) - 1),
+            "value": engine.default_exit(pair.target),
         },
         "confidence": {"visible": "confidence" in read},
         "rule": drafts,
@@ -120,11 +134,12 @@ def properties(pair: ModelPair, name: str) -> dict[str, Mapping[str, Any]]:
 
 
 def create_controls(runner: Runner, say: Words) -> Controls:
-    """Lays out the column: prompt and presets, drafter, γ and the tree's width, temperature; the rest folded away."""
+    """Lays out the column: prompt and presets, drafter, γ and the tree's width, temperature; the rest folded away.
+
+    As it suits a pair with all parts and its first drafter, the draft model: the first pair itself may come later.
+    """
     own: Fields = {}
-    pair, most = runner.store.home, runner.deployment
-    drafters = available(pair)
-    shown = properties(pair, drafters[0])
+    most = runner.deployment
     own["prompt"] = gr.Textbox(
         PRESETS[0].prompt, label=say("controls.prompt"), lines=4, max_lines=10, elem_classes=["sv-prompt"]
     )
@@ -135,14 +150,12 @@ def create_controls(runner: Runner, say: Words) -> Controls:
             button.click(lambda text=preset.prompt: text, None, own["prompt"], **QUIET)
     with gr.Group(elem_classes=["sv-drafting"]):
         own["drafter"] = gr.Radio(
-            _choices(drafters, say), value=drafters[0], label=say("controls.drafter"), elem_classes=["sv-drafters"]
+            choices(WAYS, say), value=WAYS[0], label=say("controls.drafter"), elem_classes=["sv-drafters"]
         )
-        drafter_note = gr.Markdown(as_text(about(pair, drafters[0], say)), elem_classes=["sv-note"])
-        own["num_draft_tokens"] = gr.Slider(
-            1, most.max_draft_tokens, 4, step=1, label=say("controls.num_draft_tokens"), **shown["num_draft_tokens"]
-        )
-        own["branches"] = gr.Slider(1, MAX_BRANCHES, step=1, label=say("controls.branches"), **shown["branches"])
-        own["exit_layer"] = gr.Slider(1, step=1, label=say("controls.exit_layer"), **shown["exit_layer"])
+        drafter_note = gr.Markdown(as_text(say(f"ways.{WAYS[0]}_about")), elem_classes=["sv-note"])
+        own["num_draft_tokens"] = gr.Slider(1, most.max_draft_tokens, 4, step=1, label=say("controls.num_draft_tokens"))
+        own["branches"] = gr.Slider(1, MAX_BRANCHES, 1, step=1, label=say("controls.branches"))
+        own["exit_layer"] = gr.Slider(1, 2, 1, step=1, label=say("controls.exit_layer"), visible=False)
         own["temperature"] = gr.Slider(0, 2, value=0.8, step=0.05, label=say("controls.temperature"))
     fold_switch(say("controls.more"), "more-controls")
     with gr.Column(elem_id="more-controls", elem_classes=["sv-more"]):
@@ -153,13 +166,12 @@ def create_controls(runner: Runner, say: Words) -> Controls:
         own["top_p"] = gr.Number(1, step=0.05, label=say("controls.top_p"))
         own["min_p"] = gr.Number(0, step=0.01, label=say("controls.min_p"))
         own["chat"] = gr.Checkbox(False, label=say("controls.chat"))
-        own["confidence"] = gr.Number(0, step=0.05, label=say("controls.confidence"), **shown["confidence"])
+        own["confidence"] = gr.Number(0, step=0.05, label=say("controls.confidence"))
         own["rule"] = gr.Dropdown(
             [(say(f"ways.rule_{name}"), name) for name in RULE_CHOICES],
             value="auto",
             label=say("controls.rule"),
             filterable=False,
-            **shown["rule"],
         )
         rule_note = gr.Markdown(say("ways.rule_auto_about"), elem_classes=["sv-note"])
     # Below the fold, so that it is seen while the rule is folded away.
@@ -179,5 +191,5 @@ def create_controls(runner: Runner, say: Words) -> Controls:
     return controls
 
 
-def _choices(drafters: Sequence[str], say: Words) -> list[tuple[str, str]]:
+def choices(drafters: Sequence[str], say: Words) -> list[tuple[str, str]]:
     return [(say(f"ways.{name}"), name) for name in drafters]

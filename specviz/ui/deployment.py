@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import MAX_DRAFT_TOKENS
 
 #: SPECVIZ_TARGET of a page without models.
@@ -61,7 +61,7 @@ def _count(name: str, default: int) -> int:
             "The environment variable {name} must be a whole number from 1 up, not {value}.",
             name,
             name=name,
-            value=repr(text),
+            value=quoted(text),
         )
     return int(text)
 
@@ -75,6 +75,6 @@ def _choice(name: str, choices: Sequence[str]) -> str:
             name,
             name=name,
             choices=", ".join(choices),
-            value=repr(text),
+            value=quoted(text),
         )
     return text

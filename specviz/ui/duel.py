@@ -6,15 +6,18 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from specviz.decoding.request import Request
-from specviz.decoding.run_record import collect
 from specviz.records.metrics import tally
 from specviz.records.runs import Round, Run
 from specviz.records.settings import PLAIN
 from specviz.records.words import Words
+from specviz.ui import engine
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
+
+if TYPE_CHECKING:
+    from specviz.decoding.request import Request
 
 #: New tokens of the runs that warm everything up before anything is timed.
 WARM_UP_TOKENS = 16
@@ -74,7 +77,7 @@ class Duel:
         if self.halt.is_set():
             return None
         plain_request = replace(request, settings=replace(request.settings, drafter=None))
-        return collect(plain_request, self.plain_rounds), collect(request, self.fast_rounds)
+        return engine.collect(plain_request, self.plain_rounds), engine.collect(request, self.fast_rounds)
 
 
 def warm_up(runner: Runner, order: Order, halt: threading.Event) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +30,8 @@ from specviz.views import run_messages as messages
 def create_generate_tab(desk: Desk) -> Tab:
     """Lays out the tab; its buttons stand below the controls."""
     runner, runs, say = desk.runner, desk.visitors.runs, desk.say
-    shown = create_viewer(runs, runner.store.home.info().name, say)
+    shown = create_viewer(runs, True, say)
+    desk.arrivals.append((shown.share, lambda pair: json.dumps({"kind": "pair", "pair": pair.info().name})))
     wire_links(desk.controls, shown.share)
 
     def stream(visit: Visit, order: Order, measured: bool) -> Iterator[str]:
@@ -41,7 +43,9 @@ def create_generate_tab(desk: Desk) -> Tab:
 
     own = {"measured": desk.controls.measured}
     offered = [shown.download, shown.table]
-    action = desk.ordered(desk.controls.go, shown.view, stream, own=own, offered=offered, offer=offer)
+    action = desk.ordered(
+        desk.controls.go, shown.view, stream, messages.waiting_message, own=own, offered=offered, offer=offer
+    )
     return Tab([action])
 
 
@@ -55,11 +59,11 @@ class Viewer:
     share: gr.HTML  # the link to the run
 
 
-def create_viewer(runs: LiveRuns, pair: str | None, say: Words) -> Viewer:
+def create_viewer(runs: LiveRuns, links: bool, say: Words) -> Viewer:
     """Lays out the live view, its charts, the ways in and out of traces, and the recorded runs.
 
-    The view opens with the first recording. pair: the name of the page's own, with which links are opened; None without
-    models. Traces and recordings are shown without a model, and past any run in line.
+    The view opens with the first recording. links: whether runs can be linked to, which takes models. Traces and
+    recordings are shown without a model, and past any run in line.
     """
     first = RECORDINGS[0].load()
     shown, trace = traces.show(first, RECORDINGS[0], say), traces.save_trace(first)
@@ -70,7 +74,7 @@ def create_viewer(runs: LiveRuns, pair: str | None, say: Words) -> Viewer:
         download = gr.DownloadButton(say("generate.download"), value=trace, size="sm", elem_id="download-trace")
         table = gr.DownloadButton(say("traces.table"), value=traces.table_beside(trace), size="sm")
         upload = gr.UploadButton(say("generate.upload"), file_types=[".json"], file_count="single", size="sm")
-        share = share_view(say, shown.share, pair)
+        share = share_view(say, shown.share, links)
     gallery = gallery_view(say, shown.share["recording"])
 
     def on_upload(path: str) -> str:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import html
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import gradio as gr
 
-from specviz.models.pair import ModelPair
 from specviz.records.words import LANGUAGES, Words
 from specviz.ui.background import Stage
 from specviz.ui.components import as_text, page_names, tour_view
+from specviz.ui.pairs import PairStore
 from specviz.ui.runner import Runner
-from specviz.views.run_messages import pair_line, passes_words
+from specviz.views.run_messages import passes_words
+
+if TYPE_CHECKING:
+    from specviz.models.pair import ModelPair
 
 #: Seconds between two looks at the passes while something is being prepared.
 LOOK_EVERY = 2
@@ -22,19 +26,19 @@ LOOK_EVERY = 2
 class Head:
     """What other parts change in it."""
 
-    line: gr.Markdown  # the pair in use
+    line: gr.Markdown  # the pair in use; empty until there is one
     chip: gr.Markdown  # its passes
     timer: gr.Timer  # has the chip look again
 
 
 def create_head(runner: Runner, say: Words) -> Head:
-    """Lays out the head, the chip as it is before the page has asked."""
-    home = runner.store.home
+    """Lays out the head; what the pair in use has to say comes when the page has asked for it."""
     with gr.Row(elem_classes=["sv-head"]):
         _brand(say)
         tour_view(say, runner.deployment.max_new_tokens, runner.deployment.max_draft_tokens)
-        line = _languages_and_line(pair_line(home.info(), say), say)
-        return Head(line, _chip(home, Stage(), say, elem_id="passes"), gr.Timer(LOOK_EVERY, active=False))
+        line = _languages_and_line("", say)
+        chip = gr.Markdown("&nbsp;", elem_classes=["sv-passes"], elem_id="passes")
+        return Head(line, chip, gr.Timer(LOOK_EVERY, active=False))
 
 
 def create_viewer_head(say: Words) -> None:
@@ -46,7 +50,14 @@ def create_viewer_head(say: Words) -> None:
 
 def look(pair: ModelPair, stage: Stage, say: Words) -> list[gr.components.Component]:
     """Chip and timer as they are now: the passes, how far better ones are, and whether to look again."""
-    return [_chip(pair, stage, say), gr.Timer(active=stage.step is not None)]
+    kind = pair.passes.kind
+    text = passes_words(kind, say) if stage.step is None else say(f"passes.{kind}_yet", step=say.step(stage.step))
+    return [_chip(text, "preparing" if stage.step else kind), gr.Timer(active=stage.step is not None)]
+
+
+def look_ahead(store: PairStore, say: Words) -> list[gr.components.Component]:
+    """The same while the first pair is being loaded."""
+    return [_chip(say.step(store.step), "preparing"), gr.Timer(active=True)]
 
 
 def _brand(say: Words) -> None:
@@ -66,8 +77,5 @@ def _languages_and_line(line: str, say: Words) -> gr.Markdown:
     return gr.Markdown(as_text(line), elem_classes=["sv-pair"])
 
 
-def _chip(pair: ModelPair, stage: Stage, say: Words, **options: str) -> gr.Markdown:
-    kind = pair.passes.kind
-    text = passes_words(kind, say) if stage.step is None else say(f"passes.{kind}_yet", step=say.step(stage.step))
-    classes = ["sv-passes", f"sv-passes-{'preparing' if stage.step else kind}"]
-    return gr.Markdown(as_text(text), elem_classes=classes, **options)
+def _chip(text: str, kind: str) -> gr.Markdown:
+    return gr.Markdown(as_text(text), elem_classes=["sv-passes", f"sv-passes-{kind}"])

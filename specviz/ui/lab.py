@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from specviz.decoding.request import Request
-from specviz.models.placement import dtype_name
-from specviz.passes.static_passes import kind_of
 from specviz.theory.diagnosis import diagnose, run_figures
 from specviz.theory.roofline import PassTimes
+from specviz.ui import engine
 from specviz.ui.live_runs import LiveRun, LiveRuns
 from specviz.ui.ways import label
 from specviz.views.why_messages import LabRun
+
+if TYPE_CHECKING:
+    from specviz.decoding.request import Request
 
 
 @dataclass
@@ -53,5 +55,5 @@ class Lab:
 def _taken_by(request: Request, passes: PassTimes) -> bool:
     """Whether the passes are those that this run took: of its pair, where and as it ran."""
     pair, measured = request.pair, (passes.target, passes.draft, passes.device, passes.dtype, passes.kind)
-    own = pair.target_name, pair.draft_name, str(pair.device), dtype_name(pair.dtype), kind_of(request.passes)
-    return measured == own
+    dtype, kind = engine.dtype_name(pair.dtype), engine.kind_of(request.passes)
+    return measured == (pair.target_name, pair.draft_name, str(pair.device), dtype, kind)

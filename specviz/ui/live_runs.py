@@ -5,17 +5,19 @@ from __future__ import annotations
 import uuid
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from specviz.decoding.request import Request
-from specviz.decoding.run_record import collect, vocabulary
 from specviz.records import links
 from specviz.records.metrics import Tally
 from specviz.records.runs import Round, Run
 from specviz.records.words import Words
+from specviz.ui import engine
 from specviz.ui.ways import label
 from specviz.views import run_messages as messages
 from specviz.views.charts import Trail
+
+if TYPE_CHECKING:
+    from specviz.decoding.request import Request
 
 #: A chart is drawn with every third batch, three or four a second; the four of them take turns.
 BATCHES_PER_CHART = 3
@@ -28,6 +30,7 @@ class LiveRun:
     key: str
     session: str | None  # the visitor's
     request: Request
+    opened: Run  # without rounds, from when its pair was there: a guest pair may leave before the page has everything
     share: dict[str, str | None]  # see `links.share`
     say: Words
     rounds: list[Round] = field(default_factory=list)
@@ -39,7 +42,7 @@ class LiveRun:
     trace: str | None = None  # its file, once it is over
 
     def start(self) -> str:
-        return opening(self.key, collect(self.request, ()), self.say, share=self.share, charts=Trail().charts(self.say))
+        return opening(self.key, self.opened, self.say, share=self.share, charts=Trail().charts(self.say))
 
     def add(self, batch: list[Round]) -> str:
         self.rounds += batch
@@ -50,7 +53,7 @@ class LiveRun:
         return self.message(batch, self.sent, charts=None if due else self.trail.charts(self.say, turn))
 
     def message(self, batch: list[Round], sent: set[int] | None, charts: messages.Charts | None = None) -> str:
-        words = vocabulary(self.request.pair, batch)
+        words = engine.vocabulary(self.request.pair, batch)
         return messages.rounds_message(
             self.key, batch, words, figures=headline(self.trail, self.speedup), sent=sent, charts=charts
         )
@@ -72,7 +75,7 @@ class LiveRun:
         return bool(self.rounds) and self.rounds[-1].stop_reason is not None
 
     def run(self) -> Run:
-        return collect(self.request, self.rounds)
+        return engine.collect(self.request, self.rounds)
 
 
 class LiveRuns:
@@ -83,7 +86,8 @@ class LiveRuns:
         self.runs: OrderedDict[str, LiveRun] = OrderedDict()
 
     def open(self, request: Request, session: str | None, say: Words) -> LiveRun:
-        live = LiveRun(uuid.uuid4().hex, session, request, links.share(collect(request, ())), say)
+        opened = engine.collect(request, ())
+        live = LiveRun(uuid.uuid4().hex, session, request, opened, links.share(opened), say)
         self.runs[live.key] = live
         while len(self.runs) > self.most:
             self.runs.popitem(last=False)

@@ -8,20 +8,15 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from specviz.decoding.exact_distribution import RUN_TOKENS, ExactDistribution
-from specviz.decoding.lossless import LAB_RULES, GreedyToken, Sample, check, examine
-from specviz.decoding.request import Request
-from specviz.decoding.wrong_rules import LIKELIEST
-from specviz.models.pair import ModelPair
-from specviz.models.placement import dtype_name
-from specviz.passes.static_passes import kind_of
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, quoted
+from specviz.records.names import LAB_RULES, LIKELIEST
 from specviz.records.words import Words
 from specviz.theory.statistics import Evidence, noise, steps
+from specviz.ui import engine
 from specviz.ui.components import lossless_view
 from specviz.ui.controls import Fields
 from specviz.ui.deployment import Deployment
@@ -32,6 +27,12 @@ from specviz.ui.visitors import Visit
 from specviz.ui.ways import label
 from specviz.views import lossless_messages as messages
 from specviz.views.run_messages import passes_words
+
+if TYPE_CHECKING:
+    from specviz.decoding.exact_distribution import ExactDistribution
+    from specviz.decoding.lossless import GreedyToken, Sample
+    from specviz.decoding.request import Request
+    from specviz.models.pair import ModelPair
 
 MOST_RUNS = 20_000
 MOST_SUPPORT = 16
@@ -88,7 +89,7 @@ def create_lossless_tab(desk: Desk) -> Tab:
     def stream(visit: Visit, order: Order, **asked: Any) -> Iterator[str]:
         return try_rule(runner, order, Trial(**asked), visit.halt, say)
 
-    return Tab([desk.ordered(go, view, stream, check_trial, own)], [stop])
+    return Tab([desk.ordered(go, view, stream, messages.phase_message, check_trial, own)], [stop])
 
 
 def trial_order(order: Order, trial: Trial) -> Order:
@@ -97,16 +98,16 @@ def trial_order(order: Order, trial: Trial) -> Order:
     Raises SpecvizError for a trial that the page does not offer.
     """
     if trial.rule not in LAB_RULES:
-        raise SpecvizError("There is no rule {name} to test.", "rule", name=repr(trial.rule))
+        raise SpecvizError("There is no rule {name} to test.", "rule", name=quoted(trial.rule))
     for name, most in (("runs", MOST_RUNS), ("support", MOST_SUPPORT)):
         value = getattr(trial, name)
         if value is None or value != value or not 1 <= value <= most or value != int(value):
             raise SpecvizError("Give a whole number from 1 to {most}.", name, most=most)
-    rule, sampling = LAB_RULES[trial.rule].engine_rule, order.settings.sampling
+    rule, sampling = engine.LAB_RULES[trial.rule].engine_rule, order.settings.sampling
     if sampling.greedy:
         return order.but(rule=rule, max_new_tokens=min(order.settings.max_new_tokens, MOST_GREEDY))
     support = int(trial.support)
-    return order.but(rule=rule, max_new_tokens=RUN_TOKENS, top_k=min(sampling.top_k or support, support))
+    return order.but(rule=rule, max_new_tokens=engine.RUN_TOKENS, top_k=min(sampling.top_k or support, support))
 
 
 def trial_request(pair: ModelPair, order: Order, trial: Trial, deployment: Deployment) -> Request:
@@ -114,7 +115,7 @@ def trial_request(pair: ModelPair, order: Order, trial: Trial, deployment: Deplo
     # As it stands first: what is wrong with the controls is said of the controls.
     order.but(rule="auto").request(pair, deployment)
     request = trial_order(order, trial).request(pair, deployment)
-    check(request, LAB_RULES[trial.rule])
+    engine.check_lossless(request, engine.LAB_RULES[trial.rule])
     return request
 
 
@@ -135,7 +136,7 @@ def try_rule(runner: Runner, order: Order, trial: Trial, halt: threading.Event, 
 
 def examined(request: Request, rule: str, runs: int) -> Iterator[ExactDistribution | Sample | GreedyToken]:
     """`examine` with the rule by its name, which crosses a process border."""
-    return examine(request, LAB_RULES[rule], runs)
+    return engine.examine(request, engine.LAB_RULES[rule], runs)
 
 
 def _asked(request: Request, trial: Trial, say: Words) -> messages.Asked:
@@ -148,14 +149,14 @@ def _asked(request: Request, trial: Trial, say: Words) -> messages.Asked:
         parts.append(say("lossless.top_k", k=sampling.top_k))
         parts += [say("lossless.top_p", p=f"{sampling.top_p:g}")] if sampling.top_p < 1 else []
         parts += [say("lossless.min_p", p=f"{sampling.min_p:g}")] if sampling.min_p > 0 else []
-    dtype = dtype_name(request.pair.dtype)
-    passes = passes_words(kind_of(request.passes), say)
+    dtype = engine.dtype_name(request.pair.dtype)
+    passes = passes_words(engine.kind_of(request.passes), say)
     return messages.Asked(
         trial=uuid.uuid4().hex,
         rule=trial.rule,
         drafter=label(settings.drafter, say),
         settings=" · ".join([*parts, say("lossless.seed", seed=settings.seed), passes]),
-        lossless=LAB_RULES[trial.rule].lossless,
+        lossless=engine.LAB_RULES[trial.rule].lossless,
         half_precision=dtype != "float32",
         dtype=dtype,
         runs=settings.max_new_tokens if sampling.greedy else int(trial.runs),
@@ -170,7 +171,7 @@ def _counts(found: Iterator[list[Any]], asked: messages.Asked, say: Words) -> It
     told = -math.inf
     for batch in found:
         for one in batch:
-            if isinstance(one, ExactDistribution):
+            if isinstance(one, engine.ExactDistribution):
                 counted = _empty(one, asked.runs)
             else:
                 _count(counted, one)

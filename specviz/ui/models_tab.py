@@ -2,68 +2,124 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
 from specviz.models.catalog import CATALOG, HubPair, needed_bytes, size_bytes
-from specviz.models.pair import ModelPair
-from specviz.models.placement import within_reach
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Words, bytes_in_words
+from specviz.ui import engine
 from specviz.ui.background import Stage
 from specviz.ui.components import as_text
 from specviz.ui.events import DEVICE, INTERNAL, QUIET
-from specviz.ui.head import look
+from specviz.ui.head import look, look_ahead
 from specviz.ui.pairs import PairName, PairStore
-from specviz.ui.runner import Runner
-from specviz.ui.tabs import Desk, Tab
+from specviz.ui.runner import Runner, closing
+from specviz.ui.tabs import Action, Desk, Tab
+from specviz.ui.visitors import Visit
 from specviz.views.run_messages import pair_line, passes_words
+
+if TYPE_CHECKING:
+    from specviz.bench.pair_check import Finding
+    from specviz.models.pair import ModelPair
 
 DTYPES = ["auto", "bfloat16", "float16", "float32"]
 
 
 def create_models_tab(desk: Desk) -> Tab:
-    """Lays out the tab and wires its buttons; no run starts here."""
+    """Lays out the tab and wires its buttons: what is in use, a check of it, and other pairs."""
     runner, say, pair = desk.runner, desk.say, desk.controls.pair
-    status = gr.Markdown(describe(runner.store.home, Stage(), say), elem_classes=["sv-pair-status"])
+    status = gr.Markdown(elem_classes=["sv-pair-status"])
     shown = [pair, status, desk.head.line]
+    checked = _create_check(desk)
     home = gr.Button(say("models.home"), size="sm")
     loads = [home.click(lambda: _in_use(PairName(), runner.store, say), None, shown, **INTERNAL)]
     if runner.deployment.allow_loading:
-        loads += [*_create_catalog(runner, shown, say), _create_form(runner, shown, say)]
+        loads += [*_create_catalog(desk, shown), _create_form(runner, shown, say)]
     for loaded in loads:
         desk.controls.follow(loaded)
     _wire_passes(desk, status, loads)
-    return Tab()
+    return checked
+
+
+def _create_check(desk: Desk) -> Tab:
+    """Lays out the check of the pair in use."""
+    runner, say = desk.runner, desk.say
+    with gr.Row(elem_classes=["sv-actions"]):
+        go = gr.Button(say("models.check"), elem_id="check-pair")
+        stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop-check")
+    found = gr.Markdown(say("models.check_about"), elem_classes=["sv-note", "sv-findings"])
+
+    def no_objection(pair: dict[str, Any]) -> list[dict[str, Any]]:
+        return [gr.validate(True, "")]
+
+    def stream(visit: Visit, pair: dict[str, Any]) -> Iterator[str]:
+        return check_pair(runner, PairName(**pair), visit.halt, say)
+
+    return Tab([Action(go, found, [desk.controls.pair], no_objection, stream)], [stop])
+
+
+def check_pair(runner: Runner, name: PairName, halt: threading.Event, say: Words) -> Iterator[str]:
+    """The findings so far, as Markdown, and what is being checked."""
+    lines: list[str] = []
+    yield say("common.preparing")
+    try:
+        for batch in closing(runner.pair_batches(name, engine.check_pair), halt):
+            step = say("common.preparing")
+            for one in batch:
+                if isinstance(one, engine.Finding):
+                    lines.append(_found(one, say))
+                else:
+                    step = say("models.checking", step=say.step(one))
+            yield "\n".join([*lines, "", as_text(step)])
+    except SpecvizError as error:
+        lines += ["", say("models.problem", reason=as_text(say.error(error)))]
+    yield "\n".join(lines)
+
+
+def _found(finding: Finding, say: Words) -> str:
+    """A line of a list: the sign, what was checked, what was seen, and what to do."""
+    seen = say.error(finding.seen) if isinstance(finding.seen, SpecvizError) else say.step(finding.seen)
+    advice = "" if finding.advice is None else f" → {as_text(say.step(finding.advice))}"
+    what = as_text(say.step(finding.what))
+    return f"- {say(f'models.found_{finding.state}')} **{what}**: {as_text(seen)}{advice}"
 
 
 def _wire_passes(desk: Desk, status: gr.Markdown, loads: list[Any]) -> None:
     """Looks at the passes when the page is opened, when another pair is in use, and on until there is nothing to wait
-    for.
+    for; first of all for the starting pair.
 
     Small requests of their own rather than an open stream: a page that is only looked at keeps no connection.
     """
-    head, store, say = desk.head, desk.runner.store, desk.say
+    head, controls, store, say = desk.head, desk.controls, desk.runner.store, desk.say
+    arriving = [*controls.arriving, *(component for component, _ in desk.arrivals)]
 
-    def on_look(name: dict[str, Any]) -> list[Any]:
+    def on_look(name: dict[str, Any], line: str, drafter: str) -> list[Any]:
+        if not store.is_ready:
+            return [*look_ahead(store, say), say("models.loading"), gr.skip(), *[gr.skip()] * len(arriving)]
         pair = store.in_use(PairName(**name))
         stage = store.preparer.stage(pair)
-        return [*look(pair, stage, say), describe(pair, stage, say)]
+        looked = [*look(pair, stage, say), describe(pair, stage, say)]
+        if line:
+            return [*looked, gr.skip(), *[gr.skip()] * len(arriving)]
+        arrived = [*controls.arrived(drafter), *(made(pair) for _, made in desk.arrivals)]
+        return [*looked, as_text(pair_line(pair.info(), say)), *arrived]
 
     for moment in (desk.page.load, head.timer.tick, *(loaded.success for loaded in loads)):
-        moment(on_look, desk.controls.pair, [head.chip, head.timer, status], **QUIET)
+        asked = [controls.pair, head.line, controls.fields["drafter"]]
+        moment(on_look, asked, [head.chip, head.timer, status, head.line, *arriving], **QUIET)
 
 
-def _create_catalog(runner: Runner, shown: list[Any], say: Words) -> list[Any]:
+def _create_catalog(desk: Desk, shown: list[Any]) -> list[Any]:
     """A button for each known pair; returns the events of loading them."""
-    gr.Markdown(say("models.catalog"))
+    gr.Markdown(desk.say("models.catalog"))
     problem = gr.Markdown(elem_classes=["sv-problem"])
-    available = within_reach(runner.deployment.device)
     with gr.Row(elem_classes=["sv-catalog"]):
-        return [_catalog_button(runner, entry, available, [*shown, problem], say) for entry in CATALOG]
+        return [_catalog_button(desk, entry, [*shown, problem]) for entry in CATALOG]
 
 
 def _create_form(runner: Runner, shown: list[Any], say: Words) -> Any:
@@ -107,20 +163,26 @@ def _create_form(runner: Runner, shown: list[Any], say: Words) -> Any:
     )
 
 
-def _catalog_button(runner: Runner, entry: HubPair, available: int, outputs: list[Any], say: Words) -> Any:
-    fits = needed_bytes(entry) <= available
-    button = gr.Button(catalog_label(entry, available, say), interactive=fits, size="sm", min_width=240)
+def _catalog_button(desk: Desk, entry: HubPair, outputs: list[Any]) -> Any:
+    runner, say = desk.runner, desk.say
+    button = gr.Button(catalog_label(entry, None, say), interactive=False, size="sm", min_width=240)
+
+    def measured(pair: ModelPair) -> Any:
+        available = engine.within_reach(runner.deployment.device)
+        return gr.update(value=catalog_label(entry, available, say), interactive=needed_bytes(entry) <= available)
 
     def load(progress: gr.Progress = gr.Progress()) -> Any:
         return _load(runner, PairName(entry.target, entry.draft), progress, say)
 
+    desk.arrivals.append((button, measured))
+
     return button.click(load, None, outputs, **DEVICE, **INTERNAL)
 
 
-def catalog_label(entry: HubPair, available: int, say: Words) -> str:
-    """The pair and its size, or what it needs where `available` bytes are too few."""
+def catalog_label(entry: HubPair, available: int | None, say: Words) -> str:
+    """The pair and its size, or what it needs where `available` bytes are known to be too few."""
     needed = needed_bytes(entry)
-    if needed > available:
+    if available is not None and needed > available:
         known = {"needed": bytes_in_words(needed), "free": bytes_in_words(available)}
         return say("models.entry_too_large", name=entry.name, **known)
     key = "models.entry_gated" if entry.gated else "models.entry"
@@ -157,12 +219,6 @@ def describe(pair: ModelPair, stage: Stage, say: Words) -> str:
         passes = passes_words(pair.passes.kind, say)
         lines.append(say("models.pass", passes=passes, milliseconds=f"{1000 * one:.1f}", costs=costs))
     lines += _about_passes(pair, stage, say)
-    if len(pair.passes.seconds_by_dtype) > 1:
-        tried = ", ".join(
-            say("models.tried", dtype=dtype, milliseconds=f"{1000 * seconds[1]:.1f}")
-            for dtype, seconds in pair.passes.seconds_by_dtype.items()
-        )
-        lines.append(say("models.precision", tried=tried))
     if pair.passes.threads:
         lines.append(say("models.threads", count=pair.passes.threads))
     return "\n\n".join(lines)
@@ -171,13 +227,15 @@ def describe(pair: ModelPair, stage: Stage, say: Words) -> str:
 def _about_passes(pair: ModelPair, stage: Stage, say: Words) -> list[str]:
     """What is being prepared; or which passes were, and why others were not."""
     by_kind: dict[str, list[str]] = {}
+    lost = {role: passes.refusal for role, passes in pair.passes.fast.items() if passes.refusal is not None}
     for role, passes in pair.passes.fast.items():
-        by_kind.setdefault(passes.kind, []).append(role)
+        if role not in lost:
+            by_kind.setdefault(passes.kind, []).append(role)
     lines = [say(f"models.prepared_{kind}", roles=_roles(roles, say)) for kind, roles in by_kind.items()]
     if stage.step is not None:
         return [*lines, as_text(say(f"passes.{pair.passes.kind}_yet", step=say.step(stage.step)))]
     refused: dict[str, list[str]] = {}
-    for role, reason in stage.done.reasons.items():
+    for role, reason in (stage.done.reasons | lost).items():
         refused.setdefault(as_text(say.error(reason)), []).append(role)
     for reason, roles in refused.items():
         lines.append(say("models.unprepared", roles=_roles(roles, say), reason=reason))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from specviz.decoding.request import Request, prepare
-from specviz.models.pair import ModelPair
-from specviz.records.errors import SpecvizError
-from specviz.records.settings import KINDS, RunSettings
+from specviz.records.errors import SpecvizError, quoted
+from specviz.records.settings import KINDS, RunSettings, is_whole
+from specviz.ui import engine
 from specviz.ui.deployment import Deployment
 from specviz.ui.pairs import PairName
+
+if TYPE_CHECKING:
+    from specviz.decoding.request import Request
+    from specviz.models.pair import ModelPair
 
 #: Settings that may be left to the drafter, by their flat names.
 _OPTIONAL = {name for name, value in RunSettings("").flat().items() if value is None}
@@ -24,15 +26,18 @@ def read_form(values: Mapping[str, Any]) -> RunSettings:
     Numbers arrive as floats and may be missing. Raises SpecvizError with the control's name in `field`.
     """
     settings = {name: _whole(name, value) if KINDS.get(name) is int else value for name, value in values.items()}
-    return RunSettings.of(settings | {"prompt": values["prompt"] or ""})
+    # An emptied field.
+    return RunSettings.of(settings | {"prompt": "" if values["prompt"] is None else values["prompt"]})
 
 
-def _whole(name: str, value: float | None) -> int | None:
+def _whole(name: str, value: Any) -> int | None:
     if value is None and name in _OPTIONAL:
         return None
-    if value is None or not math.isfinite(value) or value != int(value):
+    if is_whole(value) or (isinstance(value, float) and value.is_integer()):
+        return int(value)
+    if value is None:
         raise SpecvizError("Give a whole number here.", name)
-    return int(value)
+    raise SpecvizError("Give a whole number here, not {value}.", name, value=quoted(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ class Order:
     def request(self, pair: ModelPair, deployment: Deployment) -> Request:
         """The order checked against the pair and the page's limits. Raises SpecvizError with the control's name in
         `field`."""
-        request = prepare(pair, self.settings)
+        request = engine.prepare(pair, self.settings)
         _check_limits(request, deployment)
         return replace(request, passes={}) if self.passes == "plain" else request
 
@@ -71,7 +76,7 @@ def _check_limits(request: Request, deployment: Deployment) -> None:
         raise SpecvizError(
             "{value} new tokens are more than the {most} that this page allows.",
             "max_new_tokens",
-            value=request.settings.max_new_tokens,
+            value=quoted(request.settings.max_new_tokens),
             most=deployment.max_new_tokens,
         )
     if request.num_draft_tokens > deployment.max_draft_tokens:

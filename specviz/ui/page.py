@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ import gradio as gr
 from specviz.passes.torchrun import refuse_more_than_one
 from specviz.records.words import LANGUAGES, Words, words
 from specviz.ui import web_files
-from specviz.ui.api import endpoint
+from specviz.ui.api import API_NAME, Page, endpoint, refuse_parameters
 from specviz.ui.applying import wire_remote
 from specviz.ui.compare_tab import create_compare_tab
 from specviz.ui.components import page_css
@@ -22,7 +21,7 @@ from specviz.ui.generate_tab import create_generate_tab, create_viewer
 from specviz.ui.head import create_head, create_viewer_head
 from specviz.ui.lossless_tab import create_lossless_tab
 from specviz.ui.models_tab import create_models_tab
-from specviz.ui.pairs import PairStore
+from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.race_tab import create_race_tab
 from specviz.ui.runner import Runner
 from specviz.ui.tabs import Desk, Tab
@@ -43,12 +42,12 @@ TABS: tuple[tuple[str, str, Callable[[Desk], Tab]], ...] = (
 
 def build(runner: Runner) -> gr.Blocks:
     """The whole page, for the models of `runner`; all languages share models, line and visitors."""
-    fill = _fill_viewer if runner.store.home is None else _fill
+    fill = _fill if runner.store.has_models else _fill_viewer
     visitors = Visitors()
     first, *others = LANGUAGES
-    with gr.Blocks(title=words(first)("page.title"), analytics_enabled=False) as page:
+    with Page(title=words(first)("page.title"), analytics_enabled=False) as page:
         fill(page, runner, visitors, words(first))
-        gr.api(endpoint(runner), api_name="generate", **DEVICE)
+        gr.api(endpoint(runner), api_name=API_NAME, **DEVICE)
     for language in others:
         with page.route(LANGUAGES[language], f"/{language}"):
             fill(page, runner, visitors, words(language))
@@ -80,20 +79,21 @@ def _fill_viewer(page: gr.Blocks, runner: Runner, visitors: Visitors, say: Words
         for name, title, create in TABS:
             with gr.Tab(say(title), id=name):
                 if create is create_generate_tab:
-                    create_viewer(visitors.runs, None, say)
+                    create_viewer(visitors.runs, False, say)
                 else:
                     gr.Markdown(say("traces.no_model_here"))
 
 
 def serve() -> None:
-    """Loads the starting pair and serves the page; address and port come from Gradio's own environment variables."""
+    """Serves the page, then loads the starting pair; address and port come from Gradio's own environment variables."""
     refuse_more_than_one()
     deployment = Deployment.from_environment()
-    store, there = PairStore(deployment), threading.Event()
-    store.preparer.start(there)
+    store = PairStore(deployment)
     try:
         page = launch(build(Runner(store, deployment)), prevent_thread_lock=True)
-        there.set()
+        if store.has_models:
+            store.get(PairName())
+        store.preparer.start()
         page.block_thread()
     finally:
         store.preparer.close()
@@ -101,7 +101,7 @@ def serve() -> None:
 
 def launch(page: gr.Blocks, **options: Any) -> gr.Blocks:
     """Starts serving `page` in the look of this project."""
-    served = {"routes": [web_files.ROUTE]}
+    served = {"routes": [web_files.ROUTE], "exception_handlers": {TypeError: refuse_parameters}}
     page.launch(
         css=page_css(), theme=gr.themes.Base(), show_error=True, footer_links=["api"], app_kwargs=served, **options
     )

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from specviz.models.loading import EMBEDDED, load_pair
-from specviz.models.pair import ModelPair
-from specviz.models.sources import Progress
+from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
+from specviz.records.words import Sentence
+from specviz.ui import engine
 from specviz.ui.background import Preparer
 from specviz.ui.deployment import Deployment
+
+if TYPE_CHECKING:
+    from specviz.models.pair import ModelPair
+    from specviz.models.sources import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +35,39 @@ class PairStore:
 
     def __init__(self, deployment: Deployment):
         self.deployment = deployment
+        #: Whether there is a starting pair; a page without one shows recorded runs and traces.
+        self.has_models = not deployment.without_models and (deployment.target or (EMBEDDED / "target").is_dir())
         self.lock = threading.Lock()
         self.preparer = Preparer(deployment)  # of both pairs' passes
-        self.home = _starting_pair(deployment)  # None on a page without models
-        if self.home is not None:
-            self.preparer.add(self.home)
+        #: What is being done to load the starting pair.
+        self.step = Sentence("Loading the models.")
+        self._home: ModelPair | None = None
+        self._home_lock = threading.Lock()
         self.guest_name: PairName | None = None
         self.guest: ModelPair | None = None
+
+    @property
+    def home(self) -> ModelPair:
+        """The starting pair, loaded by whoever asks first while the others wait. Raises SpecvizError if it cannot be,
+        or if this page has no models."""
+        if not self.has_models:
+            raise SpecvizError("This page has no models: it shows recorded runs and traces.", "target")
+        with self._home_lock:
+            if self._home is None:
+                asked = self.deployment
+                self._home = engine.load_pair(
+                    asked.target, asked.draft, device=asked.device, dtype=asked.dtype, progress=self._note
+                )
+                self.preparer.add(self._home)
+        return self._home
+
+    def _note(self, fraction: float, step: Sentence) -> None:
+        self.step = step
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the starting pair is in memory: until then, asking for it waits."""
+        return self._home is not None
 
     def get(self, name: PairName, progress: Progress | None = None) -> ModelPair:
         """The pair, loaded if need be; the previous guest leaves first, so that memory never holds two.
@@ -44,8 +75,6 @@ class PairStore:
         Raises SpecvizError where it cannot be loaded.
         """
         if name.target is None:
-            if self.home is None:
-                raise SpecvizError("This page has no models: it shows recorded runs and traces.", "target")
             return self.home
         with self.lock:
             if name != self.guest_name:
@@ -55,7 +84,7 @@ class PairStore:
                     self.preparer.forget(self.guest)
                     self.guest.free()
                 self.guest, self.guest_name = None, None
-                self.guest = load_pair(
+                self.guest = engine.load_pair(
                     name.target,
                     name.draft,
                     medusa=name.medusa,
@@ -72,15 +101,9 @@ class PairStore:
     def loaded(self, name: PairName) -> ModelPair | None:
         """The pair if it is in memory."""
         if name.target is None:
-            return self.home
+            return self._home
         return self.guest if name == self.guest_name else None
 
     def in_use(self, name: PairName) -> ModelPair:
         """The pair if it is in memory, else the starting one, which the page goes back to."""
         return self.loaded(name) or self.home
-
-
-def _starting_pair(deployment: Deployment) -> ModelPair | None:
-    if deployment.without_models or (deployment.target is None and not (EMBEDDED / "target").is_dir()):
-        return None
-    return load_pair(deployment.target, deployment.draft, device=deployment.device, dtype=deployment.dtype)

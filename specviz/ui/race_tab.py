@@ -24,7 +24,7 @@ def create_race_tab(desk: Desk) -> Tab:
     def stream(visit: Visit, order: Order) -> Iterator[str]:
         return race(desk.runner, order, visit.halt, desk.say)
 
-    return Tab([desk.ordered(desk.controls.race, race_view(desk.say), stream)])
+    return Tab([desk.ordered(desk.controls.race, race_view(desk.say), stream, messages.race_phase_message)])
 
 
 def race(runner: Runner, order: Order, halt: threading.Event, say: Words) -> Iterator[str]:

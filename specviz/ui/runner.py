@@ -6,17 +6,16 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
-
-from specviz.decoding.engine import rounds
-from specviz.decoding.request import Request
-from specviz.models.pair import ModelPair
-from specviz.ui import device
+from specviz.ui import device, engine
 from specviz.ui.deployment import Deployment
 from specviz.ui.orders import Order
 from specviz.ui.pairs import PairName, PairStore
+
+if TYPE_CHECKING:
+    from specviz.decoding.request import Request
+    from specviz.models.pair import ModelPair
 
 #: Seconds between batches: ten updates a second.
 INTERVAL = 0.1
@@ -40,11 +39,11 @@ class Runner:
         self.last_seconds = 0.0
 
     def _batches(
-        self, order: Order, work: Callable[..., Iterator[Item]] = rounds, *arguments: Any
+        self, order: Order, work: Callable[..., Iterator[Item]] | None = None, *arguments: Any
     ) -> Iterator[list[Item]]:
         """What `work(request, *arguments)` makes of the checked order: by default the rounds of its run."""
         request: Request = order.request(self.store.get(order.pair), self.deployment)
-        yield from self._carry_out(request.pair, lambda: work(request, *arguments))
+        yield from self._carry_out(request.pair, lambda: (work or engine.rounds)(request, *arguments))
 
     def _pair_batches(self, name: PairName, work: Callable[[ModelPair], Iterator[Item]]) -> Iterator[list[Item]]:
         """What `work(pair)` makes of a pair by itself."""
@@ -67,6 +66,8 @@ def _hand_over(
     threads: int | None, start: Callable[[], Iterator[Item]], made: queue.SimpleQueue, halt: threading.Event
 ) -> float:
     """Puts each item into the queue, then None, or the exception that ended the work; returns the seconds it took."""
+    import torch  # here, where a pair is: the page stands before torch is loaded
+
     if threads is not None:
         torch.set_num_threads(threads)
     began = time.perf_counter()

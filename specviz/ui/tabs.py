@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Words
 from specviz.ui.components import verdicts
 from specviz.ui.controls import Controls, Fields
 from specviz.ui.head import Head
 from specviz.ui.orders import Order
+from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
 from specviz.ui.visitors import Visit, Visitors
+
+if TYPE_CHECKING:
+    from specviz.models.pair import ModelPair
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Action:
     """What a button starts: work that streams messages into one view."""
 
     button: gr.Button
-    view: gr.HTML
+    view: gr.HTML | gr.Markdown
     inputs: Sequence[gr.components.Component]
     check: Callable[..., list[dict[str, Any]]]  # the inputs' values -> Gradio's verdict on each
     stream: Callable[..., Iterator[str]]  # a visit, the inputs' values -> messages
@@ -51,12 +54,15 @@ class Desk:
     head: Head
     controls: Controls
     say: Words
+    #: What is made of the starting pair once it is there: a component, and how it changes then.
+    arrivals: list[tuple[gr.components.Component, Callable[[ModelPair], Any]]] = field(default_factory=list)
 
     def ordered(
         self,
         button: gr.Button,
         view: gr.HTML,
         stream: Callable[..., Iterator[str]],
+        waiting: Callable[[str], str],
         check: Callable[..., object] | None = None,
         own: Fields | None = None,
         **others: Any,
@@ -64,6 +70,7 @@ class Desk:
         """An action that is ordered with the controls and the tab's `own` fields.
 
         stream(visit, order, **own): the messages; the order takes the passes that are ready when its turn comes.
+        waiting(text): the message that says what is waited for.
         check(pair, order, **own): raises SpecvizError, whose field is a control's or one of `own`, for what is wrong;
         by default with the order alone. What only a loaded pair can tell is checked once it is loaded.
         """
@@ -85,8 +92,11 @@ class Desk:
             return verdicts(names, None, self.say)
 
         def carry_out(visit: Visit, *values: Any) -> Iterator[str]:
+            if not self.runner.store.is_ready:
+                yield waiting(self.say("common.starting"))
+            self.runner.store.get(PairName())
             order, pair, given = asked(values)
-            return stream(visit, order.settled(pair), **given)
+            yield from stream(visit, order.settled(pair), **given)
 
         return Action(button, view, [*controls.inputs, *own.values()], verdict, carry_out, **others)
 

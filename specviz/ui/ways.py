@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from specviz.drafters import DRAFTERS, drafter_class
-from specviz.drafters.base import Drafter
-from specviz.models.pair import ModelPair
+from typing import TYPE_CHECKING
+
 from specviz.records.errors import SpecvizError
+from specviz.records.names import DRAFTERS, RULES
 from specviz.records.settings import PLAIN, DraftParams
 from specviz.records.words import Words
-from specviz.rules import RULES
+from specviz.ui import engine
+
+if TYPE_CHECKING:
+    from specviz.drafters.base import Drafter
+    from specviz.models.pair import ModelPair
 
 #: Every way to draft by its name, plain decoding last.
 WAYS = (*DRAFTERS, PLAIN)
@@ -19,7 +23,7 @@ RULE_CHOICES = ("auto", *RULES)
 
 def drafter_of(pair: ModelPair, name: str) -> type[Drafter]:
     """What drafts for this pair in the way of this name. Raises SpecvizError if there is no such way."""
-    return drafter_class(pair, None if name == PLAIN else name)
+    return engine.drafter_class(pair, None if name == PLAIN else name)
 
 
 def label(name: str | None, say: Words) -> str:

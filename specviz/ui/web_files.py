@@ -14,7 +14,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-WEB = pathlib.Path(__file__).resolve().parents[2] / "assets" / "web"
+from specviz.records.assets import ASSETS
+
+WEB = ASSETS / "web"
 
 TYPES = {".js": "text/javascript", ".css": "text/css"}
 FILES = {path.relative_to(WEB).as_posix(): path.read_bytes() for path in sorted(WEB.rglob("*")) if path.suffix in TYPES}

@@ -7,18 +7,17 @@ from typing import Any
 
 import gradio as gr
 
-from specviz.bench.pass_times import measure_passes
-from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS
 from specviz.records.words import Words
+from specviz.ui import engine
 from specviz.ui.components import why_view
 from specviz.ui.lab import Lab
 from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Action, Desk, Tab
 from specviz.ui.visitors import Visit
-from specviz.ui.ways import available
+from specviz.ui.ways import WAYS, available
 from specviz.views.why_messages import why_message
 
 
@@ -28,7 +27,8 @@ def create_why_tab(desk: Desk) -> Tab:
     with gr.Row(elem_classes=["sv-actions"]):
         go = gr.Button(say("why.measure"), variant="primary", elem_id="measure-passes")
         stop = gr.Button(say("why.stop"), variant="stop", visible=False, elem_id="stop-passes")
-    view = why_view(say, value=why_message(story=_story(runner.store.home), runs=[]))
+    view = why_view(say, value=why_message(story=_story(WAYS[0]), runs=[]))
+    desk.arrivals.append((view, lambda pair: why_message(story=_story(available(pair)[0]))))
 
     def check(pair: dict[str, Any]) -> list[dict[str, Any]]:
         return [gr.validate(True, "")]
@@ -42,10 +42,10 @@ def create_why_tab(desk: Desk) -> Tab:
     return Tab([Action(go, view, [desk.controls.pair], check, stream)], [stop], opened)
 
 
-def _story(pair: ModelPair) -> dict[str, Any]:
+def _story(drafter: str) -> dict[str, Any]:
     """Settings for a first run that shows something."""
     preset = PRESETS[0]
-    return {"prompt": preset.prompt, "drafter": available(pair)[0], "num_draft_tokens": 4, "temperature": 0.8}
+    return {"prompt": preset.prompt, "drafter": drafter, "num_draft_tokens": 4, "temperature": 0.8}
 
 
 def time_passes(runner: Runner, lab: Lab, name: PairName, visit: Visit, say: Words) -> Iterator[str]:
@@ -53,7 +53,7 @@ def time_passes(runner: Runner, lab: Lab, name: PairName, visit: Visit, say: Wor
     yield why_message(phase="preparing")
     passes = None
     try:
-        for batch in closing(runner.pair_batches(name, measure_passes), visit.halt):
+        for batch in closing(runner.pair_batches(name, engine.measure_passes), visit.halt):
             passes = batch[-1]
             yield why_message(passes=passes, phase="running")
     except SpecvizError as error:

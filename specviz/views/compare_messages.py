@@ -51,7 +51,7 @@ def contest_message(
     )
 
 
-def contest_phase_message(text: str, fraction: float) -> str:
+def contest_phase_message(text: str, fraction: float = 0.0) -> str:
     """What is being measured right now, with the fraction done; the table stays."""
     return as_json({"kind": "contest_phase", "text": text, "fraction": fraction})
 

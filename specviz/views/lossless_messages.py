@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from specviz.records.comparison import NEAR_TIE
 from specviz.records.words import Words
+from specviz.theory.statistics import SIGNIFICANT
 from specviz.views.run_messages import as_json
 
 if TYPE_CHECKING:
     from specviz.decoding.exact_distribution import ExactDistribution
     from specviz.decoding.lossless import GreedyToken
     from specviz.theory.statistics import ChiSquare, Evidence, Noise
-
-#: Below this p-value a rule is called wrong, as happens to fewer than one in 1,000 correct ones.
-SIGNIFICANT = 0.001
 
 #: How many of the likeliest outcomes are drawn.
 SHOWN = 10

@@ -59,20 +59,23 @@ def _passes(passes: PassTimes) -> dict[str, Any]:
         "fraction": passes.fraction,
         "limit": ABOUT_ONE,
         "cost_coefficient": passes.cost_coefficient,
-        "curves": [_curve(curve) for curve in passes.curves],
+        "curves": [_curve(curve, passes.limits_hold) for curve in passes.curves],
     }
 
 
-def _curve(curve: Curve) -> dict[str, Any]:
-    """Seconds by width, measured and by the roofline, and what the roofline is made of."""
+def _curve(curve: Curve, limits_hold: bool) -> dict[str, Any]:
+    """Seconds by width, measured and by the roofline, and what the roofline is made of: None where it is not known."""
+    limits = curve.limits if limits_hold else None
     return {
         "role": curve.role,
         "about_one": curve.about_one,
-        "bandwidth": curve.limits.bandwidth,
-        "peak": curve.limits.peak,
+        "bandwidth": limits and limits.bandwidth,
+        "peak": limits and limits.peak,
         "weight_bytes": curve.size.weight_bytes,
         "parameters": curve.size.parameters,
-        "points": [asdict(point) | {"least": curve.limits.seconds(curve.size, point.width)} for point in curve.points],
+        "points": [
+            asdict(point) | {"least": limits and limits.seconds(curve.size, point.width)} for point in curve.points
+        ],
     }
 
 

@@ -8,12 +8,13 @@ import sys
 from dataclasses import asdict, replace
 
 import pytest
+import torch
 from conftest import ROOT
 from tiny import generated, tiny_pair, with_heads
 
 import specviz
 from specviz.__main__ import main
-from specviz.bench import bare_loop, bench_plan, benchmark, findings, machine, untraced_loop
+from specviz.bench import bare_loop, bench_plan, benchmark, findings, machine, machine_limits, untraced_loop
 from specviz.bench.bench_rows import BenchRow, summaries
 from specviz.bench.commands import save
 from specviz.bench.contestants import Contestant
@@ -423,11 +424,40 @@ def test_the_limit_is_bytes_over_bandwidth_and_shares_are_of_it(greedy, pair):
     assert target.weight_bytes < 4 * pair.target.num_parameters(), "the table of embeddings is only looked up"
     for one in greedy.limit:
         assert one.bandwidth == max(one.copy_bandwidth, one.read_bandwidth) > 0
+        one = replace(one, pass_seconds=1e3, plain_tokens_per_second=None)
         assert one.limit_seconds == pytest.approx((one.weight_bytes + one.cache_bytes) / one.bandwidth)
         assert one.share_of_pass == pytest.approx(one.limit_seconds / one.pass_seconds)
     assert target.plain_tokens_per_second == pytest.approx(row_of(greedy, "plain").tokens_per_second)
-    assert target.share_of_plain == pytest.approx(target.limit_seconds * target.plain_tokens_per_second)
+    slow = replace(target, pass_seconds=1e3, plain_tokens_per_second=1e-3)
+    assert slow.share_of_plain == pytest.approx(1e-3 * slow.limit_seconds)
     assert draft.share_of_plain is None
+
+
+def test_a_limit_that_was_beaten_is_not_known_and_nothing_is_a_share_of_it(greedy):
+    target, draft = greedy.limit
+    beaten = replace(target, pass_seconds=0.5 * (target.limit_seconds or target.pass_seconds))
+    outrun = replace(draft, pass_seconds=1.0, plain_tokens_per_second=1e12)
+    for one in (beaten, outrun):
+        assert one.limit_seconds is one.share_of_pass is one.share_of_plain is None
+        assert one.bandwidth > 0
+    printed = bench_text(replace(greedy, limit=[beaten, outrun]))
+    assert "target's passes are faster than that bandwidth allows: their limit is not known" in printed
+
+
+def test_measuring_the_bandwidth_takes_a_fraction_of_the_memory_that_is_free(monkeypatch):
+    made, ones = [], torch.ones
+
+    def counted(count, **options):
+        made.append(4 * count)
+        return ones(1, **options)
+
+    monkeypatch.setattr(torch, "ones", counted)
+    for free, most in [(64 << 30, machine_limits.BUFFER_BYTES), (1 << 30, 1 << 28), (0, 4)]:
+        monkeypatch.setattr(machine_limits, "free_memory", lambda device, free=free: free)
+        for bandwidth in (machine_limits.read_bandwidth, machine_limits.copy_bandwidth):
+            made.clear()
+            bandwidth(16 << 30, torch.device("cpu"))
+            assert made in ([most], 2 * [most])
 
 
 def test_every_chain_stands_beside_the_formula(greedy):

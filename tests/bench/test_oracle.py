@@ -13,6 +13,7 @@ from tiny import assert_same_rows, tiny_pair
 from specviz import __main__
 from specviz.bench import commands, oracle, size_benchmark
 from specviz.bench import model_sizes as sizes
+from specviz.bench.printed import _bandwidth_line
 from specviz.decoding import engine
 from specviz.decoding.request import prepare
 from specviz.drafters import DRAFTERS
@@ -255,8 +256,17 @@ def test_figures_of_a_size_hang_together(report_file):
         assert row["speedup_formula"] == pytest.approx(tokens / (1 + mean * row["cost_coefficient"]))
     assert set(others[0]["rounds_by_length"]) <= {"0", "1", "2", "3", "4"}
     found = report["bandwidth"]
-    assert found["limit"] == pytest.approx(found["bytes_per_second"] / found["bytes_per_token"])
-    assert found["share"] == pytest.approx(plain["tokens_per_second"] / found["limit"])
+    allowed = found["bytes_per_second"] / found["bytes_per_token"]
+    share = plain["tokens_per_second"] / allowed
+    known = [allowed, share] if share <= 1 else [None, None]
+    assert [found["limit"], found["share"]] == [pytest.approx(one) for one in known]
+
+
+def test_a_bandwidth_that_plain_decoding_beat_limits_nothing(pair, monkeypatch):
+    monkeypatch.setattr(size_benchmark, "read_bandwidth", lambda size, device: 1000.0)
+    found = size_benchmark._bandwidth(pair, size_benchmark.QUICK, speed=500.0)
+    assert found.limit is found.share is None and found.bytes_per_second == 1000
+    assert "its limit is not known" in _bandwidth_line(found)
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pickle
 
 import pytest
+import torch
 from tiny import passes_called_compiled, tiny_model, tiny_pair
 from torch.utils.flop_counter import FlopCounterMode
 
-from specviz.bench.machine_limits import model_size
+from specviz.bench import machine_limits
+from specviz.bench.machine_limits import model_size, peak_rate
 from specviz.bench.pass_times import measure_passes
 from specviz.models.pair import ModelPair
 from specviz.models.pass_timer import PassTimer
@@ -81,3 +83,18 @@ def test_passes_are_timed_as_runs_take_them_and_called_what_they_are():
     # Of both models: the context, each width once to warm up, and twice.
     assert sorted(lengths) == sorted(2 * [32, *3 * [1, 2, 4]])
     assert [curve.size for curve in last.curves] == [curve.size for curve in plain.curves]
+
+
+def test_the_peak_is_the_best_of_all_products_and_a_slow_dtype_costs_no_time(monkeypatch):
+    seconds = {torch.float32: 1.0, torch.bfloat16: 70.0}
+    timed = []
+
+    def rate(rows, dtype, device):
+        timed.append((rows, dtype))
+        return rows / seconds[dtype] if rows < 100 else 50.0 / seconds[dtype]
+
+    monkeypatch.setattr(machine_limits, "_product_rate", rate)
+    assert peak_rate(torch.bfloat16, torch.device("cpu")) == 64.0
+    assert (machine_limits.PEAK_SIDE["cpu"], torch.bfloat16) not in timed
+    seconds[torch.bfloat16] = 0.5
+    assert peak_rate(torch.bfloat16, torch.device("cpu")) == 128.0

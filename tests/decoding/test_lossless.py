@@ -19,6 +19,7 @@ from specviz.decoding.lossless import LAB_RULES, examine
 from specviz.decoding.request import Request, prepare
 from specviz.decoding.run_record import collect
 from specviz.models.pair import ModelPair
+from specviz.passes.clock import Stopwatch
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
 from specviz.theory.statistics import Evidence, noise
@@ -186,6 +187,16 @@ def test_every_run_begins_with_the_prompt_alone(architecture):
         target = sampler.start.target()
     assert target.length == len(sampler.start.ids) - 1
     assert_same_rows(target, sampler.start.ids)
+
+
+def test_no_run_of_the_lab_reads_a_time(pair, monkeypatch):
+    """On CUDA that fails for a moment which the device has not reached, and nothing has waited for it."""
+
+    def unreached(start, end):
+        raise RuntimeError("Both events must be completed before calculating elapsed time.")
+
+    monkeypatch.setattr(Stopwatch, "between", staticmethod(unreached))
+    assert len(list(examine(ordered(pair), LAB_RULES["auto"], 2))) == 3
 
 
 def test_origins_say_where_tokens_came_from(pair):

@@ -9,7 +9,7 @@ from typing import Any
 
 from specviz.records.runs import Candidates, DraftedToken, NextToken, PairInfo, Prompt, Round, Run, Seconds
 from specviz.records.settings import SamplingParams
-from specviz.theory.roofline import Curve, Limits, ModelSize, Point
+from specviz.theory.roofline import Curve, Limits, ModelSize, PassTimes, Point
 
 OUTCOMES = {"a": "accepted", "r": "rejected", "d": "discarded"}
 
@@ -327,3 +327,8 @@ def curve(seconds: dict[int, float], role: str = "target") -> Curve:
     """Passes that took these seconds, by their width."""
     points = tuple(Point(width, one, one, one, 1) for width, one in seconds.items())
     return Curve(role, ModelSize(10, 20, 4.0, 8.0, 16), Limits(1.0, 1.0), points)
+
+
+def pass_times(*curves: Curve) -> PassTimes:
+    """What was measured of a pair whose models have these curves."""
+    return PassTimes("target", "draft", 128, "cpu", "bfloat16", "plain", 1, curves, 1.0)

@@ -64,10 +64,9 @@ def refusal(field, *args, **settings):
 
 @pytest.fixture(scope="module")
 def automatic():
-    """The embedded pair as `load_pair()` gives it on a CPU that must be timed, and the progress it told."""
+    """The embedded pair as `load_pair()` gives it on a CPU, and the progress it told."""
     steps = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(weights, "multiplies_in", lambda dtype: False)
         patch.setattr(sources.HfApi, "model_info", lambda *a, **k: pytest.fail("asked the Hub"))
         return load_pair(device="cpu", progress=lambda *step: steps.append(step)), steps
 
@@ -84,14 +83,6 @@ def test_progress_rises_from_nothing_to_ready_in_sentences(automatic):
     fractions, sentences = zip(*automatic[1])
     assert list(fractions) == sorted(fractions) and fractions[0] == 0 and fractions[-1] == 1
     assert all(sentence.endswith(".") for sentence in sentences)
-
-
-def test_auto_dtype_on_a_cpu_is_the_faster_of_the_two_measured(automatic):
-    pair, _ = automatic
-    assert set(pair.passes.seconds_by_dtype) == {"bfloat16", "float32"}
-    total = {name: sum(seconds.values()) for name, seconds in pair.passes.seconds_by_dtype.items()}
-    assert f"torch.{min(total, key=total.get)}" == str(pair.dtype)
-    assert all(set(seconds) == {1, 5} for seconds in pair.passes.seconds_by_dtype.values())
 
 
 def test_the_cost_of_wide_passes_and_the_threads_that_suit_are_measured(automatic):
@@ -112,20 +103,32 @@ def test_a_small_model_leaves_a_core_free_however_slow_it_is_at_the_moment(most,
         torch.set_num_threads(before)
 
 
-def test_a_cpu_that_multiplies_bfloat16_takes_it_whatever_the_clock_says(saved, monkeypatch):
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
-    pair = load_pair(*saved, device="cpu")
-    assert pair.dtype == torch.bfloat16 and set(pair.passes.seconds_by_dtype) == {"bfloat16"}
-    assert not placement.multiplies_in(torch.float16)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_the_embedded_pair_has_its_trained_parts_in_every_precision(dtype):
+    pair = load_pair(dtype=dtype, device="cpu")
+    assert set(pair.parts) == {"medusa", "eagle"} and not pair.flaws
 
 
-def test_auto_dtype_makes_no_float32_copy_that_would_not_fit(saved, monkeypatch):
-    monkeypatch.setattr(weights, "multiplies_in", lambda dtype: False)
-    parameters = tiny_model("llama").num_parameters()
-    monkeypatch.setattr(placement, "memory_at_hand", lambda: parameters * 5)
-    pair = load_pair(*saved, device="cpu")
-    assert pair.dtype == torch.bfloat16
-    assert set(pair.passes.seconds_by_dtype) == {"bfloat16"}
+@pytest.mark.parametrize("multiplies, dtype", [(True, torch.bfloat16), (False, torch.float32)])
+@pytest.mark.parametrize("stored", ["float32", "float16"])
+def test_the_processor_decides_on_auto_dtype_and_each_model_is_read_once(
+    folder, stored, multiplies, dtype, monkeypatch
+):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: multiplies)
+    read, loaded = [], weights.AutoModelForCausalLM.from_pretrained
+    monkeypatch.setattr(
+        weights.AutoModelForCausalLM, "from_pretrained", lambda *a, **k: read.append(k["dtype"]) or loaded(*a, **k)
+    )
+    edit_config(folder, dtype=stored)
+    assert load_pair(folder, device="cpu").dtype == dtype and read == [dtype]
+
+
+@pytest.mark.parametrize("stored, dtype", [("float32", torch.bfloat16), ("float16", torch.float16)])
+def test_without_room_for_float32_auto_dtype_is_the_checkpoints_half_precision(folder, stored, dtype, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    monkeypatch.setattr(placement, "memory_at_hand", lambda: tiny_model("llama").num_parameters() * 4)
+    edit_config(folder, dtype=stored)
+    assert load_pair(folder, device="cpu").dtype == dtype
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", torch.bfloat16])

@@ -145,15 +145,6 @@ def test_two_runs_at_a_time_never_share_the_buffers_of_a_graph():
     assert together == alone
 
 
-def test_graphs_are_few_and_the_oldest_goes_first(monkeypatch):
-    monkeypatch.setattr("specviz.passes.cuda_graphs.MOST_GRAPHS", 2)
-    pair = tiny_pair("llama")
-    fast = with_passes(pair, graphed_passes(pair))
-    expected = tokens(pair, "draft_model", GREEDY)
-    assert tokens(fast, "draft_model", GREEDY) == expected
-    assert len(fast.passes.fast["target"].graphs) == 2 >= len(fast.passes.fast["draft"].graphs)
-
-
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @torch.no_grad()
 def test_what_is_compiled_reads_any_number_of_tokens_in_any_room(architecture):

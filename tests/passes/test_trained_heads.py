@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from huggingface_hub import constants
+from safetensors.torch import load_file, save_file
 from tiny import ARCHITECTURES, save_model, tiny_model
 from transformers import AutoModelForCausalLM
 
@@ -191,15 +193,76 @@ def test_sizes_follow_the_depth_of_the_target():
     assert (wide.num_attention_heads, wide.head_dim, wide.intermediate_size) == (6, 64, 1024)
 
 
-@pytest.mark.parametrize("saved_in", [torch.float32, torch.bfloat16])
-def test_one_checkpoint_has_one_fingerprint_in_every_precision(saved_in, tmp_path):
-    target = tiny_model("gpt2", layers=3)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def uneven(model):
+    """The model with weights that half precision has to round."""
+    generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
-        for parameter in target.parameters():
-            parameter.add_(0.0123)  # norm weights that bfloat16 has to round
-    folder = save_model(tmp_path, target.to(saved_in))
-    loads = [AutoModelForCausalLM.from_pretrained(folder, dtype=dtype) for dtype in (torch.float32, torch.bfloat16)]
-    assert fingerprint(loads[0]) == fingerprint(loads[1]) == fingerprint(target)
+        for parameter in model.parameters():
+            parameter.add_(torch.rand(parameter.shape, generator=generator) * 0.123)
+    return model
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "llama"])
+@pytest.mark.parametrize("saved_in", DTYPES)
+def test_one_checkpoint_has_one_fingerprint_in_every_precision(architecture, saved_in, tmp_path):
+    target = uneven(tiny_model(architecture, layers=3)).to(saved_in)
+    target.save_pretrained(tmp_path, max_shard_size="50KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    loads = [AutoModelForCausalLM.from_pretrained(tmp_path, dtype=dtype) for dtype in DTYPES]
+    assert {fingerprint(loaded) for loaded in loads} == {fingerprint(target)}
+
+
+@pytest.mark.parametrize("renamed", [lambda name: f"language_model.{name}", lambda name: name.removeprefix("model.")])
+def test_the_files_may_name_weights_in_their_own_way(renamed, tmp_path):
+    target = uneven(tiny_model("llama"))
+    save_model(tmp_path, target)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float16)
+    files = load_file(tmp_path / "model.safetensors")
+    save_file({renamed(name): weight for name, weight in files.items()}, tmp_path / "model.safetensors")
+    assert fingerprint(loaded) == fingerprint(target)
+
+
+def test_tied_embeddings_are_found_under_the_heads_name(tmp_path):
+    target = uneven(tiny_model("llama", tie_word_embeddings=True))
+    save_model(tmp_path, target)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float16)
+    files = load_file(tmp_path / "model.safetensors")
+    files["lm_head.weight"] = files.pop("model.embed_tokens.weight")
+    save_file(files, tmp_path / "model.safetensors")
+    assert fingerprint(loaded) == fingerprint(target)
+
+
+def test_a_model_from_the_hub_is_fingerprinted_by_its_files_in_the_cache(tmp_path, monkeypatch):
+    commit = "0" * 40
+    snapshot = tmp_path / "models--someone--model" / "snapshots" / commit
+    target = uneven(tiny_model("llama"))
+    save_model(snapshot, target)
+    loaded = AutoModelForCausalLM.from_pretrained(snapshot, dtype=torch.float16)
+    loaded.name_or_path, loaded.config._commit_hash = "someone/model", commit
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    assert fingerprint(loaded) == fingerprint(target)
+
+
+def test_weights_changed_since_they_were_loaded_count_as_they_are(tmp_path):
+    save_model(tmp_path, uneven(tiny_model("llama")))
+    loads = [AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float16) for _ in range(2)]
+    with torch.no_grad():
+        loads[0].model.norm.weight[0] += 0.5
+    assert fingerprint(loads[0]) != fingerprint(loads[1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_checkpoint_keeps_its_trained_part_in_every_precision_and_no_other_gets_it(dtype, tmp_path):
+    target = uneven(tiny_model("llama"))
+    save_model(tmp_path / "own", target)
+    save_model(tmp_path / "other", uneven(tiny_model("llama", seed=8)))
+    save(stirred(EagleHead(EagleConfig.of(target))), tmp_path / "eagle", fingerprint(target))
+    own, other = (AutoModelForCausalLM.from_pretrained(tmp_path / name, dtype=dtype) for name in ("own", "other"))
+    assert load_eagle(tmp_path / "eagle", own).scale.dtype == dtype
+    assert "another target" in refusal(load_eagle, tmp_path / "eagle", other)
 
 
 def test_another_target_has_another_fingerprint():

@@ -226,7 +226,7 @@ def test_the_german_page_is_german_runs_and_refuses_in_german(visit: Callable[..
         set_control(page, label, value)
     page.get_by_label(say("page.measured")).uncheck()
     page.locator("#go").click()
-    refusal = "Der Seed muss eine ganze Zahl von 0 bis 2^63 − 1 sein."
+    refusal = "Der Seed muss eine ganze Zahl von 0 bis 2^53 − 1 sein."
     expect(page.locator(".sv-more").get_by_text(refusal)).to_be_visible()
     set_control(page, say("controls.seed"), 3)
     start(page)

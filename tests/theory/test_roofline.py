@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from handmade import curve
+from dataclasses import replace
+
+from handmade import curve, pass_times
 
 from specviz.theory.roofline import Limits, ModelSize
 
@@ -14,6 +16,18 @@ def test_a_pass_waits_for_the_slower_of_moving_and_computing():
     assert size.operations(2) == 2 * 2000 + 4 * 4 * (51 + 52)
     assert Limits(bandwidth=100.0, peak=1e9).seconds(size, 2) == size.bytes_moved(2) / 100
     assert Limits(bandwidth=1e9, peak=100.0).seconds(size, 2) == size.operations(2) / 100
+
+
+def test_limits_hold_until_any_pass_of_any_model_is_faster_than_one():
+    target, draft = curve({1: 1e4, 4: 1e4}), curve({1: 1e4}, "draft")
+    assert pass_times(target, draft).limits_hold and pass_times().limits_hold
+    needed = target.limits.seconds(target.size, 4)
+    assert pass_times(curve({1: 1e4, 4: needed}), draft).limits_hold
+    assert not pass_times(curve({1: 1e4, 4: 0.99 * needed}), draft).limits_hold
+    assert not pass_times(target, curve({1: 1.0}, "draft")).limits_hold
+    # The spread that is drawn may not reach below the limit either.
+    lucky = replace(target.points[1], low=0.5 * needed)
+    assert not pass_times(replace(target, points=(target.points[0], lucky))).limits_hold
 
 
 def test_passes_cost_about_one_up_to_the_first_width_that_does_not():

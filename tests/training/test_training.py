@@ -83,6 +83,19 @@ def held_out_losses(text):
     return losses
 
 
+@pytest.mark.parametrize(("multiplies", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
+@pytest.mark.parametrize("name", ["target", "medusa"])
+def test_auto_trains_in_what_the_processor_multiplies_in(
+    name, multiplies, dtype, target_folder, story, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: multiplies)
+    taken = []
+    monkeypatch.setattr(command, "train", lambda recipe, *rest: taken.append(recipe.dtype))
+    own = ("--tokenizer", target_folder) if name == "target" else ("--target", target_folder, "--continuations", 0)
+    assert run(name, *own, "--text", story, "--out", tmp_path, "--device", "cpu") == 0
+    assert taken == [dtype]
+
+
 @pytest.mark.parametrize(
     ("name", "loads"), [("eagle", load_eagle), ("medusa", load_medusa), ("draft", AutoModelForCausalLM.from_pretrained)]
 )

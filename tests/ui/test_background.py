@@ -28,8 +28,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run
 from specviz.records.settings import RunSettings, SamplingParams
 from specviz.records.words import Sentence, words
-from specviz.ui import background as preparing
-from specviz.ui import device, duel
+from specviz.ui import device, duel, engine
 from specviz.ui.background import Preparer, Stage
 from specviz.ui.compare_tab import Choice, compare
 from specviz.ui.deployment import Deployment
@@ -86,7 +85,7 @@ class StandIn:
 @pytest.fixture
 def stand_in(monkeypatch) -> StandIn:
     made = StandIn()
-    monkeypatch.setattr(preparing, "prepare_passes", made)
+    monkeypatch.setattr(engine, "prepare_passes", made)
     return made
 
 
@@ -100,14 +99,12 @@ def preparer(deployment):
 # The line of pairs
 
 
-def test_pairs_are_prepared_in_turn_once_the_page_is_there(preparer, stand_in, pair):
-    other, there = tiny_pair("gpt2"), threading.Event()
+def test_pairs_are_prepared_in_turn_once_it_is_started(preparer, stand_in, pair):
+    other = tiny_pair("gpt2")
     preparer.add(pair)
     preparer.add(other)
-    assert preparer.stage(pair) == Stage(), "nothing was begun, so there is nothing to wait for"
-    preparer.start(there)
-    assert preparer.stage(pair).step is not None and stand_in.begun == []
-    there.set()
+    assert preparer.stage(pair) == Stage() and stand_in.begun == [], "nothing was begun: there is nothing to wait for"
+    preparer.start()
     assert stand_in.step.wait(PATIENCE)
     assert preparer.stage(pair).step == "1 of 2 compiled" and pair.passes.fast == {}
     assert preparer.stage(other).step is not None and stand_in.begun == [pair]
@@ -124,18 +121,16 @@ def test_there_is_something_to_wait_for_from_the_first_moment(preparer, pair, mo
         seen.append(preparer.stage(pair).step)
         return Preparation()
 
-    monkeypatch.setattr(preparing, "prepare_passes", prepare)
+    monkeypatch.setattr(engine, "prepare_passes", prepare)
     preparer.add(pair)
-    preparer.start(there := threading.Event())
-    there.set()
+    preparer.start()
     wait_until(lambda: seen and preparer.stage(pair).step is None)
     assert seen == ["looking for compiled ones"]
 
 
 def test_a_pair_that_is_freed_meanwhile_gets_no_passes_and_holds_none(preparer, stand_in, pair):
     preparer.add(pair)
-    preparer.start(there := threading.Event())
-    there.set()
+    preparer.start()
     assert stand_in.step.wait(PATIENCE)
     preparer.forget(pair)
     pair.free()
@@ -155,8 +150,7 @@ def test_a_guest_is_forgotten_before_it_is_freed(deployment, stand_in, tmp_path,
     monkeypatch.setenv("SPECVIZ_DTYPE", "float32")
     store = PairStore(Deployment.from_environment())
     store.preparer.forget(store.home)
-    store.preparer.start(there := threading.Event())
-    there.set()
+    store.preparer.start()
     first = store.get(PairName(*folders[1], dtype="float32"))
     assert stand_in.step.wait(PATIENCE) and stand_in.begun == [first]
     second = store.get(PairName(*folders[2], dtype="float32"))
@@ -169,8 +163,7 @@ def test_a_guest_is_forgotten_before_it_is_freed(deployment, stand_in, tmp_path,
 
 def test_closing_ends_what_goes_on(preparer, stand_in, pair):
     preparer.add(pair)
-    preparer.start(there := threading.Event())
-    there.set()
+    preparer.start()
     assert stand_in.step.wait(PATIENCE)
     preparer.close()
     assert pair.passes.fast == {}
@@ -182,7 +175,7 @@ def test_what_cannot_be_prepared_has_its_reason_at_once(deployment, pair, monkey
     lent = Preparer(deployment)
     for preparer, sentence in ((told, "SPECVIZ_PASSES"), (lent, "lent for one call")):
         preparer.add(pair)
-        preparer.start(threading.Event())
+        preparer.start()
         stage = preparer.stage(pair)
         assert stage.step is None and sentence in str(stage.done.reasons["target"])
         assert sentence in describe(pair, stage, words("en")).replace("&#95;", "_")
@@ -195,14 +188,13 @@ def test_a_failure_that_nobody_foresaw_is_logged_and_said_and_the_next_pair_is_p
     def fail(*arguments, **others):
         raise RuntimeError("no such luck\nat all")
 
-    monkeypatch.setattr(preparing, "prepare_passes", fail)
+    monkeypatch.setattr(engine, "prepare_passes", fail)
     preparer.add(pair)
-    preparer.start(there := threading.Event())
-    there.set()
+    preparer.start()
     wait_until(lambda: preparer.stage(pair).done.reasons)
     assert str(preparer.stage(pair).done.reasons["target"]) == "Preparing passes failed: no such luck."
     assert "no such luck" in caplog.text
-    monkeypatch.setattr(preparing, "prepare_passes", stand_in)
+    monkeypatch.setattr(engine, "prepare_passes", stand_in)
     stand_in.go_on.set()
     other = tiny_pair("llama")
     preparer.add(other)
@@ -360,6 +352,7 @@ def served(stand_in, deployment, tmp_path, monkeypatch):
     deployment = Deployment.from_environment()
     store = PairStore(deployment)
     page = launch(build(Runner(store, deployment)), prevent_thread_lock=True, quiet=True)
+    store.get(PairName())
     yield page.local_url, store
     page.close()
     store.preparer.close()
@@ -377,8 +370,7 @@ def test_the_chip_follows_what_is_prepared_without_a_reload_and_without_moving_t
     page = context.new_page()
     page.on("pageerror", lambda error: mishaps.append(str(error)))
     page.on("request", lambda request: asked.append(request.url) if request.method == "POST" else None)
-    store.preparer.start(there := threading.Event())
-    there.set()
+    store.preparer.start()
     page.goto(url + language)
     chip = page.locator("#passes")
     expect(chip).to_contain_text(
@@ -417,3 +409,14 @@ def test_a_page_that_keeps_to_plain_passes_says_why(page):
     expect(page.locator("#passes")).to_have_text("plain passes")
     page.get_by_role("tab", name="Models", exact=True).click()
     expect(page.locator(".block.sv-pair-status")).to_contain_text("told to keep to plain passes (SPECVIZ_PASSES)")
+
+
+@pytest.mark.parametrize("drafter", ["draft_model", "early_exit"])
+def test_the_rounds_of_a_run_are_there_after_its_pair_was_freed(pair, deployment, drafter):
+    runs = LiveRuns()
+    live = runs.open(ORDER.but(drafter=drafter).request(pair, deployment), "me", words())
+    live.add(list(rounds(live.request)))
+    wanted = {"run": live.key, "first": 0}
+    before = runs.missing_rounds(wanted)
+    pair.free()
+    assert runs.missing_rounds(wanted) == before

@@ -186,6 +186,6 @@ def test_traces_and_recordings_open_where_no_model_is(viewer, browser):
 def test_a_page_that_is_told_so_loads_no_model(monkeypatch):
     monkeypatch.setenv("SPECVIZ_TARGET", "none")
     store = PairStore(Deployment.from_environment())
-    assert store.home is None
+    assert not store.has_models
     with pytest.raises(SpecvizError, match="no models"):
         store.get(PairName())

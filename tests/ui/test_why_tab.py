@@ -6,11 +6,12 @@ import json
 import re
 import threading
 import types
+from dataclasses import replace
 
 import pytest
 import torch
-from elements import element
-from handmade import curve
+from elements import element, give, show_alone
+from handmade import curve, pass_times
 from on_page import assert_no_sideways_scrolling, set_control, state, violations
 from playwright.sync_api import Page, expect
 from tiny import tiny_pair
@@ -21,6 +22,7 @@ from specviz.records.settings import RunSettings
 from specviz.records.words import words
 from specviz.theory import formulas as theory
 from specviz.theory.diagnosis import RunFigures, diagnose
+from specviz.theory.roofline import Limits, PassTimes
 from specviz.ui.deployment import Deployment
 from specviz.ui.generate_tab import generate
 from specviz.ui.lab import Lab
@@ -91,7 +93,43 @@ def test_a_message_is_no_html_whatever_a_model_is_called(runner, pair):
     assert "<" not in why_message(passes=passes, phase="finished")
 
 
+def passes_of(peak: float) -> PassTimes:
+    """Both models' passes, of seven milliseconds and more, on a machine that computes so many operations a second."""
+    seconds = {width: 0.007 * (1 + width / 64) for width in (1, 2, 4, 16, 64)}
+    both = (curve(seconds), curve({width: 0.1 * one for width, one in seconds.items()}, "draft"))
+    return pass_times(*(replace(one, limits=Limits(bandwidth=1e9, peak=peak)) for one in both))
+
+
+def test_a_limit_that_a_pass_has_beaten_is_in_no_message():
+    known, refuted = (json.loads(why_message(passes=passes_of(peak)))["passes"] for peak in (1e9, 1e5))
+    assert all(one["peak"] and one["bandwidth"] and all(p["least"] for p in one["points"]) for one in known["curves"])
+    for one in refuted["curves"]:
+        assert one["peak"] is one["bandwidth"] is None and {point["least"] for point in one["points"]} == {None}
+
+
 # In the browser
+
+
+def test_a_limit_that_a_pass_has_beaten_is_called_unknown_and_not_drawn(browser):
+    page = browser.new_page()
+    show_alone(page, "why")
+    lines, machine = page.locator("specviz-why [part=passes] .line.dashed"), part(page, "machine")
+    roofline = page.locator("specviz-why li.p.dashed")
+    give(page, "why", [why_message(passes=passes_of(1e9), phase="finished", runs=[])])
+    expect(lines).to_have_count(2)
+    expect(machine).to_contain_text("needs at least")
+    expect(roofline).to_be_visible()
+    give(page, "why", [why_message(passes=passes_of(1e5), phase="finished", runs=[])])
+    expect(lines).to_have_count(0)
+    expect(machine).to_contain_text("its limit is not known")
+    expect(machine).not_to_contain_text("at least")
+    expect(roofline).to_be_hidden()
+    part(page, "passes-numbers").locator("summary").press("Enter")
+    expect(part(page, "passes-table").locator("tbody td:nth-child(4)").first).to_have_text("not known")
+    # Up to twice a pass over one token and a little more, however far below it the limit had said.
+    highest = part(page, "passes").locator("svg text", has_text=re.compile(r"^[\d.]+×$")).last
+    assert float(highest.text_content().rstrip("×")) <= 2.5
+    page.close()
 
 
 def lab(page: Page, expression: str, *arguments):

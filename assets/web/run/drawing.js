@@ -61,8 +61,6 @@ export function draw(view) {
   drawLossy(view);
   drawPlayback(view);
   if (view.run.phase === "finished" && !view.playback.at) showSomething(view);
-  view.ui.followText.settle();
-  view.ui.followRounds.settle();
 }
 
 /** @param {View} view */

@@ -22,7 +22,7 @@ export function roundsCard(view) {
   view.ui.list = make("div", { class: "list", role: "list", "aria-label": view.say("rounds.rounds") });
   view.ui.rounds = make("div", { class: "rounds", part: "rounds", tabindex: "0", role: "region", "aria-label": view.say("rounds.rounds_region") },
     view.ui.roundsEmpty, view.ui.list);
-  view.ui.followRounds = follower(view.ui.rounds, (following) => view.ui.newest.classList.toggle("hidden", following));
+  view.ui.followRounds = follower(view.ui.rounds, view.ui.list, (following) => view.ui.newest.classList.toggle("hidden", following));
   view.ui.newest = make("button", { class: "newest hidden", part: "newest", type: "button", text: view.say("rounds.jump"),
     on: { click: () => view.ui.followRounds.jump() } });
   view.ui.watcher = new IntersectionObserver((entries) => onChunksMoved(view, entries), { root: view.ui.rounds, rootMargin: "400px 0px" });
@@ -71,7 +71,6 @@ function onChunksMoved(view, entries) {
       chunk.built = false;
     }
   }
-  view.ui.followRounds.settle(); // rows may be higher than was guessed
   ensureTabStop(view);
 }
 

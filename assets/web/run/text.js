@@ -21,7 +21,7 @@ export function textCard(view) {
   }));
   view.ui.text = make("div", { class: "text", part: "text", tabindex: "0", role: "region", "aria-label": view.say("rounds.text_region") },
     view.ui.textEmpty, view.ui.paper);
-  view.ui.followText = follower(view.ui.text);
+  view.ui.followText = follower(view.ui.text, view.ui.paper);
   view.ui.recorded = make("span", { class: "recorded hidden", part: "recorded" });
   const head = make("div", { class: "head" }, make("h3", { text: view.say("rounds.text") }), view.ui.recorded, view.ui.status);
   return make("div", { class: "card", part: "text-card" }, head, view.ui.note, view.ui.text, legend(view.run));

@@ -1,8 +1,8 @@
 // <specviz-share>: the link to the run on the screen.
 //
-// Takes { kind: "share", share, pair }: the link's query, file name and pair as records/links.py gives them, of the run
-// that the page opens with, and the name of the page's own pair. It follows the page's <specviz-run>. Fires
-// `specviz-opened` when the page was opened by such a link, so that somebody may run it.
+// Takes { kind: "share", share }: the link's query, file name and pair as records/links.py gives them, of the run that
+// the page opens with; and { kind: "pair", pair }: the name of the page's own pair, once there is one. It follows the
+// page's <specviz-run>. Fires `specviz-opened` when the page was opened by such a link, so that somebody may run it.
 
 import { make } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
@@ -31,10 +31,13 @@ class SpecvizShare extends SpecvizElement {
   get handlers() {
     return {
       /** @param {any} message */
-      share: ({ share, pair }) => {
-        this.pair = pair;
+      share: ({ share }) => {
         this.share = liveRun()?.share ?? share;
         if (location.search.length > 1) this.tell("specviz-opened");
+      },
+      /** @param {any} message */
+      pair: ({ pair }) => {
+        this.pair = pair;
       },
     };
   }
@@ -59,7 +62,7 @@ class SpecvizShare extends SpecvizElement {
     box.value = linkTo(share.query);
     box.focus();
     box.select();
-    const other = share.pair === pair ? "" : this.say("share.other_pair", { pair });
+    const other = pair === undefined || share.pair === pair ? "" : this.say("share.other_pair", { pair });
     const said = this.say((await copied(box.value)) ? "share.copied" : "share.by_hand");
     status.textContent = [said, other].filter(Boolean).join(" ");
   }

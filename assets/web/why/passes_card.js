@@ -21,6 +21,7 @@ export function passesCard(lab) {
   lab.ui.meaning = make("p", { part: "passes-meaning", text: lab.say("why.before_meaning") });
   lab.ui.machine = make("p", { class: "quiet", part: "machine" });
   lab.ui.table = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": lab.say("why.all_numbers") });
+  lab.ui.roofline = key("p dashed", lab.say("why.key_roofline"));
   lab.ui.how = make("p", { class: "quiet" });
   lab.ui.numbers = make("details", { class: "hidden", part: "passes-numbers" }, make("summary", { text: lab.say("why.all_numbers") }), lab.ui.how, lab.ui.table);
   return make("section", { class: "card", "aria-labelledby": "passes-title" },
@@ -28,14 +29,14 @@ export function passesCard(lab) {
     make("p", { class: "lead", text: lab.say("why.passes_lead") }),
     lab.ui.status, lab.ui.track, lab.ui.problem, lab.ui.passes.box,
     make("ul", { class: "legend" }, key("p line", lab.say("why.key_target")), key("q line", lab.say("why.key_draft")),
-      key("p dashed", lab.say("why.key_roofline")), key("flat", lab.say("why.key_flat"))),
+      lab.ui.roofline, key("flat", lab.say("why.key_flat"))),
     make("div", { class: "after" }, lab.ui.finding, lab.ui.meaning, lab.ui.machine, lab.ui.numbers));
 }
 
 /** @param {Lab} lab @param {number} width */
 function drawPasses(lab, width) {
   const curves = (lab.state.passes?.curves ?? []).filter((curve) => curve.points.length);
-  const highest = (curve) => Math.max(...curve.points.map((point) => Math.max(point.high, point.least))) / curve.points[0].seconds;
+  const highest = (curve) => Math.max(...curve.points.map((point) => Math.max(point.high, point.least ?? 0))) / curve.points[0].seconds;
   const most = 1.08 * Math.max(2, ...curves.map(highest));
   const widest = Math.max(64, ...curves.flatMap((curve) => curve.points.map((point) => point.width)));
   const ticks = [1, 2, 4, 8, 16, 32, 64].filter((k) => k <= widest);
@@ -64,6 +65,13 @@ function cheapZone(lab, chart, curve) {
     caption(from + 6, MARGIN.top + 14, lab.say("why.zone", { n: curve.about_one }), { class: "hint" })];
 }
 
+/**
+ * Whether what the machine can do at best is known: not if a pass was faster.
+ *
+ * @param {any} curve
+ */
+const isKnown = (curve) => curve.peak !== null;
+
 /** @param {Lab} lab @param {Chart} chart @param {any} curve */
 function passCurve(lab, chart, curve) {
   const one = curve.points[0].seconds;
@@ -76,8 +84,8 @@ function passCurve(lab, chart, curve) {
     mark.append(svg("title", {}, lab.say(`why.point_${curve.role}`, { k: point.width, ms: ms(point.seconds), ratio: two(point.seconds / one) })));
     return [spread, mark];
   });
-  return [path(curve.points.map((point) => at(point, point.least)), { class: `line dashed ${colour}` }),
-    path(curve.points.map((point) => at(point, point.seconds)), { class: `line ${colour}` }), ...marks];
+  const roofline = isKnown(curve) ? [path(curve.points.map((point) => at(point, point.least)), { class: `line dashed ${colour}` })] : [];
+  return [...roofline, path(curve.points.map((point) => at(point, point.seconds)), { class: `line ${colour}` }), ...marks];
 }
 
 /** @param {Lab} lab */
@@ -94,13 +102,15 @@ export function renderPasses(lab) {
   lab.ui.passes.redraw();
   const target = curveOf(lab, "target");
   if (!target || target.points.length < 2 || busy) return;
+  lab.ui.roofline.classList.toggle("hidden", !isKnown(target));
   renderFinding(lab, target);
+  renderMachine(lab, target);
   lab.ui.table.replaceChildren(numbersTable(lab));
   lab.ui.numbers.classList.remove("hidden");
 }
 
 /**
- * Where K costs about one and where it stops, what that means for γ, and what the machine could do at best.
+ * Where K costs about one and where it stops, and what that means for γ.
  *
  * @param {Lab} lab @param {any} target
  */
@@ -114,13 +124,26 @@ function renderFinding(lab, target) {
   else if (beyond) setText(lab.ui.finding, lab.say("why.finding_until", { k, limit, beyond: beyond.width, ratio: ratio(beyond) }));
   else setText(lab.ui.finding, lab.say("why.finding_all", { k, ratio: ratio(last) }));
   setText(lab.ui.meaning, k === 1 ? lab.say("why.meaning_none") : lab.say("why.meaning", { gamma: k - 1, k }));
+}
+
+/**
+ * What the machine could do at best, and how all of it was measured.
+ *
+ * @param {Lab} lab @param {any} target
+ */
+function renderMachine(lab, target) {
   const { context, dtype, device, threads, passes } = lab.state.passes;
   const place = threads === null ? device : `${device}, ${lab.say("why.threads", { n: threads })}`;
-  const figures = { mb: three(target.weight_bytes / 1e6), bandwidth: three(target.bandwidth / 1e9), peak: three(target.peak / 1e9), least: ms(first.least), measured: ms(first.seconds) };
-  const overhead = passes === "plain" ? "why.machine_overhead" : "why.machine_prepared";
+  setText(lab.ui.machine, isKnown(target) ? atBest(lab, target) : lab.say("why.machine_unknown"));
+  setText(lab.ui.how, lab.say("why.how", { mb: three(target.weight_bytes / 1e6), context, dtype, place, passes: lab.say(`passes.${passes}`) }));
+}
+
+/** @param {Lab} lab @param {any} target */
+function atBest(lab, target) {
+  const first = target.points[0];
+  const overhead = lab.state.passes.passes === "plain" ? "why.machine_overhead" : "why.machine_prepared";
   const why = lab.say(first.seconds > 2 * first.least ? overhead : "why.machine_memory");
-  setText(lab.ui.machine, `${lab.say("why.machine", figures)} ${why}`);
-  setText(lab.ui.how, lab.say("why.how", { ...figures, context, dtype, place, passes: lab.say(`passes.${passes}`) }));
+  return `${lab.say("why.machine", { bandwidth: three(target.bandwidth / 1e9), peak: three(target.peak / 1e9), least: ms(first.least), measured: ms(first.seconds) })} ${why}`;
 }
 
 /** @param {Lab} lab */
@@ -129,7 +152,7 @@ function numbersTable(lab) {
   const head = ["K", ...curves.flatMap((curve) => [lab.say(`why.column_${curve.role}`), "T(K)/T(1)", lab.say("why.column_least")])];
   const cells = (curve, i) => {
     const point = curve.points[i];
-    return point ? [ms(point.seconds), two(point.seconds / curve.points[0].seconds), ms(point.least)] : ["", "", ""];
+    return point ? [ms(point.seconds), two(point.seconds / curve.points[0].seconds), isKnown(curve) ? ms(point.least) : lab.say("why.not_known")] : ["", "", ""];
   };
   const row = (point, i) => make("tr", {}, make("th", { scope: "row", text: point.width }), ...curves.flatMap((curve) => cells(curve, i)).map((text) => make("td", { text })));
   return make("table", { part: "passes-table" }, make("thead", {}, make("tr", {}, ...head.map((text) => make("th", { scope: "col", text })))),

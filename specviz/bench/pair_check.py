@@ -1,0 +1,251 @@
+"""Does everything run here as it should? A pair's texts, distributions, passes, memory and speed, in about a minute."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from specviz.bench.contestants import PLAIN, Contestant, standing
+from specviz.bench.equal_texts import agreement
+from specviz.bench.machine import peak_mb
+from specviz.bench.pass_times import measure_passes
+from specviz.bench.timed_runs import Workload, request_of, timed
+from specviz.decoding.engine import rounds
+from specviz.decoding.exact_distribution import RUN_TOKENS, exact_distribution
+from specviz.decoding.lossless import LAB_RULES, Sampler, check_lossless
+from specviz.decoding.request import prepare
+from specviz.decoding.run_record import collect
+from specviz.drafters import DRAFTERS
+from specviz.models.pair import ModelPair
+from specviz.models.placement import dtype_name, free_memory
+from specviz.models.preparation import check
+from specviz.passes.tree_trial import why_no_trees
+from specviz.records.errors import SpecvizError
+from specviz.records.presets import PRESETS
+from specviz.records.settings import DraftParams, RunSettings, SamplingParams
+from specviz.records.words import Sentence, bytes_in_words
+from specviz.theory.statistics import SIGNIFICANT, Evidence
+
+#: Of each greedy text that is compared, and the draft tokens a round.
+TEXT_TOKENS, GAMMA = 48, 4
+
+#: The widest pass that is timed, and the widths that are told.
+WIDEST, TOLD = 17, (2, 3, 5, 9, 17)
+
+#: A sample of the first two tokens: so many runs, or as many as so many seconds make, at these settings.
+LAW_RUNS, LAW_SECONDS, LAW_SAMPLING = 2000, 6.0, SamplingParams(0.8, top_k=8)
+
+#: The race: so many runs of each, over so many tokens.
+RACE_REPEATS, RACE_TOKENS = 3, 96
+
+#: With less than this share of memory free, the next text may not fit.
+LITTLE_MEMORY = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was checked, and what came of it."""
+
+    #: ``slow`` is right, but does not pay; ``skipped`` cannot be checked here.
+    state: Literal["right", "wrong", "slow", "skipped"]
+    what: Sentence
+    seen: Sentence | SpecvizError
+    advice: Sentence | None = None
+
+
+#: What is said beforehand, and the check itself.
+Check = tuple[Sentence, Callable[[ModelPair], Iterator[Finding]]]
+
+
+def check_pair(pair: ModelPair) -> Iterator[Sentence | Finding]:
+    """What is being checked, and what was found. Prepared passes are checked as they are; none are made."""
+    return carried_out(SHORT, pair)
+
+
+def carried_out(checks: Sequence[Check], pair: ModelPair) -> Iterator[Sentence | Finding]:
+    """A check that ends in a refusal ends alone: the others may tell why."""
+    for what, work in checks:
+        yield what
+        try:
+            yield from work(pair)
+        except SpecvizError as error:
+            yield Finding("wrong", what, error)
+
+
+def texts(pair: ModelPair) -> Iterator[Finding]:
+    """Greedy texts: plain decoding's beside transformers' `generate`, and every drafter's beside plain decoding's."""
+    workload = Workload.of(pair, PRESETS[0], 0.0, TEXT_TOKENS)
+    request = request_of(Contestant(PLAIN), workload)
+    plain = collect(request, list(rounds(request)))
+    for contestant, what in _writers(pair, workload):
+        try:
+            found = agreement(contestant, timed(contestant, workload).token_ids, plain, workload)
+        except SpecvizError as error:
+            advice = Sentence("Report this with the JSON file; meanwhile choose another drafter or float32.")
+            yield Finding("wrong" if error.field == "only" else "skipped", what, error, advice)
+            continue
+        if found.identical:
+            yield Finding("right", what, Sentence("the same {n} tokens", n=found.tokens))
+            continue
+        seen = Sentence(
+            "the same up to token {place}, where rounding in {dtype} decides between two ({margin} apart)",
+            place=found.place,
+            dtype=dtype_name(pair.dtype),
+            margin=f"{found.margin:.2g}",
+        )
+        yield Finding("right", what, seen)
+
+
+def _writers(pair: ModelPair, workload: Workload) -> Iterator[tuple[Contestant, Sentence]]:
+    """Everybody who is to write plain decoding's text; each drafter by itself, and those that can as a tree too."""
+    yield Contestant(PLAIN, engine="transformers"), Sentence("greedy text of transformers' generate")
+    for name in DRAFTERS:
+        usual = Contestant(name, GAMMA)
+        yield usual, Sentence("greedy text, {drafter}", drafter=name)
+        tree = replace(usual, branches=3)
+        with contextlib.suppress(SpecvizError):  # not every drafter makes trees, and not every model reads them
+            request = request_of(tree, workload)
+            if "branches" in request.drafter.reads and request_of(usual, workload).branches == 1:
+                yield tree, Sentence("greedy text, {drafter} with {n} branches", drafter=name, n=tree.branches)
+
+
+def distributions(pair: ModelPair) -> Iterator[Finding]:
+    """The distribution of the first two tokens under the usual rules: a chain, and a tree where the pair has any."""
+    for name, branches in itertools.product(DRAFTERS, (1, 3)):
+        settings = sampled(name, branches, "auto")
+        with contextlib.suppress(SpecvizError):
+            request = prepare(pair, settings)
+            if request.branches == branches:
+                check_lossless(request, LAB_RULES["auto"])
+                yield distribution(pair, settings)
+                if branches == 3:
+                    return
+
+
+def distribution(pair: ModelPair, settings: RunSettings) -> Finding:
+    """Many runs of two tokens beside the exact distribution. Raises SpecvizError for settings that cannot be tested."""
+    request = prepare(pair, settings)
+    check_lossless(request, LAB_RULES["auto"])
+    what = Sentence(
+        "distribution, {drafter}, rule {rule}, {n} branches",
+        drafter=settings.drafter,
+        rule=request.rule.name,
+        n=request.branches,
+    )
+    exact, sampler, began = exact_distribution(request), Sampler(request, LAB_RULES["auto"]), time.perf_counter()
+    evidence = Evidence(exact.outcomes, exact.probs, exact.low, exact.high, LAW_RUNS)
+    while evidence.n < LAW_RUNS and time.perf_counter() - began < LAW_SECONDS:
+        evidence.add(sampler.sample().tokens)
+    p_value = evidence.test().p_value
+    if p_value is None:
+        return Finding("skipped", what, Sentence("a single outcome is possible here: nothing to test"))
+    seen = Sentence(
+        "{runs} runs, total variation {distance}, p = {p}",
+        runs=evidence.n,
+        distance=f"{evidence.distance:.3f}",
+        p=f"{p_value:.2g}",
+    )
+    if p_value >= SIGNIFICANT:
+        return Finding("right", what, seen)
+    return Finding("wrong", what, seen, Sentence("Try the same on the page's Lossless tab with more runs."))
+
+
+def sampled(drafter: str, branches: int, rule: str) -> RunSettings:
+    """The settings of one run of a test of the distribution."""
+    drafting = DraftParams(branches)
+    prompt = PRESETS[0].prompt
+    return RunSettings(prompt, drafter, 2, LAW_SAMPLING, RUN_TOKENS, drafting=drafting, rule=rule)
+
+
+def trees(pair: ModelPair) -> Iterator[Finding]:
+    """Whether the models read a small tree as they read its branches alone."""
+    for role, model, name in (("target", pair.target, pair.target_name), ("draft", pair.draft, pair.draft_name)):
+        if model is None:
+            continue
+        what = Sentence("trees, {role}", role=role)
+        reason = why_no_trees(model, name)
+        if reason is None:
+            yield Finding("right", what, Sentence("read as the branches alone are"))
+        else:
+            yield Finding("skipped", what, reason)
+
+
+def prepared(pair: ModelPair) -> Iterator[Finding]:
+    """Prepared passes beside the model's own."""
+    if not pair.passes.fast:
+        advice = Sentence("python -m specviz compile prepares them; the page does it by itself.")
+        yield Finding("skipped", Sentence("prepared passes"), Sentence("none: the models' own are used"), advice)
+    target = pair.passes.fast.get("target")
+    for role, passes in pair.passes.fast.items():
+        check(passes, target if role.startswith("exit") else None)
+        seen = Sentence("{kind}, equal to the model's own up to rounding", kind=passes.kind)
+        yield Finding("right", Sentence("prepared passes, {role}", role=role), seen)
+
+
+def memory(pair: ModelPair) -> Iterator[Finding]:
+    """What is left for longer texts."""
+    taken, free = peak_mb(pair.device) * 2**20, free_memory(pair.device)
+    seen = Sentence("{taken} at the most so far, {free} free", taken=bytes_in_words(taken), free=bytes_in_words(free))
+    if free > LITTLE_MEMORY * (taken + free):
+        yield Finding("right", Sentence("memory"), seen)
+    else:
+        yield Finding("wrong", Sentence("memory"), seen, Sentence("Choose smaller models, or free some memory."))
+
+
+def pass_times(pair: ModelPair) -> Iterator[Finding]:
+    """T(K) / T(1) of the target."""
+    *_, times = measure_passes(pair, range(1, WIDEST + 1), repeats=9)
+    curve = times.curve("target")
+    ratios = ", ".join(f"T({width}) = {curve.ratio(width):.2f}" for width in TOLD if curve.ratio(width) is not None)
+    seen = Sentence(
+        "{ms} ms for one token; {ratios} times that", ms=f"{1000 * curve.one:.2f}", ratios=ratios or "T(1) = 1"
+    )
+    if curve.ratio(GAMMA + 1) is None or curve.about_one > GAMMA:
+        yield Finding("right", Sentence("a target pass"), seen)
+    else:
+        advice = Sentence("Verifying several tokens is dear here: prepare the passes, and draft few tokens.")
+        yield Finding("slow", Sentence("a target pass"), seen, advice)
+
+
+def race(pair: ModelPair) -> Iterator[Finding]:
+    """The first drafter that fits beside plain decoding, greedily, in turn."""
+    workload = Workload.of(pair, PRESETS[0], 0.0, RACE_TOKENS)
+    drafter = next(name for name in DRAFTERS if _fits(name, workload))
+    plain, fast = Contestant(PLAIN), Contestant(drafter, GAMMA)
+    for contestant in (plain, fast):
+        timed(contestant, workload)
+    counts = [[timed(one, workload).counts for one in (plain, fast)] for _ in range(RACE_REPEATS)]
+    figures = standing([own for _, own in counts], [own for own, _ in counts])
+    seen = Sentence(
+        "{speedup}× plain decoding: {speed} tokens a second, {length} tokens a pass",
+        speedup=f"{figures.speedup_measured:.2f}",
+        speed=f"{figures.tokens_per_second:.0f}",
+        length=f"{figures.acceptance_length:.2f}",
+    )
+    what = Sentence("a short race, {drafter}, {n} draft tokens", drafter=drafter, n=GAMMA)
+    if figures.speedup_measured > 1:
+        yield Finding("right", what, seen)
+    else:
+        yield Finding("slow", what, seen, Sentence("The page's Why it works tab says what limits it."))
+
+
+def _fits(name: str, workload: Workload) -> bool:
+    try:
+        return bool(request_of(Contestant(name, GAMMA), workload))
+    except SpecvizError:
+        return False
+
+
+SHORT: tuple[Check, ...] = (
+    (Sentence("comparing greedy texts"), texts),
+    (Sentence("trying trees"), trees),
+    (Sentence("sampling two tokens many times"), distributions),
+    (Sentence("comparing prepared passes"), prepared),
+    (Sentence("looking at memory"), memory),
+    (Sentence("timing passes"), pass_times),
+    (Sentence("racing plain decoding"), race),
+)

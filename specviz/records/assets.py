@@ -1,0 +1,10 @@
+"""Where the files lie that come with the program."""
+
+from __future__ import annotations
+
+import pathlib
+
+ASSETS = pathlib.Path(__file__).resolve().parents[2] / "assets"
+
+#: The embedded pair: ``target``, ``draft`` and the target's trained parts.
+EMBEDDED = ASSETS / "models"

@@ -1,0 +1,17 @@
+"""The names that people choose by: ways to draft, acceptance rules, rules of the Lossless lab.
+
+Help texts and the page's first picture need them before torch is there. The classes and functions behind them register
+in `specviz.drafters`, `specviz.rules` and `specviz.decoding.lossless`; a test holds both lists equal.
+"""
+
+from __future__ import annotations
+
+DRAFTERS = ("draft_model", "prompt_lookup", "suffix", "lookahead", "early_exit", "medusa", "eagle")
+
+RULES = ("token", "block", "tree", "typical")
+
+#: The drafter's usual rule first, the wrong ones last.
+LAB_RULES = ("auto", "block", "everything", "likeliest", "typical", "mislabelled")
+
+#: The lab's rule ``likeliest`` takes whatever is among this many of the target's likeliest tokens.
+LIKELIEST = 3

@@ -1,0 +1,43 @@
+"""What the page asks of the engine, loaded on first use: a visitor sees the page before torch is there.
+
+Nothing else in this folder imports a module that loads torch, except in functions that run when it is there.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOMES = {
+    "ExactDistribution": "decoding.exact_distribution",
+    "GreedyToken": "decoding.lossless",
+    "LAB_RULES": "decoding.lossless",
+    "RUN_TOKENS": "decoding.exact_distribution",
+    "Preparation": "models.preparation",
+    "Finding": "bench.pair_check",
+    "check_lossless": "decoding.lossless",
+    "check_pair": "bench.pair_check",
+    "collect": "decoding.run_record",
+    "default_exit": "passes.early_exits",
+    "drafter_class": "drafters",
+    "dtype_name": "models.placement",
+    "examine": "decoding.lossless",
+    "first_line": "models.refusals",
+    "kind_of": "passes.static_passes",
+    "layer_count": "passes.early_exits",
+    "load_pair": "models.loading",
+    "measure_passes": "bench.pass_times",
+    "prepare": "decoding.request",
+    "prepare_passes": "models.preparation",
+    "replay": "decoding.replay",
+    "rounds": "decoding.engine",
+    "rule_named": "rules",
+    "vocabulary": "decoding.run_record",
+    "within_reach": "models.placement",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"specviz.{_HOMES[name]}"), name)

@@ -1,0 +1,358 @@
+"""Passes as graphs: what is recorded, when, over which buffers, and what happens if it cannot be.
+
+Without a GPU: a stand-in records as CUDA does, and torch's own calls are written down instead of made.
+"""
+
+import contextlib
+import types
+
+import pytest
+import torch
+from tiny import ARCHITECTURES, assert_same_rows, tiny_model, tiny_pair
+
+from specviz.decoding import engine
+from specviz.decoding.request import prepare
+from specviz.models import preparation
+from specviz.models.pair import PairPasses
+from specviz.models.pass_timer import PassTimer
+from specviz.models.refusals import _is_out_of_memory
+from specviz.passes.cached_model import reader
+from specviz.passes.clock import Stopwatch
+from specviz.passes.cuda_graphs import (
+    LEAST_ROOM,
+    REMEMBERED_TEXTS,
+    CudaRecorder,
+    GraphedPasses,
+    refuse_unrecordable,
+)
+from specviz.passes.early_exits import exit_after
+from specviz.passes.static_passes import StaticPass
+from specviz.records.errors import SpecvizError
+from specviz.records.settings import RunSettings, SamplingParams
+
+CPU = torch.device("cpu")
+IDS = [5, 9, 33, 7, 7, 20, 11, 3]
+
+
+class Recorder:
+    """Records as CUDA does: warms up, then replays over the very tensors that were recorded."""
+
+    def __init__(self):
+        self.recorded = []  # widths
+        self.replays = 0
+
+    def __call__(self, function, examples):
+        inputs = [example.clone() for example in examples]
+        self.recorded.append(len(inputs[0]))
+        function(*inputs)
+
+        def replay(arguments):
+            self.replays += 1
+            for own, given in zip(inputs, arguments, strict=True):
+                own.copy_(given)
+            return [output.clone() for output in function(*inputs)]
+
+        return replay
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny_model("llama", max_position_embeddings=2048)
+
+
+def graphed(model, record=None) -> GraphedPasses:
+    return GraphedPasses(StaticPass(model), record or Recorder())
+
+
+@torch.inference_mode()
+def logits_of(cached, parts: list[list[int]], passes=None) -> list[torch.Tensor]:
+    """Reads these parts of a text, one pass each, with time between them."""
+    given = []
+    for part in parts:
+        if passes is not None:
+            passes.between_rounds()
+        given.append(cached.forward(torch.tensor(part), keep=1))
+    return given
+
+
+def test_a_shape_is_recorded_between_rounds_once_it_was_met_twice_and_prompts_never(model):
+    passes = graphed(model)
+    parts = [IDS * 5, [1], [2], [3], [4], [5, 6]]
+    fast = logits_of(reader(model, Stopwatch(CPU), passes), parts, passes)
+    assert passes.record.recorded == [1] and passes.record.replays == 2
+    for given, expected in zip(fast, logits_of(reader(model, Stopwatch(CPU)), parts), strict=True):
+        torch.testing.assert_close(given, expected, rtol=1e-4, atol=1e-4)
+    for prompt in (IDS * 5, IDS * 5):
+        cached = reader(model, Stopwatch(CPU), passes)
+        logits_of(cached, [prompt], passes)
+        del cached
+    assert passes.record.recorded == [1], "a prompt is read once a text"
+
+
+@torch.inference_mode()
+def test_padding_leaves_the_text_and_its_rows_alone(model):
+    """Seven tokens in a graph of eight, chain and tree, after a pass of eight that filled all its places."""
+    passes = graphed(model)
+    cached = reader(model, Stopwatch(CPU), passes)
+    cached.prefill(IDS)
+    for width in (8, 8, 7):
+        passes.between_rounds()
+        cached.forward(torch.arange(1, 1 + width), keep=width)
+        cached.rewind(len(IDS) - 1)
+    tree = torch.tensor([3, IDS[0], 4, 6, 8, 2]), (-1, -1, 0, 1, 1, 0)
+    plain = reader(model, Stopwatch(CPU))
+    plain.prefill(IDS)
+    torch.testing.assert_close(cached.verify(IDS, *tree), plain.verify(IDS, *tree), rtol=1e-4, atol=1e-4)
+    cached.keep(len(IDS), (1, 3))
+    # The prompt, which was as wide, was the first to need this shape.
+    assert passes.record.recorded == [8] and passes.record.replays == 3
+    assert_same_rows(cached, [*IDS, IDS[0], 6])
+
+
+@torch.inference_mode()
+def test_a_text_fills_its_room_but_for_the_place_of_the_padding(model):
+    passes = graphed(model)
+    cached = reader(model, Stopwatch(CPU), passes)
+    ids = torch.randint(1, 100, (LEAST_ROOM + 20,), generator=torch.Generator().manual_seed(1)).tolist()
+    cached.prefill(ids[: LEAST_ROOM - 20])
+    while cached.length + 7 <= len(ids):
+        passes.between_rounds()
+        cached.forward(torch.tensor(ids[cached.length : cached.length + 7]), keep=1)
+    assert cached.buffers.room == 2 * LEAST_ROOM and passes.record.recorded == [8, 8]
+    assert_same_rows(cached, ids)
+
+
+@torch.inference_mode()
+def test_an_early_exit_reads_on_in_the_targets_buffers_without_emptying_them(model):
+    target, short = graphed(model), exit_after(model, 1)
+    exits = GraphedPasses(StaticPass(short), Recorder(), target.kept)
+    cached, prompt = reader(model, Stopwatch(CPU), target), IDS * 40
+    cached.prefill(prompt)
+    twin = cached.sharing_first_layers(short, 1, exits)
+    assert cached.buffers.room == 2 * LEAST_ROOM
+    for _ in range(3):
+        exits.between_rounds()
+        twin.length = cached.length
+        drafted = twin.forward(twin.unread(prompt), keep=1)
+        twin.rewind(cached.length)
+    assert exits.record.recorded == [1]
+    plain = reader(model, Stopwatch(CPU))
+    plain.prefill(prompt)
+    expected = plain.sharing_first_layers(short, 1, None).forward(plain.unread(prompt), keep=1)
+    torch.testing.assert_close(drafted, expected, rtol=1e-4, atol=1e-4)
+    plain.rewind(plain.length)
+    assert_same_rows(cached, prompt)
+
+
+def test_passes_over_other_buffers_make_none_to_keep(model):
+    passes = graphed(model)
+    first, second = (reader(model, Stopwatch(CPU), passes) for _ in range(2))
+    logits_of(second, [IDS * 50, [1], [2], [3]], passes)
+    assert set(passes.kept.by_room) == {LEAST_ROOM} and not passes.record.recorded
+    assert first.buffers is passes.kept
+
+
+def test_rooms_that_texts_no_longer_reach_are_given_up_with_their_graphs(model):
+    passes = graphed(model)
+    for prompt in [IDS * 50, *[IDS] * (REMEMBERED_TEXTS + 1)]:
+        cached = reader(model, Stopwatch(CPU), passes)
+        logits_of(cached, [prompt, [1], [2], [3]], passes)
+        passes.between_rounds()
+        del cached
+    assert set(passes.kept.by_room) == {LEAST_ROOM}
+    assert set(passes.graphs) == {(1, LEAST_ROOM)}
+    # The same room once more has other buffers than those recorded earlier.
+    again = reader(model, Stopwatch(CPU), passes)
+    logits_of(again, [IDS * 50, [1], [2], [3]], passes)
+    assert_same_rows(again, [*IDS * 50, 1, 2, 3])
+
+
+def test_graphs_are_few_and_the_oldest_goes_first(model, monkeypatch):
+    monkeypatch.setattr("specviz.passes.cuda_graphs.MOST_GRAPHS", 2)
+    passes = graphed(model)
+    cached = reader(model, Stopwatch(CPU), passes)
+    logits_of(cached, [[1] * width for width in (1, 1, 2, 2, 1, 3, 3, 1)], passes)
+    passes.between_rounds()
+    assert [width for width, _ in passes.graphs] == [3, 1]
+
+
+def test_between_two_rounds_the_engine_has_passes_recorded_and_no_round_waits_for_it(monkeypatch):
+    pair = tiny_pair("llama")
+    inside, record = [], Recorder()
+
+    class Watched(Recorder):
+        def __call__(self, function, examples):
+            assert not inside, "recorded while a round was timed"
+            return record(function, examples)
+
+    original = engine.Decoder.round
+
+    def watched(self, *arguments):
+        inside.append(True)
+        try:
+            return original(self, *arguments)
+        finally:
+            inside.clear()
+
+    monkeypatch.setattr(engine.Decoder, "round", watched)
+    statics = {"target": StaticPass(pair.target), "draft": StaticPass(pair.draft)}
+    pair.passes = PairPasses({role: GraphedPasses(static, Watched()) for role, static in statics.items()})
+    settings = RunSettings(IDS, sampling=SamplingParams(temperature=0), max_new_tokens=40)
+    list(engine.rounds(prepare(pair, settings)))
+    assert set(record.recorded) >= {1, 5} and record.replays > 10
+
+
+def test_what_is_timed_is_what_was_recorded(model):
+    passes = graphed(model)
+    timer = PassTimer(model, (1, 7), 64, passes)
+    before = passes.record.replays
+    timer.seconds(1)
+    timer.seconds(7)
+    assert passes.record.replays == before + 2
+
+
+# What cannot be recorded.
+
+
+def failing(function, examples):
+    try:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has ...")
+    finally:
+        # As `torch.cuda.graph` does on its way out.
+        raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+
+
+def test_a_recording_that_fails_leaves_plain_passes_and_the_first_reason(model):
+    passes = graphed(model, failing)
+    parts = [IDS, *([token] for token in IDS)]
+    fast = logits_of(reader(model, Stopwatch(CPU), passes), parts, passes)
+    plain = logits_of(reader(model, Stopwatch(CPU)), parts)
+    torch.testing.assert_close(fast[-1], plain[-1], rtol=1e-4, atol=1e-4)
+    assert passes.kind == "plain" and not passes.graphs
+    assert "CUDA graphs: CUDA out of memory. Tried to allocate 2.00 GiB" in passes.refusal.message
+
+
+def test_running_out_of_memory_is_recognised_within_a_recording():
+    with pytest.raises(RuntimeError) as caught:
+        failing(None, None)
+    assert _is_out_of_memory(caught.value)
+    assert _is_out_of_memory(RuntimeError("CUDA error: out of memory"))
+    assert _is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
+    assert not _is_out_of_memory(RuntimeError("CUDA error: operation not permitted when stream is capturing"))
+
+
+def test_preparation_refuses_graphs_that_replay_something_else(model):
+    """As those recorded on another device do: they are empty and give what was there before."""
+
+    def stale(function, examples):
+        outputs = [output.clone() for output in function(*examples)]
+        return lambda arguments: [output.clone() for output in outputs]
+
+    static = StaticPass(model)
+    assert preparation._recorded(static, Recorder(), None).graphs
+    with pytest.raises(SpecvizError, match="more than rounding"):
+        preparation._recorded(static, stale, None)
+    with pytest.raises(SpecvizError, match="out of memory"):
+        preparation._recorded(static, failing, None)
+
+
+def test_an_early_exit_is_tried_as_a_graph(model):
+    target = preparation._recorded(StaticPass(model), Recorder(), None)
+    exits = preparation._recorded(StaticPass(exit_after(model, 1)), Recorder(), target)
+    assert exits.record.replays and exits.kept is target.kept
+
+
+class Peeking(StaticPass):
+    """Decides on the host by a value."""
+
+    def forward(self, token_ids, *others):
+        return super().forward(token_ids + int(token_ids.max() > 100), *others)
+
+
+class Picking(StaticPass):
+    """Has a result whose shape depends on values."""
+
+    def forward(self, token_ids, positions, where, visible, *rows):
+        token_ids[visible.any(-1)] += 0
+        return super().forward(token_ids, positions, where, visible, *rows)
+
+
+@pytest.mark.parametrize("kind", [Peeking, Picking])
+def test_a_pass_that_needs_values_on_the_host_is_refused_before_it_is_recorded(model, kind):
+    with pytest.raises(SpecvizError, match="on the host"):
+        refuse_unrecordable(kind(model))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_ordinary_passes_need_nothing_on_the_host(architecture):
+    refuse_unrecordable(StaticPass(tiny_model(architecture)))
+
+
+# On which device and stream: torch's calls, written down.
+
+
+class Cuda:
+    """What `CudaRecorder` calls of torch, for two devices with a current stream each."""
+
+    def __init__(self, monkeypatch, fail=False):
+        self.current, self.streams, self.done, self.fail = 0, {0: "home 0", 1: "home 1"}, [], fail
+        for name in ("device", "stream", "graph"):
+            monkeypatch.setattr(torch.cuda, name, contextlib.contextmanager(getattr(self, name)))
+        stream = types.SimpleNamespace(wait_stream=lambda other: None)
+        monkeypatch.setattr(torch.cuda, "Stream", lambda device: types.SimpleNamespace(of=device.index, **vars(stream)))
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: self.current)
+        monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", type("Graph", (), {"replay": lambda graph: None}))
+        ended = lambda device, pool: self.done.append(("ended", device, pool))  # noqa: E731
+        monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", ended, raising=False)
+        monkeypatch.setattr(torch._C, "_cuda_releasePool", lambda device, pool: None, raising=False)
+
+    def device(self, device):
+        before, self.current = self.current, device.index
+        try:
+            yield
+        finally:
+            self.current = before
+
+    def stream(self, stream):
+        before, self.streams[self.current] = self.streams[self.current], stream
+        try:
+            yield
+        finally:
+            self.streams[self.current] = before
+
+    def graph(self, graph, pool, stream, capture_error_mode):
+        self.done.append(("recorded", self.current, pool))
+        assert self.streams[self.current] is stream and stream.of == self.current
+        assert capture_error_mode == "thread_local"
+        self.streams[self.current] = "left behind"
+        yield
+        if self.fail:
+            raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+        self.streams[self.current] = stream
+
+
+def doubled(tensor):
+    return [2 * tensor]
+
+
+def test_a_graph_is_recorded_on_the_models_device_and_leaves_the_threads_own_stream(monkeypatch):
+    cuda = Cuda(monkeypatch)
+    recorder = CudaRecorder(torch.device("cuda:1"))
+    replays = [recorder(doubled, [torch.ones(2)]) for _ in range(2)]
+    (first, device, pool), second = cuda.done
+    assert (first, device) == ("recorded", 1) and second == cuda.done[0], "one pool for all"
+    assert cuda.current == 0 and cuda.streams == {0: "home 0", 1: "home 1"}
+    del replays
+    recorder(doubled, [torch.ones(2)])
+    assert cuda.done[-1][2] is not pool, "a pool that has lost all its graphs is not used again"
+
+
+def test_a_recording_that_fails_at_its_end_leaves_nothing_open(monkeypatch):
+    cuda = Cuda(monkeypatch, fail=True)
+    recorder = CudaRecorder(torch.device("cuda:1"))
+    with pytest.raises(RuntimeError, match="during capture"):
+        recorder(doubled, [torch.ones(2)])
+    assert [what for what, *_ in cuda.done] == ["recorded", "ended"] and cuda.done[1][1:] == cuda.done[0][1:]
+    assert cuda.current == 0 and cuda.streams == {0: "home 0", 1: "home 1"}

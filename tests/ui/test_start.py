@@ -1,0 +1,98 @@
+"""The page before its pair is there: recorded runs play at once, and what is pressed too early waits visibly."""
+
+import threading
+
+import pytest
+from alone import VIEW
+from conftest import PATIENCE
+from on_page import set_control, settle, start, state
+from playwright.sync_api import expect
+from tiny import tiny_pair
+
+from specviz.records.errors import SpecvizError
+from specviz.records.words import words
+from specviz.ui import engine
+from specviz.ui.deployment import Deployment
+from specviz.ui.page import build, launch
+from specviz.ui.pairs import PairName, PairStore
+from specviz.ui.runner import Runner
+
+SAY = words()
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """The page in this process while its pair is still being loaded: address, store, what lets it go on, the loads."""
+    monkeypatch.setenv("SPECVIZ_PASSES", "plain")
+    go_on, loads = threading.Event(), []
+
+    def load(*asked, **others):
+        loads.append(asked)
+        assert go_on.wait(PATIENCE)
+        pair = tiny_pair("llama", layers=6)
+        pair.draft = pair.draft_name = None
+        return pair
+
+    monkeypatch.setattr(engine, "load_pair", load)
+    deployment = Deployment.from_environment()
+    store = PairStore(deployment)
+    page = launch(build(Runner(store, deployment)), prevent_thread_lock=True, quiet=True)
+    yield page.local_url, store, go_on, loads
+    go_on.set()
+    page.close()
+
+
+def test_a_page_without_its_pair_plays_recorded_runs_and_lets_what_is_pressed_wait(browser, held):
+    url, _, go_on, loads = held
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(1000 * PATIENCE)
+    page = context.new_page()
+    page.goto(url)
+    page.wait_for_function(f"() => {VIEW}?.recorded")
+    expect(page.locator("#passes")).to_have_text("Loading the models.")
+    page.locator("specviz-run").get_by_role("button", name=SAY("playback.play")).click()
+    assert state(page, "recorded") and loads == []
+
+    set_control(page, SAY("controls.top_p"), 3)
+    page.locator("#go").click()
+    expect(page.locator("#more-controls")).to_contain_text("Top-p must be above 0")
+    assert loads == [], "what is wrong with a form is said without a pair"
+    set_control(page, SAY("controls.top_p"), 1)
+    set_control(page, "New tokens", 8)
+    page.get_by_label(SAY("page.measured")).uncheck()
+    start(page)
+    expect(page.locator("specviz-run [part=status]")).to_contain_text(SAY("common.starting"))
+    go_on.set()
+    settle(page)
+    # This pair has no draft model: that is what the run ends with, and from now on nobody is offered one.
+    expect(page.locator("specviz-run [part=note]")).to_contain_text("This pair has no draft model")
+    expect(page.locator("#passes")).to_have_text(SAY("passes.plain"))
+    expect(page.locator(".sv-drafters").get_by_label(SAY("ways.draft_model"), exact=True)).to_have_count(0)
+    expect(page.locator(".sv-drafters").get_by_label(SAY("ways.prompt_lookup"), exact=True)).to_be_checked()
+    expect(page.locator(".sv-pair").first).to_contain_text("tiny llama")
+    assert len(loads) == 1
+    start(page)
+    settle(page)
+    assert state(page, "text")
+    context.close()
+
+
+def test_whoever_asks_first_loads_the_pair_and_all_get_the_same(held):
+    _, store, go_on, loads = held
+    assert not store.is_ready and store.loaded(PairName()) is None
+    got = []
+    threads = [threading.Thread(target=lambda: got.append(store.get(PairName()))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    go_on.set()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert len(loads) == 1 and len(set(map(id, got))) == 1 and store.is_ready
+
+
+def test_a_pair_that_cannot_be_loaded_is_refused_again_and_again(monkeypatch):
+    monkeypatch.setenv("SPECVIZ_TARGET", "/no/such/folder")
+    store = PairStore(Deployment.from_environment())
+    for _ in range(2):
+        with pytest.raises(SpecvizError, match="There is no folder"):
+            store.get(PairName())
