@@ -45,9 +45,9 @@ Made = TypeVar("Made")
 #: Runs a piece of work at a time and in a thread of its choosing; returns what the work returns.
 Turn = Callable[[Callable[[], Made]], Made]
 
-#: How often passes of each kind are compared with the model's own: a graph is recorded when its shape has been seen
-#: before, and replayed after that.
-_COMPARISONS = {"graphs": 4}
+#: How often passes are compared with the model's own, each time over other tokens: what gives the last ones' logits
+#: again, as an empty graph does, is found out.
+_COMPARISONS = 2
 
 #: The drafts with which they are compared, and what is kept of each: a chain, and for models that read them a tree.
 _CHAIN = ((-1, 0, 1, 2), (0, 1))
@@ -316,8 +316,8 @@ def _weight_bytes(static: Static) -> int:
 def check(passes: FastPasses, target: FastPasses | None = None) -> None:
     """Raises SpecvizError (field ``passes``) if fast passes differ from the model's own by more than rounding.
 
-    target: for an early exit, the passes of the model in whose buffers it reads on. Every shape of pass is met as often
-    as it takes to be replayed, each time with other tokens and over rows of zeros.
+    target: for an early exit, the passes of the model in whose buffers it reads on. Every shape of pass comes several
+    times, each time with other tokens and over rows of zeros.
     """
     static = passes.static
     compared = _eagle_outputs(passes) if isinstance(static, StaticEagle) else _model_outputs(passes, target)
@@ -352,7 +352,7 @@ def _model_outputs(passes: FastPasses, target: FastPasses | None) -> Iterator[tu
         fast = whole.sharing_first_layers(model, layer_count(model), passes)
     fast.feature_layers = layers
     drafts = [_CHAIN, _TREE] if reads_trees(model) else [_CHAIN]
-    for seed, (parents, kept) in itertools.product(range(_COMPARISONS.get(passes.kind, 1)), drafts):
+    for seed, (parents, kept) in itertools.product(range(_COMPARISONS), drafts):
         tokens = some_tokens(model, _TEXT + len(parents) + 1, seed)
         own = CachedModel(model, stopwatch, layers)
         fast.rewind(0)
@@ -368,7 +368,7 @@ def _eagle_outputs(passes: FastPasses) -> Iterator[tuple[Tensor, Tensor]]:
     """Logits and hidden states of the head itself, and of its fast passes: several tokens, one, two siblings."""
     static, generator = passes.static, torch.Generator().manual_seed(0)
     fast = StaticEagleReader(passes)
-    for seed in range(_COMPARISONS.get(passes.kind, 1)):
+    for seed in range(_COMPARISONS):
         own = EagleReader(static.head, static)
         fast.rewind(0)
         _clear(fast.buffers)

@@ -22,6 +22,7 @@ from specviz.passes.static_passes import (
     additive_mask,
     hides_far_places,
 )
+from specviz.records.errors import SpecvizError
 from specviz.rules.transfer import to_device
 from specviz.rules.tree_shape import tree_shape
 
@@ -49,6 +50,7 @@ class CachedModel:
         self.stopwatch = stopwatch
         self.feature_layers = feature_layers  # hidden states each pass leaves in `features`: indices of transformers'
         self.features: Tensor | None = None  # [tokens of the last pass, layers · d], side by side
+        self.slides = has_sliding_windows(model)
         self.length = 0  # tokens held
         self._empty()
 
@@ -115,6 +117,7 @@ class CachedModel:
         token_ids = torch.cat([unread, draft_tokens])
         if parents == tuple(range(-1, n - 1)):
             return self.forward(token_ids, keep=n + 1)
+        self._refuse_windows()
         visible, positions = _tree_view(parents, read=self.length, unread=len(unread))
         return self.forward(token_ids, n + 1, to_device(visible, self.device), to_device(positions, self.device))
 
@@ -126,11 +129,18 @@ class CachedModel:
         n, k = len(parents), tokens.shape[0]
         if parents == tuple(range(-1, n - 1)):
             return self.forward(tokens, keep=k)
+        self._refuse_windows()
         branch = tree_shape(parents, torch.device("cpu")).ancestors[n - k :]
         text = self.length - (n - k)
         visible = torch.cat([torch.ones(k, text, dtype=torch.bool), branch], -1)
         positions = text + branch.sum(-1) - 1
         return self.forward(tokens, k, to_device(visible, self.device), to_device(positions, self.device))
+
+    def _refuse_windows(self) -> None:
+        if self.slides:
+            raise SpecvizError(
+                "A model with sliding-window attention takes chains only: set branches to 1.", "branches"
+            )
 
     def rewind(self, length: int) -> None:
         """Forgets all rows after the first `length`.

@@ -51,6 +51,64 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt_neox": ("gpt_neox", _TRANSFORMER),
 }
 
+_MOE = _GROUPED | {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_LATENT = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
+
+#: The same for others, old and new, with which few tests are run.
+MORE_ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert": ("bert", _TRANSFORMER | {"is_decoder": True}),
+    "biogpt": ("biogpt", _TRANSFORMER),
+    "bloom": ("bloom", {"hidden_size": 48, "n_head": 4}),
+    "codegen": ("codegen", {"n_embd": 48, "n_head": 4, "n_positions": POSITIONS, "rotary_dim": 8}),
+    "cohere": ("cohere", _GROUPED),
+    "cohere2": ("cohere2", _GROUPED | {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}),
+    "ctrl": ("ctrl", {"n_embd": 48, "dff": 96, "n_head": 4, "n_positions": POSITIONS}),
+    "deepseek_v3": (
+        "deepseek_v3",
+        _TRANSFORMER
+        | _LATENT
+        | {"n_routed_experts": 4, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2}
+        | {"moe_intermediate_size": 32, "first_k_dense_replace": 1, "num_key_value_heads": 4},
+    ),
+    "falcon": ("falcon", {"hidden_size": 48, "num_attention_heads": 4, "alibi": False}),
+    "falcon_alibi": ("falcon", {"hidden_size": 48, "num_attention_heads": 4, "alibi": True}),
+    "gemma": ("gemma", _GROUPED),
+    "glm": ("glm", _GROUPED),
+    "glm4": ("glm4", _GROUPED),
+    "gpt_bigcode": ("gpt_bigcode", {"n_embd": 48, "n_head": 4, "n_positions": POSITIONS}),
+    "gpt_neo": (
+        "gpt_neo",
+        {"hidden_size": 48, "num_heads": 4, "attention_types": [[["global", "local"], 1]], "window_size": 16}
+        | {"max_position_embeddings": POSITIONS},
+    ),
+    "gpt_neo_global": (
+        "gpt_neo",
+        {"hidden_size": 48, "num_heads": 4, "attention_types": [[["global"], 2]], "max_position_embeddings": POSITIONS},
+    ),
+    "gpt_oss": ("gpt_oss", _MOE | {"num_local_experts": 4, "sliding_window": 16, "rope_parameters": None}),
+    "gptj": ("gptj", {"n_embd": 48, "n_head": 4, "n_positions": POSITIONS, "rotary_dim": 8}),
+    "granite": ("granite", _TRANSFORMER | {"num_key_value_heads": 2}),
+    "mistral_full": ("mistral", _GROUPED | {"sliding_window": None}),
+    "mixtral": ("mixtral", _MOE | {"num_local_experts": 4}),
+    "mpt": ("mpt", {"d_model": 48, "n_heads": 4, "max_seq_len": POSITIONS, "expansion_ratio": 2}),
+    "nemotron": ("nemotron", _GROUPED),
+    "olmo": ("olmo", _TRANSFORMER),
+    "olmo2": ("olmo2", _TRANSFORMER),
+    "olmoe": ("olmoe", _MOE | {"num_experts": 4}),
+    "opt": ("opt", _TRANSFORMER | {"ffn_dim": 96, "word_embed_proj_dim": 48}),
+    "phi": ("phi", _TRANSFORMER),
+    "phi3": ("phi3", _TRANSFORMER | {"num_key_value_heads": 2, "sliding_window": None}),
+    "qwen3_moe": ("qwen3_moe", _MOE | {"num_experts": 4}),
+    "roberta": ("roberta", _TRANSFORMER | {"is_decoder": True}),
+    "smollm3": ("smollm3", _TRANSFORMER | {"num_key_value_heads": 2}),
+    "stablelm": ("stablelm", _TRANSFORMER | {"hidden_size": 64, "num_key_value_heads": 2}),
+    "starcoder2": ("starcoder2", _TRANSFORMER | {"num_key_value_heads": 2, "sliding_window": None}),
+    "xglm": (
+        "xglm",
+        {"d_model": 48, "ffn_dim": 96, "attention_heads": 4, "max_position_embeddings": POSITIONS},
+    ),
+}
+
 
 def tiny_model(
     architecture: str, *, layers: int = 2, seed: int = 3, vocab: int = VOCABULARY, **overrides: Any
@@ -60,10 +118,10 @@ def tiny_model(
     seed: the default is one with which none of the architectures falls into a rut.
     overrides: configuration values, such as ``sliding_window=8`` or ``eos_token_id=5``.
     """
-    model_type, settings = ARCHITECTURES[architecture]
+    model_type, settings = (ARCHITECTURES | MORE_ARCHITECTURES)[architecture]
     settings = dict(settings, vocab_size=vocab, num_hidden_layers=layers, tie_word_embeddings=False)
     settings |= {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
-    if architecture.startswith("gemma"):
+    if architecture in ("gemma2", "gemma3"):
         # Both kinds of layer, whatever the depth.
         settings["layer_types"] = ["sliding_attention" if i % 2 == 0 else "full_attention" for i in range(layers)]
     with torch.random.fork_rng(devices=[]):

@@ -1,0 +1,264 @@
+"""Architectures that transformers knows, old and new: greedy text is `generate`'s or refused, and so are fast passes.
+
+Those of `tiny.ARCHITECTURES` are tried with every drafter in tests/drafters and tests/passes/test_static_passes.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+
+import pytest
+import torch
+from tiny import MORE_ARCHITECTURES, generated, save_pair, tiny_model, tiny_pair, with_heads
+
+import specviz
+from specviz.models import preparation
+from specviz.models.pair import ModelPair, PairPasses
+from specviz.passes import tree_trial
+from specviz.passes.cached_model import CachedModel
+from specviz.passes.early_exits import check_exit, exit_after
+from specviz.passes.static_eagle import StaticEagle
+from specviz.passes.static_passes import FastPasses, StaticPass, additive_mask
+from specviz.passes.tree_trial import reads_trees, why_no_trees
+from specviz.records.errors import SpecvizError
+from specviz.records.settings import DraftParams, SamplingParams
+
+#: What reads chains only. Windows: cohere2, gpt_oss, and gpt_neo with a mask of its own. A bias by place in the cache:
+#: bloom and falcon_alibi, which take no such mask either, and mpt. Positions that begin at 2: roberta.
+CHAINS_ONLY = {"bloom", "cohere2", "falcon_alibi", "gpt_neo", "gpt_oss", "mpt", "roberta"}
+
+#: What has no fast passes.
+NOT_STATIC = {"bloom", "falcon_alibi", "gpt_neo", "roberta"}
+
+#: What keeps its layers elsewhere than `exit_after` looks.
+NO_EXIT = {"bert", "opt", "roberta"}
+
+PROMPT = [3, 5, 7, 11, 3, 5]
+NEW_TOKENS = 18
+GREEDY = SamplingParams(temperature=0)
+ORDERS = [("draft_model", 1), ("draft_model", 3), ("lookahead", None), ("suffix", None), ("early_exit", 3)]
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+@lru_cache
+def pair_of(architecture: str) -> ModelPair:
+    """No token ends its texts."""
+    pair = tiny_pair(architecture, seed=6, eos_token_id=None)
+    return dataclasses.replace(pair, eos_ids=frozenset())
+
+
+@lru_cache
+@torch.inference_mode()
+def greedy_text(architecture: str) -> list[int]:
+    pair = pair_of(architecture)
+    if architecture != "roberta":
+        return generated(pair, PROMPT, NEW_TOKENS)
+    # `generate` gives it positions that begin at 0, against its own definition.
+    ids = list(PROMPT)
+    for _ in range(NEW_TOKENS):
+        ids.append(pair.target(input_ids=torch.tensor([ids])).logits[0, -1].argmax().item())
+    return ids[len(PROMPT) :]
+
+
+def text(pair: ModelPair, drafter: str, branches: int | None) -> list[int]:
+    order = {"num_draft_tokens": 4, "drafting": DraftParams(branches=branches), "max_new_tokens": NEW_TOKENS}
+    return list(specviz.run(pair, PROMPT, drafter=drafter, sampling=GREEDY, **order).token_ids)
+
+
+@pytest.mark.parametrize("architecture", MORE_ARCHITECTURES)
+def test_greedy_text_is_that_of_generate_or_refused(architecture):
+    pair = pair_of(architecture)
+    assert len(set(greedy_text(architecture))) > 2, "a text in a rut shows little"
+    for drafter, branches in ORDERS:
+        if field := refused_field(architecture, drafter, branches):
+            with pytest.raises(SpecvizError) as caught:
+                text(pair, drafter, branches)
+            assert caught.value.field == field
+        else:
+            assert text(pair, drafter, branches) == greedy_text(architecture), (drafter, branches)
+
+
+def refused_field(architecture: str, drafter: str, branches: int | None) -> str | None:
+    """The parameter to put right where this architecture cannot be drafted for in this way; None where it can."""
+    if drafter == "early_exit" and architecture in NO_EXIT:
+        return "drafter"
+    if architecture not in CHAINS_ONLY:
+        return None
+    return "drafter" if drafter == "lookahead" else "branches" if branches == 3 else None
+
+
+@pytest.mark.parametrize("architecture", MORE_ARCHITECTURES)
+def test_fast_passes_give_the_models_own_logits_or_are_refused(architecture):
+    pair = pair_of(architecture)
+    if architecture in NOT_STATIC:
+        with pytest.raises(SpecvizError) as caught:
+            preparation.check(FastPasses.unprepared(pair.target))
+        assert caught.value.field == "passes"
+        return
+    passes = {"target": FastPasses.unprepared(pair.target, (1,)), "draft": FastPasses.unprepared(pair.draft)}
+    preparation.check(passes["target"])
+    if architecture not in NO_EXIT:
+        check_exit(pair.target, architecture)
+        passes["exit 1"] = FastPasses.unprepared(exit_after(pair.target, 1))
+        preparation.check(passes["exit 1"], passes["target"])
+    fast = dataclasses.replace(pair, passes=PairPasses(passes))
+    branches = 1 if architecture in CHAINS_ONLY else 3
+    assert text(fast, "draft_model", branches) == greedy_text(architecture)
+
+
+# The trial itself
+
+
+def faulty(fault: str) -> torch.nn.Module:
+    """A model that makes something else of the mask or of positions that it is given."""
+    model = tiny_model("llama", attn_implementation="eager")
+
+    def spoil(module, positional, named):
+        if (mask := named.get("attention_mask")) is not None:
+            if fault == "ignores the mask":
+                mask = additive_mask(
+                    torch.ones_like(mask[0, 0], dtype=torch.bool).tril(mask.shape[-1] - mask.shape[-2]), mask.dtype
+                )
+            elif fault == "adds a bool mask":
+                mask = (mask == 0).to(mask.dtype)
+            elif fault == "counts places":
+                named["position_ids"] = torch.arange(mask.shape[-1])[None, -mask.shape[-2] :]
+            elif fault == "begins positions elsewhere":
+                named["position_ids"] = named["position_ids"] + 2
+            elif fault == "raises":
+                raise ValueError("too many values to unpack")
+            named["attention_mask"] = mask
+        return positional, named
+
+    model.register_forward_pre_hook(spoil, with_kwargs=True)
+    return model
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "fault", ["ignores the mask", "adds a bool mask", "counts places", "begins positions elsewhere", "raises"]
+)
+def test_the_trial_finds_out_a_model_that_reads_trees_wrongly(fault, dtype):
+    model = faulty(fault).to(dtype)
+    assert not reads_trees(model)
+    reason = why_no_trees(model, "the target")
+    assert reason.field == "branches" and "the target (llama)" in reason.message
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("architecture", ["llama", "gptj", "qwen3_moe", "olmoe", "deepseek_v3", "xglm"])
+def test_rounding_is_no_reason_to_refuse_trees(architecture, dtype):
+    assert reads_trees(tiny_model(architecture).to(dtype))
+
+
+def test_the_trial_finds_out_rows_that_are_not_moved(monkeypatch):
+    monkeypatch.setattr(CachedModel, "_move", lambda self, start, origins: None)
+    assert not reads_trees(tiny_model("llama"))
+
+
+def test_a_model_that_reads_chains_only_gets_chains_unless_asked_for_trees():
+    target = faulty("counts places")
+    pair = with_heads(ModelPair.of(target, target, tiny_pair("llama").tokenizer))
+    for drafter in ("draft_model", "early_exit", "medusa", "eagle"):
+        run = specviz.run(pair, PROMPT, drafter=drafter, max_new_tokens=6)
+        assert all(token.parent == index - 1 for one in run.rounds for index, token in enumerate(one.drafted))
+        with pytest.raises(SpecvizError, match="small tree"):
+            specviz.speculate(pair, PROMPT, drafter=drafter, drafting=DraftParams(branches=2))
+
+
+def test_a_model_is_tried_once_whoever_asks(monkeypatch):
+    tries, tried = [], tree_trial._tried
+    monkeypatch.setattr(tree_trial, "_tried", lambda model: tries.append(threading.get_ident()) or tried(model))
+    model = tiny_model("llama")
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(reads_trees, [model] * 8))
+    assert len(tries) == 1
+
+
+def test_a_loaded_pair_has_been_tried(tmp_path, monkeypatch):
+    target, draft = save_pair(tmp_path, "mpt")
+    pair = specviz.load_pair(target, draft, device="cpu", dtype="float32")
+    monkeypatch.setattr(tree_trial, "_tried", None)
+    assert not reads_trees(pair.target) and not reads_trees(pair.draft)
+
+
+# Passes with a deliberate error
+
+
+class SeesSiblings(StaticPass):
+    def _masks(self, visible, positions, where):
+        places = torch.arange(visible.shape[-1])
+        return additive_mask(places <= where.unsqueeze(-1), self.dtype)
+
+
+class SeesEmptyPlaces(StaticPass):
+    def _masks(self, visible, positions, where):
+        return additive_mask(torch.ones_like(visible), self.dtype)
+
+
+class CountsPlaces(StaticPass):
+    def forward(self, token_ids, positions, where, visible, *rows):
+        return super().forward(token_ids, where, where, visible, *rows)
+
+
+class WritesNothing(StaticPass):
+    def forward(self, token_ids, positions, where, visible, *rows):
+        return super().forward(token_ids, positions, where, visible, *(one.clone() for one in rows))
+
+
+class SpoilsFeatures(StaticPass):
+    def forward(self, *arguments):
+        logits, *features = super().forward(*arguments)
+        return logits, *(1.01 * one for one in features)
+
+
+class GivesNoNumbers(StaticPass):
+    def forward(self, *arguments):
+        return tuple(torch.full_like(one, torch.nan) for one in super().forward(*arguments))
+
+
+class GivesTheFirstAgain(StaticPass):
+    """As a graph does that was recorded empty."""
+
+    def forward(self, *arguments):
+        seen = self.__dict__.setdefault("first", {})
+        given = super().forward(*arguments)
+        return seen.setdefault(len(arguments[0]), given)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [SeesSiblings, SeesEmptyPlaces, CountsPlaces, WritesNothing, SpoilsFeatures, GivesNoNumbers, GivesTheFirstAgain],
+)
+def test_passes_with_an_error_are_refused(wrong):
+    static = wrong(tiny_model("llama"), (1,))
+    with pytest.raises(SpecvizError, match="more than rounding") as caught:
+        preparation.check(FastPasses(static, static, "plain"))
+    assert caught.value.field == "passes"
+
+
+def test_an_early_exit_that_reads_other_buffers_than_the_targets_is_refused():
+    model = tiny_model("llama", layers=3)
+    target, exits = FastPasses.unprepared(model), StaticPass(exit_after(model, 2))
+    preparation.check(FastPasses(exits, exits, "plain"), target)
+
+    def in_its_own(token_ids, positions, where, visible, *rows):
+        return exits(token_ids, positions, where, visible, *map(torch.zeros_like, rows))
+
+    with pytest.raises(SpecvizError, match="more than rounding"):
+        preparation.check(FastPasses(exits, in_its_own, "compiled"), target)
+
+
+def test_wrong_passes_of_an_eagle_head_are_refused():
+    pair = with_heads(tiny_pair("llama"))
+    static = StaticEagle(pair.parts["eagle"], pair.target)
+    preparation.check(FastPasses(static, static, "plain"))
+
+    def by_places(token_ids, positions, where, visible, *others):
+        return static(token_ids, where, where, visible, *others)
+
+    with pytest.raises(SpecvizError, match="more than rounding"):
+        preparation.check(FastPasses(static, by_places, "compiled"))
