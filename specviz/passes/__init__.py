@@ -9,5 +9,6 @@ trained_heads: Medusa heads and the EAGLE head, and their files
 early_exits: a model that ends after its first layers
 several_devices: one model spread over devices or sharded over processes
 torchrun: the processes that torchrun started beside this one
+zero_gpu: whether GPUs are lent by the call
 clock: measures time around finished work
 """
