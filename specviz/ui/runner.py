@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import gradio as gr
 import torch
 
 from specviz.decoding.engine import rounds
@@ -69,7 +70,7 @@ class Runner:
         besides the order's own, by which a lent GPU is asked for. Raises SpecvizError, whatever goes wrong.
         """
         # Another process may do what follows; this one raises what went wrong there.
-        with contextlib.closing(self._on_device(asked, work, arguments, others)) as made:
+        with contextlib.closing(self._on_device(asked, work, arguments, others)) as made, _explained():
             for batch in made:
                 if isinstance(batch, Ended):
                     self.last_seconds = batch.seconds
@@ -105,6 +106,15 @@ class Runner:
             return (pair := self.store.get(asked)), pair
         pair = self.store.get(asked.pair)
         return pair, asked.request(pair, self.deployment)
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """A refusal of the platform, which says it in a toast of its own, becomes one of the page."""
+    try:
+        yield
+    except gr.Error as error:
+        raise SpecvizError("No GPU for this: {reason}", reason=str(error.message)) from error
 
 
 def _hand_over(

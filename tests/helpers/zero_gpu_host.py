@@ -20,9 +20,8 @@ import torch
 if not torch.version.cuda:
     torch.version.cuda, torch._C._cuda_init, torch.cuda._is_in_bad_fork = "12.8", lambda: None, bool
 
-import spaces  # noqa: E402
-from spaces.zero import torch as emulation  # noqa: E402
-from spaces.zero.torch import patching  # noqa: E402
+from spaces.zero import torch as emulation
+from spaces.zero.torch import patching
 
 
 class HostEvent:

@@ -28,7 +28,7 @@ from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
 from specviz.ui.visitors import Visit
 
-ORDER = Order(PairName(), RunSettings("Once upon a time", sampling=SamplingParams(0), max_new_tokens=6))
+ORDER = Order(PairName(), RunSettings("Once upon a time", sampling=SamplingParams(0), max_new_tokens=4))
 CHOICE = Choice(["prompt_lookup"], [2], [1], [], 1)
 
 
@@ -57,6 +57,7 @@ def visit(runner: Runner) -> dict[str, Any]:
         "loading": lambda: runner.store.get(PairName("another")),
     }.items():
         found[name] = refusal(attempt, say)
+    found["busy"] = refusal(lambda: list(runner.batches(ORDER.but(max_new_tokens=1000, num_draft_tokens=16))), say)
     long, began = runner.batches(ORDER.but(max_new_tokens=1000)), time.monotonic()
     next(batch for batch in long if batch)
     long.close()
