@@ -26,13 +26,15 @@ def _begin_thread() -> None:
 
 
 _begin_thread()
-# A forked process inherits the executor without its thread, and would wait for that forever.
-os.register_at_fork(after_in_child=_begin_thread)
 
 
 def on_gpu(function: Function, seconds: Callable[..., int]) -> Function:
     """Gives each call a GPU where the platform lends them by the call. seconds: for how long, from its arguments."""
-    return spaces.GPU(duration=seconds)(function) if lent_by_the_call() else function
+    if not lent_by_the_call():
+        return function
+    # The process of a call is forked: it has the executor without its thread, and would wait for that forever.
+    os.register_at_fork(after_in_child=_begin_thread)
+    return spaces.GPU(duration=seconds)(function)
 
 
 def between_runs(work: Callable[[], Made]) -> Made:

@@ -28,7 +28,7 @@ from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
 from specviz.ui.visitors import Visit
 
-ORDER = Order(PairName(), RunSettings("Once upon a time", sampling=SamplingParams(0), max_new_tokens=4))
+ORDER = Order(PairName(), RunSettings("Once upon a time", sampling=SamplingParams(0), max_new_tokens=3))
 CHOICE = Choice(["prompt_lookup"], [2], [1], [], 1)
 
 
@@ -47,7 +47,7 @@ def visit(runner: Runner) -> dict[str, Any]:
     found: dict[str, Any] = {
         "run": list(map(json.loads, generate(runner, runs, ORDER, True, me, say))),
         "trace": json.loads(pathlib.Path(runs.trace_of("me")).read_text()),
-        "compare": list(map(json.loads, compare(runner, ORDER, CHOICE, me.halt, say))),
+        "compare": list(map(json.loads, compare(runner, ORDER.but(max_new_tokens=2), CHOICE, me.halt, say))),
         "seconds": runner.last_seconds,
     }
     for name, attempt in {

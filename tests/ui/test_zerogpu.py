@@ -79,7 +79,8 @@ def met(host, tmp_path_factory) -> dict[str, Any]:
         "SPECVIZ_DTYPE": "float32",
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(HELPERS), os.environ.get("PYTHONPATH", "")]),
         "OMP_NUM_THREADS": "1",  # OpenMP's own threads do not survive a fork
-        "GRADIO_SERVER_PORT": "",
+        "GRADIO_ANALYTICS_ENABLED": "False",
+        "HF_HUB_OFFLINE": "1",
         "TMPDIR": str(folder),
     }
     command = [sys.executable, HELPERS / "zero_gpu_page.py", folder / "met.json"]
@@ -92,7 +93,7 @@ def test_a_run_is_made_on_the_lent_gpu_and_its_record_is_the_one_of_any_device(m
     trace = Run.from_dict(met["trace"])
     assert (trace.pair.device, trace.pair.passes) == ("cuda:0", "plain")
     greedy = specviz.SamplingParams(temperature=0)
-    here = specviz.run(load_pair(dtype="float32"), trace.prompt.text, sampling=greedy, max_new_tokens=4)
+    here = specviz.run(load_pair(dtype="float32"), trace.prompt.text, sampling=greedy, max_new_tokens=3)
     assert (trace.text, trace.stop_reason) == (here.text, "length")
     assert [one.emitted for one in trace.rounds] == [one.emitted for one in here.rounds]
 
