@@ -129,6 +129,8 @@ def _check(source: ModelSource, place: Place) -> None:
 
 def _measured(target: PreTrainedModel, place: Place, tell: Progress) -> PairPasses:
     """What a pass of the target takes here, on a CPU with the number of threads that suits it, which this sets."""
+    if place.lent:
+        return PairPasses()
     threads = None
     if place.device.type == "cpu":
         tell(0.9, Sentence("Choosing the number of threads."))

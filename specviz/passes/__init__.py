@@ -12,5 +12,6 @@ stored_weights: a loaded model's weights as its files have them
 early_exits: a model that ends after its first layers
 several_devices: one model spread over devices or sharded over processes
 torchrun: the processes that torchrun started beside this one
+zero_gpu: whether GPUs are lent by the call
 clock: measures time around finished work
 """

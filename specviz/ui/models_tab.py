@@ -69,7 +69,7 @@ def check_pair(runner: Runner, name: PairName, halt: threading.Event, say: Words
     step = say("common.preparing")
     yield step
     try:
-        for batch in closing(runner.pair_batches(name, engine.check_pair), halt):
+        for batch in closing(runner.batches(name, engine.check_pair), halt):
             for one in batch:
                 if isinstance(one, engine.Finding):
                     lines.append(_found(one, say))
