@@ -26,7 +26,7 @@ from specviz.records.metrics import tally
 from specviz.records.runs import Run
 from specviz.records.settings import DraftParams, RunSettings
 from specviz.records.words import words
-from specviz.ui import unwatched, ways
+from specviz.ui import engine, unwatched, ways
 from specviz.ui.compare_tab import Choice, contest_of, replay_order
 from specviz.ui.contest import Contest
 from specviz.ui.controls import Controls, create_controls
@@ -180,8 +180,8 @@ def test_a_comparison_that_cannot_be_names_its_control(runner, pair, order_chang
 
 def test_contestants_take_turns_within_each_repeat_after_a_warm_up(runner, pair, monkeypatch):
     ran, pieces = [], []
-    real, batches = unwatched.rounds, runner.batches
-    monkeypatch.setattr(unwatched, "rounds", lambda request: ran.append(request.settings) or real(request))
+    real, batches = engine.rounds, runner.batches
+    monkeypatch.setattr(engine, "rounds", lambda request: ran.append(request.settings) or real(request))
     monkeypatch.setattr(runner, "batches", lambda *all, **others: pieces.append(all) or batches(*all, **others))
     contest = contest_of(runner, pair, ORDER.but(max_new_tokens=20), replace(CHOICE, gammas=[2]))
     said = list(contest.progress(words()))

@@ -8,7 +8,7 @@ from specviz.decoding.request import prepare
 from specviz.records.runs import Seconds
 from specviz.records.settings import RunSettings, SamplingParams
 from specviz.ui import duel as dueling
-from specviz.ui import unwatched
+from specviz.ui import engine, unwatched
 from specviz.ui.duel import Duel, duel, progress, runs_of
 
 REQUEST = prepare(tiny_pair("llama"), RunSettings("Once upon", sampling=SamplingParams(0), max_new_tokens=100))
@@ -28,7 +28,7 @@ def timed(monkeypatch):
             drafted = "" if request.settings.drafter is None else "a"
             yield a_round(drafted, seconds=Seconds(0.0, took, 0.0, took, took), stop_reason="length")
 
-        monkeypatch.setattr(unwatched, "rounds", rounds)
+        monkeypatch.setattr(engine, "rounds", rounds)
         return made
 
     return take
