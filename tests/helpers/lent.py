@@ -1,4 +1,4 @@
-"""A stand-in for the package `spaces` with ZeroGPU on: calls are carried out here, and all that crosses is pickled."""
+"""A stand-in for the package `spaces`: calls are carried out here, and all that crosses is pickled."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pytest import MonkeyPatch
 from specviz.ui import device
 
 
-def lend(monkeypatch: MonkeyPatch) -> list[int]:
-    """From now on GPUs are lent by the call; returns the seconds of each call that asks for one."""
+def lend(monkeypatch: MonkeyPatch, on: bool = True) -> list[int]:
+    """From now on GPUs are lent by the call, or `spaces` lies there with ZeroGPU off; returns the seconds asked for."""
     asked = []
 
     def gpu(duration):
@@ -26,7 +26,7 @@ def lend(monkeypatch: MonkeyPatch) -> list[int]:
 
         return decorate
 
-    config = types.SimpleNamespace(Config=types.SimpleNamespace(zero_gpu=True))
+    config = types.SimpleNamespace(Config=types.SimpleNamespace(zero_gpu=on))
     spaces = types.SimpleNamespace(GPU=gpu, config=config)
     monkeypatch.setitem(sys.modules, "spaces", spaces)
     monkeypatch.setattr(device, "spaces", spaces, raising=False)

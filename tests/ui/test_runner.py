@@ -14,6 +14,7 @@ from specviz.decoding.engine import rounds
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings
 from specviz.ui import device
+from specviz.ui.background import Preparer
 from specviz.ui.deployment import Deployment
 from specviz.ui.gpu_time import LEAST_SECONDS, MOST_SECONDS, seconds_for
 from specviz.ui.orders import Order, read_form
@@ -64,6 +65,15 @@ def test_where_gpus_are_lent_by_the_call_orders_and_rounds_cross_the_border(stor
     with pytest.raises(SpecvizError) as caught:
         list(runner.batches(ORDER.but(prompt="")))
     assert caught.value.field == "prompt" and len(asked) == 1, "no GPU is asked for what would be refused there"
+
+
+def test_that_spaces_is_installed_changes_nothing_where_zerogpu_is_off(store, deployment, monkeypatch):
+    for on in (False, True):
+        asked = lend(monkeypatch, on)
+        list(Runner(store, deployment).batches(ORDER))
+        assert len(asked) == on
+        assert (Preparer(deployment).refusal is not None) == on, "compiled passes are for processes that last"
+        assert Deployment.from_environment().allow_loading is not on
 
 
 def test_what_fails_in_another_process_arrives_as_a_sentence(store, deployment, monkeypatch, caplog):
