@@ -41,12 +41,15 @@ class Place:
 
 
 def place_named(name: str | torch.device) -> Place:
-    """The place of this name: ``spread``, ``parallel`` or a device. Raises as `device_named` and `join` do.
+    """The place of this name: ``spread``, ``parallel`` or a device. Raises SpecvizError (field ``device``).
 
     ``parallel`` waits for the other processes of this program (`specviz.passes.several_devices.join`).
     """
     if name == "spread":
-        return Place(device_named("auto"), "spread")
+        place = Place(device_named("auto"), "spread")
+        if place.lent:
+            raise SpecvizError("A GPU that is lent by the call takes whole models only: choose auto.", "device")
+        return place
     if name == "parallel":
         return Place(join(), "sharded")
     return Place(device_named(name))

@@ -17,9 +17,12 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
+import torch
+from lent import lend
 
 import specviz
 from specviz.models.loading import load_pair
+from specviz.models.placement import place_named
 from specviz.records.runs import Run
 from specviz.records.words import words
 from specviz.ui.gpu_time import LEAST_SECONDS
@@ -125,3 +128,11 @@ def test_what_is_refused_or_fails_there_is_a_sentence_here_in_the_visitors_langu
 def test_stop_ends_the_work_in_the_other_process(met):
     # 1000 tokens would take minutes under the emulation.
     assert met["stopped_after"] < 30
+
+
+def test_a_lent_gpu_takes_no_spread_model(monkeypatch):
+    lend(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(specviz.SpecvizError, match="choose auto") as caught:
+        place_named("spread")
+    assert caught.value.field == "device"
