@@ -62,7 +62,6 @@ MORE_ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "codegen": ("codegen", {"n_embd": 48, "n_head": 4, "n_positions": POSITIONS, "rotary_dim": 8}),
     "cohere": ("cohere", _GROUPED),
     "cohere2": ("cohere2", _GROUPED | {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}),
-    "ctrl": ("ctrl", {"n_embd": 48, "dff": 96, "n_head": 4, "n_positions": POSITIONS}),
     "deepseek_v3": (
         "deepseek_v3",
         _TRANSFORMER
@@ -91,7 +90,6 @@ MORE_ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral_full": ("mistral", _GROUPED | {"sliding_window": None}),
     "mixtral": ("mixtral", _MOE | {"num_local_experts": 4}),
     "mpt": ("mpt", {"d_model": 48, "n_heads": 4, "max_seq_len": POSITIONS, "expansion_ratio": 2}),
-    "nemotron": ("nemotron", _GROUPED),
     "olmo": ("olmo", _TRANSFORMER),
     "olmo2": ("olmo2", _TRANSFORMER),
     "olmoe": ("olmoe", _MOE | {"num_experts": 4}),
