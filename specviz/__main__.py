@@ -27,10 +27,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; an error the user can fix is reported in one sentence, with exit status 2."""
     options = _parser().parse_args(arguments)
     try:
+        _check_file(options)
         status = options.command(options)
     except SpecvizError as error:
         if tells():
-            print(f"specviz: {error}", file=sys.stderr)
+            print(f"specviz: {_blamed(options, error)}{error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
@@ -39,6 +40,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         leave()
     return status
+
+
+def _check_file(options: argparse.Namespace) -> None:
+    """Refuses a place where nothing can be written before anything is run for it."""
+    path = getattr(options, "json", None)
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise SpecvizError("{path} is no place for a file: name one in a folder that exists.", "json", path=path)
+
+
+def _blamed(options: argparse.Namespace, error: SpecvizError) -> str:
+    """The option or argument that an error is about, as it is written on the command line."""
+    if error.field is None or error.field not in vars(options):
+        return ""
+    return "prompt: " if error.field == "prompt" else f"--{error.field.replace('_', '-')}: "
 
 
 def _parser() -> argparse.ArgumentParser:

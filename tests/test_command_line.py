@@ -83,6 +83,9 @@ def test_colour_is_for_terminals_and_no_color_is_heeded(monkeypatch):
         ("\x9b2J\x7f", "\ufffd2J\ufffd"),
         ("\ud800", "\ufffd"),
         ("lines\n\tstay, é 😀 שלום too", "lines\n\tstay, é 😀 שלום too"),
+        ("\u202eback\u2066wards\u2069", "\ufffdback\ufffdwards\ufffd"),
+        ("hid\u00adden\ufeff\u200b\U000e0041", "hid\ufffdden\ufffd\ufffd\ufffd"),
+        ("می\u200cخواهم 👩\u200d🚀", "می\u200cخواهم 👩\u200d🚀"),
     ],
 )
 def test_control_characters_of_model_text_become_visible(text, shown):
@@ -163,12 +166,16 @@ def test_help_names_every_drafter_and_rule_without_loading_torch():
 @pytest.mark.parametrize(
     "arguments, sentence",
     [
-        ("run text --temperature -1", "Temperature cannot be negative"),
+        ("run text --temperature -1", "specviz: --temperature: Temperature cannot be negative"),
         ("run text --target no/such/folder/anywhere", "no/such/folder/anywhere"),
-        ("run text --branches 9", "Branches must be a whole number from 1 to 8"),
+        ("run text --branches 9", "--branches: Branches must be a whole number from 1 to 8"),
         ("run text --medusa no/such/folder --dtype float32", "no/such/folder"),
         ("run text --rule block --branches 2 --dtype float32", "The rule block judges chains only"),
         ("run text --exit-layer 99 --drafter early_exit --dtype float32", "layers"),
+        ("run text --max-new-tokens 0", "--max-new-tokens: Ask for at least one new token"),
+        ("run text --temperature 1e400", "--temperature: temperature must be an ordinary number, not inf"),
+        ("run text --json no/such/folder/run.json", "--json: no/such/folder/run.json is no place for a file"),
+        ("bench --json .", "--json: . is no place for a file"),
         ("bench --temperature -1", "Temperature cannot be negative"),
         ("bench --only oracle --dtype float32", "There is no drafter 'oracle'"),
     ],

@@ -2,6 +2,11 @@
 
     commands         the `bench` command: its options, and what it does with a report
 
+What is checked
+    check_command    the `check` command: does all of it run right here?
+    pair_check       what it looks at: texts, distributions, trees, passes, memory, a race
+    full_check       what takes longer: every rule, every precision, real sizes
+
 What is compared
     contestants      a contestant, and what several of its repeats come to; loads no torch
     bench_plan       the settings of a benchmark, and who takes part

@@ -46,7 +46,7 @@ def every_dtype(load: Callable[[str], ModelPair]) -> Iterator[Finding]:
     for dtype in DTYPES:
         pair = load(dtype)
         for found in texts(pair):
-            yield replace(found, what=Sentence("{what}, {dtype}", what=found.what, dtype=dtype))
+            yield replace(found, what=Sentence("{what}, in {dtype}", what=found.what, dtype=dtype))
         pair.free()
 
 

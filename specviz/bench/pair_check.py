@@ -36,8 +36,9 @@ TEXT_TOKENS, GAMMA = 48, 4
 #: The widest pass that is timed, and the widths that are told.
 WIDEST, TOLD = 17, (2, 3, 5, 9, 17)
 
-#: A sample of the first two tokens: so many runs, or as many as so many seconds make, at these settings.
-LAW_RUNS, LAW_SECONDS, LAW_SAMPLING = 2000, 6.0, SamplingParams(0.8, top_k=8)
+#: Samples of the first two tokens: so many, fewer if they take longer than so many seconds, but at least so many.
+SAMPLES, SAMPLING_SECONDS, LEAST_SAMPLES = 2000, 6.0, 400
+SAMPLING = SamplingParams(0.8, top_k=8)
 
 #: The race: so many runs of each, over so many tokens.
 RACE_REPEATS, RACE_TOKENS = 3, 96
@@ -137,12 +138,12 @@ def distribution(pair: ModelPair, settings: RunSettings) -> Finding:
         n=request.branches,
     )
     exact, sampler, began = exact_distribution(request), Sampler(request, LAB_RULES["auto"]), time.perf_counter()
-    evidence = Evidence(exact.outcomes, exact.probs, exact.low, exact.high, LAW_RUNS)
-    while evidence.n < LAW_RUNS and time.perf_counter() - began < LAW_SECONDS:
+    evidence = Evidence(exact.outcomes, exact.probs, exact.low, exact.high, SAMPLES)
+    while evidence.n < LEAST_SAMPLES or (evidence.n < SAMPLES and time.perf_counter() - began < SAMPLING_SECONDS):
         evidence.add(sampler.sample().tokens)
     p_value = evidence.test().p_value
     if p_value is None:
-        return Finding("skipped", what, Sentence("a single outcome is possible here: nothing to test"))
+        return Finding("skipped", what, Sentence("too few outcomes are possible here to test anything"))
     seen = Sentence(
         "{runs} runs, total variation {distance}, p = {p}",
         runs=evidence.n,
@@ -158,7 +159,7 @@ def sampled(drafter: str, branches: int, rule: str) -> RunSettings:
     """The settings of one run of a test of the distribution."""
     drafting = DraftParams(branches)
     prompt = PRESETS[0].prompt
-    return RunSettings(prompt, drafter, 2, LAW_SAMPLING, RUN_TOKENS, drafting=drafting, rule=rule)
+    return RunSettings(prompt, drafter, 2, SAMPLING, RUN_TOKENS, drafting=drafting, rule=rule)
 
 
 def trees(pair: ModelPair) -> Iterator[Finding]:

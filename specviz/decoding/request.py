@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from specviz.drafters import drafter_class
 from specviz.drafters.base import Drafter
@@ -49,6 +49,10 @@ class Request:
     def most_draft_tokens(self) -> int:
         """The size of the largest possible draft, and so the coins that a round needs."""
         return self.drafter.most_tokens(self.num_draft_tokens, self.branches)
+
+    def but(self, settings: RunSettings) -> Request:
+        """The same pair and the same passes with other settings, checked. Raises as `prepare` does."""
+        return replace(prepare(self.pair, settings), passes=self.passes)
 
 
 def prepare(pair: ModelPair, settings: RunSettings) -> Request:

@@ -5,7 +5,7 @@ loading: `load_pair`, from names to a pair
 sources: where a model comes from (folder or Hub), its configuration, its tokenizer, and whether it can run here
 weights: whether a model's weights fit, and reading them
 placement: devices, dtypes and the memory they have
-pass_timer: how long a pass takes; chooses a number of threads by it
+pass_timer: how long a pass takes, and with how many threads
 preparation: compiles a pair's passes or records them as CUDA graphs, and checks them before any run uses them
 refusals: turns what the libraries raise into one sentence a user can act on
 token_texts: from token ids to text, token by token

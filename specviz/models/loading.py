@@ -63,7 +63,7 @@ def load_pair(
     revision, draft_revision: branch, tag or commit on the Hub. token: for gated or private models; default HF_TOKEN.
     progress: called before each step with a fraction in [0, 1] and a sentence.
 
-    On a CPU torch's number of threads is set to what suits the target, by timing it (`settle_threads`).
+    On a CPU torch's number of threads is set to what suits the target's size (`settle_threads`).
 
     Raises SpecvizError, its `field` being ``target``, ``draft``, ``device`` or ``dtype``.
     """
@@ -129,6 +129,8 @@ def _check(source: ModelSource, place: Place) -> None:
 
 def _measured(target: PreTrainedModel, place: Place, tell: Progress) -> PairPasses:
     """What a pass of the target takes here, on a CPU with the number of threads that suits it, which this sets."""
+    if place.lent:
+        return PairPasses()
     threads = None
     if place.device.type == "cpu":
         tell(0.9, Sentence("Choosing the number of threads."))

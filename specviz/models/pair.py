@@ -59,6 +59,7 @@ class ModelPair:
     name: str
     texts: TokenTexts
     device: torch.device  # where tokens go in and logits come out
+    place: str  # where the target runs, for people; kept, since a lent GPU is not there to be asked
     dtype: torch.dtype
     vocab_size: int  # width of the target's logits; may exceed the tokenizer's vocabulary and differ from the draft's
     context_length: int | None  # positions that both models have (the target's alone if they translate); None: no limit
@@ -96,6 +97,7 @@ class ModelPair:
             name=name or (target_name if draft is None else f"{target_name} + {draft_name}"),
             texts=TokenTexts(tokenizer),
             device=home_of(target),
+            place=place_of(target),
             dtype=target.dtype,
             vocab_size=vocab_size,
             context_length=min(filter(None, map(position_limit, counting)), default=None),
@@ -120,7 +122,7 @@ class ModelPair:
             target_parameters=self.target.num_parameters(),
             draft=self.draft_name,
             draft_parameters=None if self.draft is None else self.draft.num_parameters(),
-            device=place_of(self.target),
+            device=self.place,
             dtype=dtype_name(self.dtype),
             passes=self.passes.kind if passes is None else kind_of(passes),
         )

@@ -1,4 +1,4 @@
-"""How long a pass takes: timed to show T(K), and to choose a number of threads."""
+"""How long a pass takes, timed to show T(K), and with how many threads."""
 
 from __future__ import annotations
 
@@ -18,41 +18,28 @@ from specviz.passes.static_passes import FastPasses
 #: Tokens per pass for which T(K) is measured and shown.
 SHOWN_WIDTHS = (1, 2, 5, 9)
 
-#: The widths that decide between numbers of threads: a plain step, and a target pass over four draft tokens.
-_TIMED_WIDTHS = (1, 5)
-
 #: What torch starts with: the number of cores, or OMP_NUM_THREADS.
 _ALL_THREADS = torch.get_num_threads()
 
-#: Fewer threads are preferred if they are slower by no more than this factor.
-_ABOUT_AS_FAST = 1.25
-
-#: A larger model has work enough for every thread. Not decided by the clock: on a busy machine everything is slow.
+#: A larger model has work enough for every thread.
 _SMALL_BYTES = 512 << 20
+
+#: Of a small model's weights: with fewer to a thread, threads mostly wait for each other.
+_BYTES_PER_THREAD = 32 << 20
 
 
 def settle_threads(model: PreTrainedModel) -> int:
-    """Sets torch to the fewest threads with which this model's passes are about as fast as they get; returns how many.
+    """Sets torch to the number of threads that suits this model's passes; returns it.
 
     A small model's pass spends its time between operations, where more threads only wait for each other, and wait
     long whenever another program wants a core: with all cores in use, one busy program has made compiled passes a
-    hundred times slower. So a small model leaves a core free; a large one keeps all threads.
+    hundred times slower. So a small model leaves a core free; a large one keeps all threads. The size decides and not
+    the clock: sums round differently over other threads, and one seed must give one record at every start.
     """
-    every = int(agreed(_ALL_THREADS, model))
-    torch.set_num_threads(every)
-    if every == 1 or sum(weight.numel() * weight.element_size() for weight in model.parameters()) > _SMALL_BYTES:
-        return every
-    choices = sorted({*(2**power for power in range((every - 1).bit_length())), every - 1})
-    if len(choices) == 1:
-        torch.set_num_threads(choices[0])
-        return choices[0]
-    seconds = dict.fromkeys(choices, float("inf"))
-    for _ in range(2):
-        for threads in choices:
-            torch.set_num_threads(threads)
-            seconds[threads] = min(seconds[threads], sum(time_passes(model, _TIMED_WIDTHS, repeats=5).values()))
-    best = min(seconds.values())
-    threads = next(threads for threads in choices if seconds[threads] <= _ABOUT_AS_FAST * best)
+    threads = every = int(agreed(_ALL_THREADS, model))
+    size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+    if size <= _SMALL_BYTES:
+        threads = max(1, min(every - 1, -(-size // _BYTES_PER_THREAD)))
     torch.set_num_threads(threads)
     return threads
 
@@ -73,11 +60,11 @@ class PassTimer:
         self.context = context if positions is None else max(1, min(context, positions - self.widths[-1]))
         self.reader = reader(model, Stopwatch(home_of(model)), passes)
         self._pass(self.context, keep=1)
-        for width in self.widths:
+        # Fast passes are met as often as a run's are before they are recorded; then it is the recorded ones that count.
+        for width in self.widths if passes is None else 2 * self.widths:
             self.seconds(width)
         if passes is not None:
-            # Recorded before they are timed, as in a run.
-            passes.between_rounds(meetings=1)
+            passes.between_rounds()
 
     def seconds(self, width: int) -> float:
         """Wall seconds of one finished pass over so many tokens, as in a run; leaves the cache as it was."""

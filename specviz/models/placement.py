@@ -12,6 +12,7 @@ import torch
 
 from specviz.passes.several_devices import join, least
 from specviz.passes.torchrun import count_here
+from specviz.passes.zero_gpu import lent_by_the_call
 from specviz.records.errors import SpecvizError, quoted
 
 #: Where a container's limits are written (cgroup v2).
@@ -31,6 +32,12 @@ class Place:
     #: The target is on that device too, has its layers spread over all devices, or has each layer sharded over
     #: processes, every one of which has its own device.
     way: Literal["whole", "spread", "sharded"] = "whole"
+
+    @property
+    def lent(self) -> bool:
+        """Whether its GPU is there only during a call (`lent_by_the_call`): until then nothing can be timed, and only
+        the thread that imported `spaces` can put weights there."""
+        return self.device.type == "cuda" and lent_by_the_call()
 
 
 def place_named(name: str | torch.device) -> Place:

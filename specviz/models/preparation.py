@@ -344,11 +344,11 @@ def check(passes: FastPasses, target: FastPasses | None = None) -> None:
 def _model_outputs(passes: FastPasses, target: FastPasses | None) -> Iterator[tuple[Tensor, Tensor]]:
     """Logits and features of the model's own passes over a growing cache, and of the fast ones over the same tokens."""
     static, stopwatch = passes.static, Stopwatch(passes.static.device)
-    model, layers = static.model, static.feature_layers
+    model, layers = static.original, static.feature_layers
     if target is None:
         fast: CachedModel = StaticModel(model, stopwatch, passes)
     else:
-        whole = StaticModel(target.static.model, stopwatch, target)
+        whole = StaticModel(target.static.original, stopwatch, target)
         fast = whole.sharing_first_layers(model, layer_count(model), passes)
     fast.feature_layers = layers
     drafts = [_CHAIN, _TREE] if reads_trees(model) else [_CHAIN]

@@ -102,20 +102,23 @@ def load_weights(source: ModelSource, place: Place, dtype: torch.dtype, kept: in
     # A quantised checkpoint's scales belong to the dtype it was made in.
     kept_dtype = "auto" if source.quantised else dtype
     options = dict(source.options, dtype=kept_dtype, config=source.config, trust_remote_code=False)
+    read_to = torch.device("cpu") if place.lent else place.device  # transformers reads weights in threads of its own
     if place.way == "spread":
         # For weights that stay on disk but cannot be read straight from the checkpoint.
         offloaded = tempfile.TemporaryDirectory(prefix="specviz-", ignore_cleanup_errors=True)
         options |= {"device_map": "auto", "max_memory": room_to_spread(place, kept), "offload_folder": offloaded.name}
     elif place.way == "sharded":
         options["distributed_config"] = DistributedConfig(tp_size=process_count())
-    elif place.device.type == "cuda" or source.quantised:
-        options["device_map"] = {"": place.device}  # shard by shard: main memory never holds the whole model
+    elif read_to.type == "cuda" or source.quantised:
+        options["device_map"] = {"": read_to}  # shard by shard: main memory never holds the whole model
 
     def too_large() -> SpecvizError:
         return _too_large(source, source.weight_bytes(dtype), place.device, dtype, free_memory(place.device))
 
     with refusing_out_of_memory(too_large), source.explaining("weights"):
         model, report = AutoModelForCausalLM.from_pretrained(source.location, output_loading_info=True, **options)
+        if place.lent:
+            model.to(place.device)
     missing = sorted(report["missing_keys"])
     if missing:
         raise SpecvizError(

@@ -3,6 +3,7 @@
 cached_model: a model reading one text, with a key-value cache that can be rewound
 tree_trial: tries once whether a model reads trees, and compares two ways to read the same
 static_passes: a pass over buffers that stay in place, the form in which it can be compiled or recorded
+grouped_attention: heads that share keys and values, without repeating those
 static_eagle: the same form of the EAGLE head, and a head reading one text
 compiler: compiles passes to machine code, in processes of low priority, and keeps the programs
 cuda_graphs: records passes as CUDA graphs and replays them
@@ -11,5 +12,6 @@ stored_weights: a loaded model's weights as its files have them
 early_exits: a model that ends after its first layers
 several_devices: one model spread over devices or sharded over processes
 torchrun: the processes that torchrun started beside this one
+zero_gpu: whether GPUs are lent by the call
 clock: measures time around finished work
 """

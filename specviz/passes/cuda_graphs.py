@@ -161,7 +161,7 @@ class GraphedPasses(FastPasses):
             error = error.__context__
         self.graphs.clear()
         self.kind = "plain"
-        self.refusal = cannot_record(self.static, f"{error}".partition("\n")[0])
+        self.refusal = _cannot_record(self.static, error)
 
     def _padding(self, width: int, room: int) -> tuple[Tensor, ...]:
         """Arguments of a pass whose tokens all go to the spare place and see nothing else."""
@@ -286,10 +286,12 @@ def refuse_unrecordable(static: Static) -> None:
         with _OnDevice():
             static(*arguments)
     except RuntimeError as error:
-        raise cannot_record(static, str(error)) from None
+        raise _cannot_record(static, error) from None
 
 
-def cannot_record(static: Static, reason: str) -> SpecvizError:
+def _cannot_record(static: Static, error: RuntimeError) -> SpecvizError:
+    """Its words alone: a raised error keeps its frames alive, and through them the models."""
+    reason = str(error).partition("\n")[0].rstrip(".")[:200]
     return SpecvizError(
         "The passes of {name} cannot be recorded as CUDA graphs: {reason}.", "passes", name=static.name, reason=reason
     )

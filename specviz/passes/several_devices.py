@@ -8,8 +8,7 @@ Everything that decisions depend on is therefore the leader's, bit by bit, in al
 - the logits of target and draft model (`keep_in_step`). A head sharded by vocabulary gives the same logits everywhere,
   since each is computed once and copied; but one that is not sharded rounds sums over processes, and a draft model runs
   whole in each process, on as many threads as that process has.
-- the hidden states that trained heads read (`leaders`), and the measured times that choose the number of threads
-  (`agreed`).
+- the hidden states that trained heads read (`leaders`), and the number of threads and measured times (`agreed`).
 
 From the logits on, everything is the same arithmetic on the same numbers, which one kind of device rounds one way;
 `join` refuses mixtures. Random numbers are drawn on the host, from the seed.

@@ -15,6 +15,7 @@ from torch.nn import functional
 from transformers import Cache, DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
+from specviz.passes.grouped_attention import GROUPED, with_grouped_attention
 from specviz.records.errors import SpecvizError
 
 #: Positions by which buffers grow. A pass attends to all of the room, so little of it should be empty.
@@ -60,7 +61,9 @@ class StaticPass(Static):
 
     def __init__(self, model: PreTrainedModel, feature_layers: Sequence[int] = ()):
         super().__init__()
-        self.model = model
+        self.model = with_grouped_attention(model)
+        # Not as one of its modules: they are on the same weights.
+        self.__dict__["original"] = model
         self.name = type(model).__name__
         self.device, self.dtype = model.device, model.dtype
         self.feature_layers = tuple(feature_layers)
@@ -87,7 +90,8 @@ class StaticPass(Static):
     def __reduce__(self) -> tuple[Callable[..., StaticPass], tuple[object, ...]]:
         # Its parts, not the model: transformers puts hooks on models in use, which cannot be pickled.
         model = self.model
-        parts = (type(model), model.config, model.config._attn_implementation, self.dtype, model.state_dict())
+        attention = model.config._attn_implementation.replace(GROUPED, "sdpa")  # the process there groups by itself
+        parts = (type(model), model.config, attention, self.dtype, model.state_dict())
         return _static_of_parts, (*parts, self.feature_layers)
 
     def described(self) -> str:

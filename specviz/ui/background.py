@@ -9,6 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from specviz.passes.zero_gpu import lent_by_the_call
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Sentence
 from specviz.ui import device, engine
@@ -118,7 +119,7 @@ class Preparer:
 def _refusal(deployment: Deployment) -> SpecvizError | None:
     if deployment.passes == "plain":
         return SpecvizError("This page was told to keep to plain passes (SPECVIZ_PASSES).", "passes")
-    if device.spaces is not None:
+    if lent_by_the_call():
         return SpecvizError(
             "A GPU is lent for one call at a time, to a process of its own: nothing that is prepared would survive.",
             "passes",

@@ -21,10 +21,10 @@ from specviz.ui import engine
 from specviz.ui.components import compare_view
 from specviz.ui.contest import Contest, order_of, title
 from specviz.ui.controls import Fields, choices
-from specviz.ui.duel import REPORT_EVERY
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Desk, Tab
+from specviz.ui.unwatched import REPORT_EVERY
 from specviz.ui.visitors import Visit
 from specviz.ui.ways import WAYS, available, default_branches, drafter_of, label, refusal
 from specviz.views import compare_messages as messages

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -12,9 +11,9 @@ from specviz.records.metrics import Tally, tally
 from specviz.records.runs import Round
 from specviz.records.settings import PLAIN
 from specviz.records.words import Words
-from specviz.ui.duel import REPORT_EVERY, warm_up
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
+from specviz.ui.unwatched import Report, take_turns, warm_up_of
 from specviz.ui.ways import label
 
 
@@ -33,12 +32,13 @@ class Contest:
 
     def progress(self, say: Words) -> Iterator[tuple[str, float]]:
         """What is being done, and how far it is; once more after each run, when its figures are there."""
-        yield from self._warm_up(say)
-        for repeat in range(self.repeats):
-            for place, contestant in enumerate(self.contestants):
-                yield from self._run(repeat, place, contestant, say)
-                if self.halt.is_set():
-                    return
+        plain = order_of(self.order, self.contestants[0])
+        contestants = [one.applied(self.order.settings) for one in self.contestants]
+        made = [*map(warm_up_of, contestants), *contestants * self.repeats]
+        work = self.runner.batches(plain, take_turns, contestants, self.repeats, others=made)
+        for batch in closing(work, self.halt):
+            for report in batch:
+                yield self._heard(report, say)
 
     def standing(self, contestant: Contestant) -> Standing | None:
         """What the contestant's finished repeats come to; None before the first."""
@@ -46,30 +46,21 @@ class Contest:
         beside = () if contestant.mode == PLAIN else self.tallies.get(self.contestants[0], ())
         return standing(own, beside) if own else None
 
-    def _warm_up(self, say: Words) -> Iterator[tuple[str, float]]:
-        for number, contestant in enumerate(self.contestants, start=1):
-            of = len(self.contestants)
-            yield say("compare.warming_up", number=number, of=of, what=title(contestant, say)), 0.0
-            warm_up(self.runner, order_of(self.order, contestant), self.halt)
-            if self.halt.is_set():
-                return
-
-    def _run(self, repeat: int, place: int, contestant: Contestant, say: Words) -> Iterator[tuple[str, float]]:
-        done, runs = repeat * len(self.contestants) + place, self.repeats * len(self.contestants)
-        what = say("compare.run", number=done + 1, of=runs, what=title(contestant, say))
-        yield self._said(what, done, say), done / runs
-        rounds, tokens, told = [], 0, time.monotonic()
-        for batch in closing(self.runner.batches(order_of(self.order, contestant, repeat)), self.halt):
-            rounds += batch
-            tokens += sum(len(one.emitted) for one in batch)
-            if time.monotonic() - told > REPORT_EVERY:
-                told = time.monotonic()
-                yield self._said(what, done, say), (done + tokens / self.order.settings.max_new_tokens) / runs
-        if rounds and rounds[-1].stop_reason is not None:
-            self.tallies.setdefault(contestant, []).append(tally(rounds))
-            self.texts.setdefault(contestant, rounds)
-            self._seconds[contestant] = self.runner.last_seconds
-            yield self._said(what, done + 1, say), (done + 1) / runs
+    def _heard(self, report: Report, say: Words) -> tuple[str, float]:
+        count, runs = len(self.contestants), self.repeats * len(self.contestants)
+        contestant = self.contestants[report.run % count]
+        name = title(contestant, say)
+        if report.warming:
+            return say("compare.warming_up", number=report.run + 1, of=count, what=name), 0.0
+        what, done = say("compare.run", number=report.run + 1, of=runs, what=name), float(report.run)
+        if report.rounds is None:
+            done += report.tokens / self.order.settings.max_new_tokens
+        else:
+            self.tallies.setdefault(contestant, []).append(tally(report.rounds))
+            self.texts.setdefault(contestant, report.rounds)
+            self._seconds[contestant] = report.seconds
+            done += 1
+        return self._said(what, int(done), say), done / runs
 
     def _said(self, what: str, done: int, say: Words) -> str:
         """With about how long all but the first `done` runs will take, once every contestant has been timed."""
@@ -82,9 +73,9 @@ class Contest:
         return say("compare.seconds_left", what=what, seconds=f"{left:.0f}")
 
 
-def order_of(order: Order, contestant: Contestant, repeat: int = 0) -> Order:
-    """`order` as a contestant runs it. Each repeat has the next seed: a single sampled text may be a lucky one."""
-    return replace(order, settings=contestant.applied(order.settings)).but(seed=order.settings.seed + repeat)
+def order_of(order: Order, contestant: Contestant) -> Order:
+    """`order` as a contestant runs it."""
+    return replace(order, settings=contestant.applied(order.settings))
 
 
 def title(contestant: Contestant, say: Words) -> str:

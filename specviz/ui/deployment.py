@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from specviz.passes.zero_gpu import lent_by_the_call
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import MAX_DRAFT_TOKENS
 
@@ -49,7 +50,8 @@ class Deployment:
             max_draft_tokens=min(_count("SPECVIZ_MAX_DRAFT_TOKENS", 16), MAX_DRAFT_TOKENS),
             max_compare_runs=_count("SPECVIZ_MAX_COMPARE_RUNS", 64),
             queue_size=_count("SPECVIZ_QUEUE_SIZE", 16),
-            allow_loading=os.environ.get("SPECVIZ_ALLOW_LOADING", "1") != "0",
+            # Weights reach a lent GPU at start, or not at all.
+            allow_loading=os.environ.get("SPECVIZ_ALLOW_LOADING", "1") != "0" and not lent_by_the_call(),
             passes=_choice("SPECVIZ_PASSES", PASSES),
         )
 

@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-try:
-    import spaces  # only on a Space with ZeroGPU: gives a call its GPU
-except ImportError:
-    spaces = None
+from specviz.passes.zero_gpu import lent_by_the_call
 
-#: Seconds a ZeroGPU call may take.
-GPU_SECONDS = 120
+with contextlib.suppress(ImportError):
+    import spaces  # on every Gradio Space; where ZeroGPU is on, it gives a call its GPU
 
 Function = TypeVar("Function", bound=Callable)
 Made = TypeVar("Made")
 
 #: The one thread of all engine work: one run at a time, and its pool of helper threads stays warm.
-thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="device")
+thread: ThreadPoolExecutor
 
 
-def on_gpu(function: Function) -> Function:
-    """Gives each call a GPU where the platform lends them by the call."""
-    return spaces.GPU(duration=GPU_SECONDS)(function) if spaces else function
+def _begin_thread() -> None:
+    global thread
+    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="device")
+
+
+_begin_thread()
+
+
+def on_gpu(function: Function, seconds: Callable[..., int]) -> Function:
+    """Gives each call a GPU where the platform lends them by the call. seconds: for how long, from its arguments."""
+    if not lent_by_the_call():
+        return function
+    # The process of a call is forked: it has the executor without its thread, and would wait for that forever.
+    os.register_at_fork(after_in_child=_begin_thread)
+    return spaces.GPU(duration=seconds)(function)
 
 
 def between_runs(work: Callable[[], Made]) -> Made:

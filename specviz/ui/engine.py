@@ -9,6 +9,7 @@ import importlib
 from typing import Any
 
 _HOMES = {
+    "COMPARED": "decoding.exact_distribution",
     "ExactDistribution": "decoding.exact_distribution",
     "GreedyToken": "decoding.lossless",
     "LAB_RULES": "decoding.lossless",

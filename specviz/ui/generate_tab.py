@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
@@ -13,18 +13,23 @@ from specviz.records.comparison import speedup
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally
 from specviz.records.recordings import RECORDINGS
+from specviz.records.runs import Round
 from specviz.records.words import Words
-from specviz.ui import traces
+from specviz.ui import engine, traces
 from specviz.ui.applying import wire_links
 from specviz.ui.components import beside_view, charts_view, gallery_view, run_view, share_view
-from specviz.ui.duel import Duel
+from specviz.ui.duel import Duel, duel, progress, runs_of
 from specviz.ui.events import HEARD
 from specviz.ui.live_runs import LiveRun, LiveRuns
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Desk, Tab
+from specviz.ui.unwatched import Report
 from specviz.ui.visitors import Visit
 from specviz.views import run_messages as messages
+
+if TYPE_CHECKING:
+    from specviz.decoding.request import Request
 
 
 def create_generate_tab(desk: Desk) -> Tab:
@@ -101,30 +106,37 @@ def generate(runner: Runner, runs: LiveRuns, order: Order, measured: bool, visit
         yield messages.error_message(say.error(error))
         return
     yield live.start()
-    failure = None
+    measured = measured and order.settings.drafter is not None
+    others = runs_of(order.settings) if measured else []
+    failure, note = None, ""
     try:
-        for batch in closing(runner.batches(order), visit.halt):
-            yield live.add(batch)
+        for batch in closing(runner.batches(order, watched, measured, others=others), visit.halt):
+            yield from _told(batch, live)
     except SpecvizError as error:
-        failure = messages.error_message(say.error(error))
+        if live.finished:
+            note = say("generate.not_measured", reason=say.error(error))
+        else:
+            failure = messages.error_message(say.error(error))
+    # Written only now: it would slow down what is measured.
     live.trace = traces.save_trace(live.run())
-    yield failure or live.end()
-    if measured and order.settings.drafter and live.finished:
-        yield from _measure_speedup(Duel(runner, order, visit.halt), live)
+    yield failure or live.end(note)
 
 
-def _measure_speedup(duel: Duel, live: LiveRun) -> Iterator[str]:
-    """Runs the order once more beside plain decoding, both unwatched: drawing a page would slow one of them down."""
-    say = live.say
-    yield live.end(say("generate.measuring"))
-    try:
-        for what, _ in duel.progress(say):
-            yield live.end(say("generate.measuring_now", what=what))
-    except SpecvizError as error:
-        yield live.end(say("generate.not_measured", reason=say.error(error)))
-        return
-    runs = duel.runs(live.request)
-    if runs:
-        plain, fast = runs
-        live.speedup, live.beside = speedup(plain, fast), (tally(plain.rounds), tally(fast.rounds))
-    yield live.end()
+def watched(request: Request, measured: bool) -> Iterator[Round | Report | Duel | None]:
+    """The rounds of a run and, if its speedup is to be measured, a duel that nobody watches: drawing takes time."""
+    yield from engine.rounds(request)
+    if measured:
+        yield from duel(request)
+
+
+def _told(batch: list[Round | Report | Duel], live: LiveRun) -> Iterator[str]:
+    """The messages for a batch of `watched`."""
+    if done := [one for one in batch if isinstance(one, Round)]:
+        yield live.add(done)
+    for one in batch:
+        if isinstance(one, Report):
+            what, _ = progress(one, live.request.settings, live.say)
+            yield live.end(live.say("generate.measuring_now", what=what))
+        elif isinstance(one, Duel):
+            plain, fast = one.runs(live.request)
+            live.speedup, live.beside = speedup(plain, fast), (tally(plain.rounds), tally(fast.rounds))

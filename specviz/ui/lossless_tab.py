@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
@@ -125,7 +125,13 @@ def try_rule(runner: Runner, order: Order, trial: Trial, halt: threading.Event, 
     try:
         request = trial_request(runner.store.get(order.pair), order, trial, runner.deployment)
         asked = _asked(request, trial, say)
-        found = closing(runner.batches(trial_order(order, trial), examined, trial.rule, int(trial.runs)), halt)
+        # All runs as one, for an estimate of their time: where they are sampled, few tokens are looked at.
+        tokens = (
+            request.settings.max_new_tokens if request.settings.sampling.greedy else engine.COMPARED * int(trial.runs)
+        )
+        runs = [replace(request.settings, max_new_tokens=tokens)]
+        work = runner.batches(trial_order(order, trial), examined, trial.rule, int(trial.runs), others=runs)
+        found = closing(work, halt)
         if request.settings.sampling.greedy:
             yield from _greedy(found, asked, halt, say)
         else:

@@ -66,10 +66,10 @@ def _create_check(desk: Desk) -> Tab:
 def check_pair(runner: Runner, name: PairName, halt: threading.Event, say: Words) -> Iterator[str]:
     """The findings so far, as Markdown, and what is being checked."""
     lines: list[str] = []
-    yield say("common.preparing")
+    step = say("common.preparing")
+    yield step
     try:
-        for batch in closing(runner.pair_batches(name, engine.check_pair), halt):
-            step = say("common.preparing")
+        for batch in closing(runner.batches(name, engine.check_pair), halt):
             for one in batch:
                 if isinstance(one, engine.Finding):
                     lines.append(_found(one, say))

@@ -8,6 +8,7 @@ from typing import Any
 import gradio as gr
 
 from specviz.passes.torchrun import refuse_more_than_one
+from specviz.passes.zero_gpu import lent_by_the_call
 from specviz.records.words import LANGUAGES, Words, words
 from specviz.ui import web_files
 from specviz.ui.api import API_NAME, Page, endpoint, refuse_parameters
@@ -90,13 +91,20 @@ def serve() -> None:
     deployment = Deployment.from_environment()
     store = PairStore(deployment)
     try:
+        if lent_by_the_call():
+            # What a call finds on its GPU is what was there at the launch.
+            _load(store)
         page = launch(build(Runner(store, deployment)), prevent_thread_lock=True)
-        if store.has_models:
-            store.get(PairName())
+        _load(store)
         store.preparer.start()
         page.block_thread()
     finally:
         store.preparer.close()
+
+
+def _load(store: PairStore) -> None:
+    if store.has_models:
+        store.get(PairName())
 
 
 def launch(page: gr.Blocks, **options: Any) -> gr.Blocks:

@@ -9,9 +9,9 @@ from specviz.records.comparison import compare
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Words
 from specviz.ui.components import race_view
-from specviz.ui.duel import Duel
+from specviz.ui.duel import Duel, duel, progress, runs_of
 from specviz.ui.orders import Order
-from specviz.ui.runner import Runner
+from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Desk, Tab
 from specviz.ui.visitors import Visit
 from specviz.ui.ways import label
@@ -36,14 +36,18 @@ def race(runner: Runner, order: Order, halt: threading.Event, say: Words) -> Ite
     try:
         yield messages.race_phase_message(say("common.preparing"), 0)
         request = order.request(runner.store.get(order.pair), runner.deployment)
-        duel = Duel(runner, order, halt)
-        for what, fraction in duel.progress(say):
-            yield messages.race_phase_message(what, fraction)
+        done = None
+        for batch in closing(runner.batches(order, duel, others=runs_of(order.settings)), halt):
+            for one in batch:
+                if isinstance(one, Duel):
+                    done = one
+                else:
+                    yield messages.race_phase_message(*progress(one, order.settings, say))
     except SpecvizError as error:
         yield messages.race_error_message(say.error(error))
         return
-    runs = duel.runs(request)
-    if runs is None:
+    if done is None:
         yield messages.race_error_message(say("race.stopped"))
         return
+    runs = done.runs(request)
     yield messages.race_message(*runs, compare(*runs), drafter=label(drafter, say))

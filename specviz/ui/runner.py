@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import gradio as gr
+
+from specviz.records.errors import SpecvizError
+from specviz.records.settings import RunSettings
 from specviz.ui import device, engine
 from specviz.ui.deployment import Deployment
+from specviz.ui.gpu_time import LEAST_SECONDS, seconds_for
 from specviz.ui.orders import Order
 from specviz.ui.pairs import PairName, PairStore
 
@@ -23,88 +32,134 @@ INTERVAL = 0.1
 Item = TypeVar("Item")
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a piece of work ended. A value: of an exception that crosses a process border only the name arrives."""
+
+    seconds: float  # it took, in the engine's thread
+    error: SpecvizError | None
+
+
 class Runner:
     """Carries out work on the pairs of a store, one piece at a time.
 
-    What is worked on comes in batches; closing their iterator ends the work within a round or a pass. Arguments and
-    results cross a process border where a GPU is lent by the call: they are plain, and `work` is a module's function.
+    What is worked on comes in batches; closing their iterator ends the work within a round or a pass. One press of a
+    button is one piece: where a GPU is lent by the call, each piece asks for one. Arguments and results cross a process
+    border there: they are plain, and `work` is a module's function.
     """
 
     def __init__(self, store: PairStore, deployment: Deployment):
         self.store = store
         self.deployment = deployment
-        self.batches = device.on_gpu(self._batches)
-        self.pair_batches = device.on_gpu(self._pair_batches)
-        #: Wall seconds of the last run in the engine's thread, for the benchmark of the page.
+        self._on_device = device.on_gpu(self._carry_out, self._seconds)
+        #: Wall seconds of the last piece of work in the engine's thread, for the benchmark of the page.
         self.last_seconds = 0.0
 
-    def _batches(
-        self, order: Order, work: Callable[..., Iterator[Item]] | None = None, *arguments: Any
+    def batches(
+        self,
+        asked: Order | PairName,
+        work: Callable[..., Iterator[Item | None]] | None = None,
+        *arguments: Any,
+        others: Sequence[RunSettings] = (),
     ) -> Iterator[list[Item]]:
-        """What `work(request, *arguments)` makes of the checked order: by default the rounds of its run."""
-        request: Request = order.request(self.store.get(order.pair), self.deployment)
-        yield from self._carry_out(request.pair, lambda: (work or engine.rounds)(request, *arguments))
+        """What `work(request, *arguments)` makes of an order, checked first, or `work(pair, *arguments)` of a pair.
 
-    def _pair_batches(self, name: PairName, work: Callable[[ModelPair], Iterator[Item]]) -> Iterator[list[Item]]:
-        """What `work(pair)` makes of a pair by itself."""
-        pair = self.store.get(name)
-        yield from self._carry_out(pair, lambda: work(pair))
+        By default the rounds of the order's run. Where work yields None it only lets itself be ended: nothing is handed
+        over. A batch every `INTERVAL` at least, if an empty one, for the same reason. others: the runs that it makes
+        besides the order's own, by which a lent GPU is asked for. Raises SpecvizError, whatever goes wrong.
+        """
+        # Another process may do what follows; this one raises what went wrong there.
+        with contextlib.closing(self._on_device(asked, work or engine.rounds, arguments, others)) as made, _explained():
+            for batch in made:
+                if isinstance(batch, Ended):
+                    self.last_seconds = batch.seconds
+                    if batch.error is not None:
+                        raise batch.error
+                else:
+                    yield batch
 
-    def _carry_out(self, pair: ModelPair, start: Callable[[], Iterator[Item]]) -> Iterator[list[Item]]:
-        """What `start()` makes in the engine's thread, in batches."""
-        made: queue.SimpleQueue[Item | BaseException | None] = queue.SimpleQueue()
+    def _carry_out(
+        self, asked: Order | PairName, work: Callable[..., Iterator[Item | None]], arguments: Sequence[Any], _: Any
+    ) -> Iterator[list[Item] | Ended]:
+        pair, given = self._checked(asked)
+        made: queue.SimpleQueue[Item | Ended] = queue.SimpleQueue()
         halt = threading.Event()
-        work = device.thread.submit(_hand_over, pair.passes.threads, start, made, halt)
+        start = functools.partial(work, given, *arguments)
+        working = device.thread.submit(_hand_over, pair.passes.threads, start, made, halt)
         try:
             yield from _in_batches(made)
         finally:
             halt.set()
-            self.last_seconds = work.result()
+            working.result()
+
+    def _seconds(self, asked: Order | PairName, _: Any, __: Any, others: Sequence[RunSettings]) -> int:
+        """For how long to ask for a GPU. What would be refused there is refused here, before it is lent."""
+        pair, given = self._checked(asked)
+        if isinstance(asked, PairName):
+            return LEAST_SECONDS
+        return seconds_for(pair, len(given.prompt.ids), [asked.settings, *others])
+
+    def _checked(self, asked: Order | PairName) -> tuple[ModelPair, ModelPair | Request]:
+        """The pair, and what work gets."""
+        if isinstance(asked, PairName):
+            return (pair := self.store.get(asked)), pair
+        pair = self.store.get(asked.pair)
+        return pair, asked.request(pair, self.deployment)
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """A refusal of the platform, which says it in a toast of its own, becomes one of the page."""
+    try:
+        yield
+    except gr.Error as error:
+        raise SpecvizError("No GPU for this: {reason}", reason=str(error.message)) from error
 
 
 def _hand_over(
-    threads: int | None, start: Callable[[], Iterator[Item]], made: queue.SimpleQueue, halt: threading.Event
-) -> float:
-    """Puts each item into the queue, then None, or the exception that ended the work; returns the seconds it took."""
+    threads: int | None, start: Callable[[], Iterator[Item | None]], made: queue.SimpleQueue, halt: threading.Event
+) -> None:
+    """Puts each item into the queue, then how it ended."""
     import torch  # here, where a pair is: the page stands before torch is loaded
 
     if threads is not None:
         torch.set_num_threads(threads)
-    began = time.perf_counter()
+    began, error = time.perf_counter(), None
     try:
-        for one in start():
-            made.put(one)
-            if halt.is_set():
-                break
-        made.put(None)
-    except Exception as error:  # the reader raises it, in the thread that can show it
-        made.put(error)
-    return time.perf_counter() - began
+        with contextlib.closing(start()) as items:
+            for one in items:
+                if one is not None:
+                    made.put(one)
+                if halt.is_set():
+                    break
+    except SpecvizError as refusal:
+        error = refusal
+    except Exception as failure:
+        logging.getLogger(__name__).exception("Engine work failed")
+        reason = {"kind": type(failure).__name__, "reason": engine.first_line(failure)}
+        error = SpecvizError("This failed: {reason} ({kind}). Try again, or ask for less; the log says more.", **reason)
+    made.put(Ended(time.perf_counter() - began, error))
 
 
-def _in_batches(made: queue.SimpleQueue) -> Iterator[list]:
-    while True:
-        batch, last = [made.get()], time.monotonic()
-        while batch[-1] is not None and not isinstance(batch[-1], BaseException):
-            try:
+def _in_batches(made: queue.SimpleQueue) -> Iterator[list[Item] | Ended]:
+    batch: list = []
+    while not (batch and isinstance(batch[-1], Ended)):
+        batch, due = [], time.monotonic() + INTERVAL
+        with contextlib.suppress(queue.Empty):
+            batch.append(made.get(timeout=INTERVAL))
+            while True:
                 batch.append(made.get_nowait())
-            except queue.Empty:
-                break
-        end = batch.pop() if batch[-1] is None or isinstance(batch[-1], BaseException) else ...
-        if batch:
-            yield batch
-        if end is None:
-            return
-        if isinstance(end, BaseException):
-            raise end
-        time.sleep(max(0.0, INTERVAL - (time.monotonic() - last)))
+        yield [one for one in batch if not isinstance(one, Ended)]
+        time.sleep(max(0.0, due - time.monotonic()))
+    yield batch[-1]
 
 
 def closing(batches: Iterator[list[Item]], halt: threading.Event) -> Iterator[list[Item]]:
-    """The batches until `halt` is set; closes their source in any case, which frees the device."""
+    """The batches that hold something until `halt` is set; closes their source in any case, which frees the device."""
     try:
         for batch in batches:
-            yield batch
+            if batch:
+                yield batch
             if halt.is_set():
                 return
     finally:

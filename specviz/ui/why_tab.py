@@ -53,7 +53,7 @@ def time_passes(runner: Runner, lab: Lab, name: PairName, visit: Visit, say: Wor
     yield why_message(phase="preparing")
     passes = None
     try:
-        for batch in closing(runner.pair_batches(name, engine.measure_passes), visit.halt):
+        for batch in closing(runner.batches(name, engine.measure_passes), visit.halt):
             passes = batch[-1]
             yield why_message(passes=passes, phase="running")
     except SpecvizError as error:

@@ -14,18 +14,23 @@ ACCEPTED, RECOVERED, BONUS, PLAIN = "38;5;35", "38;5;172", "38;5;32", "0"
 LEGEND = ((ACCEPTED, "✓ accepted draft"), (RECOVERED, "↻ recovered"), (BONUS, "★ bonus"), (PLAIN, "○ plain step"))
 
 
+#: Joiners belong to words and emoji in many scripts, and turn nothing around.
+_KEPT = "\n\t\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
+
+
 def wants_colour(stream: TextIO) -> bool:
     """Colour on terminals, unless NO_COLOR is set (no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR")
 
 
 def harmless(text: str) -> str:
-    """Model text made safe for a terminal: control characters, which could move the cursor or worse, are shown."""
+    """Model text made safe for a terminal: characters that could move the cursor, turn the line around or hide are
+    shown."""
     return "".join(_visible(character) for character in text)
 
 
 def _visible(character: str) -> str:
-    if character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cs"):
+    if character in _KEPT or unicodedata.category(character) not in ("Cc", "Cf", "Cs"):
         return character
     return chr(0x2400 + ord(character)) if ord(character) < 0x20 else "\N{REPLACEMENT CHARACTER}"
 

@@ -92,11 +92,16 @@ def test_the_cost_of_wide_passes_and_the_threads_that_suit_are_measured(automati
     assert pair.passes.threads == torch.get_num_threads() >= 1
 
 
-@pytest.mark.parametrize("most, threads", [(pass_timer._SMALL_BYTES, 1), (0, 2)])
-def test_a_small_model_leaves_a_core_free_however_slow_it_is_at_the_moment(most, threads, monkeypatch):
+@pytest.mark.parametrize(
+    "cores, most, each, threads",
+    [(1, 512 << 20, 1, 1), (2, 512 << 20, 1, 1), (4, 512 << 20, 1, 3), (4, 512 << 20, 32 << 20, 1), (2, 0, 1, 2)],
+)
+def test_size_decides_on_threads_and_a_small_model_leaves_a_core_free(cores, most, each, threads, monkeypatch):
     before = torch.get_num_threads()
-    monkeypatch.setattr(pass_timer, "_ALL_THREADS", 2)
+    monkeypatch.setattr(pass_timer, "_ALL_THREADS", cores)
     monkeypatch.setattr(pass_timer, "_SMALL_BYTES", most)
+    monkeypatch.setattr(pass_timer, "_BYTES_PER_THREAD", each)
+    monkeypatch.setattr(pass_timer, "time_passes", lambda *a, **k: pytest.fail("timed"))
     try:
         assert settle_threads(tiny_model("llama")) == torch.get_num_threads() == threads
     finally:

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import pytest
 from conftest import PATIENCE, wait_until
+from lent import lend
 from on_page import assert_no_sideways_scrolling, settle, start, violations
 from playwright.sync_api import expect
 from tiny import passes_called_compiled, save_pair, tiny_pair
@@ -28,7 +29,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run
 from specviz.records.settings import RunSettings, SamplingParams
 from specviz.records.words import Sentence, words
-from specviz.ui import device, duel, engine
+from specviz.ui import duel, engine, generate_tab, unwatched
 from specviz.ui.background import Preparer, Stage
 from specviz.ui.compare_tab import Choice, compare
 from specviz.ui.deployment import Deployment
@@ -171,7 +172,7 @@ def test_closing_ends_what_goes_on(preparer, stand_in, pair):
 
 def test_what_cannot_be_prepared_has_its_reason_at_once(deployment, pair, monkeypatch):
     told = Preparer(replace(deployment, passes="plain"))
-    monkeypatch.setattr(device, "spaces", types.SimpleNamespace(GPU=lambda duration: lambda function: function))
+    lend(monkeypatch)
     lent = Preparer(deployment)
     for preparer, sentence in ((told, "SPECVIZ_PASSES"), (lent, "lent for one call")):
         preparer.add(pair)
@@ -180,6 +181,14 @@ def test_what_cannot_be_prepared_has_its_reason_at_once(deployment, pair, monkey
         assert stage.step is None and sentence in str(stage.done.reasons["target"])
         assert sentence in describe(pair, stage, words("en")).replace("&#95;", "_")
         preparer.close()
+
+
+def test_passes_that_were_lost_later_are_plain_ones_with_their_reason(pair):
+    pair.passes.fast = passes_called_compiled(pair)
+    lost = pair.passes.fast["target"]
+    lost.kind, lost.refusal = "plain", SpecvizError("Recording failed.", "passes")
+    said = describe(pair, Stage(), words("en"))
+    assert "Plain passes (target): Recording failed." in said and "(target, draft model)" not in said
 
 
 def test_a_failure_that_nobody_foresaw_is_logged_and_said_and_the_next_pair_is_prepared(
@@ -215,37 +224,31 @@ def test_a_setting_that_is_no_choice_is_refused_by_name(deployment, monkeypatch)
 RACED = 2 + 2 * duel.PAIRS
 
 
-class Switching(Runner):
-    """A runner whose pair gets its passes after so many runs, in the middle of a job."""
-
-    def __init__(self, pair, deployment, taken: list[bool], after: int):
-        store = types.SimpleNamespace(get=lambda name, progress=None: pair, loaded=lambda name: pair, home=pair)
-        super().__init__(store, deployment)
-        self.taken, self.after = taken, after
-        real = self.batches
-        self.batches = lambda order: self._counted(real, order)
-
-    def _counted(self, real, order):
-        if self.after == 0:
-            self.store.home.passes.fast = passes_called_compiled(self.store.home)
-        self.after -= 1
-        yield from real(order, self._watched)
-
-    def _watched(self, request):
-        self.taken.append(bool(request.passes))
-        return rounds(request)
+@pytest.fixture
+def runner(pair, deployment) -> Runner:
+    return Runner(types.SimpleNamespace(get=lambda name, progress=None: pair, home=pair), deployment)
 
 
 @pytest.fixture
-def taken(monkeypatch) -> list[bool]:
-    """Of each run that began: whether it took prepared passes."""
+def taken(pair, monkeypatch) -> list[bool]:
+    """Of each run that begins: whether it takes prepared passes, which the pair gets with the second one."""
+    taken = []
+
+    def watched(request):
+        taken.append(bool(request.passes))
+        if len(taken) > 1:
+            pair.passes.fast = passes_called_compiled(pair)
+        return rounds(request)
+
+    for module in (generate_tab, unwatched):
+        monkeypatch.setattr(module, "rounds", watched)
     # As often as short runs are measured, however busy the machine is.
     monkeypatch.setattr(duel, "MOST_SECONDS", float("inf"))
-    return []
+    return taken
 
 
-def test_both_lanes_of_a_race_take_the_passes_that_were_there_at_its_start(pair, deployment, taken):
-    runner, say = Switching(pair, deployment, taken, after=3), words()
+def test_both_lanes_of_a_race_take_the_passes_that_were_there_at_its_start(pair, runner, taken):
+    say = words()
     [*_, last] = race(runner, ORDER.settled(pair), threading.Event(), say)
     assert pair.passes.fast and taken == [False] * RACED
     assert json.loads(last)["passes"] == "plain"
@@ -254,8 +257,8 @@ def test_both_lanes_of_a_race_take_the_passes_that_were_there_at_its_start(pair,
     assert taken == [True] * RACED and json.loads(last)["passes"] == "compiled"
 
 
-def test_a_run_and_the_measuring_of_its_speedup_take_the_same_passes(pair, deployment, taken):
-    runner, runs = Switching(pair, deployment, taken, after=1), LiveRuns()
+def test_a_run_and_the_measuring_of_its_speedup_take_the_same_passes(pair, runner, taken):
+    runs = LiveRuns()
     for kind in ("plain", "compiled"):
         order = ORDER.settled(pair)
         said = [json.loads(one) for one in generate(runner, runs, order, True, ME, words())]
@@ -266,8 +269,7 @@ def test_a_run_and_the_measuring_of_its_speedup_take_the_same_passes(pair, deplo
         assert Run.load(runs.trace_of("me")).pair.passes == kind
 
 
-def test_all_runs_of_a_comparison_take_the_same_passes_and_the_summary_says_which(pair, deployment, taken):
-    runner = Switching(pair, deployment, taken, after=2)
+def test_all_runs_of_a_comparison_take_the_same_passes_and_the_summary_says_which(pair, runner, taken):
     choice = Choice(["draft_model", "prompt_lookup"], [2], [1], [], 1)
     for kind in ("plain", "compiled"):
         [*_, last] = compare(runner, ORDER.settled(pair), choice, threading.Event(), words())
@@ -292,9 +294,10 @@ def test_past_runs_do_not_keep_a_freed_pair_in_memory(pair, deployment):
     assert all(fast.static is None and fast.run is None for fast in request.passes.values())
 
 
-def test_a_run_is_not_explained_by_passes_that_it_did_not_take(pair, deployment):
+def test_a_run_is_not_explained_by_passes_that_it_did_not_take(pair, runner):
     [*_, measured] = measure_passes(pair, widths=(1, 2, 4), context=32, repeats=1)
-    runner, runs = Switching(pair, deployment, [], after=0), LiveRuns()
+    pair.passes.fast = passes_called_compiled(pair)
+    runs = LiveRuns()
     lab = Lab(runs)
     lab.keep("me", measured)
     for kind, source in (("plain", "passes"), ("compiled", "round")):

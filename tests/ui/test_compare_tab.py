@@ -26,12 +26,11 @@ from specviz.records.metrics import tally
 from specviz.records.runs import Run
 from specviz.records.settings import DraftParams, RunSettings
 from specviz.records.words import words
-from specviz.ui import ways
+from specviz.ui import engine, unwatched, ways
 from specviz.ui.compare_tab import Choice, contest_of, replay_order
 from specviz.ui.contest import Contest
 from specviz.ui.controls import Controls, create_controls
 from specviz.ui.deployment import Deployment
-from specviz.ui.duel import WARM_UP_TOKENS
 from specviz.ui.orders import Order
 from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
@@ -180,15 +179,16 @@ def test_a_comparison_that_cannot_be_names_its_control(runner, pair, order_chang
 
 
 def test_contestants_take_turns_within_each_repeat_after_a_warm_up(runner, pair, monkeypatch):
-    ran = []
-    real = runner.batches
-    monkeypatch.setattr(runner, "batches", lambda order: ran.append(order) or real(order))
+    ran, pieces = [], []
+    real, batches = engine.rounds, runner.batches
+    monkeypatch.setattr(engine, "rounds", lambda request: ran.append(request.settings) or real(request))
+    monkeypatch.setattr(runner, "batches", lambda *all, **others: pieces.append(all) or batches(*all, **others))
     contest = contest_of(runner, pair, ORDER.but(max_new_tokens=20), replace(CHOICE, gammas=[2]))
     said = list(contest.progress(words()))
-    modes = [order.settings.drafter or "plain" for order in ran]
-    assert modes == ["plain", "draft_model", "prompt_lookup"] * 3
-    assert [order.settings.max_new_tokens for order in ran] == [WARM_UP_TOKENS] * 3 + [20] * 6
-    assert [order.settings.seed for order in ran] == [5, 5, 5, 5, 5, 5, 6, 6, 6]
+    assert len(pieces) == 1, "one press is one piece of work, and asks for one GPU where they are lent"
+    assert [settings.drafter or "plain" for settings in ran] == ["plain", "draft_model", "prompt_lookup"] * 3
+    assert [settings.max_new_tokens for settings in ran] == [unwatched.WARM_UP_TOKENS] * 3 + [20] * 6
+    assert [settings.seed for settings in ran] == [5, 5, 5, 5, 5, 5, 6, 6, 6]
     assert [len(tallies) for tallies in contest.tallies.values()] == [2, 2, 2]
     fractions = [fraction for _, fraction in said]
     assert fractions == sorted(fractions) and fractions[-1] == 1

@@ -1,68 +1,71 @@
 """A run and its plain rival, measured: which of several measurements counts."""
 
-import threading
-
+import pytest
 from handmade import a_round
+from tiny import tiny_pair
 
+from specviz.decoding.request import prepare
 from specviz.records.runs import Seconds
 from specviz.records.settings import RunSettings, SamplingParams
-from specviz.records.words import words
 from specviz.ui import duel as dueling
-from specviz.ui.duel import Duel
-from specviz.ui.orders import Order
-from specviz.ui.pairs import PairName
+from specviz.ui import engine, unwatched
+from specviz.ui.duel import Duel, duel, progress, runs_of
 
-ORDER = Order(PairName(), RunSettings("Once upon", sampling=SamplingParams(0), max_new_tokens=100))
-
-
-class Timed:
-    """A runner whose runs take the seconds it was given, plain and speculative in turn."""
-
-    def __init__(self, *seconds: float):
-        self.left = list(seconds)
-        self.orders = []
-
-    def batches(self, order):
-        self.orders.append(order)
-        warming = order.settings.max_new_tokens == dueling.WARM_UP_TOKENS
-        took = 0.0 if warming else self.left.pop(0)
-        drafted = "" if order.settings.drafter is None else "a"
-        yield [a_round(drafted, seconds=Seconds(0.0, took, 0.0, took, took), stop_reason="length")]
+REQUEST = prepare(tiny_pair("llama"), RunSettings("Once upon", sampling=SamplingParams(0), max_new_tokens=100))
 
 
-def fought(runner, halt=None) -> Duel:
-    made = Duel(runner, ORDER, halt or threading.Event())
-    for _ in made.progress(words()):
-        pass
-    return made
+@pytest.fixture
+def timed(monkeypatch):
+    """Has runs take the seconds it is given, plain and speculative in turn; returns the settings of those made."""
+
+    def take(*seconds: float) -> list[RunSettings]:
+        left, made = list(seconds), []
+
+        def rounds(request):
+            made.append(request.settings)
+            warming = request.settings.max_new_tokens == unwatched.WARM_UP_TOKENS
+            took = 0.0 if warming else left.pop(0)
+            drafted = "" if request.settings.drafter is None else "a"
+            yield a_round(drafted, seconds=Seconds(0.0, took, 0.0, took, took), stop_reason="length")
+
+        monkeypatch.setattr(engine, "rounds", rounds)
+        return made
+
+    return take
 
 
-def seconds(rounds) -> float:
-    return sum(one.seconds.total for one in rounds)
+def fought() -> tuple[float, float]:
+    """The seconds of both sides, plain first."""
+    [*_, done] = duel(REQUEST)
+    assert isinstance(done, Duel)
+    return tuple(sum(one.seconds.total for one in side) for side in (done.plain, done.fast))
 
 
-def test_the_pair_of_the_median_speedup_counts_whatever_befell_another():
+def test_the_pair_of_the_median_speedup_counts_whatever_befell_another(timed):
     # 2x, then a moment in which something else had the processor, then 1.5x.
-    runner = Timed(2.0, 1.0, 2.0, 40.0, 3.0, 2.0)
-    made = fought(runner)
-    assert (seconds(made.plain_rounds), seconds(made.fast_rounds)) == (3.0, 2.0)
-    assert [one.settings.drafter for one in runner.orders] == [None, "draft_model"] * 4
+    made = timed(2.0, 1.0, 2.0, 40.0, 3.0, 2.0)
+    assert fought() == (3.0, 2.0)
+    assert [one.drafter for one in made] == [None, "draft_model"] * 4
+    assert set(made) == set(runs_of(REQUEST.settings))
 
 
-def test_long_runs_are_measured_once(monkeypatch):
+def test_long_runs_are_measured_once(timed, monkeypatch):
     monkeypatch.setattr(dueling, "MOST_SECONDS", 0.0)
-    made = fought(Timed(2.0, 1.0))
-    assert (seconds(made.plain_rounds), seconds(made.fast_rounds)) == (2.0, 1.0)
+    timed(2.0, 1.0)
+    assert fought() == (2.0, 1.0)
 
 
-def test_of_two_pairs_the_one_that_promises_less_counts(monkeypatch):
+def test_of_two_pairs_the_one_that_promises_less_counts(timed, monkeypatch):
     monkeypatch.setattr(dueling, "PAIRS", 2)
-    made = fought(Timed(2.0, 1.0, 3.0, 2.0))
-    assert (seconds(made.plain_rounds), seconds(made.fast_rounds)) == (3.0, 2.0)
+    timed(2.0, 1.0, 3.0, 2.0)
+    assert fought() == (3.0, 2.0)
 
 
-def test_what_is_halted_has_no_runs():
-    halt = threading.Event()
-    halt.set()
-    made = fought(Timed(), halt)
-    assert made.runs(request=None) is None
+def test_nothing_of_a_round_is_handed_over_while_it_is_measured(monkeypatch):
+    monkeypatch.setattr(unwatched, "REPORT_EVERY", float("inf"))
+    [*handed, done] = [one for one in duel(REQUEST) if one is not None]
+    sides = len(done.plain), len(done.fast)
+    assert sides[0] == 100 and {one.tokens for one in handed} == {0}
+    said = [progress(one, REQUEST.settings, "{}".format) for one in handed]
+    assert said[:2] == [("common.warming_up", 0.0)] * 2
+    assert {text for text, _ in said[2:]} == {"race.running_plain", "race.running_speculative"}

@@ -1,10 +1,12 @@
 """Runs for the page: batches lose nothing, closing frees the device, and everything crosses a process border."""
 
 import dataclasses
-import pickle
+import os
+import time
 import types
 
 import pytest
+from lent import lend
 from tiny import tiny_pair
 
 import specviz
@@ -13,6 +15,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings
 from specviz.ui import device
 from specviz.ui.deployment import Deployment
+from specviz.ui.gpu_time import LEAST_SECONDS, MOST_SECONDS, seconds_for
 from specviz.ui.orders import Order, read_form
 from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
@@ -54,23 +57,68 @@ def test_an_error_of_the_engine_reaches_the_reader_after_the_rounds_before_it(st
 
 
 def test_where_gpus_are_lent_by_the_call_orders_and_rounds_cross_the_border(store, deployment, monkeypatch):
-    """A stand-in for ZeroGPU's decorator, which pickles arguments and everything yielded."""
-    asked = []
+    asked = lend(monkeypatch)
+    runner = Runner(store, deployment)
+    done = [one for batch in runner.batches(ORDER) for one in batch]
+    assert asked == [LEAST_SECONDS] and done[-1].stop_reason == "length" and runner.last_seconds > 0
+    with pytest.raises(SpecvizError) as caught:
+        list(runner.batches(ORDER.but(prompt="")))
+    assert caught.value.field == "prompt" and len(asked) == 1, "no GPU is asked for what would be refused there"
 
-    def gpu(duration):
-        def decorate(function):
-            def call(*arguments):
-                asked.append(duration)
-                for value in function(*pickle.loads(pickle.dumps(arguments))):
-                    yield pickle.loads(pickle.dumps(value))
 
-            return call
+def test_what_fails_in_another_process_arrives_as_a_sentence(store, deployment, monkeypatch, caplog):
+    lend(monkeypatch)
+    runner = Runner(store, deployment)
+    for error, sentence in ((SpecvizError("Out of {what}.", what="luck"), "Out of luck"), (KeyError("x"), "KeyError")):
+        with pytest.raises(SpecvizError, match=sentence):
+            list(runner.batches(ORDER, broken, error))
+    assert "broken" in caplog.text, "the log has the traceback"
 
-        return decorate
 
-    monkeypatch.setattr(device, "spaces", types.SimpleNamespace(GPU=gpu))
-    done = [one for batch in Runner(store, deployment).batches(ORDER) for one in batch]
-    assert asked == [device.GPU_SECONDS] and done[-1].stop_reason == "length"
+def broken(request, error):
+    raise error
+    yield
+
+
+def test_a_gpu_is_asked_for_as_long_as_the_runs_may_take(store):
+    one = ORDER.settings
+
+    def seconds(*runs, prompt=10):
+        return seconds_for(store.home, prompt, runs)
+
+    tokens = [seconds(dataclasses.replace(one, max_new_tokens=count)) for count in (1, 5000, 8000, 10**6)]
+    assert tokens[0] == LEAST_SECONDS < tokens[1] < tokens[2] < tokens[3] == MOST_SECONDS
+    long = dataclasses.replace(one, max_new_tokens=5000)
+    plain = dataclasses.replace(long, drafter=None)
+    assert seconds(plain) < seconds(dataclasses.replace(long, num_draft_tokens=8)) < seconds(long, long, long)
+    assert seconds(long) < seconds(long, prompt=10**10)
+
+
+def test_the_process_of_a_call_works_in_a_thread_of_its_own(monkeypatch):
+    lend(monkeypatch)
+    device.on_gpu(lambda: None, lambda: LEAST_SECONDS)
+    device.between_runs(lambda: None)  # the parent's thread has begun
+    if (child := os.fork()) == 0:
+        done = device.thread.submit(lambda: 0)
+        os._exit(done.result(timeout=5))
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_work_that_hands_nothing_over_can_be_ended(store, deployment):
+    ended = []
+
+    def silent(request):
+        try:
+            while True:
+                time.sleep(0.001)  # a round
+                yield None
+        finally:
+            ended.append(True)
+
+    work = Runner(store, deployment).batches(ORDER, silent)
+    assert next(work) == [], "whoever listens gets a word in"
+    work.close()
+    assert ended
 
 
 @pytest.mark.parametrize(

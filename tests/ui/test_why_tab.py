@@ -78,13 +78,15 @@ def test_the_lab_reads_the_visitors_own_runs_and_passes(runner, pair):
     assert not lab.runs_of("me")[0].diagnosis.with_passes
 
 
-def test_stopped_at_once_a_measurement_keeps_what_there_is(runner):
-    halt = threading.Event()
-    halt.set()
-    found = time_passes(runner, Lab(LiveRuns()), PairName(), Visit(None, halt), words())
-    messages = [json.loads(text) for text in found]
-    assert messages[-1]["phase"] == "stopped" and messages[-1]["runs"] == []
-    assert messages[-1]["passes"]["fraction"] < 1
+def test_stopped_early_a_measurement_keeps_what_there_is(runner):
+    for least in (0, 1):
+        halt, messages = threading.Event(), []
+        for text in time_passes(runner, Lab(LiveRuns()), PairName(), Visit(None, halt), words()):
+            messages.append(json.loads(text))
+            if sum("passes" in one for one in messages) == least:
+                halt.set()
+        assert messages[-1]["phase"] == "stopped" and messages[-1]["runs"] == []
+        assert least == 0 or messages[-1]["passes"]["fraction"] < 1
 
 
 def test_a_message_is_no_html_whatever_a_model_is_called(runner, pair):

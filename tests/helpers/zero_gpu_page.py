@@ -1,0 +1,98 @@
+"""The page on a ZeroGPU host, and a visitor: `python zero_gpu_page.py FILE` writes what it met there, as JSON."""
+
+from __future__ import annotations
+
+import _thread
+import json
+import pathlib
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import zero_gpu_host  # noqa: F401  # before anything of the page, as app.py does it
+
+from specviz.decoding.engine import rounds
+from specviz.decoding.request import Request
+from specviz.records.errors import SpecvizError
+from specviz.records.settings import RunSettings, SamplingParams
+from specviz.records.words import words
+from specviz.ui import page
+from specviz.ui.compare_tab import Choice, compare
+from specviz.ui.generate_tab import generate
+from specviz.ui.live_runs import LiveRuns
+from specviz.ui.orders import Order
+from specviz.ui.pairs import PairName
+from specviz.ui.runner import Runner
+from specviz.ui.visitors import Visit
+
+ORDER = Order(PairName(), RunSettings("Once upon a time", sampling=SamplingParams(0), max_new_tokens=3))
+CHOICE = Choice(["prompt_lookup"], [2], [1], [], 1)
+
+
+def refusing(request: Request) -> Iterator[Any]:
+    yield from list(rounds(request))[:1]
+    raise SpecvizError("There is no rule {name} to test.", "rule", name="'none'")
+
+
+def failing(request: Request) -> Iterator[Any]:
+    raise RuntimeError("no such luck")
+    yield
+
+
+def visit(runner: Runner) -> dict[str, Any]:
+    say, runs, me = words("de"), LiveRuns(), Visit("me", threading.Event())
+    found: dict[str, Any] = {
+        "run": list(map(json.loads, generate(runner, runs, ORDER, True, me, say))),
+        "trace": json.loads(pathlib.Path(runs.trace_of("me")).read_text()),
+        "compare": list(map(json.loads, compare(runner, ORDER.but(max_new_tokens=2), CHOICE, me.halt, say))),
+        "seconds": runner.last_seconds,
+    }
+    for name, attempt in {
+        "refused": lambda: list(runner.batches(ORDER, refusing)),
+        "failed": lambda: list(runner.batches(ORDER, failing)),
+        "empty": lambda: list(runner.batches(ORDER.but(prompt=""))),
+        "loading": lambda: runner.store.get(PairName("another")),
+    }.items():
+        found[name] = refusal(attempt, say)
+    found["busy"] = refusal(lambda: list(runner.batches(ORDER.but(max_new_tokens=1000, num_draft_tokens=16))), say)
+    long, began = runner.batches(ORDER.but(max_new_tokens=1000)), time.monotonic()
+    next(batch for batch in long if batch)
+    long.close()
+    return found | {"stopped_after": time.monotonic() - began}
+
+
+def refusal(attempt: Callable[[], object], say: Any) -> str:
+    try:
+        return f"nothing: {attempt()}"
+    except SpecvizError as error:
+        return say.error(error)
+
+
+def main(file: pathlib.Path) -> None:
+    runners: queue.SimpleQueue[Runner] = queue.SimpleQueue()
+    build, launch = page.build, page.launch
+
+    def visitor(runner: Runner) -> None:
+        try:
+            file.write_text(json.dumps(visit(runner)))
+        finally:
+            _thread.interrupt_main()  # the page has served its turn
+
+    def built(runner: Runner) -> object:
+        runners.put(runner)
+        return build(runner)
+
+    def launched(*arguments: Any, **options: Any) -> object:
+        served = launch(*arguments, quiet=True, **options)
+        threading.Thread(target=visitor, args=[runners.get()], daemon=True).start()
+        return served
+
+    page.build, page.launch = built, launched
+    page.serve()
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]))

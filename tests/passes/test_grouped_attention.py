@@ -1,0 +1,70 @@
+"""Heads that share keys and values: the same attention, with nothing repeated and the model itself untouched."""
+
+import pickle
+
+import pytest
+import torch
+from tiny import tiny_model
+from torch.nn import functional
+
+from specviz.passes.cached_model import reader
+from specviz.passes.clock import Stopwatch
+from specviz.passes.grouped_attention import GROUPED, with_grouped_attention
+from specviz.passes.static_passes import FastPasses, StaticPass
+
+CPU = torch.device("cpu")
+IDS = [5, 9, 33, 7, 7, 20, 11, 3]
+SHARING = ("llama", "mistral", "qwen2", "qwen3", "gemma3")
+
+
+@pytest.fixture
+def heads_of_keys(monkeypatch) -> set[int]:
+    """With how many heads of keys SDPA is called."""
+    seen, original = set(), functional.scaled_dot_product_attention
+
+    def watched(query, key, value, **options):
+        seen.add(key.shape[1])
+        return original(query, key, value, **options)
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", watched)
+    return seen
+
+
+@pytest.mark.parametrize("architecture", SHARING)
+@torch.inference_mode()
+def test_a_pass_over_static_buffers_repeats_no_keys_and_gives_what_the_model_gives(architecture, heads_of_keys):
+    model = tiny_model(architecture)
+    trees = () if architecture in ("mistral", "gemma3") else ((-1, -1, 0, 1, 1),)
+    for parents in ((), (-1, 0, 1), *trees):
+        given = []
+        for passes in (None, FastPasses.unprepared(model)):
+            heads_of_keys.clear()
+            cached = reader(model, Stopwatch(CPU), passes)
+            cached.prefill(IDS)
+            given.append(cached.verify(IDS, torch.arange(1, 1 + len(parents)), parents))
+        torch.testing.assert_close(given[1], given[0], rtol=1e-4, atol=1e-4)
+        assert heads_of_keys == {model.config.num_key_value_heads}
+
+
+@pytest.mark.parametrize("architecture", SHARING)
+def test_it_is_a_twin_on_the_same_weights(architecture):
+    model = tiny_model(architecture)
+    twin = with_grouped_attention(model)
+    assert twin is not model and twin.config._attn_implementation == GROUPED
+    assert model.config._attn_implementation == "sdpa"
+    assert all(part.config._attn_implementation == "sdpa" for part in model.modules() if hasattr(part, "config"))
+    assert [id(weight) for weight in twin.parameters()] == [id(weight) for weight in model.parameters()]
+
+
+def test_models_without_groups_or_with_attention_of_their_own_are_left_alone():
+    for model in (tiny_model("gpt2"), tiny_model("llama", num_key_value_heads=4), tiny_model("gemma2")):
+        assert with_grouped_attention(model) is model
+
+
+@torch.no_grad()
+def test_it_survives_the_way_to_the_process_that_compiles():
+    static = StaticPass(tiny_model("llama"))
+    there = pickle.loads(pickle.dumps(static))
+    assert there.model.config._attn_implementation == GROUPED
+    for given, expected in zip(there(*static.examples(5)), static(*static.examples(5)), strict=True):
+        torch.testing.assert_close(given, expected)

@@ -1,0 +1,127 @@
+"""ZeroGPU: the page starts and works where a GPU is lent for a call, under the emulation of the real package `spaces`.
+
+What the emulation needs of a host is stood in for in `zero_gpu_host`, the host's own service here.
+"""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+
+import specviz
+from specviz.models.loading import load_pair
+from specviz.records.runs import Run
+from specviz.records.words import words
+from specviz.ui.gpu_time import LEAST_SECONDS
+
+HELPERS = pathlib.Path(__file__).parent.parent / "helpers"
+ROOT = HELPERS.parent.parent
+
+#: Seconds above which this host never lends.
+MOST_LENT = 30
+
+
+class Lending(http.server.BaseHTTPRequestHandler):
+    """The service that `spaces` asks for GPUs."""
+
+    asked: list[tuple[str, int]]  # each request's path, and the seconds it names
+
+    def do_POST(self) -> None:
+        address = urlsplit(self.path)
+        seconds = int(dict(parse_qsl(address.query)).get("durationSeconds", 0))
+        self.asked.append((address.path, seconds))
+        body = json.dumps({"idle": True, "nvidiaIndex": 0, "nvidiaUUID": "GPU-0", "allowToken": "token"}).encode()
+        self.send_response(503 if seconds > MOST_LENT else 200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing: the test tells what was asked."""
+
+
+@pytest.fixture(scope="module")
+def asked() -> list[tuple[str, int]]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def host(asked) -> Iterator[str]:
+    """The address of the service."""
+    Lending.asked = asked
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Lending) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def met(host, tmp_path_factory) -> dict[str, Any]:
+    """What a visitor of the page met; see `zero_gpu_page.visit`."""
+    folder = tmp_path_factory.mktemp("zerogpu")
+    (folder / "cgroup").write_text("0::/container\n")
+    on_zerogpu = {
+        "SPACES_ZERO_GPU": "true",
+        "SPACES_ZERO_DEVICE_API_URL": host,
+        "ZEROGPU_OFFLOAD_DIR": str(folder / "tensors"),
+        "ZEROGPU_PROC_SELF_CGROUP_PATH": str(folder / "cgroup"),
+        "SPECVIZ_DTYPE": "float32",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(HELPERS), os.environ.get("PYTHONPATH", "")]),
+        "OMP_NUM_THREADS": "1",  # OpenMP's own threads do not survive a fork
+        "GRADIO_ANALYTICS_ENABLED": "False",
+        "HF_HUB_OFFLINE": "1",
+        "TMPDIR": str(folder),
+    }
+    command = [sys.executable, HELPERS / "zero_gpu_page.py", folder / "met.json"]
+    done = subprocess.run(command, env=os.environ | on_zerogpu, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads((folder / "met.json").read_text())
+
+
+def test_a_run_is_made_on_the_lent_gpu_and_its_record_is_the_one_of_any_device(met):
+    trace = Run.from_dict(met["trace"])
+    assert (trace.pair.device, trace.pair.passes) == ("cuda:0", "plain")
+    greedy = specviz.SamplingParams(temperature=0)
+    here = specviz.run(load_pair(dtype="float32"), trace.prompt.text, sampling=greedy, max_new_tokens=3)
+    assert (trace.text, trace.stop_reason) == (here.text, "length")
+    assert [one.emitted for one in trace.rounds] == [one.emitted for one in here.rounds]
+
+
+def test_the_speedup_is_measured_and_ways_are_compared(met):
+    assert met["run"][-1]["kind"] == "end" and met["run"][-1]["figures"]["speedup"] > 0
+    assert met["compare"][-1]["phase"] == "finished"
+    assert all(row["figures"]["tokens_per_second"] > 0 for row in met["compare"][-1]["rows"])
+    assert met["seconds"] > 0
+
+
+def test_one_press_asks_for_a_gpu_once_and_for_the_time_that_it_needs(met, asked):
+    scheduled = [seconds for path, seconds in asked if path == "/schedule"]
+    # A run with its measuring, a comparison, a refusal, a failure; one that asks too much; one that is stopped.
+    assert scheduled[:4] == [LEAST_SECONDS] * 4
+    longest, long = scheduled[4:]
+    assert longest > MOST_LENT > long > LEAST_SECONDS
+
+
+def test_what_is_refused_or_fails_there_is_a_sentence_here_in_the_visitors_language(met):
+    say = words("de")
+    assert met["refused"] == "Eine Regel 'none' gibt es nicht zu prüfen."
+    assert "no such luck" in met["failed"] and met["failed"].startswith("Das ist fehlgeschlagen")
+    assert met["busy"].startswith("Keine GPU dafür: No GPU was available")
+    assert met["empty"].startswith("Schreibe zuerst einen Prompt")
+    assert met["loading"] == say.error(specviz.SpecvizError("This page keeps to the models it started with.", "target"))
+
+
+def test_stop_ends_the_work_in_the_other_process(met):
+    # 1000 tokens would take minutes under the emulation.
+    assert met["stopped_after"] < 30
