@@ -169,9 +169,11 @@ class CachedModel:
         for layer in self.cache.layers:
             # Layers may lie on different devices.
             origins = origins.to(layer.keys.device)
-            # Indexing copies, so the ranges may overlap.
-            layer.keys[:, :, start:end] = layer.keys[:, :, origins]
-            layer.values[:, :, start:end] = layer.values[:, :, origins]
+            # Sparse attention has further keys, by which it chooses what to attend to.
+            for rows in (layer.keys, layer.values, getattr(layer, "indexer_keys", None)):
+                if rows is not None:
+                    # Indexing copies, so the ranges may overlap.
+                    rows[..., start:end, :] = rows[..., origins, :]
 
     def prefill(self, prompt: Sequence[int]) -> None:
         """Reads a prompt except for its last token, which the first round reads."""

@@ -52,7 +52,20 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 _MOE = _GROUPED | {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
-_LATENT = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
+_DEEPSEEK = _TRANSFORMER | {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 8,
+    "n_routed_experts": 4,
+    "n_group": 1,
+    "topk_group": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "first_k_dense_replace": 1,
+}
 
 #: The same for others, old and new, with which few tests are run.
 MORE_ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -62,14 +75,8 @@ MORE_ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "codegen": ("codegen", {"n_embd": 48, "n_head": 4, "n_positions": POSITIONS, "rotary_dim": 8}),
     "cohere": ("cohere", _GROUPED),
     "cohere2": ("cohere2", _GROUPED | {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}),
-    "ctrl": ("ctrl", {"n_embd": 48, "dff": 96, "n_head": 4, "n_positions": POSITIONS}),
-    "deepseek_v3": (
-        "deepseek_v3",
-        _TRANSFORMER
-        | _LATENT
-        | {"n_routed_experts": 4, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2}
-        | {"moe_intermediate_size": 32, "first_k_dense_replace": 1, "num_key_value_heads": 4},
-    ),
+    "deepseek_v3": ("deepseek_v3", _DEEPSEEK),
+    "deepseek_v32": ("deepseek_v32", _DEEPSEEK | {"index_n_heads": 2, "index_head_dim": 16}),
     "falcon": ("falcon", {"hidden_size": 48, "num_attention_heads": 4, "alibi": False}),
     "falcon_alibi": ("falcon", {"hidden_size": 48, "num_attention_heads": 4, "alibi": True}),
     "gemma": ("gemma", _GROUPED),
@@ -91,7 +98,6 @@ MORE_ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral_full": ("mistral", _GROUPED | {"sliding_window": None}),
     "mixtral": ("mixtral", _MOE | {"num_local_experts": 4}),
     "mpt": ("mpt", {"d_model": 48, "n_heads": 4, "max_seq_len": POSITIONS, "expansion_ratio": 2}),
-    "nemotron": ("nemotron", _GROUPED),
     "olmo": ("olmo", _TRANSFORMER),
     "olmo2": ("olmo2", _TRANSFORMER),
     "olmoe": ("olmoe", _MOE | {"num_experts": 4}),
