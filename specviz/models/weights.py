@@ -22,6 +22,7 @@ from specviz.models.placement import (
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.models.sources import ModelSource
 from specviz.passes.torchrun import process_count
+from specviz.passes.tree_trial import reads_trees
 from specviz.records.errors import SpecvizError
 from specviz.records.words import bytes_in_words
 
@@ -118,6 +119,8 @@ def load_weights(source: ModelSource, place: Place, dtype: torch.dtype, kept: in
     with refusing_out_of_memory(too_large), source.explaining("weights"):
         model, report = AutoModelForCausalLM.from_pretrained(source.location, output_loading_info=True, **options)
         if place.lent:
+            # Before it is moved: until the GPU is there nothing can be tried on it.
+            reads_trees(model)
             model.to(place.device)
     missing = sorted(report["missing_keys"])
     if missing:

@@ -16,6 +16,7 @@ import zero_gpu_host  # noqa: F401  # before anything of the page, as app.py doe
 
 from specviz.decoding.engine import rounds
 from specviz.decoding.request import Request
+from specviz.passes.tree_trial import reads_trees
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings, SamplingParams
 from specviz.records.words import words
@@ -49,6 +50,7 @@ def visit(runner: Runner) -> dict[str, Any]:
         "trace": json.loads(pathlib.Path(runs.trace_of("me")).read_text()),
         "compare": list(map(json.loads, compare(runner, ORDER.but(max_new_tokens=2), CHOICE, me.halt, say))),
         "seconds": runner.last_seconds,
+        "trees": reads_trees(runner.store.get(PairName()).target),
     }
     for name, attempt in {
         "refused": lambda: list(runner.batches(ORDER, refusing)),

@@ -108,6 +108,10 @@ def test_the_speedup_is_measured_and_ways_are_compared(met):
     assert met["seconds"] > 0
 
 
+def test_trees_are_tried_where_the_weights_still_are(met):
+    assert met["trees"]
+
+
 def test_one_press_asks_for_a_gpu_once_and_for_the_time_that_it_needs(met, asked):
     scheduled = [seconds for path, seconds in asked if path == "/schedule"]
     # A run with its measuring, a comparison, a refusal, a failure; one that asks too much; one that is stopped.
