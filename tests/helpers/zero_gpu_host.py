@@ -6,7 +6,7 @@ workers and carries arguments and items across. What needs NVIDIA's driver or th
 - a build of torch without CUDA lacks three names that `spaces` looks up;
 - a worker keeps to the emulation instead of leaving it for a GPU, in every thread, and reads the weights back to where
   the emulation keeps them;
-- CUDA events and streams, in a worker alone: in the process that serves the page they fail, as they do on a host.
+- CUDA events, streams and pinned memory, in a worker alone: where the page is served they fail, as on a host.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def start_worker(uuid: str) -> None:
 
     threading.Thread.run = emulated
     torch.cuda.Event, torch.cuda.current_stream = HostEvent, lambda device=None: None
+    torch.Tensor.pin_memory = lambda tensor: tensor
     os.environ["CUDA_VISIBLE_DEVICES"] = uuid
 
 
