@@ -99,6 +99,7 @@ def _wire_passes(desk: Desk, status: gr.Markdown, loads: list[Any]) -> None:
     arriving = [*controls.arriving, *(component for component, _ in desk.arrivals)]
 
     def on_look(name: dict[str, Any], line: str, drafter: str) -> list[Any]:
+        store.wanted.set()
         if not store.is_ready:
             return [*look_ahead(store, say), say("models.loading"), gr.skip(), *[gr.skip()] * len(arriving)]
         pair = store.in_use(PairName(**name))

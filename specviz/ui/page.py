@@ -40,6 +40,9 @@ TABS: tuple[tuple[str, str, Callable[[Desk], Tab]], ...] = (
     ("models", "page.models", create_models_tab),
 )
 
+#: Seconds that the first page has to itself before the pair is loaded.
+HEAD_START = 3.0
+
 
 def build(runner: Runner) -> gr.Blocks:
     """The whole page, for the models of `runner`; all languages share models, line and visitors."""
@@ -95,6 +98,8 @@ def serve() -> None:
             # What a call finds on its GPU is what was there at the launch.
             _load(store)
         page = launch(build(Runner(store, deployment)), prevent_thread_lock=True)
+        # Whoever opens the page at once should not wait for torch: importing it keeps the interpreter to itself.
+        store.wanted.wait(HEAD_START)
         _load(store)
         store.preparer.start()
         page.block_thread()

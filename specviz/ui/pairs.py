@@ -39,6 +39,8 @@ class PairStore:
         self.has_models = not deployment.without_models and (deployment.target or (EMBEDDED / "target").is_dir())
         self.lock = threading.Lock()
         self.preparer = Preparer(deployment)  # of both pairs' passes
+        #: Set once somebody's page is there and asks for the pair.
+        self.wanted = threading.Event()
         #: What is being done to load the starting pair.
         self.step = Sentence("Loading the models.")
         self._home: ModelPair | None = None
