@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-from elements import RUN, give, show_alone
+from elements import RUN, give
 from handmade import VOCABULARY, a_block, a_round, a_run, a_tree, a_typical
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from specviz.records.metrics import draft_depths, tally
 from specviz.records.runs import Round, Run
@@ -35,24 +35,15 @@ VERDICTS = ("accepted", "rejected", "discarded", "matches", "coin", "✓", "✗"
 
 
 @pytest.fixture
-def show(browser: Browser) -> Iterator[Callable[..., Page]]:
-    """Opens the component alone, outside Gradio, and gives it messages; no error may reach the console."""
-    contexts, mishaps = [], []
+def show(alone: Callable[..., Page]) -> Callable[..., Page]:
+    """Opens the component alone, outside Gradio, and gives it messages."""
 
     def open_page(given: list[str], **options) -> Page:
-        context = browser.new_context(**{"viewport": {"width": 1280, "height": 720}} | options)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("pageerror", lambda error: mishaps.append(str(error)))
-        page.on("console", lambda message: message.type == "error" and mishaps.append(message.text))
-        show_alone(page, "run")
+        page = alone("run", **{"viewport": {"width": 1280, "height": 720}} | options)
         feed(page, given)
         return page
 
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert mishaps == []
+    return open_page
 
 
 def feed(page: Page, given: list[str]) -> None:
