@@ -43,6 +43,14 @@ BROWSER_OPTIONS += ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
 #: How the browser reports that Gradio refused a control's value: the sentence beside the control is what counts.
 REFUSED = "the server responded with a status of 422"
 
+#: The files that take longest, in the order in which they begin: one that began last would run alone at the end.
+LONGEST = (
+    *("passes/test_static_passes", "ui/test_page", "ui/test_accessibility", "ui/test_tour", "ui/test_compare_tab"),
+    *("ui/test_lossless_tab", "ui/test_background", "ui/test_why_tab", "models/test_any_size", "ui/test_gallery"),
+    *("decoding/test_lossless", "ui/test_beside", "records/test_links", "views/test_tree_view", "views/test_playback"),
+    *("drafters/test_drafters", "views/test_inspector", "decoding/test_engine", "passes/test_compiler"),
+)
+
 _LOG = pytest.StashKey[pathlib.Path]()
 
 
@@ -112,6 +120,13 @@ def _wait_until_it_answers(app: subprocess.Popen, url: str, log: pathlib.Path) -
         except (urllib.error.URLError, ConnectionError):
             time.sleep(0.1)
     pytest.fail(f"The app does not answer:\n{log.read_text()}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    folder = pathlib.Path(__file__).parent
+    items.sort(key=lambda item: places.get(item.path.relative_to(folder).with_suffix("").as_posix(), len(places)))
 
 
 @pytest.hookimpl(hookwrapper=True)
