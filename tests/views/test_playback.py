@@ -264,6 +264,48 @@ def test_a_reader_stays_where_they_are_while_the_run_goes_on(show):
     assert page.evaluate(SEEN)["place"] is None
 
 
+#: As browsers do with what was never seen: an estimate stands for its height.
+ESTIMATED = ".round { content-visibility: auto; contain-intrinsic-size: auto 20px; }"
+
+
+def assert_at_the_end(page: Page) -> None:
+    """The newest round stands at the list's lower edge, and still does some frames later."""
+    ends = f"""() => {{
+      const box = {VIEW}.shadowRoot.querySelector('[part=rounds]');
+      const newest = [...box.querySelectorAll('.round')].at(-1)?.dataset.round;
+      return newest === String({VIEW}.rounds.length - 1) && box.scrollHeight - box.scrollTop - box.clientHeight < 2;
+    }}"""
+    page.wait_for_function(ends)
+    page.evaluate("async () => { for (let n = 0; n < 10; n++) await new Promise(requestAnimationFrame); }")
+    assert page.evaluate(ends)
+
+
+@pytest.mark.parametrize("style", ["", ESTIMATED], ids=["measured", "estimated"])
+def test_the_end_is_followed_until_heights_have_settled(show, style):
+    words = itertools.islice(itertools.cycle(("ard", "aaaaaaad", "r")), 600)
+    rounds = tuple(a_round(word, index) for index, word in enumerate(words))
+    run = run_of(*rounds)
+    page = show([start_of(run)])
+    page.evaluate(
+        f"""css => {VIEW}.shadowRoot.append(Object.assign(document.createElement('style'), {{textContent: css}}))""",
+        style,
+    )
+    feed(page, [messages.rounds_message("run", rounds[:510], run.vocabulary)])
+    assert_at_the_end(page)
+    # Rows take more lines in a narrow window.
+    page.set_viewport_size({"width": 400, "height": 720})
+    assert_at_the_end(page)
+    press(page, "Home")
+    page.locator('[part="to_end"]').click()
+    assert_at_the_end(page)
+    # And while rounds keep arriving.
+    press(page, "Home")
+    page.locator('[part="to_end"]').click()
+    for first in range(510, 600, 15):
+        feed(page, [messages.rounds_message("run", rounds[first : first + 15], run.vocabulary)])
+    assert_at_the_end(page)
+
+
 # Presentation
 
 
