@@ -290,12 +290,13 @@ def test_the_end_is_followed_until_heights_have_settled(show, style):
         f"""css => {VIEW}.shadowRoot.append(Object.assign(document.createElement('style'), {{textContent: css}}))""",
         style,
     )
-    feed(page, [messages.rounds_message("run", rounds[:510], run.vocabulary)])
+    feed(page, [messages.rounds_message("run", rounds[:10], run.vocabulary)])
     assert_at_the_end(page)
     # Rows take more lines in a narrow window.
     page.set_viewport_size({"width": 400, "height": 720})
     assert_at_the_end(page)
     press(page, "Home")
+    feed(page, [messages.rounds_message("run", rounds[10:510], run.vocabulary)])
     page.locator('[part="to_end"]').click()
     assert_at_the_end(page)
     # And while rounds keep arriving.
