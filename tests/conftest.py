@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import json
 import os
 import pathlib
 import shutil
@@ -20,7 +22,7 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from alone import VIEW, feed
-from elements import show_alone
+from elements import EMPTY, bare_pages, show_alone
 from playwright.sync_api import Browser, BrowserType, Error, Page, Playwright, expect, sync_playwright
 
 from specviz.records.runs import Run
@@ -30,6 +32,9 @@ ROOT = pathlib.Path(__file__).parent.parent
 #: Seconds the app may take to answer, and Playwright's steps to happen: generous, only a hang should reach them.
 PATIENCE = 60
 
+#: The window of a desk.
+WINDOW = {"width": 1280, "height": 900}
+
 BROWSERS = ("chromium", "google-chrome", "chromium-browser")
 BROWSER_OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 #: Nothing outside this machine is found; a route that asks Playwright about every request would slow each page down.
@@ -37,6 +42,14 @@ BROWSER_OPTIONS += ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
 
 #: How the browser reports that Gradio refused a control's value: the sentence beside the control is what counts.
 REFUSED = "the server responded with a status of 422"
+
+#: The files that take longest, in the order in which they begin: one that began last would run alone at the end.
+LONGEST = (
+    *("passes/test_static_passes", "ui/test_page", "ui/test_accessibility", "ui/test_tour", "ui/test_compare_tab"),
+    *("ui/test_lossless_tab", "ui/test_background", "ui/test_why_tab", "models/test_any_size", "ui/test_gallery"),
+    *("decoding/test_lossless", "ui/test_beside", "records/test_links", "views/test_tree_view", "views/test_playback"),
+    *("drafters/test_drafters", "views/test_inspector", "decoding/test_engine", "passes/test_compiler"),
+)
 
 _LOG = pytest.StashKey[pathlib.Path]()
 
@@ -109,6 +122,13 @@ def _wait_until_it_answers(app: subprocess.Popen, url: str, log: pathlib.Path) -
     pytest.fail(f"The app does not answer:\n{log.read_text()}")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    folder = pathlib.Path(__file__).parent
+    items.sort(key=lambda item: places.get(item.path.relative_to(folder).with_suffix("").as_posix(), len(places)))
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     """A failure of a test that used the page shows what the app had to say."""
@@ -146,31 +166,79 @@ def _fetched(playwright: Playwright) -> Browser:
         pytest.fail(f"No Chromium is installed and none could be fetched:\n{done.stdout[-2000:]}\n{error}")
 
 
+@pytest.fixture(scope="session")
+def bare_home() -> Iterator[str]:
+    """The address of a server of pages with a single element."""
+    with bare_pages() as home:
+        yield home
+
+
+@pytest.fixture(scope="session")
+def kept_tabs() -> dict[str, list[Page]]:
+    """Pages that were left empty, by their contexts' options. A new one costs a process, and a new context fetches and
+    compiles every script anew."""
+    return collections.defaultdict(list)
+
+
 @pytest.fixture
-def visit(browser: Browser, page_url: str) -> Iterator[Callable[..., Page]]:
+def new_page(browser: Browser, bare_home: str, kept_tabs: dict[str, list[Page]]) -> Iterator[Callable[..., Page]]:
+    """Opens an empty page that remembers nothing, in a window of its own; no error may reach its console.
+
+    heard: what is called for events of the page. options: further ones of the browser's context.
+    """
+    taken, mishaps = [], []
+    watching = {
+        "pageerror": lambda error: mishaps.append(f"error: {error}"),
+        "console": lambda message: _note(message.type, message.text, mishaps),
+    }
+
+    def open_page(viewport=WINDOW, color_scheme="light", reduced_motion="no-preference", heard=(), **options) -> Page:
+        kept = kept_tabs[json.dumps(options, sort_keys=True)]
+        page = kept.pop() if kept else _new_tab(browser, options)
+        page.set_viewport_size(viewport)
+        page.emulate_media(color_scheme=color_scheme, reduced_motion=reduced_motion)
+        hearing = watching | dict(heard)
+        for event, hear in hearing.items():
+            page.on(event, hear)
+        taken.append((page, hearing, kept))
+        return page
+
+    yield open_page
+    for page, hearing, kept in taken:
+        if not page.is_closed():
+            page.evaluate("() => sessionStorage.clear()")
+            for event, hear in hearing.items():
+                page.remove_listener(event, hear)
+            page.goto(bare_home + EMPTY)
+            page.mouse.move(0, 0)
+            kept.append(page)
+    assert mishaps == []
+
+
+def _new_tab(browser: Browser, options: dict) -> Page:
+    context = browser.new_context(**options)
+    context.set_default_timeout(1000 * PATIENCE)
+    return context.new_page()
+
+
+@pytest.fixture
+def visit(new_page: Callable[..., Page], page_url: str) -> Iterator[Callable[..., Page]]:
     """Opens the app as a new visitor; keyword arguments go to the browser's context.
 
     At the end of the test no visitor may have seen an error in the console, or a request that left this machine.
     """
-    contexts, mishaps = [], []
+    elsewhere = []
 
     def open_page(**options) -> Page:
-        context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}} | options)
-        contexts.append(context)
-        context.set_default_timeout(1000 * PATIENCE)
-        page = context.new_page()
-        page.on("pageerror", lambda error: mishaps.append(f"error: {error}"))
-        page.on("console", lambda message: _note(message.type, message.text, mishaps))
-        page.on("request", lambda request: _note_request(request.url, page_url, mishaps))
+        heard = {"request": lambda request: _note_request(request.url, page_url, elsewhere)}
+        page = new_page(heard=heard, **options)
         page.goto(page_url)
         page.wait_for_function(f"() => {VIEW}?.recorded")
         page.locator("#go").wait_for()
         return page
 
     yield open_page
-    for context in contexts:
-        context.close()
-    assert mishaps == []
+    assert elsewhere == []
 
 
 def _note(kind: str, text: str, mishaps: list[str]) -> None:
@@ -178,9 +246,9 @@ def _note(kind: str, text: str, mishaps: list[str]) -> None:
         mishaps.append(f"console: {text}")
 
 
-def _note_request(url: str, home: str, mishaps: list[str]) -> None:
+def _note_request(url: str, home: str, elsewhere: list[str]) -> None:
     if not url.startswith((home, "data:", "blob:", "about:")):
-        mishaps.append(f"request to elsewhere: {url}")
+        elsewhere.append(url)
 
 
 @pytest.fixture
@@ -190,21 +258,24 @@ def page(visit: Callable[..., Page]) -> Page:
 
 
 @pytest.fixture
-def show(browser: Browser) -> Iterator[Callable[..., Page]]:
-    """Opens the live view alone, outside Gradio, and gives it a run; no error may reach the console."""
-    contexts, mishaps = [], []
+def alone(new_page: Callable[..., Page], bare_home: str) -> Callable[..., Page]:
+    """Opens an element alone, outside Gradio; keyword arguments go to the browser's context."""
+
+    def open_page(name: str, language: str = "en", **options) -> Page:
+        page = new_page(**{"viewport": {"width": 1100, "height": 900}} | options)
+        show_alone(page, bare_home, name, language, dark=options.get("color_scheme") == "dark")
+        return page
+
+    return open_page
+
+
+@pytest.fixture
+def show(alone: Callable[..., Page]) -> Callable[..., Page]:
+    """Opens the live view alone and gives it a run."""
 
     def open_page(run: Run, rule: str = "token", language: str = "en", **options) -> Page:
-        context = browser.new_context(**{"viewport": {"width": 1100, "height": 900}} | options)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("pageerror", lambda error: mishaps.append(str(error)))
-        page.on("console", lambda message: _note(message.type, message.text, mishaps))
-        show_alone(page, "run", language, dark=options.get("color_scheme") == "dark")
+        page = alone("run", language, **options)
         feed(page, run, rule)
         return page
 
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert mishaps == []
+    return open_page

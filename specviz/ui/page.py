@@ -93,6 +93,7 @@ def serve() -> None:
     refuse_more_than_one()
     deployment = Deployment.from_environment()
     store = PairStore(deployment)
+    store.preparer.start()
     try:
         if lent_by_the_call():
             # What a call finds on its GPU is what was there at the launch.
@@ -101,7 +102,6 @@ def serve() -> None:
         # Whoever opens the page at once should not wait for torch: importing it keeps the interpreter to itself.
         store.wanted.wait(HEAD_START)
         _load(store)
-        store.preparer.start()
         page.block_thread()
     finally:
         store.preparer.close()

@@ -57,10 +57,12 @@ class PairStore:
         with self._home_lock:
             if self._home is None:
                 asked = self.deployment
-                self._home = engine.load_pair(
+                pair = engine.load_pair(
                     asked.target, asked.draft, device=asked.device, dtype=asked.dtype, progress=self._note
                 )
-                self.preparer.add(self._home)
+                # Before anybody can see the pair: who looks then must find that there is something to wait for.
+                self.preparer.add(pair)
+                self._home = pair
         return self._home
 
     def _note(self, fraction: float, step: Sentence) -> None:

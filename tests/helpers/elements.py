@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from urllib.parse import urlsplit
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from playwright.sync_api import Page, Route
+from playwright.sync_api import Page
 
 from specviz.records.words import words
 from specviz.ui.components import AREAS, page_css
 from specviz.ui.web_files import FILES, TYPES
-
-#: Where the bare page lives; nothing is asked of any network for it.
-HOME = "http://alone.test/"
 
 
 def element(name: str) -> str:
@@ -22,29 +23,63 @@ def element(name: str) -> str:
 
 RUN = element("run")
 
+#: Where a server of bare pages has nothing at all.
+EMPTY = "empty"
 
-def show_alone(page: Page, name: str, language: str = "en", dark: bool = False) -> None:
-    """A page without Gradio whose only content is the element, which has been given its words."""
+
+class _Answer(BaseHTTPRequestHandler):
+    """The files of assets/web, at `/` the page that holds nothing but one element, at `/empty` nothing."""
+
+    protocol_version = "HTTP/1.1"  # connections are kept
+
+    def do_GET(self) -> None:
+        address = urlsplit(self.path)
+        name = address.path.removeprefix("/")
+        if name in FILES:
+            self._send(200, FILES[name], TYPES[name[name.rindex(".") :]], "max-age=3600")
+        elif not name:
+            self._send(200, _bare(**dict(parse_qsl(address.query))).encode(), "text/html")
+        else:
+            self._send(200 if name == EMPTY else 204 if name == "favicon.ico" else 404, type="text/html")
+
+    def _send(self, status: int, body: bytes = b"", type: str = "text/plain", kept: str = "no-store") -> None:
+        self.send_response(status)
+        for header in (("Content-Type", type), ("Cache-Control", kept), ("Content-Length", str(len(body)))):
+            self.send_header(*header)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments: object) -> None:
+        """Nobody reads it."""
+
+
+def _bare(name: str, language: str, scheme: str) -> str:
     texts = json.dumps(words(language).texts("common", *AREAS[name])).replace("<", "\\u003c")
-    body = f"""<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+    return f"""<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">
       <style>{page_css()} body {{ margin: 12px; }}</style>
-      <body class="{"dark" if dark else ""}"><specviz-{name}></specviz-{name}><script type="module">
+      <body class="{scheme}"><specviz-{name}></specviz-{name}><script type="module">
         import "/{name}/element.js";
         {element(name)}.words = {texts};
       </script></body>"""
 
-    def answer(route: Route) -> None:
-        path = urlsplit(route.request.url).path.removeprefix("/")
-        if path in FILES:
-            route.fulfill(body=FILES[path], content_type=TYPES[path[path.rindex(".") :]])
-        elif path == "":
-            route.fulfill(body=body, content_type="text/html")
-        else:
-            route.fulfill(status=204 if path == "favicon.ico" else 404)
 
-    page.route(f"{HOME}**", answer)
-    page.goto(HOME)
-    page.wait_for_function(f"() => {element(name)}.built")
+@contextmanager
+def bare_pages() -> Iterator[str]:
+    """The address of a server of bare pages, on this machine."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Answer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+def show_alone(page: Page, home: str, name: str, language: str = "en", dark: bool = False) -> None:
+    """A page without Gradio whose only content is the element, which has been given its words.
+
+    home: the address of `bare_pages`.
+    """
+    page.goto(f"{home}?{urlencode({'name': name, 'language': language, 'scheme': 'dark' if dark else 'light'})}")
+    page.wait_for_function(f"() => {element(name)}?.built")
 
 
 def give(page: Page, name: str, messages: list[str]) -> None:

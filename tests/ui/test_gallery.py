@@ -158,10 +158,8 @@ def viewer(tmp_path_factory: pytest.TempPathFactory):
         yield url
 
 
-def test_traces_and_recordings_open_where_no_model_is(viewer, browser):
-    mishaps = []
-    page = browser.new_page()
-    page.on("pageerror", lambda error: mishaps.append(str(error)))
+def test_traces_and_recordings_open_where_no_model_is(viewer, new_page):
+    page = new_page()
     page.goto(viewer)
     wait_for_recording(page, RECORDINGS[0].name)
     expect(page.locator(".sv-warning").first).to_contain_text("models that belong to this page are missing")
@@ -177,8 +175,6 @@ def test_traces_and_recordings_open_where_no_model_is(viewer, browser):
     expect(page.get_by_role("complementary", name="Inspector")).to_contain_text("w2")
     page.get_by_role("tab", name="Race", exact=True).click()
     expect(page.get_by_text("This needs a model, and this page has none.").first).to_be_visible()
-    page.close()
-    assert mishaps == []
     with pytest.raises(AppError, match="no models"):
         order(Client(viewer, verbose=False))
 

@@ -628,7 +628,7 @@ def test_a_visitor_who_leaves_frees_the_device(visit, page_folder):
     wait_for_rounds(first, 2)
     second.locator("#go").press("Enter")
     expect(second.locator("#place")).to_contain_text(re.compile(r"1\s*/\s*1"))
-    first.context.close()
+    first.close()
     second.locator("#stop").wait_for()
     settle(second)
     assert state(second, "state") == "finished" and len(state(second, "text")) > 0

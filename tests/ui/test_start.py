@@ -42,11 +42,9 @@ def held(monkeypatch):
     page.close()
 
 
-def test_a_page_without_its_pair_plays_recorded_runs_and_lets_what_is_pressed_wait(browser, held):
+def test_a_page_without_its_pair_plays_recorded_runs_and_lets_what_is_pressed_wait(held, new_page):
     url, _, go_on, loads = held
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(1000 * PATIENCE)
-    page = context.new_page()
+    page = new_page()
     page.goto(url)
     page.wait_for_function(f"() => {VIEW}?.recorded")
     expect(page.locator("#passes")).to_have_text("Loading the models.")
@@ -74,7 +72,6 @@ def test_a_page_without_its_pair_plays_recorded_runs_and_lets_what_is_pressed_wa
     start(page)
     settle(page)
     assert state(page, "text")
-    context.close()
 
 
 def test_whoever_asks_first_loads_the_pair_and_all_get_the_same(held):
@@ -88,6 +85,16 @@ def test_whoever_asks_first_loads_the_pair_and_all_get_the_same(held):
     for thread in threads:
         thread.join(PATIENCE)
     assert len(loads) == 1 and len(set(map(id, got))) == 1 and store.is_ready
+
+
+def test_whoever_sees_the_pair_finds_that_its_passes_are_waited_for(monkeypatch):
+    monkeypatch.setattr(engine, "load_pair", lambda *asked, **others: tiny_pair("llama"))
+    monkeypatch.setattr(engine, "prepare_passes", lambda *asked, **others: engine.Preparation())
+    store, seen = PairStore(Deployment.from_environment()), []
+    add = store.preparer.add
+    monkeypatch.setattr(store.preparer, "add", lambda pair: seen.append(store.is_ready) or add(pair))
+    store.get(PairName())
+    assert seen == [False] and store.is_ready
 
 
 def test_a_pair_that_cannot_be_loaded_is_refused_again_and_again(monkeypatch):

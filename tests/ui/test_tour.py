@@ -228,6 +228,7 @@ def test_it_closes_with_escape_and_is_resumed_where_it_was(visit):
     part(page, "opener").press("Enter")
     press(page, "next")
     expect(part(page, "title")).to_have_text(say("tour.draft_title"))
+    page.close()  # nobody else should have a browser that keeps nothing
 
 
 def test_it_waits_while_a_run_is_on_and_says_what_did_not_work(page):

@@ -7,12 +7,11 @@ import posixpath
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
 
 import pytest
-from elements import RUN, element, give, show_alone
+from elements import RUN, element, give
 from handmade import a_round, a_run
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from specviz.ui.components import AREAS
 from specviz.ui.web_files import ADDRESS, FILES, TYPES, WEB
@@ -22,26 +21,6 @@ ROUNDS = tuple(a_round(word, index) for index, word in enumerate(("ard", "aa", "
 
 #: What a model may write, and what would happen if any of it were taken for code or markup.
 HOSTILE = "${window.hit = 1} <script>window.hit = 1</script> {{window.hit}} <img src=x onerror='window.hit = 1'>"
-
-
-@pytest.fixture
-def alone(browser: Browser) -> Iterator[Callable[[str], Page]]:
-    """Opens an element alone; no error may reach the console."""
-    contexts, mishaps = [], []
-
-    def open_page(name: str) -> Page:
-        context = browser.new_context(viewport={"width": 1100, "height": 800})
-        contexts.append(context)
-        page = context.new_page()
-        page.on("pageerror", lambda error: mishaps.append(str(error)))
-        page.on("console", lambda message: message.type == "error" and mishaps.append(message.text))
-        show_alone(page, name)
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert mishaps == []
 
 
 def hear(page: Page, *events: str) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-from elements import RUN, give, show_alone
+from elements import RUN, give
 from handmade import VOCABULARY, a_block, a_round, a_run, a_tree, a_typical
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from specviz.records.metrics import draft_depths, tally
 from specviz.records.runs import Round, Run
@@ -35,24 +35,15 @@ VERDICTS = ("accepted", "rejected", "discarded", "matches", "coin", "✓", "✗"
 
 
 @pytest.fixture
-def show(browser: Browser) -> Iterator[Callable[..., Page]]:
-    """Opens the component alone, outside Gradio, and gives it messages; no error may reach the console."""
-    contexts, mishaps = [], []
+def show(alone: Callable[..., Page]) -> Callable[..., Page]:
+    """Opens the component alone, outside Gradio, and gives it messages."""
 
     def open_page(given: list[str], **options) -> Page:
-        context = browser.new_context(**{"viewport": {"width": 1280, "height": 720}} | options)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("pageerror", lambda error: mishaps.append(str(error)))
-        page.on("console", lambda message: message.type == "error" and mishaps.append(message.text))
-        show_alone(page, "run")
+        page = alone("run", **{"viewport": {"width": 1280, "height": 720}} | options)
         feed(page, given)
         return page
 
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert mishaps == []
+    return open_page
 
 
 def feed(page: Page, given: list[str]) -> None:
@@ -271,6 +262,49 @@ def test_a_reader_stays_where_they_are_while_the_run_goes_on(show):
     press(page, "Home")
     feed(page, [message.replace('"run":"run"', '"run":"other"') for message in opened(run_of(a_round("a")))])
     assert page.evaluate(SEEN)["place"] is None
+
+
+#: As browsers do with what was never seen: an estimate stands for its height.
+ESTIMATED = ".round { content-visibility: auto; contain-intrinsic-size: auto 20px; }"
+
+
+def assert_at_the_end(page: Page) -> None:
+    """The newest round stands at the list's lower edge, and still does some frames later."""
+    ends = f"""() => {{
+      const box = {VIEW}.shadowRoot.querySelector('[part=rounds]');
+      const newest = [...box.querySelectorAll('.round')].at(-1)?.dataset.round;
+      return newest === String({VIEW}.rounds.length - 1) && box.scrollHeight - box.scrollTop - box.clientHeight < 2;
+    }}"""
+    page.wait_for_function(ends)
+    page.evaluate("async () => { for (let n = 0; n < 10; n++) await new Promise(requestAnimationFrame); }")
+    assert page.evaluate(ends)
+
+
+@pytest.mark.parametrize("style", ["", ESTIMATED], ids=["measured", "estimated"])
+def test_the_end_is_followed_until_heights_have_settled(show, style):
+    words = itertools.islice(itertools.cycle(("ard", "aaaaaaad", "r")), 600)
+    rounds = tuple(a_round(word, index) for index, word in enumerate(words))
+    run = run_of(*rounds)
+    page = show([start_of(run)])
+    page.evaluate(
+        f"""css => {VIEW}.shadowRoot.append(Object.assign(document.createElement('style'), {{textContent: css}}))""",
+        style,
+    )
+    feed(page, [messages.rounds_message("run", rounds[:10], run.vocabulary)])
+    assert_at_the_end(page)
+    # Rows take more lines in a narrow window.
+    page.set_viewport_size({"width": 400, "height": 720})
+    assert_at_the_end(page)
+    press(page, "Home")
+    feed(page, [messages.rounds_message("run", rounds[10:510], run.vocabulary)])
+    page.locator('[part="to_end"]').click()
+    assert_at_the_end(page)
+    # And while rounds keep arriving.
+    press(page, "Home")
+    page.locator('[part="to_end"]').click()
+    for first in range(510, 600, 15):
+        feed(page, [messages.rounds_message("run", rounds[first : first + 15], run.vocabulary)])
+    assert_at_the_end(page)
 
 
 # Presentation
