@@ -21,7 +21,18 @@ API_NAME = "generate"
 
 
 class Page(gr.Blocks):
-    """A page that refuses calls of its API before Gradio trips over them and writes a traceback into the log."""
+    """A page that refuses calls of its API before Gradio trips over them and writes a traceback into the log.
+
+    queue_size: how many may wait in line.
+    """
+
+    def __init__(self, queue_size: int, **options: Any):
+        self.queue_size = queue_size
+        super().__init__(**options)
+
+    def queue(self, **options: Any) -> gr.Blocks:
+        """As Gradio sets it up at first: it builds its whole server anew each time it is asked to."""
+        return super().queue(**options, max_size=self.queue_size)
 
     def validate_inputs(self, block_fn: Any, inputs: list[Any]) -> None:
         """What Gradio asks of a call's values before it reads them. Raises gr.Error."""

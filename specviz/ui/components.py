@@ -20,7 +20,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS
 from specviz.records.recordings import RECORDINGS
 from specviz.records.words import Words
-from specviz.ui.web_files import ADDRESS, preloads, text_of
+from specviz.ui.web_files import ADDRESS, text_of
 from specviz.views.charts import LABELS
 from specviz.views.run_messages import Charts
 
@@ -176,18 +176,16 @@ def _server_function(name: str, function: Callable[[dict], list[str]]) -> Callab
 
 
 def _component(
-    name: str, say: Words, *, join: str = "gradio/view.js", submits: str | None = None, head: str = "", **options
+    name: str, say: Words, *, join: str = "gradio/view.js", submits: str | None = None, **options
 ) -> gr.HTML:
     """A component around <specviz-NAME>, which assets/web/NAME/element.js defines.
 
-    join: the module that joins the two. submits: the element's event on which the component submits. head: what the
-    element needs in the page's head.
+    join: the module that joins the two. submits: the element's event on which the component submits.
     """
     tag = f"specviz-{name}"
     given = {"tag": tag, "module": f"{name}/element.js", "words": say.texts("common", *AREAS[name]), "submits": submits}
     template = f"<{tag}></{tag}>"
-    head += preloads("shared", "gradio", name)
-    return _joined(join, given, html_template=template, head=head, elem_id=f"{name}-view", **options)
+    return _joined(join, given, html_template=template, elem_id=f"{name}-view", **options)
 
 
 def _joined(module: str, given: Mapping[str, Any], *, html_template: str = "", **options) -> gr.HTML:

@@ -49,13 +49,12 @@ def build(runner: Runner) -> gr.Blocks:
     fill = _fill if runner.store.has_models else _fill_viewer
     visitors = Visitors()
     first, *others = LANGUAGES
-    with Page(title=words(first)("page.title"), analytics_enabled=False) as page:
+    with Page(runner.deployment.queue_size, title=words(first)("page.title"), analytics_enabled=False) as page:
         fill(page, runner, visitors, words(first))
         gr.api(endpoint(runner), api_name=API_NAME, **DEVICE)
     for language in others:
         with page.route(LANGUAGES[language], f"/{language}"):
             fill(page, runner, visitors, words(language))
-    page.queue(max_size=runner.deployment.queue_size)
     return page
 
 
@@ -115,7 +114,6 @@ def _load(store: PairStore) -> None:
 def launch(page: gr.Blocks, **options: Any) -> gr.Blocks:
     """Starts serving `page` in the look of this project."""
     served = {"routes": [web_files.ROUTE], "exception_handlers": {TypeError: refuse_parameters}}
-    page.launch(
-        css=page_css(), theme=gr.themes.Base(), show_error=True, footer_links=["api"], app_kwargs=served, **options
-    )
+    look = {"css": page_css(), "theme": gr.themes.Base(), "head": web_files.preloads(), "footer_links": ["api"]}
+    page.launch(show_error=True, app_kwargs=served, **look, **options)
     return page

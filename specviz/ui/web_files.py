@@ -31,10 +31,10 @@ def text_of(name: str) -> str:
     return FILES[name].decode()
 
 
-def preloads(*folders: str) -> str:
-    """Links, for a page's head, that fetch all modules of these folders at once instead of one after the other."""
-    modules = [name for name in FILES if name.endswith(".js") and name.split("/")[0] in folders]
-    return "".join(f'<link rel="modulepreload" href="{ADDRESS}/{name}">' for name in modules)
+def preloads() -> str:
+    """Links, for a page's head, that fetch all modules while Gradio sets up, instead of one after the other later."""
+    modules = [name for name in FILES if name.endswith(".js")]
+    return "".join(f'<link rel="modulepreload" fetchpriority="low" href="{ADDRESS}/{name}">' for name in modules)
 
 
 async def _answer(request: Request) -> Response:
