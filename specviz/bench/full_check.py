@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import itertools
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -13,6 +17,7 @@ from specviz.bench.size_benchmark import QUICK, SizeRow, measure_pair
 from specviz.drafters import DRAFTERS
 from specviz.models.pair import ModelPair
 from specviz.models.preparation import prepare_passes
+from specviz.records.assets import ASSETS
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Sentence
 
@@ -24,12 +29,26 @@ DTYPES = ("float32", "bfloat16", "float16")
 #: Real shapes with random weights, and an oracle that is right this often.
 SIZES, ALPHA, GAMMA = ("1b", "8b"), 0.8, 4
 
+#: Loads a pair as a ZeroGPU Space does, where `spaces` emulates the GPU; a build of torch without CUDA lacks three names
+#: that it looks up.
+ZERO_GPU = """
+import sys, torch
+if not torch.version.cuda:
+    torch.version.cuda, torch._C._cuda_init, torch.cuda._is_in_bad_fork = "12.8", lambda: None, bool
+import spaces
+from specviz.models.loading import load_pair
+print(load_pair(*sys.argv[1:]).info().device)
+"""
+#: Its settings there; the address of the service that lends GPUs is never asked.
+ON_ZERO_GPU = {"SPACES_ZERO_GPU": "true", "SPACES_ZERO_DEVICE_API_URL": "http://127.0.0.1:9"}
+
 
 def long_checks(load: Callable[[str], ModelPair]) -> tuple[Check, ...]:
     """load: the pair once more, in the dtype of this name."""
     return (
         (Sentence("sampling under every rule"), every_rule),
         (Sentence("comparing texts in every precision"), lambda pair: every_dtype(load)),
+        (Sentence("starting as on ZeroGPU"), zero_gpu),
         (Sentence("racing the oracle at real sizes"), real_sizes),
     )
 
@@ -48,6 +67,24 @@ def every_dtype(load: Callable[[str], ModelPair]) -> Iterator[Finding]:
         for found in texts(pair):
             yield replace(found, what=Sentence("{what}, in {dtype}", what=found.what, dtype=dtype))
         pair.free()
+
+
+def zero_gpu(pair: ModelPair) -> Iterator[Finding]:
+    """Whether the pair is loaded where the package `spaces` emulates a GPU."""
+    what = Sentence("start on ZeroGPU")
+    if importlib.util.find_spec("spaces") is None:
+        yield Finding("skipped", what, Sentence("the package spaces is not installed"))
+        return
+    named = [model.name_or_path for model in (pair.target, pair.draft) if model is not None]
+    path = os.pathsep.join(filter(None, [str(ASSETS.parent), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, "-W", "ignore", "-c", ZERO_GPU, *named]
+    environment = os.environ | ON_ZERO_GPU | {"PYTHONPATH": path}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode == 0:
+        yield Finding("right", what, Sentence("loaded, and moved to {device}", device=done.stdout.strip()))
+    else:
+        reason = (done.stderr.strip().splitlines() or ["?"])[-1]
+        yield Finding("wrong", what, Sentence("it ends with {reason}", reason=reason))
 
 
 def real_sizes(pair: ModelPair) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from specviz.__main__ import main
 from specviz.bench import full_check, pair_check
 from specviz.bench.pair_check import Finding, check_pair
 from specviz.decoding.wrong_rules import accept_everything
+from specviz.models.loading import load_pair
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.words import Sentence, words
 from specviz.rules.greedy import MATCH
@@ -104,9 +105,9 @@ def test_the_command_says_what_is_wrong_and_ends_with_status_1(tmp_path, capsys,
     assert "✗ greedy text, draft_model: " in capsys.readouterr().out
 
 
-def test_the_long_check_tries_every_rule_and_every_precision(monkeypatch):
+def test_the_long_check_tries_every_rule_and_every_precision_and_a_start_on_zerogpu(monkeypatch, tmp_path):
     monkeypatch.setattr(full_check, "DTYPES", ("float32",))
-    pair, asked = tiny_pair("llama"), []
+    pair, asked = load_pair(*save_pair(tmp_path), dtype="float32"), []
     checks = full_check.long_checks(lambda dtype: asked.append(dtype) or tiny_pair("llama"))
     findings = found(pair, lambda pair: pair_check.carried_out(checks, pair))
     assert asked == ["float32"]
@@ -116,6 +117,10 @@ def test_the_long_check_tries_every_rule_and_every_precision(monkeypatch):
     ]
     assert findings["greedy text, draft_model, in float32"].state == "right"
     assert findings["real sizes"].state == "skipped"
+    assert (findings["start on ZeroGPU"].state, findings["start on ZeroGPU"].seen.values) == (
+        "right",
+        {"device": "cuda:0"},
+    )
 
 
 @pytest.mark.parametrize("language", ["en", "de"])
