@@ -29,8 +29,8 @@ DTYPES = ("float32", "bfloat16", "float16")
 #: Real shapes with random weights, and an oracle that is right this often.
 SIZES, ALPHA, GAMMA = ("1b", "8b"), 0.8, 4
 
-#: Loads a pair as a ZeroGPU Space does, where `spaces` emulates the GPU; a build of torch without CUDA lacks three names
-#: that it looks up.
+#: Loads a pair as a ZeroGPU Space does, where `spaces` emulates the GPU. It looks up three names that a build of torch
+#: without CUDA lacks.
 ZERO_GPU = """
 import sys, torch
 if not torch.version.cuda:

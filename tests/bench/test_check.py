@@ -27,6 +27,8 @@ def short(monkeypatch):
     """As few runs as still find what is wrong here."""
     for name, value in {"TEXT_TOKENS": 16, "SAMPLES": 400, "RACE_TOKENS": 12, "RACE_REPEATS": 1, "WIDEST": 5}.items():
         monkeypatch.setattr(pair_check, name, value)
+    for module in (pair_check, full_check):
+        monkeypatch.setattr(module, "DRAFTERS", ("draft_model", "prompt_lookup", "medusa"))
 
 
 def found(pair, check=check_pair) -> dict[str, Finding]:
