@@ -35,12 +35,13 @@ def check(pair: ModelPair, load: Callable[[str], ModelPair], full: bool, say: Sa
 
     load: the pair once more, in the dtype of this name. say: hears what is being checked.
     """
+    from specviz.bench import pair_check
     from specviz.bench.full_check import long_checks
     from specviz.bench.machine import describe_machine
-    from specviz.bench.pair_check import SHORT, Finding, carried_out
+    from specviz.bench.pair_check import Finding, carried_out
 
     began, findings = time.perf_counter(), []
-    for one in carried_out((*SHORT, *(long_checks(load) if full else ())), pair):
+    for one in carried_out((*pair_check.SHORT, *(long_checks(load) if full else ())), pair):
         if isinstance(one, Finding):
             findings.append(one)
             print(line_of(one), flush=True)

@@ -31,19 +31,23 @@ class PairName:
 
 
 class PairStore:
-    """The starting pair, kept for good, and at most one guest beside it."""
+    """The starting pair, kept for good, and at most one guest beside it.
 
-    def __init__(self, deployment: Deployment):
+    home: a starting pair that is loaded already; by default the deployment's own, once it is asked for.
+    """
+
+    def __init__(self, deployment: Deployment, home: ModelPair | None = None):
         self.deployment = deployment
         #: Whether there is a starting pair; a page without one shows recorded runs and traces.
-        self.has_models = not deployment.without_models and (deployment.target or (EMBEDDED / "target").is_dir())
+        own = not deployment.without_models and (deployment.target or (EMBEDDED / "target").is_dir())
+        self.has_models = bool(home or own)
         self.lock = threading.Lock()
         self.preparer = Preparer(deployment)  # of both pairs' passes
         #: Set once somebody's page is there and asks for the pair.
         self.wanted = threading.Event()
         #: What is being done to load the starting pair.
         self.step = Sentence("Loading the models.")
-        self._home: ModelPair | None = None
+        self._home = home
         self._home_lock = threading.Lock()
         self.guest_name: PairName | None = None
         self.guest: ModelPair | None = None

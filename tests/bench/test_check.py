@@ -25,7 +25,8 @@ from specviz.ui.runner import Runner
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """As few runs as still find what is wrong here."""
-    for name, value in {"TEXT_TOKENS": 16, "SAMPLES": 400, "RACE_TOKENS": 12, "RACE_REPEATS": 1, "WIDEST": 5}.items():
+    few = {"TEXT_TOKENS": 16, "SAMPLES": 200, "LEAST_SAMPLES": 200, "RACE_TOKENS": 12, "RACE_REPEATS": 1, "WIDEST": 5}
+    for name, value in few.items():
         monkeypatch.setattr(pair_check, name, value)
     for module in (pair_check, full_check):
         monkeypatch.setattr(module, "DRAFTERS", ("draft_model", "prompt_lookup", "medusa"))

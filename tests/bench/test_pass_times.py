@@ -80,8 +80,8 @@ def test_passes_are_timed_as_runs_take_them_and_called_what_they_are():
     pair.passes.fast = {role: counting(fast) for role, fast in passes_called_compiled(pair).items()}
     [*_, last] = measure_passes(pair, widths=(1, 2, 4), context=32, repeats=2)
     assert last.kind == "compiled"
-    # Of both models: the context, each width once to warm up, and twice.
-    assert sorted(lengths) == sorted(2 * [32, *3 * [1, 2, 4]])
+    # Of both models: the context, each width twice to warm up, and twice.
+    assert sorted(lengths) == sorted(2 * [32, *4 * [1, 2, 4]])
     assert [curve.size for curve in last.curves] == [curve.size for curve in plain.curves]
 
 

@@ -29,7 +29,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run
 from specviz.records.settings import RunSettings, SamplingParams
 from specviz.records.words import Sentence, words
-from specviz.ui import duel, engine, generate_tab, unwatched
+from specviz.ui import duel, engine
 from specviz.ui.background import Preparer, Stage
 from specviz.ui.compare_tab import Choice, compare
 from specviz.ui.deployment import Deployment
@@ -240,8 +240,7 @@ def taken(pair, monkeypatch) -> list[bool]:
             pair.passes.fast = passes_called_compiled(pair)
         return rounds(request)
 
-    for module in (generate_tab, unwatched):
-        monkeypatch.setattr(module, "rounds", watched)
+    monkeypatch.setattr(engine, "rounds", watched)
     # As often as short runs are measured, however busy the machine is.
     monkeypatch.setattr(duel, "MOST_SECONDS", float("inf"))
     return taken

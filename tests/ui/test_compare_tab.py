@@ -58,7 +58,9 @@ def controls(runner) -> Controls:
 def runner(pair, monkeypatch) -> Runner:
     for name in ("TARGET", "DRAFT", "DEVICE", "DTYPE", "MAX_COMPARE_RUNS"):
         monkeypatch.delenv(f"SPECVIZ_{name}", raising=False)
-    store = types.SimpleNamespace(get=lambda name: pair, loaded=lambda name: pair, in_use=lambda name: pair, home=pair)
+    store = types.SimpleNamespace(
+        get=lambda name: pair, loaded=lambda name: pair, in_use=lambda name: pair, home=pair, is_ready=True
+    )
     return Runner(store, Deployment.from_environment())
 
 
@@ -117,7 +119,7 @@ def test_what_is_wrong_stands_at_its_control_or_at_the_tabs_own(runner, controls
     }
     names = [*controls.fields, "pair", "own rule"]
     for fields, added, places in (({}, [], {}), (own, ["typical"], {"rule": "own rule"})):
-        action = desk.ordered(button, view, stream=None, own=fields)
+        action = desk.ordered(button, view, stream=None, waiting=None, own=fields)
         assert len(action.inputs) == len(action.check(*filled_in(controls), *added))
         for field, changes in mistakes.items():
             verdicts = zip(names, action.check(*filled_in(controls, **changes), *added))

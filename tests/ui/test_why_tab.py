@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from elements import element, give, show_alone
+from elements import element, give
 from handmade import curve, pass_times
 from on_page import assert_no_sideways_scrolling, set_control, state, violations
 from playwright.sync_api import Page, expect
@@ -112,9 +112,8 @@ def test_a_limit_that_a_pass_has_beaten_is_in_no_message():
 # In the browser
 
 
-def test_a_limit_that_a_pass_has_beaten_is_called_unknown_and_not_drawn(browser):
-    page = browser.new_page()
-    show_alone(page, "why")
+def test_a_limit_that_a_pass_has_beaten_is_called_unknown_and_not_drawn(alone):
+    page = alone("why")
     lines, machine = page.locator("specviz-why [part=passes] .line.dashed"), part(page, "machine")
     roofline = page.locator("specviz-why li.p.dashed")
     give(page, "why", [why_message(passes=passes_of(1e9), phase="finished", runs=[])])

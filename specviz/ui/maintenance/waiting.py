@@ -7,11 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 from specviz.bench.growth import VisitorsPoint
 from specviz.models.pair import ModelPair
-from specviz.ui.deployment import NO_MODELS, Deployment
+from specviz.ui.deployment import Deployment
 from specviz.ui.maintenance.page_cost import ORDER
 from specviz.ui.orders import Order
 from specviz.ui.pairs import PairStore
@@ -35,9 +34,7 @@ def measure_visitors(
     Through the page's `Runner`, on the pair that is loaded; no browser and no network, so what is measured is the line
     and not the way to it.
     """
-    store = PairStore(replace(deployment, target=NO_MODELS))
-    store.home = pair
-    runner = Runner(store, deployment)
+    runner = Runner(PairStore(deployment, pair), deployment)
     order = ORDER.but(max_new_tokens=tokens)
     _visit(runner, order, threading.Barrier(1))
     points = []
