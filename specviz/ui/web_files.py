@@ -32,9 +32,13 @@ def text_of(name: str) -> str:
 
 
 def preloads() -> str:
-    """Links, for a page's head, that fetch all modules while Gradio sets up, instead of one after the other later."""
-    modules = [name for name in FILES if name.endswith(".js")]
-    return "".join(f'<link rel="modulepreload" fetchpriority="low" href="{ADDRESS}/{name}">' for name in modules)
+    """Links, for a page's head, that fetch all files while Gradio sets up, instead of one after the other later."""
+    kinds = {".js": 'rel="modulepreload"', ".css": 'rel="preload" as="fetch" crossorigin'}
+    return "".join(
+        f'<link {kinds[pathlib.PurePath(name).suffix]} fetchpriority="low" href="{ADDRESS}/{name}">'
+        for name in FILES
+        if "/" in name  # but for the page's own style sheet, which is sent with it
+    )
 
 
 async def _answer(request: Request) -> Response:
