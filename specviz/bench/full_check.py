@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import itertools
 import os
@@ -12,13 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from specviz.bench.model_sizes import make_pair, size_named
-from specviz.bench.pair_check import Check, Finding, distribution, sampled, texts
+from specviz.bench.pair_check import Check, Finding, distribution, sampled, testable, texts
 from specviz.bench.size_benchmark import QUICK, SizeRow, measure_pair
 from specviz.drafters import DRAFTERS
 from specviz.models.pair import ModelPair
 from specviz.models.preparation import prepare_passes
 from specviz.records.assets import ASSETS
-from specviz.records.errors import SpecvizError
 from specviz.records.words import Sentence
 
 #: Lossless rules, and the branches with which each is tried.
@@ -56,8 +54,9 @@ def long_checks(load: Callable[[str], ModelPair]) -> tuple[Check, ...]:
 def every_rule(pair: ModelPair) -> Iterator[Finding]:
     """The distribution of two tokens for each drafter under each lossless rule that can judge its drafts."""
     for drafter, (rule, branches) in itertools.product(DRAFTERS, RULES):
-        with contextlib.suppress(SpecvizError):  # not every rule judges every drafter's drafts
-            yield distribution(pair, sampled(drafter, branches, rule))
+        request = testable(pair, sampled(drafter, branches, rule))
+        if request is not None:
+            yield distribution(request)
 
 
 def every_dtype(load: Callable[[str], ModelPair]) -> Iterator[Finding]:

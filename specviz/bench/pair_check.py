@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +16,7 @@ from specviz.bench.timed_runs import Workload, request_of, timed
 from specviz.decoding.engine import rounds
 from specviz.decoding.exact_distribution import RUN_TOKENS, exact_distribution
 from specviz.decoding.lossless import LAB_RULES, Sampler, check_lossless
-from specviz.decoding.request import prepare
+from specviz.decoding.request import Request, prepare
 from specviz.decoding.run_record import collect
 from specviz.drafters import DRAFTERS
 from specviz.models.pair import ModelPair
@@ -83,11 +82,14 @@ def texts(pair: ModelPair) -> Iterator[Finding]:
     request = request_of(Contestant(PLAIN), workload)
     plain = collect(request, list(rounds(request)))
     for contestant, what in _writers(pair, workload):
+        if (refusal := _refusal(contestant, workload)) is not None:
+            yield Finding("skipped", what, refusal)
+            continue
         try:
             found = agreement(contestant, timed(contestant, workload).token_ids, plain, workload)
         except SpecvizError as error:
             advice = Sentence("Report this with the JSON file; meanwhile choose another drafter or float32.")
-            yield Finding("wrong" if error.field == "only" else "skipped", what, error, advice)
+            yield Finding("wrong", what, error, advice)
             continue
         if found.identical:
             yield Finding("right", what, Sentence("the same {n} tokens", n=found.tokens))
@@ -108,29 +110,45 @@ def _writers(pair: ModelPair, workload: Workload) -> Iterator[tuple[Contestant, 
         usual = Contestant(name, GAMMA)
         yield usual, Sentence("greedy text, {drafter}", drafter=name)
         tree = replace(usual, branches=3)
-        with contextlib.suppress(SpecvizError):  # not every drafter makes trees, and not every model reads them
-            request = request_of(tree, workload)
-            if "branches" in request.drafter.reads and request_of(usual, workload).branches == 1:
+        # Not every drafter makes trees, and not every model reads them.
+        if _refusal(usual, workload) is None and _refusal(tree, workload) is None:
+            request = request_of(usual, workload)
+            if "branches" in request.drafter.reads and request.branches == 1:
                 yield tree, Sentence("greedy text, {drafter} with {n} branches", drafter=name, n=tree.branches)
+
+
+def _refusal(contestant: Contestant, workload: Workload) -> SpecvizError | None:
+    """Why the pair cannot be decoded for in this way; None if it can."""
+    try:
+        request_of(contestant, workload)
+    except SpecvizError as error:
+        return error
+    return None
 
 
 def distributions(pair: ModelPair) -> Iterator[Finding]:
     """The distribution of the first two tokens under the usual rules: a chain, and a tree where the pair has any."""
     for name, branches in itertools.product(DRAFTERS, (1, 3)):
-        settings = sampled(name, branches, "auto")
-        with contextlib.suppress(SpecvizError):
-            request = prepare(pair, settings)
-            if request.branches == branches:
-                check_lossless(request, LAB_RULES["auto"])
-                yield distribution(pair, settings)
-                if branches == 3:
-                    return
+        request = testable(pair, sampled(name, branches, "auto"))
+        if request is not None and request.branches == branches:
+            yield distribution(request)
+            if branches == 3:
+                return
 
 
-def distribution(pair: ModelPair, settings: RunSettings) -> Finding:
-    """Many runs of two tokens beside the exact distribution. Raises SpecvizError for settings that cannot be tested."""
-    request = prepare(pair, settings)
-    check_lossless(request, LAB_RULES["auto"])
+def testable(pair: ModelPair, settings: RunSettings) -> Request | None:
+    """The request whose distribution can be tested; None where the pair, its drafter or the rule cannot do that."""
+    try:
+        request = prepare(pair, settings)
+        check_lossless(request, LAB_RULES["auto"])
+    except SpecvizError:
+        return None
+    return request
+
+
+def distribution(request: Request) -> Finding:
+    """Many runs of two tokens beside the exact distribution."""
+    settings = request.settings
     what = Sentence(
         "distribution, {drafter}, rule {rule}, {n} branches",
         drafter=settings.drafter,
@@ -215,7 +233,7 @@ def pass_times(pair: ModelPair) -> Iterator[Finding]:
 def race(pair: ModelPair) -> Iterator[Finding]:
     """The first drafter that fits beside plain decoding, greedily, in turn."""
     workload = Workload.of(pair, PRESETS[0], 0.0, RACE_TOKENS)
-    drafter = next(name for name in DRAFTERS if _fits(name, workload))
+    drafter = next(name for name in DRAFTERS if _refusal(Contestant(name, GAMMA), workload) is None)
     plain, fast = Contestant(PLAIN), Contestant(drafter, GAMMA)
     for contestant in (plain, fast):
         timed(contestant, workload)
@@ -232,13 +250,6 @@ def race(pair: ModelPair) -> Iterator[Finding]:
         yield Finding("right", what, seen)
     else:
         yield Finding("slow", what, seen, Sentence("The page's Why it works tab says what limits it."))
-
-
-def _fits(name: str, workload: Workload) -> bool:
-    try:
-        return bool(request_of(Contestant(name, GAMMA), workload))
-    except SpecvizError:
-        return False
 
 
 SHORT: tuple[Check, ...] = (

@@ -14,6 +14,7 @@ from specviz.bench.pair_check import Finding, check_pair
 from specviz.decoding.wrong_rules import accept_everything
 from specviz.models.loading import load_pair
 from specviz.passes.static_passes import FastPasses, StaticPass
+from specviz.records.errors import SpecvizError
 from specviz.records.words import Sentence, words
 from specviz.rules.greedy import MATCH
 from specviz.ui.deployment import Deployment
@@ -63,6 +64,19 @@ def test_a_distribution_that_is_not_the_targets_is_found(monkeypatch):
     monkeypatch.setitem(lossless.LAB_RULES, "auto", lossless.LAB_RULES["everything"])
     findings = found(tiny_pair("llama", noise=0.5), pair_check.distributions)
     assert [one.state for one in findings.values()] == ["wrong", "wrong"]
+
+
+def test_a_fault_while_decoding_or_sampling_is_a_fault_and_not_left_out(monkeypatch):
+    def failing(*given, **others):
+        raise SpecvizError("The device ran out of memory.", "max_new_tokens")
+
+    monkeypatch.setattr(pair_check, "timed", failing)
+    findings = found(tiny_pair("llama"), pair_check.texts)
+    assert findings["greedy text, draft_model"].state == "wrong"
+    assert (findings["greedy text, medusa"].state, findings["greedy text, medusa"].advice) == ("skipped", None)
+    monkeypatch.setattr(pair_check, "exact_distribution", failing)
+    checks = ((Sentence("sampling"), pair_check.distributions),)
+    assert found(tiny_pair("llama"), lambda pair: pair_check.carried_out(checks, pair))["sampling"].state == "wrong"
 
 
 def test_prepared_passes_that_are_wrong_are_found_and_the_other_checks_go_on():
