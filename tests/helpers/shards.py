@@ -20,6 +20,7 @@ from specviz.records.runs import Run
 from specviz.records.settings import DraftParams
 
 PROMPT = list(range(5, 25))
+NEW_TOKENS = 10
 
 #: Every way in which what a process computes by itself decides how the run goes on.
 DRAFTERS = (
@@ -42,7 +43,7 @@ def runs(pair: ModelPair) -> dict[str, Run]:
             drafter=drafter,
             drafting=params,
             sampling=specviz.SamplingParams(temperature=temperature),
-            max_new_tokens=16,
+            max_new_tokens=NEW_TOKENS,
             seed=2,
         )
         for drafter, params in DRAFTERS

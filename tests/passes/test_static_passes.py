@@ -25,10 +25,11 @@ from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
 
 CPU = torch.device("cpu")
-PROMPT = [5, 9, 33, 7, 7, 20, 11, 3]
+#: Nearly a block of buffers.
+PROMPT = [5, 9, 33, 7, 7, 20, 11, 3] * 6
 GREEDY, SAMPLED = SamplingParams(temperature=0), SamplingParams(temperature=1, top_p=0.9)
 #: Enough for the buffers to grow once.
-NEW_TOKENS = 70
+NEW_TOKENS = 30
 WINDOWS = ("mistral", "gemma2", "gemma3")
 DRAFTERS = ("draft_model", "early_exit", "medusa", "eagle", "suffix", "lookahead")
 

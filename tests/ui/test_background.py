@@ -360,21 +360,21 @@ def served(stand_in, deployment, tmp_path, monkeypatch):
     store.preparer.close()
 
 
-@pytest.mark.parametrize("language", ["", "de"])
-def test_the_chip_follows_what_is_prepared_without_a_reload_and_without_moving_the_page(
-    served, new_page, stand_in, language
-):
+def test_the_chip_follows_what_is_prepared_without_a_reload_and_without_moving_the_page(served, new_page, stand_in):
     url, store = served
     stand_in.reasons = {"exit 1": SpecvizError("The passes of a quantised model cannot be prepared.", "passes")}
-    say, asked = words(language or "en"), []
+    say, german, asked = words(), words("de"), []
     page = new_page(heard={"request": lambda request: asked.append(request.url) if request.method == "POST" else None})
     store.preparer.start()
-    page.goto(url + language)
+    page.goto(url)
     chip = page.locator("#passes")
-    expect(chip).to_contain_text(
-        say("passes.plain_yet", step=say.step(Sentence("{count} of {all} compiled", count=1, all=2)))
-    )
+    step = Sentence("{count} of {all} compiled", count=1, all=2)
+    expect(chip).to_contain_text(say("passes.plain_yet", step=say.step(step)))
+    elsewhere = new_page()
+    elsewhere.goto(url + "de")
+    expect(elsewhere.locator("#passes")).to_contain_text(german("passes.plain_yet", step=german.step(step)))
     assert_no_sideways_scrolling(page)
+    assert_no_sideways_scrolling(elsewhere)
     place = "document.querySelector('.sv-main').getBoundingClientRect().top + scrollY"
     top = page.evaluate(place)
 
@@ -386,13 +386,15 @@ def test_the_chip_follows_what_is_prepared_without_a_reload_and_without_moving_t
     stand_in.go_on.set()
     expect(chip).to_have_text(say("passes.compiled"))
     assert page.evaluate(place) == top
+    expect(elsewhere.locator("#passes")).to_have_text(german("passes.compiled"))
     start(page)
     settle(page)
     expect(page.locator("specviz-run [part=meta]")).to_contain_text(say("passes.compiled"))
-    page.get_by_role("tab", name=say("page.models"), exact=True).click()
-    status = page.locator(".block.sv-pair-status")
-    expect(status).to_contain_text(say.error(stand_in.reasons["exit 1"]))
-    expect(status).to_contain_text(say("passes.role_draft"))
+    for visitor, own in ((page, say), (elsewhere, german)):
+        visitor.get_by_role("tab", name=own("page.models"), exact=True).click()
+        status = visitor.locator(".block.sv-pair-status")
+        expect(status).to_contain_text(own.error(stand_in.reasons["exit 1"]))
+        expect(status).to_contain_text(own("passes.role_draft"))
     assert [line for line in violations(page) if "passes" in line] == []
 
     # Once it is over, the page asks no more.
