@@ -13,12 +13,12 @@ import pathlib
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from specviz.models.pair import ModelPair
@@ -29,7 +29,10 @@ from specviz.passes.cached_model import CachedModel, StaticModel
 from specviz.passes.clock import Stopwatch
 from specviz.passes.compiler import ProgramJob
 from specviz.passes.cuda_graphs import CudaRecorder, GraphedPasses, refuse_unrecordable
-from specviz.passes.early_exits import check_exit, default_exit, exit_after, layer_count
+from specviz.passes.early_exits import check_exit, default_exit, layer_count
+from specviz.passes.few_rows import FewRows
+from specviz.passes.kernel_library import cxx
+from specviz.passes.row_trial import rows_are_alike
 from specviz.passes.several_devices import is_sharded, is_spread
 from specviz.passes.static_eagle import EagleReader, StaticEagle, StaticEagleReader
 from specviz.passes.static_passes import FastPasses, FirstLayerBuffers, KeyValueBuffers, Static, StaticPass
@@ -59,11 +62,6 @@ _TEXT = 24
 #: Roles that are handed to the pair together.
 _MODELS = ("target", "draft")
 
-#: The programs of a role that has more than the one for any number of tokens. Plain decoding feeds the target token by
-#: token and should have the fastest pass there is: its own program gains it 6 %. A draft model would gain as much, but
-#: would take as long again to compile and hold its weights twice where processor caches are short as it is.
-_KINDS = {"target": (compiler.ANY, compiler.ONE)}
-
 #: The widths on which a program is checked and timed.
 _TRIED_WIDTHS = (1, 5)
 
@@ -84,12 +82,12 @@ class Preparation:
 
 
 @dataclass(frozen=True)
-class _PassFiles:
-    """One model's pass and the files of its compiled programs, existing or yet to be made."""
+class _PassFile:
+    """One model's pass and the file of its compiled program, existing or yet to be made."""
 
     role: str
     static: Static
-    files: dict[str, pathlib.Path]  # by kind, `compiler.ANY` or `compiler.ONE`
+    file: pathlib.Path
 
 
 def _unheard(fraction: float, sentence: Sentence) -> None:
@@ -117,7 +115,7 @@ def prepare_passes(
     else goes on beside it. What cannot be prepared raises nothing: the result says why.
     """
     work = _Work(pair, progress, halt or threading.Event(), turn)
-    statics = work.statics()
+    statics = work.statics(compiling)
     if pair.device.type == "cuda":
         work.record(statics)
         return work.done
@@ -142,16 +140,23 @@ class _Work:
         self.done = Preparation()
         self.made = self.wanted = 0  # programs
 
-    def statics(self) -> dict[str, Static]:
+    def statics(self, compiling: bool) -> dict[str, Static]:
         """The passes that can be prepared, by role; notes why others cannot."""
-        statics = {}
-        for role, make in _makers(self.pair):
+        statics: dict[str, Static] = {}
+        for role, make in _makers(self.pair, statics, compiling):
             try:
                 _refuse_several_devices(self.pair)
-                statics[role] = self.turn(make)
+                statics[role] = self.turn(functools.partial(make, self._few_rows()))
             except SpecvizError as error:
                 self.done.refuse(role, error)
         return statics
+
+    def _few_rows(self) -> FewRows | None:
+        """How passes are put on our own kernels, which are for CPUs."""
+        if self.pair.device.type != "cpu":
+            return None
+        compiler.refuse_crowded(sum(map(_weight_bytes, filter(None, (self.pair.target, self.pair.draft)))))
+        return FewRows.ready(self.threads)
 
     def record(self, statics: dict[str, Static]) -> None:
         """Tries each model's passes on CUDA and records a few; runs have more recorded as they need them."""
@@ -163,23 +168,22 @@ class _Work:
             self._try(role, functools.partial(_recorded, static, recorder, shared), ready)
         self.turn(lambda: self._give(ready))
 
-    def pass_files(self, statics: dict[str, Static]) -> list[_PassFiles]:
+    def pass_files(self, statics: dict[str, Static]) -> list[_PassFile]:
         """The programs' files, existing or yet to be made."""
         return [
-            _PassFiles(role, static, compiler.files(static, self.threads, _KINDS.get(role, (compiler.ANY,))))
-            for role, static in statics.items()
+            _PassFile(role, static, compiler.file(type(static), static.described())) for role, static in statics.items()
         ]
 
-    def compiled(self, groups: Sequence[Sequence[_PassFiles]]) -> Iterator[Sequence[_PassFiles]]:
+    def compiled(self, groups: Sequence[Sequence[_PassFile]]) -> Iterator[Sequence[_PassFile]]:
         """Makes the missing programs and yields each group as soon as its own are done; notes why one was not made.
 
         Within a group the largest come first, or else one might still be compiling when all others are done.
         """
         roles = {
-            ProgramJob(one.static, kind, self.threads, one.files[kind]): one.role
+            ProgramJob(one.static, one.file): one.role
             for group in groups
-            for one in sorted(group, key=lambda one: _weight_bytes(one.static), reverse=True)
-            for kind in compiler.missing(one.files)
+            for one in sorted(group, key=lambda one: len(one.static.row_shapes), reverse=True)
+            if not one.file.is_file()
         }
         made, awaited = self._making(roles), set(roles)
         with contextlib.closing(made):
@@ -193,9 +197,8 @@ class _Work:
         """Each job as it ends."""
         if not roles:
             return
-        statics = {id(job.static): job.static for job in roles}.values()
         try:
-            compiler.refuse_impossible(sum(map(_weight_bytes, statics)))
+            cxx()
         except SpecvizError as error:
             for role in roles.values():
                 self.done.refuse(role, error)
@@ -214,17 +217,16 @@ class _Work:
         step = Sentence("{count} of {all} compiled", count=self.made, all=self.wanted)
         self.progress(self.made / self.wanted, step)
 
-    def take(self, group: Sequence[_PassFiles]) -> None:
+    def take(self, group: Sequence[_PassFile]) -> None:
         """Loads what there is, tries it, and hands it to the pair if it is right and faster."""
         ready: dict[str, FastPasses] = {}
         self.progress(1.0, Sentence("trying compiled ones"))
         for one in group:
-            if not compiler.missing(one.files):
+            if one.file.is_file():
                 whole = self.pair.passes.fast.get("target") if one.role.startswith("exit") else None
                 self._try(one.role, functools.partial(_loaded, one, whole), ready)
             elif one.role not in self.done.reasons:
-                never = SpecvizError("This model's passes were never compiled here.", "passes")
-                self.done.refuse(one.role, never)
+                self.done.refuse(one.role, _never_compiled())
         self.turn(lambda: self._give(ready))
 
     def _try(self, role: str, make: Callable[[], FastPasses], ready: dict[str, FastPasses]) -> None:
@@ -252,11 +254,12 @@ class _Work:
             self.pair.passes.seconds_by_width = time_passes(self.pair.target, SHOWN_WIDTHS, budget=0.5, passes=passes)
 
 
-def _loaded(one: _PassFiles, target: FastPasses | None) -> FastPasses:
+def _loaded(one: _PassFile, target: FastPasses | None) -> FastPasses:
     """The compiled passes, if they are right and faster than the model's own. target: see `check`."""
-    passes = FastPasses(one.static, compiler.Program(one.files), "compiled")
+    passes = FastPasses(one.static, compiler.Program(one.static, one.file), "compiled")
     check(passes, target)
     _refuse_slower(passes)
+    passes.rows_are_alike = rows_are_alike(passes)
     return passes
 
 
@@ -277,18 +280,23 @@ def _no_memory() -> SpecvizError:
     return SpecvizError("There is not enough memory to prepare this model's passes.", "passes")
 
 
-def _makers(pair: ModelPair) -> Iterator[tuple[str, Callable[[], Static]]]:
-    """What can be prepared of the pair, most important first."""
-    yield "target", lambda: _static(pair.target, _feature_layers(pair))
+def _makers(
+    pair: ModelPair, made: Mapping[str, Static], compiling: bool
+) -> Iterator[tuple[str, Callable[[FewRows | None], Static]]]:
+    """What can be prepared of the pair, most important first. made: earlier ones, by role; the target's parts are on
+    its weights. compiling: or else only what was compiled before is made."""
+    yield "target", lambda few_rows: _static(pair.target, _feature_layers(pair), few_rows, compiling)
     if pair.draft is not None:
-        yield "draft", lambda: _static(pair.draft)
+        yield "draft", lambda few_rows: _static(pair.draft, (), few_rows, compiling)
+    if "target" not in made:
+        return
     if "eagle" in pair.parts:
-        yield "eagle", lambda: StaticEagle(pair.parts["eagle"], pair.target)
+        yield "eagle", lambda few_rows: StaticEagle(pair.parts["eagle"], made["target"])
     # A target without an early exit has no such pass.
     with contextlib.suppress(SpecvizError):
         check_exit(pair.target, pair.target_name)
         layer = default_exit(pair.target)
-        yield f"exit {layer}", lambda: _static(exit_after(pair.target, layer))
+        yield f"exit {layer}", lambda few_rows: made["target"].first_layers(layer)
 
 
 def _refuse_several_devices(pair: ModelPair) -> None:
@@ -297,10 +305,20 @@ def _refuse_several_devices(pair: ModelPair) -> None:
         raise SpecvizError("The passes of a model on several devices cannot be prepared.", "passes")
 
 
-def _static(model: PreTrainedModel, feature_layers: Sequence[int] = ()) -> StaticPass:
+def _static(
+    model: PreTrainedModel, feature_layers: Sequence[int], few_rows: FewRows | None, compiling: bool
+) -> StaticPass:
     if getattr(model.config, "quantization_config", None) is not None:
         raise SpecvizError("The passes of a quantised model cannot be prepared.", "passes")
-    return StaticPass(model, feature_layers)
+    if few_rows is not None and not compiling:
+        described = StaticPass.description(model, feature_layers, few_rows)
+        if not compiler.file(StaticPass, described).is_file():
+            raise _never_compiled()
+    return StaticPass(model, feature_layers, few_rows)
+
+
+def _never_compiled() -> SpecvizError:
+    return SpecvizError("This model's passes were never compiled here.", "passes")
 
 
 def _feature_layers(pair: ModelPair) -> list[int]:
@@ -308,8 +326,8 @@ def _feature_layers(pair: ModelPair) -> list[int]:
     return sorted({layer for part in pair.parts.values() for layer in part.feature_layers})
 
 
-def _weight_bytes(static: Static) -> int:
-    return sum(weight.numel() * weight.element_size() for weight in static.parameters())
+def _weight_bytes(model: nn.Module) -> int:
+    return sum(weight.numel() * weight.element_size() for weight in model.parameters())
 
 
 @torch.inference_mode()
@@ -369,7 +387,7 @@ def _eagle_outputs(passes: FastPasses) -> Iterator[tuple[Tensor, Tensor]]:
     static, generator = passes.static, torch.Generator().manual_seed(0)
     fast = StaticEagleReader(passes)
     for seed in range(_COMPARISONS):
-        own = EagleReader(static.head, static)
+        own = EagleReader(static.original, static.target)
         fast.rewind(0)
         _clear(fast.buffers)
         for width in (*_TRIED_WIDTHS[::-1], 2):

@@ -207,7 +207,7 @@ class StaticModel(CachedModel):
 
     def sharing_first_layers(self, model: PreTrainedModel, layers: int, passes: FastPasses | None) -> CachedModel:
         shared = FirstLayerBuffers(self.buffers, layers)
-        return StaticModel(model, self.stopwatch, passes or FastPasses.unprepared(model), shared)
+        return StaticModel(model, self.stopwatch, passes or self.passes.first_layers(layers), shared)
 
     def _read(self, token_ids: Tensor, keep: int, visible: Tensor | None, positions: Tensor | None) -> Tensor:
         if token_ids.shape[0] > WIDEST:

@@ -1,14 +1,13 @@
 """Compiles passes over static buffers to machine code, once per machine: torch.export, then AOTInductor.
 
-A model's program reads any number of tokens; the target, which plain decoding feeds token by token, has a second one
-for that. Processes of low priority make the programs, which are kept in a folder and load in a fraction of a second.
+A program reads any number of tokens and knows no weights: it is given those of the model, which are in memory once.
+Processes of low priority make the programs, which are kept in a folder and load in a fraction of a second.
 `python -m specviz.passes.compiler FOLDER` is such a process.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import inspect
 import itertools
@@ -22,7 +21,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
@@ -32,26 +31,27 @@ import transformers
 from torch import Tensor
 from torch.export import Dim, ExportedProgram
 
+from specviz.passes.kernel_library import C_SHIMS, cache_folder, processor
 from specviz.passes.static_passes import WIDEST, Static
 from specviz.records.errors import SpecvizError
 from specviz.records.words import bytes_in_words
 
-#: How Inductor compiles: weights folded in and laid out for the kernels, products by its own C++ templates, which
-#: suit few rows; timing several alternatives would take twice as long. It does not test whether the C++ compiler knows
-#: AVX-512, which saves eight seconds, but still tests anything newer.
-OPTIONS = {"cpp.vec_isa_ok": True, "freezing": True, "max_autotune": True, "max_autotune_gemm_backends": "CPP"}
+#: How Inductor compiles: products and attention by our own kernels, weights handed over when a program is loaded. It
+#: does not test whether the C++ compiler knows AVX-512, which saves eight seconds, but still tests anything newer.
+OPTIONS = {
+    "cpp.vec_isa_ok": True,
+    "aot_inductor.package_constants_in_so": False,
+    "aot_inductor.custom_ops_to_c_shims": C_SHIMS,
+}
 
-#: Programs hold the weights in their own layout: memory and disk must have room for this many copies.
+#: The kernels' own layout of the weights, and copies while a program is made: memory must have room for so many.
 COPIES = 2
 
 #: The most bytes of programs that are kept; the oldest go first.
-KEPT_BYTES = 4 << 30
-
-#: The kinds of programs: reading a single token, or any number of them.
-ONE, ANY = "one", "any"
+KEPT_BYTES = 1 << 30
 
 #: How many tokens the example inputs have from which programs are traced.
-_EXAMPLE_TOKENS = {ONE: 1, ANY: 5}
+_EXAMPLE_TOKENS = 5
 
 _NICENESS = 10
 
@@ -60,103 +60,67 @@ _LOOK_SECONDS = 0.1
 
 
 class Program:
-    """`StaticPass.forward` of one model, compiled. files: its programs, by kind; ANY must be among them."""
+    """`Static.forward` as the program in the file `path`, on the weights of `static`."""
 
-    def __init__(self, files: Mapping[str, pathlib.Path]):
+    def __init__(self, static: Static, path: pathlib.Path):
         # The bare loader: torch's wrapper around it inspects the shapes of all arguments on every call.
-        loaders = {kind: torch._inductor.aoti_load_package(str(path)).loader for kind, path in files.items()}
-        self.any = loaders[ANY]
-        self.one = loaders.get(ONE, self.any)
+        self.loader = torch._inductor.aoti_load_package(str(path)).loader
+        held = (static.named_parameters(remove_duplicate=False), static.named_buffers(remove_duplicate=False))
+        by_name = dict(itertools.chain(*held))
+        self.weights = {name: by_name[name].detach() for name in self.loader.get_constant_fqns()}
+        # Managed by us: the program reads the very tensors, which stay as long as it does.
+        self.loader.load_constants(self.weights, use_inactive=False, check_full_update=True, user_managed=True)
 
     def __call__(self, *arguments: Tensor) -> list[Tensor]:
-        loader = self.one if arguments[0].shape[0] == 1 else self.any
-        return loader.run(arguments)
+        return self.loader.run(arguments)
 
 
-def exported(static: Static, kind: str) -> ExportedProgram:
-    """The pass as a graph of operations, for any room and, unless `kind` is ONE, any number of tokens."""
-    room = Dim("room", min=2, max=2**31 - 1)
-    count = {} if kind == ONE else {0: Dim("count", min=1, max=WIDEST)}
-    others = (*(count for _ in static.input_widths), *({2: room} for _ in static.row_shapes))
+def exported(static: Static) -> ExportedProgram:
+    """The pass as a graph of operations, for any room and any number of tokens."""
+    room, count = Dim("room", min=2, max=2**31 - 1), Dim("count", min=1, max=WIDEST)
+    others = (*({0: count} for _ in static.input_widths), *({2: room} for _ in static.row_shapes))
     with torch.no_grad():
         return torch.export.export(
             static,
-            static.examples(_EXAMPLE_TOKENS[kind]),
+            static.examples(_EXAMPLE_TOKENS),
             dynamic_shapes={
-                "token_ids": count,
-                "positions": count,
-                "where": count,
-                "visible": {**count, 1: room},
+                "token_ids": {0: count},
+                "positions": {0: count},
+                "where": {0: count},
+                "visible": {0: count, 1: room},
                 "others": others,
             },
             strict=False,
         )
 
 
-def build(static: Static, kind: str, path: pathlib.Path) -> None:
-    """Compiles the program of this kind and writes it to `path`."""
+def build(static: Static, path: pathlib.Path) -> None:
+    """Compiles the pass and writes its program to `path`."""
     with torch.no_grad():
-        torch._inductor.aoti_compile_and_package(
-            exported(static, kind), package_path=str(path), inductor_configs=OPTIONS
-        )
+        torch._inductor.aoti_compile_and_package(exported(static), package_path=str(path), inductor_configs=OPTIONS)
 
 
-def key(static: Static, threads: int) -> str:
-    """A digest of all that a model's programs depend on: its weights, its code, the processor and the libraries."""
-    digest = hashlib.sha256()
+def file(kind: type[Static], described: str) -> pathlib.Path:
+    """Of a pass's program, existing or yet to be made: named by all that it depends on, which weights are not.
+
+    described: `Static.described` of the pass, whose class is `kind`.
+    """
     facts = [
         torch.__version__,
         transformers.__version__,
         platform.machine(),
-        _processor(),
+        processor(),
         torch.backends.cpu.get_cpu_capability(),
-        threads,
         OPTIONS,
-        static.described(),
-        inspect.getsource(inspect.getmodule(type(static))),
+        described,
+        inspect.getsource(inspect.getmodule(kind)),
         inspect.getsource(exported),
     ]
-    for fact in facts:
-        digest.update(repr(fact).encode())
-    for name, weight in sorted(static.state_dict().items()):
-        digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
-        digest.update(weight.detach().contiguous().view(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()[:32]
+    return cache_folder() / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.pt2"
 
 
-def _processor() -> str:
-    """The processor's instruction sets, all of which programs may use; else its name."""
-    with contextlib.suppress(OSError):
-        for line in pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("flags"):
-                return line
-    return platform.processor()
-
-
-def folder() -> pathlib.Path:
-    """Where programs are kept: SPECVIZ_CACHE, or ``specviz`` in the user's cache folder."""
-    named = os.environ.get("SPECVIZ_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
-    return pathlib.Path(named) if named else pathlib.Path(base) / "specviz"
-
-
-def files(static: Static, threads: int, kinds: Sequence[str]) -> dict[str, pathlib.Path]:
-    """The files of these programs, by kind, existing or yet to be made."""
-    name = key(static, threads)
-    return {kind: folder() / f"{name}-{kind}.pt2" for kind in kinds}
-
-
-def missing(paths: Mapping[str, pathlib.Path]) -> list[str]:
-    return [kind for kind, path in paths.items() if not path.is_file()]
-
-
-def refuse_impossible(model_bytes: int) -> None:
-    """Raises SpecvizError (field ``passes``) if nothing can be compiled: no compiler, or no memory for the copies."""
-    names = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++"]
-    if not any(map(shutil.which, names)):
-        raise SpecvizError(
-            "There is no C++ compiler ({names}): install one for faster passes.", "passes", names=", ".join(names)
-        )
+def refuse_crowded(model_bytes: int) -> None:
+    """Raises SpecvizError (field ``passes``) if there is no memory for the copies."""
     needed, free = COPIES * model_bytes, psutil.virtual_memory().available
     if needed > free // 2:
         raise SpecvizError(
@@ -172,8 +136,6 @@ class ProgramJob:
     """A program to be made."""
 
     static: Static
-    kind: str  # ANY or ONE
-    threads: int  # on which it will run
     path: pathlib.Path
 
 
@@ -222,15 +184,15 @@ class Worker:
     """
 
     def __init__(self) -> None:
-        folder().mkdir(parents=True, exist_ok=True, mode=0o700)
+        cache_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
         # A compiler being killed may still be writing there.
-        self._scratch = tempfile.TemporaryDirectory(dir=folder(), ignore_cleanup_errors=True)
+        self._scratch = tempfile.TemporaryDirectory(dir=cache_folder(), ignore_cleanup_errors=True)
         scratch = pathlib.Path(self._scratch.name)
         self.orders = (scratch / f"{number}.pt" for number in itertools.count())
         self.said = scratch / "said.txt"
         environment = os.environ | {
             # Shared, so that the compiler is probed only once.
-            "TORCHINDUCTOR_CACHE_DIR": str(folder() / "inductor"),
+            "TORCHINDUCTOR_CACHE_DIR": str(cache_folder() / "inductor"),
             "CUDA_VISIBLE_DEVICES": "",
             "PYTHONPATH": os.pathsep.join(
                 [str(pathlib.Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
@@ -253,7 +215,7 @@ class Worker:
         Raises SpecvizError (field ``passes``) with the compiler's last line of output.
         """
         order = next(self.orders)
-        torch.save((job.static, job.kind, job.threads, job.path), order)
+        torch.save((job.static, job.path), order)
         # A process that has ended cannot be told; the loop below notices.
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(f"{order}\n".encode())
@@ -311,7 +273,7 @@ def _kill(processes: Sequence[psutil.Process]) -> None:
 
 def forget_old(keep_bytes: int = KEPT_BYTES) -> None:
     """Removes the oldest programs until the rest is no larger than `keep_bytes`."""
-    known = sorted(folder().glob("*.pt2"), key=lambda path: path.stat().st_mtime, reverse=True)
+    known = sorted(cache_folder().glob("*.pt2"), key=lambda path: path.stat().st_mtime, reverse=True)
     total = 0
     for path in known:
         total += path.stat().st_size
@@ -325,11 +287,6 @@ def main(arguments: Sequence[str]) -> None:
     threading.Thread(target=_hear, args=[pathlib.Path(arguments[0]), orders], daemon=True).start()
     if hasattr(os, "nice"):
         os.nice(_NICENESS)
-    # Imported here: it takes two seconds, and only this process needs it.
-    from torch._inductor.codegen.common import KernelTemplate
-
-    # Inductor parses the same few templates anew for every product, a quarter of its time.
-    KernelTemplate._template_from_string = staticmethod(functools.cache(KernelTemplate._template_from_string))
     while True:
         _carry_out(orders.get())
 
@@ -345,11 +302,10 @@ def _hear(scratch: pathlib.Path, orders: queue.SimpleQueue[pathlib.Path]) -> Non
 
 def _carry_out(order: pathlib.Path) -> None:
     # Safe to unpickle: this user's own process wrote it a moment ago, in its own folder.
-    static, kind, threads, path = torch.load(order, weights_only=False)
-    torch.set_num_threads(threads)
+    static, path = torch.load(order, weights_only=False)
     made, failed = order.with_suffix(".pt2"), _failure(order)
     try:
-        build(static, kind, made)
+        build(static, made)
         os.replace(made, path)
     except Exception as error:
         # Read by `Worker.make`; replaced in one step, so that it is complete once it exists.

@@ -5,11 +5,11 @@ transformers repeats keys and values as soon as there is a mask, over all of the
 
 from __future__ import annotations
 
-import copy
-
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+
+from specviz.passes.twins import attending_by, sharing_twin
 
 #: Its name among transformers' attention functions.
 GROUPED = "specviz_grouped"
@@ -56,10 +56,4 @@ def with_grouped_attention(model: PreTrainedModel) -> PreTrainedModel:
     grouped = getattr(config, "num_key_value_heads", heads) != heads
     if not grouped or config._attn_implementation != "sdpa" or not model._supports_attention_backend:
         return model
-    # A copy, configurations included, because other runs read those of the original.
-    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    twin = copy.deepcopy(model, shared)
-    for module in twin.modules():
-        if hasattr(module, "config"):
-            module.config._attn_implementation = GROUPED
-    return twin
+    return attending_by(sharing_twin(model), GROUPED)

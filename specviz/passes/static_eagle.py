@@ -7,8 +7,25 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from specviz.passes.static_passes import WIDEST, FastPasses, Static
+from specviz.passes.few_rows import FewRows, WideEmbedding
+from specviz.passes.static_passes import WIDEST, FastPasses, Static, StaticPass, additive_mask
 from specviz.passes.trained_heads import EagleCache, EagleHead, rotation
+
+
+class FewRowsHead(EagleHead):
+    """An EAGLE head whose products are made by our own kernels."""
+
+    def __init__(self, head: EagleHead, few_rows: FewRows):
+        nn.Module.__init__(self)  # none of the weights that a new head would have
+        self.config = head.config
+        self.feature_layers = head.feature_layers
+        self.table = None if head.table is None else WideEmbedding(head.table)
+        self.scale = nn.Parameter(head.scale.detach().float(), requires_grad=False)
+        names = ["entry", "out", "gate_up", "down", *(["table"] if self.table else [])]
+        self.products = nn.ModuleDict({name: few_rows.linear(head.matrix(name)) for name in names})
+
+    def product(self, x: Tensor, name: str) -> Tensor:
+        return self.products[name](x)
 
 
 class StaticEagle(Static):
@@ -17,16 +34,25 @@ class StaticEagle(Static):
 
     name = "EAGLE head"
 
-    def __init__(self, head: EagleHead, target: PreTrainedModel):
+    def __init__(self, head: EagleHead, target: StaticPass):
+        """target: by the kernels, if the head is to be."""
         super().__init__()
-        self.head = head
-        self.ends = nn.ModuleList([target.get_input_embeddings(), target.get_output_embeddings()])
+        # Not as its modules: they are on the same weights.
+        self.__dict__ |= {"original": head, "target": target.original}
+        self.few_rows = target.few_rows
+        self.head = head if self.few_rows is None else FewRowsHead(head, self.few_rows)
+        self.ends = nn.ModuleList([target.model.get_input_embeddings(), target.model.get_output_embeddings()])
         self.device, self.dtype = head.scale.device, head.scale.dtype
+        self.inner_dtype = target.inner_dtype
         self.row_shapes = 2 * [(head.config.num_attention_heads, head.config.head_dim)]
         self.input_widths = (head.config.hidden_size,)
 
+    def __getstate__(self) -> dict[str, object]:
+        # transformers puts hooks on models in use, which cannot be pickled.
+        return {name: value for name, value in self.__dict__.items() if name not in ("original", "target")}
+
     def described(self) -> str:
-        return repr(self.head.config)
+        return f"{self.head.config} {self.target.config.to_json_string()} {self.dtype} {self.few_rows}"
 
     def get_input_embeddings(self) -> nn.Module:
         return self.ends[0]
@@ -39,15 +65,23 @@ class StaticEagle(Static):
     ) -> tuple[Tensor, Tensor]:
         """See `EagleHead.forward`; returns logits [n, vocab] in float32 and hidden states [n, d]."""
         features, keys, values = others
-        turns = rotation(positions, self.head.config).to(self.dtype)
+        turns = rotation(positions, self.head.config).to(self.inner_dtype)
+        features = features.to(self.inner_dtype)
         entered, queries, new = self.head.project(features, self.head.embed(token_ids, self), turns)
         # New keys and values: [n, 2, heads, head_dim] -> [1, heads, n, head_dim] each.
         new_keys, new_values = new.permute(1, 2, 0, 3)[:, None].unbind(0)
         keys.index_copy_(2, where, new_keys)
         values.index_copy_(2, where, new_values)
-        seen = functional.scaled_dot_product_attention(queries.transpose(0, 1)[None], keys, values, visible[None, None])
-        hidden = self.head.finish(entered, seen[0].transpose(0, 1))
-        return self.head.logits(hidden, self).float(), hidden
+        hidden = self.head.finish(entered, self._attend(queries.transpose(0, 1)[None], keys, values, visible))
+        return self.head.logits(hidden, self).float(), hidden.to(self.dtype)
+
+    def _attend(self, queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor) -> Tensor:
+        """[1, heads, n, head size] -> [n, heads, head size]."""
+        if self.few_rows is None:
+            seen = functional.scaled_dot_product_attention(queries, keys, values, visible[None, None])
+            return seen[0].transpose(0, 1)
+        mask = additive_mask(visible, self.inner_dtype)
+        return self.few_rows.attend(queries, keys, values, mask, self.head.config.head_dim**-0.5)[0]
 
 
 class EagleReader:

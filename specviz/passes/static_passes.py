@@ -15,7 +15,9 @@ from torch.nn import functional
 from transformers import Cache, DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
-from specviz.passes.grouped_attention import GROUPED, with_grouped_attention
+from specviz.passes.early_exits import exit_after
+from specviz.passes.few_rows import FewRows
+from specviz.passes.grouped_attention import with_grouped_attention
 from specviz.records.errors import SpecvizError
 
 #: Positions by which buffers grow. A pass attends to all of the room, so little of it should be empty.
@@ -33,7 +35,8 @@ class Static(nn.Module, ABC):
 
     name: str  # of the model, for people
     device: torch.device
-    dtype: torch.dtype
+    dtype: torch.dtype  # of the model, and of what goes in and out beside logits
+    inner_dtype: torch.dtype  # in which it is computed, and of the rows
     row_shapes: list[tuple[int, int]]  # (heads, head size) of each tensor of rows
     input_widths: tuple[int, ...] = ()  # of further inputs [n, width] beside the token ids
     reads_chains_only: bool = False  # each token's position is its place, as sliding windows need it
@@ -42,11 +45,15 @@ class Static(nn.Module, ABC):
     def described(self) -> str:
         """What it is apart from its weights: passes of equal weights and description are equal."""
 
+    @abstractmethod
+    def get_input_embeddings(self) -> nn.Module:
+        """Turns token ids into embeddings."""
+
     def examples(self, width: int, room: int = 2 * BLOCK) -> tuple[Tensor, ...]:
         """Arguments of a pass over `width` tokens after a few others."""
         where = torch.arange(3, 3 + width)
         inputs = [torch.ones(width, size, dtype=self.dtype) for size in self.input_widths]
-        rows = [torch.zeros(1, heads, room, size, dtype=self.dtype) for heads, size in self.row_shapes]
+        rows = [torch.zeros(1, heads, room, size, dtype=self.inner_dtype) for heads, size in self.row_shapes]
         visible = where.unsqueeze(-1) >= torch.arange(room)
         # A copy: tracing takes two arguments for one if they are the same tensor.
         return (torch.ones(width, dtype=torch.long), where.clone(), where, visible, *inputs, *rows)
@@ -56,16 +63,25 @@ class StaticPass(Static):
     """One pass of `model` as a function of tensors. Its rows are keys and values of each layer in turn.
 
     feature_layers: the hidden states that it returns beside the logits, as indices into transformers'
-    ``hidden_states``. Raises SpecvizError (field ``passes``) for a model that caches anything but keys and values.
+    ``hidden_states``. few_rows: to run on our own kernels. twin: what runs in the model's place, if it exists already.
+    Raises SpecvizError (field ``passes``) for a model that caches anything but keys and values.
     """
 
-    def __init__(self, model: PreTrainedModel, feature_layers: Sequence[int] = ()):
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        feature_layers: Sequence[int] = (),
+        few_rows: FewRows | None = None,
+        twin: PreTrainedModel | None = None,
+    ):
         super().__init__()
-        self.model = with_grouped_attention(model)
+        self.few_rows = few_rows
+        self.model = twin or (with_grouped_attention(model) if few_rows is None else few_rows.twin(model))
         # Not as one of its modules: they are on the same weights.
         self.__dict__["original"] = model
         self.name = type(model).__name__
         self.device, self.dtype = model.device, model.dtype
+        self.inner_dtype = model.dtype if few_rows is None else torch.float32
         self.feature_layers = tuple(feature_layers)
         layers = _cache_after_one_token(model).layers
         for layer in layers:
@@ -89,13 +105,24 @@ class StaticPass(Static):
 
     def __reduce__(self) -> tuple[Callable[..., StaticPass], tuple[object, ...]]:
         # Its parts, not the model: transformers puts hooks on models in use, which cannot be pickled.
-        model = self.model
-        attention = model.config._attn_implementation.replace(GROUPED, "sdpa")  # the process there groups by itself
-        parts = (type(model), model.config, attention, self.dtype, model.state_dict())
-        return _static_of_parts, (*parts, self.feature_layers)
+        model = self.original
+        parts = (type(model), model.config, model.config._attn_implementation, self.dtype)
+        return _static_without_weights, (*parts, self.feature_layers, self.few_rows)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.model.get_input_embeddings()
 
     def described(self) -> str:
-        return f"{self.model.config.to_json_string()} {self.feature_layers}"
+        return self.description(self.original, self.feature_layers, self.few_rows)
+
+    @staticmethod
+    def description(model: PreTrainedModel, feature_layers: Sequence[int], few_rows: FewRows | None) -> str:
+        """`described` of a pass that is yet to be made."""
+        return f"{type(model)} {model.config.to_json_string()} {model.dtype} {tuple(feature_layers)} {few_rows}"
+
+    def first_layers(self, layers: int) -> StaticPass:
+        """The pass that leaves the model after its first `layers` layers, on the same weights."""
+        return StaticPass(exit_after(self.original, layers), (), self.few_rows, exit_after(self.model, layers))
 
     def forward(
         self, token_ids: Tensor, positions: Tensor, where: Tensor, visible: Tensor, *others: Tensor
@@ -117,18 +144,19 @@ class StaticPass(Static):
             output_hidden_states=bool(self.feature_layers),
         )
         # In float32, as everything after needs them: here the conversion fuses into a kernel.
-        return output.logits[0].float(), *(output.hidden_states[layer][0] for layer in self.feature_layers)
+        states = (output.hidden_states[layer][0].to(self.dtype) for layer in self.feature_layers)
+        return output.logits[0].float(), *states
 
     def _masks(self, visible: Tensor, positions: Tensor, where: Tensor) -> Tensor | dict[str, Tensor]:
         """The mask added to each layer's scores; one by kind of layer where a model has two kinds."""
         if not self.reads_chains_only:
-            return additive_mask(visible, self.dtype)
+            return additive_mask(visible, self.inner_dtype)
         # Here a token's position is its place: trees, where it is not, are refused for these models.
         places = torch.arange(visible.shape[-1], device=visible.device)
-        near = additive_mask(visible & (places > positions.unsqueeze(-1) - self.window), self.dtype)
+        near = additive_mask(visible & (places > positions.unsqueeze(-1) - self.window), self.inner_dtype)
         if all(self.slides):
             return near
-        return {"sliding_attention": near, "full_attention": additive_mask(visible, self.dtype)}
+        return {"sliding_attention": near, "full_attention": additive_mask(visible, self.inner_dtype)}
 
 
 def hides_far_places(model: PreTrainedModel) -> bool:
@@ -136,17 +164,18 @@ def hides_far_places(model: PreTrainedModel) -> bool:
     return "local" in getattr(model.config, "attention_layers", ())
 
 
-def _static_of_parts(
+def _static_without_weights(
     kind: type[PreTrainedModel],
     config: PreTrainedConfig,
     attention: str,
     dtype: torch.dtype,
-    weights: dict[str, Tensor],
     feature_layers: tuple[int, ...],
+    few_rows: FewRows | None,
 ) -> StaticPass:
-    model = kind._from_config(config, dtype=dtype, attn_implementation=attention)
-    model.load_state_dict(weights)
-    return StaticPass(model.eval(), feature_layers)
+    """The same pass with arbitrary weights: programs do not depend on them."""
+    with torch.device("meta"):
+        model = kind._from_config(config, dtype=dtype, attn_implementation=attention)
+    return StaticPass(model.to_empty(device="cpu").eval(), feature_layers, few_rows)
 
 
 def _cache_after_one_token(model: PreTrainedModel) -> DynamicCache:
@@ -226,7 +255,7 @@ class KeyValueBuffers:
         device = self.static.device
         # Zeros: an invisible place is still multiplied by 0, which must give 0 and not NaN.
         shapes = [(1, heads, room, size) for heads, size in self.static.row_shapes]
-        tensors = [torch.zeros(shape, dtype=self.static.dtype, device=device) for shape in shapes]
+        tensors = [torch.zeros(shape, dtype=self.static.inner_dtype, device=device) for shape in shapes]
         return torch.arange(room, device=device), tensors
 
     def places(self, length: int, count: int, visible: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -270,13 +299,17 @@ class FastPasses:
         self.static = static  # the pass as a module
         self.run = run  # the same, made faster; or the module itself
         self.kind = kind  # what `run` is: ``compiled``, ``graphs`` or ``plain``
+        self.rows_are_alike = False  # a token's results are the same, bit by bit, whatever else is in its pass
         self.refusal: SpecvizError | None = None  # why it is no longer what was prepared
 
     @classmethod
-    def unprepared(cls, model: PreTrainedModel, feature_layers: Sequence[int] = ()) -> FastPasses:
-        """transformers' own pass over static buffers, operation by operation."""
-        static = StaticPass(model, feature_layers)
+    def unprepared(cls, static: Static) -> FastPasses:
+        """The pass operation by operation."""
         return cls(static, static, "plain")
+
+    def first_layers(self, layers: int) -> FastPasses:
+        """Unprepared passes that leave the model after its first `layers` layers."""
+        return FastPasses.unprepared(self.static.first_layers(layers))
 
     def buffers(self, reader: object) -> KeyValueBuffers | FirstLayerBuffers:
         """Empty buffers to hold the text of `reader`."""

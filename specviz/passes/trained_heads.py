@@ -229,12 +229,12 @@ class EagleHead(nn.Module):
         normed = self.normed(hidden)
         if self.table is None:
             return target.get_output_embeddings()(normed).to(hidden.device)
-        return functional.linear(normed, self.table.weight)
+        return self.product(normed, "table")
 
     def fuse(self, features: Tensor) -> Tensor:
         """One feature [..., d] from the target's hidden states of the `feature_layers`, [..., layers · d]."""
         layers = _normalised(features.unflatten(-1, (-1, self.config.hidden_size)))
-        return functional.linear(layers.flatten(-2), self.fusion)
+        return self.product(layers.flatten(-2), "fusion")
 
     def forward(
         self,
@@ -268,7 +268,7 @@ class EagleHead(nn.Module):
         turns: `rotation` of their positions, [..., 2, head_dim].
         """
         heads, width = self.config.num_attention_heads, self.config.head_dim
-        joined = functional.linear(_joined(token_embeddings, features), self.entry.flatten(0, 1))
+        joined = self.product(_joined(token_embeddings, features), "entry")
         joined = joined.unflatten(-1, (4, heads, width))
         cos, sin = turns[..., None, None, :, :].unbind(-2)
         turned = joined[..., 1:3, :, :]
@@ -278,9 +278,17 @@ class EagleHead(nn.Module):
 
     def finish(self, entered: Tensor, attended: Tensor) -> Tensor:
         """Hidden states [..., d] from e + U z [..., d] and what attention gathered, [..., heads, head_dim]."""
-        state = entered + functional.linear(attended.flatten(-2), self.out)
-        gate, up = functional.linear(_normalised(state), self.gate_up.flatten(0, 1)).chunk(2, -1)
-        return state + functional.linear(functional.silu(gate) * up, self.down)
+        state = entered + self.product(attended.flatten(-2), "out")
+        gate, up = self.product(_normalised(state), "gate_up").chunk(2, -1)
+        return state + self.product(functional.silu(gate) * up, "down")
+
+    def product(self, x: Tensor, name: str) -> Tensor:
+        """x [..., inputs] times the matrix of this name, [..., outputs]; several ones give their outputs in turn."""
+        return functional.linear(x, self.matrix(name))
+
+    def matrix(self, name: str) -> Tensor:
+        """[outputs, inputs]; several matrices one below the other."""
+        return self.table.weight if name == "table" else getattr(self, name).flatten(0, -2)
 
     def normed(self, hidden: Tensor) -> Tensor:
         """What goes into the target's output head, [..., d]."""

@@ -1,0 +1,364 @@
+// Linear layers and attention over few tokens on a CPU: weights in bfloat16 or float32, everything else in float32.
+//
+// Reading weights from memory is what takes the time, so a pass over several tokens should cost what one over a single
+// token does. Each panel of weights is read once for many rows, and every row is summed in an order that does not depend
+// on the others: a token's result is the same, bit by bit, whatever else is in its pass.
+//
+// Registers are the compiler's own vectors (GCC and Clang know them on every processor); C functions at the end are what
+// Python and compiled programs call.
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+
+namespace {
+
+// Floats in a register; and how many rows' sums fit into the registers there are, at two registers a row.
+#if defined(__AVX512F__)
+constexpr int LANES = 16, MOST_ROWS = 12;
+#elif defined(__AVX__)
+constexpr int LANES = 8, MOST_ROWS = 6;
+#else
+constexpr int LANES = 4, MOST_ROWS = 6;
+#endif
+
+// Outputs in a panel of weights: two registers.
+constexpr int64_t PANEL = 2 * LANES;
+
+// Panels that a single row is multiplied with at a time.
+constexpr int64_t GROUP = 4;
+
+typedef float Floats __attribute__((vector_size(4 * LANES)));
+typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
+typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
+
+inline Floats load(const float* from) {
+  Floats loaded;
+  std::memcpy(&loaded, from, sizeof loaded);
+  return loaded;
+}
+
+// A bfloat16 is the upper half of a float32.
+inline Floats load(const uint16_t* from) {
+  Halves loaded;
+  std::memcpy(&loaded, from, sizeof loaded);
+  return reinterpret_cast<Floats>(__builtin_convertvector(loaded, Ints) << 16);
+}
+
+// The first `count` floats, then zeros.
+inline Floats load_some(const float* from, int64_t count) {
+  Floats loaded = {};
+  std::memcpy(&loaded, from, sizeof(float) * std::min<int64_t>(count, LANES));
+  return loaded;
+}
+
+inline void store(float* to, Floats values) { std::memcpy(to, &values, sizeof values); }
+
+// ------------------------------------------------------------------------------------------------------ linear layers
+
+// rows [inputs][ROWS] times panels [inputs][PANEL], which lie `stride` weights apart. sums: [ROWS][PANELS][PANEL].
+template <int ROWS, int PANELS, class Weight>
+void multiply(const Weight* weights, int64_t stride, const float* rows, int64_t inputs, float* sums) {
+  Floats sum[ROWS][2 * PANELS] = {};
+  for (int64_t k = 0; k < inputs; k++) {
+    Floats weight[2 * PANELS];
+#pragma GCC unroll 16
+    for (int p = 0; p < PANELS; p++) {
+      const Weight* from = weights + p * stride + k * PANEL;
+      __builtin_prefetch(from + 1024);
+      weight[2 * p] = load(from);
+      weight[2 * p + 1] = load(from + LANES);
+    }
+#pragma GCC unroll 16  // or else the sums live in memory, and five rows take twice the time of one
+    for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 16
+      for (int i = 0; i < 2 * PANELS; i++) sum[r][i] += weight[i] * rows[k * ROWS + r];
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 16
+    for (int i = 0; i < 2 * PANELS; i++) store(sums + (r * 2 * PANELS + i) * LANES, sum[r][i]);
+}
+
+template <class Weight>
+struct Layer {
+  const Weight* weights;  // [panels][inputs][PANEL], the last panel filled up with zeros
+  const float* bias;      // [outputs], or none
+  int64_t inputs, outputs;
+};
+
+// Writes outputs of ROWS rows, to `out` [ROWS][outputs]: those of PANELS panels from `panel` on.
+template <int ROWS, int PANELS, class Weight>
+void write_panels(const Layer<Weight>& layer, const float* rows, float* out, int64_t panel) {
+  alignas(64) float sums[ROWS][PANELS * PANEL];
+  const int64_t stride = layer.inputs * PANEL, first = panel * PANEL;
+  multiply<ROWS, PANELS>(layer.weights + panel * stride, stride, rows, layer.inputs, sums[0]);
+  const int64_t count = std::min(PANELS * PANEL, layer.outputs - first);
+  for (int r = 0; r < ROWS; r++)
+    for (int64_t i = 0; i < count; i++)
+      out[r * layer.outputs + first + i] = layer.bias ? sums[r][i] + layer.bias[first + i] : sums[r][i];
+}
+
+// The same for the panels from `panel` to `end`. Each sum waits for the one before it: where there are few rows, several
+// panels at a time leave something to do meanwhile.
+template <int ROWS, class Weight>
+void write_group(const Layer<Weight>& layer, const float* rows, float* out, int64_t panel, int64_t end) {
+  constexpr int some = ROWS == 1 ? GROUP : ROWS <= MOST_ROWS / 4 ? 2 : 1;
+  for (; panel + some <= end; panel += some) write_panels<ROWS, some>(layer, rows, out, panel);
+  for (; panel < end; panel++) write_panels<ROWS, 1>(layer, rows, out, panel);
+}
+
+// The same for `count` rows, at most ROWS.
+template <int ROWS, class Weight>
+void write_rows(const Layer<Weight>& layer, int64_t count, const float* rows, float* out, int64_t panel, int64_t end) {
+  if constexpr (ROWS > 1)
+    if (count < ROWS) return write_rows<ROWS - 1>(layer, count, rows, out, panel, end);
+  write_group<ROWS>(layer, rows, out, panel, end);
+}
+
+// x: [rows][inputs]. out: [rows][outputs].
+template <class Weight>
+void linear(const Layer<Weight>& layer, const float* x, float* out, int64_t rows, int threads) {
+  // The rows of a block are put side by side: a row's length apart they would compete for the same places of the cache.
+  static thread_local std::vector<float> kept;
+  kept.resize(rows * layer.inputs);
+  float* beside = kept.data();
+  for (int64_t row = 0; row < rows; row += MOST_ROWS) {
+    const int64_t count = std::min<int64_t>(MOST_ROWS, rows - row);
+    for (int64_t r = 0; r < count; r++)
+      for (int64_t k = 0; k < layer.inputs; k++)
+        beside[row * layer.inputs + k * count + r] = x[(row + r) * layer.inputs + k];
+  }
+  const int64_t panels = (layer.outputs + PANEL - 1) / PANEL;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int64_t panel = 0; panel < panels; panel += GROUP)
+    for (int64_t row = 0; row < rows; row += MOST_ROWS)
+      write_rows<MOST_ROWS>(
+          layer, std::min<int64_t>(MOST_ROWS, rows - row), beside + row * layer.inputs, out + row * layer.outputs, panel,
+          std::min(panel + GROUP, panels));
+}
+
+// ---------------------------------------------------------------------------------------------------------- attention
+
+// Lanes of `a` and `b`; indices of b's begin at LANES.
+template <int... INDICES>
+inline Floats shuffle(Floats a, Floats b, std::integer_sequence<int, INDICES...>) {
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, INDICES...);
+#else
+  return __builtin_shuffle(a, b, Ints{INDICES...});
+#endif
+}
+
+// Each lane and the one WIDTH away, added: a's where that bit of the lane's number is 0, b's where it is 1.
+template <int WIDTH, int... LANE>
+inline Floats fold_two(Floats a, Floats b, std::integer_sequence<int, LANE...>) {
+  const Floats own = shuffle(a, b, std::integer_sequence<int, (LANE & WIDTH ? LANES + LANE : LANE)...>());
+  const Floats other =
+      shuffle(a, b, std::integer_sequence<int, (LANE & WIDTH ? LANES + LANE - WIDTH : LANE + WIDTH)...>());
+  return own + other;
+}
+
+// The sum over all lanes of each of LANES registers, in one register.
+template <int WIDTH = LANES / 2>
+inline Floats fold(Floats* parts) {
+#pragma GCC unroll 8
+  for (int i = 0; i < WIDTH; i++)
+    parts[i] = fold_two<WIDTH>(parts[i], parts[i + WIDTH], std::make_integer_sequence<int, LANES>());
+  if constexpr (WIDTH > 1) return fold<WIDTH / 2>(parts);
+  return parts[0];
+}
+
+// e to the power of x ≤ 0, to about 1e-7: a power of 2, times the Taylor series of what is left.
+inline Floats exponential(Floats x) {
+  constexpr float SHIFT = 12582912.f;  // 1.5 · 2^23: added and taken away, it leaves a whole number
+  const Floats least = Floats{} - 87.f;
+  x = x > least ? x : least;
+  const Floats whole = (x * 1.44269504f + SHIFT) - SHIFT;
+  // ln 2 in two parts, so that nothing of x is lost.
+  const Floats rest = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
+  Floats series = rest * (1.f / 5040) + 1.f / 720;
+  for (float factor : {1.f / 120, 1.f / 24, 1.f / 6, 1.f / 2, 1.f, 1.f}) series = series * rest + factor;
+  return series * reinterpret_cast<Floats>((__builtin_convertvector(whole, Ints) + 127) << 23);
+}
+
+struct Attention {
+  const float *queries, *keys, *values;       // keys, values: [shared][room][size]
+  const float* mask;                          // [tokens][room], 0 where a token sees a place
+  float* out;                                 // [tokens][heads][size]
+  int64_t heads, shared, tokens, room, size;  // shared: heads of keys and values
+  int64_t head_stride, token_stride;          // of the queries
+  float scale;
+};
+
+// The places that a token sees, in the order of the text.
+struct Seen {
+  const int32_t* places;
+  int64_t count;
+};
+
+// A query's products with the keys it sees, LANES of them at a time, so that their sums fold into one register.
+// BLOCKS: how many whole registers a key has; 0 if that is not known here.
+template <int BLOCKS>
+void score(const Attention& task, const float* query, const float* keys, Seen seen, float* scores) {
+  const int64_t blocks = BLOCKS ? BLOCKS : task.size / LANES, left = task.size - blocks * LANES;
+  Floats own[BLOCKS ? BLOCKS : 1];
+  for (int b = 0; b < BLOCKS; b++) own[b] = load(query + b * LANES);
+  for (int64_t first = 0; first < seen.count; first += LANES) {
+    Floats parts[LANES];
+    for (int i = 0; i < LANES; i++) {
+      const float* key = keys + seen.places[std::min(first + i, seen.count - 1)] * task.size;
+      Floats sum = {};
+#pragma GCC unroll 8
+      for (int64_t b = 0; b < blocks; b++) sum += (BLOCKS ? own[b] : load(query + b * LANES)) * load(key + b * LANES);
+      if (left) sum += load_some(query + blocks * LANES, left) * load_some(key + blocks * LANES, left);
+      parts[i] = sum;
+    }
+    store(scores + first, fold(parts) * task.scale);
+  }
+}
+
+// The exponentials of `count` scores less the largest, in their place, up to the end of a register; returns their sum.
+float weigh(float* scores, int64_t count) {
+  float most = scores[0], total = 0;
+  for (int64_t i = 1; i < count; i++) most = std::max(most, scores[i]);
+  for (int64_t i = count; i % LANES; i++) scores[i] = -std::numeric_limits<float>::max();
+  Floats sum = {};
+  for (int64_t i = 0; i < count; i += LANES) {
+    const Floats weights = exponential(load(scores + i) - most);
+    store(scores + i, weights);
+    sum += weights;
+  }
+  for (int lane = 0; lane < LANES; lane++) total += sum[lane];
+  return total;
+}
+
+// The values of the places that are seen, by their weights.
+void gather(const Attention& task, const float* values, Seen seen, const float* weights, float total, float* out) {
+  constexpr int WIDE = 4;
+  for (int64_t start = 0; start < task.size; start += WIDE * LANES) {
+    Floats sum[WIDE] = {};
+    const int64_t count = std::min<int64_t>(WIDE * LANES, task.size - start);
+    for (int64_t i = 0; i < seen.count; i++) {
+      const float* value = values + seen.places[i] * task.size + start;
+      if (count == WIDE * LANES)
+#pragma GCC unroll 4
+        for (int w = 0; w < WIDE; w++) sum[w] += load(value + w * LANES) * weights[i];
+      else
+        for (int64_t w = 0; w * LANES < count; w++) sum[w] += load_some(value + w * LANES, count - w * LANES) * weights[i];
+    }
+    for (int w = 0; w < WIDE; w++) sum[w] /= total;
+    std::memcpy(out + start, sum, sizeof(float) * count);
+  }
+}
+
+// Places that a token does not see are left out, not weighed with 0: so it is summed alike wherever its branch lies.
+void attend(const Attention& task, int threads) {
+  std::vector<int32_t> places(task.tokens * task.room);
+  std::vector<Seen> seen;
+  for (int64_t t = 0; t < task.tokens; t++) {
+    int32_t *first = places.data() + t * task.room, *next = first;
+    for (int64_t place = 0; place < task.room; place++) {
+      *next = place;
+      next += task.mask[t * task.room + place] == 0;
+    }
+    seen.push_back({first, next - first});
+  }
+  const auto score_all = task.size == 64 ? score<64 / LANES> : task.size == 128 ? score<128 / LANES> : score<0>;
+  const int64_t group = task.heads / task.shared;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int64_t head = 0; head < task.heads; head++) {
+    const int64_t rows = head / group * task.room * task.size;
+    std::vector<float> scores(task.room + LANES);
+    for (int64_t t = 0; t < task.tokens; t++) {
+      float* out = task.out + (t * task.heads + head) * task.size;
+      if (seen[t].count == 0) {
+        std::fill(out, out + task.size, 0.f);
+        continue;
+      }
+      const float* query = task.queries + head * task.head_stride + t * task.token_stride;
+      score_all(task, query, task.keys + rows, seen[t], scores.data());
+      const float total = weigh(scores.data(), seen[t].count);
+      gather(task, task.values + rows, seen[t], scores.data(), total, out);
+    }
+  }
+}
+
+// ------------------------------------------------------------------------------- tensors, as compiled programs have them
+
+float* floats(AtenTensorHandle tensor) {
+  void* data = nullptr;
+  aoti_torch_get_data_ptr(tensor, &data);
+  return static_cast<float*>(data);
+}
+
+int64_t size(AtenTensorHandle tensor, int64_t dimension) {
+  int64_t found = 0;
+  aoti_torch_get_size(tensor, dimension, &found);
+  return found;
+}
+
+int64_t stride(AtenTensorHandle tensor, int64_t dimension) {
+  int64_t found = 0;
+  aoti_torch_get_stride(tensor, dimension, &found);
+  return found;
+}
+
+// A new contiguous float32 tensor; returns torch's error code.
+AOTITorchError make(std::vector<int64_t> sizes, AtenTensorHandle* made) {
+  std::vector<int64_t> strides(sizes.size(), 1);
+  for (size_t i = sizes.size() - 1; i > 0; i--) strides[i - 1] = strides[i] * sizes[i];
+  return aoti_torch_empty_strided(
+      sizes.size(), sizes.data(), strides.data(), aoti_torch_dtype_float32(), aoti_torch_device_type_cpu(), 0, made);
+}
+
+}  // namespace
+
+extern "C" {
+
+int64_t few_rows_panel() { return PANEL; }
+
+void few_rows_linear(
+    const void* weights, int half, const float* bias, const float* x, float* out, int64_t rows, int64_t inputs,
+    int64_t outputs, int threads) {
+  if (half)
+    linear<uint16_t>({static_cast<const uint16_t*>(weights), bias, inputs, outputs}, x, out, rows, threads);
+  else
+    linear<float>({static_cast<const float*>(weights), bias, inputs, outputs}, x, out, rows, threads);
+}
+
+void few_rows_attention(
+    const float* queries, const float* keys, const float* values, const float* mask, float* out, int64_t heads,
+    int64_t shared, int64_t tokens, int64_t room, int64_t size, int64_t head_stride, int64_t token_stride, float scale,
+    int threads) {
+  attend(
+      {queries, keys, values, mask, out, heads, shared, tokens, room, size, head_stride, token_stride, scale}, threads);
+}
+
+AOTITorchError aoti_torch_cpu_few_rows_linear(
+    AtenTensorHandle x, AtenTensorHandle weights, AtenTensorHandle* bias, int64_t outputs, int64_t threads,
+    AtenTensorHandle* out) {
+  int32_t dtype = 0;
+  if (const auto error = make({size(x, 0), outputs}, out)) return error;
+  if (const auto error = aoti_torch_get_dtype(weights, &dtype)) return error;
+  few_rows_linear(
+      floats(weights), dtype == aoti_torch_dtype_bfloat16(), bias ? floats(*bias) : nullptr, floats(x), floats(*out),
+      size(x, 0), size(x, 1), outputs, threads);
+  return AOTI_TORCH_SUCCESS;
+}
+
+AOTITorchError aoti_torch_cpu_few_rows_attention(
+    AtenTensorHandle query, AtenTensorHandle key, AtenTensorHandle value, AtenTensorHandle mask, double scale,
+    int64_t threads, AtenTensorHandle* out) {
+  const int64_t heads = size(query, 1), tokens = size(query, 2), width = size(query, 3);
+  if (const auto error = make({1, tokens, heads, width}, out)) return error;
+  few_rows_attention(
+      floats(query), floats(key), floats(value), floats(mask), floats(*out), heads, size(key, 1), tokens, size(key, 2),
+      width, stride(query, 1), stride(query, 2), scale, threads);
+  return AOTI_TORCH_SUCCESS;
+}
+}

@@ -1,0 +1,162 @@
+"""Builds few_rows.cpp once a machine, and registers what it holds as operations of torch.
+
+`torch.ops.specviz.few_rows_linear` and `few_rows_attention` run in eager mode once `load` was called; compiled programs
+call the same library by its C functions (`C_SHIMS`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import pathlib
+import platform
+import shutil
+import subprocess
+import tempfile
+import threading
+
+import torch
+from torch import Tensor
+
+from specviz.records.errors import SpecvizError
+
+SOURCE = pathlib.Path(__file__).with_name("few_rows.cpp")
+
+#: For this processor, and only this one: the library is built where it runs.
+_FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
+
+_OPERATIONS = torch.library.Library("specviz", "DEF")
+_OPERATIONS.define("few_rows_linear(Tensor x, Tensor weights, Tensor? bias, int outputs, int threads) -> Tensor")
+_OPERATIONS.define(
+    "few_rows_attention(Tensor query, Tensor key, Tensor value, Tensor mask, float scale, int threads) -> Tensor"
+)
+
+#: How compiled programs call the operations, for AOTInductor.
+C_SHIMS = {
+    torch.ops.specviz.few_rows_linear.default: [
+        "AOTITorchError aoti_torch_cpu_few_rows_linear("
+        "AtenTensorHandle, AtenTensorHandle, AtenTensorHandle*, int64_t, int64_t, AtenTensorHandle*)"
+    ],
+    torch.ops.specviz.few_rows_attention.default: [
+        "AOTITorchError aoti_torch_cpu_few_rows_attention(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, "
+        "AtenTensorHandle, double, int64_t, AtenTensorHandle*)"
+    ],
+}
+
+_loaded: list[ctypes.CDLL] = []
+_loading = threading.Lock()
+
+
+def cache_folder() -> pathlib.Path:
+    """Where what was built is kept: SPECVIZ_CACHE, or ``specviz`` in the user's cache folder."""
+    named = os.environ.get("SPECVIZ_CACHE")
+    base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+    return pathlib.Path(named) if named else pathlib.Path(base) / "specviz"
+
+
+def processor() -> str:
+    """The processor's instruction sets, all of which what is built may use; else its name."""
+    with contextlib.suppress(OSError):
+        for line in pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("flags"):
+                return line
+    return platform.processor()
+
+
+def cxx() -> str:
+    """The C++ compiler: CXX, or the first one found. Raises SpecvizError (field ``passes``) if there is none."""
+    names = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++"]
+    found = next(filter(shutil.which, names), None)
+    if found is None:
+        raise SpecvizError(
+            "There is no C++ compiler ({names}): install one for faster passes.", "passes", names=", ".join(names)
+        )
+    return found
+
+
+def load() -> int:
+    """Makes the operations ready; builds the library if this machine has none yet, which takes a few seconds.
+
+    Returns how many outputs a panel of weights has (few_rows.cpp). Raises SpecvizError (field ``passes``) if there is
+    no C++ compiler, or if it does not understand the source.
+    """
+    with _loading:
+        if not _loaded:
+            path = _library_file()
+            if not path.is_file():
+                _build(path)
+            # Global, so that compiled programs find its functions.
+            library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+            library.few_rows_panel.restype = ctypes.c_int64
+            _OPERATIONS.impl("few_rows_linear", _linear, "CPU")
+            _OPERATIONS.impl("few_rows_attention", _attention, "CPU")
+            _loaded.append(library)
+    return _loaded[0].few_rows_panel()
+
+
+def _library_file() -> pathlib.Path:
+    facts = (SOURCE.read_text(encoding="utf-8"), _FLAGS, torch.__version__, platform.machine(), processor())
+    return cache_folder() / f"few-rows-{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}.so"
+
+
+def _build(path: pathlib.Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    torch_files = pathlib.Path(torch.__file__).parent
+    needs = [f"-I{torch_files / 'include'}", f"-L{torch_files / 'lib'}", "-ltorch_cpu", "-lc10"]
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        made = pathlib.Path(scratch) / path.name
+        done = subprocess.run(
+            [cxx(), *_FLAGS, str(SOURCE), "-o", str(made), *needs], capture_output=True, encoding="utf-8"
+        )
+        if done.returncode:
+            lines = [line for line in done.stderr.splitlines() if "error" in line] or [f"status {done.returncode}"]
+            raise SpecvizError("The C++ compiler failed: {reason}", "passes", reason=lines[0][-300:])
+        os.replace(made, path)
+
+
+@torch.library.register_fake("specviz::few_rows_linear")
+def _linear_shape(x: Tensor, weights: Tensor, bias: Tensor | None, outputs: int, threads: int) -> Tensor:
+    return x.new_empty(x.shape[0], outputs)
+
+
+@torch.library.register_fake("specviz::few_rows_attention")
+def _attention_shape(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, threads: int) -> Tensor:
+    return query.new_empty(1, query.shape[2], query.shape[1], query.shape[3])
+
+
+def _linear(x: Tensor, weights: Tensor, bias: Tensor | None, outputs: int, threads: int) -> Tensor:
+    """[n, inputs] float32, contiguous -> [n, outputs]. weights: [panels, inputs, panel]."""
+    out = torch.empty(x.shape[0], outputs)
+    _loaded[0].few_rows_linear(
+        _pointer(weights),
+        ctypes.c_int(weights.dtype == torch.bfloat16),
+        None if bias is None else _pointer(bias),
+        _pointer(x),
+        _pointer(out),
+        *map(ctypes.c_int64, (*x.shape, outputs)),
+        ctypes.c_int(threads),
+    )
+    return out
+
+
+def _attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, threads: int) -> Tensor:
+    """[1, heads, n, size] -> [1, n, heads, size], all in float32.
+
+    key, value: [1, shared heads, room, size], contiguous. mask: [1, 1, n, room], contiguous; 0 where a token sees a
+    place, and it sees no other.
+    """
+    heads, count, size = query.shape[1:]
+    out = torch.empty(1, count, heads, size)
+    _loaded[0].few_rows_attention(
+        *map(_pointer, (query, key, value, mask, out)),
+        *map(ctypes.c_int64, (heads, key.shape[1], count, key.shape[2], size, query.stride(1), query.stride(2))),
+        ctypes.c_float(scale),
+        ctypes.c_int(threads),
+    )
+    return out
+
+
+def _pointer(tensor: Tensor) -> ctypes.c_void_p:
+    return ctypes.c_void_p(tensor.data_ptr())
