@@ -6,6 +6,7 @@ A run uses what is ready when it begins. What cannot be prepared stays as it was
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import itertools
 import os
@@ -30,7 +31,7 @@ from specviz.passes.clock import Stopwatch
 from specviz.passes.compiler import ProgramJob
 from specviz.passes.cuda_graphs import CudaRecorder, GraphedPasses, refuse_unrecordable
 from specviz.passes.early_exits import check_exit, default_exit, layer_count
-from specviz.passes.few_rows import FewRows
+from specviz.passes.few_rows import FewRows, in_float32
 from specviz.passes.kernel_library import cxx
 from specviz.passes.row_trial import rows_are_alike
 from specviz.passes.several_devices import is_sharded, is_spread
@@ -334,13 +335,21 @@ def _weight_bytes(model: nn.Module) -> int:
 def check(passes: FastPasses, target: FastPasses | None = None) -> None:
     """Raises SpecvizError (field ``passes``) if fast passes differ from the model's own by more than rounding.
 
+    What computes in float32 is compared with the model computing in float32, on the same weights.
     target: for an early exit, the passes of the model in whose buffers it reads on. Every shape of pass comes several
     times, each time with other tokens and over rows of zeros.
     """
     static = passes.static
     compared = _eagle_outputs(passes) if isinstance(static, StaticEagle) else _model_outputs(passes, target)
     try:
-        apart = max(difference(given, expected) for expected, given in compared)
+        for dtype, expected, given in compared:
+            apart = difference(given, expected)
+            if apart > rounding(dtype):
+                raise SpecvizError(
+                    "A fast pass differs from the model's own by {difference}, more than rounding: it is not used.",
+                    "passes",
+                    difference=f"{apart:.3g}",
+                )
     except (SpecvizError, torch.OutOfMemoryError):
         raise
     except Exception as error:
@@ -351,18 +360,17 @@ def check(passes: FastPasses, target: FastPasses | None = None) -> None:
             name=static.name,
             reason=first_line(error),
         ) from error
-    if apart > rounding(static.dtype):
-        raise SpecvizError(
-            "A fast pass differs from the model's own by {difference}, more than rounding: it is not used.",
-            "passes",
-            difference=f"{apart:.3g}",
-        )
 
 
-def _model_outputs(passes: FastPasses, target: FastPasses | None) -> Iterator[tuple[Tensor, Tensor]]:
+#: In which dtype something was computed, what was expected, and what fast passes gave.
+_Compared = tuple[torch.dtype, Tensor, Tensor]
+
+
+def _model_outputs(passes: FastPasses, target: FastPasses | None) -> Iterator[_Compared]:
     """Logits and features of the model's own passes over a growing cache, and of the fast ones over the same tokens."""
     static, stopwatch = passes.static, Stopwatch(passes.static.device)
     model, layers = static.original, static.feature_layers
+    reference = model if static.inner_dtype == model.dtype else in_float32(model)
     if target is None:
         fast: CachedModel = StaticModel(model, stopwatch, passes)
     else:
@@ -372,33 +380,36 @@ def _model_outputs(passes: FastPasses, target: FastPasses | None) -> Iterator[tu
     drafts = [_CHAIN, _TREE] if reads_trees(model) else [_CHAIN]
     for seed, (parents, kept) in itertools.product(range(_COMPARISONS), drafts):
         tokens = some_tokens(model, _TEXT + len(parents) + 1, seed)
-        own = CachedModel(model, stopwatch, layers)
+        own = CachedModel(reference, stopwatch, layers)
         fast.rewind(0)
         _clear(fast.buffers)
         both = [read_draft(cached, tokens, parents, kept) for cached in (own, fast)]
         for logits in zip(*both, strict=True):
-            yield logits
+            yield static.inner_dtype, *logits
             if layers:
-                yield own.features, fast.features
+                yield static.dtype, own.features, fast.features
 
 
-def _eagle_outputs(passes: FastPasses) -> Iterator[tuple[Tensor, Tensor]]:
+def _eagle_outputs(passes: FastPasses) -> Iterator[_Compared]:
     """Logits and hidden states of the head itself, and of its fast passes: several tokens, one, two siblings."""
     static, generator = passes.static, torch.Generator().manual_seed(0)
+    head, target = static.original, static.target
+    if static.inner_dtype != static.dtype:
+        head, target = copy.deepcopy(head).to(static.inner_dtype), in_float32(target)
     fast = StaticEagleReader(passes)
     for seed in range(_COMPARISONS):
-        own = EagleReader(static.original, static.target)
+        own = EagleReader(head, target)
         fast.rewind(0)
         _clear(fast.buffers)
         for width in (*_TRIED_WIDTHS[::-1], 2):
-            drawn = torch.randn(width, *static.input_widths, generator=generator)
-            tokens = torch.tensor(some_tokens(static, width, seed), device=static.device)
-            given = [drawn.to(static.device, static.dtype), tokens, width]
+            features = torch.randn(width, *static.input_widths, generator=generator).to(static.device, static.dtype)
+            given = [torch.tensor(some_tokens(static, width, seed), device=static.device), width]
             if width == 2:
                 siblings = torch.eye(2, own.length + 2, dtype=torch.bool, device=static.device).roll(own.length, 1)
                 siblings[:, : own.length] = True
-                given += [torch.full_like(tokens, own.length), siblings]
-            yield from zip(own.read(*given), fast.read(*given), strict=True)
+                given += [torch.full_like(given[0], own.length), siblings]
+            expected = own.read(features.to(static.inner_dtype), *given)
+            yield from zip((static.inner_dtype, static.dtype), expected, fast.read(features, *given), strict=True)
 
 
 def _clear(buffers: KeyValueBuffers | FirstLayerBuffers) -> None:

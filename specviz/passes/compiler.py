@@ -32,7 +32,7 @@ from torch import Tensor
 from torch.export import Dim, ExportedProgram
 
 from specviz.passes.kernel_library import C_SHIMS, cache_folder, processor
-from specviz.passes.static_passes import WIDEST, Static
+from specviz.passes.static_passes import FEW_NUMBERS, WIDEST, Static
 from specviz.records.errors import SpecvizError
 from specviz.records.words import bytes_in_words
 
@@ -95,8 +95,12 @@ def exported(static: Static) -> ExportedProgram:
 
 
 def build(static: Static, path: pathlib.Path) -> None:
-    """Compiles the pass and writes its program to `path`."""
+    """Compiles the pass and writes its program to `path`. The weights of `static` are lost."""
     with torch.no_grad():
+        # Inductor takes equal tensors for one and the same, which in another model they are not.
+        for number, weights in enumerate(itertools.chain(static.parameters(), static.buffers())):
+            if weights.numel() > FEW_NUMBERS:
+                weights.fill_(number % 128).view(-1)[:1].fill_(number // 128)
         torch._inductor.aoti_compile_and_package(exported(static), package_path=str(path), inductor_configs=OPTIONS)
 
 

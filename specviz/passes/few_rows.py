@@ -6,20 +6,19 @@ else is in the pass.
 
 from __future__ import annotations
 
+import copy
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from specviz.passes import kernel_library
 from specviz.passes.twins import attending_by, sharing_twin
-from specviz.records.errors import SpecvizError
-
-#: Arguments of attention functions that change more than the mask says.
-_FURTHER = ("position_bias", "s_aux", "softcap")
 
 _SDPA = AttentionInterface()["sdpa"]
 
@@ -36,7 +35,7 @@ class FewRowsLinear(nn.Module):
         self.outputs, self.inputs = weight.shape
         self.threads = threads
         kept = weight.detach() if weight.dtype == torch.bfloat16 else weight.detach().float()
-        whole = nn.functional.pad(kept, (0, 0, 0, -self.outputs % panel))
+        whole = functional.pad(kept, (0, 0, 0, -self.outputs % panel))
         self.register_buffer("panels", whole.unflatten(0, (-1, panel)).transpose(1, 2).contiguous())
         self.register_buffer("bias", None if bias is None else bias.detach().float())
 
@@ -47,12 +46,28 @@ class FewRowsLinear(nn.Module):
         return out.view(*x.shape[:-1], self.outputs)
 
 
+class WideLinear(nn.Module):
+    """A linear layer in any dtype, computed in float32."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None):
+        super().__init__()
+        # Not as parameters, by whose dtype a model knows its own.
+        self.register_buffer("weight", weight)
+        self.register_buffer("bias", bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.weight.float(), None if self.bias is None else self.bias.float())
+
+
 class WideEmbedding(nn.Module):
     """A table of embeddings in any dtype, read in float32."""
 
     def __init__(self, table: nn.Embedding):
         super().__init__()
-        self.table = table
+        self.table = copy.copy(table)
+        # Not as a parameter, by whose dtype a model knows its own.
+        self.table._parameters, self.table._buffers = {}, dict(table._buffers)
+        self.table.register_buffer("weight", table.weight)
 
     @property
     def weight(self) -> Tensor:
@@ -80,31 +95,13 @@ class FewRows:
     def twin(self, model: PreTrainedModel) -> PreTrainedModel:
         """`model` with its linear layers and its attention by the kernels, everything else in float32.
 
-        Nothing of the model itself is changed; tables of embeddings are shared with it. Raises SpecvizError (field
-        ``passes``) if most of its weights are in other layers: they would take twice the memory.
+        Nothing of the model itself is changed; tables of embeddings are shared with it.
         """
         twin = sharing_twin(model)
-        self._replace_layers(twin)
-        packed = sum(part.panels.numel() for part in twin.modules() if isinstance(part, FewRowsLinear))
-        if _widen(twin) > packed:
-            raise SpecvizError(
-                "Most weights of {name} are not in linear layers, so it has no compiled passes.",
-                "passes",
-                name=model.name_or_path or type(model).__name__,
-            )
+        _widen(twin, self.linear)
         if model.config.get_text_config()._attn_implementation != "sdpa" or not model._supports_attention_backend:
             return twin
         return attending_by(twin, self._attention_name())
-
-    def _replace_layers(self, whole: nn.Module) -> None:
-        for parent in list(whole.modules()):
-            for name, part in list(parent.named_children()):
-                if type(part) is nn.Linear:
-                    setattr(parent, name, self.linear(part.weight, part.bias))
-                elif isinstance(part, Conv1D):
-                    setattr(parent, name, self.linear(part.weight.T, part.bias))
-                elif isinstance(part, nn.Embedding):
-                    setattr(parent, name, WideEmbedding(part))
 
     def _attention_name(self) -> str:
         """Among transformers' attention functions, for this number of threads."""
@@ -118,16 +115,28 @@ class FewRows:
         return torch.ops.specviz.few_rows_attention(query, key, value, mask, scale, self.threads)
 
 
-def _widen(twin: nn.Module) -> int:
-    """Turns all parameters but tables of embeddings into float32; returns how many numbers those were."""
-    tables = {id(part.weight) for part in twin.modules() if isinstance(part, nn.Embedding)}
-    count = 0
+def in_float32(model: PreTrainedModel) -> PreTrainedModel:
+    """A twin of `model` that computes in float32 on the same weights: what other ways to do so are compared with."""
+    twin = sharing_twin(model)
+    _widen(twin, WideLinear)
+    return twin
+
+
+def _widen(twin: nn.Module, linear: Callable[[Tensor, Tensor | None], nn.Module]) -> None:
+    """Makes all of the twin compute in float32. linear: a linear layer of weight [outputs, inputs] and bias."""
+    for parent in list(twin.modules()):
+        for name, part in list(parent.named_children()):
+            if type(part) is nn.Linear:
+                setattr(parent, name, linear(part.weight, part.bias))
+            elif isinstance(part, Conv1D):
+                setattr(parent, name, linear(part.weight.T, part.bias))
+            elif isinstance(part, nn.Embedding):
+                setattr(parent, name, WideEmbedding(part))
     for module in twin.modules():
         for name, weight in list(module.named_parameters(recurse=False)):
-            if id(weight) not in tables:
-                module._parameters[name] = nn.Parameter(weight.detach().float(), requires_grad=False)
-                count += weight.numel()
-    return count
+            module._parameters[name] = nn.Parameter(weight.detach().float(), requires_grad=False)
+    # A model takes its own dtype to be that of its first parameter, and some have none left.
+    twin.register_parameter("float32", nn.Parameter(torch.empty(0), requires_grad=False))
 
 
 def _attention(
@@ -142,8 +151,7 @@ def _attention(
 ) -> tuple[Tensor, None]:
     """As transformers' own function over SDPA, which serves whatever the kernel does not know."""
     one_mask = attention_mask is not None and attention_mask.shape[:2] == (1, 1)
-    further = any(others.get(name) is not None for name in _FURTHER)
-    if not one_mask or further or value.shape[-1] != query.shape[-1]:
+    if not one_mask or others.get("position_bias") is not None or value.shape[-1] != query.shape[-1]:
         return _SDPA(module, query, key, value, attention_mask, scaling=scaling, **others)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     return few_rows.attend(query, key, value, attention_mask, scale), None

@@ -6,6 +6,7 @@ from pass to pass. So one compiled program serves every pass of every text.
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
@@ -22,6 +23,9 @@ from specviz.records.errors import SpecvizError
 
 #: Positions by which buffers grow. A pass attends to all of the room, so little of it should be empty.
 BLOCK = 64
+
+#: Tensors of at most so many numbers are written into programs (Inductor does so with eight).
+FEW_NUMBERS = 8
 
 #: The most tokens that a pass reads at once; longer prompts are read in parts.
 WIDEST = 512
@@ -106,7 +110,7 @@ class StaticPass(Static):
     def __reduce__(self) -> tuple[Callable[..., StaticPass], tuple[object, ...]]:
         # Its parts, not the model: transformers puts hooks on models in use, which cannot be pickled.
         model = self.original
-        parts = (type(model), model.config, model.config._attn_implementation, self.dtype)
+        parts = (type(model), model.config, model.config._attn_implementation, self.dtype, few_numbers(model))
         return _static_without_weights, (*parts, self.feature_layers, self.few_rows)
 
     def get_input_embeddings(self) -> nn.Module:
@@ -118,7 +122,8 @@ class StaticPass(Static):
     @staticmethod
     def description(model: PreTrainedModel, feature_layers: Sequence[int], few_rows: FewRows | None) -> str:
         """`described` of a pass that is yet to be made."""
-        return f"{type(model)} {model.config.to_json_string()} {model.dtype} {tuple(feature_layers)} {few_rows}"
+        numbers = {name: tensor.tolist() for name, tensor in few_numbers(model).items()}
+        return f"{model.config.to_json_string()} {model.dtype} {numbers} {tuple(feature_layers)} {few_rows}"
 
     def first_layers(self, layers: int) -> StaticPass:
         """The pass that leaves the model after its first `layers` layers, on the same weights."""
@@ -169,13 +174,23 @@ def _static_without_weights(
     config: PreTrainedConfig,
     attention: str,
     dtype: torch.dtype,
+    numbers: dict[str, Tensor],
     feature_layers: tuple[int, ...],
     few_rows: FewRows | None,
 ) -> StaticPass:
-    """The same pass with arbitrary weights: programs do not depend on them."""
+    """The same pass with arbitrary weights: programs do not depend on them, see `few_numbers`."""
     with torch.device("meta"):
         model = kind._from_config(config, dtype=dtype, attn_implementation=attention)
-    return StaticPass(model.to_empty(device="cpu").eval(), feature_layers, few_rows)
+    model = model.to_empty(device="cpu").eval()
+    for name, tensor in few_numbers(model).items():
+        tensor.data.copy_(numbers[name])
+    return StaticPass(model, feature_layers, few_rows)
+
+
+def few_numbers(model: nn.Module) -> dict[str, Tensor]:
+    """Weights and buffers of so few numbers that a compiler writes them into the program."""
+    every = itertools.chain(model.named_parameters(), model.named_buffers())
+    return {name: tensor for name, tensor in every if tensor.numel() <= FEW_NUMBERS}
 
 
 def _cache_after_one_token(model: PreTrainedModel) -> DynamicCache:

@@ -23,6 +23,7 @@ from transformers import (
 from specviz.models.pair import ModelPair, PairPasses
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.clock import Stopwatch
+from specviz.passes.few_rows import FewRows
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.passes.trained_heads import EagleConfig, EagleHead, MedusaConfig, MedusaHeads
 
@@ -168,6 +169,13 @@ def with_heads(pair: ModelPair, seed: int = 0) -> ModelPair:
         parameter.copy_(torch.randn(parameter.shape, generator=generator) * parameter.shape[-1] ** -0.5)
     parts = {"medusa": medusa.eval().requires_grad_(False), "eagle": eagle.eval().requires_grad_(False)}
     return dataclasses.replace(pair, parts=parts, passes=PairPasses())
+
+
+def unprepared(
+    model: PreTrainedModel, feature_layers: tuple[int, ...] = (), few_rows: FewRows | None = None
+) -> FastPasses:
+    """The model's passes over static buffers, operation by operation."""
+    return FastPasses.unprepared(StaticPass(model, feature_layers, few_rows))
 
 
 def generated(pair: ModelPair, prompt: list[int], max_new_tokens: int) -> list[int]:

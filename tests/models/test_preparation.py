@@ -31,19 +31,10 @@ def compiled_by_hand(monkeypatch, tmp_path) -> dict[str, threading.Event]:
             yield job, None
 
     monkeypatch.setenv("SPECVIZ_CACHE", str(tmp_path))
-    monkeypatch.setattr(compiler, "refuse_impossible", lambda size: None)
     monkeypatch.setattr(compiler, "compile_all", compile_all)
-    statics = {}
-    real = compiler.files
-    monkeypatch.setattr(compiler, "files", lambda static, *others: _known(statics, static, real(static, *others)))
-    monkeypatch.setattr(compiler, "Program", lambda files: statics[min(files.values())])
+    monkeypatch.setattr(compiler, "Program", lambda static, path: static)
     monkeypatch.setattr(preparation, "_refuse_slower", lambda passes: None)
     return halts
-
-
-def _known(statics, static, files):
-    statics[min(files.values())] = static
-    return files
 
 
 def test_target_and_draft_model_are_given_at_one_moment_and_timed_as_runs_take_them(compiled_by_hand, pair):
@@ -58,8 +49,7 @@ def test_target_and_draft_model_are_given_at_one_moment_and_timed_as_runs_take_t
     )
     assert done.ready == list(pair.passes.fast) == ["target", "draft", "exit 1"] and done.reasons == {}
     given = [(step, roles) for _, step, roles in seen if " of " in step]
-    # Of the target two, for a single token and for any number; one of the others.
-    assert given == [(f"{n} of 4 compiled", roles) for n, roles in enumerate([0, 0, 0, 0, 2])]
+    assert given == [(f"{n} of 3 compiled", roles) for n, roles in enumerate([0, 0, 0, 2])]
     assert all(0 <= fraction <= 1 for fraction, _, _ in seen) and turns
     assert sorted(pair.passes.seconds_by_width) == [1, 2, 5, 9]
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import pytest
 import torch
-from tiny import MORE_ARCHITECTURES, generated, save_pair, tiny_model, tiny_pair, with_heads
+from tiny import MORE_ARCHITECTURES, generated, save_pair, tiny_model, tiny_pair, unprepared, with_heads
 
 import specviz
 from specviz.models import preparation
@@ -20,7 +20,7 @@ from specviz.models.pair import ModelPair, PairPasses
 from specviz.passes import tree_trial
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.clock import Stopwatch
-from specviz.passes.early_exits import check_exit, exit_after
+from specviz.passes.early_exits import check_exit
 from specviz.passes.static_eagle import StaticEagle
 from specviz.passes.static_passes import FastPasses, StaticPass, additive_mask
 from specviz.passes.tree_trial import reads_trees, why_no_trees
@@ -96,14 +96,14 @@ def test_fast_passes_give_the_models_own_logits_or_are_refused(architecture):
     pair = pair_of(architecture)
     if architecture in NOT_STATIC:
         with pytest.raises(SpecvizError) as caught:
-            preparation.check(FastPasses.unprepared(pair.target))
+            preparation.check(unprepared(pair.target))
         assert caught.value.field == "passes"
         return
-    passes = {"target": FastPasses.unprepared(pair.target, (1,)), "draft": FastPasses.unprepared(pair.draft)}
+    passes = {"target": unprepared(pair.target, (1,)), "draft": unprepared(pair.draft)}
     preparation.check(passes["target"])
     if architecture not in NO_EXIT:
         check_exit(pair.target, architecture)
-        passes["exit 1"] = FastPasses.unprepared(exit_after(pair.target, 1))
+        passes["exit 1"] = passes["target"].first_layers(1)
         preparation.check(passes["exit 1"], passes["target"])
     fast = dataclasses.replace(pair, passes=PairPasses(passes))
     branches = 1 if architecture in CHAINS_ONLY else 3
@@ -255,7 +255,8 @@ def test_passes_with_an_error_are_refused(wrong):
 
 def test_an_early_exit_that_reads_other_buffers_than_the_targets_is_refused():
     model = tiny_model("llama", layers=3)
-    target, exits = FastPasses.unprepared(model), StaticPass(exit_after(model, 2))
+    target = unprepared(model)
+    exits = target.static.first_layers(2)
     preparation.check(FastPasses(exits, exits, "plain"), target)
 
     def in_its_own(token_ids, positions, where, visible, *rows):
@@ -267,7 +268,7 @@ def test_an_early_exit_that_reads_other_buffers_than_the_targets_is_refused():
 
 def test_wrong_passes_of_an_eagle_head_are_refused():
     pair = with_heads(tiny_pair("llama"))
-    static = StaticEagle(pair.parts["eagle"], pair.target)
+    static = StaticEagle(pair.parts["eagle"], StaticPass(pair.target))
     preparation.check(FastPasses(static, static, "plain"))
 
     def by_places(token_ids, positions, where, visible, *others):

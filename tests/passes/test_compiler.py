@@ -24,7 +24,7 @@ def worker_of(code: str, tmp_path, monkeypatch) -> compiler.Worker:
     def started(command, **options):
         *_, scratch = command
         script = "import subprocess, sys\nfrom specviz.passes import compiler\n"
-        script += f"def build(static, kind, path):\n    {code}\n"
+        script += f"def build(static, path):\n    {code}\n"
         script += "compiler.build = build\ncompiler.main(sys.argv[1:])"
         return real([sys.executable, "-c", script, scratch], **options)
 
@@ -33,7 +33,7 @@ def worker_of(code: str, tmp_path, monkeypatch) -> compiler.Worker:
 
 
 def job(tmp_path, name: str = "model") -> compiler.ProgramJob:
-    return compiler.ProgramJob(types.SimpleNamespace(name=name), compiler.ANY, 1, tmp_path / f"{name}.pt2")
+    return compiler.ProgramJob(types.SimpleNamespace(name=name), tmp_path / f"{name}.pt2")
 
 
 def leftovers(tmp_path) -> list[str]:
@@ -64,7 +64,7 @@ def test_a_compiler_whose_server_was_killed_ends_too_and_leaves_nothing(tmp_path
     worker = worker_of(SLEEPING, tmp_path, monkeypatch)
 
     order = tmp_path / "order.pt"
-    torch.save((None, compiler.ANY, 1, tmp_path / "made.pt2"), order)
+    torch.save((None, tmp_path / "made.pt2"), order)
     worker.process.stdin.write(f"{order}\n".encode())
     process = psutil.Process(worker.process.pid)
     wait_until(lambda: process.children())

@@ -125,7 +125,7 @@ def test_a_text_fills_its_room_but_for_the_place_of_the_padding(model):
 @torch.inference_mode()
 def test_an_early_exit_reads_on_in_the_targets_buffers_without_emptying_them(model):
     target, short = graphed(model), exit_after(model, 1)
-    exits = GraphedPasses(StaticPass(short), Recorder(), target.kept)
+    exits = GraphedPasses(target.static.first_layers(1), Recorder(), target.kept)
     cached, prompt = reader(model, Stopwatch(CPU), target), IDS * 40
     cached.prefill(prompt)
     twin = cached.sharing_first_layers(short, 1, exits)
@@ -258,7 +258,7 @@ def test_preparation_refuses_graphs_that_replay_something_else(model):
 
 def test_an_early_exit_is_tried_as_a_graph(model):
     target = preparation._recorded(StaticPass(model), Recorder(), None)
-    exits = preparation._recorded(StaticPass(exit_after(model, 1)), Recorder(), target)
+    exits = preparation._recorded(target.static.first_layers(1), Recorder(), target)
     assert exits.record.replays and exits.kept is target.kept
 
 

@@ -1,16 +1,13 @@
 """Heads that share keys and values: the same attention, with nothing repeated and the model itself untouched."""
 
-import pickle
-
 import pytest
 import torch
-from tiny import tiny_model
+from tiny import tiny_model, unprepared
 from torch.nn import functional
 
 from specviz.passes.cached_model import reader
 from specviz.passes.clock import Stopwatch
 from specviz.passes.grouped_attention import GROUPED, with_grouped_attention
-from specviz.passes.static_passes import FastPasses, StaticPass
 
 CPU = torch.device("cpu")
 IDS = [5, 9, 33, 7, 7, 20, 11, 3]
@@ -37,7 +34,7 @@ def test_a_pass_over_static_buffers_repeats_no_keys_and_gives_what_the_model_giv
     trees = () if architecture in ("mistral", "gemma3") else ((-1, -1, 0, 1, 1),)
     for parents in ((), (-1, 0, 1), *trees):
         given = []
-        for passes in (None, FastPasses.unprepared(model)):
+        for passes in (None, unprepared(model)):
             heads_of_keys.clear()
             cached = reader(model, Stopwatch(CPU), passes)
             cached.prefill(IDS)
@@ -59,12 +56,3 @@ def test_it_is_a_twin_on_the_same_weights(architecture):
 def test_models_without_groups_or_with_attention_of_their_own_are_left_alone():
     for model in (tiny_model("gpt2"), tiny_model("llama", num_key_value_heads=4), tiny_model("gemma2")):
         assert with_grouped_attention(model) is model
-
-
-@torch.no_grad()
-def test_it_survives_the_way_to_the_process_that_compiles():
-    static = StaticPass(tiny_model("llama"))
-    there = pickle.loads(pickle.dumps(static))
-    assert there.model.config._attn_implementation == GROUPED
-    for given, expected in zip(there(*static.examples(5)), static(*static.examples(5)), strict=True):
-        torch.testing.assert_close(given, expected)

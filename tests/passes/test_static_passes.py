@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 import torch
-from tiny import ARCHITECTURES, assert_same_rows, generated, tiny_model, tiny_pair, with_heads
+from tiny import ARCHITECTURES, assert_same_rows, generated, tiny_model, tiny_pair, unprepared, with_heads
 
 import specviz
 from specviz.decoding import engine
@@ -18,7 +18,7 @@ from specviz.passes import compiler
 from specviz.passes.cached_model import reader
 from specviz.passes.clock import Stopwatch
 from specviz.passes.cuda_graphs import GraphedPasses
-from specviz.passes.early_exits import exit_after
+from specviz.passes.few_rows import FewRows
 from specviz.passes.static_eagle import StaticEagle
 from specviz.passes.static_passes import BLOCK, FastPasses, StaticPass
 from specviz.records.errors import SpecvizError
@@ -46,13 +46,16 @@ def replayed(function, examples):
     return replay
 
 
-def static_passes(pair: ModelPair) -> dict[str, FastPasses]:
-    layers = preparation._feature_layers(pair)
-    statics = {"target": StaticPass(pair.target, layers), "draft": StaticPass(pair.draft)}
-    statics["exit 1"] = StaticPass(exit_after(pair.target, 1))
+def static_passes(pair: ModelPair, few_rows: FewRows | None = None) -> dict[str, FastPasses]:
+    target = StaticPass(pair.target, preparation._feature_layers(pair), few_rows)
+    statics = {"target": target, "draft": StaticPass(pair.draft, (), few_rows), "exit 1": target.first_layers(1)}
     if "eagle" in pair.parts:
-        statics["eagle"] = StaticEagle(pair.parts["eagle"], pair.target)
-    return {role: FastPasses(static, static, "plain") for role, static in statics.items()}
+        statics["eagle"] = StaticEagle(pair.parts["eagle"], target)
+    return {role: FastPasses.unprepared(static) for role, static in statics.items()}
+
+
+def kernel_passes(pair: ModelPair) -> dict[str, FastPasses]:
+    return static_passes(pair, FewRows.ready(threads=1))
 
 
 def graphed_passes(pair: ModelPair) -> dict[str, GraphedPasses]:
@@ -79,7 +82,7 @@ def plain(request) -> ModelPair:
     return with_heads(tiny_pair(request.param))
 
 
-@pytest.mark.parametrize("make", [static_passes, graphed_passes])
+@pytest.mark.parametrize("make", [static_passes, kernel_passes, graphed_passes])
 def test_passes_over_static_buffers_give_what_transformers_generates(plain, make):
     fast, expected = with_passes(plain, make(plain)), generated(plain, PROMPT, NEW_TOKENS)
     trees = () if plain.name.split()[-1] in WINDOWS else (3,)
@@ -87,7 +90,7 @@ def test_passes_over_static_buffers_give_what_transformers_generates(plain, make
         assert tokens(fast, drafter, GREEDY, branches) == expected, (drafter, branches)
 
 
-@pytest.mark.parametrize("make", [static_passes, graphed_passes])
+@pytest.mark.parametrize("make", [static_passes, kernel_passes, graphed_passes])
 @pytest.mark.parametrize("drafter", [None, *DRAFTERS])
 def test_every_drafter_draws_the_same_over_static_buffers(drafter, make):
     pair = with_heads(tiny_pair("llama"))
@@ -100,7 +103,7 @@ def test_static_buffers_hold_what_a_fresh_prefill_leaves(architecture):
     """After growing, rewinding, and keeping a branch of a tree."""
     model = tiny_model(architecture)
     ids = torch.randint(1, 100, (BLOCK + 20,), generator=torch.Generator().manual_seed(1)).tolist()
-    cached = reader(model, Stopwatch(CPU), FastPasses.unprepared(model))
+    cached = reader(model, Stopwatch(CPU), unprepared(model))
     cached.prefill(ids[: BLOCK - 2])
     cached.verify(ids[: BLOCK - 2], torch.tensor([7, 8, 9, 10]), (-1, 0, 1, 2))
     cached.keep(BLOCK - 2, ())
@@ -119,14 +122,14 @@ def test_static_buffers_hold_what_a_fresh_prefill_leaves(architecture):
 def test_a_prompt_longer_than_a_pass_is_read_in_parts(monkeypatch):
     monkeypatch.setattr("specviz.passes.cached_model.WIDEST", 16)
     model, ids = tiny_model("llama"), list(range(1, 60))
-    whole, parts = reader(model, Stopwatch(CPU)), reader(model, Stopwatch(CPU), FastPasses.unprepared(model, (1,)))
+    whole, parts = reader(model, Stopwatch(CPU)), reader(model, Stopwatch(CPU), unprepared(model, (1,)))
     whole.feature_layers = parts.feature_layers = (1,)
     for cached in (whole, parts):
         cached.prefill(ids)
     assert_same_rows(parts, ids)
     torch.testing.assert_close(parts.features, whole.features)
     with pytest.raises(ValueError, match="more than the last"):
-        reader(model, Stopwatch(CPU), FastPasses.unprepared(model)).forward(torch.tensor(ids), keep=20)
+        reader(model, Stopwatch(CPU), unprepared(model)).forward(torch.tensor(ids), keep=20)
 
 
 def test_two_runs_at_a_time_never_share_the_buffers_of_a_graph():
@@ -150,8 +153,8 @@ def test_two_runs_at_a_time_never_share_the_buffers_of_a_graph():
 @torch.no_grad()
 def test_what_is_compiled_reads_any_number_of_tokens_in_any_room(architecture):
     """Traced with five, it must hold for one and for many: a number that is taken for granted shows here."""
-    static = StaticPass(tiny_model(architecture), feature_layers=(1,))
-    program = compiler.exported(static, compiler.ANY).module()
+    static = StaticPass(tiny_model(architecture), (1,), FewRows.ready(threads=1))
+    program = compiler.exported(static).module()
     for count, room in itertools.product((1, 2, 17), (BLOCK, 3 * BLOCK)):
         kept = [run(*static.examples(count, room)) for run in (static, program)]
         for expected, given in zip(*kept, strict=True):
@@ -207,11 +210,35 @@ def test_what_was_compiled_once_is_loaded(compiled, monkeypatch):
     assert tokens(again, "draft_model", GREEDY) == tokens(compiled, "draft_model", GREEDY)
 
 
-def test_other_weights_and_other_threads_want_other_programs(compiled):
+def test_other_weights_take_the_same_program_and_other_shapes_and_threads_do_not(compiled):
     static = compiled.passes.fast["target"].static
-    other = StaticPass(tiny_model("llama", layers=1, seed=4), static.feature_layers)
-    keys = {compiler.key(static, 1), compiler.key(static, 2), compiler.key(other, 1)}
-    assert len(keys) == 3 and compiler.key(StaticPass(static.model, static.feature_layers), 1) in keys
+
+    def file(few_rows=static.few_rows, **changes):
+        model = tiny_model("llama", **{"layers": 1} | changes)
+        return compiler.file(StaticPass, StaticPass(model, static.feature_layers, few_rows).described())
+
+    threads = dataclasses.replace(static.few_rows, threads=2)
+    files = [file(seed=4), file(layers=2), file(rms_norm_eps=1e-3), file(threads)]
+    assert files[0] == compiler.file(StaticPass, static.described())
+    assert len(set(files)) == len(files)
+
+
+def test_a_program_reads_the_very_weights_of_its_model(compiled):
+    passes = compiled.passes.fast["target"]
+    given = [run(*passes.static.examples(3))[0] for run in (passes.run, passes.static)]
+    torch.testing.assert_close(*given)
+    norm = passes.static.model.model.norm.weight
+    with torch.no_grad():
+        norm.mul_(2)
+        doubled = passes.run(*passes.static.examples(3))[0]
+        norm.div_(2)
+    torch.testing.assert_close(doubled, 2 * given[0])
+
+
+def test_a_tokens_results_are_the_same_whatever_else_is_in_its_compiled_pass(compiled):
+    assert {role: passes.rows_are_alike for role, passes in compiled.passes.fast.items()} == dict.fromkeys(
+        compiled.passes.fast, True
+    )
 
 
 # What cannot be prepared stays plain, with a reason.
@@ -252,7 +279,7 @@ def test_a_compilation_that_fails_says_its_last_word(untouched, monkeypatch, tmp
 
 def test_what_was_never_compiled_is_not_waited_for(untouched):
     done = preparation.prepare_passes(untouched, compiling=False)
-    assert not done.ready and set(done.reasons) == {"target", "draft", "exit 1"}
+    assert not done.ready and set(done.reasons) == {"target", "draft"}
 
 
 class Skewed(FastPasses):

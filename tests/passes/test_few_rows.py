@@ -1,0 +1,215 @@
+"""Our own kernels: right to rounding, and the same bit by bit for a token whatever else is in its pass."""
+
+import dataclasses
+import pathlib
+import subprocess
+
+import pytest
+import torch
+from tiny import ARCHITECTURES, tiny_model, tiny_pair, unprepared, with_heads
+from torch import nn
+from torch.nn import functional
+from transformers.pytorch_utils import Conv1D
+
+import specviz
+from specviz.models import preparation
+from specviz.models.pair import ModelPair, PairPasses
+from specviz.passes import kernel_library
+from specviz.passes.few_rows import FewRows, _widen
+from specviz.passes.row_trial import rows_are_alike
+from specviz.passes.static_eagle import StaticEagle
+from specviz.passes.static_passes import FastPasses, StaticPass, additive_mask
+from specviz.records.errors import SpecvizError
+from specviz.records.settings import DraftParams, SamplingParams
+
+HALF, FULL = torch.bfloat16, torch.float32
+
+#: (outputs, inputs): whole panels, parts of one, sizes that are no multiple of anything.
+SIZES = [(256, 64), (48, 37), (7, 64), (1, 5), (130, 96)]
+
+
+@pytest.fixture(scope="module")
+def few_rows() -> FewRows:
+    return FewRows.ready(threads=1)
+
+
+def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("outputs, inputs", SIZES)
+@pytest.mark.parametrize("dtype", [HALF, FULL])
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_linear_layer_is_right_and_knows_no_neighbours(few_rows, outputs, inputs, dtype, biased):
+    weight, bias = drawn(outputs, inputs).to(dtype), drawn(outputs, seed=1) if biased else None
+    layer, x = few_rows.linear(weight, bias), drawn(30, inputs, seed=2)
+    given = layer(x)
+    expected = functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    torch.testing.assert_close(given, expected.float(), atol=1e-4, rtol=1e-5)
+    for count in range(1, 18):
+        assert torch.equal(layer(x[:count]), given[:count])
+    assert torch.equal(layer(x.unflatten(0, (2, 15)))[1], given[15:])
+    assert torch.equal(FewRows.ready(threads=2).linear(weight, bias)(x), given)
+
+
+def test_rows_that_do_not_lie_one_after_the_other_are_read_too(few_rows):
+    layer, x = few_rows.linear(drawn(16, 8)), drawn(4, 16)
+    assert torch.equal(layer(x[:, ::2]), layer(x[:, ::2].contiguous()))
+
+
+@pytest.mark.parametrize("size", [12, 16, 64, 80, 128])
+@pytest.mark.parametrize("heads, shared", [(4, 4), (6, 2)])
+def test_attention_is_right_and_knows_no_neighbours(few_rows, size, heads, shared):
+    room, count, before = 128, 9, 70
+    query = drawn(1, count, heads, size).transpose(1, 2)
+    key, value = drawn(1, shared, room, size, seed=1), drawn(1, shared, room, size, seed=2)
+    visible = torch.arange(before, before + count).unsqueeze(-1) >= torch.arange(room)
+    mask = additive_mask(visible, FULL)
+    given = few_rows.attend(query, key, value, mask, size**-0.5)
+    expected = functional.scaled_dot_product_attention(
+        *(part.double() for part in (query, key, value)), mask.double(), enable_gqa=True
+    )
+    torch.testing.assert_close(given, expected.transpose(1, 2).float(), atol=1e-5, rtol=1e-5)
+    for token in range(count):
+        alone = few_rows.attend(query[:, :, [token]], key, value, mask[:, :, [token]], size**-0.5)
+        assert torch.equal(alone[:, 0], given[:, token])
+    assert torch.equal(FewRows.ready(threads=2).attend(query, key, value, mask, size**-0.5), given)
+
+
+def test_a_token_is_summed_alike_wherever_its_branch_lies(few_rows):
+    key, value, query = drawn(1, 2, 64, 16), drawn(1, 2, 64, 16, seed=1), drawn(1, 2, 1, 16, seed=2)
+    here, there = torch.zeros(2, 1, 64, dtype=torch.bool)
+    here[:, :10] = there[:, :7] = there[:, 40:43] = True
+    for rows in (key, value):
+        rows[:, :, 40:43] = rows[:, :, 7:10]
+    given = [few_rows.attend(query, key, value, additive_mask(visible, FULL), 0.25) for visible in (here, there)]
+    assert torch.equal(*given)
+
+
+def test_scores_far_apart_overflow_nowhere(few_rows):
+    key, value = 1e4 * drawn(1, 1, 64, 16), drawn(1, 1, 64, 16, seed=1)
+    mask = additive_mask(torch.ones(1, 64, dtype=torch.bool), FULL)
+    given = few_rows.attend(1e4 * key[:, :, [5]], key, value, mask, 1.0)
+    torch.testing.assert_close(given[0, 0], value[:, 0, 5])
+
+
+#: What attends or multiplies by code of its own, so that its sums depend on the number of tokens.
+OTHERWISE = ("falcon", "gemma2", "gptj", "qwen3_moe")
+
+
+def kernel_pass(model, few_rows: FewRows, feature_layers: tuple[int, ...] = ()) -> FastPasses:
+    return unprepared(model, feature_layers, few_rows)
+
+
+@pytest.mark.parametrize("dtype", [HALF, FULL])
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, "falcon", "glm", "gptj", "olmo", "opt", "phi", "qwen3_moe"])
+def test_models_on_the_kernels_are_right_and_their_rows_are_alike(architecture, dtype, few_rows):
+    model = tiny_model(architecture).to(dtype)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    passes = kernel_pass(model, few_rows, (1,))
+    preparation.check(passes)
+    assert rows_are_alike(passes) or architecture in OTHERWISE
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("dtype", [HALF, FULL])
+def test_an_eagle_head_on_the_kernels_is_right_and_its_rows_are_alike(dtype, few_rows):
+    pair = with_heads(tiny_pair("llama"))
+    target = StaticPass(pair.target.to(dtype), (1, 2), few_rows)
+    passes = FastPasses.unprepared(StaticEagle(pair.parts["eagle"].to(dtype), target))
+    preparation.check(passes)
+    assert rows_are_alike(passes)
+
+
+def test_rows_that_know_of_each_other_are_found_out(few_rows):
+    passes = kernel_pass(tiny_model("llama"), few_rows)
+
+    def apart(ids, *others):
+        return [rows * (1 + 1e-6 * len(ids)) for rows in passes.static(ids, *others)]
+
+    assert not rows_are_alike(FastPasses(passes.static, apart, "compiled"))
+
+
+def on_kernels(pair: ModelPair, few_rows: FewRows) -> ModelPair:
+    target = StaticPass(pair.target, preparation._feature_layers(pair), few_rows)
+    statics = {"target": target, "draft": StaticPass(pair.draft, (), few_rows), "exit 1": target.first_layers(1)}
+    statics["eagle"] = StaticEagle(pair.parts["eagle"], target)
+    pair.passes = PairPasses({role: FastPasses.unprepared(static) for role, static in statics.items()})
+    return pair
+
+
+@pytest.mark.parametrize("drafter, branches", [("draft_model", 1), ("draft_model", 3), ("early_exit", 1), ("eagle", 2)])
+def test_greedy_text_in_half_precision_is_plain_decodings_to_the_last_token(few_rows, drafter, branches):
+    """Whatever the margins: near-ties fall the same way, because the logits are the same."""
+    pair = with_heads(tiny_pair("llama"))
+    for model in (pair.target, pair.draft, *pair.parts.values()):
+        model.to(HALF)
+    pair = on_kernels(dataclasses.replace(pair, dtype=HALF, eos_ids=frozenset()), few_rows)
+    sampling, drafting = SamplingParams(temperature=0), DraftParams(branches=branches)
+    texts = [
+        specviz.run(pair, [5, 9, 33], drafter=name, sampling=sampling, max_new_tokens=200, drafting=drafting).token_ids
+        for name in (None, drafter)
+    ]
+    assert len(texts[0]) == 200 and texts[0] == texts[1]
+
+
+def test_weights_are_in_memory_once_for_a_target_and_its_parts(few_rows):
+    pair = on_kernels(with_heads(tiny_pair("llama")), few_rows)
+    whole, short = (pair.passes.fast[role].static.model for role in ("target", "exit 1"))
+    panels = {name: buffer.data_ptr() for name, buffer in whole.named_buffers() if name.endswith("panels")}
+    assert len(panels) == 2 * 7 + 1
+    assert {name: buffer.data_ptr() for name, buffer in short.named_buffers()}.items() >= {
+        (name, place) for name, place in panels.items() if ".layers.1." not in name
+    }
+    assert whole.get_input_embeddings().weight is pair.target.get_input_embeddings().weight
+    assert pair.passes.fast["eagle"].static.ends[1] is whole.get_output_embeddings()
+
+
+def test_conv1d_weights_lie_the_other_way_round(few_rows):
+    layer = Conv1D(24, 16)
+    nn.init.normal_(layer.bias)
+    parent = nn.Sequential(layer)
+    _widen(parent, few_rows.linear)
+    x = drawn(3, 16)
+    torch.testing.assert_close(parent(x), layer(x))
+
+
+# The library
+
+
+@pytest.fixture
+def unbuilt(tmp_path, monkeypatch) -> pathlib.Path:
+    monkeypatch.setenv("SPECVIZ_CACHE", str(tmp_path))
+    monkeypatch.setattr(kernel_library, "_loaded", [])
+    return tmp_path
+
+
+def test_a_library_is_built_once(unbuilt, monkeypatch):
+    built = []
+
+    def build(command, **options):
+        built.append(command)
+        pathlib.Path(command[command.index("-o") + 1]).write_bytes(b"no library")
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", build)
+    for _ in range(2):
+        with pytest.raises(OSError):  # what was built is no library
+            kernel_library.load()
+    assert len(built) == 1 and [path.suffix for path in unbuilt.iterdir()] == [".so"]
+
+
+def test_a_compiler_that_does_not_understand_the_source_says_why(unbuilt, monkeypatch):
+    monkeypatch.setattr(kernel_library, "_FLAGS", ("-std=c++98",))
+    with pytest.raises(SpecvizError, match=r"The C\+\+ compiler failed: .*error") as caught:
+        kernel_library.load()
+    assert caught.value.field == "passes" and list(unbuilt.iterdir()) == []
+
+
+@pytest.mark.parametrize("processor", ["x86-64", "haswell", "x86-64-v4"])
+def test_the_source_is_understood_for_every_kind_of_register(processor, unbuilt, monkeypatch):
+    """Built for others, it is not run here."""
+    flags = [flag for flag in kernel_library._FLAGS if "march" not in flag]
+    monkeypatch.setattr(kernel_library, "_FLAGS", (*flags, f"-march={processor}", "-Wall", "-Werror", "-Wno-psabi"))
+    kernel_library._build(unbuilt / "library.so")
+    assert (unbuilt / "library.so").stat().st_size > 0
