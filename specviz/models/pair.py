@@ -45,7 +45,7 @@ class PairPasses:
 
     @property
     def kind(self) -> str:
-        """What runs the target's passes now: ``plain``, ``compiled`` or ``graphs``."""
+        """What runs the target's passes now: ``plain``, ``kernels``, ``compiled`` or ``graphs``."""
         return kind_of(self.fast)
 
 

@@ -106,20 +106,22 @@ def prepare_passes(
     halt: threading.Event | None = None,
     turn: Turn = _at_once,
 ) -> Preparation:
-    """Compiles the passes of the pair's models, or loads those compiled earlier, and hands them to the pair.
+    """Puts the passes of the pair's models on our own kernels, then compiles them or loads what was compiled earlier.
 
-    Target and draft model come first and together, or else drafting and verifying would be timed on different
-    footings; then the target's parts. The first time on a machine this takes a minute or two, later a second.
+    All that is ready at a time is handed to the pair together, target and draft model first, or else drafting and
+    verifying would be timed on different footings. The kernels take a few seconds the first time on a machine, and
+    compiling a minute; later both take a second. On CUDA passes are recorded as graphs instead.
 
     compiling: False loads what there is and compiles nothing. halt: once set, nothing more is compiled or handed over.
     turn: runs the work that uses the models or this process's processor time, in pieces of about a second; everything
     else goes on beside it. What cannot be prepared raises nothing: the result says why.
     """
     work = _Work(pair, progress, halt or threading.Event(), turn)
-    statics = work.statics(compiling)
+    statics = work.statics()
     if pair.device.type == "cuda":
         work.record(statics)
         return work.done
+    work.start_on_kernels(statics)
     progress(0.0, Sentence("looking for compiled ones"))
     every = work.pass_files(statics)
     groups = [[one for one in every if (one.role in _MODELS) is of_models] for of_models in (True, False)]
@@ -141,10 +143,10 @@ class _Work:
         self.done = Preparation()
         self.made = self.wanted = 0  # programs
 
-    def statics(self, compiling: bool) -> dict[str, Static]:
+    def statics(self) -> dict[str, Static]:
         """The passes that can be prepared, by role; notes why others cannot."""
         statics: dict[str, Static] = {}
-        for role, make in _makers(self.pair, statics, compiling):
+        for role, make in _makers(self.pair, statics):
             try:
                 _refuse_several_devices(self.pair)
                 statics[role] = self.turn(functools.partial(make, self._few_rows()))
@@ -169,11 +171,18 @@ class _Work:
             self._try(role, functools.partial(_recorded, static, recorder, shared), ready)
         self.turn(lambda: self._give(ready))
 
+    def start_on_kernels(self, statics: dict[str, Static]) -> None:
+        """Hands over all passes operation by operation, until there are better ones."""
+        ready: dict[str, FastPasses] = {}
+        for role, static in statics.items():
+            target = ready.get("target") if role.startswith("exit") else None
+            passes = FastPasses(static, static, "kernels")
+            self._try(role, functools.partial(_tried, passes, static.plain(), target), ready)
+        self.turn(lambda: self._give(ready))
+
     def pass_files(self, statics: dict[str, Static]) -> list[_PassFile]:
         """The programs' files, existing or yet to be made."""
-        return [
-            _PassFile(role, static, compiler.file(type(static), static.described())) for role, static in statics.items()
-        ]
+        return [_PassFile(role, static, compiler.file(static)) for role, static in statics.items()]
 
     def compiled(self, groups: Sequence[Sequence[_PassFile]]) -> Iterator[Sequence[_PassFile]]:
         """Makes the missing programs and yields each group as soon as its own are done; notes why one was not made.
@@ -227,7 +236,8 @@ class _Work:
                 whole = self.pair.passes.fast.get("target") if one.role.startswith("exit") else None
                 self._try(one.role, functools.partial(_loaded, one, whole), ready)
             elif one.role not in self.done.reasons:
-                self.done.refuse(one.role, _never_compiled())
+                never = SpecvizError("This model's passes were never compiled here.", "passes")
+                self.done.refuse(one.role, never)
         self.turn(lambda: self._give(ready))
 
     def _try(self, role: str, make: Callable[[], FastPasses], ready: dict[str, FastPasses]) -> None:
@@ -249,17 +259,23 @@ class _Work:
             return
         # One assignment: a run that begins meanwhile in another thread sees all of it or nothing.
         self.pair.passes.fast = self.pair.passes.fast | ready
-        self.done.ready += ready
+        self.done.ready += [role for role in ready if role not in self.done.ready]
+        for role in ready:
+            self.done.reasons.pop(role, None)  # why there was nothing better before
         if "target" in ready:
             passes = ready["target"]
             self.pair.passes.seconds_by_width = time_passes(self.pair.target, SHOWN_WIDTHS, budget=0.5, passes=passes)
 
 
 def _loaded(one: _PassFile, target: FastPasses | None) -> FastPasses:
-    """The compiled passes, if they are right and faster than the model's own. target: see `check`."""
-    passes = FastPasses(one.static, compiler.Program(one.static, one.file), "compiled")
+    """The compiled passes, if they are right and faster than operation by operation. target: see `check`."""
+    return _tried(FastPasses(one.static, compiler.Program(one.static, one.file), "compiled"), one.static, target)
+
+
+def _tried(passes: FastPasses, slower: Static, target: FastPasses | None) -> FastPasses:
+    """Passes on a CPU, if they are right and faster than `slower`. target: see `check`."""
     check(passes, target)
-    _refuse_slower(passes)
+    _refuse_slower(passes, slower)
     passes.rows_are_alike = rows_are_alike(passes)
     return passes
 
@@ -281,14 +297,12 @@ def _no_memory() -> SpecvizError:
     return SpecvizError("There is not enough memory to prepare this model's passes.", "passes")
 
 
-def _makers(
-    pair: ModelPair, made: Mapping[str, Static], compiling: bool
-) -> Iterator[tuple[str, Callable[[FewRows | None], Static]]]:
+def _makers(pair: ModelPair, made: Mapping[str, Static]) -> Iterator[tuple[str, Callable[[FewRows | None], Static]]]:
     """What can be prepared of the pair, most important first. made: earlier ones, by role; the target's parts are on
-    its weights. compiling: or else only what was compiled before is made."""
-    yield "target", lambda few_rows: _static(pair.target, _feature_layers(pair), few_rows, compiling)
+    its weights."""
+    yield "target", lambda few_rows: _static(pair.target, _feature_layers(pair), few_rows)
     if pair.draft is not None:
-        yield "draft", lambda few_rows: _static(pair.draft, (), few_rows, compiling)
+        yield "draft", lambda few_rows: _static(pair.draft, (), few_rows)
     if "target" not in made:
         return
     if "eagle" in pair.parts:
@@ -306,20 +320,10 @@ def _refuse_several_devices(pair: ModelPair) -> None:
         raise SpecvizError("The passes of a model on several devices cannot be prepared.", "passes")
 
 
-def _static(
-    model: PreTrainedModel, feature_layers: Sequence[int], few_rows: FewRows | None, compiling: bool
-) -> StaticPass:
+def _static(model: PreTrainedModel, feature_layers: Sequence[int], few_rows: FewRows | None) -> StaticPass:
     if getattr(model.config, "quantization_config", None) is not None:
         raise SpecvizError("The passes of a quantised model cannot be prepared.", "passes")
-    if few_rows is not None and not compiling:
-        described = StaticPass.description(model, feature_layers, few_rows)
-        if not compiler.file(StaticPass, described).is_file():
-            raise _never_compiled()
-    return StaticPass(model, feature_layers, few_rows)
-
-
-def _never_compiled() -> SpecvizError:
-    return SpecvizError("This model's passes were never compiled here.", "passes")
+    return StaticPass(model, feature_layers, None if few_rows is None else few_rows.fitting(model))
 
 
 def _feature_layers(pair: ModelPair) -> list[int]:
@@ -419,17 +423,16 @@ def _clear(buffers: KeyValueBuffers | FirstLayerBuffers) -> None:
 
 
 @torch.inference_mode()
-def _refuse_slower(passes: FastPasses) -> None:
-    """Raises SpecvizError (field ``passes``) if fast passes, over one token or several, are slower than plain ones."""
-    static, timers = passes.static, {"plain": passes.static, "fast": passes.run}
-    arguments = {width: static.examples(width) for width in _TRIED_WIDTHS}
+def _refuse_slower(passes: FastPasses, slower: Static) -> None:
+    """Raises SpecvizError (field ``passes``) if fast passes take longer over several tokens than `slower`, or over one
+    and several together."""
+    runs = {"slower": (slower, slower), "fast": (passes.static, passes.run)}
     seconds: dict[tuple[str, int], list[float]] = {}
-    for _ in range(_REPEATS):
-        for width, given in arguments.items():
-            for kind, run in timers.items():
-                start = time.perf_counter()
-                run(*given)
-                seconds.setdefault((kind, width), []).append(time.perf_counter() - start)
-    typical = {kind: statistics.median(taken) for kind, taken in seconds.items()}
-    if any(typical["fast", width] > typical["plain", width] for width in arguments):
-        raise SpecvizError("Compiled passes are no faster here: the plain ones are used.", "passes")
+    for _, (kind, (static, run)), width in itertools.product(range(_REPEATS), runs.items(), _TRIED_WIDTHS):
+        given = static.examples(width)
+        start = time.perf_counter()
+        run(*given)
+        seconds.setdefault((kind, width), []).append(time.perf_counter() - start)
+    one, several = ({kind: statistics.median(seconds[kind, width]) for kind in runs} for width in _TRIED_WIDTHS)
+    if several["fast"] > several["slower"] or one["fast"] + several["fast"] > one["slower"] + several["slower"]:
+        raise SpecvizError("They were made and are no faster here than those there are.", "passes")

@@ -4,6 +4,10 @@ cached_model: a model reading one text, with a key-value cache that can be rewou
 tree_trial: tries once whether a model reads trees, and compares two ways to read the same
 static_passes: a pass over buffers that stay in place, the form in which it can be compiled or recorded
 grouped_attention: heads that share keys and values, without repeating those
+few_rows: a model's twin on our own kernels, whose passes cost little more over several tokens than over one
+kernel_library: builds these kernels (few_rows.cpp) and makes them known to torch
+row_trial: tries whether a token's results depend on what else is in its pass
+twins: copies of a model on the same weights
 static_eagle: the same form of the EAGLE head, and a head reading one text
 compiler: compiles passes to machine code, in processes of low priority, and keeps the programs
 cuda_graphs: records passes as CUDA graphs and replays them

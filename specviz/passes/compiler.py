@@ -104,11 +104,8 @@ def build(static: Static, path: pathlib.Path) -> None:
         torch._inductor.aoti_compile_and_package(exported(static), package_path=str(path), inductor_configs=OPTIONS)
 
 
-def file(kind: type[Static], described: str) -> pathlib.Path:
-    """Of a pass's program, existing or yet to be made: named by all that it depends on, which weights are not.
-
-    described: `Static.described` of the pass, whose class is `kind`.
-    """
+def file(static: Static) -> pathlib.Path:
+    """Of a pass's program, existing or yet to be made: named by all that it depends on, which weights are not."""
     facts = [
         torch.__version__,
         transformers.__version__,
@@ -116,8 +113,8 @@ def file(kind: type[Static], described: str) -> pathlib.Path:
         processor(),
         torch.backends.cpu.get_cpu_capability(),
         OPTIONS,
-        described,
-        inspect.getsource(inspect.getmodule(kind)),
+        static.described(),
+        inspect.getsource(inspect.getmodule(type(static))),
         inspect.getsource(exported),
     ]
     return cache_folder() / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.pt2"

@@ -69,7 +69,7 @@ void multiply(const Weight* weights, int64_t stride, const float* rows, int64_t 
 #pragma GCC unroll 16
     for (int p = 0; p < PANELS; p++) {
       const Weight* from = weights + p * stride + k * PANEL;
-      __builtin_prefetch(from + 1024);
+      __builtin_prefetch(from + 2048);  // as long before it is needed as memory takes
       weight[2 * p] = load(from);
       weight[2 * p + 1] = load(from + LANES);
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -29,14 +29,15 @@ class FewRowsLinear(nn.Module):
     panels: W in the order in which it is read, [outputs / panel, inputs, panel], its last panel filled up with zeros.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, panel: int, threads: int):
-        """weight: [outputs, inputs]. panel: outputs in a panel, see `kernel_library.load`."""
+    def __init__(self, weight: Tensor, bias: Tensor | None, few_rows: FewRows):
+        """weight: [outputs, inputs]."""
         super().__init__()
         self.outputs, self.inputs = weight.shape
-        self.threads = threads
-        kept = weight.detach() if weight.dtype == torch.bfloat16 else weight.detach().float()
-        whole = functional.pad(kept, (0, 0, 0, -self.outputs % panel))
-        self.register_buffer("panels", whole.unflatten(0, (-1, panel)).transpose(1, 2).contiguous())
+        self.threads = few_rows.threads
+        half = few_rows.half or weight.dtype == torch.bfloat16
+        kept = weight.detach().to(torch.bfloat16 if half else torch.float32)
+        whole = functional.pad(kept, (0, 0, 0, -self.outputs % few_rows.panel))
+        self.register_buffer("panels", whole.unflatten(0, (-1, few_rows.panel)).transpose(1, 2).contiguous())
         self.register_buffer("bias", None if bias is None else bias.detach().float())
 
     def forward(self, x: Tensor) -> Tensor:
@@ -79,18 +80,27 @@ class WideEmbedding(nn.Module):
 
 @dataclass(frozen=True)
 class FewRows:
-    """How twins are made. panel: of the weights, see `kernel_library.load`. threads: on which they will run."""
+    """How twins are made."""
 
-    panel: int
-    threads: int
+    panel: int  # outputs in a panel of weights, see `kernel_library.load`
+    threads: int  # on which they will run
+    half: bool = False  # whether weights in float32 are kept in bfloat16
 
     @classmethod
     def ready(cls, threads: int) -> FewRows:
         """With the kernels loaded. Raises SpecvizError (field ``passes``) if they cannot be built here."""
         return cls(kernel_library.load(), threads)
 
+    def fitting(self, module: nn.Module) -> FewRows:
+        """The same for the weights of `module`: kept in bfloat16 if that changes none of them.
+
+        So a checkpoint in bfloat16 is read with half the bytes in float32 too.
+        """
+        matrices = (weight for weight in module.parameters() if weight.dim() > 1)
+        return replace(self, half=all(torch.equal(weight.bfloat16().to(weight.dtype), weight) for weight in matrices))
+
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> FewRowsLinear:
-        return FewRowsLinear(weight, bias, self.panel, self.threads)
+        return FewRowsLinear(weight, bias, self)
 
     def twin(self, model: PreTrainedModel) -> PreTrainedModel:
         """`model` with its linear layers and its attention by the kernels, everything else in float32.

@@ -39,7 +39,7 @@ class StaticEagle(Static):
         super().__init__()
         # Not as its modules: they are on the same weights.
         self.__dict__ |= {"original": head, "target": target.original}
-        self.few_rows = target.few_rows
+        self.few_rows = None if target.few_rows is None else target.few_rows.fitting(head)
         self.head = head if self.few_rows is None else FewRowsHead(head, self.few_rows)
         self.ends = nn.ModuleList([target.model.get_input_embeddings(), target.model.get_output_embeddings()])
         self.device, self.dtype = head.scale.device, head.scale.dtype
@@ -50,6 +50,9 @@ class StaticEagle(Static):
     def __getstate__(self) -> dict[str, object]:
         # transformers puts hooks on models in use, which cannot be pickled.
         return {name: value for name, value in self.__dict__.items() if name not in ("original", "target")}
+
+    def plain(self) -> StaticEagle:
+        return StaticEagle(self.original, StaticPass(self.target))
 
     def described(self) -> str:
         return f"{self.head.config} {self.target.config.to_json_string()} {self.dtype} {self.few_rows}"

@@ -50,6 +50,10 @@ class Static(nn.Module, ABC):
         """What it is apart from its weights: passes of equal weights and description are equal."""
 
     @abstractmethod
+    def plain(self) -> Static:
+        """The same pass by torch's own operations."""
+
+    @abstractmethod
     def get_input_embeddings(self) -> nn.Module:
         """Turns token ids into embeddings."""
 
@@ -117,13 +121,12 @@ class StaticPass(Static):
         return self.model.get_input_embeddings()
 
     def described(self) -> str:
-        return self.description(self.original, self.feature_layers, self.few_rows)
+        numbers = {name: tensor.tolist() for name, tensor in few_numbers(self.original).items()}
+        config = self.original.config.to_json_string()
+        return f"{config} {self.dtype} {numbers} {self.feature_layers} {self.few_rows}"
 
-    @staticmethod
-    def description(model: PreTrainedModel, feature_layers: Sequence[int], few_rows: FewRows | None) -> str:
-        """`described` of a pass that is yet to be made."""
-        numbers = {name: tensor.tolist() for name, tensor in few_numbers(model).items()}
-        return f"{model.config.to_json_string()} {model.dtype} {numbers} {tuple(feature_layers)} {few_rows}"
+    def plain(self) -> StaticPass:
+        return StaticPass(self.original, self.feature_layers)
 
     def first_layers(self, layers: int) -> StaticPass:
         """The pass that leaves the model after its first `layers` layers, on the same weights."""
@@ -313,7 +316,7 @@ class FastPasses:
     def __init__(self, static: Static, run: PassFunction, kind: str):
         self.static = static  # the pass as a module
         self.run = run  # the same, made faster; or the module itself
-        self.kind = kind  # what `run` is: ``compiled``, ``graphs`` or ``plain``
+        self.kind = kind  # what `run` is: ``kernels``, ``compiled``, ``graphs`` or ``plain``
         self.rows_are_alike = False  # a token's results are the same, bit by bit, whatever else is in its pass
         self.refusal: SpecvizError | None = None  # why it is no longer what was prepared
 

@@ -150,7 +150,7 @@ class PairInfo:
     draft_parameters: int | None
     device: str
     dtype: str
-    passes: str = "plain"  # what ran the target: ``plain`` (operation by operation), ``compiled`` or ``graphs``
+    passes: str = "plain"  # what ran the target: ``plain``, or by our ``kernels``, ``compiled``, as CUDA ``graphs``
 
 
 @dataclass(frozen=True, slots=True)

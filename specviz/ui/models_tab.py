@@ -233,6 +233,9 @@ def _about_passes(pair: ModelPair, stage: Stage, say: Words) -> list[str]:
         if role not in lost:
             by_kind.setdefault(passes.kind, []).append(role)
     lines = [say(f"models.prepared_{kind}", roles=_roles(roles, say)) for kind, roles in by_kind.items()]
+    alike = [role for role, passes in pair.passes.fast.items() if passes.rows_are_alike and role not in lost]
+    if "target" in alike:
+        lines.append(say("models.rows_alike", roles=_roles(alike, say)))
     if stage.step is not None:
         return [*lines, as_text(say(f"passes.{pair.passes.kind}_yet", step=say.step(stage.step)))]
     refused: dict[str, list[str]] = {}

@@ -14,7 +14,7 @@ from specviz.decoding import engine
 from specviz.decoding.request import prepare
 from specviz.models import preparation
 from specviz.models.pair import ModelPair, PairPasses
-from specviz.passes import compiler
+from specviz.passes import compiler, kernel_library
 from specviz.passes.cached_model import reader
 from specviz.passes.clock import Stopwatch
 from specviz.passes.cuda_graphs import GraphedPasses
@@ -215,11 +215,11 @@ def test_other_weights_take_the_same_program_and_other_shapes_and_threads_do_not
 
     def file(few_rows=static.few_rows, **changes):
         model = tiny_model("llama", **{"layers": 1} | changes)
-        return compiler.file(StaticPass, StaticPass(model, static.feature_layers, few_rows).described())
+        return compiler.file(StaticPass(model, static.feature_layers, few_rows))
 
     threads = dataclasses.replace(static.few_rows, threads=2)
     files = [file(seed=4), file(layers=2), file(rms_norm_eps=1e-3), file(threads)]
-    assert files[0] == compiler.file(StaticPass, static.described())
+    assert files[0] == compiler.file(static)
     assert len(set(files)) == len(files)
 
 
@@ -247,26 +247,33 @@ def test_a_tokens_results_are_the_same_whatever_else_is_in_its_compiled_pass(com
 @pytest.fixture
 def untouched(tmp_path, monkeypatch) -> ModelPair:
     monkeypatch.setenv("SPECVIZ_CACHE", str(tmp_path / "programs"))
+    kernel_library.load()
+    # Speed is for the benchmark to say.
+    monkeypatch.setattr(preparation, "_refuse_slower", lambda passes, slower: None)
     return tiny_pair("llama")
 
 
-def refused(pair: ModelPair) -> set[str]:
-    """Why no role of the pair has fast passes."""
+def refused(pair: ModelPair, kind: str) -> set[str]:
+    """Why no role of the pair has better passes than of this kind."""
     done = preparation.prepare_passes(pair)
-    assert not done.ready and not pair.passes.fast
+    assert pair.passes.kind == kind
     assert tokens(pair, "draft_model", GREEDY) == generated(pair, PROMPT, NEW_TOKENS)
     return {error.message for error in done.reasons.values()}
 
 
 def test_without_a_compiler_passes_stay_plain(untouched, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    (reason,) = refused(untouched)
+    (reason,) = refused(untouched, "kernels")
+    assert "no C++ compiler (no-such-compiler)" in reason
+    untouched.passes.fast = {}
+    monkeypatch.setattr(kernel_library, "_loaded", [])
+    (reason,) = refused(untouched, "plain")
     assert "no C++ compiler (no-such-compiler)" in reason
 
 
 def test_without_memory_for_more_copies_passes_stay_plain(untouched, monkeypatch):
     monkeypatch.setattr(compiler, "COPIES", 10**9)
-    assert all("memory are free" in reason for reason in refused(untouched))
+    assert all("memory are free" in reason for reason in refused(untouched, "plain"))
 
 
 def test_a_compilation_that_fails_says_its_last_word(untouched, monkeypatch, tmp_path):
@@ -274,12 +281,12 @@ def test_a_compilation_that_fails_says_its_last_word(untouched, monkeypatch, tmp
     interpreter.write_text("#!/bin/sh\necho first line >&2\necho the disk is full >&2\nexit 1\n")
     interpreter.chmod(0o700)
     monkeypatch.setattr("sys.executable", str(interpreter))
-    assert all(reason.endswith("failed: the disk is full") for reason in refused(untouched))
+    assert all(reason.endswith("failed: the disk is full") for reason in refused(untouched, "kernels"))
 
 
 def test_what_was_never_compiled_is_not_waited_for(untouched):
     done = preparation.prepare_passes(untouched, compiling=False)
-    assert not done.ready and set(done.reasons) == {"target", "draft"}
+    assert untouched.passes.kind == "kernels" and set(done.reasons) == {"target", "draft", "exit 1"}
 
 
 class Skewed(FastPasses):

@@ -188,7 +188,7 @@ def test_passes_that_were_lost_later_are_plain_ones_with_their_reason(pair):
     lost = pair.passes.fast["target"]
     lost.kind, lost.refusal = "plain", SpecvizError("Recording failed.", "passes")
     said = describe(pair, Stage(), words("en"))
-    assert "Plain passes (target): Recording failed." in said and "(target, draft model)" not in said
+    assert "No faster passes (target): Recording failed." in said and "(target, draft model)" not in said
 
 
 def test_a_failure_that_nobody_foresaw_is_logged_and_said_and_the_next_pair_is_prepared(
