@@ -60,14 +60,24 @@ _LOOK_SECONDS = 0.1
 
 
 class Program:
-    """`Static.forward` as the program in the file `path`, on the weights of `static`."""
+    """`Static.forward` as the program in the file `path`, on the weights of `static`.
+
+    Raises SpecvizError (field ``passes``) if the program asks for weights that it does not have.
+    """
 
     def __init__(self, static: Static, path: pathlib.Path):
         # The bare loader: torch's wrapper around it inspects the shapes of all arguments on every call.
         self.loader = torch._inductor.aoti_load_package(str(path)).loader
         held = (static.named_parameters(remove_duplicate=False), static.named_buffers(remove_duplicate=False))
-        by_name = dict(itertools.chain(*held))
-        self.weights = {name: by_name[name].detach() for name in self.loader.get_constant_fqns()}
+        by_name, names = dict(itertools.chain(*held)), self.loader.get_constant_fqns()
+        if unknown := [name for name in names if name not in by_name]:
+            raise SpecvizError(
+                "The compiled pass of {name} asks for {weights}, which the model does not have.",
+                "passes",
+                name=static.name,
+                weights=", ".join(unknown[:3]),
+            )
+        self.weights = {name: by_name[name].detach() for name in names}
         # Managed by us: the program reads the very tensors, which stay as long as it does.
         self.loader.load_constants(self.weights, use_inactive=False, check_full_update=True, user_managed=True)
 

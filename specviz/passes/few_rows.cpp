@@ -1,11 +1,11 @@
 // Linear layers and attention over few tokens on a CPU: weights in bfloat16 or float32, everything else in float32.
 //
 // Reading weights from memory is what takes the time, so a pass over several tokens should cost what one over a single
-// token does. Each panel of weights is read once for many rows, and every row is summed in an order that does not depend
-// on the others: a token's result is the same, bit by bit, whatever else is in its pass.
+// token does. Each panel of weights is read once for many rows, and every row is summed in an order that does not
+// depend on the others: a token's result is the same, bit by bit, whatever else is in its pass.
 //
-// Registers are the compiler's own vectors (GCC and Clang know them on every processor); C functions at the end are what
-// Python and compiled programs call.
+// Registers are the compiler's own vectors, which GCC and Clang know on every processor. The C functions at the end are
+// what Python and compiled programs call.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -103,8 +103,8 @@ void write_panels(const Layer<Weight>& layer, const float* rows, float* out, int
       out[r * layer.outputs + first + i] = layer.bias ? sums[r][i] + layer.bias[first + i] : sums[r][i];
 }
 
-// The same for the panels from `panel` to `end`. Each sum waits for the one before it: where there are few rows, several
-// panels at a time leave something to do meanwhile.
+// The same for the panels from `panel` to `end`. Each sum waits for the one before it: where there are few rows,
+// several panels at a time leave something to do meanwhile.
 template <int ROWS, class Weight>
 void write_group(const Layer<Weight>& layer, const float* rows, float* out, int64_t panel, int64_t end) {
   constexpr int some = ROWS == 1 ? GROUP : ROWS <= MOST_ROWS / 4 ? 2 : 1;
@@ -136,10 +136,10 @@ void linear(const Layer<Weight>& layer, const float* x, float* out, int64_t rows
   const int64_t panels = (layer.outputs + PANEL - 1) / PANEL;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int64_t panel = 0; panel < panels; panel += GROUP)
-    for (int64_t row = 0; row < rows; row += MOST_ROWS)
-      write_rows<MOST_ROWS>(
-          layer, std::min<int64_t>(MOST_ROWS, rows - row), beside + row * layer.inputs, out + row * layer.outputs, panel,
-          std::min(panel + GROUP, panels));
+    for (int64_t row = 0; row < rows; row += MOST_ROWS) {
+      const int64_t count = std::min<int64_t>(MOST_ROWS, rows - row), end = std::min(panel + GROUP, panels);
+      write_rows<MOST_ROWS>(layer, count, beside + row * layer.inputs, out + row * layer.outputs, panel, end);
+    }
 }
 
 // ---------------------------------------------------------------------------------------------------------- attention
@@ -249,7 +249,8 @@ void gather(const Attention& task, const float* values, Seen seen, const float* 
 #pragma GCC unroll 4
         for (int w = 0; w < WIDE; w++) sum[w] += load(value + w * LANES) * weights[i];
       else
-        for (int64_t w = 0; w * LANES < count; w++) sum[w] += load_some(value + w * LANES, count - w * LANES) * weights[i];
+        for (int64_t w = 0; w * LANES < count; w++)
+          sum[w] += load_some(value + w * LANES, count - w * LANES) * weights[i];
     }
     for (int w = 0; w < WIDE; w++) sum[w] /= total;
     std::memcpy(out + start, sum, sizeof(float) * count);
@@ -288,7 +289,7 @@ void attend(const Attention& task, int threads) {
   }
 }
 
-// ------------------------------------------------------------------------------- tensors, as compiled programs have them
+// ------------------------------------------------------------------------------------ tensors of compiled programs
 
 float* floats(AtenTensorHandle tensor) {
   void* data = nullptr;

@@ -235,6 +235,12 @@ def test_a_program_reads_the_very_weights_of_its_model(compiled):
     torch.testing.assert_close(doubled, 2 * given[0])
 
 
+def test_a_program_of_another_kind_of_pass_is_refused(compiled):
+    static = compiled.passes.fast["target"].static
+    with pytest.raises(SpecvizError, match="asks for .*panels"):
+        compiler.Program(static.plain(), compiler.file(static))
+
+
 def test_a_tokens_results_are_the_same_whatever_else_is_in_its_compiled_pass(compiled):
     assert {role: passes.rows_are_alike for role, passes in compiled.passes.fast.items()} == dict.fromkeys(
         compiled.passes.fast, True
