@@ -110,20 +110,21 @@ def prepare_passes(
 
     All that is ready at a time is handed to the pair together, target and draft model first, or else drafting and
     verifying would be timed on different footings. The kernels take a few seconds the first time on a machine, and
-    compiling a minute; later both take a second. On CUDA passes are recorded as graphs instead.
+    compiling a minute; later there is little left to do. On CUDA passes are recorded as graphs instead.
 
-    compiling: False loads what there is and compiles nothing. halt: once set, nothing more is compiled or handed over.
-    turn: runs the work that uses the models or this process's processor time, in pieces of about a second; everything
-    else goes on beside it. What cannot be prepared raises nothing: the result says why.
+    compiling: False loads what was compiled earlier and does nothing else. halt: once set, nothing more is compiled or
+    handed over. turn: runs the work that uses the models or this process's processor time, in pieces of about a second;
+    everything else goes on beside it. What cannot be prepared raises nothing: the result says why.
     """
     work = _Work(pair, progress, halt or threading.Event(), turn)
-    statics = work.statics()
+    statics = work.statics(compiling)
     if pair.device.type == "cuda":
         work.record(statics)
         return work.done
-    work.start_on_kernels(statics)
     progress(0.0, Sentence("looking for compiled ones"))
     every = work.pass_files(statics)
+    if compiling:
+        work.start_on_kernels([one for one in every if not one.file.is_file()])
     groups = [[one for one in every if (one.role in _MODELS) is of_models] for of_models in (True, False)]
     for group in work.compiled(groups) if compiling else groups:
         work.take(group)
@@ -143,10 +144,10 @@ class _Work:
         self.done = Preparation()
         self.made = self.wanted = 0  # programs
 
-    def statics(self) -> dict[str, Static]:
+    def statics(self, compiling: bool) -> dict[str, Static]:
         """The passes that can be prepared, by role; notes why others cannot."""
         statics: dict[str, Static] = {}
-        for role, make in _makers(self.pair, statics):
+        for role, make in _makers(self.pair, statics, compiling):
             try:
                 _refuse_several_devices(self.pair)
                 statics[role] = self.turn(functools.partial(make, self._few_rows()))
@@ -171,18 +172,20 @@ class _Work:
             self._try(role, functools.partial(_recorded, static, recorder, shared), ready)
         self.turn(lambda: self._give(ready))
 
-    def start_on_kernels(self, statics: dict[str, Static]) -> None:
-        """Hands over all passes operation by operation, until there are better ones."""
+    def start_on_kernels(self, uncompiled: Sequence[_PassFile]) -> None:
+        """Hands these passes over operation by operation, until they are compiled."""
         ready: dict[str, FastPasses] = {}
-        for role, static in statics.items():
-            target = ready.get("target") if role.startswith("exit") else None
-            passes = FastPasses(static, static, "kernels")
-            self._try(role, functools.partial(_tried, passes, static.plain(), target), ready)
+        for one in uncompiled:
+            target = ready.get("target") if one.role.startswith("exit") else None
+            passes = FastPasses(one.static, one.static, "kernels")
+            self._try(one.role, functools.partial(_tried, passes, one.static.plain(), target), ready)
         self.turn(lambda: self._give(ready))
 
     def pass_files(self, statics: dict[str, Static]) -> list[_PassFile]:
         """The programs' files, existing or yet to be made."""
-        return [_PassFile(role, static, compiler.file(static)) for role, static in statics.items()]
+        return [
+            _PassFile(role, static, compiler.file(type(static), static.described())) for role, static in statics.items()
+        ]
 
     def compiled(self, groups: Sequence[Sequence[_PassFile]]) -> Iterator[Sequence[_PassFile]]:
         """Makes the missing programs and yields each group as soon as its own are done; notes why one was not made.
@@ -236,8 +239,7 @@ class _Work:
                 whole = self.pair.passes.fast.get("target") if one.role.startswith("exit") else None
                 self._try(one.role, functools.partial(_loaded, one, whole), ready)
             elif one.role not in self.done.reasons:
-                never = SpecvizError("This model's passes were never compiled here.", "passes")
-                self.done.refuse(one.role, never)
+                self.done.refuse(one.role, _never_compiled())
         self.turn(lambda: self._give(ready))
 
     def _try(self, role: str, make: Callable[[], FastPasses], ready: dict[str, FastPasses]) -> None:
@@ -297,12 +299,14 @@ def _no_memory() -> SpecvizError:
     return SpecvizError("There is not enough memory to prepare this model's passes.", "passes")
 
 
-def _makers(pair: ModelPair, made: Mapping[str, Static]) -> Iterator[tuple[str, Callable[[FewRows | None], Static]]]:
+def _makers(
+    pair: ModelPair, made: Mapping[str, Static], compiling: bool
+) -> Iterator[tuple[str, Callable[[FewRows | None], Static]]]:
     """What can be prepared of the pair, most important first. made: earlier ones, by role; the target's parts are on
-    its weights."""
-    yield "target", lambda few_rows: _static(pair.target, _feature_layers(pair), few_rows)
+    its weights. compiling: or else only what was compiled earlier."""
+    yield "target", lambda few_rows: _static(pair.target, _feature_layers(pair), few_rows, compiling)
     if pair.draft is not None:
-        yield "draft", lambda few_rows: _static(pair.draft, (), few_rows)
+        yield "draft", lambda few_rows: _static(pair.draft, (), few_rows, compiling)
     if "target" not in made:
         return
     if "eagle" in pair.parts:
@@ -320,10 +324,22 @@ def _refuse_several_devices(pair: ModelPair) -> None:
         raise SpecvizError("The passes of a model on several devices cannot be prepared.", "passes")
 
 
-def _static(model: PreTrainedModel, feature_layers: Sequence[int], few_rows: FewRows | None) -> StaticPass:
+def _static(
+    model: PreTrainedModel, feature_layers: Sequence[int], few_rows: FewRows | None, compiling: bool
+) -> StaticPass:
     if getattr(model.config, "quantization_config", None) is not None:
         raise SpecvizError("The passes of a quantised model cannot be prepared.", "passes")
-    return StaticPass(model, feature_layers, None if few_rows is None else few_rows.fitting(model))
+    if few_rows is None:
+        return StaticPass(model, feature_layers)
+    few_rows = few_rows.fitting(model)
+    described = StaticPass.description(model, feature_layers, few_rows)
+    if not compiling and not compiler.file(StaticPass, described).is_file():
+        raise _never_compiled()
+    return StaticPass(model, feature_layers, few_rows)
+
+
+def _never_compiled() -> SpecvizError:
+    return SpecvizError("This model's passes were never compiled here.", "passes")
 
 
 def _feature_layers(pair: ModelPair) -> list[int]:

@@ -114,8 +114,11 @@ def build(static: Static, path: pathlib.Path) -> None:
         torch._inductor.aoti_compile_and_package(exported(static), package_path=str(path), inductor_configs=OPTIONS)
 
 
-def file(static: Static) -> pathlib.Path:
-    """Of a pass's program, existing or yet to be made: named by all that it depends on, which weights are not."""
+def file(kind: type[Static], described: str) -> pathlib.Path:
+    """Of a pass's program, existing or yet to be made: named by all that it depends on, which weights are not.
+
+    described: `Static.described` of the pass, whose class is `kind`.
+    """
     facts = [
         torch.__version__,
         transformers.__version__,
@@ -123,8 +126,8 @@ def file(static: Static) -> pathlib.Path:
         processor(),
         torch.backends.cpu.get_cpu_capability(),
         OPTIONS,
-        static.described(),
-        inspect.getsource(inspect.getmodule(type(static))),
+        described,
+        inspect.getsource(inspect.getmodule(kind)),
         inspect.getsource(exported),
     ]
     return cache_folder() / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.pt2"

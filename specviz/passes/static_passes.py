@@ -121,9 +121,13 @@ class StaticPass(Static):
         return self.model.get_input_embeddings()
 
     def described(self) -> str:
-        numbers = {name: tensor.tolist() for name, tensor in few_numbers(self.original).items()}
-        config = self.original.config.to_json_string()
-        return f"{config} {self.dtype} {numbers} {self.feature_layers} {self.few_rows}"
+        return self.description(self.original, self.feature_layers, self.few_rows)
+
+    @staticmethod
+    def description(model: PreTrainedModel, feature_layers: Sequence[int], few_rows: FewRows | None) -> str:
+        """`described` of a pass that is yet to be made."""
+        numbers = {name: tensor.tolist() for name, tensor in few_numbers(model).items()}
+        return f"{model.config.to_json_string()} {model.dtype} {numbers} {tuple(feature_layers)} {few_rows}"
 
     def plain(self) -> StaticPass:
         return StaticPass(self.original, self.feature_layers)
