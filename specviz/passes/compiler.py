@@ -106,6 +106,7 @@ def exported(static: Static) -> ExportedProgram:
 
 def build(static: Static, path: pathlib.Path) -> None:
     """Compiles the pass and writes its program to `path`. The weights of `static` are lost."""
+    torch.set_num_threads(static.few_rows.threads)  # for which Inductor makes its own loops
     with torch.no_grad():
         # Inductor takes equal tensors for one and the same, which in another model they are not.
         for number, weights in enumerate(itertools.chain(static.parameters(), static.buffers())):

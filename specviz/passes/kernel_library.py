@@ -80,20 +80,27 @@ def load() -> int:
     """Makes the operations ready; builds the library if this machine has none yet, which takes a few seconds.
 
     Returns how many outputs a panel of weights has (few_rows.cpp). Raises SpecvizError (field ``passes``) if there is
-    no C++ compiler, or if it does not understand the source.
+    no C++ compiler, if it does not understand the source, or if what it made cannot be written or loaded.
     """
     with _loading:
         if not _loaded:
-            path = _library_file()
-            if not path.is_file():
-                _build(path)
-            # Global, so that compiled programs find its functions.
-            library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+            try:
+                library = _open()
+            except OSError as error:
+                raise SpecvizError("Our kernels cannot be loaded: {reason}", "passes", reason=str(error)) from error
             library.few_rows_panel.restype = ctypes.c_int64
             _OPERATIONS.impl("few_rows_linear", _linear, "CPU")
             _OPERATIONS.impl("few_rows_attention", _attention, "CPU")
             _loaded.append(library)
     return _loaded[0].few_rows_panel()
+
+
+def _open() -> ctypes.CDLL:
+    path = _library_file()
+    if not path.is_file():
+        _build(path)
+    # Global, so that compiled programs find its functions.
+    return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
 
 
 def _library_file() -> pathlib.Path:
