@@ -27,8 +27,6 @@ from specviz.theory.statistics import Evidence, noise
 PROMPT = "Once upon a time, upon a time"
 SAMPLING = SamplingParams(temperature=0.9, top_k=4)
 RUNS = 600
-#: Of rules that are right; also enough to find out those that are wrong.
-RIGHT_RUNS = 400
 
 
 @pytest.fixture(scope="module")
@@ -132,8 +130,8 @@ RIGHT = [
 def test_right_rules_pass(pair, drafter, rule, settings):
     """With a seed drawn by chance a right rule would fail here once in 1,000 times: that is the p-value's meaning.
     The seed is fixed, so it does not fail by chance."""
-    evidence = evidence_of(ordered(pair, rule, drafter, **settings), rule, RIGHT_RUNS)
-    [band] = noise(evidence.probs, [RIGHT_RUNS])
+    evidence = evidence_of(ordered(pair, rule, drafter, **settings), rule)
+    [band] = noise(evidence.probs, [RUNS])
     assert evidence.test().p_value > 0.001
     assert evidence.distance < band.high
     assert evidence.outside == 0
