@@ -18,7 +18,7 @@ from specviz.passes.torchrun import is_leader, process_count, tells
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
 from specviz.records.names import DRAFTERS, RULES
-from specviz.records.settings import RunSettings
+from specviz.records.settings import AUTO, RunSettings
 
 PASSES = ("plain", "cached", "auto")
 
@@ -68,7 +68,14 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help=f"{', '.join(DRAFTERS)}, or plain (default: %(default)s)",
     )
-    run.add_argument("--num-draft-tokens", "--gamma", type=int, default=4, metavar="N", help="γ (default: %(default)s)")
+    run.add_argument(
+        "--num-draft-tokens",
+        "--gamma",
+        type=_count_or_auto,
+        default=4,
+        metavar="N",
+        help="γ; auto chooses it in each round (default: %(default)s)",
+    )
     run.add_argument("--branches", type=int, metavar="N", help="draft tokens at each depth, 1 is a chain, more a tree")
     run.add_argument(
         "--confidence", type=float, default=0.0, metavar="Q", help="stop drafting below this probability; 0 is off"
@@ -115,6 +122,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_pair(compiling)
     compiling.set_defaults(command=_compile)
     return parser
+
+
+def _count_or_auto(text: str) -> int | str:
+    return text if text == AUTO else int(text)
 
 
 def _add_pair(parser: argparse.ArgumentParser) -> None:

@@ -12,6 +12,7 @@ from specviz.models.pair import ModelPair
 from specviz.passes.torchrun import process_count
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.presets import PRESETS, Preset
+from specviz.records.settings import AUTO
 
 #: Drafters that copy: a longer draft costs them nothing.
 COPYING = (PromptLookup.name, Suffix.name)
@@ -86,12 +87,14 @@ def entrants(pair: ModelPair, plan: BenchPlan, names: Sequence[str]) -> Iterator
         chain = 1 if name in BRANCHING and drafter_class(pair, name).default_branches > 1 else None
         for gamma in _gammas(pair, plan, name):
             yield Contestant(name, gamma, branches=chain)
+        yield Contestant(name, AUTO, branches=chain)
         if name == DraftModel.name:
             for gamma in plan.gammas:
                 yield Contestant(name, gamma, rule="block")
         if name in BRANCHING:
             for branches in plan.tree_branches:
                 yield Contestant(name, plan.tree_gamma, branches=branches)
+            yield Contestant(name, AUTO, branches=plan.tree_branches[-1])
     assisted = DraftModel.name in names and pair.draft is not None and pair.translation is None
     for loop in ("untraced", "bare"):
         yield Contestant(PLAIN, engine=loop)

@@ -23,7 +23,7 @@ class BenchRow(Standing):
     title: str
     engine: str  # these three as in `Contestant`
     mode: str
-    num_draft_tokens: int | None
+    num_draft_tokens: int | str | None
     temperature: float
     preset: str
     tokens: int  # of all repeats together
@@ -58,7 +58,7 @@ class Summary:
     title: str
     engine: str
     mode: str
-    num_draft_tokens: int | None
+    num_draft_tokens: int | str | None
     rule: str | None
     branches: int | None
     exit_layer: int | None

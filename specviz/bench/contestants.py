@@ -24,7 +24,7 @@ class Contestant:
     """One way to decode. Hashable: results are kept by contestant."""
 
     mode: str  # "plain" or a drafter's name
-    num_draft_tokens: int | None = None  # γ; None for plain decoding
+    num_draft_tokens: int | str | None = None  # γ, or `AUTO`; None for plain decoding
     branches: int | None = None  # see `DraftParams`; None is the drafter's default
     rule: str = "auto"  # how drafts are judged: "auto" or a name from `RULES`
     exit_layer: int | None = None  # see `DraftParams`; None is the drafter's default

@@ -20,7 +20,6 @@ from specviz.records.errors import SpecvizError
 from specviz.records.runs import Round
 from specviz.records.settings import DraftParams, SamplingParams
 from specviz.rules.draft import Draft
-from specviz.theory.draft_length import AdaptiveLength
 
 
 def check(alpha: float, sampling: SamplingParams) -> None:
@@ -37,18 +36,15 @@ def check(alpha: float, sampling: SamplingParams) -> None:
         )
 
 
-def oracle(
-    known: Sequence[int], alpha: float, seed: int, length: AdaptiveLength | None = None
-) -> Callable[[Setting], Drafter]:
+def oracle(known: Sequence[int], alpha: float, seed: int) -> Callable[[Setting], Drafter]:
     """Builds the drafter of one greedy run, for `engine.rounds`; the request names ``draft_model``.
 
     known: the target's greedy continuation of the request's prompt, by a plain run. alpha: probability that a draft
-    token is right, independently of all others. seed: of these coins. length: chooses how many tokens each round
-    drafts; without it, as many as the request says.
+    token is right, independently of all others. seed: of these coins.
     """
 
     def build(setting: Setting) -> OracleDrafter:
-        return OracleDrafter(setting, script(known, alpha, setting.pair.vocab_size, seed), length)
+        return OracleDrafter(setting, script(known, alpha, setting.pair.vocab_size, seed))
 
     return build
 
@@ -100,12 +96,11 @@ class OracleDrafter(DraftModel):
 
     name: ClassVar[str] = "oracle"
 
-    def __init__(self, setting: Setting, script: Sequence[int], length: AdaptiveLength | None = None):
+    def __init__(self, setting: Setting, script: Sequence[int]):
         if isinstance(setting.chooser, Draws):
             raise ValueError("An oracle speaks in greedy runs only; see `check`.")
         self.told = Told(torch.tensor(script, dtype=torch.long, device=setting.pair.device))
         super().__init__(replace(setting, chooser=self.told, branches=1, params=DraftParams()))
-        self.length = length
         self.prompt_length = 0
         self.drafted = 0
 
@@ -117,8 +112,6 @@ class OracleDrafter(DraftModel):
         self.told.place = len(committed) - self.prompt_length
         # Beyond the end of the script it has nothing to say.
         budget = min(budget, len(self.told.script) - self.told.place)
-        if self.length is not None:
-            budget = min(budget, self.length.choose())
         self.drafted = max(0, budget)
         return super().propose(committed, budget, uniforms) if self.drafted else Draft.copied((), uniforms.device)
 

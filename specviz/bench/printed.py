@@ -103,7 +103,7 @@ def size_text(report: SizeReport) -> str:
         ],
         _table(_frame(report.rows), ["title"], SIZE_FIELDS, SIZE_CELLS),
         [
-            *(_lengths_line(row) for row in report.rows if row.mode == "adaptive"),
+            *(_lengths_line(row) for row in report.rows if row.num_draft_tokens == "auto"),
             *(_formula_line(row) for row in report.rows if row.measured_over_formula),
             _bandwidth_line(report.bandwidth),
         ],

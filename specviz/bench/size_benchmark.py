@@ -28,8 +28,7 @@ from specviz.models.preparation import prepare_passes
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally, tally
-from specviz.records.settings import SamplingParams, check_gamma
-from specviz.theory.draft_length import AdaptiveLength
+from specviz.records.settings import AUTO, LONGEST_AUTO, SamplingParams, check_gamma
 
 SCHEMA = "specviz.size_bench/1"
 
@@ -37,9 +36,6 @@ SCHEMA = "specviz.size_bench/1"
 LABEL = "oracle: told the target's answer; prices the machinery, says nothing about any draft model"
 
 NO_GPU = "no GPU here: measured on the CPU"
-
-#: The longest draft that the adaptive contestant may choose.
-LONGEST = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +62,8 @@ class SizeRow(Standing):
     """
 
     title: str
-    mode: str  # "plain", "oracle", or "adaptive": the oracle with lengths of its own choosing
-    num_draft_tokens: int | None  # a round; for "adaptive" the most
+    mode: str  # "plain" or "oracle"
+    num_draft_tokens: int | str | None  # a round, or `AUTO`
     alpha_asked: float | None  # of the oracle's coins; acceptance_rate is what came of them
     rounds: int
     tokens: int
@@ -140,16 +136,16 @@ def measure(
 def measure_pair(pair: ModelPair, alpha: float, gamma: int, plan: SizePlan, say: Say = lambda line: None) -> SizeReport:
     """The same for a pair that is loaded; its draft model must share the target's vocabulary."""
     contest = _Contest(pair, alpha, plan)
-    contestants = [Contestant(PLAIN), Contestant("oracle", gamma), Contestant("adaptive", LONGEST)]
+    contestants = [Contestant(PLAIN), Contestant("oracle", gamma), Contestant("oracle", AUTO)]
     say(f"warming up, and asking the target for its answer: {plan.new_tokens} tokens")
-    contest.warm_up({*range(1, LONGEST + 1), gamma})
+    contest.warm_up({*range(1, LONGEST_AUTO + 1), gamma})
     done: dict[Contestant, list[_Timed]] = {contestant: [] for contestant in contestants}
     for repeat in _repeats(plan):
-        say(f"repeat {repeat + 1}: {', '.join(map(_title, contestants))}")
+        say(f"repeat {repeat + 1}: {', '.join(one.title for one in contestants)}")
         for contestant, runs in done.items():
             runs.append(contest.run(contestant, seed=repeat))
     rows = [contest.row(contestant, done[contestant], done[contestants[0]]) for contestant in contestants]
-    settings = {"alpha": alpha, "num_draft_tokens": gamma, "longest": LONGEST, "temperature": 0.0}
+    settings = {"alpha": alpha, "num_draft_tokens": gamma, "longest": LONGEST_AUTO, "temperature": 0.0}
     settings |= {"prompt_tokens": plan.prompt_tokens, "new_tokens": plan.new_tokens}
     return SizeReport(
         size=pair.name,
@@ -160,11 +156,6 @@ def measure_pair(pair: ModelPair, alpha: float, gamma: int, plan: SizePlan, say:
         bandwidth=_bandwidth(pair, plan, rows[0].tokens_per_second),
         notes=[LABEL, *([] if torch.cuda.is_available() else [NO_GPU])],
     )
-
-
-def _title(contestant: Contestant) -> str:
-    most = contestant.num_draft_tokens
-    return f"oracle adaptive γ≤{most}" if contestant.mode == "adaptive" else contestant.title
 
 
 def _repeats(plan: SizePlan) -> Iterator[int]:
@@ -191,7 +182,6 @@ class _Contest:
         prompt = random.Random(0).choices(range(pair.vocab_size), k=plan.prompt_tokens)
         self.workload = Workload(pair, tuple(prompt), temperature=0.0, max_new_tokens=plan.new_tokens)
         self.known = [token for one in rounds_of(Contestant(PLAIN), self.workload) for token in one.emitted]
-        self.length = AdaptiveLength(LONGEST)
 
     def warm_up(self, lengths: set[int]) -> None:
         """Every width of the target pass a few times: the first can cost more than all later ones, and a graph is
@@ -202,17 +192,12 @@ class _Contest:
                 pass
 
     def run(self, contestant: Contestant, seed: int) -> _Timed:
-        """One run. The adaptive length starts out knowing nothing and keeps what it learns, as in a server."""
-        length = self.length if contestant.mode == "adaptive" else None
-        passes, build, done = contestant, None, []
+        passes, build = contestant, None
         if contestant.mode != PLAIN:
             # The draft model makes all its passes, and the oracle speaks in its place.
             passes = replace(contestant, mode=DraftModel.name)
-            build = oracle.oracle(self.known, self.alpha, seed, length)
-        for one in rounds_of(passes, self.workload, build):
-            done.append(one)
-            if length is not None:
-                length.observe(one)
+            build = oracle.oracle(self.known, self.alpha, seed)
+        done = list(rounds_of(passes, self.workload, build))
         return _Timed(replace(tally(done), prefill=0.0), oracle.rounds_known(done, self.known))
 
     def row(self, contestant: Contestant, runs: Sequence[_Timed], plain_runs: Sequence[_Timed]) -> SizeRow:
@@ -223,7 +208,7 @@ class _Contest:
         speed, speedup = _speed(own), _speed(own) / _speed(plain) if drafts else None
         measured = {"tokens_per_second": speed, "speedup_measured": speedup}
         return SizeRow(
-            title=_title(contestant),
+            title=contestant.title,
             mode=contestant.mode,
             num_draft_tokens=contestant.num_draft_tokens,
             alpha_asked=self.alpha if drafts else None,

@@ -1,8 +1,10 @@
 """The engine: from a prompt to rounds, and from rounds to the record of a run.
 
-engine              the loop: draft, verify, judge, keep, yield
+engine              the loop over rounds, until the text ends
+decoder             the round: draft, verify, judge, keep
 calls               `speculate` and `run`
 request             a run's settings, checked against its pair
+round_times         what rounds cost, by how deep they draft
 coins               where coins are flipped
 continuation        the growing text and why it ends
 round_record        a round's decision, from the device to plain values

@@ -5,7 +5,7 @@ from __future__ import annotations
 from specviz.decoding.request import Request
 from specviz.decoding.round_record import Settled
 from specviz.models.token_texts import Detokenizer
-from specviz.records.runs import Round, Seconds, StopReason
+from specviz.records.runs import LengthChoice, Round, Seconds, StopReason
 
 
 class Continuation:
@@ -16,7 +16,6 @@ class Continuation:
 
     def __init__(self, request: Request):
         self.settings, self.pair = request.settings, request.pair
-        self.num_draft_tokens = request.num_draft_tokens
         self.prompt_length = len(request.prompt.ids)
         self.committed = list(request.prompt.ids)
         self.detokenizer = Detokenizer(request.pair.texts, request.prompt.ids)
@@ -29,12 +28,12 @@ class Continuation:
         return len(self.committed) - self.prompt_length
 
     @property
-    def draft_budget(self) -> int:
-        """How many tokens are worth drafting: the round adds one more, and nothing past the end is kept."""
+    def room(self) -> int:
+        """How many draft tokens could be kept: the round adds one more, and nothing past the end is."""
         left = self.settings.max_new_tokens - self.new_tokens
         if self.pair.context_length is not None:
             left = min(left, self.pair.context_length - len(self.committed))
-        return min(self.num_draft_tokens, left - 1)
+        return left - 1
 
     def extend(self, settled: Settled) -> tuple[list[int], list[str]]:
         """Commits the kept draft tokens and the next one, up to the run's end; returns both tokens and texts."""
@@ -64,7 +63,9 @@ class Continuation:
             return "context"
         return None
 
-    def round(self, settled: Settled, emitted: list[int], pieces: list[str], seconds: Seconds) -> Round:
+    def round(
+        self, settled: Settled, choice: LengthChoice, emitted: list[int], pieces: list[str], seconds: Seconds
+    ) -> Round:
         """The record of the round just committed."""
         self.rounds += 1
         return Round(
@@ -79,4 +80,5 @@ class Continuation:
             dropped=len(settled.path) + 1 - len(emitted),
             confidence=settled.confidence,
             distance=settled.distance,
+            choice=None if choice.speed is None else choice,
         )

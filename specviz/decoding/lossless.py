@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from specviz.decoding.coins import Coins
-from specviz.decoding.engine import Decoder, judge_of, setting_of
+from specviz.decoding.decoder import Decoder, judge_of, setting_of
 from specviz.decoding.exact_distribution import (
     COMPARED,
     RUN_TOKENS,
@@ -28,6 +28,7 @@ from specviz.passes.static_passes import between_rounds
 from specviz.records.errors import SpecvizError
 from specviz.rules.base import Rule
 from specviz.rules.sampling import Warper
+from specviz.theory.draft_length import FixedLength
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,8 @@ class Sampler:
         layers = self._drafter(CachedModel(request.pair.target, Stopwatch(request.pair.device)), 0).feature_layers
         with torch.inference_mode():
             self.start = Start(request, layers)
+        # How deep may depend on the runs before, and runs of a sample must not: always as deep as it may be.
+        self.length = FixedLength(request.num_draft_tokens)
         self.runs = 0
 
     def sample(self) -> Sample:
@@ -123,13 +126,13 @@ class Sampler:
             target = self.start.target()
             drafter = self._drafter(target, self.runs)
             drafter.prefill(self.start.ids, self.start.features)
-        decoder = Decoder(target, drafter, self.warper, self.coins, self.judge)
+        decoder = Decoder(target, drafter, self.warper, self.coins, self.judge, self.length)
         self.runs += 1
         text, given = list(self.start.ids), 0
         while given < wanted:
             between_rounds(self.request.passes)
             with torch.inference_mode():
-                budget = min(self.request.num_draft_tokens, length - given - 1)
+                budget = min(self.length.choose().depth, length - given - 1)
                 made = decoder.round(text, budget, outline)
             origins: list[Origin] = [*["accepted"] * len(made.path), made.origin]
             for token, origin in list(zip(made.tokens, origins))[: wanted - given]:

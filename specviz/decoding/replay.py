@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import torch
 
-from specviz.decoding.engine import judge_of, rounds
+from specviz.decoding.decoder import judge_of
+from specviz.decoding.engine import rounds
 from specviz.decoding.request import Request, fitting_rule
 from specviz.decoding.round_record import settle
 from specviz.records.errors import SpecvizError

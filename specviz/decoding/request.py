@@ -12,7 +12,7 @@ from specviz.passes.static_passes import FastPasses
 from specviz.passes.tree_trial import why_no_trees
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Prompt
-from specviz.records.settings import RunSettings
+from specviz.records.settings import AUTO, LONGEST_AUTO, RunSettings
 from specviz.rules import choose_rule, rule_named
 from specviz.rules.base import Rule
 
@@ -35,10 +35,17 @@ class Request:
         """The drafter's class; `Plain` if nothing is drafted."""
         return drafter_class(self.pair, self.settings.drafter)
 
+    longest: int = LONGEST_AUTO  # the most that γ = auto may be
+
     @property
     def num_draft_tokens(self) -> int:
-        """γ; 0 in plain decoding."""
-        return 0 if self.settings.drafter is None else self.settings.num_draft_tokens
+        """γ, the most if it is chosen in each round; 0 in plain decoding."""
+        most = self.settings.deepest_draft
+        return min(most, self.longest) if self.chooses_length else most
+
+    @property
+    def chooses_length(self) -> bool:
+        return self.settings.drafter is not None and self.settings.num_draft_tokens == AUTO
 
     @property
     def branches(self) -> int:
@@ -76,12 +83,12 @@ def fitting_rule(pair: ModelPair, settings: RunSettings, name: str) -> Rule:
     read or the rule cannot judge."""
     drafter = drafter_class(pair, settings.drafter)
     branches = drafter.branches(pair, settings.drafting)
-    size = drafter.most_tokens(settings.num_draft_tokens, branches)
+    size = drafter.most_tokens(settings.deepest_draft, branches)
     if branches > 1 and size > MAX_TREE_TOKENS:
         raise SpecvizError(
             "A tree of {depth} × {branches} = {size} draft tokens is too large for one target pass: at most {most}.",
             "branches",
-            depth=settings.num_draft_tokens,
+            depth=settings.deepest_draft,
             branches=branches,
             size=size,
             most=MAX_TREE_TOKENS,

@@ -11,6 +11,7 @@ import transformers
 from specviz.decoding.request import Request
 from specviz.models.pair import ModelPair
 from specviz.records.runs import Round, Run
+from specviz.records.settings import AUTO
 
 
 def collect(request: Request, done: Sequence[Round]) -> Run:
@@ -20,7 +21,7 @@ def collect(request: Request, done: Sequence[Round]) -> Run:
         pair=pair.info(request.passes),
         drafter=settings.drafter,
         settings=request.drafter.settings(pair, settings.drafting),
-        num_draft_tokens=request.num_draft_tokens,
+        num_draft_tokens=AUTO if request.chooses_length else request.num_draft_tokens,
         sampling=settings.sampling,
         seed=settings.seed,
         max_new_tokens=settings.max_new_tokens,

@@ -86,3 +86,6 @@ class Drafter(ABC):
 
     def observe(self, verdict: Verdict) -> None:  # noqa: B027, some keep nothing
         """Learns what became of the last draft; caches rewind to what was kept."""
+
+    def watch(self, verdict: Verdict) -> None:  # noqa: B027, most find it in the text when they are asked again
+        """Learns of a round in which it was not asked to propose anything."""

@@ -60,3 +60,5 @@ class Medusa(Headed):
 
     def observe(self, verdict: Verdict) -> None:
         self.features = verdict.features[-1:]
+
+    watch = observe

@@ -5,7 +5,7 @@ A pair knows what its models share (vocabulary, context, end tokens, device, dty
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +39,8 @@ class PairPasses:
     fast: dict[str, FastPasses] = field(default_factory=dict)
     #: T(K) of the target as it runs: tokens per pass -> median seconds.
     seconds_by_width: dict[int, float] = field(default_factory=dict)
+    #: Seconds of a round that drafts 0, 1, … tokens deep, by what they were timed for (`specviz.decoding.round_times`).
+    round_seconds: dict[Hashable, tuple[float, ...]] = field(default_factory=dict)
     #: How many threads suit the target on a CPU; None if not measured. torch keeps this number per thread, so a run
     #: in any thread but the one that loaded the pair has to set it.
     threads: int | None = None

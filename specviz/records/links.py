@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 from specviz.records.errors import SpecvizError, shortened
 from specviz.records.runs import Run
-from specviz.records.settings import KINDS, MAX_SEED, PLAIN, RunSettings, usual_rule
+from specviz.records.settings import KINDS, MAX_SEED, PLAIN, RunSettings, is_auto, usual_rule
 
 #: What a link always states: pages have their own values for these.
 ALWAYS_SAID = ("prompt", "drafter", "num_draft_tokens", "temperature", "max_new_tokens")
@@ -118,7 +118,7 @@ def _read(name: str, text: str) -> Any:
             )
         return _YES_AND_NO[text.lower()]
     if kind is int:
-        return _whole(name, text)
+        return text if is_auto(name, text) else _whole(name, text)
     try:
         value = float(text)
     except ValueError:

@@ -100,6 +100,18 @@ class Seconds:
 
 
 @dataclass(frozen=True, slots=True)
+class LengthChoice:
+    """How deep a round was to draft, and why (`specviz.theory.draft_length`)."""
+
+    __pydantic_config__ = _FINITE
+    depth: int  # where the drafter finds less, or the text ends, less is drafted
+    speed: float | None = None  # the tokens expected in the time of a plain step; None if nothing was chosen
+    kept: float | None = None  # the chance that one level more would be kept; None where there can be none
+    cost: float | None = None  # and how many plain steps it would take
+    behind: bool = False  # drafting has cost more than it brought: a plain step instead
+
+
+@dataclass(frozen=True, slots=True)
 class Round:
     """One draft phase, one target pass, one verdict."""
 
@@ -118,6 +130,7 @@ class Round:
     #: Under a lossy rule, the total variation between the distribution of this round's first token and the target's,
     #: given the text before it; None under a lossless rule, where it is 0.
     distance: float | None = None
+    choice: LengthChoice | None = None  # where γ was chosen for this round
 
     @property
     def accepted(self) -> int:
@@ -160,7 +173,7 @@ class Run:
     pair: PairInfo
     drafter: str | None  # its name; None is plain decoding
     settings: dict[str, int | float | str | bool]  # the drafter's own
-    num_draft_tokens: int
+    num_draft_tokens: int | Literal["auto"]
     sampling: SamplingParams
     seed: int
     max_new_tokens: int

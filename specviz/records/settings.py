@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 from specviz.records.errors import SpecvizError, quoted
 
@@ -21,6 +21,10 @@ PLAIN = "plain"
 
 #: Longer drafts never pay; they only fill memory.
 MAX_DRAFT_TOKENS = 64
+
+#: The γ that is chosen anew in every round (`specviz.theory.draft_length`), and the most it then is.
+AUTO: Literal["auto"] = "auto"
+LONGEST_AUTO = 16
 
 #: The page's numbers, JavaScript's, are exact up to here; so any seed can be shown, linked to and typed in again.
 MAX_SEED = 2**53 - 1
@@ -114,11 +118,14 @@ class DraftParams:
             raise SpecvizError("The confidence to stop at must be at least 0 (off) and below 1.", "confidence")
 
 
-def check_gamma(num_draft_tokens: int) -> None:
+def check_gamma(num_draft_tokens: int | str) -> None:
     """Checks γ. Raises SpecvizError (field ``num_draft_tokens``)."""
+    if num_draft_tokens == AUTO:
+        return
     if not is_count(num_draft_tokens):
         raise SpecvizError(
-            "Ask for at least one draft token a round (drafter=None is plain), as a whole number; got {value}.",
+            "Ask for at least one draft token a round (drafter=None is plain), as a whole number, or for auto; got "
+            "{value}.",
             "num_draft_tokens",
             value=quoted(num_draft_tokens),
         )
@@ -141,7 +148,7 @@ class RunSettings:
 
     prompt: str | Sequence[int]  # text, or token ids
     drafter: str | None = "draft_model"  # a name from `specviz.DRAFTERS`; None is plain decoding
-    num_draft_tokens: int = 4  # γ: draft depth of a round; ignored in plain decoding
+    num_draft_tokens: int | Literal["auto"] = 4  # γ: draft depth of a round; ignored in plain decoding
     sampling: SamplingParams = SamplingParams()
     max_new_tokens: int = 128
     seed: int = 0  # seeds every coin, 0 to 2^53 − 1
@@ -171,6 +178,13 @@ class RunSettings:
         if not texts or not all(isinstance(text, str) and text for text in self.stop):
             raise SpecvizError("Stop strings must be a list of non-empty texts.", "stop")
 
+    @property
+    def deepest_draft(self) -> int:
+        """The most levels that a round may draft; 0 in plain decoding."""
+        if self.drafter is None:
+            return 0
+        return LONGEST_AUTO if self.num_draft_tokens == AUTO else self.num_draft_tokens
+
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> RunSettings:
         """Builds settings from values by flat name; missing ones take their defaults, unknown names are ignored."""
@@ -194,6 +208,11 @@ _OWN = [one.name for one in fields(RunSettings) if one.name not in ("sampling", 
 def _kinds() -> dict[str, type]:
     hints = {name: hint for kind in (RunSettings, SamplingParams, DraftParams) for name, hint in _hints(kind)}
     return {name: hints[name] for name in (*_OWN, *_SAMPLING, *_DRAFTING) if name != "stop"}
+
+
+def is_auto(name: str, value: object) -> bool:
+    """Whether a setting that is otherwise a number is left to be chosen in each round."""
+    return name == "num_draft_tokens" and value == AUTO
 
 
 def _hints(kind: type) -> list[tuple[str, type]]:

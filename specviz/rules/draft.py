@@ -17,6 +17,14 @@ def chain(length: int) -> tuple[int, ...]:
     return tuple(range(-1, length - 1))
 
 
+def depth(parents: Sequence[int]) -> int:
+    """How many levels a draft with these parents has; 0 if it is empty."""
+    levels: list[int] = []
+    for parent in parents:
+        levels.append(1 if parent < 0 else levels[parent] + 1)
+    return max(levels, default=0)
+
+
 @dataclass(frozen=True, slots=True)
 class Draft:
     """Proposed tokens, on the device: a chain or a tree, possibly empty.

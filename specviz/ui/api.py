@@ -69,7 +69,7 @@ def endpoint(runner: Runner) -> Callable[..., dict[str, Any]]:
     def generate_trace(
         prompt: str,
         drafter: str = "draft_model",
-        num_draft_tokens: int = 4,
+        num_draft_tokens: int | str = 4,
         temperature: float = 1.0,
         top_k: int = 0,
         top_p: float = 1.0,
@@ -84,9 +84,9 @@ def endpoint(runner: Runner) -> Callable[..., dict[str, Any]]:
     ) -> dict:
         """Continues a prompt on the page's own pair and returns the trace, schema specviz.run/1.
 
-        drafter is plain or one of specviz.DRAFTERS; temperature 0 is greedy. branches: more than 1 makes trees; None
-        is the drafter's own number. exit_layer: of early_exit. confidence: stop drafting below it. rule is auto,
-        token, block, tree or typical, which is lossy.
+        drafter is plain or one of specviz.DRAFTERS; num_draft_tokens is a number, or auto to have it chosen in each
+        round; temperature 0 is greedy. branches: more than 1 makes trees; None is the drafter's own number. exit_layer:
+        of early_exit. confidence: stop drafting below it. rule is auto, token, block, tree or typical, which is lossy.
         """
         # All of them by name, as `read_form` wants them.
         return _trace(runner, locals())

@@ -16,8 +16,8 @@ import gradio as gr
 
 from specviz.records import links
 from specviz.records.errors import SpecvizError, quoted
-from specviz.records.settings import PLAIN, DraftParams
-from specviz.ui.controls import Controls, properties
+from specviz.records.settings import PLAIN, DraftParams, is_auto
+from specviz.ui.controls import CHOSEN, Controls, properties
 from specviz.ui.events import HEARD
 from specviz.ui.pairs import PairName
 from specviz.ui.ways import RULE_CHOICES, WAYS, drafter_of
@@ -92,8 +92,10 @@ def applied(controls: Controls, pair: ModelPair, settings: Mapping[str, Any]) ->
     for field, value in settings.items():
         if field not in changes:
             raise SpecvizError("There is no control {name}.", name=quoted(field))
-        if value is not None or field == "drafter":
-            changes[field]["value"] = value or PLAIN if field == "drafter" else value
+        if field == "drafter":
+            changes[field]["value"] = value or PLAIN
+        elif value is not None:
+            changes[field]["value"] = CHOSEN if is_auto(field, value) else value
     return [*(gr.update(**change) if change else gr.skip() for change in changes.values()), *notes]
 
 
@@ -117,13 +119,16 @@ def _check_linked(controls: Controls, pair: ModelPair, name: str, value: Any) ->
     if name == "drafter":
         drafter_of(pair, value).check(pair, DraftParams())
     control = controls.fields[name]
-    if isinstance(control, gr.Slider) and value is not None and not control.minimum <= value <= control.maximum:
+    if not isinstance(control, gr.Slider) or value is None or is_auto(name, value):
+        return
+    least = control.minimum if name != "num_draft_tokens" else CHOSEN + 1
+    if not least <= value <= control.maximum:
         raise SpecvizError(
             "The link says {name}={value}; here it runs from {least} to {most}.",
             name,
             name=name,
             value=value,
-            least=control.minimum,
+            least=least,
             most=control.maximum,
         )
 

@@ -15,7 +15,7 @@ from specviz.bench.contestants import Contestant
 from specviz.records.comparison import compare as compare_texts
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run
-from specviz.records.settings import PLAIN
+from specviz.records.settings import AUTO, PLAIN
 from specviz.records.words import Words
 from specviz.ui import engine
 from specviz.ui.components import compare_view
@@ -47,7 +47,7 @@ class Choice:
     """What is to be compared, as the tab's fields stand."""
 
     drafters: Sequence[str]
-    gammas: Sequence[int]
+    gammas: Sequence[int | str]  # numbers, or `AUTO`
     widths: Sequence[int]  # branches; `OWN` for a drafter's default
     rules: Sequence[str]  # beside the usual one
     repeats: int
@@ -62,7 +62,9 @@ def create_compare_tab(desk: Desk) -> Tab:
     with gr.Group(elem_classes=["sv-choice"]):
         own["drafters"] = gr.CheckboxGroup(choices(drafters, say), value=drafters, label=say("compare.drafters"))
         own["gammas"] = gr.CheckboxGroup(
-            gammas, value=[gamma for gamma in (2, 4) if gamma in gammas], label=say("compare.gammas")
+            [AUTO, *gammas],
+            value=[AUTO, *(gamma for gamma in (2, 4) if gamma in gammas)],
+            label=say("compare.gammas"),
         )
         own["widths"] = gr.CheckboxGroup(
             [(say("compare.own"), OWN), (say("compare.one_is_chain"), 1), ("2", 2), ("4", 4)],

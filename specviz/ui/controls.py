@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from specviz.records.presets import PRESETS
-from specviz.records.settings import MAX_BRANCHES, PLAIN, DraftParams
+from specviz.records.settings import AUTO, MAX_BRANCHES, PLAIN, DraftParams
 from specviz.records.words import Words
 from specviz.ui import engine
 from specviz.ui.components import as_text, fold_switch, remote
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 #: Settings that some drafters do not read; their controls are hidden then.
 DRAFTING = {one.name for one in fields(DraftParams)}
+
+#: Where the slider of γ stands for `AUTO`.
+CHOSEN = 0
 
 Fields = dict[str, gr.components.Component]
 
@@ -59,6 +62,8 @@ class Controls:
         """
         name, store = PairName(**values[len(self.fields)]), self.runner.store
         asked = dict(zip(self.fields, values))
+        if asked["num_draft_tokens"] == CHOSEN:
+            asked["num_draft_tokens"] = AUTO
         unread = DRAFTING - drafter_of(store.in_use(name), asked["drafter"]).reads if store.is_ready else set()
         if asked["drafter"] == PLAIN:
             unread |= {"rule"}
@@ -153,7 +158,9 @@ def create_controls(runner: Runner, say: Words) -> Controls:
             choices(WAYS, say), value=WAYS[0], label=say("controls.drafter"), elem_classes=["sv-drafters"]
         )
         drafter_note = gr.Markdown(as_text(say(f"ways.{WAYS[0]}_about")), elem_classes=["sv-note"])
-        own["num_draft_tokens"] = gr.Slider(1, most.max_draft_tokens, 4, step=1, label=say("controls.num_draft_tokens"))
+        own["num_draft_tokens"] = gr.Slider(
+            CHOSEN, most.max_draft_tokens, 4, step=1, label=say("controls.num_draft_tokens")
+        )
         own["branches"] = gr.Slider(1, MAX_BRANCHES, 1, step=1, label=say("controls.branches"))
         own["exit_layer"] = gr.Slider(1, 2, 1, step=1, label=say("controls.exit_layer"), visible=False)
         own["temperature"] = gr.Slider(0, 2, value=0.8, step=0.05, label=say("controls.temperature"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from specviz.records.settings import RunSettings
+from specviz.records.settings import AUTO, RunSettings
 from specviz.ui import engine
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ def _round_seconds(pair: ModelPair, settings: RunSettings) -> float:
     with_model = settings.drafter == "draft_model" and pair.draft is not None
     # Whatever else drafts leaves the target half-way at the latest, or takes no layers at all.
     draft = _pass_seconds(pair.draft) if with_model else verify / 2
-    return verify + settings.num_draft_tokens * draft
+    # Where γ is chosen, it is none as soon as drafting costs more than it brings.
+    depth = 1 if settings.num_draft_tokens == AUTO else settings.num_draft_tokens
+    return verify + depth * draft
 
 
 def _pass_seconds(model: PreTrainedModel) -> float:

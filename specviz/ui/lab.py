@@ -41,9 +41,10 @@ class Lab:
         target = passes.curve("target") if passes and _taken_by(request, passes) else None
         # Timed unwatched where it was: drawing a page slows the models down.
         plain, counts = live.beside or (None, live.trail.counts)
-        figures = run_figures(
-            counts, request.num_draft_tokens, rule=request.rule.name, plain=plain, target=target, speedup=live.speedup
-        )
+        gamma = request.num_draft_tokens
+        if request.chooses_length and counts.rounds:
+            gamma = max(1, round(counts.levels / counts.rounds))
+        figures = run_figures(counts, gamma, rule=request.rule.name, plain=plain, target=target, speedup=live.speedup)
         if figures is None:
             return None
         settings = request.settings

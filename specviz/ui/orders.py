@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from specviz.records.errors import SpecvizError, quoted
-from specviz.records.settings import KINDS, RunSettings, is_whole
+from specviz.records.settings import KINDS, RunSettings, is_auto, is_whole
 from specviz.ui import engine
 from specviz.ui.deployment import Deployment
 from specviz.ui.pairs import PairName
@@ -30,9 +30,9 @@ def read_form(values: Mapping[str, Any]) -> RunSettings:
     return RunSettings.of(settings | {"prompt": "" if values["prompt"] is None else values["prompt"]})
 
 
-def _whole(name: str, value: Any) -> int | None:
-    if value is None and name in _OPTIONAL:
-        return None
+def _whole(name: str, value: Any) -> int | str | None:
+    if is_auto(name, value) or (value is None and name in _OPTIONAL):
+        return value
     if is_whole(value) or (isinstance(value, float) and value.is_integer()):
         return int(value)
     if value is None:
@@ -60,6 +60,7 @@ class Order:
         """The order checked against the pair and the page's limits. Raises SpecvizError with the control's name in
         `field`."""
         request = engine.prepare(pair, self.settings)
+        request = replace(request, longest=min(request.longest, deployment.max_draft_tokens))
         _check_limits(request, deployment)
         return replace(request, passes={}) if self.passes == "plain" else request
 

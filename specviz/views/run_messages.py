@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from specviz.records.metrics import emission_times, tally
@@ -30,7 +31,7 @@ def start_message(
     *,
     prompt: str,
     drafter: str | None,
-    num_draft_tokens: int,
+    num_draft_tokens: int | str,
     greedy: bool,
     pair: str = "",
     settings: str = "",
@@ -283,6 +284,8 @@ def _round(round: Round) -> dict[str, Any]:
         message["confidence"] = _exact(round.confidence)
     if round.distance is not None:
         message["distance"] = _exact(round.distance)
+    if round.choice is not None:
+        message["choice"] = asdict(round.choice)
     return message
 
 

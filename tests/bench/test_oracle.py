@@ -1,14 +1,12 @@
-"""The oracle is right as often as asked and changes no text; sizes are real shapes; a length that pays is found."""
+"""The oracle is right as often as asked and changes no text; sizes are real shapes."""
 
 import itertools
 import json
 import math
-import random
 
 import pytest
 import torch
-from handmade import a_round
-from tiny import assert_same_rows, tiny_pair
+from tiny import InTurn, assert_same_rows, tiny_pair
 
 from specviz import __main__
 from specviz.bench import commands, oracle, size_benchmark
@@ -21,10 +19,8 @@ from specviz.models import sources, weights
 from specviz.models.loading import EMBEDDED
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
-from specviz.records.runs import Seconds
 from specviz.records.settings import RunSettings, SamplingParams
 from specviz.theory import formulas as theory
-from specviz.theory.draft_length import AdaptiveLength
 
 GREEDY = SamplingParams(temperature=0.0)
 PROMPT = [5, 17, 60, 3, 41, 22]
@@ -41,6 +37,12 @@ def pair():
 @pytest.fixture(scope="module")
 def small():
     return small_pair(torch.float32)
+
+
+@pytest.fixture
+def uneven(monkeypatch):
+    """Plain steps come between the drafts, as where γ is chosen in each round."""
+    monkeypatch.setattr(engine, "length_of", lambda request: InTurn())
 
 
 def small_pair(dtype):
@@ -94,14 +96,12 @@ def test_measured_acceptance_is_the_probability_asked_for(small, gamma):
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("adaptive", [False, True], ids=["fixed", "adaptive"])
-def test_the_text_is_plain_decodings_whatever_the_oracle_says(pair, alpha, adaptive):
-    known, length = answer(pair), AdaptiveLength() if adaptive else None
-    done = []
-    for one in engine.rounds(ordered(pair), oracle.oracle(known, alpha, 3, length)):
-        done.append(one)
-        if length is not None:
-            length.observe(one)
+@pytest.mark.parametrize("lengths", ["fixed", "uneven"])
+def test_the_text_is_plain_decodings_whatever_the_oracle_says(pair, alpha, lengths, request):
+    if lengths == "uneven":
+        request.getfixturevalue("uneven")
+    known = answer(pair)
+    done = list(engine.rounds(ordered(pair), oracle.oracle(known, alpha, 3)))
     assert written(done) == known
     assert oracle.rounds_known(done, known) == len(done)
     drafted = [token.outcome for one in done for token in one.drafted]
@@ -125,20 +125,9 @@ def test_beyond_what_it_was_told_the_oracle_drafts_nothing(pair):
     assert [len(one.drafted) for one in done[:3]] == [4, 4, 0] and not any(one.drafted for one in done[3:])
 
 
-class Lengths:
-    """A length that takes turns between plain steps and drafts."""
-
-    def __init__(self):
-        self.turn = 0
-
-    def choose(self):
-        self.turn += 1
-        return (0, 3, 0, 0, 1, 4)[self.turn % 6]
-
-
-def test_the_draft_model_makes_every_pass_and_its_cache_holds_the_text(pair):
+def test_the_draft_model_makes_every_pass_and_its_cache_holds_the_text(pair, uneven):
     known, made, passes = answer(pair), [], []
-    told = oracle.oracle(known, 0.6, 5, Lengths())
+    told = oracle.oracle(known, 0.6, 5)
 
     def build(setting):
         made.append(told(setting))
@@ -228,7 +217,7 @@ def report_file(tmp_path_factory):
 def test_the_tiny_size_is_measured_end_to_end(report_file):
     report, said = report_file
     assert report["schema"] == "specviz.size_bench/1" and report["size"] == "tiny"
-    assert [row["title"] for row in report["rows"]] == ["plain", "oracle γ=4", "oracle adaptive γ≤8"]
+    assert [row["title"] for row in report["rows"]] == ["plain", "oracle γ=4", "oracle γ=auto"]
     assert {"dtype", "torch", "transformers", "device", "cores"} <= report["machine"].keys()
     assert all(row["title"] in said for row in report["rows"]) and "–" in said
     assert size_benchmark.LABEL in report["notes"] and size_benchmark.LABEL in said
@@ -299,81 +288,3 @@ def test_what_cannot_be_measured_is_refused_before_a_model_is_made(monkeypatch, 
 def test_options_that_would_be_ignored_are_refused(capsys, arguments, sentence):
     assert __main__.main(["bench", *arguments]) == 2
     assert sentence in capsys.readouterr().err
-
-
-# --- the adaptive length ---------------------------------------------------------------------------------------------
-
-
-def simulated(length, chance, *, cost, wider=0.0, tokens=400, seed=0):
-    """Rounds of a machine whose plain step takes 1 s, a draft step `cost`, each more token of the target pass `wider`.
-
-    chance: that a draft token is right, of the tokens written so far. Returns seconds and the lengths chosen.
-    """
-    coins, made, seconds, chosen = random.Random(seed), 0, 0.0, []
-    while made < tokens:
-        gamma = length.choose()
-        kept = next((i for i in range(gamma) if coins.random() >= chance(made)), gamma)
-        word = "a" * kept + "r" * (kept < gamma) + "d" * (gamma - kept - 1)
-        draft, verify = gamma * cost, 1 + gamma * wider
-        one = a_round(word, seconds=Seconds(draft, verify, 0.0, draft + verify, draft + verify))
-        length.observe(one)
-        made, seconds = made + kept + 1, seconds + draft + verify
-        chosen.append(gamma)
-    return seconds, chosen
-
-
-@pytest.mark.parametrize("alpha, cost", [(0.0, 0.1), (0.05, 0.15), (0.2, 0.3), (0.2, 0.5)])
-def test_where_drafting_does_not_pay_steps_are_plain_and_little_is_lost(alpha, cost):
-    lost, late = [], []
-    for seed in range(10):
-        seconds, chosen = simulated(AdaptiveLength(), lambda made: alpha, cost=cost, seed=seed)
-        lost.append(seconds / 400 - 1)
-        late += chosen[100:]
-    assert late.count(0) > 0.8 * len(late)
-    assert sum(lost) / len(lost) < 0.03 and max(lost) < 0.05
-
-
-def test_near_certainty_drafts_are_as_long_as_they_may_be():
-    _, chosen = simulated(AdaptiveLength(8), lambda made: 0.99, cost=0.05)
-    assert chosen[20:].count(8) > 0.8 * len(chosen[20:])
-
-
-@pytest.mark.parametrize("alpha, cost, wider", [(0.8, 0.1, 0.0), (0.6, 0.1, 0.05), (0.9, 0.3, 0.0)])
-def test_the_length_comes_to_one_that_is_about_the_best(alpha, cost, wider):
-    def speed(gamma):
-        return theory.expected_tokens(alpha, gamma) / (1 + gamma * (cost + wider))
-
-    best = max(map(speed, range(9)))
-    for seed in range(3):
-        _, chosen = simulated(AdaptiveLength(8), lambda made: alpha, cost=cost, wider=wider, tokens=3000, seed=seed)
-        settled = chosen[len(chosen) // 2 :]
-        assert sum(map(speed, settled)) / len(settled) > 0.95 * best
-
-
-def test_a_wide_pass_that_costs_too_much_is_found_out():
-    # By α and c alone drafting would pay: 0.5 against 0.1. A pass over two tokens takes twice as long as over one.
-    assert theory.pays(0.5, 0.1)
-    _, chosen = simulated(AdaptiveLength(), lambda made: 0.5, cost=0.1, wider=1.0)
-    assert chosen[100:].count(0) > 0.8 * len(chosen[100:])
-
-
-def test_a_text_that_becomes_easy_is_noticed():
-    _, chosen = simulated(AdaptiveLength(), lambda made: 0.95 if made > 300 else 0.0, cost=0.1, tokens=1500)
-    assert max(chosen[150:300]) <= 1
-    late = chosen[-50:]
-    assert sum(late) / len(late) > 5
-
-
-def test_rounds_that_were_cut_short_count_as_what_they_were():
-    length = AdaptiveLength(8)
-    for word, seconds in [("", 1.0), ("", 1.0), ("aa", 1.4)]:
-        draft = 0.2 * len(word)
-        length.observe(a_round(word, seconds=Seconds(draft, seconds - draft, 0.0, seconds, seconds)))
-    assert length.draft_step == pytest.approx(0.2)
-    assert length.seconds()[:4] == pytest.approx([1.0, 1.2, 1.4, 1.6])
-
-
-def test_no_draft_at_all_is_a_length_too():
-    assert AdaptiveLength(0).choose() == 0
-    with pytest.raises(ValueError):
-        AdaptiveLength(-1)

@@ -15,7 +15,7 @@ from functools import lru_cache
 import pytest
 import torch
 from scipy import stats
-from tiny import ARCHITECTURES, assert_same_rows, generated, tiny_pair, with_heads
+from tiny import ARCHITECTURES, InTurn, assert_same_rows, generated, tiny_pair, with_heads
 from torch.nn.functional import one_hot
 
 import specviz
@@ -212,13 +212,32 @@ def made(monkeypatch):
     """Every drafter that the engine makes from here on, with the target's cache beside it."""
     built, make = [], engine.decoder_of
 
-    def make_and_note(request, **options):
-        decoder = make(request, **options)
+    def make_and_note(request, length, **options):
+        decoder = make(request, length, **options)
         built.append((decoder.drafter, decoder.target))
         return decoder
 
     monkeypatch.setattr(engine, "decoder_of", make_and_note)
     return built
+
+
+@pytest.fixture
+def uneven(monkeypatch):
+    """Plain steps come between the drafts, as where γ is chosen in each round."""
+    monkeypatch.setattr(engine, "length_of", lambda request: InTurn())
+
+
+@pytest.mark.parametrize(
+    "architecture, drafter",
+    [("llama", drafter) for drafter in DRAFTERS]
+    + [("gemma3", drafter) for drafter in DRAFTERS if drafter != "lookahead"],
+)
+def test_greedy_text_is_that_of_generate_with_plain_steps_between_drafts(architecture, drafter, uneven):
+    pair = pair_of(architecture)
+    expected = generated(pair, PROMPT, 40)
+    run = specviz.run(pair, PROMPT, drafter=drafter, sampling=GREEDY, max_new_tokens=len(expected))
+    assert list(run.token_ids) == expected
+    assert any(one.drafted for one in run.rounds) and not all(one.drafted for one in run.rounds[:-1])
 
 
 def speculated(architecture: str, drafter: str, branches: int, prompt: list[int] = PROMPT):
@@ -236,7 +255,7 @@ def speculated(architecture: str, drafter: str, branches: int, prompt: list[int]
     + [(name, drafter, 1) for name in SLIDING for drafter in MODELS]
     + [("llama", drafter, 1) for drafter in MODELS],
 )
-def test_caches_equal_a_fresh_prefill_after_every_round(architecture, drafter, branches, made):
+def test_caches_equal_a_fresh_prefill_after_every_round(architecture, drafter, branches, made, uneven):
     accepted = 0
     for one, ids in speculated(architecture, drafter, branches):
         drafts, target = made[-1]
@@ -250,7 +269,7 @@ def test_caches_equal_a_fresh_prefill_after_every_round(architecture, drafter, b
 
 
 @pytest.mark.parametrize("architecture, branches", [(name, 1) for name in ARCHITECTURES] + [(name, 3) for name in FULL])
-def test_after_drafting_the_shared_layers_hold_what_the_others_hold(architecture, branches, monkeypatch):
+def test_after_drafting_the_shared_layers_hold_what_the_others_hold(architecture, branches, monkeypatch, uneven):
     def propose_and_look(self, committed, budget, uniforms):
         draft = propose(self, committed, budget, uniforms)
         assert draft.parents and self.model.length == self.target.length == looked[-1]
@@ -273,7 +292,7 @@ def hidden_states(pair: ModelPair, ids: list[int], layers: tuple[int, ...]) -> t
 
 
 @pytest.mark.parametrize("architecture, branches", [("llama", 3), ("gpt2", 3), ("gemma3", 1)])
-def test_eagle_has_read_the_text_as_in_one_pass(architecture, branches, monkeypatch):
+def test_eagle_has_read_the_text_as_in_one_pass(architecture, branches, monkeypatch, uneven):
     def read_and_look(self, committed):
         row = first_row(self, committed)
         fresh, read = EagleCache(self.head), len(committed) - 1
@@ -321,7 +340,7 @@ def branch(one: Round, index: int) -> list[DraftedToken]:
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "gemma3"])
-def test_medusa_looks_at_the_last_token_that_the_target_has_read(architecture, monkeypatch):
+def test_medusa_looks_at_the_last_token_that_the_target_has_read(architecture, monkeypatch, uneven):
     def draft_and_look(self, committed):
         expected = hidden_states(pair_of(architecture), committed, self.feature_layers)[-1:]
         torch.testing.assert_close(self.features, expected, **CLOSE)

@@ -13,6 +13,9 @@ from specviz.records.words import words
 
 VIEW = RUN
 
+#: What the slider of γ is called.
+GAMMA = words()("controls.num_draft_tokens")
+
 
 def state(page: Page, name: str):
     return page.evaluate(f"name => {VIEW}[name]", name)

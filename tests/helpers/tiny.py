@@ -6,8 +6,10 @@ Everything is built in code and follows from its seed. And what holds for all of
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -26,6 +28,7 @@ from specviz.passes.clock import Stopwatch
 from specviz.passes.few_rows import FewRows
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.passes.trained_heads import EagleConfig, EagleHead, MedusaConfig, MedusaHeads
+from specviz.records.runs import LengthChoice
 
 VOCABULARY = 128
 POSITIONS = 256
@@ -176,6 +179,19 @@ def unprepared(
 ) -> FastPasses:
     """The model's passes over static buffers, operation by operation."""
     return FastPasses.unprepared(StaticPass(model, feature_layers, few_rows))
+
+
+class InTurn:
+    """Draft lengths in turn, plain steps among them."""
+
+    def __init__(self, depths: Sequence[int] = (3, 3, 0, 2, 0, 0, 1)):
+        self.depths = itertools.cycle(depths)
+
+    def choose(self) -> LengthChoice:
+        return LengthChoice(next(self.depths))
+
+    def observe(self, depth: int, accepted: int) -> None:
+        """Goes on whatever came of it."""
 
 
 def generated(pair: ModelPair, prompt: list[int], max_new_tokens: int) -> list[int]:

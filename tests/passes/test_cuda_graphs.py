@@ -10,7 +10,7 @@ import pytest
 import torch
 from tiny import ARCHITECTURES, assert_same_rows, tiny_model, tiny_pair
 
-from specviz.decoding import engine
+from specviz.decoding import decoder, engine
 from specviz.decoding.request import prepare
 from specviz.models import preparation
 from specviz.models.pair import PairPasses
@@ -185,7 +185,7 @@ def test_between_two_rounds_the_engine_has_passes_recorded_and_no_round_waits_fo
             assert not inside, "recorded while a round was timed"
             return record(function, examples)
 
-    original = engine.Decoder.round
+    original = decoder.Decoder.round
 
     def watched(self, *arguments):
         inside.append(True)
@@ -194,7 +194,7 @@ def test_between_two_rounds_the_engine_has_passes_recorded_and_no_round_waits_fo
         finally:
             inside.clear()
 
-    monkeypatch.setattr(engine.Decoder, "round", watched)
+    monkeypatch.setattr(decoder.Decoder, "round", watched)
     statics = {"target": StaticPass(pair.target), "draft": StaticPass(pair.draft)}
     pair.passes = PairPasses({role: GraphedPasses(static, Watched()) for role, static in statics.items()})
     settings = RunSettings(IDS, sampling=SamplingParams(temperature=0), max_new_tokens=40)

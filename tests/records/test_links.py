@@ -57,6 +57,7 @@ def carried_out(pair: ModelPair, settings: dict) -> Run:
         {"drafter": "prompt_lookup", "prompt": "a b a b & c=d # ?\n+%20 é😀 a b"},
         {"rule": "block", "branches": 1, "num_draft_tokens": 6, "min_p": 0.01},
         {"chat": True, "prompt": "Tell\nme"},
+        {"num_draft_tokens": "auto", "temperature": 0},
     ],
     ids=lambda settings: settings.get("drafter", "draft_model"),
 )

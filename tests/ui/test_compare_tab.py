@@ -14,7 +14,7 @@ import pytest
 from elements import element
 from gradio_client import Client
 from handmade import a_round
-from on_page import assert_no_sideways_scrolling, downloaded_trace, generate, order, set_control
+from on_page import GAMMA, assert_no_sideways_scrolling, downloaded_trace, generate, order, set_control
 from playwright.sync_api import Locator, Page, expect
 from tiny import tiny_pair
 
@@ -295,7 +295,7 @@ def test_each_drafter_brings_its_own_controls_and_says_how_it_drafts(page):
         for control_label in (branches, layers):
             visible = control_label in shown
             expect(page.locator(number.format(control_label))).to_have_count(int(visible))
-        gammas = page.locator(number.format("Draft tokens per round, γ"))
+        gammas = page.locator(number.format(GAMMA))
         expect(gammas).to_have_count(int(label != "None: plain decoding"))
         if label == "Medusa":
             expect(page.locator(number.format(branches))).to_have_value("4")

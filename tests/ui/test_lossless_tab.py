@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 from elements import element
-from on_page import assert_no_sideways_scrolling, set_control, violations
+from on_page import GAMMA, assert_no_sideways_scrolling, set_control, violations
 from playwright.sync_api import Page, expect
 from tiny import tiny_pair, with_heads
 
@@ -135,7 +135,7 @@ def start(page: Page, rule: str, runs: int) -> None:
 
 
 def test_the_lab_fills_in_judges_and_keeps_what_was_counted(page):
-    set_control(page, "Draft tokens per round, γ", 1)
+    set_control(page, GAMMA, 1)
     page.get_by_role("tab", name="Lossless?").click()
     start(page, "everything", 500)
     page.wait_for_function(f"() => {VIEW}.state === 'running' && {VIEW}.trial?.n > 0")

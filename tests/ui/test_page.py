@@ -13,6 +13,7 @@ from gradio_client import Client
 from gradio_client.exceptions import AppError
 from handmade import a_round, a_run, rounds_of
 from on_page import (
+    GAMMA,
     VIEW,
     assert_no_sideways_scrolling,
     choose_drafter,
@@ -187,7 +188,7 @@ def test_a_sampled_run_shows_exactly_what_its_trace_holds(page, tmp_path):
 
 def test_a_greedy_run_shows_its_trace_and_flips_no_coin(page, tmp_path):
     set_control(page, "Temperature (0 is greedy)", 0)
-    set_control(page, "Draft tokens per round, γ", 3)
+    set_control(page, GAMMA, 3)
     generate(page, new_tokens=32)
     run = downloaded_trace(page, tmp_path)
     assert run.sampling.greedy and run.num_draft_tokens == 3
@@ -195,6 +196,21 @@ def test_a_greedy_run_shows_its_trace_and_flips_no_coin(page, tmp_path):
     assert "coin" not in " ".join(chip["label"] for chip in chips(page))
     assert_shows(page, run)
     assert figure(page, "speedup") is None, "nothing was measured, so nothing is claimed"
+
+
+def test_a_length_that_chooses_itself_is_shown_with_its_reasons_and_recorded(page, tmp_path):
+    set_control(page, GAMMA, 0)
+    generate(page, new_tokens=12)
+    run = downloaded_trace(page, tmp_path)
+    assert run.num_draft_tokens == "auto" and all(one.choice is not None for one in run.rounds)
+    assert_shows(page, run)
+    expect(page.locator('specviz-run [part="meta"]')).to_contain_text("γ = auto")
+    reasons = page.locator('specviz-run [part="reason"]')
+    for place, one in enumerate(run.rounds[:3]):
+        if one.choice.depth and one.choice.kept is not None:
+            expect(reasons.nth(place)).to_contain_text(f"γ = {one.choice.depth}: one more would bring 0.")
+    page.locator("specviz-share .copy").click()
+    expect(page.locator("specviz-share .link")).to_have_value(re.compile("&num_draft_tokens=auto&"))
 
 
 def test_prompt_lookup_on_a_text_that_repeats_itself_shows_its_trace(page, tmp_path):

@@ -12,10 +12,13 @@ import { DASH, decimals, percent, rate, times } from "./figures.js";
 
 const figure = (name) => (row) => row.figures?.[name] ?? null;
 
+/** "auto" after all numbers. @param {number | "auto" | null} gamma */
+export const byLength = (gamma) => (gamma === "auto" ? 1000 : gamma);
+
 /** @type {Column[]} */
 export const COLUMNS = [
   { key: "drafter", value: (row) => row.drafter, text: (row) => row.drafter, words: true },
-  { key: "num_draft_tokens", value: (row) => row.num_draft_tokens, text: (row) => String(row.num_draft_tokens ?? DASH) },
+  { key: "num_draft_tokens", value: (row) => byLength(row.num_draft_tokens), text: (row) => String(row.num_draft_tokens ?? DASH) },
   { key: "branches", value: (row) => row.branches, text: (row) => String(row.branches ?? DASH) },
   { key: "rule", value: (row) => row.rule, text: (row) => row.rule || DASH, words: true },
   { key: "acceptance_rate", hint: true, value: figure("acceptance_rate"), text: (row) => percent(figure("acceptance_rate")(row)) },

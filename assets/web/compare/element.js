@@ -6,7 +6,7 @@
 import { make, setText } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
 import { quoted } from "../shared/tokens.js";
-import { COLUMNS } from "./columns.js";
+import { COLUMNS, byLength } from "./columns.js";
 import { DASH, isNumber, percent, rate, short, times, visible } from "./figures.js";
 import { tint } from "./tint.js";
 
@@ -172,7 +172,7 @@ class SpecvizCompare extends SpecvizElement {
 
   renderMap() {
     const rows = this.held.contest.rows.filter((row) => row.num_draft_tokens !== null);
-    const gammas = [...new Set(rows.map((row) => row.num_draft_tokens))].sort((a, b) => a - b);
+    const gammas = [...new Set(rows.map((row) => row.num_draft_tokens))].sort((a, b) => Number(byLength(a)) - Number(byLength(b)));
     const names = new Map();
     for (const row of rows) {
       const name = this.mapName(row, rows);

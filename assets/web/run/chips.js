@@ -112,3 +112,12 @@ export function early(run, round) {
   if (round.confidence === undefined) return [];
   return [make("span", { class: "early", part: "early", text: run.say("rounds.early", { confidence: plainNumber(round.confidence) }) })];
 }
+
+/** Why γ was chosen as it was: one token more would bring less than is made in the time it takes. @param {Run} run @param {Round} round */
+export function reason(run, round) {
+  if (!round.choice) return [];
+  const { depth, speed, kept, cost, behind } = round.choice;
+  const said = behind ? "choice_behind" : kept === null || cost === null ? "choice_most" : depth ? "choice_depth" : "choice_none";
+  const known = { depth, kept: plainNumber(kept ?? 0), made: plainNumber(speed * (cost ?? 0)) };
+  return [make("span", { class: "reason", part: "reason", text: run.say(`rounds.${said}`, known) })];
+}

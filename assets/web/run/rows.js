@@ -2,7 +2,7 @@
 
 import { make } from "../shared/dom.js";
 import { brief } from "../shared/numbers.js";
-import { draftChip, early, markChosen, nextChip } from "./chips.js";
+import { draftChip, early, markChosen, nextChip, reason } from "./chips.js";
 import { acceptedIndexes, isLossy } from "./records.js";
 import { dressed } from "./seals.js";
 import { sayDistance } from "./sentences.js";
@@ -46,6 +46,7 @@ export function fillPath(run, chips, index, round) {
   chips.append(...early(run, round));
   const arrow = make("span", { class: "arrow", "aria-hidden": "true", text: "→" });
   chips.append(round.drafted.length ? make("span", { class: "ending" }, arrow, nextChip(run, index, round)) : nextChip(run, index, round));
+  chips.append(...reason(run, round));
 }
 
 /** @param {Run} run @param {number} index @param {Round} round @param {boolean} open */

@@ -52,6 +52,7 @@ export type Round = {
   pieces: string[]; // the text of each emitted token
   top: Row[];
   confidence?: number; // the draft stopped early below it
+  choice?: { depth: number; speed: number; kept: number | null; cost: number | null; behind: boolean }; // γ, where it was chosen
   distance?: number; // of a lossy rule: how far it strayed from the target's distribution
   dropped?: number;
   stop_reason?: string;
@@ -62,7 +63,7 @@ export type Start = {
   run?: string;
   prompt?: string;
   drafter?: string | null;
-  num_draft_tokens?: number;
+  num_draft_tokens?: number | "auto";
   greedy?: boolean;
   pair?: string;
   settings?: string;

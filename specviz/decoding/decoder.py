@@ -1,0 +1,139 @@
+"""The round: draft, verify in one target pass, judge, keep. And what carries it out, built from a request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from torch import Tensor
+
+from specviz.decoding.coins import Coins
+from specviz.decoding.request import Request
+from specviz.drafters.base import Drafter, Setting, Verdict
+from specviz.drafters.choosers import Chooser, Draws, TopChoices
+from specviz.passes.cached_model import CachedModel, reader
+from specviz.passes.clock import Mark, Stopwatch
+from specviz.rules.base import Rule
+from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms, depth
+from specviz.rules.greedy import MATCH
+from specviz.rules.sampling import Warper
+from specviz.rules.transfer import to_device
+from specviz.theory.draft_length import DraftLength
+
+
+class OnHost(Protocol):
+    """What the next round needs of a decision, on the host."""
+
+    path: tuple[int, ...]  # indices of the kept draft tokens
+    next_id: int
+    choices: tuple[int, ...]  # [n + 1] the target's likeliest token of each row
+
+
+Fetched = TypeVar("Fetched", bound=OnHost)
+
+#: A rule at work, and what fetches its decision to the host.
+Judge = Callable[[Draft, TargetRows, Uniforms], Decision]
+Fetch = Callable[[Draft, Decision, TargetRows, Uniforms], Fetched]
+
+
+@dataclass
+class Decoder:
+    """The target, drafter, coins and rule of one text, and what decides how deep to draft. In plain decoding the
+    drafter proposes nothing."""
+
+    target: CachedModel
+    drafter: Drafter
+    warper: Warper
+    coins: Coins
+    judge: Judge
+    length: DraftLength
+    nothing: Draft = field(init=False)  # the draft of a round that proposes none
+    marks: tuple[Mark, Mark, Mark] | None = None  # of the last round: when it began, had drafted and had verified
+
+    def __post_init__(self) -> None:
+        self.nothing = Draft.copied((), self.target.device)
+
+    def round(self, committed: Sequence[int], budget: int, fetch: Fetch[Fetched]) -> Fetched:
+        """One round: draft up to `budget` tokens deep, verify them in one target pass, judge, keep."""
+        clock = self.target.stopwatch
+        began = clock.mark()
+        uniforms = self.coins.flip()
+        draft = self.draft(committed, budget, uniforms)
+        drafted = clock.mark() if budget else began
+        logits = self.target.verify(committed, draft.tokens, draft.parents)
+        self.marks = began, drafted, clock.mark()
+        rows = TargetRows.of(logits, self.warper)
+        decision = self.judge(draft, rows, uniforms)
+        fetched = fetch(draft, decision, rows, uniforms)
+        self.keep(len(committed), draft, fetched, asked=budget > 0)
+        self.length.observe(depth(draft.parents), len(fetched.path))
+        return fetched
+
+    def prefill(self, committed: Sequence[int]) -> None:
+        """Reads all but the last token of the prompt."""
+        self.target.feature_layers = self.drafter.feature_layers
+        self.target.prefill(committed)
+        self.drafter.prefill(committed, self.target.features)
+
+    def draft(self, committed: Sequence[int], budget: int, uniforms: Uniforms) -> Draft:
+        return self.drafter.propose(committed, budget, uniforms.draft) if budget else self.nothing
+
+    def keep(self, committed: int, draft: Draft, fetched: OnHost, asked: bool) -> None:
+        """Drops refused tokens from the caches. asked: the drafter was to propose something."""
+        self.target.keep(committed, fetched.path)
+        features = _kept_rows(self.target.features, len(draft.parents), fetched.path)
+        verdict = Verdict(committed, fetched.path, fetched.next_id, fetched.choices, features)
+        if asked:
+            self.drafter.observe(verdict)
+        else:
+            self.drafter.watch(verdict)
+
+
+def decoder_of(
+    request: Request,
+    length: DraftLength,
+    clock: Stopwatch | None = None,
+    judge: Judge | None = None,
+    build: Callable[[Setting], Drafter] | None = None,
+) -> Decoder:
+    """Builds what carries out a request. clock, judge, build: the caller's own instead of the engine's stopwatch, the
+    request's rule and its drafter."""
+    pair, warper = request.pair, Warper(request.settings.sampling)
+    target = reader(pair.target, clock or Stopwatch(pair.device), request.passes.get("target"))
+    drafter = (build or request.drafter)(setting_of(request, target, warper))
+    coins = Coins(request.settings.seed, request.most_draft_tokens, pair.device)
+    return Decoder(target, drafter, warper, coins, judge or judge_of(request, request.rule), length)
+
+
+def judge_of(request: Request, rule: Rule) -> Judge:
+    """How a rule judges this request's drafts: greedy drafts are matched, whatever the rule."""
+    return (MATCH if request.settings.sampling.greedy else rule).decide
+
+
+def setting_of(request: Request, target: CachedModel, warper: Warper, chooser: Chooser | None = None) -> Setting:
+    """What the request's drafter is built from. Greedy decoding and lossy rules take top choices, all else draws.
+
+    chooser: another way to choose tokens, for rules that are not the engine's own (`specviz.decoding.lossless`).
+    """
+    drawn = not request.settings.sampling.greedy and request.rule.lossless
+    return Setting(
+        pair=request.pair,
+        params=request.settings.drafting,
+        branches=request.branches,
+        chooser=chooser or (Draws(warper) if drawn else TopChoices()),
+        target=target,
+        seed=request.settings.seed,
+        passes=request.passes,
+    )
+
+
+def _kept_rows(features: Tensor | None, drafted: int, path: Sequence[int]) -> Tensor | None:
+    """From a target pass over unread text and `drafted` tokens, the rows of the text and the kept tokens."""
+    if features is None:
+        return None
+    unread = features.shape[0] - drafted
+    if list(path) == list(range(len(path))):
+        return features[: unread + len(path)]
+    rows = [*range(unread), *(unread + index for index in path)]
+    return features.index_select(0, to_device(rows, features.device))

@@ -1,0 +1,130 @@
+"""What rounds take, by how deep they draft: timed once for a pair and its settings, for γ = auto."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specviz.decoding.decoder import decoder_of
+from specviz.decoding.request import Request
+from specviz.decoding.round_record import settle
+from specviz.drafters.base import Drafter, Verdict
+from specviz.passes.several_devices import agreed
+from specviz.passes.static_passes import between_rounds, kind_of
+from specviz.rules.draft import Draft, depth
+from specviz.theory.draft_length import AdaptiveLength, DraftLength, FixedLength
+
+#: The depths that are timed; those between are interpolated.
+DEPTHS = (0, 1, 2, 4, 8, 16)
+
+#: Tokens of the prompt that are read before them.
+TEXT = 64
+
+#: How often each depth is timed, and how many of these only warm up: a graph is recorded after its second meeting.
+REPEATS, WARM_UP = 7, 2
+
+#: Seconds after which a slow pair is not timed again.
+ENOUGH = 2.0
+
+
+def length_of(request: Request) -> DraftLength:
+    """What decides how deep each round of a request drafts."""
+    if not request.chooses_length:
+        return FixedLength(request.num_draft_tokens)
+    return AdaptiveLength(round_seconds(request))
+
+
+def round_seconds(request: Request) -> tuple[float, ...]:
+    """Seconds of a round that drafts 0, 1, … deep, up to γ or as deep as the drafter ever does.
+
+    Timed before the first such run on these passes and kept from then on: else one seed would give another text each
+    time. Processes that share the target all go by the leader's clock.
+    """
+    settings, known = request.settings, request.pair.passes.round_seconds
+    asked = (settings.drafter, settings.drafting, settings.sampling, request.rule.name, request.num_draft_tokens)
+    key = (*asked, kind_of(request.passes))
+    if key not in known:
+        known[key] = _between(_timed(request))
+    return known[key]
+
+
+def _between(taken: dict[int, list[float]]) -> tuple[float, ...]:
+    depths = sorted(taken)
+    typical = [statistics.median_low(taken[depth]) for depth in depths]
+    return tuple(np.interp(range(depths[-1] + 1), depths, typical).tolist())
+
+
+@torch.inference_mode()
+def _timed(request: Request) -> dict[int, list[float]]:
+    """Depth drafted -> seconds of each round. The depths take turns, so that a busy moment hits all of them."""
+    target, end = request.pair.target, time.perf_counter() + ENOUGH
+    for repeat in range(REPEATS):
+        if repeat <= WARM_UP:
+            taken = defaultdict(list)
+        for deep, seconds in _turn(request):
+            taken[deep].append(agreed(seconds, target))
+        if agreed(time.perf_counter() > end, target):
+            break
+    return taken
+
+
+def _turn(request: Request) -> Iterator[tuple[int, float]]:
+    """One round of each depth that there is room for: how deep it drafted, and its seconds."""
+    text, room = list(request.prompt.ids[-TEXT:]), request.pair.context_length
+    drafter = _Whole.of(request.drafter)
+    decoder = decoder_of(request, FixedLength(request.num_draft_tokens), build=drafter)
+    decoder.prefill(text)
+    fetch = functools.partial(settle, texts=request.pair.texts, rule=request.rule)
+    # The first draft reads the whole text where later ones read what is new.
+    for place, deep in enumerate((1, *DEPTHS)):
+        if deep > request.num_draft_tokens or (room is not None and len(text) + deep + 1 > room):
+            return
+        between_rounds(request.passes)
+        start = time.perf_counter()
+        settled = decoder.round(text, deep, fetch)
+        if place:
+            yield decoder.drafter.depth if deep else 0, time.perf_counter() - start
+        text += [*(settled.drafted[place].id for place in settled.path), settled.next.id]
+
+
+class _Whole(Drafter):
+    """A drafter whose drafts are as deep as asked for: where it has nothing to copy, any tokens stand in for what it
+    might have found."""
+
+    def __init__(self, drafter: Drafter):
+        self.drafter = drafter
+        self.feature_layers = drafter.feature_layers
+        self.depth = 0  # of the last draft
+
+    @classmethod
+    def of(cls, kind: type[Drafter]):
+        return lambda setting: cls(kind(setting))
+
+    def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
+        self.drafter.prefill(prompt, features)
+
+    def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
+        draft = self.drafter.propose(committed, budget, uniforms)
+        copied = draft.probs is None and draft.logits is None
+        self.owns = depth(draft.parents) == budget or not copied
+        if not self.owns:
+            draft = Draft.copied(tuple(itertools.islice(itertools.cycle(committed), budget)), uniforms.device)
+        self.depth = depth(draft.parents)
+        return draft
+
+    def observe(self, verdict: Verdict) -> None:
+        if self.owns:
+            self.drafter.observe(verdict)
+        else:
+            self.drafter.watch(verdict)
+
+    def watch(self, verdict: Verdict) -> None:
+        self.drafter.watch(verdict)

@@ -1,0 +1,151 @@
+"""γ = auto: what rounds cost is timed once, the choice is in the record, and the text stays the target's."""
+
+import dataclasses
+import itertools
+from functools import lru_cache
+
+import pytest
+import torch
+from scipy import stats
+from tiny import generated, tiny_pair, with_heads
+
+import specviz
+from specviz.bench import untraced_loop
+from specviz.decoding import round_times
+from specviz.decoding.request import prepare
+from specviz.drafters import DRAFTERS
+from specviz.models.pair import ModelPair, PairPasses
+from specviz.records.errors import SpecvizError
+from specviz.records.links import settings_of_run
+from specviz.records.runs import Run
+from specviz.records.settings import AUTO, LONGEST_AUTO, DraftParams, RunSettings, SamplingParams
+from specviz.rules.sampling import Warper
+
+PROMPT = [3, 5, 7, 11, 3, 5]
+GREEDY = SamplingParams(temperature=0)
+
+
+@lru_cache
+def pair_of(architecture: str, noise: float = 0.15) -> ModelPair:
+    """No token ends its texts. noise: how far its draft model is from the target."""
+    pair = with_heads(tiny_pair(architecture, noise=noise, vocab=16))
+    return dataclasses.replace(pair, eos_ids=frozenset())
+
+
+def auto(pair: ModelPair, **settings) -> Run:
+    return specviz.run(pair, PROMPT, **{"num_draft_tokens": AUTO, "max_new_tokens": 40} | settings)
+
+
+@pytest.fixture
+def known_costs(monkeypatch):
+    """Every level of a draft is taken to cost a quarter of a plain step."""
+    seconds = tuple(1 + 0.25 * depth for depth in range(LONGEST_AUTO + 1))
+    monkeypatch.setattr(round_times, "round_seconds", lambda request: seconds[: request.num_draft_tokens + 1])
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_every_drafter_is_timed_and_its_greedy_text_stays_generates(drafter):
+    pair = dataclasses.replace(pair_of("llama"), passes=PairPasses())
+    expected = generated(pair, PROMPT, 40)
+    run = auto(pair, drafter=drafter, sampling=GREEDY)
+    assert list(run.token_ids) == expected
+    (seconds,) = pair.passes.round_seconds.values()
+    assert len(seconds) - 1 == (4 if drafter == "medusa" else LONGEST_AUTO) and min(seconds) > 0
+    assert all(one.choice.depth < len(seconds) for one in run.rounds)
+
+
+def test_rounds_are_timed_once_for_each_way_to_draft(monkeypatch):
+    pair = dataclasses.replace(pair_of("llama"), passes=PairPasses())
+    timed, turn = [], round_times._turn
+    monkeypatch.setattr(round_times, "_turn", lambda request: timed.append(request) or turn(request))
+    first = auto(pair, seed=3)
+    turns = len(timed)
+    assert 2 <= turns <= round_times.REPEATS
+    assert auto(pair, seed=3).token_ids == first.token_ids and len(timed) == turns
+    auto(pair, drafting=DraftParams(branches=3))
+    assert len(timed) > turns and len(pair.passes.round_seconds) == 2
+
+
+def test_only_what_there_is_room_for_is_timed():
+    pair = dataclasses.replace(pair_of("llama"), passes=PairPasses(), context_length=len(PROMPT) + 9)
+    assert auto(pair).stop_reason == "context"
+    (seconds,) = pair.passes.round_seconds.values()
+    assert 2 <= len(seconds) <= 5
+
+
+@pytest.mark.parametrize("drafter, branches", [("draft_model", 1), ("eagle", 3), ("prompt_lookup", None)])
+def test_the_record_says_what_was_chosen_and_why(known_costs, drafter, branches):
+    run = auto(pair_of("llama"), drafter=drafter, drafting=DraftParams(branches=branches), seed=1)
+    assert run.num_draft_tokens == settings_of_run(run)["num_draft_tokens"] == AUTO
+    for one in run.rounds:
+        depths = []
+        for token in one.drafted:
+            depths.append(1 if token.parent < 0 else depths[token.parent] + 1)
+        assert max(depths, default=0) <= one.choice.depth
+        assert one.choice.speed >= 1 and one.choice.cost == pytest.approx(0.25) and 0 < one.choice.kept < 1
+    assert len({one.choice.depth for one in run.rounds}) > 1
+    assert Run.from_dict(run.to_dict()) == run
+
+
+def test_a_run_of_one_length_says_nothing_of_choices():
+    assert all(one.choice is None for one in specviz.run(pair_of("llama"), PROMPT, max_new_tokens=8).rounds)
+
+
+def test_no_draft_is_longer_than_what_the_request_allows(known_costs):
+    request = prepare(pair_of("llama"), RunSettings(PROMPT, num_draft_tokens=AUTO, sampling=GREEDY))
+    request = dataclasses.replace(request, longest=2)
+    assert request.num_draft_tokens == 2
+    assert max(len(one.drafted) for one in specviz.decoding.engine.rounds(request)) == 2
+
+
+@pytest.mark.parametrize("drafter", ["draft_model", "lookahead", "eagle"])
+def test_without_a_record_the_tokens_are_the_same(known_costs, drafter):
+    settings = RunSettings(PROMPT, drafter=drafter, num_draft_tokens=AUTO, max_new_tokens=30, seed=2)
+    request = prepare(pair_of("llama"), settings)
+    assert untraced_loop.decode(request) == list(
+        auto(pair_of("llama"), drafter=drafter, max_new_tokens=30, seed=2).token_ids
+    )
+
+
+@pytest.mark.parametrize("wrong", ["Auto", "", 0, -1, 2.5, None, True])
+def test_what_is_neither_a_number_nor_auto_is_refused(wrong):
+    with pytest.raises(SpecvizError, match="auto") as refusal:
+        RunSettings(PROMPT, num_draft_tokens=wrong)
+    assert refusal.value.field == "num_draft_tokens"
+
+
+def test_sampled_runs_follow_the_exact_distribution(known_costs):
+    """Of four tokens, over which the length of later drafts depends on what became of the first.
+
+    A length that had seen what was drawn (a second draft token left out where its id is even) gave p = 5e-15.
+    """
+    pair, params, prompt = pair_of("llama", noise=0.03), SamplingParams(temperature=1.0, top_k=2), [11, 8, 6, 7]
+    expected = four_tokens(pair, params, prompt)
+    counts, samples, lengths = dict.fromkeys(expected, 0), 400, set()
+    for seed in range(samples):
+        run = specviz.run(pair, prompt, num_draft_tokens=AUTO, max_new_tokens=7, sampling=params, seed=seed)
+        counts[run.token_ids[:4]] += 1
+        lengths |= {one.choice.depth for one in run.rounds[1:]}
+    assert len(lengths) > 1
+    common = [text for text, mass in expected.items() if samples * mass >= 5]
+    seen, mass = ([values[text] for text in common] for values in (counts, expected))
+    seen, mass = [*seen, samples - sum(seen)], [*mass, 1 - sum(mass)]
+    assert stats.chisquare(seen, [samples * each for each in mass]).pvalue > 0.001
+
+
+@torch.inference_mode()
+def four_tokens(pair: ModelPair, params: SamplingParams, prompt: list[int]) -> dict[tuple[int, ...], float]:
+    """Every text of four tokens and its probability."""
+    warp, texts = Warper(params).probabilities, {(): 1.0}
+    for _ in range(4):
+        longer = {}
+        for text, mass in texts.items():
+            row = warp(pair.target(torch.tensor([[*prompt, *text]])).logits[0, -1:])[0]
+            longer |= {(*text, token): mass * row[token].item() for token in row.nonzero().flatten().tolist()}
+        texts = longer
+    return texts
+
+
+def test_depths_between_those_timed_are_interpolated():
+    assert round_times._between({0: [1.0], 2: [3.0, 2.0, 9.0], 4: [4.0]}) == pytest.approx((1.0, 2.0, 3.0, 3.5, 4.0))
+    assert list(itertools.pairwise(round_times.DEPTHS))[-1] == (8, LONGEST_AUTO)
