@@ -19,8 +19,8 @@ HOPE, HOPED = 0.7, 5
 #: How many judgements at a depth outweigh those at all depths together.
 OWN = 2
 
-#: How much of a judgement's weight each further round leaves: about the last 64 rounds count.
-FADING = 1 - 1 / 64
+#: How much of a judgement's weight each further round leaves: about the last 32 rounds count.
+FADING = 1 - 1 / 32
 
 #: How many plain steps the last `WINDOW` rounds may have lost to plain decoding before drafting stops.
 STAKE, WINDOW = 2.0, 100
