@@ -29,7 +29,7 @@ constexpr int LANES = 4, MOST_ROWS = 6;
 // Outputs in a panel of weights: two registers.
 constexpr int64_t PANEL = 2 * LANES;
 
-// Panels that a single row is multiplied with at a time.
+// Panels that the fewest rows are multiplied with at a time.
 constexpr int64_t GROUP = 4;
 
 typedef float Floats __attribute__((vector_size(4 * LANES)));
@@ -103,11 +103,11 @@ void write_panels(const Layer<Weight>& layer, const float* rows, float* out, int
       out[r * layer.outputs + first + i] = layer.bias ? sums[r][i] + layer.bias[first + i] : sums[r][i];
 }
 
-// The same for the panels from `panel` to `end`. Each sum waits for the one before it: where there are few rows,
-// several panels at a time leave something to do meanwhile.
+// The same for the panels from `panel` to `end`. Each sum waits for the one before it, and memory gives more to several
+// streams than to one: as many panels at a time as there are registers for their sums.
 template <int ROWS, class Weight>
 void write_group(const Layer<Weight>& layer, const float* rows, float* out, int64_t panel, int64_t end) {
-  constexpr int some = ROWS == 1 ? GROUP : ROWS <= MOST_ROWS / 4 ? 2 : 1;
+  constexpr int some = ROWS <= std::max(1, MOST_ROWS / 4) ? GROUP : ROWS <= MOST_ROWS / 2 ? 2 : 1;
   for (; panel + some <= end; panel += some) write_panels<ROWS, some>(layer, rows, out, panel);
   for (; panel < end; panel++) write_panels<ROWS, 1>(layer, rows, out, panel);
 }
