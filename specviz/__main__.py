@@ -125,6 +125,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _count_or_auto(text: str) -> int | str:
+    if text != AUTO and not text.lstrip("-").isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a whole number nor {AUTO}")
     return text if text == AUTO else int(text)
 
 

@@ -67,7 +67,7 @@ def test_rounds_are_timed_once_for_each_way_to_draft(monkeypatch):
 
 
 def test_only_what_there_is_room_for_is_timed():
-    pair = dataclasses.replace(pair_of("llama"), passes=PairPasses(), context_length=len(PROMPT) + 9)
+    pair = dataclasses.replace(pair_of("llama"), passes=PairPasses(), context_length=len(PROMPT) + 10)
     assert auto(pair).stop_reason == "context"
     (seconds,) = pair.passes.round_seconds.values()
     assert 2 <= len(seconds) <= 5
@@ -147,5 +147,6 @@ def four_tokens(pair: ModelPair, params: SamplingParams, prompt: list[int]) -> d
 
 
 def test_depths_between_those_timed_are_interpolated():
-    assert round_times._between({0: [1.0], 2: [3.0, 2.0, 9.0], 4: [4.0]}) == pytest.approx((1.0, 2.0, 3.0, 3.5, 4.0))
+    taken = {0: [1.0, 1.5], 2: [3.0, 2.0, 9.0], 4: [4.0]}
+    assert round_times._between(taken) == pytest.approx((1.0, 1.5, 2.0, 3.0, 4.0))
     assert list(itertools.pairwise(round_times.DEPTHS))[-1] == (8, LONGEST_AUTO)
