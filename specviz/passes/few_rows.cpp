@@ -34,7 +34,6 @@ constexpr int64_t GROUP = 4;
 
 typedef float Floats __attribute__((vector_size(4 * LANES)));
 typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
-typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
 
 inline Floats load(const float* from) {
   Floats loaded;
@@ -42,11 +41,15 @@ inline Floats load(const float* from) {
   return loaded;
 }
 
-// A bfloat16 is the upper half of a float32.
-inline Floats load(const uint16_t* from) {
-  Halves loaded;
-  std::memcpy(&loaded, from, sizeof loaded);
-  return reinterpret_cast<Floats>(__builtin_convertvector(loaded, Ints) << 16);
+// Weights in a word: one float32, or two bfloat16s.
+template <class Weight>
+constexpr int64_t WORD = sizeof(float) / sizeof(Weight);
+
+// The weight at a place of each word. A bfloat16 is the upper half of a float32.
+template <class Weight>
+inline Floats unpack(Ints words, int64_t place) {
+  if (WORD<Weight> == 1) return reinterpret_cast<Floats>(words);
+  return reinterpret_cast<Floats>(place == 0 ? words << 16 : words & static_cast<int32_t>(0xffff0000));
 }
 
 // The first `count` floats, then zeros.
@@ -60,23 +63,29 @@ inline void store(float* to, Floats values) { std::memcpy(to, &values, sizeof va
 
 // ------------------------------------------------------------------------------------------------------ linear layers
 
-// rows [inputs][ROWS] times panels [inputs][PANEL], which lie `stride` weights apart. sums: [ROWS][PANELS][PANEL].
+// rows [inputs][ROWS] times panels [inputs / WORD][PANEL][WORD], which lie `stride` weights apart. sums:
+// [ROWS][PANELS][PANEL].
 template <int ROWS, int PANELS, class Weight>
 void multiply(const Weight* weights, int64_t stride, const float* rows, int64_t inputs, float* sums) {
   Floats sum[ROWS][2 * PANELS] = {};
-  for (int64_t k = 0; k < inputs; k++) {
-    Floats weight[2 * PANELS];
+  for (int64_t k = 0; k < inputs; k += WORD<Weight>) {
+    Ints words[2 * PANELS];
 #pragma GCC unroll 16
-    for (int p = 0; p < PANELS; p++) {
-      const Weight* from = weights + p * stride + k * PANEL;
+    for (int i = 0; i < 2 * PANELS; i++) {
+      const Weight* from = weights + i / 2 * stride + k * PANEL + i % 2 * LANES * WORD<Weight>;
       __builtin_prefetch(from + 2048);  // as long before it is needed as memory takes
-      weight[2 * p] = load(from);
-      weight[2 * p + 1] = load(from + LANES);
+      std::memcpy(&words[i], from, sizeof words[i]);
     }
 #pragma GCC unroll 16  // or else the sums live in memory, and five rows take twice the time of one
-    for (int r = 0; r < ROWS; r++)
+    for (int64_t place = 0; place < WORD<Weight>; place++) {
+      Floats weight[2 * PANELS];
 #pragma GCC unroll 16
-      for (int i = 0; i < 2 * PANELS; i++) sum[r][i] += weight[i] * rows[k * ROWS + r];
+      for (int i = 0; i < 2 * PANELS; i++) weight[i] = unpack<Weight>(words[i], place);
+#pragma GCC unroll 16
+      for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 16
+        for (int i = 0; i < 2 * PANELS; i++) sum[r][i] += weight[i] * rows[(k + place) * ROWS + r];
+    }
   }
 #pragma GCC unroll 16
   for (int r = 0; r < ROWS; r++)
@@ -86,17 +95,19 @@ void multiply(const Weight* weights, int64_t stride, const float* rows, int64_t 
 
 template <class Weight>
 struct Layer {
-  const Weight* weights;  // [panels][inputs][PANEL], the last panel filled up with zeros
+  const Weight* weights;  // [panels][inputs / WORD][PANEL][WORD], last panel and last word filled up with zeros
   const float* bias;      // [outputs], or none
   int64_t inputs, outputs;
+
+  int64_t filled_up() const { return (inputs + WORD<Weight> - 1) / WORD<Weight> * WORD<Weight>; }
 };
 
 // Writes outputs of ROWS rows, to `out` [ROWS][outputs]: those of PANELS panels from `panel` on.
 template <int ROWS, int PANELS, class Weight>
 void write_panels(const Layer<Weight>& layer, const float* rows, float* out, int64_t panel) {
   alignas(64) float sums[ROWS][PANELS * PANEL];
-  const int64_t stride = layer.inputs * PANEL, first = panel * PANEL;
-  multiply<ROWS, PANELS>(layer.weights + panel * stride, stride, rows, layer.inputs, sums[0]);
+  const int64_t inputs = layer.filled_up(), stride = inputs * PANEL, first = panel * PANEL;
+  multiply<ROWS, PANELS>(layer.weights + panel * stride, stride, rows, inputs, sums[0]);
   const int64_t count = std::min(PANELS * PANEL, layer.outputs - first);
   for (int r = 0; r < ROWS; r++)
     for (int64_t i = 0; i < count; i++)
@@ -125,20 +136,21 @@ template <class Weight>
 void linear(const Layer<Weight>& layer, const float* x, float* out, int64_t rows, int threads) {
   // The rows of a block are put side by side: a row's length apart they would compete for the same places of the cache.
   static thread_local std::vector<float> kept;
-  kept.resize(rows * layer.inputs);
+  const int64_t inputs = layer.filled_up();
+  kept.resize(rows * inputs);
   float* beside = kept.data();
   for (int64_t row = 0; row < rows; row += MOST_ROWS) {
     const int64_t count = std::min<int64_t>(MOST_ROWS, rows - row);
     for (int64_t r = 0; r < count; r++)
-      for (int64_t k = 0; k < layer.inputs; k++)
-        beside[row * layer.inputs + k * count + r] = x[(row + r) * layer.inputs + k];
+      for (int64_t k = 0; k < inputs; k++)
+        beside[row * inputs + k * count + r] = k < layer.inputs ? x[(row + r) * layer.inputs + k] : 0.f;
   }
   const int64_t panels = (layer.outputs + PANEL - 1) / PANEL;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int64_t panel = 0; panel < panels; panel += GROUP)
     for (int64_t row = 0; row < rows; row += MOST_ROWS) {
       const int64_t count = std::min<int64_t>(MOST_ROWS, rows - row), end = std::min(panel + GROUP, panels);
-      write_rows<MOST_ROWS>(layer, count, beside + row * layer.inputs, out + row * layer.outputs, panel, end);
+      write_rows<MOST_ROWS>(layer, count, beside + row * inputs, out + row * layer.outputs, panel, end);
     }
 }
 

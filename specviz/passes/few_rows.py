@@ -26,7 +26,8 @@ _SDPA = AttentionInterface()["sdpa"]
 class FewRowsLinear(nn.Module):
     """x Wᵀ + b for few rows x in float32, with W in bfloat16 or float32.
 
-    panels: W in the order in which it is read, [outputs / panel, inputs, panel], its last panel filled up with zeros.
+    panels: W in the order in which it is read, [outputs / panel, inputs / word, panel, word], filled up with zeros. A word of
+    32 bits holds one weight in float32, or those of two inputs in bfloat16.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, few_rows: FewRows):
@@ -36,8 +37,10 @@ class FewRowsLinear(nn.Module):
         self.threads = few_rows.threads
         half = few_rows.half or weight.dtype == torch.bfloat16
         kept = weight.detach().to(torch.bfloat16 if half else torch.float32)
-        whole = functional.pad(kept, (0, 0, 0, -self.outputs % few_rows.panel))
-        self.register_buffer("panels", whole.unflatten(0, (-1, few_rows.panel)).transpose(1, 2).contiguous())
+        word = 2 if half else 1
+        whole = functional.pad(kept, (0, -self.inputs % word, 0, -self.outputs % few_rows.panel))
+        panels = whole.unflatten(1, (-1, word)).unflatten(0, (-1, few_rows.panel)).transpose(1, 2)
+        self.register_buffer("panels", panels.contiguous())
         self.register_buffer("bias", None if bias is None else bias.detach().float())
 
     def forward(self, x: Tensor) -> Tensor:

@@ -134,7 +134,7 @@ def _attention_shape(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, sc
 
 
 def _linear(x: Tensor, weights: Tensor, bias: Tensor | None, outputs: int, threads: int) -> Tensor:
-    """[n, inputs] float32, contiguous -> [n, outputs]. weights: [panels, inputs, panel]."""
+    """[n, inputs] float32, contiguous -> [n, outputs]. weights: see `FewRowsLinear`."""
     out = torch.empty(x.shape[0], outputs)
     _loaded[0].few_rows_linear(
         _pointer(weights),
