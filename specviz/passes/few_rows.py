@@ -26,8 +26,8 @@ _SDPA = AttentionInterface()["sdpa"]
 class FewRowsLinear(nn.Module):
     """x Wᵀ + b for few rows x in float32, with W in bfloat16 or float32.
 
-    panels: W in the order in which it is read, [outputs / panel, inputs / word, panel, word], filled up with zeros. A word of
-    32 bits holds one weight in float32, or those of two inputs in bfloat16.
+    panels: W in the order in which it is read, [outputs / panel, inputs / word, panel, word], filled up with zeros. A
+    word of 32 bits holds one weight in float32, or those of two inputs in bfloat16.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, few_rows: FewRows):
