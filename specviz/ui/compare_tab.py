@@ -58,13 +58,11 @@ def create_compare_tab(desk: Desk) -> Tab:
     runner, say = desk.runner, desk.say
     own: Fields = {}
     drafters = [name for name in WAYS if name != PLAIN]
-    gammas = [gamma for gamma in GAMMAS if gamma <= runner.deployment.max_draft_tokens]
+    lengths = [AUTO, *(gamma for gamma in GAMMAS if gamma <= runner.deployment.max_draft_tokens)]
     with gr.Group(elem_classes=["sv-choice"]):
         own["drafters"] = gr.CheckboxGroup(choices(drafters, say), value=drafters, label=say("compare.drafters"))
         own["gammas"] = gr.CheckboxGroup(
-            [AUTO, *gammas],
-            value=[AUTO, *(gamma for gamma in (2, 4) if gamma in gammas)],
-            label=say("compare.gammas"),
+            lengths, value=[one for one in (AUTO, 4) if one in lengths], label=say("compare.gammas")
         )
         own["widths"] = gr.CheckboxGroup(
             [(say("compare.own"), OWN), (say("compare.one_is_chain"), 1), ("2", 2), ("4", 4)],
