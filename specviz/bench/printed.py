@@ -16,6 +16,7 @@ from specviz.bench.machine_limits import BandwidthLimit
 from specviz.bench.report import BenchReport
 from specviz.bench.rule_replay import RulesRow
 from specviz.bench.size_benchmark import Bandwidth, SizeReport, SizeRow
+from specviz.records.settings import AUTO
 
 Cells = dict[str, tuple[str, str]]
 
@@ -103,7 +104,7 @@ def size_text(report: SizeReport) -> str:
         ],
         _table(_frame(report.rows), ["title"], SIZE_FIELDS, SIZE_CELLS),
         [
-            *(_lengths_line(row) for row in report.rows if row.num_draft_tokens == "auto"),
+            *(_lengths_line(row) for row in report.rows if row.num_draft_tokens == AUTO),
             *(_formula_line(row) for row in report.rows if row.measured_over_formula),
             _bandwidth_line(report.bandwidth),
         ],

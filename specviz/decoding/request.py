@@ -29,13 +29,12 @@ class Request:
     prompt: Prompt  # as the models read it
     rule: Rule  # ``auto`` resolved
     passes: Mapping[str, FastPasses] = field(default_factory=dict)  # the pair's fast passes at that moment
+    longest: int = LONGEST_AUTO  # the most that γ = auto may be
 
     @property
     def drafter(self) -> type[Drafter]:
         """The drafter's class; `Plain` if nothing is drafted."""
         return drafter_class(self.pair, self.settings.drafter)
-
-    longest: int = LONGEST_AUTO  # the most that γ = auto may be
 
     @property
     def num_draft_tokens(self) -> int:

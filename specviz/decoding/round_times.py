@@ -58,7 +58,7 @@ def round_seconds(request: Request) -> tuple[float, ...]:
 def _between(taken: dict[int, list[float]]) -> tuple[float, ...]:
     depths = sorted(taken)
     # The least: other work on the machine only ever adds time, and what is kept here is kept for long.
-    least = [min(taken[depth]) for depth in depths]
+    least = [min(taken[deep]) for deep in depths]
     return tuple(np.interp(range(depths[-1] + 1), depths, least).tolist())
 
 
@@ -86,13 +86,13 @@ def _turn(request: Request) -> Iterator[tuple[int, float]]:
     # Untimed: the first draft reads the whole text where later ones read what is new, and a step of plain decoding
     # follows another.
     untimed = (1, 0)
-    for place, deep in enumerate((*untimed, *DEPTHS)):
+    for number, deep in enumerate((*untimed, *DEPTHS)):
         if deep > request.num_draft_tokens or (room is not None and len(text) + deep + 1 > room):
             return
         between_rounds(request.passes)
         start = time.perf_counter()
         settled = decoder.round(text, deep, fetch)
-        if place >= len(untimed):
+        if number >= len(untimed):
             yield decoder.drafter.depth if deep else 0, time.perf_counter() - start
         text += [*(settled.drafted[place].id for place in settled.path), settled.next.id]
 
@@ -105,6 +105,7 @@ class _Whole(Drafter):
         self.drafter = drafter
         self.feature_layers = drafter.feature_layers
         self.depth = 0  # of the last draft
+        self.owns = True  # whether that was the drafter's
 
     @classmethod
     def of(cls, kind: type[Drafter]):

@@ -17,6 +17,7 @@ from specviz.drafters import DRAFTERS
 from specviz.models.pair import ModelPair, PairPasses
 from specviz.records.errors import SpecvizError
 from specviz.records.links import settings_of_run
+from specviz.records.metrics import draft_depths
 from specviz.records.runs import Run
 from specviz.records.settings import AUTO, LONGEST_AUTO, DraftParams, RunSettings, SamplingParams
 from specviz.rules.sampling import Warper
@@ -78,10 +79,7 @@ def test_the_record_says_what_was_chosen_and_why(known_costs, drafter, branches)
     run = auto(pair_of("llama"), drafter=drafter, drafting=DraftParams(branches=branches), seed=1)
     assert run.num_draft_tokens == settings_of_run(run)["num_draft_tokens"] == AUTO
     for one in run.rounds:
-        depths = []
-        for token in one.drafted:
-            depths.append(1 if token.parent < 0 else depths[token.parent] + 1)
-        assert max(depths, default=0) <= one.choice.depth
+        assert max(draft_depths(one), default=-1) < one.choice.depth
         assert one.choice.speed >= 1 and one.choice.cost == pytest.approx(0.25) and 0 < one.choice.kept < 1
     assert len({one.choice.depth for one in run.rounds}) > 1
     assert Run.from_dict(run.to_dict()) == run

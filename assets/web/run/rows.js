@@ -27,7 +27,7 @@ export function roundRow(view, index) {
   const chips = make("div", { class: "chips" });
   if (!open) fillPath(view.run, chips, index, round);
   if (tree) chips.append(toggle(view.run, index, round, open));
-  if (open) chips.append(...early(view.run, round));
+  if (open) chips.append(...early(view.run, round), ...reason(view.run, round));
   const row = make("div", { class: "round", part: "round", role: "listitem", "data-round": index },
     make("div", { class: "n", text: String(index + 1) }), chips, sumCell(view.run, round, tree), ...(open ? [treeBox(view.run, index, round)] : []));
   if (view.chosen?.round === index) markChosen(row.querySelector(`.chip[data-index="${view.chosen.index}"]`));
