@@ -131,19 +131,29 @@ void write_rows(const Layer<Weight>& layer, int64_t count, const float* rows, fl
   write_group<ROWS>(layer, rows, out, panel, end);
 }
 
+// Puts rows [ROWS][inputs] side by side, [inputs][ROWS]: a row's length apart they would compete for the same places of
+// the cache.
+template <int ROWS>
+void side_by_side(const float* x, int64_t count, int64_t inputs, float* to) {
+  if constexpr (ROWS > 1)
+    if (count < ROWS) return side_by_side<ROWS - 1>(x, count, inputs, to);
+  for (int64_t k = 0; k < inputs; k++)
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; r++) to[k * ROWS + r] = x[r * inputs + k];
+}
+
 // x: [rows][inputs]. out: [rows][outputs].
 template <class Weight>
 void linear(const Layer<Weight>& layer, const float* x, float* out, int64_t rows, int threads) {
-  // The rows of a block are put side by side: a row's length apart they would compete for the same places of the cache.
   static thread_local std::vector<float> kept;
   const int64_t inputs = layer.filled_up();
   kept.resize(rows * inputs);
   float* beside = kept.data();
   for (int64_t row = 0; row < rows; row += MOST_ROWS) {
     const int64_t count = std::min<int64_t>(MOST_ROWS, rows - row);
-    for (int64_t r = 0; r < count; r++)
-      for (int64_t k = 0; k < inputs; k++)
-        beside[row * inputs + k * count + r] = k < layer.inputs ? x[(row + r) * layer.inputs + k] : 0.f;
+    float* block = beside + row * inputs;
+    side_by_side<MOST_ROWS>(x + row * layer.inputs, count, layer.inputs, block);
+    std::fill(block + count * layer.inputs, block + count * inputs, 0.f);
   }
   const int64_t panels = (layer.outputs + PANEL - 1) / PANEL;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
@@ -213,35 +223,44 @@ struct Seen {
   int64_t count;
 };
 
-// A query's products with the keys it sees, LANES of them at a time, so that their sums fold into one register.
-// BLOCKS: how many whole registers a key has; 0 if that is not known here.
-template <int BLOCKS>
-void score(const Attention& task, const float* query, const float* keys, Seen seen, float* scores) {
+// Tokens whose attention is computed together: what all of them see is read once.
+constexpr int MOST_TOKENS = 4;
+
+// Products of ROWS queries with the keys at places[first] to places[end], LANES of them at a time, so that their sums
+// fold into one register. scores: [ROWS][wide]. BLOCKS: how many whole registers a key has; 0 if that is not known here.
+template <int ROWS, int BLOCKS>
+void score(
+    const Attention& task, const float* query, const float* keys, const int32_t* places, int64_t first, int64_t end,
+    float* scores, int64_t wide) {
   const int64_t blocks = BLOCKS ? BLOCKS : task.size / LANES, left = task.size - blocks * LANES;
-  Floats own[BLOCKS ? BLOCKS : 1];
-  for (int b = 0; b < BLOCKS; b++) own[b] = load(query + b * LANES);
-  for (int64_t first = 0; first < seen.count; first += LANES) {
-    Floats parts[LANES];
+  for (; first < end; first += LANES) {
+    Floats parts[ROWS][LANES];
     for (int i = 0; i < LANES; i++) {
-      const float* key = keys + seen.places[std::min(first + i, seen.count - 1)] * task.size;
-      Floats sum = {};
+      const float* key = keys + places[std::min(first + i, end - 1)] * task.size;
+#pragma GCC unroll 4
+      for (int r = 0; r < ROWS; r++) {
+        const float* own = query + r * task.token_stride;
+        Floats sum = {};
 #pragma GCC unroll 8
-      for (int64_t b = 0; b < blocks; b++) sum += (BLOCKS ? own[b] : load(query + b * LANES)) * load(key + b * LANES);
-      if (left) sum += load_some(query + blocks * LANES, left) * load_some(key + blocks * LANES, left);
-      parts[i] = sum;
+        for (int64_t b = 0; b < blocks; b++) sum += load(own + b * LANES) * load(key + b * LANES);
+        if (left) sum += load_some(own + blocks * LANES, left) * load_some(key + blocks * LANES, left);
+        parts[r][i] = sum;
+      }
     }
-    store(scores + first, fold(parts) * task.scale);
+    for (int r = 0; r < ROWS; r++) store(scores + r * wide + first, fold(parts[r]) * task.scale);
   }
 }
 
 // The exponentials of `count` scores less the largest, in their place, up to the end of a register; returns their sum.
 float weigh(float* scores, int64_t count) {
-  float most = scores[0], total = 0;
-  for (int64_t i = 1; i < count; i++) most = std::max(most, scores[i]);
-  for (int64_t i = count; i % LANES; i++) scores[i] = -std::numeric_limits<float>::max();
-  Floats sum = {};
+  constexpr float LEAST = -std::numeric_limits<float>::max();
+  for (int64_t i = count; i % LANES; i++) scores[i] = LEAST;
+  Floats most = Floats{} + LEAST, sum = {};
+  for (int64_t i = 0; i < count; i += LANES) most = most > load(scores + i) ? most : load(scores + i);
+  float largest = LEAST, total = 0;
+  for (int lane = 0; lane < LANES; lane++) largest = std::max(largest, most[lane]);
   for (int64_t i = 0; i < count; i += LANES) {
-    const Floats weights = exponential(load(scores + i) - most);
+    const Floats weights = exponential(load(scores + i) - largest);
     store(scores + i, weights);
     sum += weights;
   }
@@ -249,30 +268,90 @@ float weigh(float* scores, int64_t count) {
   return total;
 }
 
-// The values of the places that are seen, by their weights.
-void gather(const Attention& task, const float* values, Seen seen, const float* weights, float total, float* out) {
-  constexpr int WIDE = 4;
-  for (int64_t start = 0; start < task.size; start += WIDE * LANES) {
-    Floats sum[WIDE] = {};
-    const int64_t count = std::min<int64_t>(WIDE * LANES, task.size - start);
-    for (int64_t i = 0; i < seen.count; i++) {
-      const float* value = values + seen.places[i] * task.size + start;
-      if (count == WIDE * LANES)
+// Adds the values at places[first] to places[end] to ROWS sums in `out`, by their weights [ROWS][wide]. Of each value,
+// the WIDE registers from `values` on.
+template <int ROWS, int WIDE>
+void gather(
+    const Attention& task, const float* values, const int32_t* places, int64_t first, int64_t end, const float* weights,
+    int64_t wide, float* out) {
+  Floats sum[ROWS][WIDE];
 #pragma GCC unroll 4
-        for (int w = 0; w < WIDE; w++) sum[w] += load(value + w * LANES) * weights[i];
-      else
-        for (int64_t w = 0; w * LANES < count; w++)
-          sum[w] += load_some(value + w * LANES, count - w * LANES) * weights[i];
+  for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
+    for (int w = 0; w < WIDE; w++) sum[r][w] = load(out + r * task.heads * task.size + w * LANES);
+  for (int64_t i = first; i < end; i++) {
+    const float* from = values + places[i] * task.size;
+#pragma GCC unroll 4
+    for (int w = 0; w < WIDE; w++) {
+      const Floats value = load(from + w * LANES);
+#pragma GCC unroll 4
+      for (int r = 0; r < ROWS; r++) sum[r][w] += value * weights[r * wide + i];
     }
-    for (int w = 0; w < WIDE; w++) sum[w] /= total;
-    std::memcpy(out + start, sum, sizeof(float) * count);
   }
+#pragma GCC unroll 4
+  for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
+    for (int w = 0; w < WIDE; w++) store(out + r * task.heads * task.size + w * LANES, sum[r][w]);
+}
+
+// The same for whole values.
+template <int ROWS>
+void gather_all(
+    const Attention& task, const float* values, const int32_t* places, int64_t first, int64_t end, const float* weights,
+    int64_t wide, float* out) {
+  constexpr int WIDE = MOST_ROWS / 3;  // so many that all sums have their registers
+  int64_t start = 0;
+  for (; start + WIDE * LANES <= task.size; start += WIDE * LANES)
+    gather<ROWS, WIDE>(task, values + start, places, first, end, weights, wide, out + start);
+  for (; start + LANES <= task.size; start += LANES)
+    gather<ROWS, 1>(task, values + start, places, first, end, weights, wide, out + start);
+  for (; start < task.size; start++)
+    for (int r = 0; r < ROWS; r++)
+      for (int64_t i = first; i < end; i++)
+        out[r * task.heads * task.size + start] += values[places[i] * task.size + start] * weights[r * wide + i];
+}
+
+// One head's attention of ROWS tokens from `token` on, the first `common` places seen by all of them.
+template <int ROWS, int BLOCKS>
+void attend_rows(
+    const Attention& task, int64_t head, int64_t token, const Seen* seen, int64_t common, float* scores) {
+  const int64_t wide = task.room + LANES, rows = head / (task.heads / task.shared) * task.room * task.size;
+  const float *query = task.queries + head * task.head_stride + token * task.token_stride;
+  const float *keys = task.keys + rows, *values = task.values + rows;
+  float* out = task.out + (token * task.heads + head) * task.size;
+  score<ROWS, BLOCKS>(task, query, keys, seen[token].places, 0, common, scores, wide);
+  float total[ROWS];
+  for (int r = 0; r < ROWS; r++) {
+    const Seen own = seen[token + r];
+    score<1, BLOCKS>(
+        task, query + r * task.token_stride, keys, own.places, common, own.count, scores + r * wide, wide);
+    total[r] = weigh(scores + r * wide, own.count);
+    std::fill_n(out + r * task.heads * task.size, task.size, 0.f);
+  }
+  gather_all<ROWS>(task, values, seen[token].places, 0, common, scores, wide, out);
+  for (int r = 0; r < ROWS; r++) {
+    const Seen own = seen[token + r];
+    float* to = out + r * task.heads * task.size;
+    gather_all<1>(task, values, own.places, common, own.count, scores + r * wide, wide, to);
+    for (int64_t i = 0; i < task.size && own.count; i++) to[i] /= total[r];
+  }
+}
+
+// The same for `count` tokens, at most ROWS.
+template <int ROWS, int BLOCKS>
+void attend_some(
+    const Attention& task, int64_t head, int64_t token, int64_t count, const Seen* seen, int64_t common,
+    float* scores) {
+  if constexpr (ROWS > 1)
+    if (count < ROWS) return attend_some<ROWS - 1, BLOCKS>(task, head, token, count, seen, common, scores);
+  attend_rows<ROWS, BLOCKS>(task, head, token, seen, common, scores);
 }
 
 // Places that a token does not see are left out, not weighed with 0: so it is summed alike wherever its branch lies.
 void attend(const Attention& task, int threads) {
   std::vector<int32_t> places(task.tokens * task.room);
   std::vector<Seen> seen;
+  int64_t common = task.room;
   for (int64_t t = 0; t < task.tokens; t++) {
     int32_t *first = places.data() + t * task.room, *next = first;
     for (int64_t place = 0; place < task.room; place++) {
@@ -280,24 +359,17 @@ void attend(const Attention& task, int threads) {
       next += task.mask[t * task.room + place] == 0;
     }
     seen.push_back({first, next - first});
+    common = std::min<int64_t>(common, seen[t].count);
+    common = std::mismatch(first, first + common, seen[0].places).first - first;
   }
-  const auto score_all = task.size == 64 ? score<64 / LANES> : task.size == 128 ? score<128 / LANES> : score<0>;
-  const int64_t group = task.heads / task.shared;
+  const auto some = task.size == 64    ? attend_some<MOST_TOKENS, 64 / LANES>
+                    : task.size == 128 ? attend_some<MOST_TOKENS, 128 / LANES>
+                                       : attend_some<MOST_TOKENS, 0>;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int64_t head = 0; head < task.heads; head++) {
-    const int64_t rows = head / group * task.room * task.size;
-    std::vector<float> scores(task.room + LANES);
-    for (int64_t t = 0; t < task.tokens; t++) {
-      float* out = task.out + (t * task.heads + head) * task.size;
-      if (seen[t].count == 0) {
-        std::fill(out, out + task.size, 0.f);
-        continue;
-      }
-      const float* query = task.queries + head * task.head_stride + t * task.token_stride;
-      score_all(task, query, task.keys + rows, seen[t], scores.data());
-      const float total = weigh(scores.data(), seen[t].count);
-      gather(task, task.values + rows, seen[t], scores.data(), total, out);
-    }
+    std::vector<float> scores(MOST_TOKENS * (task.room + LANES));
+    for (int64_t t = 0; t < task.tokens; t += MOST_TOKENS)
+      some(task, head, t, std::min<int64_t>(MOST_TOKENS, task.tokens - t), seen.data(), common, scores.data());
   }
 }
 
