@@ -6,7 +6,7 @@ import functools
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -47,12 +47,22 @@ def round_seconds(request: Request) -> tuple[float, ...]:
     Timed before the first such run on these passes and kept from then on: else one seed would give another text each
     time. Processes that share the target all go by the leader's clock.
     """
-    settings, known = request.settings, request.pair.passes.round_seconds
-    asked = (settings.drafter, settings.drafting, settings.sampling, request.rule.name, request.num_draft_tokens)
-    key = (*asked, kind_of(request.passes))
+    key, known = _asked(request), request.pair.passes.round_seconds
     if key not in known:
         known[key] = _between(_timed(request))
     return known[key]
+
+
+def must_be_timed(request: Request) -> bool:
+    """Whether a request's run begins with timing its rounds."""
+    return request.chooses_length and _asked(request) not in request.pair.passes.round_seconds
+
+
+def _asked(request: Request) -> tuple[Hashable, ...]:
+    """All that what rounds take depends on."""
+    settings = request.settings
+    drafting = (settings.drafter, settings.drafting, request.num_draft_tokens)
+    return *drafting, settings.sampling, request.rule.name, kind_of(request.passes)
 
 
 def _between(taken: dict[int, list[float]]) -> tuple[float, ...]:

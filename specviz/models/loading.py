@@ -10,7 +10,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specviz.models.pair import ModelPair, PairPasses
 from specviz.models.pass_timer import SHOWN_WIDTHS, settle_threads, time_passes
-from specviz.models.placement import Place, dtype_named, half_precision, place_named, release_memory
+from specviz.models.placement import (
+    Place,
+    dtype_named,
+    half_precision,
+    place_named,
+    release_memory,
+    set_libraries_aside,
+)
 from specviz.models.sources import (
     ModelSource,
     Progress,
@@ -71,6 +78,7 @@ def load_pair(
         raise SpecvizError("Name a target too: a draft model alone has nothing to draft for.", "target")
     tell = progress or (lambda fraction, sentence: None)
     place, wanted = place_named(device), dtype_named(dtype)
+    set_libraries_aside()
     embedded = target is None
     if embedded:
         target, draft = EMBEDDED / "target", EMBEDDED / "draft"

@@ -28,6 +28,7 @@ _HOMES = {
     "layer_count": "passes.early_exits",
     "load_pair": "models.loading",
     "measure_passes": "bench.pass_times",
+    "must_be_timed": "decoding.round_times",
     "prepare": "decoding.request",
     "prepare_passes": "models.preparation",
     "replay": "decoding.replay",

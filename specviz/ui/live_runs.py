@@ -42,7 +42,9 @@ class LiveRun:
     trace: str | None = None  # its file, once it is over
 
     def start(self) -> str:
-        return opening(self.key, self.opened, self.say, share=self.share, charts=Trail().charts(self.say))
+        timing = not self.rounds and engine.must_be_timed(self.request)
+        charts = Trail().charts(self.say)
+        return opening(self.key, self.opened, self.say, share=self.share, charts=charts, timing=timing)
 
     def add(self, batch: list[Round]) -> str:
         self.rounds += batch

@@ -39,12 +39,13 @@ def start_message(
     recorded: str = "",
     share: Mapping[str, Any] | None = None,
     charts: Charts | None = None,
+    timing: bool = False,
 ) -> str:
     """Clears the component and opens a run.
 
     drafter: its display name, None for plain decoding. settings: from `settings_line`. rule: the acceptance rule's
     name, which determines the wording of verdicts. recorded: the title, if the run ships with the page. share: for the
-    run's links and files, see `links.share`.
+    run's links and files, see `links.share`. timing: rounds are timed before the first one, for γ = auto.
     """
     return as_json(
         {
@@ -60,6 +61,7 @@ def start_message(
             "recorded": recorded,
             "share": share,
             "charts": charts,
+            "timing": timing,
         }
     )
 

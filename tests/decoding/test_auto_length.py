@@ -59,8 +59,11 @@ def test_rounds_are_timed_once_for_each_way_to_draft(monkeypatch):
     pair = dataclasses.replace(pair_of("llama"), passes=PairPasses())
     timed, turn = [], round_times._turn
     monkeypatch.setattr(round_times, "_turn", lambda request: timed.append(request) or turn(request))
+    request = prepare(pair, RunSettings(PROMPT, num_draft_tokens=AUTO))
+    assert round_times.must_be_timed(request)
     first = auto(pair, seed=3)
     turns = len(timed)
+    assert not round_times.must_be_timed(request)
     assert 2 <= turns <= round_times.REPEATS
     assert auto(pair, seed=3).token_ids == first.token_ids and len(timed) == turns
     auto(pair, drafting=DraftParams(branches=3))

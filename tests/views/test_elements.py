@@ -60,6 +60,16 @@ def test_a_run_is_shown_and_told_to_the_page_around_it(alone):
     assert finished["text"] == page.evaluate(f"{RUN}.text")
 
 
+@pytest.mark.parametrize("timing, words", [(True, "Timing rounds"), (False, "Reading the prompt")])
+def test_before_its_first_round_a_run_says_what_it_waits_for(alone, timing: bool, words: str):
+    page = alone("run")
+    start = messages.start_message(
+        "run", prompt="Once", drafter="Suffix", num_draft_tokens="auto", greedy=True, timing=timing
+    )
+    give(page, "run", [start])
+    expect(page.locator('specviz-run [part="status"]')).to_contain_text(words)
+
+
 def test_rounds_that_were_lost_are_asked_for_and_filled_in(alone):
     page = alone("run")
     hear(page, "specviz-ask-missing")

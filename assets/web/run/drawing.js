@@ -48,7 +48,8 @@ export function redraw(view) {
 /** @param {View} view */
 export function draw(view) {
   if (view.ui.view.dataset.state !== view.run.phase) view.ui.view.dataset.state = view.run.phase;
-  setText(view.ui.status, view.run.phase === "running" && !view.run.rounds.length ? view.say("rounds.reading") : view.run.status);
+  const beginning = view.run.start.timing ? "rounds.timing" : "rounds.reading";
+  setText(view.ui.status, view.run.phase === "running" && !view.run.rounds.length ? view.say(beginning) : view.run.status);
   setText(view.ui.meta, metaLine(view));
   setText(view.ui.recorded, view.run.start.recorded ?? "");
   view.ui.recorded.classList.toggle("hidden", !view.run.start.recorded);

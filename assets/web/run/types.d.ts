@@ -69,6 +69,7 @@ export type Start = {
   settings?: string;
   rule?: string;
   recorded?: string;
+  timing?: boolean;
 };
 
 export type Figures = { [name: string]: number | null | undefined };
