@@ -21,18 +21,7 @@ API_NAME = "generate"
 
 
 class Page(gr.Blocks):
-    """A page that refuses calls of its API before Gradio trips over them and writes a traceback into the log.
-
-    queue_size: how many may wait in line.
-    """
-
-    def __init__(self, queue_size: int, **options: Any):
-        self.queue_size = queue_size
-        super().__init__(**options)
-
-    def queue(self, **options: Any) -> gr.Blocks:
-        """As Gradio sets it up at first: it builds its whole server anew each time it is asked to."""
-        return super().queue(**options, max_size=self.queue_size)
+    """A page that refuses calls of its API before Gradio trips over them and writes a traceback into the log."""
 
     def validate_inputs(self, block_fn: Any, inputs: list[Any]) -> None:
         """What Gradio asks of a call's values before it reads them. Raises gr.Error."""
@@ -99,7 +88,9 @@ def _trace(runner: Runner, asked: dict[str, Any]) -> dict[str, Any]:
         pair = runner.store.get(PairName())
         order = Order(PairName(), read_form(asked)).settled(pair)
         request = order.request(pair, runner.deployment)
-        done = [one for batch in runner.batches(order) for one in batch]
+        with runner.line.joined("api") as turn:
+            runner.line.reached(turn)
+            done = [one for batch in runner.batches(order) for one in batch]
     except SpecvizError as error:
         raise _refusal(error.field, error.message) from error
     return engine.collect(request, done).to_dict()

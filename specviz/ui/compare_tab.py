@@ -76,9 +76,9 @@ def create_compare_tab(desk: Desk) -> Tab:
         )
         own["repeats"] = gr.Slider(1, 5, value=2, step=1, label=say("compare.repeats"))
     with gr.Row(elem_classes=["sv-actions"]):
+        stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop-compare")
         go = gr.Button(say("compare.go"), variant="primary", elem_id="start-compare")
         two_rules = gr.Button(say("compare.two_rules"), elem_id="start-replay")
-        stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop-compare")
     view = compare_view(say)
 
     def check(pair: ModelPair, order: Order, **asked: Any) -> None:
@@ -101,8 +101,10 @@ def create_compare_tab(desk: Desk) -> Tab:
         return messages.replay_message(messages.Replayed(), phase="running", text=text, fraction=0.0)
 
     desk.arrivals.append((own["drafters"], offered))
-    comparison = desk.ordered(go, view, stream, messages.contest_phase_message, check, own)
-    return Tab([comparison, desk.ordered(two_rules, view, stream_replay, waiting_replay, check_replay)], [stop])
+    told = messages.contest_phase_message, messages.contest_error_message
+    comparison = desk.ordered(go, view, stream, *told, check, own)
+    told_replay = waiting_replay, messages.replay_error_message
+    return Tab([comparison, desk.ordered(two_rules, view, stream_replay, *told_replay, check_replay)], stop)
 
 
 def contest_of(

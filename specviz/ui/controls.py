@@ -45,8 +45,8 @@ class Controls:
     measured: gr.Checkbox  # whether a run's speedup is measured after it
     go: gr.Button
     race: gr.Button
-    stop: gr.Button
-    place: gr.HTML  # where Gradio tells the place in line
+    stop: gr.Button  # in the place of `go`, and of what other tabs start
+    stop_race: gr.Button  # in the place of `race`
     remote: gr.HTML  # hears and answers other parts of the page, see `specviz.ui.applying`
 
     @property
@@ -186,14 +186,13 @@ def create_controls(runner: Runner, say: Words) -> Controls:
     measured = gr.Checkbox(True, label=say("page.measured"), elem_id="measured")
     with gr.Column(elem_classes=["sv-go"]):
         go = gr.Button(say("page.go"), variant="primary", elem_id="go")
-        race = gr.Button(say("page.start_race"), elem_id="start-race")
         stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop")
-        # Gradio tells the place in line on top of this.
-        place = gr.HTML("", elem_classes=["sv-place"], elem_id="place", min_height=28)
+        race = gr.Button(say("page.start_race"), elem_id="start-race")
+        stop_race = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop-race")
     # A hidden value rather than a gr.State: a page with State keeps a connection open for as long as it is.
     name = gr.JSON(asdict(PairName()), visible=False)
     notes = drafter_note, rule_note, lossy_note
-    controls = Controls(runner, say, own, name, *notes, measured, go, race, stop, place, remote())
+    controls = Controls(runner, say, own, name, *notes, measured, go, race, stop, stop_race, remote())
     controls.wire()
     return controls
 

@@ -1,15 +1,12 @@
-"""How the page's events are sent: in line for the models, past it, or past Gradio's queue altogether."""
+"""How the page's events are sent: through Gradio's queue, or past it."""
 
 from __future__ import annotations
 
 #: Events of the page itself are no part of its API.
 INTERNAL = {"api_visibility": "private"}
 
-#: Everything that touches a model shares one place in line: a second run at once would falsify both.
-DEVICE = {"concurrency_id": "device", "concurrency_limit": 1}
-
-#: Past the line of runs, yet through Gradio's queue: a warning from outside it reaches nobody.
+#: Through Gradio's queue, which holds nobody back: what touches a model waits in a line of our own (`line.Line`).
 HEARD = {"show_progress": "hidden", "concurrency_limit": None, **INTERNAL}
 
-#: Small changes, which no run in progress delays.
+#: Small changes, past that queue: a warning from there reaches nobody.
 QUIET = {"queue": False, "show_progress": "hidden", **INTERNAL}

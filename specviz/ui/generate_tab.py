@@ -48,9 +48,9 @@ def create_generate_tab(desk: Desk) -> Tab:
 
     own = {"measured": desk.controls.measured}
     offered = [shown.download, shown.table]
-    action = desk.ordered(
-        desk.controls.go, shown.view, stream, messages.waiting_message, own=own, offered=offered, offer=offer
-    )
+    told = messages.waiting_message, messages.error_message
+    after = {"offered": offered, "offer": offer, "left": messages.left_message}
+    action = desk.ordered(desk.controls.go, shown.view, stream, *told, own=own, **after)
     return Tab([action])
 
 

@@ -89,7 +89,8 @@ def create_lossless_tab(desk: Desk) -> Tab:
     def stream(visit: Visit, order: Order, **asked: Any) -> Iterator[str]:
         return try_rule(runner, order, Trial(**asked), visit.halt, say)
 
-    return Tab([desk.ordered(go, view, stream, messages.phase_message, check_trial, own)], [stop])
+    told = messages.phase_message, messages.error_message
+    return Tab([desk.ordered(go, view, stream, *told, check_trial, own)], stop)
 
 
 def trial_order(order: Order, trial: Trial) -> Order:

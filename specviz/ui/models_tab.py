@@ -15,7 +15,7 @@ from specviz.records.words import Words, bytes_in_words
 from specviz.ui import engine
 from specviz.ui.background import Stage
 from specviz.ui.components import as_text
-from specviz.ui.events import DEVICE, INTERNAL, QUIET
+from specviz.ui.events import INTERNAL, QUIET
 from specviz.ui.head import look, look_ahead
 from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.runner import Runner, closing
@@ -26,6 +26,9 @@ from specviz.views.run_messages import pair_line, passes_words
 if TYPE_CHECKING:
     from specviz.bench.pair_check import Finding
     from specviz.models.pair import ModelPair
+
+#: Loading shows how far it is.
+LOADING = {"concurrency_limit": None, **INTERNAL}
 
 DTYPES = ["auto", "bfloat16", "float16", "float32"]
 
@@ -60,7 +63,7 @@ def _create_check(desk: Desk) -> Tab:
     def stream(visit: Visit, pair: dict[str, Any]) -> Iterator[str]:
         return check_pair(runner, PairName(**pair), visit.halt, say)
 
-    return Tab([Action(go, found, [desk.controls.pair], no_objection, stream)], [stop])
+    return Tab([Action(go, found, [desk.controls.pair], no_objection, stream, as_text, as_text)], stop)
 
 
 def check_pair(runner: Runner, name: PairName, halt: threading.Event, say: Words) -> Iterator[str]:
@@ -159,8 +162,7 @@ def _create_form(runner: Runner, shown: list[Any], say: Words) -> Any:
         [target, draft, revision, dtype, medusa, eagle],
         [*shown, problem],
         validator=check,
-        **DEVICE,
-        **INTERNAL,
+        **LOADING,
     )
 
 
@@ -177,7 +179,7 @@ def _catalog_button(desk: Desk, entry: HubPair, outputs: list[Any]) -> Any:
 
     desk.arrivals.append((button, measured))
 
-    return button.click(load, None, outputs, **DEVICE, **INTERNAL)
+    return button.click(load, None, outputs, **LOADING)
 
 
 def catalog_label(entry: HubPair, available: int | None, say: Words) -> str:
@@ -196,7 +198,9 @@ def _load(runner: Runner, name: PairName, progress: gr.Progress, say: Words) -> 
     A pair that cannot be loaded is a sentence there, and the pair in use stays.
     """
     try:
-        runner.store.get(name, lambda fraction, step: progress(fraction, say.step(step)))
+        with runner.line.joined("load") as turn:
+            runner.line.reached(turn)
+            runner.store.get(name, lambda fraction, step: progress(fraction, say.step(step)))
     except SpecvizError as error:
         return [gr.skip(), gr.skip(), gr.skip(), say("models.problem", reason=as_text(say.error(error)))]
     return [*_in_use(name, runner.store, say), ""]

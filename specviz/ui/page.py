@@ -17,7 +17,6 @@ from specviz.ui.compare_tab import create_compare_tab
 from specviz.ui.components import page_css
 from specviz.ui.controls import create_controls
 from specviz.ui.deployment import Deployment
-from specviz.ui.events import DEVICE
 from specviz.ui.generate_tab import create_generate_tab, create_viewer
 from specviz.ui.head import create_head, create_viewer_head
 from specviz.ui.lossless_tab import create_lossless_tab
@@ -40,6 +39,9 @@ TABS: tuple[tuple[str, str, Callable[[Desk], Tab]], ...] = (
     ("models", "page.models", create_models_tab),
 )
 
+#: Threads that answer visitors who are not in line; Gradio's own number.
+SERVING_THREADS = 40
+
 #: Seconds that the first page has to itself before the pair is loaded.
 HEAD_START = 3.0
 
@@ -49,9 +51,9 @@ def build(runner: Runner) -> gr.Blocks:
     fill = _fill if runner.store.has_models else _fill_viewer
     visitors = Visitors()
     first, *others = LANGUAGES
-    with Page(runner.deployment.queue_size, title=words(first)("page.title"), analytics_enabled=False) as page:
+    with Page(title=words(first)("page.title"), analytics_enabled=False) as page:
         fill(page, runner, visitors, words(first))
-        gr.api(endpoint(runner), api_name=API_NAME, **DEVICE)
+        gr.api(endpoint(runner), api_name=API_NAME, concurrency_limit=None)
     for language in others:
         with page.route(LANGUAGES[language], f"/{language}"):
             fill(page, runner, visitors, words(language))
@@ -97,7 +99,9 @@ def serve() -> None:
         if lent_by_the_call():
             # What a call finds on its GPU is what was there at the launch.
             _load(store)
-        page = launch(build(Runner(store, deployment)), prevent_thread_lock=True)
+        # Each who waits in line holds one thread.
+        threads = SERVING_THREADS + deployment.queue_size
+        page = launch(build(Runner(store, deployment)), prevent_thread_lock=True, max_threads=threads)
         # Whoever opens the page at once should not wait for torch: importing it keeps the interpreter to itself.
         store.wanted.wait(HEAD_START)
         _load(store)

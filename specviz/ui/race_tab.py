@@ -24,7 +24,8 @@ def create_race_tab(desk: Desk) -> Tab:
     def stream(visit: Visit, order: Order) -> Iterator[str]:
         return race(desk.runner, order, visit.halt, desk.say)
 
-    return Tab([desk.ordered(desk.controls.race, race_view(desk.say), stream, messages.race_phase_message)])
+    told = messages.race_phase_message, messages.race_error_message
+    return Tab([desk.ordered(desk.controls.race, race_view(desk.say), stream, *told)])
 
 
 def race(runner: Runner, order: Order, halt: threading.Event, say: Words) -> Iterator[str]:

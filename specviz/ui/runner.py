@@ -19,6 +19,7 @@ from specviz.records.settings import RunSettings
 from specviz.ui import device, engine
 from specviz.ui.deployment import Deployment
 from specviz.ui.gpu_time import LEAST_SECONDS, seconds_for
+from specviz.ui.line import Line
 from specviz.ui.orders import Order
 from specviz.ui.pairs import PairName, PairStore
 
@@ -51,6 +52,7 @@ class Runner:
     def __init__(self, store: PairStore, deployment: Deployment):
         self.store = store
         self.deployment = deployment
+        self.line = Line(deployment.queue_size)
         self._on_device = device.on_gpu(self._carry_out, self._seconds)
         #: Wall seconds of the last piece of work in the engine's thread, for the benchmark of the page.
         self.last_seconds = 0.0

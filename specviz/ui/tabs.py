@@ -31,8 +31,11 @@ class Action:
     inputs: Sequence[gr.components.Component]
     check: Callable[..., list[dict[str, Any]]]  # the inputs' values -> Gradio's verdict on each
     stream: Callable[..., Iterator[str]]  # a visit, the inputs' values -> messages
+    waiting: Callable[[str], str]  # the message that says what is waited for
+    failed: Callable[[str], str]  # the message that says why nothing comes
     offered: Sequence[gr.components.Component] = ()  # what else changes when it is over,
     offer: Callable[[Visit], list[Any]] = lambda visit: []  # and how
+    left: Callable[[str], str] | None = None  # the message for who has left the line; by default `failed`
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Tab:
     """What a tab hands to the page."""
 
     actions: Sequence[Action] = ()
-    stops: Sequence[gr.Button] = ()  # its own buttons to stop with, beside that of the controls
+    stop: gr.Button | None = None  # its own, beside that of the controls
     opened: Callable[[Visit], str] | None = None  # a message for the first action's view when the tab is opened
 
 
@@ -63,6 +66,7 @@ class Desk:
         view: gr.HTML,
         stream: Callable[..., Iterator[str]],
         waiting: Callable[[str], str],
+        failed: Callable[[str], str],
         check: Callable[..., object] | None = None,
         own: Fields | None = None,
         **others: Any,
@@ -70,7 +74,7 @@ class Desk:
         """An action that is ordered with the controls and the tab's `own` fields.
 
         stream(visit, order, **own): the messages; the order takes the passes that are ready when its turn comes.
-        waiting(text): the message that says what is waited for.
+        waiting(text), failed(text): see `Action`.
         check(pair, order, **own): raises SpecvizError, whose field is a control's or one of `own`, for what is wrong;
         by default with the order alone. What only a loaded pair can tell is checked once it is loaded.
         """
@@ -98,7 +102,8 @@ class Desk:
             order, pair, given = asked(values)
             yield from stream(visit, order.settled(pair), **given)
 
-        return Action(button, view, [*controls.inputs, *own.values()], verdict, carry_out, **others)
+        inputs = [*controls.inputs, *own.values()]
+        return Action(button, view, inputs, verdict, carry_out, waiting, failed, **others)
 
     def _check(self, pair: ModelPair, order: Order, **own: Any) -> None:
         order.request(pair, self.runner.deployment)

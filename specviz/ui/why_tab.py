@@ -39,7 +39,13 @@ def create_why_tab(desk: Desk) -> Tab:
     def opened(visit: Visit) -> str:
         return why_message(runs=lab.runs_of(visit.session))
 
-    return Tab([Action(go, view, [desk.controls.pair], check, stream)], [stop], opened)
+    def waiting(text: str) -> str:
+        return why_message(phase="waiting", problem=text)
+
+    def failed(text: str) -> str:
+        return why_message(phase="failed", problem=text)
+
+    return Tab([Action(go, view, [desk.controls.pair], check, stream, waiting, failed)], stop, opened)
 
 
 def _story(drafter: str) -> dict[str, Any]:

@@ -11,44 +11,45 @@ from typing import Any
 
 import gradio as gr
 
-from specviz.ui.events import DEVICE, INTERNAL, QUIET
+from specviz.records.errors import SpecvizError
+from specviz.ui.events import HEARD, QUIET
 from specviz.ui.tabs import Action, Desk, Tab
 from specviz.ui.visitors import Stops, Visit
 
 
 def wire_tabs(desk: Desk, tabs: gr.Tabs, made: Sequence[tuple[gr.Tab, Tab]]) -> None:
     """made: each tab of `tabs`, and what it hands over."""
-    stops, place = desk.visitors.stops, desk.controls.place
+    stops, controls = desk.visitors.stops, desk.controls
     starts = [action.button for _, tab in made for action in tab.actions]
-    ends = [desk.controls.stop, *(button for _, tab in made for button in tab.stops)]
+    ends = [controls.stop, controls.stop_race, *(tab.stop for _, tab in made if tab.stop)]
 
-    def shown(running: bool) -> list[gr.Button]:
-        """While a run is on, a visitor can stop it, and start no other."""
-        return [*(gr.Button(visible=not running) for _ in starts), *(gr.Button(visible=running) for _ in ends)]
+    def idle() -> list[gr.Button]:
+        return [*(gr.Button(visible=True, interactive=True) for _ in starts), *(gr.Button(visible=False) for _ in ends)]
 
-    def wire(action: Action, tab: gr.Tab) -> None:
+    def busy(action: Action, tab: Tab) -> list[gr.Button]:
+        """While a run is on, a visitor can stop it where it was started, and start no other. Nothing else moves."""
+        racing = action.button is controls.race
+        gone = {action.button, controls.race if racing else controls.go}
+        come = {controls.stop_race if racing else controls.stop, tab.stop}
+        return [
+            *(gr.Button(visible=button not in gone, interactive=False) for button in starts),
+            *(gr.Button(visible=button in come) for button in ends),
+        ]
+
+    def wire(action: Action, opened: gr.Tab, tab: Tab) -> None:
         def ask(request: gr.Request, *values: Any) -> list[Any]:
             stops.arm(request.session_hash)
-            return [*shown(running=True), gr.Tabs(selected=tab.id)]
+            return [*busy(action, tab), gr.Tabs(selected=opened.id)]
 
         def start(request: gr.Request, *values: Any) -> Iterator[str]:
-            yield from action.stream(_visit(stops, request), *values)
+            yield from _in_turn(desk, opened.id, action, _visit(stops, request), values)
 
         def on_end(request: gr.Request) -> list[Any]:
-            return [*shown(running=False), *action.offer(_visit(stops, request))]
+            return [*idle(), *action.offer(_visit(stops, request))]
 
-        asked = action.button.click(
-            ask,
-            action.inputs,
-            [*starts, *ends, tabs],
-            validator=action.check,
-            show_progress="hidden",
-            concurrency_limit=None,
-            **INTERNAL,
-        )
-        running = {"show_progress": "minimal", "show_progress_on": place, **INTERNAL, **DEVICE}
+        asked = action.button.click(ask, action.inputs, [*starts, *ends, tabs], validator=action.check, **HEARD)
         # `then`, so that the buttons come back after an error too.
-        asked.success(start, action.inputs, action.view, **running).then(
+        asked.success(start, action.inputs, action.view, **HEARD).then(
             on_end, None, [*starts, *ends, *action.offered], **QUIET
         )
 
@@ -57,11 +58,25 @@ def wire_tabs(desk: Desk, tabs: gr.Tabs, made: Sequence[tuple[gr.Tab, Tab]]) -> 
 
     for opened, tab in made:
         for action in tab.actions:
-            wire(action, opened)
+            wire(action, opened, tab)
         if tab.opened:
             _wire_opened(opened, tab, stops)
     for button in ends:
         button.click(on_stop, None, None, **QUIET)
+
+
+def _in_turn(desk: Desk, kind: str, action: Action, visit: Visit, values: Sequence[Any]) -> Iterator[str]:
+    """The action's messages once its turn has come; until then, what it waits for. Stop leaves the line."""
+    line = desk.runner.line
+    try:
+        with line.joined(kind) as turn:
+            yield from map(action.waiting, line.waiting(turn, visit.halt, desk.say))
+            if turn.began is None:
+                yield (action.left or action.failed)(desk.say("line.left"))
+            else:
+                yield from action.stream(visit, *values)
+    except SpecvizError as full:
+        yield action.failed(desk.say.error(full))
 
 
 def _wire_opened(opened: gr.Tab, tab: Tab, stops: Stops) -> None:

@@ -185,8 +185,13 @@ def trace_message(parts: Sequence[str], *, share: Mapping[str, Any], charts: Cha
 
 
 def waiting_message(text: str) -> str:
-    """Nothing runs yet, and why: a place in the queue, a model being loaded."""
+    """Nothing runs yet, and why: a place in line, a model being loaded."""
     return as_json({"kind": "waiting", "text": text})
+
+
+def left_message(text: str) -> str:
+    """Nothing will run: who waited has left the line."""
+    return as_json({"kind": "left", "text": text})
 
 
 def error_message(text: str) -> str:

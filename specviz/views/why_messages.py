@@ -34,8 +34,9 @@ def why_message(
 ) -> str:
     """Any sections of the lab.
 
-    story: the controls' settings for a first run. phase: of the measurement: ``preparing``, ``running``, ``finished``,
-    ``stopped`` or ``failed``. runs: all that are kept, latest last. problem: why the measurement failed.
+    story: the controls' settings for a first run. phase: of the measurement: ``waiting``, ``preparing``, ``running``,
+    ``finished``, ``stopped`` or ``failed``. runs: all that are kept, latest last. problem: why the measurement failed,
+    or what it waits for.
     """
     sections = {
         "story": story,

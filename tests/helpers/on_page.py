@@ -44,12 +44,12 @@ def choose_drafter(page: Page, name: str) -> None:
 
 def start(page: Page, button: str = "#go") -> None:
     page.locator(button).click()
-    page.locator("#stop").wait_for()
+    page.locator("#stop, #stop-race").locator("visible=true").wait_for()
 
 
 def settle(page: Page) -> None:
     """Waits until everything that was started is over, and drawn."""
-    page.locator("#go").wait_for()
+    expect(page.locator("#go")).to_be_enabled()
     wait_until_drawn(page)
 
 

@@ -8,7 +8,7 @@ const tabButton = (name) => [...document.querySelectorAll(`button[data-tab-id="$
 
 /** @type {import("../tour/page.js").TourPage} */
 const page = {
-  idle: () => isVisible(document.querySelector("#go")),
+  idle: () => isVisible(document.querySelector("#go:enabled")),
   refused: () => isVisible(document.querySelector(".sv-controls .validation-error")),
   measures: () => /** @type {HTMLInputElement} */ (document.querySelector("#measured input")).checked,
   hasTab: (name) => Boolean(tabButton(name)),
@@ -20,7 +20,7 @@ const page = {
   watch(onChange) {
     const watcher = new MutationObserver(onChange);
     const controls = /** @type {Element} */ (document.querySelector(".sv-controls"));
-    watcher.observe(controls, { childList: true, subtree: true, attributes: true, attributeFilter: ["class", "style"] });
+    watcher.observe(controls, { childList: true, subtree: true, attributes: true, attributeFilter: ["class", "style", "disabled"] });
     return () => watcher.disconnect();
   },
 };

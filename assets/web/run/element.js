@@ -1,6 +1,6 @@
 // <specviz-run>: the live view of a run. Headline figures, the text with its provenance, every round, and an inspector.
 //
-// Takes the messages of specviz/views/run_messages.py: `waiting`, `error`, `start`, `rounds`, `end`, and `trace`, which
+// Takes the messages of specviz/views/run_messages.py: `waiting`, `left`, `error`, `start`, `rounds`, `end`, and `trace`, which
 // holds several. Fires
 //   specviz-finished     a run has ended, or its speedup came in; detail: { run, start, rounds, text, figures }
 //   specviz-charts       what the charts draw now; detail: figures by their place

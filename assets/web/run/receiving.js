@@ -8,7 +8,7 @@ import { resetPlayback } from "./playback.js";
 /** @typedef {import("./types.js").Gap} Gap */
 
 /**
- * Takes a message by its kind, one of `waiting`, `error`, `start`, `rounds`, `end` and `trace`.
+ * Takes a message by its kind, one of `waiting`, `left`, `error`, `start`, `rounds`, `end` and `trace`.
  *
  * @param {View} view
  * @param {(gap: Gap) => void} ask asks for rounds that never arrived
@@ -19,6 +19,10 @@ export function handlersOf(view, ask) {
   const handlers = {
     waiting(message) {
       view.run.phase = "waiting";
+      view.run.status = message.text;
+    },
+    left(message) {
+      view.run.phase = view.run.key === null ? "empty" : "finished";
       view.run.status = message.text;
     },
     error(message) {

@@ -8,7 +8,7 @@ import { curveOf } from "./state.js";
 /** @typedef {import("./state.js").Lab} Lab */
 /** @typedef {ReturnType<typeof import("./chart.js").frame>} Chart */
 
-export const BUSY = ["preparing", "running"];
+export const BUSY = ["waiting", "preparing", "running"];
 
 /** @param {Lab} lab */
 export function passesCard(lab) {
@@ -92,13 +92,15 @@ function passCurve(lab, chart, curve) {
 export function renderPasses(lab) {
   const { phase, passes, problem } = lab.state;
   const busy = BUSY.includes(phase);
-  setText(lab.ui.status, passes || busy ? lab.say(`why.phase_${phase}`, { percent: percent(passes?.fraction ?? 0), repeats: curveOf(lab, "target")?.points[0].repeats ?? 0 }) : lab.say("why.phase_empty"));
+  const waiting = phase === "waiting";
+  if (waiting) setText(lab.ui.status, problem);
+  else setText(lab.ui.status, passes || busy ? lab.say(`why.phase_${phase}`, { percent: percent(passes?.fraction ?? 0), repeats: curveOf(lab, "target")?.points[0].repeats ?? 0 }) : lab.say("why.phase_empty"));
   lab.ui.track.classList.toggle("idle", !busy);
-  const done = phase === "preparing" ? 0 : passes?.fraction ?? 0;
+  const done = ["waiting", "preparing"].includes(phase) ? 0 : passes?.fraction ?? 0;
   lab.ui.bar.style.width = `${100 * done}%`;
   lab.ui.track.setAttribute("aria-valuenow", String(Math.round(100 * done)));
-  lab.ui.problem.classList.toggle("hidden", !problem);
-  setText(lab.ui.problem, problem);
+  lab.ui.problem.classList.toggle("hidden", !problem || waiting);
+  setText(lab.ui.problem, waiting ? "" : problem);
   lab.ui.passes.redraw();
   const target = curveOf(lab, "target");
   if (!target || target.points.length < 2 || busy) return;

@@ -1,0 +1,118 @@
+"""The line for the models: first come, first served, told how long it takes, and left at any moment."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from on_page import set_control, settle, start, state, wait_for_rounds
+from playwright.sync_api import Page, expect
+
+from specviz.records.errors import SpecvizError
+from specviz.records.words import words
+from specviz.ui import line as line_module
+from specviz.ui.line import Line
+
+SAY = words()
+
+
+def test_turns_come_in_the_order_in_which_they_were_asked_for():
+    line, done = Line(8), []
+    asked = [threading.Event() for _ in range(4)]
+
+    def work(number: int) -> None:
+        with line.joined("generate") as turn:
+            asked[number].set()
+            line.reached(turn)
+            done.append(number)
+
+    with ThreadPoolExecutor(4) as threads, line.joined("race") as first:
+        assert line.reached(first)
+        for number, event in enumerate(asked):
+            threads.submit(work, number)
+            event.wait()
+        assert done == []
+    assert done == [0, 1, 2, 3]
+
+
+def test_who_waits_is_told_what_is_under_way_how_many_come_before_and_about_how_long(monkeypatch):
+    clock = itertools.count()
+    monkeypatch.setattr(line_module.time, "monotonic", lambda: float(next(clock)))
+    line = Line(8)
+    for _ in range(3):
+        with line.joined("race") as turn:
+            line.reached(turn)
+    with line.joined("race") as running, line.joined("generate"), line.joined("generate") as last:
+        assert line.reached(running) and not line.reached(last, 0)
+        # A run was never timed, so nobody knows how long it takes.
+        assert line.before(last) == (["race", "generate"], None)
+    with line.joined("race") as running, line.joined("generate") as last:
+        assert line.reached(running)
+        kinds, seconds = line.before(last)
+        assert kinds == ["race"] and seconds == 0.0  # it took as long already as those before it
+        told = next(line.waiting(last, threading.Event(), SAY))
+        assert told == f"{SAY('line.before', n=1, what=SAY('line.race'))} {SAY('line.seconds', seconds=1)}"
+
+
+def test_leaving_needs_no_turn_and_lets_the_next_one_pass():
+    line, halt = Line(8), threading.Event()
+    with line.joined("race") as running:
+        line.reached(running)
+        with line.joined("generate") as leaving, line.joined("lossless") as last:
+            waiting = line.waiting(leaving, halt, SAY)
+            assert SAY("line.race") in next(waiting)
+            halt.set()
+            assert list(waiting) == [] and leaving.began is None
+            assert line.before(last)[0] == ["race", "generate"]
+        with line.joined("lossless") as last:
+            assert line.before(last)[0] == ["race"]
+
+
+def test_a_full_line_says_so():
+    line = Line(1)
+    refused = pytest.raises(SpecvizError, match="1 are in line already")
+    with line.joined("race"), line.joined("race"), refused, line.joined("race"):
+        pytest.fail("let in")
+    with line.joined("race"):
+        pass
+
+
+def test_every_tab_has_a_name_in_line():
+    for kind in ("generate", "race", "compare", "why", "lossless", "models", "load", "api"):
+        assert SAY(f"line.{kind}") and words("de")(f"line.{kind}")
+
+
+# In the browser
+
+
+def test_a_second_visitor_sees_what_they_wait_for_and_leaves_at_once(page: Page, visit):
+    second = visit()
+    set_control(page, "New tokens", 512)
+    start(page)
+    wait_for_rounds(page, 1)
+    second.locator("#go").click()
+    status = second.locator('specviz-run [part="status"]')
+    expect(status).to_contain_text(SAY("line.before", n=1, what=SAY("line.generate")))
+    second.locator("#stop").click()
+    expect(status).to_have_text(SAY("line.left"))
+    expect(second.locator("#go")).to_be_enabled()
+    assert state(page, "state") == "running"
+    page.locator("#stop").click()
+    settle(page)
+
+
+@pytest.mark.parametrize("button, other, stop", [("#go", "#start-race", "#stop"), ("#start-race", "#go", "#stop-race")])
+def test_stop_takes_the_place_of_the_button_and_a_second_press_starts_nothing(page: Page, button, other, stop):
+    set_control(page, "New tokens", 512)
+    places = [page.locator(one).bounding_box() for one in (button, other)]
+    start(page, button)
+    expect(page.locator(other)).to_be_disabled()
+    assert [page.locator(one).bounding_box() for one in (stop, other)] == places
+    page.locator(stop).dblclick()
+    expect(page.locator(button)).to_be_enabled()
+    expect(page.locator(stop)).to_be_hidden()
+    # What a press starts takes the button away at once.
+    page.wait_for_timeout(1000)
+    expect(page.locator(button)).to_be_visible()
