@@ -134,6 +134,11 @@ def remote() -> gr.HTML:
     return _joined("gradio/remote.js", {}, elem_id="remote", visible="hidden")
 
 
+def refused() -> gr.HTML:
+    """A sentence beside the buttons about the value that was refused, once one was (assets/web/gradio/refused.js)."""
+    return _joined("gradio/refused.js", {}, html_template='<p class="sv-refused" role="alert"></p>')
+
+
 def fold_switch(label: str, controls: str) -> gr.HTML:
     """A button that shows and hides the block with the element id `controls`, which is hidden at first.
 

@@ -485,6 +485,27 @@ def press_until_shown(button, sign):
     expect(sign).to_be_visible()
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_wrong_value_that_is_folded_away_is_gone_to_and_named_beside_the_button(visit, width):
+    page = visit(viewport={"width": width, "height": 720})
+    top_p = control(page, "Top-p (1 is off)")
+    top_p.fill("3")
+    top_p.blur()
+    page.locator(".sv-fold").click()
+    expect(top_p).to_be_hidden()
+    for _ in range(2):
+        page.evaluate("window.scrollTo(0, 0)")
+        press_until_shown(page.locator("#go"), page.locator(".sv-more .validation-error"))
+        expect(top_p).to_be_focused()
+        expect(top_p).to_be_in_viewport()
+        expect(page.locator(".sv-refused")).to_contain_text("Top-p must be above 0")
+        top_p.blur()
+    top_p.fill("1")
+    page.locator("#go").click()
+    expect(page.locator(".sv-refused")).to_be_hidden()
+    settle(page)
+
+
 def test_bad_input_is_a_sentence_at_its_control_and_nothing_is_lost(page):
     run = a_run(rounds_of("aaa", "ard"))
     open_run(page, run)

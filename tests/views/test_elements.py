@@ -123,7 +123,15 @@ def test_a_race_replays_what_it_is_given(alone):
     comparison = {"speedup": 1.5, "greedy": True, "identical": True, "parting": None}
     race = {"kind": "race", "prompt": HOSTILE, "lanes": [plain, fast], "comparison": comparison, "passes": "plain"}
     give(page, "race", [json.dumps(race)])
+    result = page.locator('specviz-race [part="summary"]')
+    page.evaluate(f"{element('race')}.pause()")
+    page.evaluate(f"{element('race')}.seek(0.25)")
+    expect(result).to_be_hidden()  # nobody learns who won before it is run
+    page.evaluate(f"{element('race')}.seek(1)")
+    expect(result).to_be_visible()
     expect(page.locator('specviz-race [part="speedup"]')).to_have_text("1.50×")
+    page.evaluate(f"{element('race')}.seek(0)")
+    expect(result).to_be_visible()
     page.evaluate(f"{element('race')}.seek(1)")
     assert [one["tokens"] for one in page.evaluate(f"{element('race')}.lanes")] == [3, 3]
     assert page.locator("specviz-race .prompt").first.inner_text() == HOSTILE

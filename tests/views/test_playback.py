@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from elements import RUN, give
@@ -175,6 +176,58 @@ def test_the_inspector_follows_and_keeps_the_verdict_to_itself_until_it_falls(sh
             assert "accepted" not in said and "rejected" not in said and "u =" not in said.replace("\u00a0", " ")
         expect(inspector.locator(".line")).to_have_count(int(place["kind"] == "decide"))
     assert "accepted" in said or "rejected" in said
+
+
+#: The chips of a round: their places on the page, by index.
+PLACES = f"""() => Object.fromEntries([...{VIEW}.shadowRoot.querySelectorAll('.list .chip[data-round="0"]')].map((node) => {{
+  return [node.dataset.index, [node.offsetLeft, node.offsetTop, node.offsetWidth, node.offsetHeight]];
+}}))"""
+
+
+def test_each_step_shows_only_what_is_known_then_and_no_verdict_moves_a_chip(show):
+    one = a_round("ard", 0)
+    page = show(opened(run_of(one, a_round("aa", 1))))
+    said, distribution, residual = (page.locator(f'[part="{name}"]') for name in ("say", "distribution", "residual"))
+    following = one.next.text.strip()
+    press(page, "Home", *["ArrowRight"] * 4)
+    assert page.evaluate(SEEN)["place"]["kind"] == "pass"
+    places = page.evaluate(PLACES)
+    expect(distribution).not_to_contain_text("p − q")
+    press(page, "ArrowRight", "ArrowRight")
+    assert "rejected" in said.inner_text() and following not in said.inner_text()
+    expect(page.locator('[part="place"]')).to_have_text(
+        "Round 1 of 2: decision 2, ✗ " + quoted(one.drafted[1].text) + " rejected"
+    )
+    # Of the residual there is everything but the draw.
+    expect(distribution).to_contain_text("p − q")
+    expect(residual).to_be_visible()
+    expect(residual.locator(".u, .drawn, .mark")).to_have_count(0)
+    assert page.evaluate(PLACES) == places
+    press(page, "ArrowRight", "ArrowLeft", "ArrowRight")
+    assert page.evaluate(PLACES) == places
+    page.locator('.chip[data-round="0"][data-index="1"]').click()
+    assert following in said.inner_text()
+    expect(residual.locator(".u, .drawn").first).to_be_visible()
+
+
+def quoted(token: str) -> str:
+    return "‹\u2068" + token + "\u2069›"
+
+
+@pytest.mark.parametrize("outcome", ["accepted", "rejected", "discarded"])
+def test_in_a_tree_no_name_lies_over_its_figures(show, outcome):
+    one = next(one for one in RUNS["tree"] if any(token.outcome == outcome for token in one.drafted))
+    page = show(opened(run_of(replace(one, index=0))))
+    press(page, "Home", *["ArrowRight"] * (len(TREE) + 1))
+    index = next(place for place, token in enumerate(one.drafted) if token.outcome == outcome)
+    name, figures = (
+        page.locator(f'.list .tree .chip[data-index="{index}"] {part}').evaluate(
+            "node => { const range = new Range(); range.selectNodeContents(node);"
+            " const { top, bottom } = range.getBoundingClientRect(); return [top, bottom]; }"
+        )
+        for part in (".w", ".sealed")
+    )
+    assert (name[0] + name[1]) / 2 < figures[0]
 
 
 def test_steps_are_tokens_decisions_or_rounds(show):

@@ -20,7 +20,7 @@ class SpecvizRace extends SpecvizElement {
   static sheets = sheets;
 
   /** @type {any} what came, and where the clock stands */
-  held = { phase: "empty", lanes: [], comparison: {}, passes: "plain", clock: 0, end: 0, slow: 1, playing: false, last: 0 };
+  held = { phase: "empty", lanes: [], comparison: {}, passes: "plain", clock: 0, end: 0, slow: 1, playing: false, last: 0, over: false };
   /** @type {any} the nodes drawn into */
   ui = {};
 
@@ -51,6 +51,7 @@ class SpecvizRace extends SpecvizElement {
       },
       race: (message) => {
         this.held.comparison = message.comparison;
+        this.held.over = false;
         this.held.passes = message.passes;
         this.held.lanes = message.lanes.map((lane) => ({ ...lane, starts: sums(lane.counts), shown: 0, passes: 0, done: false }));
         this.held.end = Math.max(...this.held.lanes.map((lane) => lane.times.at(-1) ?? 0));
@@ -64,6 +65,7 @@ class SpecvizRace extends SpecvizElement {
         this.show("race");
         this.setSpeed(SPEEDS.find((slow) => this.held.end * slow >= COMFORTABLE * 0.6) ?? SPEEDS.at(-1));
         this.seek(wantsStillness() ? this.held.end : 0);
+        if (this.ui.view.hasAttribute("data-small")) this.ui.stage.scrollIntoView({ block: "start", behavior: scrolling() });
         if (wantsStillness()) this.pause();
         else this.play();
       },
@@ -142,7 +144,14 @@ class SpecvizRace extends SpecvizElement {
     this.ui.empty.classList.toggle("hidden", phase !== "empty");
     this.ui.phase.classList.toggle("hidden", phase !== "measuring");
     this.ui.note.classList.add("hidden");
-    for (const part of [this.ui.controls, this.ui.stage, this.ui.summary]) part.classList.toggle("hidden", phase !== "race");
+    for (const part of [this.ui.controls, this.ui.stage]) part.classList.toggle("hidden", phase !== "race");
+    this.showResult();
+  }
+
+  /** Nobody learns who won before both lanes have been home once. */
+  showResult() {
+    this.held.over ||= this.held.lanes.length > 0 && this.held.lanes.every((lane) => lane.done);
+    this.ui.summary.classList.toggle("hidden", this.held.phase !== "race" || !this.held.over);
   }
 
   play() {
@@ -186,6 +195,7 @@ class SpecvizRace extends SpecvizElement {
     this.ui.seek.setAttribute("aria-valuetext", seconds(this.held.clock));
     this.held.lanes.forEach((lane, i) => this.drawLane(lane, this.ui.lanes[i]));
     this.drawWinner();
+    this.showResult();
   }
 
   drawLane(lane, view) {

@@ -54,6 +54,19 @@ function chipLines(run, round, token) {
   return [line(`${sign} q ${brief(token.q)} ${left}`), coinBar(token)];
 }
 
+/**
+ * The lines of every verdict that a draft token may get, unseen: they keep its chip as wide as the widest, whichever
+ * comes.
+ *
+ * @param {Run} run @param {Round} round @param {number} index
+ */
+export function anyVerdict(run, round, index) {
+  const token = round.drafted[index];
+  const outcomes = /** @type {const} */ (["accepted", "rejected", "discarded"]);
+  const lines = outcomes.flatMap((outcome) => chipLines(run, round, { ...token, outcome }));
+  return make("span", { class: "any", "aria-hidden": "true" }, ...lines.filter((node) => /** @type {Element} */ (node).matches(".m")));
+}
+
 /** @param {string} text */
 export const line = (text) => make("span", { class: "m", text });
 

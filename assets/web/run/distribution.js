@@ -3,7 +3,7 @@
 import { make } from "../shared/dom.js";
 import { brief, plainNumber } from "../shared/numbers.js";
 import { quoted, showToken } from "../shared/tokens.js";
-import { blockWeights, isBlock, isCopy, isLossy, isRefusal, rowOf, tokenAt, tokenText } from "./records.js";
+import { blockWeights, isBlock, isCopy, isLossy, rowOf, tokenAt, tokenText } from "./records.js";
 import { unbroken } from "./sentences.js";
 import { isTree, parentOf, siblings } from "./trees.js";
 
@@ -17,11 +17,11 @@ import { isTree, parentOf, siblings } from "./trees.js";
 const SHOWN = 6;
 
 /**
- * p and q of the likeliest tokens, side by side; where a token was refused, with what p has over q.
+ * p and q of the likeliest tokens, side by side; `refused`: with what p has over q, once the token was.
  *
- * @param {Run} run @param {Round} round @param {Index} index
+ * @param {Run} run @param {Round} round @param {Index} index @param {boolean} refused
  */
-export function distribution(run, round, index) {
+export function distribution(run, round, index, refused) {
   const token = tokenAt(round, index);
   const { p, q, weight } = distributions(run, round, index);
   const ids = [...new Set([...p.keys(), ...q.keys()])].sort((a, b) => (p.get(b) ?? 0) - (p.get(a) ?? 0));
@@ -33,7 +33,7 @@ export function distribution(run, round, index) {
   const rows = shown.map((id) => ({ name: nameOf(run, id, id === token.id), p: p.get(id) ?? 0, q: q.get(id) ?? 0, text: quoted(run.say, tokenText(run, id)) }));
   rows.push({ name: restName(run), p: rest(p), q: rest(q), text: run.say("rounds.others"), rest: true });
   const both = q.size > 0;
-  const left = both && isRefusal(run, round, index);
+  const left = both && refused;
   const scale = Math.max(...rows.flatMap((row) => (row.rest ? [0.01] : [row.p, row.q])));
   const label = rows.map((row) => `${row.text}: p ${brief(row.p)}${both ? `, q ${brief(row.q)}` : ""}`).join("; ");
   const bars = make("div", { class: `bars ${left ? "three" : both ? "two" : "one"}`, role: "img", part: "distribution", "aria-label": label });

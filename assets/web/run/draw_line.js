@@ -16,11 +16,11 @@ import { refusedHere } from "./trees.js";
 /** @typedef {import("./types.js").NextToken} NextToken */
 
 /**
- * After a refusal: the residual as pieces of the line from 0 to 1, and the draw that fell on it.
+ * After a refusal: the residual as pieces of the line from 0 to 1 and, once it is drawn, the draw that fell on it.
  *
- * @param {Run} run @param {Round} round @param {Index} index
+ * @param {Run} run @param {Round} round @param {Index} index @param {boolean} drawn
  */
-export function residual(run, round, index) {
+export function residual(run, round, index, drawn) {
   if (!isRefusal(run, round, index)) return [];
   const pairs = rowOf(round, "next").residual ?? [];
   // Only the last of several refused siblings leaves what was drawn from.
@@ -29,7 +29,7 @@ export function residual(run, round, index) {
   const total = refusedHere(round).length === 1 ? leftInAll(run, round) : null;
   const heading = total !== null ? run.say("rounds.residual_total", { total: plainNumber(total) })
     : run.say(refusedHere(round).length === 1 ? "rounds.residual" : "rounds.residual_many");
-  return [make("h4", { text: heading }), ...pieces(run, round, pairs, "residual")];
+  return [make("h4", { text: heading }), ...pieces(run, round, pairs, "residual", drawn)];
 }
 
 /**
@@ -57,31 +57,33 @@ export function drawLine(run, round) {
 /**
  * The line from 0 to 1, cut into one piece a token in the order of the draw, with u on it; below, its listed pieces one
  * by one. `pairs`: [id, share], all that an older trace tells of them: then they have no places, and there is no line.
+ * Before it is drawn, there is no u, and no piece stands out.
  *
- * @param {Run} run @param {Round} round @param {[number, number][]} pairs @param {string} part
+ * @param {Run} run @param {Round} round @param {[number, number][]} pairs @param {string} part @param {boolean} [drawn]
  */
-function pieces(run, round, pairs, part) {
+function pieces(run, round, pairs, part, drawn = true) {
   const { next } = round;
+  const isNext = (/** @type {number} */ id) => drawn && id === next.id;
   const kind = isLossy(round) ? "bonus" : nextKind(round);
   const at = isPlaced(next) ? placeOfDraw(next) : null;
   /** @type {[number, number, number][]} */
   const listed = (at && next.line) || pairs.map(([id, share]) => [id, 0, share]);
-  const picture = at ? run.say("rounds.line_picture", { token: quoted(run.say, next.text), ...at })
+  const picture = at && drawn ? run.say("rounds.line_picture", { token: quoted(run.say, next.text), ...at })
     : listed.map(([id, , share]) => `${quoted(run.say, tokenText(run, id))}: ${brief(share)}`).join("; ");
   const box = make("div", { class: `pieces ${kind}`, role: "img", part, "aria-label": picture });
   if (at) {
-    const whole = track(listed.map(([id, start, end]) => [start, end, id === next.id]), next);
+    const whole = track(listed.map(([id, start, end]) => [start, end, isNext(id)]), drawn ? next : null);
     whole.classList.add("whole");
-    whole.append(marker(next.u ?? 0, `u = ${at.u}`, "above"));
+    if (drawn) whole.append(marker(next.u ?? 0, `u = ${at.u}`, "above"));
     box.append(make("span"), whole, make("span"));
   }
   const row = (/** @type {Node} */ name, /** @type {number} */ value, /** @type {Piece[]} */ spans) =>
-    box.append(name, track(spans, at && next), make("span", { class: "v", text: brief(value) }));
-  for (const [id, start, end] of listed) row(nameOf(run, id, id === next.id), end - start, [[start, end, id === next.id]]);
+    box.append(name, track(spans, drawn ? at && next : null), make("span", { class: "v", text: brief(value) }));
+  for (const [id, start, end] of listed) row(nameOf(run, id, isNext(id)), end - start, [[start, end, isNext(id)]]);
   const gaps = at ? gapsBetween(listed) : [];
   const rest = at ? gaps.reduce((sum, [start, end]) => sum + end - start, 0) : 1 - listed.reduce((sum, [, , share]) => sum + share, 0);
   if (rest > 0.0005) row(restName(run), rest, at ? gaps : [[0, rest]]);
-  return [box, ...(at ? [make("p", { class: "raw", text: run.say("rounds.line_legend") })] : [])];
+  return [box, ...(at && drawn ? [make("p", { class: "raw", text: run.say("rounds.line_legend") })] : [])];
 }
 
 /**

@@ -6,9 +6,9 @@ import { coinLine } from "./coin.js";
 import { distribution } from "./distribution.js";
 import { drawLine, residual } from "./draw_line.js";
 import { tokenName } from "./names.js";
-import { placeLabel, sealedAt, sentenceHere } from "./place.js";
+import { isDrawn, placeLabel, sealedAt, sentenceHere } from "./place.js";
 import { flippedAt, isLossy, isRefusal, tokenAt } from "./records.js";
-import { sayDistance, sentence } from "./sentences.js";
+import { sayDistance } from "./sentences.js";
 import { knownAt } from "./stages.js";
 import { blockTable, siblingTable } from "./tables.js";
 
@@ -39,11 +39,12 @@ export function renderInspector(view) {
   const { index } = chosen;
   const token = tokenAt(round, index);
   view.ui.title.textContent = view.say("rounds.title", { round: chosen.round + 1, name: tokenName(view.run, round, index), token: quoted(view.say, token.text) });
-  const parts = [make("p", { class: "say", part: "say", text: sentence(view.run, round, index) })];
+  const parts = [make("p", { class: "say", part: "say", text: sentenceHere(view, chosen) })];
   const flipped = flippedAt(round, index);
   if (flipped) parts.push(coinLine(view.run, flipped));
-  parts.push(...blockTable(view.run, round, index), ...siblingTable(view.run, round, index), ...distribution(view.run, round, index));
-  parts.push(...(isRefusal(view.run, round, index) ? residual(view.run, round, index) : index === "next" ? drawLine(view.run, round) : []));
+  parts.push(...blockTable(view.run, round, index), ...siblingTable(view.run, round, index), ...distribution(view.run, round, index, isRefusal(view.run, round, index)));
+  if (isRefusal(view.run, round, index)) parts.push(...residual(view.run, round, index, isDrawn(view, chosen)));
+  else if (index === "next") parts.push(...drawLine(view.run, round));
   if (isLossy(round)) parts.push(make("p", { class: "raw", part: "distance", text: sayDistance(view.run, round) }));
   if (view.pinned && view.ui.view.dataset.layout === "wide") parts.push(make("p", { class: "raw", text: view.say("rounds.pinned") }));
   view.ui.body.replaceChildren(...parts);
@@ -62,6 +63,6 @@ function renderSealed(view) {
   view.ui.title.textContent = placeLabel(view);
   const seen = pending === "passed" || (chosen.index === "next" && knownAt(view.run, at.round, at.stage).passed);
   view.ui.body.replaceChildren(make("p", { class: "say", part: "say", text: sentenceHere(view, chosen) }),
-    ...(seen ? distribution(view.run, round, chosen.index) : []));
+    ...(seen ? distribution(view.run, round, chosen.index, false) : []));
   return true;
 }

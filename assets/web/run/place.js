@@ -57,6 +57,9 @@ export function sealedAt(view, spot) {
   return pendingOf(knownAt(view.run, at.round, at.stage), spot.index);
 }
 
+/** Whether a spot's round is over at the reader's place, and its next token drawn. @param {View} view @param {Spot} spot */
+export const isDrawn = (view, { round }) => sealedAt(view, { round, index: "next" }) === null;
+
 /** Text up to here: { round, count }: all tokens of the rounds before, and so many of this one. @param {View} view */
 export function frontier(view) {
   const { at } = view.playback;
@@ -145,7 +148,7 @@ export function sentenceHere(view, spot) {
   const known = view.playback.at && knownAt(view.run, view.playback.at.round, view.playback.at.stage);
   const round = view.run.at(spot.round);
   const pending = sealedAt(view, spot);
-  if (!pending || !known) return sentence(view.run, round, spot.index);
+  if (!pending || !known) return sentence(view.run, round, spot.index, isDrawn(view, spot));
   if (spot.index === "next") return view.say(known.stage?.kind === "pass" ? "playback.say_plain_pass" : "playback.say_unborn");
   const token = round.drafted[spot.index];
   const raw = isGreedy(view.run, token);

@@ -3,6 +3,7 @@
 import { make } from "../shared/dom.js";
 import { brief } from "../shared/numbers.js";
 import { quoted } from "../shared/tokens.js";
+import { anyVerdict } from "./chips.js";
 import { isGreedy } from "./records.js";
 import { knownAt, pendingOf } from "./stages.js";
 
@@ -55,6 +56,7 @@ export const indexOf = (node) => (node.dataset.index === "next" ? "next" : Numbe
  */
 function seal(run, button, round, known) {
   const index = indexOf(button);
+  if (known && index !== "next" && !button.querySelector(".any")) button.append(anyVerdict(run, round, index));
   const pending = known ? pendingOf(known, index) : null;
   const now = known?.stage;
   const landing = now && !pending && (now.whole ? index !== "next" : now.index === index);

@@ -16,10 +16,10 @@ import { isTree, parentOf, refusedHere, siblings } from "./trees.js";
 /**
  * What happened to a token; the numbers in it can be worked out from the ones beside them.
  *
- * @param {Run} run @param {Round} round @param {Index} index
+ * @param {Run} run @param {Round} round @param {Index} index @param {boolean} drawn whether the next token is known
  */
-export function sentence(run, round, index) {
-  const said = index === "next" ? sayNext(run, round) : sayDrafted(run, round, index);
+export function sentence(run, round, index, drawn) {
+  const said = index === "next" ? sayNext(run, round) : sayDrafted(run, round, index, drawn);
   if (wasDropped(round, index)) said.push(run.say("rounds.dropped"));
   return unbroken(said.join(" "));
 }
@@ -27,8 +27,8 @@ export function sentence(run, round, index) {
 /** An equation stays on one line. @param {string} text */
 export const unbroken = (text) => text.replace(/ ([=</]) /g, "\u00a0$1\u00a0");
 
-/** @param {Run} run @param {Round} round @param {number} index */
-function sayDrafted(run, round, index) {
+/** @param {Run} run @param {Round} round @param {number} index @param {boolean} drawn */
+function sayDrafted(run, round, index, drawn) {
   const token = round.drafted[index];
   const block = isBlock(run) && isJudged(token);
   if (token.outcome === "discarded" && !block) return [...sayProposed(run, token), sayDiscarded(run, token), sayCut(run, round, index)];
@@ -36,7 +36,7 @@ function sayDrafted(run, round, index) {
   const opening = [...sayTurn(run, round, index), ...sayProposed(run, token), sayDraw(run, round, index)];
   if (isLossy(round)) return [...opening, run.say("rounds.typical_rule"), sayTypical(run, token)];
   if (block) return [...opening, run.say("rounds.block_given", { p: plainNumber(token.p) }), run.say("rounds.block_rule"), sayBlock(run, round, index)];
-  return [...opening, sayCoin(run, round, index), ...sayAfter(run, round, index)];
+  return [...opening, sayCoin(run, round, index), ...sayAfter(run, round, index, drawn)];
 }
 
 /** Which layer, head or match put a token forward. @param {Run} run @param {DraftedToken} token */
@@ -100,14 +100,13 @@ function sayCoin(run, round, index) {
   return run.say(`rounds.coin_${token.outcome}${more ? "_all" : ""}${suffix}`, values);
 }
 
-/** @param {Run} run @param {Round} round @param {number} index */
-function sayAfter(run, round, index) {
+/** @param {Run} run @param {Round} round @param {number} index @param {boolean} drawn */
+function sayAfter(run, round, index, drawn) {
   if (round.drafted[index].outcome !== "rejected") return [];
-  const next = quoted(run.say, round.next.text);
-  if (!isTree(round)) return [run.say("rounds.then_residual", { next })];
   const { kin, order } = siblings(round, index);
-  const after = round.drafted[kin[order]];
-  return [after ? run.say("rounds.then_sibling", { after: quoted(run.say, after.text) }) : run.say("rounds.then_left", { next })];
+  const after = isTree(round) && round.drafted[kin[order]];
+  if (after) return [run.say("rounds.then_sibling", { after: quoted(run.say, after.text) })];
+  return drawn ? [run.say(isTree(round) ? "rounds.then_left" : "rounds.then_residual", { next: quoted(run.say, round.next.text) })] : [];
 }
 
 /**
