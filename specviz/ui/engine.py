@@ -6,6 +6,7 @@ Nothing else in this folder imports a module that loads torch, except in functio
 from __future__ import annotations
 
 import importlib
+import threading
 from typing import Any
 
 _HOMES = {
@@ -39,7 +40,12 @@ _HOMES = {
 }
 
 
+#: Two threads that import parts of transformers at once may each find the other's half done: one at a time.
+_importing = threading.RLock()
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"specviz.{_HOMES[name]}"), name)
+    with _importing:
+        return getattr(importlib.import_module(f"specviz.{_HOMES[name]}"), name)

@@ -1,6 +1,9 @@
 """The page before its pair is there: recorded runs play at once, and what is pressed too early waits visibly."""
 
 import threading
+import time
+import types
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from alone import VIEW
@@ -103,3 +106,20 @@ def test_a_pair_that_cannot_be_loaded_is_refused_again_and_again(monkeypatch):
     for _ in range(2):
         with pytest.raises(SpecvizError, match="There is no folder"):
             store.get(PairName())
+
+
+def test_parts_of_the_engine_are_imported_one_at_a_time(monkeypatch):
+    """Python lets two threads that import in a circle see each other's modules half done."""
+    inside, together = [], []
+
+    def slowly(name):
+        inside.append(name)
+        time.sleep(0.05)
+        together.append(len(inside))
+        inside.remove(name)
+        return types.SimpleNamespace(rule_named=name, load_pair=name)
+
+    monkeypatch.setattr(engine.importlib, "import_module", slowly)
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda name: getattr(engine, name), ["rule_named", "load_pair"] * 4))
+    assert together == [1] * 8

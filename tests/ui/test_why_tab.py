@@ -181,9 +181,10 @@ def test_from_the_invitation_to_the_diagnosis_with_passes_measured_on_this_machi
     open_why(page)
     page.get_by_role("button", name="Make a run").click()
     page.locator("#stop").wait_for()
-    page.locator("#go").wait_for()
-    open_why(page)
+    # The run is shown, and when it is over its diagnosis: nobody has to find the way back.
+    expect(page.get_by_role("tab", name="Generate", exact=True)).to_have_attribute("aria-selected", "true")
     expect(part(page, "verdict")).to_contain_text("Measured:")
+    expect(part(page, "verdict")).to_be_in_viewport()
     run = lab(page, "lab.state.runs.at(-1)")
     figures, found = run["figures"], run["diagnosis"]
     assert (run["drafter"], figures["num_draft_tokens"], run["temperature"]) == ("Draft model", 4, 0.8)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from alone import VIEW, ask, chip, state, unfold
 from handmade import VOCABULARY, a_block, a_round, a_run, a_tree
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 from tiny import tiny_pair, with_heads
 
 import specviz
@@ -141,7 +141,8 @@ def _inspected(page: Page, run: Run) -> dict[tuple[int, str], dict]:
           const root = view.shadowRoot;
           const { rounds } = view;
           const body = root.querySelector('[part=inspector-body]');
-          const text = (node) => node.textContent.replaceAll('\\u00a0', ' ').replaceAll(/[\\u2068\\u2069]/g, '');
+          const plain = (text) => text.replaceAll('\\u00a0', ' ').replaceAll('e\\u2212', 'e-');
+          const text = (node) => plain(node.textContent).replaceAll(/[\\u2068\\u2069]/g, '');
           const percent = (node) => node && [parseFloat(node.style.left || 0), parseFloat(node.style.width || 0)];
           const cells = (row) => [...row.querySelectorAll('td')].map(text);
           const places = rounds.flatMap((one, round) => [...one.drafted.keys(), 'next'].map((index) => [round, index]));
@@ -346,6 +347,12 @@ def test_arrow_keys_reach_every_token(show):
         assert len(walked) <= len(every)
         assert state(page, "chosen")["round"] == walked[-1][0]
     assert walked == every
+    # What is pinned goes along: never two rings, and the inspector speaks of the one.
+    chip(page, 0, 0).click()
+    page.keyboard.press("ArrowRight")
+    assert state(page, "chosen") == {"round": 0, "index": 1}
+    assert page.locator(".chip.chosen").count() == 1
+    expect(page.get_by_role("complementary", name="Inspector")).to_contain_text("Pinned")
 
     parents = (-1, -1, 0, 0, 1, 2)
     page = show(a_run((a_tree(parents, seed=4),), vocabulary=VOCABULARY))

@@ -179,9 +179,8 @@ def test_the_inspector_follows_and_keeps_the_verdict_to_itself_until_it_falls(sh
 
 
 #: The chips of a round: their places on the page, by index.
-PLACES = f"""() => Object.fromEntries([...{VIEW}.shadowRoot.querySelectorAll('.list .chip[data-round="0"]')].map((node) => {{
-  return [node.dataset.index, [node.offsetLeft, node.offsetTop, node.offsetWidth, node.offsetHeight]];
-}}))"""
+PLACES = f"""() => [...{VIEW}.shadowRoot.querySelectorAll('.list .chip[data-round="0"]')].map((node) =>
+  [node.dataset.index, node.offsetLeft, node.offsetTop, node.offsetWidth, node.offsetHeight])"""
 
 
 def test_each_step_shows_only_what_is_known_then_and_no_verdict_moves_a_chip(show):
@@ -388,12 +387,28 @@ def test_presentation_is_large_follows_the_place_and_gives_the_focus_back(show, 
           return parseFloat(getComputedStyle(one).fontSize) * (one.currentCSSZoom ?? 1);
         })"""
     )
-    assert sizes[0] >= 28 and sizes[1] >= 20
+    # A tree is as large as its height allows.
+    assert sizes[0] >= (18 if name == "tree" else 28) and sizes[1] >= 20
     box = dialog.bounding_box()
     assert (box["x"], box["y"]) == (0, 0) and box["width"] == page.evaluate("innerWidth")
     page.keyboard.press("Escape")
     expect(dialog).not_to_be_visible()
     page.wait_for_function(f"() => {VIEW}.shadowRoot.activeElement?.getAttribute('part') === 'text'")
+
+
+@pytest.mark.parametrize("width, height", [(1280, 720), (390, 844)])
+@pytest.mark.parametrize("name", ["chain", "tree"])
+def test_everything_of_a_presented_round_is_on_the_screen(show, name, width, height):
+    page = show(
+        opened(run_of(RUNS[name][0]), "tree" if name == "tree" else "token"),
+        viewport={"width": width, "height": height},
+    )
+    press(page, "p")
+    box = page.locator('[part="present-round"]').bounding_box()
+    for chip in page.locator('[part="present-round"] .chip').all():
+        inside = chip.bounding_box()
+        assert box["x"] <= inside["x"] and inside["x"] + inside["width"] <= box["x"] + box["width"] <= width
+        assert box["y"] <= inside["y"] and inside["y"] + inside["height"] <= box["y"] + box["height"] + 1
 
 
 def test_without_motion_nothing_is_animated(show):

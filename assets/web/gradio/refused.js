@@ -8,7 +8,7 @@ export function join({ element }) {
   /** @type {Element | null} the refusal that is shown */
   let shown = null;
   new MutationObserver(() => {
-    const refusal = main.querySelector(".validation-error");
+    const refusal = main.querySelector(".validation-error:not(input, textarea, select)");
     if (refusal === shown) return;
     shown = refusal;
     said.textContent = refusal?.textContent?.trim() ?? "";

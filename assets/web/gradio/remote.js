@@ -1,19 +1,42 @@
 // Sets the page's controls and presses its buttons for the elements that ask for it, by a `specviz-press` event with
-// { settings, press, measure }: the settings by the names of the controls; the button to press once they stand, or null;
-// and whether the speedup is to be measured after a run (left out: as the visitor has it). The server checks the settings
-// and sets the controls; its answer is this component's value.
+// { settings, press, measure, back }: the settings by the names of the controls; the button to press once they stand, or
+// null; whether the speedup is to be measured after a run (left out: as the visitor has it); and the tab to come back to
+// when that run is over (left out: none), unless the visitor has gone elsewhere. The server checks the settings and sets
+// the controls; its answer is this component's value.
+
+import { isIdle, isOpen, openTab, watchButtons } from "./tabs.js";
 
 /** @type {Record<string, string>} */
 const BUTTONS = { generate: "#go", race: "#start-race", compare: "#start-compare", lossless: "#start-lossless" };
 
 /** @param {import("./view.js").Component} component */
 export function join({ trigger }) {
+  /** @type {string | undefined} */
+  let back;
   document.addEventListener("specviz-press", (event) => {
-    trigger("submit", { measure: null, .../** @type {CustomEvent} */ (event).detail });
+    const { back: wanted, ...asked } = /** @type {CustomEvent} */ (event).detail;
+    back = wanted;
+    trigger("submit", { measure: null, ...asked });
   });
   return (/** @type {string} */ value) => {
     const { press } = JSON.parse(value);
+    if (!press) return;
+    const then = back;
     // The next frame: the controls take their values together with this one.
-    if (press) requestAnimationFrame(() => /** @type {HTMLElement} */ (document.querySelector(BUTTONS[press])).click());
+    requestAnimationFrame(() => {
+      /** @type {HTMLElement} */ (document.querySelector(BUTTONS[press])).click();
+      if (then) comeBack(press, then);
+    });
   };
+}
+
+/** When the run is over: from the tab that shows it to the tab that asked for it. @param {string} from @param {string} to */
+function comeBack(from, to) {
+  let begun = false;
+  const unwatch = watchButtons(() => {
+    begun ||= !isIdle();
+    if (!begun || !isIdle()) return;
+    unwatch();
+    if (isOpen(from)) openTab(to);
+  });
 }

@@ -143,5 +143,7 @@ export function onFocus(view, event) {
   const button = event.target.closest(".chip");
   if (!button) return;
   setTabStop(view, button);
-  if (!view.pinned && view.ui.view.dataset.layout === "wide" && button.matches(":focus-visible")) choose(view, place(button));
+  if (!button.matches(":focus-visible")) return;
+  // What is pinned goes along: two tokens looked at would be one too many.
+  if (view.pinned || view.ui.view.dataset.layout === "wide") choose(view, place(button), { pin: view.pinned });
 }

@@ -18,6 +18,9 @@ import { isTree } from "./trees.js";
 /** @typedef {import("./types.js").Round} Round */
 /** @typedef {import("./types.js").Place} Place */
 
+// How much larger than in the list a round is drawn: as large as fits, between these, by these steps.
+const [LARGEST, SMALLEST, STEP] = [2, 0.5, 0.05];
+
 const TOKENS_SHOWN = 90; // of the text's end: more than its lines can hold
 
 /** @param {View} view @param {Actions} actions */
@@ -37,6 +40,7 @@ export function buildPresentation(view, actions) {
     make("div", { class: "bottom" }, button("back", () => actions.step(-1)), view.ui.presentPlay, button("forward", () => actions.step(1)),
       make("span", { class: "keys", text: view.say("playback.keys") })));
   view.ui.view.append(view.ui.dialog);
+  new ResizeObserver(() => fitRound(view)).observe(view.ui.presentRound);
   document.addEventListener("fullscreenchange", () => document.fullscreenElement === null && closePresentation(view));
 }
 
@@ -119,6 +123,7 @@ function drawLargeRound(view, { round: index, stage }) {
     view.presentation.drawn = drawn;
     view.ui.dialog.toggleAttribute("data-tree", Boolean(round && isTree(round)));
     view.ui.presentRound.replaceChildren(...(round ? [largeRound(view.run, index, round)] : []));
+    fitRound(view);
   }
   if (!round) return;
   tell(view.run, view.ui.presentRound, index, view.playback.at ? knownAt(view.run, index, stage) : null);
@@ -127,6 +132,19 @@ function drawLargeRound(view, { round: index, stage }) {
     button.classList.toggle("chosen", chosen?.round === index && chosen.index === indexOf(button));
   }
   view.ui.presentRound.querySelector(".chip.chosen")?.scrollIntoView({ block: "nearest", inline: "center" });
+}
+
+/** Nothing of a round is cut off, and none of it scrolls: it is drawn as large as there is room. @param {View} view */
+function fitRound(view) {
+  const box = view.ui.presentRound;
+  const [drawn] = box.children;
+  if (!drawn) return;
+  const isWhole = (node) => node.scrollHeight <= node.clientHeight && node.scrollWidth <= node.clientWidth;
+  let scale = LARGEST;
+  do {
+    drawn.style.zoom = String(scale);
+    scale -= STEP;
+  } while (!(isWhole(box) && isWhole(drawn)) && scale >= SMALLEST);
 }
 
 /** @param {Run} run @param {number} index @param {Round} round */

@@ -24,8 +24,8 @@ export function sentence(run, round, index, drawn) {
   return unbroken(said.join(" "));
 }
 
-/** An equation stays on one line. @param {string} text */
-export const unbroken = (text) => text.replace(/ ([=</]) /g, "\u00a0$1\u00a0");
+/** An equation stays on one line, and a number: a true minus is no place to break it. @param {string} text */
+export const unbroken = (text) => text.replace(/ ([=</]) /g, "\u00a0$1\u00a0").replace(/(\d)e-(\d)/g, "$1e\u2212$2");
 
 /** @param {Run} run @param {Round} round @param {number} index @param {boolean} drawn */
 function sayDrafted(run, round, index, drawn) {

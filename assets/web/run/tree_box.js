@@ -11,34 +11,42 @@ import { layOut, parentOf } from "./trees.js";
 /** @typedef {import("./types.js").Index} Index */
 /** @typedef {import("./types.js").Round} Round */
 
-// Sizes in a tree, px: lines are drawn from them, so nothing has to be measured.
-const TREE = { root: 18, chip: 92, line: 18, height: 41, space: 6, heads: 18 };
+// Sizes in a tree, px: lines are drawn from them, so nothing has to be measured. A chip is wider where its figures are
+// longer: none is ever cut.
+const TREE = { root: 18, chip: 92, line: 18, height: 41, space: 6, heads: 18, letter: 6, sides: 16 };
 
 /** @param {Run} run @param {number} index @param {Round} round */
 export function treeBox(run, index, round) {
   const { spots, columns, height } = layOut(round);
   const heads = columns.map((nodes) => columnHead(run, round, nodes));
   const top = heads.some(Boolean) ? TREE.heads : 0;
-  const x = (column) => TREE.root + column * (TREE.chip + TREE.line);
+  const chips = new Map(columns.flat().map((node) => [node, node === "next" ? nextChip(run, index, round) : draftChip(run, index, node, round)]));
+  const width = chipWidth([...chips.values()]);
+  const x = (column) => TREE.root + column * (width + TREE.line);
   const y = (row) => top + row * (TREE.height + TREE.space);
   const plane = make("div", { class: "plane" });
   plane.style.cssText = `width: ${x(columns.length) - TREE.line}px; height: ${y(height) - TREE.space}px;`
-    + ` --chip-width: ${TREE.chip}px; --chip-height: ${TREE.height}px;`;
-  plane.append(branches(round, spots, x, y));
+    + ` --chip-width: ${width}px; --chip-height: ${TREE.height}px;`;
+  plane.append(branches(round, spots, x, y, width));
   heads.forEach((text, column) => {
     if (!text) return;
     const head = make("span", { class: "source", text });
     head.style.left = `${x(column)}px`;
     plane.append(head);
   });
-  for (const node of columns.flat()) {
-    const button = node === "next" ? nextChip(run, index, round) : draftChip(run, index, node, round);
+  for (const [node, button] of chips) {
     const spot = /** @type {Stand} */ (spots.get(node));
     button.style.left = `${x(spot.column)}px`;
     button.style.top = `${y(spot.row)}px`;
     plane.append(button);
   }
   return make("div", { class: "tree", part: "tree", role: "group", "aria-label": run.say("rounds.tree", { round: index + 1 }) }, plane);
+}
+
+/** As wide as the longest figures need it. @param {HTMLElement[]} chips */
+function chipWidth(chips) {
+  const letters = chips.map((chip) => chip.querySelector(".m")?.textContent?.length ?? 0);
+  return Math.max(TREE.chip, TREE.letter * Math.max(...letters) + TREE.sides);
 }
 
 /**
@@ -56,9 +64,9 @@ function columnHead(run, round, nodes) {
  * The lines from each node to its parent; the kept path is drawn last, over the others.
  *
  * @param {Round} round @param {Map<Index, Stand>} spots @param {(column: number) => number} x
- * @param {(row: number) => number} y
+ * @param {(row: number) => number} y @param {number} width of a chip
  */
-function branches(round, spots, x, y) {
+function branches(round, spots, x, y, width) {
   const lines = svg("svg", { class: "branches", "aria-hidden": "true" });
   const middle = (row) => y(row) + TREE.height / 2;
   lines.append(svg("circle", { cx: 4, cy: middle(0), r: 3.5 }));
@@ -68,7 +76,7 @@ function branches(round, spots, x, y) {
   for (const node of nodes) {
     const from = /** @type {Stand} */ (spots.get(parentOf(round, node)));
     const to = /** @type {Stand} */ (spots.get(node));
-    const start = from.column < 0 ? 4 : x(from.column) + TREE.chip;
+    const start = from.column < 0 ? 4 : x(from.column) + width;
     const end = x(to.column);
     const bend = (start + end) / 2;
     lines.append(svg("path", { class: kind(node), "data-index": node,

@@ -21,7 +21,8 @@ export function renderDiagnosis(lab) {
 
 /** @param {Lab} lab @param {Record<string, any>} settings */
 function apply(lab, settings) {
-  lab.host.tell("specviz-press", { settings, press: "generate" });
+  lab.awaited = true;
+  lab.host.tell("specviz-press", { settings, press: "generate", back: "why" });
 }
 
 /** @param {Lab} lab @param {string} text @param {Record<string, any>} settings */

@@ -2,9 +2,9 @@
 // run.
 //
 // Takes { kind: "why", … } of specviz/views/why_messages.py: a message holds sections, and one that it leaves out stays
-// as it is. Fires `specviz-press` with { settings, press } when its reader asks for a run. `state` shows what it holds.
+// as it is. Fires `specviz-press` with { settings, press, back } when its reader asks for a run. `state` shows what it holds.
 
-import { make } from "../shared/dom.js";
+import { make, scrolling } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
 import { diagnosisCard, renderDiagnosis } from "./diagnosis_card.js";
 import { BUSY, passesCard, renderPasses } from "./passes_card.js";
@@ -18,13 +18,19 @@ class SpecvizWhy extends SpecvizElement {
 
   state = emptyState();
   /** @type {import("./state.js").Lab} */
-  lab = { host: this, say: this.say, state: this.state, ui: {} };
+  lab = { host: this, say: this.say, state: this.state, ui: {}, awaited: false };
 
   build() {
     this.lab.say = this.say;
     this.shadow.append(make("div", { class: "view", part: "view" },
       passesCard(this.lab), theoryCard(this.lab), diagnosisCard(this.lab)));
     renderTheory(this.lab);
+  }
+
+  /** A reader who asked for a run here finds what came of it. */
+  bringDiagnosis() {
+    this.lab.awaited = false;
+    requestAnimationFrame(() => this.lab.ui.diagnosis.scrollIntoView({ block: "nearest", behavior: scrolling() }));
   }
 
   get handlers() {
@@ -41,6 +47,7 @@ class SpecvizWhy extends SpecvizElement {
           if (state.runs.length && !state.touched) state.source = "run";
           if (state.source === "run") takeRun(lab);
           renderDiagnosis(lab);
+          if (lab.awaited && state.runs.length) this.bringDiagnosis();
         }
         renderPasses(lab);
         // While passes are timed, the curves that they make stand still: they are complete only at the end.

@@ -6,7 +6,7 @@ import { GAMMAS, passRatio } from "./formulas.js";
  * What the parts of the lab share.
  *
  * @typedef {{ host: import("../shared/element.js").SpecvizElement, say: import("../shared/words.js").Say,
- *   state: ReturnType<typeof emptyState>, ui: any }} Lab
+ *   state: ReturnType<typeof emptyState>, ui: any, awaited: boolean }} Lab
  */
 
 /** Before any message. @returns {Record<string, any>} */
