@@ -82,15 +82,20 @@ def settings_of_run(run: Run) -> dict[str, Any]:
     }
 
 
-def share(run: Run) -> dict[str, str | None]:
+def share(run: Run) -> dict[str, Any]:
     """What the page needs to share a run. file: the name of its files, without extension. pair: the pair's name.
 
-    query: of the link that repeats it; None if it would be too long, or carry a seed that no page can hold: files from
-    elsewhere may have one.
+    settings: the run's; None with a seed that no page can hold: files from elsewhere may have one.
+    query: of the link that repeats it; None without settings, or if it would be too long.
     """
-    asked = query(settings_of_run(run))
-    fits = len(asked) <= MOST_CHARACTERS and 0 <= run.seed <= MAX_SEED
-    return {"file": file_stem(run), "pair": run.pair.name, "query": asked if fits else None}
+    settings = settings_of_run(run)
+    asked, held = query(settings), 0 <= run.seed <= MAX_SEED
+    return {
+        "file": file_stem(run),
+        "pair": run.pair.name,
+        "settings": settings if held else None,
+        "query": asked if held and len(asked) <= MOST_CHARACTERS else None,
+    }
 
 
 def file_stem(run: Run) -> str:

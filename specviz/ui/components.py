@@ -95,7 +95,7 @@ def tour_view(say: Words, most_new_tokens: int, most_draft_tokens: int) -> gr.HT
     return _component("tour", say, join="gradio/tour.js", value=json.dumps(plan))
 
 
-def share_view(say: Words, share: Mapping[str, str | None], links: bool) -> gr.HTML:
+def share_view(say: Words, share: Mapping[str, Any], links: bool) -> gr.HTML:
     """The link to the run on the screen (element id ``share-view``).
 
     share: of `links.share`, of the run that the page opens with. links: whether there are models, and so anything to

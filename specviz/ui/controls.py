@@ -146,7 +146,7 @@ def create_controls(runner: Runner, say: Words) -> Controls:
     own: Fields = {}
     most = runner.deployment
     own["prompt"] = gr.Textbox(
-        PRESETS[0].prompt, label=say("controls.prompt"), lines=4, max_lines=10, elem_classes=["sv-prompt"]
+        PRESETS[0].prompt, label=say("controls.prompt"), lines=2, max_lines=10, elem_classes=["sv-prompt"]
     )
     with gr.Row(elem_classes=["sv-presets"]):
         for preset in PRESETS:
@@ -161,9 +161,9 @@ def create_controls(runner: Runner, say: Words) -> Controls:
         own["num_draft_tokens"] = gr.Slider(
             CHOSEN, most.max_draft_tokens, 4, step=1, label=say("controls.num_draft_tokens")
         )
+        own["temperature"] = gr.Slider(0, 2, value=0.8, step=0.05, label=say("controls.temperature"))
         own["branches"] = gr.Slider(1, MAX_BRANCHES, 1, step=1, label=say("controls.branches"))
         own["exit_layer"] = gr.Slider(1, 2, 1, step=1, label=say("controls.exit_layer"), visible=False)
-        own["temperature"] = gr.Slider(0, 2, value=0.8, step=0.05, label=say("controls.temperature"))
     fold_switch(say("controls.more"), "more-controls")
     with gr.Column(elem_id="more-controls", elem_classes=["sv-more"]):
         tokens = min(128, most.max_new_tokens)

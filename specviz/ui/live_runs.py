@@ -31,7 +31,7 @@ class LiveRun:
     session: str | None  # the visitor's
     request: Request
     opened: Run  # without rounds, from when its pair was there: a guest pair may leave before the page has everything
-    share: dict[str, str | None]  # see `links.share`
+    share: dict[str, Any]  # see `links.share`
     say: Words
     rounds: list[Round] = field(default_factory=list)
     trail: Trail = field(default_factory=Trail)

@@ -31,7 +31,7 @@ class Shown:
 
     message: str  # for the live view
     charts: messages.Charts
-    share: dict[str, str | None]  # see `links.share`; and the name of its `recording`, None for other runs
+    share: dict[str, Any]  # see `links.share`; and the name of its `recording`, None for other runs
 
 
 def show(run: Run, recording: Recording | None, say: Words) -> Shown:

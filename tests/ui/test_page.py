@@ -31,8 +31,10 @@ from on_page import (
 from playwright.sync_api import Page, expect
 from tiny import tiny_pair
 
+from specviz.records.links import settings_of_run
 from specviz.records.metrics import tally
 from specviz.records.presets import PRESETS
+from specviz.records.recordings import RECORDINGS
 from specviz.records.runs import Run
 from specviz.records.settings import RunSettings
 from specviz.records.words import words
@@ -214,6 +216,20 @@ def test_a_length_that_chooses_itself_is_shown_with_its_reasons_and_recorded(pag
     expect(page.locator("specviz-share .link")).to_have_value(re.compile("&num_draft_tokens=auto&"))
 
 
+def test_a_recorded_runs_settings_can_be_used(page, tmp_path):
+    recorded = RECORDINGS[4].load()  # by another rule, with another γ
+    page.locator("specviz-gallery button").nth(4).click()
+    page.wait_for_function(f"text => {VIEW}.text === text", arg=recorded.text)
+    page.locator("specviz-share .use").click()
+    wanted = settings_of_run(recorded)
+    expect(control(page, "Prompt")).to_have_value(wanted["prompt"])
+    expect(control(page, "Seed")).to_have_value(str(wanted["seed"]))
+    expect(page.locator("specviz-share .status")).to_have_text(words()("share.used"))
+    expect(page.locator("#go")).to_be_visible()
+    generate(page, new_tokens=8)
+    assert settings_of_run(downloaded_trace(page, tmp_path)) == wanted | {"max_new_tokens": 8}
+
+
 def test_prompt_lookup_on_a_text_that_repeats_itself_shows_its_trace(page, tmp_path):
     page.get_by_role("button", name="Repetitive").click()
     expect(control(page, "Prompt")).to_have_value(re.compile("bow-wow"))
@@ -348,6 +364,22 @@ def test_a_race_without_a_drafter_says_why_it_cannot_be(page):
 
 
 # Dark and narrow
+
+
+@pytest.mark.parametrize("language", ["", "de"])
+def test_the_first_screen_of_a_projector_holds_what_a_class_needs(visit, page_url, language):
+    page, say = visit(viewport={"width": 1280, "height": 720}), words(language or "en")
+    if language:
+        page.goto(page_url + language)
+        page.wait_for_function(f"() => {VIEW}?.recorded")
+    for name in ("num_draft_tokens", "temperature"):
+        expect(page.get_by_label(say(f"controls.{name}")).first).to_be_in_viewport(ratio=1)
+    go = page.locator("#go").bounding_box()
+    for field in (page.locator(".sv-prompt textarea"), page.locator(".sv-drafters")):
+        box = field.bounding_box()
+        assert box["y"] + box["height"] <= go["y"]
+    for part in ('[part="figures"]', '[part="text"]', '.chip[data-round="0"][data-index="0"]'):
+        expect(page.locator(f"specviz-run {part}").first).to_be_in_viewport(ratio=1)
 
 
 @pytest.mark.parametrize("scheme, width", [("dark", 1280), ("light", 390), ("dark", 390)])

@@ -40,6 +40,7 @@ class SpecvizRace extends SpecvizElement {
       clear: () => { this.show("empty"); },
       phase: (message) => {
         this.pause();
+        if (this.held.phase !== "measuring" && this.ui.view.hasAttribute("data-small")) this.scrollIntoView({ block: "start", behavior: scrolling() });
         setText(this.ui.phaseText, message.text);
         this.ui.phaseBar.style.width = `${100 * (message.fraction ?? 0)}%`;
         this.show("measuring");

@@ -1,5 +1,6 @@
 // What each message does to the view. A message carries only what is new (specviz/views/run_messages.py).
 
+import { scrolling } from "../shared/dom.js";
 import { comeIntoView, redraw } from "./drawing.js";
 import { resetPlayback } from "./playback.js";
 
@@ -18,6 +19,8 @@ export function handlersOf(view, ask) {
   /** @type {Record<string, (message: Message) => void>} */
   const handlers = {
     waiting(message) {
+      // On a phone the buttons stand far above what they start.
+      if (view.run.phase !== "waiting" && view.ui.view.hasAttribute("data-small")) view.host.scrollIntoView({ block: "start", behavior: scrolling() });
       view.run.phase = "waiting";
       view.run.status = message.text;
     },

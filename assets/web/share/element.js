@@ -2,7 +2,8 @@
 //
 // Takes { kind: "share", share }: the link's query, file name and pair as records/links.py gives them, of the run that
 // the page opens with; and { kind: "pair", pair }: the name of the page's own pair, once there is one. It follows the
-// page's <specviz-run>. Fires `specviz-opened` when the page was opened by such a link, so that somebody may run it.
+// page's <specviz-run>. Fires `specviz-opened` when the page was opened by such a link, so that somebody may run it, and
+// `specviz-press` with { settings, press } for the controls to say what the run was made with.
 
 import { make } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
@@ -21,7 +22,8 @@ class SpecvizShare extends SpecvizElement {
     this.box = make("input", { class: "link hidden", readonly: true, "aria-label": this.say("share.link"),
       on: { focus: () => this.box.select() } });
     this.status = make("p", { class: "status", role: "status", "aria-live": "polite" });
-    this.shadow.append(copy, this.box, this.status);
+    const use = make("button", { type: "button", class: "use", text: this.say("share.use"), on: { click: () => this.use() } });
+    this.shadow.append(copy, use, this.box, this.status);
   }
 
   connected() {
@@ -49,6 +51,14 @@ class SpecvizShare extends SpecvizElement {
       this.status.textContent = "";
     }
     this.share = share;
+  }
+
+  /** Has the page's controls say what the run was made with, a recorded or opened one too. */
+  use() {
+    const { settings } = this.share;
+    if (settings) this.tell("specviz-press", { settings, press: null });
+    this.box.classList.add("hidden");
+    this.status.textContent = this.say(settings ? "share.used" : "share.no_settings");
   }
 
   /** Puts the link onto the clipboard, and in any case into a box of which it can be copied by hand. */
