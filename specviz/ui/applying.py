@@ -30,16 +30,17 @@ def wire_remote(controls: Controls) -> None:
     """Sets the controls as a part of the page asks, and tells it which button to press then."""
     store, unchanged = controls.runner.store, [gr.skip()] * (len(_changed(controls)) + 2)
 
-    def on_remote(pair: dict[str, Any], wanted: gr.EventData) -> list[Any]:
+    def on_remote(wanted: gr.EventData, pair: dict[str, Any], *values: Any) -> list[Any]:
         try:
             changes = applied(controls, store.in_use(PairName(**pair)), wanted.settings)
         except SpecvizError as error:
             _warn(controls, error)
             return unchanged
         measured = gr.skip() if wanted.measure is None else wanted.measure
-        return [*changes, measured, _answer(wanted.press)]
+        return [*changes, measured, _answer(wanted.press, dict(zip(controls.fields, values)))]
 
-    controls.remote.submit(on_remote, controls.pair, [*_changed(controls), controls.measured, controls.remote], **HEARD)
+    asked = [controls.pair, *controls.fields.values()]
+    controls.remote.submit(on_remote, asked, [*_changed(controls), controls.measured, controls.remote], **HEARD)
 
 
 def wire_links(controls: Controls, share: gr.HTML) -> None:
@@ -63,9 +64,10 @@ def _warn(controls: Controls, error: SpecvizError) -> None:
     gr.Warning(html.escape(controls.say.error(error)))
 
 
-def _answer(press: str | None) -> str:
+def _answer(press: str | None, before: Mapping[str, Any] | None = None) -> str:
+    """before: what the controls said, for whoever wants to bring that back."""
     # Never the same answer twice: the component hears of changes only.
-    return json.dumps({"press": press, "answer": uuid.uuid4().hex})
+    return json.dumps({"press": press, "before": before, "answer": uuid.uuid4().hex})
 
 
 def _changed(controls: Controls) -> list[gr.components.Component]:

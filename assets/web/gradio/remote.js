@@ -2,7 +2,8 @@
 // { settings, press, measure, back }: the settings by the names of the controls; the button to press once they stand, or
 // null; whether the speedup is to be measured after a run (left out: as the visitor has it); and the tab to come back to
 // when that run is over (left out: none), unless the visitor has gone elsewhere. The server checks the settings and sets
-// the controls; its answer is this component's value.
+// the controls; its answer is this component's value. What the controls said before is told by a `specviz-set` event with
+// { before }, for whoever wants to bring that back.
 
 import { isIdle, isOpen, openTab, watchButtons } from "./tabs.js";
 
@@ -19,7 +20,8 @@ export function join({ trigger }) {
     trigger("submit", { measure: null, ...asked });
   });
   return (/** @type {string} */ value) => {
-    const { press } = JSON.parse(value);
+    const { press, before } = JSON.parse(value);
+    if (before) document.dispatchEvent(new CustomEvent("specviz-set", { detail: { before } }));
     if (!press) return;
     const then = back;
     // The next frame: the controls take their values together with this one.

@@ -49,6 +49,8 @@ export class SpecvizTour extends SpecvizElement {
   chose = false;
   /** @type {boolean | null} whether the visitor wants speedups measured, before the tour's runs left that out */
   measured = null;
+  /** @type {object | null} what the page's controls said before the tour's first run */
+  stood = null;
   /** @type {() => void} ends the watching of the page */
   unwatch = () => {};
   /** @type {any} the nodes drawn into */
@@ -59,6 +61,10 @@ export class SpecvizTour extends SpecvizElement {
 
   connected() {
     this.listen(document, "specviz-finished", () => this.onPage());
+    this.listen(document, "specviz-set", (/** @type {any} */ { detail }) => {
+      // The first of the tour's own changes.
+      if (this.measured !== null) this.stood ??= detail.before;
+    });
     this.listen(window, "resize", () => this.dock());
   }
 
@@ -170,7 +176,7 @@ export class SpecvizTour extends SpecvizElement {
     this.ui.panel.hidden = true;
     this.unwatch();
     this.dock();
-    this.bringBackSpeedup();
+    this.bringBackControls();
     this.renderOpener();
     this.ui.opener.focus({ preventScroll: true });
   }
@@ -252,14 +258,14 @@ export class SpecvizTour extends SpecvizElement {
     if (this.built) this.renderAction();
   }
 
-  /** The tour's runs leave out the speedup's own two runs; the visitor's choice comes back when it closes. */
+  /** The tour's runs leave out the speedup's own two runs; when it closes, the controls stand as the visitor had them. */
   leaveOutSpeedup() {
     this.measured ??= this.page.measures();
   }
 
-  bringBackSpeedup() {
-    if (this.measured) this.tell("specviz-press", { settings: {}, press: null, measure: true });
-    this.measured = null;
+  bringBackControls() {
+    if (this.stood) this.tell("specviz-press", { settings: this.stood, press: null, measure: this.measured });
+    Object.assign(this, { measured: null, stood: null });
   }
 }
 

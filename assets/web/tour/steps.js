@@ -63,7 +63,14 @@ async function showDraft(tour, ask) {
 async function showRound(tour, ask) {
   const { say } = tour;
   const isChain = (/** @type {Round} */ round) => round.drafted.every((token, place) => token.parent === place - 1);
-  const find = (/** @type {any} */ run) => (run?.rounds.every(isChain) ? run.rounds.findIndex((/** @type {Round} */ round) => round.next.kind === "recovered") : -1);
+  const isRefused = (/** @type {Round} */ round) => round.next.kind === "recovered";
+  const hasKept = (/** @type {Round} */ round) => round.drafted.some((token) => token.outcome === "accepted");
+  // Rather one in which something was kept as well.
+  const find = (/** @type {any} */ run) => {
+    if (!run?.rounds.every(isChain)) return -1;
+    const both = run.rounds.findIndex((/** @type {Round} */ round) => isRefused(round) && hasKept(round));
+    return both < 0 ? run.rounds.findIndex(isRefused) : both;
+  };
   let run = /** @type {any} */ (liveRun()?.finished);
   if (find(run) < 0) run = await ask(settings(tour));
   tour.page.openTab("generate");
@@ -97,10 +104,12 @@ async function showCoin(tour, ask) {
 
 /** @type {Step["show"]} */
 async function showMatch(tour, ask) {
-  const good = headline(tour, await ask(settings(tour)));
-  const bad = headline(tour, await ask(settings(tour, { drafter: "early_exit", exit_layer: 1 })));
-  const values = { good: good.share, good_length: good.length, bad: bad.share, bad_length: bad.length };
-  return { said: tour.say("tour.match_said", values), rings: () => [figure("acceptance_rate"), figure("acceptance_length")] };
+  const [first, second] = [await ask(settings(tour)), await ask(settings(tour, { drafter: "early_exit", exit_layer: 1 }))];
+  const [good, bad] = [first, second].map((run) => headline(tour, run));
+  const values = { good: good.share, good_length: good.length, good_rate: good.rate, bad: bad.share, bad_length: bad.length, bad_rate: bad.rate };
+  // On other models it may be the other way round.
+  const alike = (second.figures.acceptance_rate ?? 0) >= (first.figures.acceptance_rate ?? 0) ? [tour.say("tour.match_alike")] : [];
+  return { said: [tour.say("tour.match_said", values), ...alike].join(" "), rings: () => [figure("acceptance_rate"), figure("acceptance_length")] };
 }
 
 /** @type {Step["show"]} */
