@@ -26,8 +26,9 @@ def read_form(values: Mapping[str, Any]) -> RunSettings:
     Numbers arrive as floats and may be missing. Raises SpecvizError with the control's name in `field`.
     """
     settings = {name: _whole(name, value) if KINDS.get(name) is int else value for name, value in values.items()}
-    # An emptied field.
-    return RunSettings.of(settings | {"prompt": "" if values["prompt"] is None else values["prompt"]})
+    prompt = values["prompt"]
+    # Nothing of an emptied field, nor of one that only looks empty, is a prompt.
+    return RunSettings.of(settings | {"prompt": "" if prompt is None or str(prompt).isspace() else prompt})
 
 
 def _whole(name: str, value: Any) -> int | str | None:

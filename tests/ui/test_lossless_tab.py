@@ -152,7 +152,7 @@ def test_the_lab_fills_in_judges_and_keeps_what_was_counted(page):
     page.wait_for_function(f"() => {VIEW}.state === 'stopped'")
     counted = page.evaluate(f"{VIEW}.trial.n")
     assert 150 < counted < 20000
-    expect(view.locator("[part=headline]")).to_have_text("No difference from the target's distribution")
+    expect(view.locator("[part=headline]")).to_have_text("No difference from the target's distribution found")
     expect(view.locator("[part=status]")).to_contain_text(f"{counted:,}".replace(",", "\u202f"))
     rows = view.locator("[part=history] tbody tr")
     expect(rows).to_have_count(2)

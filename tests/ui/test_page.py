@@ -652,6 +652,7 @@ def test_the_api_returns_a_trace_and_one_seed_gives_one_run(page_url):
     [
         ({"top_p": 2}, "above 0 and at most 1"),
         ({"prompt": ""}, "Write a prompt first"),
+        ({"prompt": " \n "}, "Write a prompt first"),
         ({"seed": 1.5}, "whole number"),
         ({"temperature": 1e-9}, "too small"),
         ({"max_new_tokens": 10**6}, "more than the 1024"),

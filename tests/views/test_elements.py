@@ -143,13 +143,13 @@ def test_a_comparison_sorts_what_it_is_given(alone):
     common = {"branches": 1, "rule": "", "lossless": True, "best": False, "repeats": 1}
     rows = [
         common | {"drafter": name, "num_draft_tokens": gamma, "figures": {"speedup_measured": speedup}}
-        for name, gamma, speedup in ((HOSTILE, 4, 1.2), ("Suffix", 8, 0.9))
+        for name, gamma, speedup in (("Suffix", 8, 0.9), (HOSTILE, 4, 1.2))
     ]
     contest = {"kind": "contest", "phase": "finished", "text": "Done", "fraction": 1, "rows": rows, "texts": None}
     give(page, "compare", [json.dumps(contest)])
     names = page.locator("specviz-compare [part=table] tbody th")
     assert names.all_inner_texts() == [HOSTILE, "Suffix"]
-    page.locator("specviz-compare [data-sort=speedup]").click()
+    # Ranked already: a click turns it round.
     page.locator("specviz-compare [data-sort=speedup]").click()
     assert names.all_inner_texts() == ["Suffix", HOSTILE]
     assert page.evaluate(f"{element('compare')}.rows.length") == 2

@@ -28,3 +28,6 @@ export const COLUMNS = [
   { key: "speedup", hint: true, value: figure("speedup_measured"), text: (row) => times(figure("speedup_measured")(row)) },
   { key: "lossless", hint: true, value: (row) => (row.lossless ? 0 : row.figures?.distance ?? 1), text: (row, say) => say(row.lossless ? "compare.lossless" : "compare.lossy") },
 ];
+
+/** By what the table is ranked. */
+export const RANKING = /** @type {Column} */ (COLUMNS.find(({ key }) => key === "speedup"));

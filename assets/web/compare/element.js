@@ -6,7 +6,7 @@
 import { make, setText } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
 import { quoted } from "../shared/tokens.js";
-import { COLUMNS, byLength } from "./columns.js";
+import { COLUMNS, RANKING, byLength } from "./columns.js";
 import { DASH, isNumber, percent, rate, short, times, visible } from "./figures.js";
 import { tint } from "./tint.js";
 
@@ -31,6 +31,8 @@ class SpecvizCompare extends SpecvizElement {
     return {
       contest: (message) => {
         this.held.contest = message;
+        // Ranked, once all is measured, unless the visitor sorted otherwise.
+        if (["finished", "stopped"].includes(message.phase)) this.held.sort ??= { column: RANKING, down: true };
         this.open(this.ui.contest, this.ui.contestProgress, message.phase, message.text, message.fraction);
         this.renderTexts();
         this.renderTable();

@@ -1,7 +1,8 @@
 // <specviz-race>: plain and speculative decoding, both recorded beforehand, replayed on one clock.
 //
 // Takes the messages of specviz/ui/race_tab.py: `race` holds both lanes; `phase`, `error` and `clear` come while the
-// server measures. Its getters show what it holds, and `seek(seconds)` moves the clock.
+// server measures. Fires `specviz-press` with { settings, press } for a race to be run. Its getters show what it holds, and
+// `seek(seconds)` moves the clock.
 
 import { make, scrolling, setText, wantsStillness } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
@@ -76,7 +77,8 @@ class SpecvizRace extends SpecvizElement {
   build() {
     this.ui.empty = make("div", { class: "card empty" },
       make("p", { text: this.say("race.empty_what") }),
-      make("p", { text: this.say("race.empty_then") }));
+      make("p", { text: this.say("race.empty_then") }),
+      make("button", { class: "play", type: "button", part: "start", text: this.say("race.start"), on: { click: () => this.tell("specviz-press", { settings: {}, press: "race" }) } }));
     this.ui.phaseText = make("div", { role: "status", "aria-live": "polite", part: "phase" });
     this.ui.phaseBar = make("i");
     this.ui.phase = make("div", { class: "card phase hidden" }, this.ui.phaseText, make("div", { class: "track", "aria-hidden": "true" }, this.ui.phaseBar));
