@@ -227,7 +227,7 @@ struct Seen {
 constexpr int MOST_TOKENS = 4;
 
 // Products of ROWS queries with the keys at places[first] to places[end], LANES of them at a time, so that their sums
-// fold into one register. scores: [ROWS][wide]. BLOCKS: how many whole registers a key has; 0 if that is not known here.
+// fold into one register. scores: [ROWS][wide]. BLOCKS: how many whole registers a key has; 0 if not known here.
 template <int ROWS, int BLOCKS>
 void score(
     const Attention& task, const float* query, const float* keys, const int32_t* places, int64_t first, int64_t end,

@@ -134,6 +134,11 @@ def remote() -> gr.HTML:
     return _joined("gradio/remote.js", {}, elem_id="remote", visible="hidden")
 
 
+def tab_history(first: str) -> gr.HTML:
+    """Nothing to see: tabs make history (assets/web/gradio/history.js). first: the tab that a page opens with."""
+    return _joined("gradio/history.js", {"first": first}, elem_id="history", visible="hidden")
+
+
 def refused() -> gr.HTML:
     """A sentence beside the buttons about the value that was refused, once one was (assets/web/gradio/refused.js)."""
     return _joined("gradio/refused.js", {}, html_template='<p class="sv-refused" role="alert"></p>')

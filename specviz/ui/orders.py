@@ -27,8 +27,9 @@ def read_form(values: Mapping[str, Any]) -> RunSettings:
     """
     settings = {name: _whole(name, value) if KINDS.get(name) is int else value for name, value in values.items()}
     prompt = values["prompt"]
-    # Nothing of an emptied field, nor of one that only looks empty, is a prompt.
-    return RunSettings.of(settings | {"prompt": "" if prompt is None or str(prompt).isspace() else prompt})
+    # An emptied field, or one that only looks empty.
+    empty = prompt is None or (isinstance(prompt, str) and prompt.isspace())
+    return RunSettings.of(settings | {"prompt": "" if empty else prompt})
 
 
 def _whole(name: str, value: Any) -> int | str | None:

@@ -14,7 +14,7 @@ from specviz.ui import web_files
 from specviz.ui.api import API_NAME, Page, endpoint, refuse_parameters
 from specviz.ui.applying import wire_remote
 from specviz.ui.compare_tab import create_compare_tab
-from specviz.ui.components import page_css
+from specviz.ui.components import page_css, tab_history
 from specviz.ui.controls import create_controls
 from specviz.ui.deployment import Deployment
 from specviz.ui.generate_tab import create_generate_tab, create_viewer
@@ -72,6 +72,7 @@ def _fill(page: gr.Blocks, runner: Runner, visitors: Visitors, say: Words) -> No
             for name, title, create in TABS:
                 with gr.Tab(say(title), id=name) as opened:
                     made.append((opened, create(desk)))
+    tab_history(TABS[0][0])
     wire_tabs(desk, tabs, made)
 
 

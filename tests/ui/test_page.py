@@ -269,6 +269,26 @@ def test_stop_keeps_everything_so_far(page, tmp_path):
     expect(page.locator("specviz-run [role=status]")).to_contain_text("Stopped")
 
 
+def test_a_reload_keeps_the_last_runs_settings_and_the_tab_and_back_leads_to_the_tab_before(page):
+    set_control(page, "Seed", 7)
+    choose_drafter(page, "suffix")
+    generate(page, new_tokens=8)
+    page.get_by_role("tab", name="Models", exact=True).click()
+    page.get_by_role("tab", name="Compare", exact=True).click()
+    expect(page).to_have_url(re.compile("#compare$"))
+    page.reload()
+    expect(page.get_by_role("tab", name="Compare", exact=True)).to_have_attribute("aria-selected", "true")
+    expect(control(page, "Seed")).to_have_value("7")
+    expect(page.locator(".sv-drafters").get_by_label(words()("ways.suffix"), exact=True)).to_be_checked()
+    for tab in ("Models", "Generate"):
+        page.go_back()
+        expect(page.get_by_role("tab", name=tab, exact=True)).to_have_attribute("aria-selected", "true")
+    # What a button opens is history too.
+    page.locator("#start-race").click()
+    expect(page).to_have_url(re.compile("#race$"))
+    settle(page)
+
+
 def test_a_second_run_replaces_the_first_and_one_seed_gives_one_text(page, tmp_path):
     generate(page, new_tokens=12)
     first = downloaded_trace(page, tmp_path)

@@ -5,6 +5,7 @@
 // the controls; its answer is this component's value. What the controls said before is told by a `specviz-set` event with
 // { before }, for whoever wants to bring that back.
 
+import { kept } from "../shared/kept.js";
 import { isIdle, isOpen, openTab, watchButtons } from "./tabs.js";
 
 /** @type {Record<string, string>} */
@@ -19,6 +20,9 @@ export function join({ trigger }) {
     back = wanted;
     trigger("submit", { measure: null, ...asked });
   });
+  const settings = kept("settings");
+  // After a reload the controls say what the last run was made with; a link has its own.
+  if (settings && location.search.length < 2) trigger("submit", { settings, press: null, measure: null });
   return (/** @type {string} */ value) => {
     const { press, before } = JSON.parse(value);
     if (before) document.dispatchEvent(new CustomEvent("specviz-set", { detail: { before } }));

@@ -16,6 +16,13 @@ export function openTab(name) {
   if (!isOpen(name)) /** @type {HTMLElement | undefined} */ (tabButton(name))?.click();
 }
 
+/** Calls back with the name of each tab that is opened. @param {(name: string) => void} onOpen */
+export function watchTabs(onOpen) {
+  const bar = document.querySelector('[role="tablist"]:not(.visually-hidden)');
+  const opened = () => /** @type {HTMLElement | null} */ (bar?.querySelector('[aria-selected="true"]'))?.dataset.tabId;
+  if (bar) new MutationObserver(() => opened() && onOpen(String(opened()))).observe(bar, { subtree: true, attributeFilter: ["aria-selected"] });
+}
+
 /** Whether a run may be started. */
 export const isIdle = () => isVisible(document.querySelector("#go:enabled"));
 

@@ -7,6 +7,7 @@
 
 import { make } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
+import { keep } from "../shared/kept.js";
 import { liveRun } from "../shared/live.js";
 
 const sheets = [await sheet(new URL("share.css", import.meta.url))];
@@ -51,6 +52,8 @@ class SpecvizShare extends SpecvizElement {
       this.status.textContent = "";
     }
     this.share = share;
+    // Of a visitor's own run, not of one that was recorded or opened: a reload brings its settings back (gradio/remote.js).
+    if (!("recording" in share)) keep("settings", share.settings);
   }
 
   /** Has the page's controls say what the run was made with, a recorded or opened one too. */

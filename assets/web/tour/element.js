@@ -6,6 +6,7 @@
 
 import { make } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
+import { keep, kept } from "../shared/kept.js";
 import { liveRun } from "../shared/live.js";
 import { Left, Waits, run } from "./asking.js";
 import { BARE_PAGE, bring, ring } from "./page.js";
@@ -13,18 +14,12 @@ import { STEPS } from "./steps.js";
 
 /** @typedef {import("./steps.js").Shown} Shown */
 
-const KEPT = "specviz:tour"; // the step, in this tab's session storage
-
 const sheets = [await sheet(new URL("tour.css", import.meta.url))];
 
-// A browser may refuse storage altogether; then a visitor starts at the first step.
-function storedStep() {
-  try {
-    const step = Number(sessionStorage.getItem(KEPT));
-    return Number.isInteger(step) && step > 0 && step < STEPS.length ? step : 0;
-  } catch {
-    return 0;
-  }
+/** Where a visitor was before a reload. */
+function keptStep() {
+  const step = kept("tour");
+  return Number.isInteger(step) && step > 0 && step < STEPS.length ? step : 0;
 }
 
 export class SpecvizTour extends SpecvizElement {
@@ -36,7 +31,7 @@ export class SpecvizTour extends SpecvizElement {
   plan = {};
   waits = new Waits();
   isOpen = false;
-  step = storedStep();
+  step = keptStep();
   /** @type {Map<number, Shown>} by step: what its button brought */
   shown = new Map();
   /** @type {string | null} why the button of this step brought nothing */
@@ -200,11 +195,7 @@ export class SpecvizTour extends SpecvizElement {
   /** @param {number} step */
   keepStep(step) {
     this.step = step;
-    try {
-      sessionStorage.setItem(KEPT, String(step));
-    } catch {
-      // not kept: the tour itself goes on
-    }
+    keep("tour", step);
   }
 
   /** Ends what this step does and shows on the page; a run in progress goes on by itself. */
