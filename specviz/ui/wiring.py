@@ -75,8 +75,8 @@ def _in_turn(desk: Desk, kind: str, action: Action, visit: Visit, values: Sequen
                 yield (action.left or action.failed)(desk.say("line.left"))
             else:
                 yield from action.stream(visit, *values)
-    except SpecvizError as full:
-        yield action.failed(desk.say.error(full))
+    except SpecvizError as refusal:
+        yield action.failed(desk.say.error(refusal))
 
 
 def _wire_opened(opened: gr.Tab, tab: Tab, stops: Stops) -> None:
