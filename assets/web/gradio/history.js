@@ -5,12 +5,12 @@ import { hasTab, openTab, watchTabs } from "./tabs.js";
 /** @param {import("./view.js").Component} _ @param {{ first: string }} given first: the tab of a page without a name */
 export function join(_, { first }) {
   const named = () => location.hash.slice(1) || first;
-  requestAnimationFrame(() => {
-    if (hasTab(named())) openTab(named());
+  let arrived = false;
+  watchTabs((name) => {
     // Also those that a button opened. What Back has opened is named already.
-    watchTabs((name) => {
-      if (name !== named()) history.pushState(null, "", `#${name}`);
-    });
+    if (arrived && name !== named()) history.pushState(null, "", `#${name}`);
+    if (!arrived && hasTab(named())) openTab(named());
+    arrived = true;
   });
   window.addEventListener("popstate", () => openTab(named()));
   return () => {};

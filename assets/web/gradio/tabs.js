@@ -16,11 +16,22 @@ export function openTab(name) {
   if (!isOpen(name)) /** @type {HTMLElement | undefined} */ (tabButton(name))?.click();
 }
 
-/** Calls back with the name of each tab that is opened. @param {(name: string) => void} onOpen */
+/**
+ * Calls back with the name of each tab that is opened, the one that is open when the page has its tabs being the first.
+ * Watches the whole page: Gradio puts its tabs there late, and may make them anew.
+ *
+ * @param {(name: string) => void} onOpen
+ */
 export function watchTabs(onOpen) {
-  const bar = document.querySelector('[role="tablist"]:not(.visually-hidden)');
-  const opened = () => /** @type {HTMLElement | null} */ (bar?.querySelector('[aria-selected="true"]'))?.dataset.tabId;
-  if (bar) new MutationObserver(() => opened() && onOpen(String(opened()))).observe(bar, { subtree: true, attributeFilter: ["aria-selected"] });
+  /** @type {string | undefined} */
+  let open;
+  const selected = '[role="tablist"]:not(.visually-hidden) [data-tab-id][aria-selected="true"]';
+  const look = () => {
+    const name = /** @type {HTMLElement | null} */ (document.querySelector(selected))?.dataset.tabId;
+    if (name && name !== open) onOpen((open = name));
+  };
+  look();
+  new MutationObserver(look).observe(document.body, { subtree: true, childList: true, attributeFilter: ["aria-selected"] });
 }
 
 /** Whether a run may be started. */
