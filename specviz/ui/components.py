@@ -44,7 +44,7 @@ AREAS = {
 
 
 def run_view(say: Words, missing_rounds: Callable[[dict], list[str]] | None = None, **options) -> gr.HTML:
-    """The live view of a run (element id ``run-view``).
+    """The live view of a run (element id ``run-view``). Submits, with its ``run``, when the page is loaded again.
 
     missing_rounds: asked when a message was lost, with ``{"run": key, "first": i, "count": n}``: the element lacks
         rounds i to n - 1. Returns messages to apply: the run's `start_message` and one `rounds_message`. Without it,
@@ -52,7 +52,7 @@ def run_view(say: Words, missing_rounds: Callable[[dict], list[str]] | None = No
     """
     if missing_rounds is not None:
         options["server_functions"] = [_server_function("missing_rounds", missing_rounds)]
-    return _component("run", say, **options)
+    return _component("run", say, submits="specviz-kept", **options)
 
 
 def race_view(say: Words, **options) -> gr.HTML:
@@ -129,6 +129,18 @@ def charts_view(say: Words, charts: Charts, file: str) -> gr.HTML:
     return _component("charts", say, head=script, value=value)
 
 
+def brand(say: Words, in_line: Callable[[], tuple[list[str], float | None]] | None = None) -> gr.HTML:
+    """The page's name, and beside it what it is or, while its models are at work, what at (assets/web/gradio/brand.js).
+
+    in_line: `Line.now`; without it there are no models.
+    """
+    named = f'<div class="sv-brand"><h1>specviz</h1><p>{html.escape(say("page.subtitle"))}</p></div>'
+    if in_line is None:
+        return gr.HTML(named)
+    asked = _server_function("in_line", lambda _: in_line())
+    return _joined("gradio/brand.js", {"words": say.texts("line")}, html_template=named, server_functions=[asked])
+
+
 def remote() -> gr.HTML:
     """Nothing to see: sets controls and presses buttons for the elements that ask for it (assets/web/gradio)."""
     return _joined("gradio/remote.js", {}, elem_id="remote", visible="hidden")
@@ -175,10 +187,10 @@ def as_text(text: str) -> str:
     return "".join(f"&#{ord(sign)};" if sign in "\\`*_{}[]<>()#+-!|&$~" else sign for sign in text)
 
 
-def _server_function(name: str, function: Callable[[dict], list[str]]) -> Callable[[dict], list[str]]:
+def _server_function(name: str, function: Callable[[dict], Any]) -> Callable[[dict], Any]:
     """A plain function of that name: Gradio marks it with an attribute, which a bound method would not take."""
 
-    def call(wanted: dict) -> list[str]:
+    def call(wanted: dict) -> Any:
         return function(wanted)
 
     call.__name__ = name

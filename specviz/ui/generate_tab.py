@@ -32,12 +32,19 @@ if TYPE_CHECKING:
     from specviz.decoding.request import Request
 
 
+#: Seconds within which a run ends that somebody has left by loading the page again.
+PATIENCE = 6.0
+
+
 def create_generate_tab(desk: Desk) -> Tab:
     """Lays out the tab; its buttons stand below the controls."""
     runner, runs, say = desk.runner, desk.visitors.runs, desk.say
     shown = create_viewer(runs, True, say)
     desk.arrivals.append((shown.share, lambda pair: json.dumps({"kind": "pair", "pair": pair.info().name})))
     wire_links(desk.controls, shown.share)
+
+    def on_kept(wanted: gr.EventData) -> list[Any]:
+        return bring_back(runs, str(wanted.run))
 
     def stream(visit: Visit, order: Order, measured: bool) -> Iterator[str]:
         return generate(runner, runs, order, measured, visit, say)
@@ -46,6 +53,7 @@ def create_generate_tab(desk: Desk) -> Tab:
         trace = runs.trace_of(visit.session)
         return traces.offers(trace) if trace else [gr.skip()] * 2
 
+    shown.view.submit(on_kept, None, [shown.view, shown.download, shown.table], **HEARD)
     own = {"measured": desk.controls.measured}
     offered = [shown.download, shown.table]
     told = messages.waiting_message, messages.error_message
@@ -105,7 +113,23 @@ def generate(runner: Runner, runs: LiveRuns, order: Order, measured: bool, visit
     except SpecvizError as error:
         yield messages.error_message(say.error(error))
         return
+    try:
+        yield from _carried_out(runner, live, order, measured, visit)
+    finally:
+        live.over.set()
+
+
+def bring_back(runs: LiveRuns, key: str) -> list[Any]:
+    """The run that was on the screen before the page was loaded again, as far as it had come, and its downloads."""
+    live = runs.kept(key, PATIENCE)
+    if live is None or not live.rounds:
+        return [gr.skip()] * 3
+    return [live.whole(), *traces.offers(live.trace or traces.save_trace(live.run()))]
+
+
+def _carried_out(runner: Runner, live: LiveRun, order: Order, measured: bool, visit: Visit) -> Iterator[str]:
     yield live.start()
+    say = live.say
     measured = measured and order.settings.drafter is not None
     others = runs_of(order.settings) if measured else []
     failure, note = None, ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ import gradio as gr
 
 from specviz.records.words import LANGUAGES, Words
 from specviz.ui.background import Stage
-from specviz.ui.components import as_text, page_names, tour_view
+from specviz.ui.components import as_text, brand, page_names, tour_view
 from specviz.ui.pairs import PairStore
 from specviz.ui.runner import Runner
 from specviz.views.run_messages import passes_words
@@ -34,7 +33,7 @@ class Head:
 def create_head(runner: Runner, say: Words) -> Head:
     """Lays out the head; what the pair in use has to say comes when the page has asked for it."""
     with gr.Row(elem_classes=["sv-head"]):
-        _brand(say)
+        brand(say, runner.line.now)
         tour_view(say, runner.deployment.max_new_tokens, runner.deployment.max_draft_tokens)
         line = _languages_and_line("", say)
         chip = gr.Markdown("&nbsp;", elem_classes=["sv-passes"], elem_id="passes")
@@ -44,7 +43,7 @@ def create_head(runner: Runner, say: Words) -> Head:
 def create_viewer_head(say: Words) -> None:
     """Lays out the head of a page without models: no tour, no passes."""
     with gr.Row(elem_classes=["sv-head"]):
-        _brand(say)
+        brand(say)
         _languages_and_line(say("traces.no_model_line"), say)
 
 
@@ -58,11 +57,6 @@ def look(pair: ModelPair, stage: Stage, say: Words) -> list[gr.components.Compon
 def look_ahead(store: PairStore, say: Words) -> list[gr.components.Component]:
     """The same while the first pair is being loaded."""
     return [_chip(say.step(store.step), "preparing"), gr.Timer(active=True)]
-
-
-def _brand(say: Words) -> None:
-    subtitle = html.escape(say("page.subtitle"))
-    gr.HTML(f"<h1>specviz</h1><p>{subtitle}</p>", elem_classes=["sv-brand"])
 
 
 def _languages_and_line(line: str, say: Words) -> gr.Markdown:

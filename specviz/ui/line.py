@@ -67,9 +67,16 @@ class Line:
         """The kinds of what is to be done before this turn, and about how many seconds that takes; None where nothing
         of its kind was done before."""
         with self._changed:
-            ahead = self._turns[: self._turns.index(turn)]
-            left = [self._left(one) for one in ahead]
-        return [one.kind for one in ahead], None if None in left else sum(left)
+            return self._told(self._turns[: self._turns.index(turn)])
+
+    def now(self) -> tuple[list[str], float | None]:
+        """The same for all that is in line; the first one's work is being done."""
+        with self._changed:
+            return self._told(self._turns)
+
+    def _told(self, turns: list[Turn]) -> tuple[list[str], float | None]:
+        left = [self._left(one) for one in turns]
+        return [one.kind for one in turns], None if None in left else sum(left)
 
     def _left(self, turn: Turn) -> float | None:
         if turn.kind not in self._took:

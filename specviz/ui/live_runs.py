@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ class LiveRun:
     speedup: float | None = None
     beside: tuple[Tally, Tally] | None = None  # plain decoding and this run once more, timed unwatched
     trace: str | None = None  # its file, once it is over
+    over: threading.Event = field(default_factory=threading.Event)  # set then, however it ended
 
     def start(self) -> str:
         timing = not self.rounds and engine.must_be_timed(self.request)
@@ -71,6 +73,11 @@ class LiveRun:
             charts=self.trail.charts(self.say),
         )
 
+    def whole(self) -> str:
+        """One message for all of it, once it is over."""
+        parts = [self.start(), self.message(self.rounds, None), self.end()]
+        return messages.trace_message(parts, share=self.share, charts=self.trail.charts(self.say))
+
     @property
     def finished(self) -> bool:
         """Whether the run came to its own end."""
@@ -99,6 +106,11 @@ class LiveRuns:
         """The trace file of the visitor's latest run."""
         traces = (live.trace for live in reversed(self.runs.values()) if live.session == session)
         return next(filter(None, traces), None)
+
+    def kept(self, key: str, patience: float) -> LiveRun | None:
+        """A run that is over, or is within so many seconds; None for others, and for one that is no longer kept."""
+        live = self.runs.get(key)
+        return live if live and live.over.wait(patience) else None
 
     def missing_rounds(self, wanted: dict[str, Any]) -> list[str]:
         """The messages for rounds that a component lacks; nothing for a run that is no longer kept."""

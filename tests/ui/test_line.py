@@ -95,12 +95,17 @@ def test_a_second_visitor_sees_what_they_wait_for_and_leaves_at_once(page: Page,
     second.locator("#go").click()
     status = second.locator('specviz-run [part="status"]')
     expect(status).to_contain_text(SAY("line.before", n=1, what=SAY("line.generate")))
+    told = [one.locator(".sv-brand p") for one in (page, second)]
+    for visitors in told:
+        expect(visitors).to_have_text(SAY("line.with_you", n=1))
     second.locator("#stop").click()
+    expect(told[1]).to_contain_text(SAY("line.now", n=1, what=SAY("line.generate")))
     expect(status).to_have_text(SAY("line.left"))
     expect(second.locator("#go")).to_be_enabled()
     assert state(page, "state") == "running"
     page.locator("#stop").click()
     settle(page)
+    expect(told[1]).to_have_text(SAY("page.subtitle"))
 
 
 @pytest.mark.parametrize("button, other, stop", [("#go", "#start-race", "#stop"), ("#start-race", "#go", "#stop-race")])

@@ -273,6 +273,7 @@ def test_a_reload_keeps_the_last_runs_settings_and_the_tab_and_back_leads_to_the
     set_control(page, "Seed", 7)
     choose_drafter(page, "suffix")
     generate(page, new_tokens=8)
+    text = state(page, "text")
     page.get_by_role("tab", name="Models", exact=True).click()
     page.get_by_role("tab", name="Compare", exact=True).click()
     expect(page).to_have_url(re.compile("#compare$"))
@@ -283,10 +284,33 @@ def test_a_reload_keeps_the_last_runs_settings_and_the_tab_and_back_leads_to_the
     for tab in ("Models", "Generate"):
         page.go_back()
         expect(page.get_by_role("tab", name=tab, exact=True)).to_have_attribute("aria-selected", "true")
+    # The run is there too, as far as it had come.
+    page.wait_for_function(f"text => {VIEW}.text === text", arg=text)
     # What a button opens is history too.
     page.locator("#start-race").click()
     expect(page).to_have_url(re.compile("#race$"))
     settle(page)
+
+
+def test_a_reload_in_the_middle_of_a_run_keeps_what_was_made(new_page, page_url, tmp_path):
+    # What is broken off, Gradio reports in the console of the page that is being left.
+    page = new_page(heard={"console": lambda message: None})
+    page.goto(page_url)
+    page.locator("#go").wait_for()
+    set_control(page, "New tokens", 1024)
+    start(page)
+    wait_for_rounds(page, 3)
+    text, run = state(page, "text"), kept_run(page)
+    page.reload()
+    page.wait_for_function(f"() => {VIEW}?.state === 'finished' && !{VIEW}.recorded")
+    assert kept_run(page) == run
+    assert state(page, "text").startswith(text) and len(state(page, "rounds")) < 1024
+    expect(page.locator("#go")).to_be_enabled()
+    assert len(downloaded_trace(page, tmp_path).rounds) == len(state(page, "rounds"))
+
+
+def kept_run(page: Page) -> str:
+    return page.evaluate("sessionStorage.getItem('specviz:run')")
 
 
 def test_a_second_run_replaces_the_first_and_one_seed_gives_one_text(page, tmp_path):

@@ -7,6 +7,7 @@
 //   specviz-share        the link to the run; detail: as the message has it
 //   specviz-ask-missing  rounds were lost on the way; detail: { run, first, count, answer }: answer([message, …]) fills
 //                        them in, as long as the run is on the screen
+//   specviz-kept         the page was loaded again; detail: { run }, the one that was on its screen
 // Its getters show what it holds.
 
 import { SpecvizElement, sheet } from "../shared/element.js";
@@ -23,6 +24,7 @@ import { knownAt } from "./stages.js";
 import { textCard } from "./text.js";
 import { transportCard } from "./transport.js";
 import { make } from "../shared/dom.js";
+import { kept } from "../shared/kept.js";
 import { View } from "./view.js";
 
 /** @typedef {import("../shared/element.js").Message} Message */
@@ -46,6 +48,9 @@ export class SpecvizRun extends SpecvizElement {
     this.layOut(this.view);
     redraw(this.view);
     draw(this.view);
+    const run = kept("run");
+    // A link asks for a run of its own.
+    if (run && location.search.length < 2) this.tell("specviz-kept", { run });
   }
 
   /** @param {View} view */

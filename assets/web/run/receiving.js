@@ -1,6 +1,7 @@
 // What each message does to the view. A message carries only what is new (specviz/views/run_messages.py).
 
 import { scrolling } from "../shared/dom.js";
+import { keep } from "../shared/kept.js";
 import { comeIntoView, redraw } from "./drawing.js";
 import { resetPlayback } from "./playback.js";
 
@@ -70,6 +71,7 @@ export function handlersOf(view, ask) {
 function begin(view, key, recorded = "") {
   resetPlayback(view);
   view.begin(key);
+  keep("run", recorded ? null : key);
   view.ui.inspector.removeAttribute("data-open"); // what it spoke about is gone
   if (!recorded) comeIntoView(view); // a recorded run may open the page: nobody has asked for it yet
   redraw(view);

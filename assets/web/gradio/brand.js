@@ -1,0 +1,37 @@
+// The page's name and, beside it, what the models are at work on: whoever shares the machine sees why it is busy.
+
+import { speaker } from "../shared/words.js";
+import { isIdle } from "./tabs.js";
+
+const ASK_EVERY = 3000; // ms
+
+/** @param {import("./view.js").Component} component @param {{ words: Record<string, import("../shared/words.js").Text> }} given */
+export function join({ element, server }, { words }) {
+  const say = speaker(words);
+  const told = /** @type {HTMLElement} */ (element.querySelector("p"));
+  const usual = told.textContent;
+  const show = (/** @type {[string[], number | null]} */ [kinds, seconds]) => {
+    const text = sentence(say, kinds, seconds);
+    told.textContent = text ?? usual;
+    told.classList.toggle("sv-at-work", text !== null);
+  };
+  setInterval(() => {
+    // The page says itself that its server is gone.
+    if (document.visibilityState === "visible") server.in_line({}).then(show, () => show([[], null]));
+  }, ASK_EVERY);
+  return () => {};
+}
+
+/**
+ * What there is to say of the line; null where nothing is.
+ *
+ * @param {import("../shared/words.js").Say} say @param {string[]} kinds @param {number | null} seconds
+ */
+function sentence(say, kinds, seconds) {
+  const [first, ...waiting] = kinds;
+  if (!first) return null;
+  // What this page itself has started, it shows elsewhere.
+  if (!isIdle()) return waiting.length ? say("line.with_you", { n: waiting.length }) : null;
+  const now = say("line.now", { n: kinds.length, what: say(`line.${first}`), waiting: waiting.length });
+  return seconds === null ? now : `${now} ${say("line.seconds", { seconds: Math.max(1, Math.round(seconds)) })}`;
+}
