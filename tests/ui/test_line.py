@@ -81,7 +81,8 @@ def test_a_full_line_says_so():
 
 def test_every_tab_has_a_name_in_line():
     for kind in ("generate", "race", "compare", "why", "lossless", "models", "load", "api"):
-        assert SAY(f"line.{kind}") and words("de")(f"line.{kind}")
+        for key in (f"line.{kind}", f"line.short_{kind}"):
+            assert SAY(key) and words("de")(key)
 
 
 # In the browser
@@ -99,7 +100,7 @@ def test_a_second_visitor_sees_what_they_wait_for_and_leaves_at_once(page: Page,
     for visitors in told:
         expect(visitors).to_have_text(SAY("line.with_you", n=1))
     second.locator("#stop").click()
-    expect(told[1]).to_contain_text(SAY("line.now", n=1, what=SAY("line.generate")))
+    expect(told[1]).to_contain_text(SAY("line.now", what=SAY("line.short_generate")))
     expect(status).to_have_text(SAY("line.left"))
     expect(second.locator("#go")).to_be_enabled()
     assert state(page, "state") == "running"

@@ -30,8 +30,11 @@ export function join({ element, server }, { words }) {
 function sentence(say, kinds, seconds) {
   const [first, ...waiting] = kinds;
   if (!first) return null;
+  const n = waiting.length;
   // What this page itself has started, it shows elsewhere.
-  if (!isIdle()) return waiting.length ? say("line.with_you", { n: waiting.length }) : null;
-  const now = say("line.now", { n: kinds.length, what: say(`line.${first}`), waiting: waiting.length });
-  return seconds === null ? now : `${now} ${say("line.seconds", { seconds: Math.max(1, Math.round(seconds)) })}`;
+  if (!isIdle()) return n ? say("line.with_you", { n }) : null;
+  const parts = [say("line.now", { what: say(`line.short_${first}`) })];
+  if (n) parts.push(say("line.more", { n }));
+  if (seconds !== null) parts.push(say("line.left_over", { seconds: Math.max(1, Math.round(seconds)) }));
+  return parts.join(" · ");
 }
