@@ -153,6 +153,24 @@ def test_whoever_opens_a_link_sees_the_run_it_was_copied_from(page, visit, tmp_p
     assert links.share(again) == links.share(run)
 
 
+def test_a_link_leads_to_the_pinned_token_and_says_what_a_run_does_not_have(page):
+    generate(page, new_tokens=16)
+    page.evaluate(f"() => {VIEW}.choose(2, 'next')")
+    link = linked(page)
+    assert link.endswith("&round=3&token=next")
+    page.goto(link)
+    wait_for_own_run(page)
+    assert state(page, "pinned") == {"round": 2, "index": "next"}
+    page.goto(link.replace("&round=3&token=next", "&round=2"))
+    wait_for_own_run(page)
+    assert state(page, "pinned")["round"] == 1
+    page.goto(link.replace("&round=3", "&round=99"))
+    wait_for_own_run(page)
+    assert state(page, "pinned") is None
+    held = words()("share.no_such_place", n=len(state(page, "rounds")))
+    expect(page.locator("specviz-share .status")).to_have_text(held)
+
+
 def test_what_is_wrong_with_a_link_is_said_as_text_and_the_rest_applies(page):
     bad = "drafter=%3Cimg%20src%3Dx%20onerror%3Dwindow.pwned%3D1%3E&num_draft_tokens=99&temperature=0"
     page.goto(f"{page.url}?{bad}&seed=x&max_new_tokens=5&prompt=Once%20upon")

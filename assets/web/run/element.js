@@ -128,6 +128,7 @@ export class SpecvizRun extends SpecvizElement {
   get share() { return this.told?.share ?? null; }
   get charts() { return this.told?.charts ?? {}; }
   get chosen() { return this.view?.chosen ?? null; }
+  get pinned() { return this.view?.pinned ? this.view.chosen : null; }
   get missing() { return this.view?.run.missing ?? []; }
   get finished() { return this.view?.run.finished ?? null; }
   get playing() { return this.view?.playback.playing ?? false; }
@@ -138,6 +139,18 @@ export class SpecvizRun extends SpecvizElement {
   }
 
   // --- what others may do with it ---------------------------------------------------------------------------------------
+
+  /** Whether there is such a token; without an index, such a round. @param {{ round: number, index: Index | null }} spot */
+  has({ round, index }) {
+    const there = this.rounds[round];
+    return there != null && (index === null || index === "next" || there.drafted[index] !== undefined);
+  }
+
+  /** The token of a round that tells most: the first that was refused, or the target's own. @param {number} round @returns {Index} */
+  telling(round) {
+    const refused = /** @type {import("./types.js").Round} */ (this.rounds[round]).drafted.findIndex((token) => token.outcome === "rejected");
+    return refused < 0 ? "next" : refused;
+  }
 
   /** As a reader's click on a token. @param {number} round @param {Index} index */
   choose(round, index) {

@@ -9,11 +9,9 @@ import { make } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
 import { keep } from "../shared/kept.js";
 import { liveRun } from "../shared/live.js";
+import { linkedSpot, linkTo } from "../shared/spot.js";
 
 const sheets = [await sheet(new URL("share.css", import.meta.url))];
-
-/** @param {string} query */
-const linkTo = (query) => `${location.origin}${location.pathname}?${query}`;
 
 class SpecvizShare extends SpecvizElement {
   static sheets = sheets;
@@ -29,6 +27,9 @@ class SpecvizShare extends SpecvizElement {
 
   connected() {
     this.listen(document, "specviz-share", (event) => this.follow(event.detail));
+    this.listen(document, "specviz-finished", () => this.point());
+    /** Where the page's address points, until it has been shown. */
+    this.spot = linkedSpot();
   }
 
   get handlers() {
@@ -64,6 +65,15 @@ class SpecvizShare extends SpecvizElement {
     this.status.textContent = this.say(settings ? "share.used" : "share.no_settings");
   }
 
+  /** Once the run that a link asks for is there: shows the token that the link points to. */
+  point() {
+    const [run, spot] = [liveRun(), this.spot];
+    if (!spot || !run || run.recorded) return;
+    this.spot = null;
+    if (!run.has(spot)) this.status.textContent = this.say("share.no_such_place", { n: run.rounds.length });
+    else run.choose(spot.round, spot.index ?? run.telling(spot.round));
+  }
+
   /** Puts the link onto the clipboard, and in any case into a box of which it can be copied by hand. */
   async copy() {
     const { share, pair, box, status } = this;
@@ -72,12 +82,14 @@ class SpecvizShare extends SpecvizElement {
       status.textContent = this.say("share.too_long");
       return;
     }
-    box.value = linkTo(share.query);
+    const spot = liveRun()?.pinned ?? null;
+    box.value = linkTo(share.query, spot);
     box.focus();
     box.select();
     const other = pair === undefined || share.pair === pair ? "" : this.say("share.other_pair", { pair });
     const said = this.say((await copied(box.value)) ? "share.copied" : "share.by_hand");
-    status.textContent = [said, other].filter(Boolean).join(" ");
+    const there = spot ? this.say("share.points", { round: spot.round + 1 }) : "";
+    status.textContent = [said, there, other].filter(Boolean).join(" ");
   }
 }
 
