@@ -26,5 +26,6 @@ visitors         what is kept of the visitors
 deployment       what whoever deploys the page decides
 ways             drafters and rules as the page calls them
 components       the page's own components, around the elements of assets/web; web_files: serves those
+qr               links as QR codes
 maintenance/     commands about the page that no visitor sees
 """

@@ -10,7 +10,7 @@ import gradio as gr
 from specviz.passes.torchrun import refuse_more_than_one
 from specviz.passes.zero_gpu import lent_by_the_call
 from specviz.records.words import LANGUAGES, Words, words
-from specviz.ui import web_files
+from specviz.ui import qr, web_files
 from specviz.ui.api import API_NAME, Page, endpoint, refuse_parameters
 from specviz.ui.applying import wire_remote
 from specviz.ui.compare_tab import create_compare_tab
@@ -118,7 +118,7 @@ def _load(store: PairStore) -> None:
 
 def launch(page: gr.Blocks, **options: Any) -> gr.Blocks:
     """Starts serving `page` in the look of this project."""
-    served = {"routes": [web_files.ROUTE], "exception_handlers": {TypeError: refuse_parameters}}
+    served = {"routes": [web_files.ROUTE, qr.ROUTE], "exception_handlers": {TypeError: refuse_parameters}}
     look = {"css": page_css(), "theme": gr.themes.Base(), "head": web_files.preloads(), "footer_links": ["api"]}
     page.launch(show_error=True, app_kwargs=served, **look, **options)
     return page
