@@ -219,14 +219,16 @@ def test_in_a_tree_no_name_lies_over_its_figures(show, outcome):
     page = show(opened(run_of(replace(one, index=0))))
     press(page, "Home", *["ArrowRight"] * (len(TREE) + 1))
     index = next(place for place, token in enumerate(one.drafted) if token.outcome == outcome)
-    name, figures = (
-        page.locator(f'.list .tree .chip[data-index="{index}"] {part}').evaluate(
-            "node => { const range = new Range(); range.selectNodeContents(node);"
-            " const { top, bottom } = range.getBoundingClientRect(); return [top, bottom]; }"
+    page.keyboard.press("p")
+    for where in (".list", ".large"):
+        name, figures = (
+            page.locator(f'{where} .tree .chip[data-index="{index}"] {part}').evaluate(
+                "node => { const range = new Range(); range.selectNodeContents(node);"
+                " const { top, bottom } = range.getBoundingClientRect(); return [top, bottom]; }"
+            )
+            for part in (".w", ".sealed")
         )
-        for part in (".w", ".sealed")
-    )
-    assert (name[0] + name[1]) / 2 < figures[0]
+        assert (name[0] + name[1]) / 2 < figures[0]
 
 
 def test_steps_are_tokens_decisions_or_rounds(show):
@@ -381,6 +383,10 @@ def test_presentation_is_large_follows_the_place_and_gives_the_focus_back(show, 
         assert dict(large) == {str(index): kind for index, kind in chips.items()}
         assert dialog.locator('[part="present-text"]').inner_text().endswith(text.split(" ")[-1])
         assert page.locator('[part="present-say"]').inner_text() == page.locator('[part="say"]').inner_text()
+        for picture in ("coin", "distribution", "residual", "draw"):
+            assert (
+                dialog.locator(f'[part="{picture}"]').count() == page.locator(f'.inspector [part="{picture}"]').count()
+            )
     sizes = dialog.evaluate(
         """node => ['.large .chip .w', '.says'].map(what => {
           const one = node.querySelector(what);
@@ -396,19 +402,62 @@ def test_presentation_is_large_follows_the_place_and_gives_the_focus_back(show, 
     page.wait_for_function(f"() => {VIEW}.shadowRoot.activeElement?.getAttribute('part') === 'text'")
 
 
+#: The nodes of the presentation that are cut off, by their parts: by the window, or by the box they stand in.
+CUT = f"""() => {{
+  const shadow = {VIEW}.shadowRoot;
+  const inside = (node, {{ left, top, right, bottom }}) => {{
+    const own = node.getBoundingClientRect();
+    return own.left >= left - 1 && own.top >= top - 1 && own.right <= right + 1 && own.bottom <= bottom + 1;
+  }};
+  const screen = {{ left: 0, top: 0, right: innerWidth, bottom: innerHeight }};
+  const cut = [];
+  for (const name of ['place', 'round', 'coin', 'say', 'bars', 'draw']) {{
+    const box = shadow.querySelector(`[part=present-${{name}}]`);
+    if (!box.checkVisibility()) continue;
+    const clip = box.closest('.said')?.getBoundingClientRect() ?? box.getBoundingClientRect();
+    for (const node of [box, ...box.querySelectorAll('.chip, .line, .bars, .pieces, .bars *, .pieces *')]) {{
+      const own = node.matches('i, .u');
+      if (!own && !(inside(node, clip) && inside(node, screen))) cut.push(`${{name}}: ${{node.className}}`);
+    }}
+  }}
+  return cut;
+}}"""
+
+
 @pytest.mark.parametrize("width, height", [(1280, 720), (390, 844)])
-@pytest.mark.parametrize("name", ["chain", "tree"])
-def test_everything_of_a_presented_round_is_on_the_screen(show, name, width, height):
-    page = show(
-        opened(run_of(RUNS[name][0]), "tree" if name == "tree" else "token"),
-        viewport={"width": width, "height": height},
-    )
-    press(page, "p")
-    box = page.locator('[part="present-round"]').bounding_box()
-    for chip in page.locator('[part="present-round"] .chip').all():
-        inside = chip.bounding_box()
-        assert box["x"] <= inside["x"] and inside["x"] + inside["width"] <= box["x"] + box["width"] <= width
-        assert box["y"] <= inside["y"] and inside["y"] + inside["height"] <= box["y"] + box["height"] + 1
+@pytest.mark.parametrize("name", ["chain", "bonus", "tree", "block", "typical"])
+def test_everything_of_a_presented_round_is_on_the_screen_at_every_step(show, name, width, height):
+    rounds = (a_block("AB", (0.1, 0.2)),) if name == "bonus" else RUNS[name][:1]
+    rule = {"chain": "token", "bonus": "block"}.get(name, name)
+    page = show(opened(run_of(*rounds), rule), viewport={"width": width, "height": height})
+    press(page, "Home", "p")
+    for _ in expected(rounds, at_once=rule in ("block", "typical")):
+        page.keyboard.press("ArrowRight")
+        page.evaluate("() => new Promise(requestAnimationFrame)")
+        assert page.evaluate(CUT) == [], page.evaluate(f"{VIEW}.place")
+
+
+def test_the_presentation_counts_and_steps_as_the_page_does(show):
+    rounds = RUNS["chain"]
+    page = show(opened(run_of(*rounds)))
+    press(page, "Home", "p")
+    rate, length = (page.locator(f'[part="present-acceptance_{name}"]') for name in ("rate", "length"))
+    page.locator('[part="present-unit"]').select_option("round")
+    expect(page.locator('[part="unit"]')).to_have_value("round")
+    expect(rate).to_have_text("—")
+    page.locator('[part="present-play"]').focus()
+    for count in (1, 2):
+        page.keyboard.press("ArrowRight")
+        counts = tally(rounds[:count])
+        expect(length).to_have_text(f"{counts.acceptance_length:.2f}")
+        expect(rate).to_have_text(f"{100 * counts.acceptance_rate:.0f}\u202f%")
+    # Within a round the figures are of those before it.
+    page.locator('[part="present-unit"]').select_option("token")
+    page.locator('[part="present-play"]').focus()
+    for _ in range(4):
+        page.keyboard.press("ArrowRight")
+    expect(page.locator('[part="present-place"]')).to_contain_text("rejected")
+    expect(length).to_have_text(f"{tally(rounds[:2]).acceptance_length:.2f}")
 
 
 def test_without_motion_nothing_is_animated(show):

@@ -17,20 +17,22 @@ import { isTree, parentOf, siblings } from "./trees.js";
 const SHOWN = 6;
 
 /**
- * p and q of the likeliest tokens, side by side; `refused`: with what p has over q, once the token was.
+ * p and q of the likeliest tokens, side by side; `refused`: with what p has over q, once the token was; `drawn`: whether
+ * the round's next token is known, and may stand out.
  *
- * @param {Run} run @param {Round} round @param {Index} index @param {boolean} refused
+ * @param {Run} run @param {Round} round @param {Index} index @param {boolean} refused @param {boolean} drawn
  */
-export function distribution(run, round, index, refused) {
+export function distribution(run, round, index, refused, drawn) {
   const token = tokenAt(round, index);
+  const own = index !== "next" || drawn ? token.id : null;
   const { p, q, weight } = distributions(run, round, index);
   const ids = [...new Set([...p.keys(), ...q.keys()])].sort((a, b) => (p.get(b) ?? 0) - (p.get(a) ?? 0));
   const shown = ids.slice(0, SHOWN);
-  if (!shown.includes(token.id) && (p.has(token.id) || q.has(token.id))) shown[Math.max(0, Math.min(SHOWN, shown.length) - 1)] = token.id;
+  if (own !== null && !shown.includes(own) && (p.has(own) || q.has(own))) shown[Math.max(0, Math.min(SHOWN, shown.length) - 1)] = own;
   if (!shown.length) return [];
   const rest = (/** @type {Map<number, number>} */ map) => Math.max(0, 1 - shown.reduce((sum, id) => sum + (map.get(id) ?? 0), 0));
   /** @type {Bar[]} */
-  const rows = shown.map((id) => ({ name: nameOf(run, id, id === token.id), p: p.get(id) ?? 0, q: q.get(id) ?? 0, text: quoted(run.say, tokenText(run, id)) }));
+  const rows = shown.map((id) => ({ name: nameOf(run, id, id === own), p: p.get(id) ?? 0, q: q.get(id) ?? 0, text: quoted(run.say, tokenText(run, id)) }));
   rows.push({ name: restName(run), p: rest(p), q: rest(q), text: run.say("rounds.others"), rest: true });
   const both = q.size > 0;
   const left = both && refused;

@@ -67,15 +67,17 @@ function pieces(run, round, pairs, part, drawn = true) {
   const kind = isLossy(round) ? "bonus" : nextKind(round);
   const at = isPlaced(next) ? placeOfDraw(next) : null;
   /** @type {[number, number, number][]} */
-  const listed = (at && next.line) || pairs.map(([id, share]) => [id, 0, share]);
+  const whole = (at && next.line) || pairs.map(([id, share]) => [id, 0, share]);
+  // The line lists the likeliest and the drawn token: which one came in by the draw alone is not known before it.
+  const listed = drawn ? whole : whole.filter(([id]) => pairs.some(([likely]) => likely === id));
   const picture = at && drawn ? run.say("rounds.line_picture", { token: quoted(run.say, next.text), ...at })
-    : listed.map(([id, , share]) => `${quoted(run.say, tokenText(run, id))}: ${brief(share)}`).join("; ");
+    : listed.map(([id, start, end]) => `${quoted(run.say, tokenText(run, id))}: ${brief(end - start)}`).join("; ");
   const box = make("div", { class: `pieces ${kind}`, role: "img", part, "aria-label": picture });
   if (at) {
-    const whole = track(listed.map(([id, start, end]) => [start, end, isNext(id)]), drawn ? next : null);
-    whole.classList.add("whole");
-    if (drawn) whole.append(marker(next.u ?? 0, `u = ${at.u}`, "above"));
-    box.append(make("span"), whole, make("span"));
+    const line = track(listed.map(([id, start, end]) => [start, end, isNext(id)]), drawn ? next : null);
+    line.classList.add("whole");
+    if (drawn) line.append(marker(next.u ?? 0, `u = ${at.u}`, "above"));
+    box.append(make("span"), line, make("span"));
   }
   const row = (/** @type {Node} */ name, /** @type {number} */ value, /** @type {Piece[]} */ spans) =>
     box.append(name, track(spans, drawn ? at && next : null), make("span", { class: "v", text: brief(value) }));

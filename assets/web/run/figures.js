@@ -19,26 +19,40 @@ export function figuresBar(view) {
   const figures = make("div", { class: "figures", part: "figures", role: "group", "aria-label": view.say("rounds.figures") });
   for (const [name] of FIGURES) {
     view.ui.figures[name] = make("b", { "data-figure": name, text: "—" });
-    const label = [make("span", { class: "long", text: view.say(`rounds.figure_${name}`) }),
-      make("span", { class: "brief", text: view.say(`rounds.figure_${name}_brief`) })];
-    figures.append(make("div", { class: "figure" }, view.ui.figures[name], ...label));
+    figures.append(make("div", { class: "figure" }, view.ui.figures[name], ...labels(view, name)));
   }
   return figures;
 }
 
-/** @param {View} view */
-export function drawFigures(view) {
-  for (const [name, format] of FIGURES) {
-    const value = figuresHere(view)[name];
-    setText(view.ui.figures[name], typeof value === "number" ? format(value) : "—");
-  }
-}
+/** @param {View} view @param {string} name */
+const labels = (view, name) => [make("span", { class: "long", text: view.say(`rounds.figure_${name}`) }),
+  make("span", { class: "brief", text: view.say(`rounds.figure_${name}_brief`) })];
 
 const OF_PLACE = ["acceptance_length", "acceptance_rate"];
 
+/** Those that are of the reader's place, for the presentation. @param {View} view */
+export function runningFigures(view) {
+  view.ui.running = {};
+  return OF_PLACE.map((name) => {
+    view.ui.running[name] = make("b", { part: `present-${name}`, text: "—" });
+    return make("div", { class: "figure" }, view.ui.running[name], ...labels(view, name));
+  });
+}
+
+/** @param {View} view */
+export function drawFigures(view) {
+  const here = figuresHere(view);
+  for (const [name, format] of FIGURES) {
+    const value = here[name];
+    for (const figures of [view.ui.figures, view.ui.running]) {
+      if (figures[name]) setText(figures[name], typeof value === "number" ? format(value) : "—");
+    }
+  }
+}
+
 /** Says beside each figure what it is of, while that is not plain. @param {View} view */
 export function markFigures(view) {
-  for (const [name, node] of Object.entries(view.ui.figures)) {
+  for (const [name, node] of [...Object.entries(view.ui.figures), ...Object.entries(view.ui.running)]) {
     const scope = OF_PLACE.includes(name) ? "playback.so_far" : view.run.phase === "running" ? "playback.live_figure" : "playback.whole_run";
     if (view.playback.at) node.parentNode.dataset.scope = view.say(scope);
     else delete node.parentNode.dataset.scope;

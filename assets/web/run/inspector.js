@@ -2,14 +2,11 @@
 
 import { make } from "../shared/dom.js";
 import { quoted } from "../shared/tokens.js";
-import { coinLine } from "./coin.js";
-import { distribution } from "./distribution.js";
-import { drawLine, residual } from "./draw_line.js";
+import { evidence } from "./evidence.js";
 import { tokenName } from "./names.js";
-import { isDrawn, placeLabel, sealedAt, sentenceHere } from "./place.js";
-import { flippedAt, isLossy, isRefusal, tokenAt } from "./records.js";
+import { placeLabel, sealedAt, sentenceHere } from "./place.js";
+import { isLossy, tokenAt } from "./records.js";
 import { sayDistance } from "./sentences.js";
-import { knownAt } from "./stages.js";
 import { blockTable, siblingTable } from "./tables.js";
 
 /** @typedef {import("./view.js").View} View */
@@ -39,12 +36,9 @@ export function renderInspector(view) {
   const { index } = chosen;
   const token = tokenAt(round, index);
   view.ui.title.textContent = view.say("rounds.title", { round: chosen.round + 1, name: tokenName(view.run, round, index), token: quoted(view.say, token.text) });
-  const parts = [make("p", { class: "say", part: "say", text: sentenceHere(view, chosen) })];
-  const flipped = flippedAt(round, index);
-  if (flipped) parts.push(coinLine(view.run, flipped));
-  parts.push(...blockTable(view.run, round, index), ...siblingTable(view.run, round, index), ...distribution(view.run, round, index, isRefusal(view.run, round, index)));
-  if (isRefusal(view.run, round, index)) parts.push(...residual(view.run, round, index, isDrawn(view, chosen)));
-  else if (index === "next") parts.push(...drawLine(view.run, round));
+  const { coin, bars, draw } = evidence(view, chosen);
+  const parts = [make("p", { class: "say", part: "say", text: sentenceHere(view, chosen) }), ...coin,
+    ...blockTable(view.run, round, index), ...siblingTable(view.run, round, index), ...bars, ...draw];
   if (isLossy(round)) parts.push(make("p", { class: "raw", part: "distance", text: sayDistance(view.run, round) }));
   if (view.pinned && view.ui.view.dataset.layout === "wide") parts.push(make("p", { class: "raw", text: view.say("rounds.pinned") }));
   view.ui.body.replaceChildren(...parts);
@@ -56,13 +50,9 @@ export function renderInspector(view) {
 /** The inspector, while the verdict on its token is still to come; returns whether it was. @param {View} view */
 function renderSealed(view) {
   const { chosen } = view;
-  const { at } = view.playback;
-  const pending = chosen && sealedAt(view, chosen);
-  if (!pending || !at) return false;
-  const round = view.run.at(chosen.round);
+  if (!chosen || !sealedAt(view, chosen)) return false;
+  const { bars, draw } = evidence(view, chosen);
   view.ui.title.textContent = placeLabel(view);
-  const seen = pending === "passed" || (chosen.index === "next" && knownAt(view.run, at.round, at.stage).passed);
-  view.ui.body.replaceChildren(make("p", { class: "say", part: "say", text: sentenceHere(view, chosen) }),
-    ...(seen ? distribution(view.run, round, chosen.index, false) : []));
+  view.ui.body.replaceChildren(make("p", { class: "say", part: "say", text: sentenceHere(view, chosen) }), ...bars, ...draw);
   return true;
 }

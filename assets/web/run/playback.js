@@ -128,11 +128,11 @@ function awaitNext(view) {
 /** @param {View} view */
 function playOn(view) {
   const next = placeAfter(view, view.playback.at ?? lastPlace(view));
-  if (next) awaitNext(view);
-  else pause(view);
+  if (!next) pause(view);
   // At the end of a finished run the last stage stays; behind a live one its reader has caught up.
   if (next || view.run.phase === "running") moveTo(view, next);
   else drawTransport(view);
+  if (next) awaitNext(view);
 }
 
 /**

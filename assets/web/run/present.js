@@ -2,13 +2,13 @@
 
 import { make, setText } from "../shared/dom.js";
 import { choose } from "./choosing.js";
-import { coinLine } from "./coin.js";
-import { frontier, lastPlace, place, placeLabel, sealedAt, sentenceHere, spotOf } from "./place.js";
-import { flippedAt } from "./records.js";
+import { evidence } from "./evidence.js";
+import { runningFigures } from "./figures.js";
+import { frontier, lastPlace, place, placeLabel, sentenceHere, spotOf } from "./place.js";
 import { fillPath } from "./rows.js";
 import { indexOf, tell } from "./seals.js";
 import { knownAt } from "./stages.js";
-import { icon } from "./transport.js";
+import { choices, icon } from "./transport.js";
 import { treeBox } from "./tree_box.js";
 import { isTree } from "./trees.js";
 
@@ -32,13 +32,16 @@ export function buildPresentation(view, actions) {
   view.ui.presentRound = make("div", { class: "large", part: "present-round", on: { click: (event) => onLargeChip(view, event) } });
   view.ui.presentCoin = make("div", { class: "coins", part: "present-coin" });
   view.ui.presentSay = make("p", { class: "says", part: "present-say", "aria-live": "polite" });
+  view.ui.presentBars = make("div", { class: "picture both", part: "present-bars" });
+  view.ui.presentDraw = make("div", { class: "picture draw", part: "present-draw" });
   view.ui.presentPlay = make("button", { type: "button", class: "go play", part: "present-play", on: { click: actions.togglePlay } });
   view.ui.dialog = make("dialog", { class: "presentation", part: "presentation", "aria-label": view.say("playback.presentation"),
     on: { close: () => onPresentationClosed(view) } },
-    make("div", { class: "top" }, view.ui.presentPlace, close), make("div", { class: "past" }, view.ui.presentText), view.ui.presentRound,
-    make("div", { class: "why" }, view.ui.presentCoin, view.ui.presentSay),
+    make("div", { class: "top" }, view.ui.presentPlace, ...runningFigures(view), close), make("div", { class: "past" }, view.ui.presentText), view.ui.presentRound,
+    make("div", { class: "why" }, make("div", { class: "said" }, view.ui.presentSay, view.ui.presentCoin),
+      make("div", { class: "pictures" }, view.ui.presentBars, view.ui.presentDraw)),
     make("div", { class: "bottom" }, button("back", () => actions.step(-1)), view.ui.presentPlay, button("forward", () => actions.step(1)),
-      make("span", { class: "keys", text: view.say("playback.keys") })));
+      make("div", { class: "choices" }, ...choices(view, "present-")), make("span", { class: "keys", text: view.say("playback.keys") })));
   view.ui.view.append(view.ui.dialog);
   new ResizeObserver(() => fitRound(view)).observe(view.ui.presentRound);
   document.addEventListener("fullscreenchange", () => document.fullscreenElement === null && closePresentation(view));
@@ -123,6 +126,7 @@ function drawLargeRound(view, { round: index, stage }) {
     view.presentation.drawn = drawn;
     view.ui.dialog.toggleAttribute("data-tree", Boolean(round && isTree(round)));
     view.ui.presentRound.replaceChildren(...(round ? [largeRound(view.run, index, round)] : []));
+    if (round) tell(view.run, view.ui.presentRound, index, knownAt(view.run, index, 0)); // its chips take the room of any verdict
     fitRound(view);
   }
   if (!round) return;
@@ -134,13 +138,18 @@ function drawLargeRound(view, { round: index, stage }) {
   view.ui.presentRound.querySelector(".chip.chosen")?.scrollIntoView({ block: "nearest", inline: "center" });
 }
 
-/** Nothing of a round is cut off, and none of it scrolls: it is drawn as large as there is room. @param {View} view */
-function fitRound(view) {
-  const box = view.ui.presentRound;
-  const [drawn] = box.children;
+/** @param {View} view */
+const fitRound = ({ ui }) => fit(ui.presentRound, ui.presentRound.firstElementChild, LARGEST);
+
+/**
+ * Nothing is cut off, and nothing scrolls: what a box holds is drawn as large as there is room.
+ *
+ * @param {HTMLElement} box @param {HTMLElement | undefined} drawn @param {number} largest
+ */
+function fit(box, drawn, largest) {
   if (!drawn) return;
-  const isWhole = (node) => node.scrollHeight <= node.clientHeight && node.scrollWidth <= node.clientWidth;
-  let scale = LARGEST;
+  const isWhole = (/** @type {HTMLElement} */ node) => node.scrollHeight <= node.clientHeight && node.scrollWidth <= node.clientWidth;
+  let scale = largest;
   do {
     drawn.style.zoom = String(scale);
     scale -= STEP;
@@ -155,15 +164,15 @@ function largeRound(run, index, round) {
   return chips;
 }
 
-/** The sentence and the coin of the token that is looked at. @param {View} view @param {Place} at */
+/** The sentence and the pictures of the token that is looked at. @param {View} view @param {Place} at */
 function drawReason(view, at) {
   const here = view.chosen?.round === at.round ? view.chosen : spotOf(view.run, at);
-  const round = view.run.rounds[at.round];
-  if (!here || !round) {
-    setText(view.ui.presentSay, at.stage ? view.say("playback.say_missing") : view.say("playback.say_start"));
-    return view.ui.presentCoin.replaceChildren();
-  }
-  setText(view.ui.presentSay, sentenceHere(view, here));
-  const flipped = sealedAt(view, here) ? null : flippedAt(round, here.index);
-  view.ui.presentCoin.replaceChildren(...(flipped ? [coinLine(view.run, flipped)] : []));
+  const known = here && view.run.rounds[at.round] ? here : null;
+  setText(view.ui.presentSay, known ? sentenceHere(view, known) : view.say(at.stage ? "playback.say_missing" : "playback.say_start"));
+  const { coin, bars, draw } = known ? evidence(view, known) : { coin: [], bars: [], draw: [] };
+  view.ui.presentCoin.replaceChildren(...coin);
+  view.ui.presentBars.replaceChildren(...bars);
+  view.ui.presentDraw.replaceChildren(...draw);
+  view.ui.dialog.toggleAttribute("data-draw", known?.index === "next" && draw.length > 0);
+  fit(view.ui.presentSay.parentNode, view.ui.presentSay, 1);
 }

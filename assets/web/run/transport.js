@@ -28,22 +28,31 @@ export function transportCard(view, actions) {
   view.ui.place = make("span", { class: "place", part: "place", "aria-live": "polite" });
   view.ui.present = make("button", { type: "button", class: "go present", part: "present", "aria-keyshortcuts": "p", text: view.say("playback.present"), on: { click: actions.openPresentation } });
   view.ui.transport = make("div", { class: "card transport", part: "transport", role: "group", "aria-label": view.say("playback.bar") },
-    make("div", { class: "buttons" }, view.ui.toStart, view.ui.back, view.ui.play, view.ui.forward), view.ui.scrub, view.ui.toEnd, view.ui.present, view.ui.place, make("div", { class: "choices" }, unitChoice(view), speedChoice(view)));
+    make("div", { class: "buttons" }, view.ui.toStart, view.ui.back, view.ui.play, view.ui.forward), view.ui.scrub, view.ui.toEnd, view.ui.present, view.ui.place, make("div", { class: "choices" }, ...choices(view)));
   return view.ui.transport;
 }
 
-/** @param {View} view */
-function unitChoice(view) {
-  const options = UNITS.map((unit) => make("option", { value: unit, text: view.say(`playback.unit_${unit}`) }));
-  const choice = make("select", { part: "unit", "aria-label": view.say("playback.unit"), on: { change: () => { view.playback.unit = choice.value; } } }, ...options);
-  return choice;
+/** How far a step goes, and how fast it plays. @param {View} view @param {string} [prefix] of the parts' names */
+export function choices(view, prefix = "") {
+  const units = UNITS.map((unit) => make("option", { value: unit, text: view.say(`playback.unit_${unit}`) }));
+  const speeds = SPEEDS.map((speed) => make("option", { value: speed, selected: speed === 1, text: `${speed}×` }));
+  return [choice(view, prefix, "unit", units), choice(view, prefix, "speed", speeds)];
 }
 
-/** @param {View} view */
-function speedChoice(view) {
-  const options = SPEEDS.map((speed) => make("option", { value: speed, selected: speed === 1, text: `${speed}×` }));
-  const choice = make("select", { part: "speed", "aria-label": view.say("playback.speed"), on: { change: () => { view.playback.speed = Number(choice.value); } } }, ...options);
-  return choice;
+/**
+ * Bar and presentation each have one: what is chosen in one stands in the other.
+ *
+ * @param {View} view @param {string} prefix @param {"unit" | "speed"} name @param {HTMLOptionElement[]} options
+ */
+function choice(view, prefix, name, options) {
+  const all = (view.ui[`${name}s`] ??= []);
+  const take = () => {
+    Object.assign(view.playback, { [name]: name === "speed" ? Number(node.value) : node.value });
+    for (const other of all) other.value = node.value;
+  };
+  const node = make("select", { part: prefix + name, "aria-label": view.say(`playback.${name}`), on: { change: take } }, ...options);
+  all.push(node);
+  return node;
 }
 
 /** @param {View} view */

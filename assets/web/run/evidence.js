@@ -1,0 +1,38 @@
+// The pictures of a token as far as the reader's place knows them: its coin, the distributions, and the draw.
+
+import { coinLine } from "./coin.js";
+import { distribution } from "./distribution.js";
+import { drawLine, residual } from "./draw_line.js";
+import { isDrawn, sealedAt } from "./place.js";
+import { flippedAt, isRefusal } from "./records.js";
+import { knownAt } from "./stages.js";
+
+/** @typedef {import("./view.js").View} View */
+/** @typedef {import("./types.js").Spot} Spot */
+/** @typedef {{ coin: Node[], bars: Node[], draw: Node[] }} Evidence */
+
+/**
+ * Inspector and presentation show the same; what has no picture yet has none.
+ *
+ * @param {View} view @param {Spot} spot @returns {Evidence}
+ */
+export function evidence(view, spot) {
+  const { run } = view;
+  const round = run.at(spot.round);
+  const { index } = spot;
+  if (!isSeen(view, spot)) return { coin: [], bars: [], draw: [] };
+  const drawn = isDrawn(view, spot);
+  const out = index === "next" || !sealedAt(view, spot);
+  const flipped = out ? flippedAt(round, index) : null;
+  const refused = out && isRefusal(run, round, index);
+  const draw = refused ? residual(run, round, index, drawn) : index === "next" && drawn ? drawLine(run, round) : [];
+  return { coin: flipped ? [coinLine(run, flipped)] : [], bars: distribution(run, round, index, refused, drawn), draw };
+}
+
+/** Whether the target has looked there; where it draws itself, after the last verdict. @param {View} view @param {Spot} spot */
+function isSeen(view, spot) {
+  const pending = sealedAt(view, spot);
+  const { at } = view.playback;
+  if (!pending || !at) return true;
+  return pending === "passed" || (spot.index === "next" && knownAt(view.run, at.round, at.stage).judged === null);
+}
