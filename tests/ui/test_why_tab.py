@@ -11,17 +11,19 @@ from dataclasses import replace
 import pytest
 import torch
 from elements import element, give
-from handmade import curve, pass_times
+from handmade import curve, pass_times, rounds_of
 from on_page import assert_no_sideways_scrolling, set_control, state, violations
 from playwright.sync_api import Page, expect
 from tiny import tiny_pair
 
 from specviz.bench.pass_times import measure_passes
 from specviz.models.pair import ModelPair
+from specviz.records.metrics import tally
+from specviz.records.runs import Seconds
 from specviz.records.settings import RunSettings
 from specviz.records.words import words
 from specviz.theory import formulas as theory
-from specviz.theory.diagnosis import RunFigures, diagnose
+from specviz.theory.diagnosis import RunFigures, diagnose, run_figures
 from specviz.theory.roofline import Limits, PassTimes
 from specviz.ui.deployment import Deployment
 from specviz.ui.generate_tab import generate
@@ -33,7 +35,7 @@ from specviz.ui.runner import Runner
 from specviz.ui.visitors import Visit
 from specviz.ui.web_files import ADDRESS
 from specviz.ui.why_tab import time_passes
-from specviz.views.why_messages import why_message
+from specviz.views.why_messages import LabRun, why_message
 
 VIEW = element("why")
 
@@ -131,6 +133,52 @@ def test_a_limit_that_a_pass_has_beaten_is_called_unknown_and_not_drawn(alone):
     highest = part(page, "passes").locator("svg text", has_text=re.compile(r"^[\d.]+×$")).last
     assert float(highest.text_content().rstrip("×")) <= 2.5
     page.close()
+
+
+def lab_run() -> LabRun:
+    """One whose measured speedup is not what the formula computes."""
+    seconds = Seconds(0.008, 0.01, 0.001, 0.019, 0.018)
+    counts = tally(rounds_of("aard", "rddd", "aaaa", seconds=seconds))
+    figures = run_figures(counts, 4, speedup=1.67)
+    return LabRun("Draft model", 0.8, figures, diagnose(figures))
+
+
+def test_measured_and_computed_speedups_share_no_sentence(alone):
+    page, run = alone("why"), lab_run()
+    give(page, "why", [why_message(runs=[run])])
+    formula = f"{run.diagnosis.formula:.2f}×"
+    assert formula != "1.67×"
+    expect(part(page, "verdict")).to_contain_text("Measured: 1.67×")
+    expect(part(page, "base")).to_contain_text(f"the formula computes {formula}")
+    for line in part(page, "changes").locator("li span").all_inner_texts():
+        assert line.endswith("computed.")
+    computed = [part(page, "base"), *part(page, "changes").locator("li").all()]
+    assert not any("1.67×" in one.inner_text() for one in computed)
+    assert part(page, "verdict").inner_text().count("×") == 1
+
+
+def test_the_passes_are_drawn_to_scale_up_to_the_longest_chain_and_wider_ones_on_request(alone):
+    page = alone("why")
+    give(page, "why", [why_message(passes=passes_of(1e9), phase="finished", runs=[lab_run()])])
+    chart, wider = part(page, "passes"), part(page, "wider").locator("input")
+
+    def places() -> dict[int, float]:
+        return {
+            int(title.split()[1]): float(x)
+            for title, x in chart.locator("circle.mark").evaluate_all(
+                "nodes => nodes.map(node => [node.textContent, node.getAttribute('cx')])"
+            )
+        }
+
+    drawn = places()
+    assert list(drawn) == [1, 2, 4, 16]
+    steps = [(drawn[k] - drawn[1]) / (k - 1) for k in (2, 4, 16)]
+    assert steps == pytest.approx([steps[0]] * 3)
+    expect(chart).to_contain_text("γ = 4 verifies 5 tokens")
+    wider.check()
+    assert list(places()) == [1, 2, 4, 16, 64]
+    page.locator("specviz-why [data-slider=gamma]").press("End")
+    expect(chart).to_contain_text("γ = 16 verifies 17 tokens")
 
 
 def lab(page: Page, expression: str, *arguments):

@@ -85,15 +85,15 @@ function timeSplit(lab, { draft, verify, rest, seconds }) {
 /** @param {Lab} lab @param {any} run */
 function changes(lab, { figures, diagnosis }) {
   if (diagnosis.formula === null) return [make("p", { text: lab.say(figures.chain ? "why.no_forecast_short" : "why.no_forecast_tree") })];
-  const lines = [];
+  const lines = [make("p", { part: "base", text: lab.say("why.changes_base", { speedup: times(diagnosis.formula) }) })];
   if (figures.alpha <= figures.cost_coefficient) lines.push(make("p", { text: lab.say("why.cannot_pay", { alpha: two(figures.alpha), cost: two(figures.cost_coefficient) }) }));
   else if (diagnosis.best_formula < 1) lines.push(make("p", { text: lab.say("why.no_gamma_pays", { speedup: times(diagnosis.best_formula) }) }));
   const said = diagnosis.changes.map(({ what, value, speedup }, i) => {
-    const values = { value: what === "gamma" ? value : two(value), speedup: times(speedup), now: times(diagnosis.formula) };
+    const values = { value: what === "gamma" ? value : two(value), speedup: times(speedup) };
     const item = make("li", { "data-change": what }, make("span", {}, i ? "" : "★ ", lab.say(`why.change_${what}`, values)));
     if (what === "gamma") item.append(" ", action(lab, lab.say("why.run_with", { gamma: value }), { num_draft_tokens: value }));
     return item;
   });
-  if (!said.some((item) => item.dataset.change === "gamma") && diagnosis.best_formula >= 1) lines.push(make("p", { text: lab.say("why.gamma_is_good", { gamma: figures.num_draft_tokens, speedup: times(diagnosis.formula) }) }));
+  if (!said.some((item) => item.dataset.change === "gamma") && diagnosis.best_formula >= 1) lines.push(make("p", { text: lab.say("why.gamma_is_good", { gamma: figures.num_draft_tokens }) }));
   return [...lines, make("ul", { class: "changes", part: "changes" }, ...said)];
 }

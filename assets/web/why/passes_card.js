@@ -3,12 +3,16 @@
 import { make, setText, svg } from "../shared/dom.js";
 import { MARGIN, canvas, caption, frame, key, path, tick } from "./chart.js";
 import { ms, percent, three, two } from "./figures.js";
+import { GAMMAS } from "./formulas.js";
 import { curveOf } from "./state.js";
 
 /** @typedef {import("./state.js").Lab} Lab */
 /** @typedef {ReturnType<typeof import("./chart.js").frame>} Chart */
 
 export const BUSY = ["waiting", "preparing", "running"];
+
+/** The longest chain of the page, and the one token more that its pass yields. */
+const REACH = GAMMAS.length;
 
 /** @param {Lab} lab */
 export function passesCard(lab) {
@@ -17,6 +21,7 @@ export function passesCard(lab) {
   lab.ui.status = make("p", { class: "says", role: "status", part: "passes-status" });
   lab.ui.problem = make("p", { class: "note hidden", role: "alert", part: "passes-problem" });
   lab.ui.passes = canvas("passes", (width) => drawPasses(lab, width));
+  lab.ui.wide = make("input", { type: "checkbox", disabled: true, on: { change: () => lab.ui.passes.redraw() } });
   lab.ui.finding = make("p", { class: "finding", part: "passes-finding", text: lab.say("why.before_finding") });
   lab.ui.meaning = make("p", { part: "passes-meaning", text: lab.say("why.before_meaning") });
   lab.ui.machine = make("p", { class: "quiet", part: "machine" });
@@ -30,27 +35,47 @@ export function passesCard(lab) {
     lab.ui.status, lab.ui.track, lab.ui.problem, lab.ui.passes.box,
     make("ul", { class: "legend" }, key("p line", lab.say("why.key_target")), key("q line", lab.say("why.key_draft")),
       lab.ui.roofline, key("flat", lab.say("why.key_flat"))),
+    make("label", { class: "wide", part: "wider" }, lab.ui.wide, make("span", { text: lab.say("why.wider") })),
     make("div", { class: "after" }, lab.ui.finding, lab.ui.meaning, lab.ui.machine, lab.ui.numbers));
 }
 
 /** @param {Lab} lab @param {number} width */
 function drawPasses(lab, width) {
-  const curves = (lab.state.passes?.curves ?? []).filter((curve) => curve.points.length);
+  const widest = lab.ui.wide.checked ? widestMeasured(lab) : REACH;
+  const curves = (lab.state.passes?.curves ?? []).filter((curve) => curve.points.length)
+    .map((curve) => ({ ...curve, points: curve.points.filter((point) => point.width <= widest) }));
   const highest = (curve) => Math.max(...curve.points.map((point) => Math.max(point.high, point.least ?? 0))) / curve.points[0].seconds;
   const most = 1.08 * Math.max(2, ...curves.map(highest));
-  const widest = Math.max(64, ...curves.flatMap((curve) => curve.points.map((point) => point.width)));
-  const ticks = [1, 2, 4, 8, 16, 32, 64].filter((k) => k <= widest);
+  const step = Math.ceil((widest - 1) / 8);
+  const ticks = Array.from({ length: Math.ceil(widest / step) }, (_, i) => 1 + i * step);
   const chart = frame(width, {
     name: curves.length ? lab.say("why.passes_chart", { n: curves[0].about_one }) : lab.say("why.passes_chart_empty"),
-    x: (k) => 0.03 + (0.94 * Math.log2(k)) / Math.log2(widest), y: (ratio) => ratio / most, ticks, most,
+    x: (k) => 0.03 + (0.94 * (k - 1)) / (widest - 1), y: (ratio) => ratio / most, ticks, most,
     xName: lab.say("why.axis_k"), yName: lab.say("why.axis_ratio"), tickText: (value, step) => `${tick(value, step)}×`,
   });
   const target = curves.find((curve) => curve.role === "target");
   if (target && lab.state.phase !== "running") chart.node.append(...cheapZone(lab, chart, target));
+  chart.node.append(...draftMark(lab, chart));
   chart.node.append(path([[chart.left, chart.y(1)], [chart.right, chart.y(1)]], { class: "flat" }));
   for (const curve of curves) chart.node.append(...passCurve(lab, chart, curve));
   if (!curves.length) chart.node.append(caption((chart.left + chart.right) / 2, chart.y(1.5), lab.say(BUSY.includes(lab.state.phase) ? "why.preparing" : "why.not_measured"), { "text-anchor": "middle", class: "hint" }));
   return chart.node;
+}
+
+/** @param {Lab} lab */
+const widestMeasured = (lab) => Math.max(REACH, ...(lab.state.passes?.curves ?? []).flatMap((curve) => curve.points.map((point) => point.width)));
+
+/**
+ * What the γ of the card below verifies in one pass.
+ *
+ * @param {Lab} lab @param {Chart} chart
+ */
+function draftMark(lab, chart) {
+  const { gamma } = lab.state;
+  const x = chart.x(gamma + 1);
+  const anchor = x > (chart.left + chart.right) / 2 ? "end" : "start";
+  return [path([[x, MARGIN.top], [x, chart.bottom]], { class: "here" }),
+    caption(x + (anchor === "end" ? -5 : 5), chart.bottom - 7, lab.say("why.gamma_mark", { gamma, k: gamma + 1 }), { "text-anchor": anchor, class: "bestname" })];
 }
 
 /**
@@ -59,7 +84,7 @@ function drawPasses(lab, width) {
  * @param {Lab} lab @param {Chart} chart @param {any} curve
  */
 function cheapZone(lab, chart, curve) {
-  const [from, to] = [chart.x(1), chart.x(curve.about_one)];
+  const [from, to] = [chart.x(1), Math.min(chart.right, chart.x(curve.about_one))];
   if (to === from) return [];
   return [svg("rect", { class: "zone", x: from, y: MARGIN.top, width: to - from, height: chart.bottom - MARGIN.top }),
     caption(from + 6, MARGIN.top + 14, lab.say("why.zone", { n: curve.about_one }), { class: "hint" })];
@@ -101,6 +126,7 @@ export function renderPasses(lab) {
   lab.ui.track.setAttribute("aria-valuenow", String(Math.round(100 * done)));
   lab.ui.problem.classList.toggle("hidden", !problem || waiting);
   setText(lab.ui.problem, waiting ? "" : problem);
+  lab.ui.wide.disabled = widestMeasured(lab) === REACH;
   lab.ui.passes.redraw();
   const target = curveOf(lab, "target");
   if (!target || target.points.length < 2 || busy) return;

@@ -87,6 +87,7 @@ export function renderTheory(lab) {
   }
   renderReadout(lab);
   lab.ui.theory.redraw();
+  lab.ui.passes.redraw();
 }
 
 /** @param {Lab} lab */
