@@ -117,9 +117,11 @@ def contest_of(
         if not getattr(choice, field):
             raise SpecvizError("Choose at least one.", field)
     try:
-        contestants = (plain, *_drafting(runner, pair, order, choice))
+        entered = list(_drafting(runner, pair, order, choice))
     except SpecvizError as error:
         raise error.at(FIELDS.get(error.field, error.field)) from error
+    contestants = (plain, *(contestant for contestant, runs in entered if runs))
+    left_out = tuple(contestant for contestant, runs in entered if not runs)
     runs, most = len(contestants) * choice.repeats, runner.deployment.max_compare_runs
     if runs > most:
         raise SpecvizError(
@@ -129,22 +131,23 @@ def contest_of(
             runs=runs,
             most=most,
         )
-    return Contest(runner, order, contestants, choice.repeats, halt or threading.Event())
+    return Contest(runner, order, contestants, choice.repeats, halt or threading.Event(), left_out)
 
 
-def _drafting(runner: Runner, pair: ModelPair, order: Order, choice: Choice) -> Iterator[Contestant]:
-    """Every drafter with every γ and every number of branches it can have, by its usual rule and the others asked for.
+def _drafting(runner: Runner, pair: ModelPair, order: Order, choice: Choice) -> Iterator[tuple[Contestant, bool]]:
+    """Every drafter with every γ and every number of branches it can have, by its usual rule and the others asked for;
+    and whether it runs.
 
-    At temperature 0 all rules come to the same comparison, so none is added there.
+    At temperature 0 all rules come to the same comparison, so none is added there; some judge chains only.
     """
     for name in choice.drafters:
         for width, gamma in itertools.product(_widths(pair, name, choice.widths), choice.gammas):
             usual = Contestant(name, gamma, branches=width)
             request = order_of(order, usual).request(pair, runner.deployment)
-            yield replace(usual, rule=request.rule.name)
-            for rule in () if request.settings.sampling.greedy else choice.rules:
-                if engine.rule_named(rule).trees or width == 1:
-                    yield replace(usual, rule=rule)
+            yield replace(usual, rule=request.rule.name), True
+            for rule in choice.rules:
+                judges = engine.rule_named(rule).trees or width == 1
+                yield replace(usual, rule=rule), judges and not request.settings.sampling.greedy
 
 
 def _widths(pair: ModelPair, name: str, asked: Sequence[int]) -> list[int]:
@@ -162,39 +165,56 @@ def compare(runner: Runner, order: Order, choice: Choice, halt: threading.Event,
     try:
         pair = runner.store.get(order.pair)
         contest = contest_of(runner, pair, order, choice, halt)
-        yield _table(contest, "running", say("common.warming_up"), 0.0, say)
+        yield _table(contest, pair, "running", say("common.warming_up"), 0.0, say)
         finished = 0
         for text, fraction in contest.progress(say):
             runs = sum(map(len, contest.tallies.values()))
             new, finished = runs > finished, runs
             phase = messages.contest_phase_message(text, fraction)
-            yield _table(contest, "running", text, fraction, say) if new else phase
+            yield _table(contest, pair, "running", text, fraction, say) if new else phase
     except SpecvizError as error:
         yield messages.contest_error_message(say.error(error))
         return
     phase, text = ("stopped", say("compare.stopped")) if halt.is_set() else ("finished", _summary(contest, pair, say))
-    yield _table(contest, phase, text, 1.0, say, _texts(contest, pair, say))
+    yield _table(contest, pair, phase, text, 1.0, say, _texts(contest, pair, say))
 
 
 def _table(
-    contest: Contest, phase: str, text: str, fraction: float, say: Words, texts: dict[str, Any] | None = None
+    contest: Contest,
+    pair: ModelPair,
+    phase: str,
+    text: str,
+    fraction: float,
+    say: Words,
+    texts: dict[str, Any] | None = None,
 ) -> str:
-    rows = [_row(contest, contestant, say) for contestant in contest.contestants]
+    rows = [_row(contest, pair, contestant, say) for contestant in contest.contestants]
+    if not contest.order.settings.sampling.greedy:
+        reason = say("compare.chains_only")
+        rows += [replace(_row(contest, pair, contestant, say), reason=reason) for contestant in contest.left_out]
     return messages.contest_message(
         rows, phase=phase, text=text, fraction=fraction, repeats=contest.repeats, texts=texts
     )
 
 
-def _row(contest: Contest, contestant: Contestant, say: Words) -> messages.ComparedRow:
+def _row(contest: Contest, pair: ModelPair, contestant: Contestant, say: Words) -> messages.ComparedRow:
     plain = contestant.mode == PLAIN
     return messages.ComparedRow(
         drafter=label(contestant.mode, say),
         contestant=contestant,
-        rule="" if plain or contest.order.settings.sampling.greedy else say(f"ways.rule_{contestant.rule}"),
+        own_branches=not plain and contestant.branches == default_branches(pair, contestant.mode),
+        rule="" if plain else _rule_words(contest, contestant, say),
         lossless=plain or engine.rule_named(contestant.rule).lossless,
         standing=contest.standing(contestant),
         repeats=len(contest.tallies.get(contestant, ())),
     )
+
+
+def _rule_words(contest: Contest, contestant: Contestant, say: Words) -> str:
+    """The rule that judges; at temperature 0 there is none to tell of, unless others were asked for."""
+    if contest.order.settings.sampling.greedy:
+        return say("compare.rules_alike") if contest.left_out else ""
+    return say(f"ways.rule_{contestant.rule}")
 
 
 def _summary(contest: Contest, pair: ModelPair, say: Words) -> str:

@@ -26,6 +26,7 @@ class Contest:
     contestants: tuple[Contestant, ...]  # plain decoding first; branches and rules resolved
     repeats: int
     halt: threading.Event
+    left_out: tuple[Contestant, ...] = ()  # asked for, but their rule cannot judge them, or would judge alike
     tallies: dict[Contestant, list[Tally]] = field(default_factory=dict)  # one a finished repeat
     texts: dict[Contestant, list[Round]] = field(default_factory=dict)  # the rounds of the first repeat
     _seconds: dict[Contestant, float] = field(default_factory=dict)  # of the last repeat
@@ -84,7 +85,7 @@ def title(contestant: Contestant, say: Words) -> str:
     if contestant.num_draft_tokens is not None:
         parts.append(f"γ = {contestant.num_draft_tokens}")
     if contestant.branches not in (None, 1):
-        parts.append(say("generate.branches", count=contestant.branches))
+        parts.append(say("generate.branches", n=contestant.branches))
     if contestant.rule in ("block", "typical"):
         parts.append(say(f"ways.rule_{contestant.rule}"))
     return ", ".join(parts)

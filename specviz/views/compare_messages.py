@@ -21,6 +21,8 @@ class ComparedRow:
     lossless: bool
     standing: Standing | None = None  # the figures of its finished repeats; None before the first
     repeats: int = 0  # how many are finished
+    own_branches: bool = False  # whether their number is the drafter's own
+    reason: str = ""  # why it does not run, where it does not
 
 
 def contest_message(
@@ -73,10 +75,12 @@ def _row(row: ComparedRow, best: bool) -> dict[str, Any]:
         "drafter": row.drafter,
         "num_draft_tokens": contestant.num_draft_tokens,
         "branches": contestant.branches,
+        "own_branches": row.own_branches,
         "rule": row.rule,
         "lossless": row.lossless,
         "repeats": row.repeats,
         "best": best,
+        "reason": row.reason,
         "figures": asdict(row.standing) if row.standing else None,
     }
 

@@ -83,8 +83,10 @@ def settings_line(
     drafter: None for plain decoding, which no rule judges. Greedy runs show no rule either: their drafts are matched.
     """
     parts = []
-    if settings.get("branches") not in (None, 1):
-        parts.append(say("generate.branches", count=settings["branches"]))
+    # Lookahead's branches are the n-grams it tries.
+    branches = settings.get("branches", settings.get("guesses"))
+    if branches not in (None, 1):
+        parts.append(say("generate.branches", n=branches))
     if settings.get("exit_layer") is not None:
         parts.append(say("generate.exit_layer", layer=settings["exit_layer"]))
     if settings.get("confidence"):

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import gradio as gr
 import pytest
-from elements import element
+from elements import element, give
 from gradio_client import Client
 from handmade import a_round
 from on_page import GAMMA, assert_no_sideways_scrolling, downloaded_trace, generate, order, set_control
@@ -27,7 +27,7 @@ from specviz.records.runs import Run
 from specviz.records.settings import DraftParams, RunSettings
 from specviz.records.words import words
 from specviz.ui import engine, unwatched, ways
-from specviz.ui.compare_tab import Choice, contest_of, replay_order
+from specviz.ui.compare_tab import Choice, compare, contest_of, replay_order
 from specviz.ui.contest import Contest
 from specviz.ui.controls import Controls, create_controls
 from specviz.ui.deployment import Deployment
@@ -154,12 +154,18 @@ def test_branches_are_for_those_that_can_and_blocks_for_chains(runner, pair):
         (3, "typical"),
     ]
     assert {one[2] for one in drafting if one[0] == "prompt_lookup"} == {1}
+    left_out = contest_of(runner, pair, ORDER, choice).left_out
+    assert [(one.mode, one.branches, one.rule) for one in left_out] == [("draft_model", 3, "block")]
 
 
 def test_at_temperature_0_no_rule_is_added(runner, pair):
     choice = replace(CHOICE, rules=["block", "typical"])
     greedy = contest_of(runner, pair, ORDER.but(temperature=0.0), choice)
     assert {one.rule for one in greedy.contestants[1:]} == {"token"}
+    told = compare(runner, ORDER.but(temperature=0.0), choice, threading.Event(), words())
+    table = next(message for message in map(json.loads, told) if message["kind"] == "contest")
+    assert {one["rule"] for one in table["rows"][1:]} == {"all alike at temperature 0"}
+    told.close()
 
 
 @pytest.mark.parametrize(
@@ -258,6 +264,27 @@ def test_the_best_is_the_fastest_lossless_one_that_was_measured():
     text = messages.contest_message(rows, phase="running", text="", fraction=0.5)
     assert [one["best"] for one in json.loads(text)["rows"]] == [False, False, True, False]
     assert "<" not in text, "Gradio would look for tags in it"
+
+
+def test_a_row_that_cannot_run_says_why_where_its_figures_would_stand_and_branches_are_named(alone):
+    page = alone("compare")
+    tree, block = Contestant("medusa", 4, 4, "tree"), Contestant("medusa", 4, 4, "block")
+    chain = Contestant("draft_model", 4, 1, "token")
+    rows = [
+        messages.ComparedRow("Medusa", tree, "Siblings", True, own_branches=True),
+        messages.ComparedRow("Medusa", block, "Block", True, own_branches=True, reason="not run: chains only"),
+        messages.ComparedRow("Draft model", chain, "Token", True, own_branches=True),
+    ]
+    give(page, "compare", [messages.contest_message(rows, phase="finished", text="", fraction=1)])
+    table, drawn = page.locator("specviz-compare [part=table]"), page.locator("specviz-compare [part=map] tbody")
+    expect(table.locator("td[data-column=branches]")).to_have_text(["4drafter's own", "4drafter's own", "1chain"])
+    expect(table.locator("td.reason")).to_have_text("not run: chains only")
+    widths = table.locator("tbody tr").evaluate_all("rows => rows.map(row => row.getBoundingClientRect().width)")
+    assert len(set(widths)) == 1
+    expect(drawn.locator("th")).to_have_text(
+        ["Medusa, 4 branches, Siblings", "Medusa, 4 branches, Block", "Draft model"]
+    )
+    expect(drawn.locator("td")).to_have_text([DASH, "not run: chains only", DASH])
 
 
 # In the browser: controls come and go with the drafter

@@ -299,6 +299,12 @@ def test_a_plain_or_greedy_run_names_no_rule():
     assert line == "temperature 1 · seed 0 · plain passes"
 
 
+def test_branches_that_a_drafter_chose_itself_are_named_and_one_is_a_chain():
+    known = {"rule": "tree", "sampling": SamplingParams(), "seed": 0, "passes": "plain", "say": words()}
+    assert messages.settings_line({"guesses": 4}, drafter="lookahead", **known).startswith("4 branches · ")
+    assert "branch" not in messages.settings_line({"guesses": 1}, drafter="lookahead", **known)
+
+
 # Data and size
 
 

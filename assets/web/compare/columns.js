@@ -29,5 +29,8 @@ export const COLUMNS = [
   { key: "lossless", hint: true, value: (row) => (row.lossless ? 0 : row.figures?.distance ?? 1), text: (row, say) => say(row.lossless ? "compare.lossless" : "compare.lossy") },
 ];
 
+/** The columns that say which run a row is about. */
+export const NAMING = ["drafter", "num_draft_tokens", "branches", "rule"];
+
 /** By what the table is ranked. */
 export const RANKING = /** @type {Column} */ (COLUMNS.find(({ key }) => key === "speedup"));

@@ -6,7 +6,7 @@
 import { make, setText } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
 import { quoted } from "../shared/tokens.js";
-import { COLUMNS, RANKING, byLength } from "./columns.js";
+import { COLUMNS, NAMING, RANKING, byLength } from "./columns.js";
 import { DASH, isNumber, percent, rate, short, times, visible } from "./figures.js";
 import { tint } from "./tint.js";
 
@@ -155,22 +155,28 @@ class SpecvizCompare extends SpecvizElement {
   }
 
   tableRow(row, columns) {
-    const cells = columns.map((column) => {
+    const told = row.reason ? columns.filter(({ key }) => NAMING.includes(key)) : columns;
+    const cells = told.map((column) => {
       const cell = make(column.key === "drafter" ? "th" : "td", { scope: column.key === "drafter" ? "row" : null, "data-column": column.key, class: column.words ? "words" : "", text: column.text(row, this.say) });
       if (column.key === "drafter" && row.best) cell.prepend(make("b", { class: "star", text: "★ ", title: this.say("compare.best") }));
-      if (row.figures) cell.append(...this.smallPrint(column.key, row));
+      cell.append(...this.smallPrint(column.key, row));
       return cell;
     });
+    if (row.reason) cells.push(make("td", { class: "reason", colspan: columns.length - told.length, text: row.reason }));
     return make("tr", { "data-best": row.best, "data-lossy": !row.lossless, "data-pending": !row.figures }, ...cells);
   }
 
   /** Below a figure, the least and the most over the repeats, of which one alone has none; a lossy rule's distance. */
-  smallPrint(key, { figures, repeats }) {
+  smallPrint(key, { figures, repeats, branches, own_branches: own }) {
+    if (key === "branches" && branches) return branches === 1 ? [this.small("compare.chain")] : own ? [this.small("compare.own_branches")] : [];
+    if (!figures) return [];
     const spread = (format, values) => (repeats > 1 && values ? [make("small", { text: values.map(format).join("–") })] : []);
     if (key === "speedup") return spread((x) => x.toFixed(2), figures.speedup_spread);
     if (key === "tokens_per_second") return spread(rate, figures.spread);
     return key === "lossless" && isNumber(figures.distance) ? [make("small", { text: this.say("compare.off", { distance: figures.distance.toFixed(2) }) })] : [];
   }
+
+  small(key) { return make("small", { text: this.say(key) }); }
 
   renderMap() {
     const rows = this.held.contest.rows.filter((row) => row.num_draft_tokens !== null);
@@ -186,16 +192,18 @@ class SpecvizCompare extends SpecvizElement {
     this.ui.map.replaceChildren(make("table", { class: "map", "aria-label": this.say("compare.map_title") }, make("thead", {}, head), make("tbody", {}, ...body)));
   }
 
-  /** The drafter, with branches and rule where rows of the same drafter differ in them. */
+  /** The drafter; branches wherever there are several, and with the rule where rows of the same drafter differ in them. */
   mapName(row, rows) {
     const own = rows.filter((other) => other.drafter === row.drafter);
     const parts = [row.drafter];
-    if (new Set(own.map((other) => other.branches)).size > 1) parts.push(row.branches === 1 ? this.say("compare.chain") : this.say("compare.branches", { count: row.branches }));
+    if (row.branches > 1) parts.push(this.say("compare.branches", { n: row.branches }));
+    else if (new Set(own.map((other) => other.branches)).size > 1) parts.push(this.say("compare.chain"));
     if (new Set(own.filter((other) => other.branches === row.branches).map((other) => other.rule)).size > 1) parts.push(row.rule);
     return parts.join(", ");
   }
 
   mapCell(row) {
+    if (row?.reason) return make("td", { class: "unknown reason", text: row.reason });
     const speedup = row?.figures?.speedup_measured;
     if (!isNumber(speedup)) return make("td", { class: "unknown", text: row ? DASH : "" });
     return make("td", { style: tint(speedup), "data-best": row.best, text: `${row.best ? "★ " : ""}${times(speedup)}` });
