@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from elements import element
+from elements import element, give
 from handmade import a_round, a_run
 from on_page import VIEW, assert_no_sideways_scrolling, choose_drafter, generate, set_control, state
 from playwright.sync_api import Browser, Locator, Page, expect
@@ -136,6 +136,46 @@ def test_the_first_difference_is_where_it_is(shared, first, second):
 
 def quoted(token: str) -> str:
     return "‹\u2068" + token.replace(" ", "\u00a0").replace("\n", "⏎") + "\u2069›"
+
+
+def finished(words: str, drafter: str, *, greedy: bool, rule: str = "token") -> str:
+    """A run as the live view tells it, of these words."""
+    start = {"prompt": "Once", "drafter": drafter, "num_draft_tokens": 4, "greedy": greedy, "pair": "", "rule": rule}
+    pieces = [f" {word}" for word in words.split()]
+    rounds = [
+        {"index": id, "drafted": [], "next": {"kind": "plain"}, "pieces": [text], "emitted": [id]}
+        for id, text in enumerate(pieces)
+    ]
+    run = {"run": words, "start": start, "rounds": rounds, "text": "".join(pieces), "figures": {}}
+    return json.dumps({"kind": "finished", "run": run})
+
+
+@pytest.mark.parametrize(
+    "second, key",
+    [
+        (finished("a dog", "Suffix", greedy=False), "sampled"),
+        (finished("a dog", "Medusa", greedy=False, rule="typical"), "sampled_lossy"),
+        (finished("a dog", "Suffix", greedy=True), "one_greedy"),
+        (finished("a cat sat", "Suffix", greedy=False), None),
+    ],
+    ids=["both sampled", "by a lossy rule", "one greedy", "one longer"],
+)
+def test_texts_that_differ_by_design_are_said_to(alone, second, key):
+    page = alone("beside")
+    give(page, "beside", [finished("a cat", "Draft model", greedy=False)])
+    part(page, "keep").click()
+    give(page, "beside", [second])
+    expect(part(page, "verdict")).to_be_visible()
+    expect(part(page, "reason")).to_have_text([say(f"beside.{key}")] if key else [])
+
+
+def test_greedy_texts_that_part_are_a_finding(alone):
+    page = alone("beside")
+    give(page, "beside", [finished("a cat", "Draft model", greedy=True)])
+    part(page, "keep").click()
+    give(page, "beside", [finished("a dog", "Suffix", greedy=True)])
+    expect(part(page, "reason")).to_have_text(say("beside.greedy_part"))
+    expect(part(page, "reason")).not_to_contain_text("by design")
 
 
 def test_equal_texts_are_called_equal_and_differ_in_their_passes(shared):

@@ -117,6 +117,20 @@ class SpecvizBeside extends SpecvizElement {
     return first[0] ? this.say("beside.part", values) : this.say("beside.part_at_once", values);
   }
 
+  /**
+   * Whether texts of the same models that part were to be expected; "" where there is nothing to explain.
+   *
+   * @returns {string}
+   */
+  reasonOf({ start: a }, { start: b }, { a: tokensA, b: tokensB, first, equal }) {
+    const oneEnds = first[0] === tokensA.length || first[1] === tokensB.length;
+    if (equal || oneEnds || a.pair !== b.pair) return "";
+    if (a.greedy && b.greedy) return this.say("beside.greedy_part");
+    if (a.greedy || b.greedy) return this.say("beside.one_greedy");
+    const lossy = [a, b].some(({ rule, drafter }) => rule === "typical" && drafter);
+    return this.say(lossy ? "beside.sampled_lossy" : "beside.sampled");
+  }
+
   /** One line: how a run was made. */
   settingsOf({ start }) {
     const way = start.drafter ? this.say("beside.drafted", { drafter: start.drafter, gamma: start.num_draft_tokens }) : this.say("beside.plain");
@@ -125,11 +139,14 @@ class SpecvizBeside extends SpecvizElement {
 
   card(a, b) {
     const aligned = a.start.prompt === b.start.prompt ? alignment(a, b) : null;
+    const reason = aligned ? this.reasonOf(a, b, aligned) : "";
+    const designed = reason && !(a.start.greedy && b.start.greedy);
     const sign = !aligned ? "⚠" : aligned.equal ? "=" : "≠";
-    const kind = !aligned ? "other" : aligned.equal ? "equal" : "parted";
+    const kind = !aligned ? "other" : aligned.equal ? "equal" : designed ? "designed" : "parted";
     const text = aligned ? this.verdict(a, b, aligned) : this.say("beside.prompts_differ");
     const parts = [make("h3", { text: this.say("beside.title") }), make("p", { class: `verdict ${kind}`, part: "verdict", role: "status" }, make("b", { "aria-hidden": "true", text: sign }), make("span", { text })),
     ];
+    if (reason) parts.push(make("p", { class: "reason", part: "reason", text: reason }));
     if (a.start.pair !== b.start.pair) parts.push(make("p", { class: "hint", part: "pairs", text: this.say("beside.other_pair", { a: a.start.pair, b: b.start.pair }) }));
     parts.push(make("div", { class: "columns heads" }, this.head("A", this.say("beside.kept_run"), a), this.head("B", this.say("beside.new_run"), b)));
     if (aligned) parts.push(this.texts(aligned), make("p", { class: "key", text: this.say("beside.key") }));
