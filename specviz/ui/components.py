@@ -156,6 +156,12 @@ def refused() -> gr.HTML:
     return _joined("gradio/refused.js", {}, html_template='<p class="sv-refused" role="alert"></p>')
 
 
+def corrected(say: Words) -> gr.HTML:
+    """Nothing to see: a slider's number field says what became of a value out of its range (gradio/corrected.js)."""
+    texts = {f"controls.{name}": say(f"controls.{name}") for name in ("most", "least", "no_number")}
+    return _joined("gradio/corrected.js", {"words": texts}, visible="hidden")
+
+
 def fold_switch(label: str, controls: str) -> gr.HTML:
     """A button that shows and hides the block with the element id `controls`, which is hidden at first.
 

@@ -12,7 +12,7 @@ from specviz.records.presets import PRESETS
 from specviz.records.settings import AUTO, MAX_BRANCHES, PLAIN, DraftParams
 from specviz.records.words import Words
 from specviz.ui import engine
-from specviz.ui.components import as_text, fold_switch, refused, remote
+from specviz.ui.components import as_text, corrected, fold_switch, refused, remote
 from specviz.ui.events import QUIET
 from specviz.ui.orders import Order, read_form
 from specviz.ui.pairs import PairName
@@ -186,6 +186,7 @@ def create_controls(runner: Runner, say: Words) -> Controls:
     measured = gr.Checkbox(True, label=say("page.measured"), elem_id="measured")
     with gr.Column(elem_classes=["sv-go"]):
         refused()
+        corrected(say)
         go = gr.Button(say("page.go"), variant="primary", elem_id="go")
         stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop")
         race = gr.Button(say("page.start_race"), elem_id="start-race")

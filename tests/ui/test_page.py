@@ -583,6 +583,26 @@ def test_a_wrong_value_that_is_folded_away_is_gone_to_and_named_beside_the_butto
     settle(page)
 
 
+def test_a_slider_that_does_not_take_a_number_says_what_it_made_of_it(page):
+    field, said = control(page, "New tokens"), page.locator(".sv-corrected")
+    for asked, held, sentence in (
+        ("5000", "1024", "1024 is the most here; 5000 was asked for."),
+        ("-3", "1", "1 is the least here; -3 was asked for."),
+        ("", "1", "That was no number; 1 stands here now."),
+    ):
+        field.fill(asked)
+        expect(said).to_have_count(0)
+        field.press("Tab")
+        expect(field).to_have_value(held)
+        expect(said).to_have_text(sentence)
+    assert said.evaluate(
+        "node => node.closest('.block').contains(document.querySelector('[aria-label$=\"New tokens\"]'))"
+    )
+    field.fill("64")
+    field.press("Tab")
+    expect(said).to_have_count(0)
+
+
 def test_bad_input_is_a_sentence_at_its_control_and_nothing_is_lost(page):
     run = a_run(rounds_of("aaa", "ard"))
     open_run(page, run)

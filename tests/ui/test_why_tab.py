@@ -181,6 +181,15 @@ def test_the_passes_are_drawn_to_scale_up_to_the_longest_chain_and_wider_ones_on
     expect(chart).to_contain_text("γ = 16 verifies 17 tokens")
 
 
+def test_a_run_beyond_the_sliders_keeps_its_figures(alone):
+    page, run = alone("why"), lab_run()
+    figures = replace(run.figures, num_draft_tokens=24, draft=0.48)
+    give(page, "why", [why_message(runs=[replace(run, figures=figures, diagnosis=diagnose(figures))])])
+    assert page.evaluate(f"[{VIEW}.state.cost, {VIEW}.state.gamma]") == [figures.cost_coefficient, 24]
+    sliders = page.locator("specviz-why [data-slider]")
+    assert [float(one.input_value()) for one in sliders.all()[1:]] == pytest.approx([figures.cost_coefficient, 24])
+
+
 def lab(page: Page, expression: str, *arguments):
     """With the element as `lab` and its closed forms as `forms`."""
     forms = f"await import(new URL('{ADDRESS}/why/formulas.js', document.baseURI))"

@@ -72,6 +72,7 @@ const widestMeasured = (lab) => Math.max(REACH, ...(lab.state.passes?.curves ?? 
  */
 function draftMark(lab, chart) {
   const { gamma } = lab.state;
+  if (gamma >= REACH) return [];
   const x = chart.x(gamma + 1);
   const anchor = x > (chart.left + chart.right) / 2 ? "end" : "start";
   return [path([[x, MARGIN.top], [x, chart.bottom]], { class: "here" }),

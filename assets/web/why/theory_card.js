@@ -70,7 +70,7 @@ function choose(lab, source) {
 /** @param {Lab} lab */
 export function takeRun(lab) {
   const { alpha, cost_coefficient: cost, num_draft_tokens: gamma } = lastRun(lab).figures;
-  Object.assign(lab.state, { alpha, cost: Math.min(1, cost), gamma: Math.min(16, gamma) });
+  Object.assign(lab.state, { alpha, cost, gamma });
 }
 
 /** @param {Lab} lab */
@@ -79,8 +79,9 @@ export function renderTheory(lab) {
   lab.ui.sources.forEach((input) => (input.checked = input.value === lab.state.source));
   lab.ui.sources[1].disabled = !run;
   setText(lab.ui.runLabel, run ? lab.say("why.source_run", { run: runName(lab, run) }) : lab.say("why.source_no_run"));
-  for (const { name } of SLIDERS) {
+  for (const { name, most } of SLIDERS) {
     const { input, output } = lab.ui.sliders[name];
+    input.max = String(Math.max(most, lab.state[name])); // a run's figures stand as they are
     input.value = lab.state[name];
     setText(output, name === "gamma" ? String(lab.state.gamma) : two(lab.state[name]));
     input.setAttribute("aria-valuetext", output.textContent);
@@ -121,7 +122,7 @@ function drawTheory(lab, width) {
   });
   chart.node.append(svg("rect", { class: "slower", x: chart.left, y: chart.y(1), width: chart.right - chart.left, height: chart.bottom - chart.y(1) }));
   if (chart.bottom - chart.y(1) > 18) chart.node.append(caption(chart.right - 6, chart.bottom - 6, lab.say("why.slower"), { "text-anchor": "end", class: "no" }));
-  chart.node.append(path([[chart.left, chart.y(1)], [chart.right, chart.y(1)]], { class: "flat" }), path([[chart.x(gamma), MARGIN.top], [chart.x(gamma), chart.bottom]], { class: "here" }));
+  chart.node.append(path([[chart.left, chart.y(1)], [chart.right, chart.y(1)]], { class: "flat" }), ...(gamma < GAMMAS.length ? [path([[chart.x(gamma), MARGIN.top], [chart.x(gamma), chart.bottom]], { class: "here" })] : []));
   const kinds = { tokens: "line p", speedup: "line ink", measured: "line ink dashed" };
   for (const [name, curve] of Object.entries(curves)) chart.node.append(path(GAMMAS.map((g) => [chart.x(g), chart.y(curve(g))]), { class: kinds[name], "data-curve": name }));
   chart.node.append(...bestMark(lab, chart, curves.speedup), ...shownRuns.flatMap((run, i) => runMarks(lab, chart, run, i === shownRuns.length - 1)));
