@@ -26,7 +26,7 @@ from specviz.passes.tree_trial import why_no_trees
 from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
-from specviz.records.words import Sentence, bytes_in_words
+from specviz.records.words import Bytes, Sentence
 from specviz.theory.statistics import SIGNIFICANT, Evidence
 
 #: Of each greedy text that is compared, and the draft tokens a round.
@@ -208,7 +208,7 @@ def prepared(pair: ModelPair) -> Iterator[Finding]:
 def memory(pair: ModelPair) -> Iterator[Finding]:
     """What is left for longer texts."""
     taken, free = peak_mb(pair.device) * 2**20, free_memory(pair.device)
-    seen = Sentence("{taken} at the most so far, {free} free", taken=bytes_in_words(taken), free=bytes_in_words(free))
+    seen = Sentence("{taken} at the most so far, {free} free", taken=Bytes(taken), free=Bytes(free))
     if free > LITTLE_MEMORY * (taken + free):
         yield Finding("right", Sentence("memory"), seen)
     else:

@@ -36,7 +36,7 @@ from specviz.passes.trained_heads import EagleHead, MedusaHeads, load_eagle, loa
 from specviz.passes.tree_trial import reads_trees
 from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
-from specviz.records.words import Sentence, bytes_in_words
+from specviz.records.words import Bytes, Sentence
 
 #: A draft model that shares less of its vocabulary than this has next to nothing to say.
 _LEAST_SHARED = 0.01
@@ -191,10 +191,10 @@ def _announce(source: ModelSource) -> Sentence:
     if source.options.get("local_files_only"):
         if not size:
             return Sentence("Loading {name}.", name=source.name)
-        return Sentence("Loading {name} ({size}).", name=source.name, size=bytes_in_words(size))
+        return Sentence("Loading {name} ({size}).", name=source.name, size=Bytes(size))
     if not size:
         return Sentence("Fetching and loading {name}.", name=source.name)
-    return Sentence("Fetching and loading {name} ({size}).", name=source.name, size=bytes_in_words(size))
+    return Sentence("Fetching and loading {name} ({size}).", name=source.name, size=Bytes(size))
 
 
 def _translation(

@@ -368,7 +368,7 @@ def check(passes: FastPasses, target: FastPasses | None = None) -> None:
                 raise SpecvizError(
                     "A fast pass differs from the model's own by {difference}, more than rounding: it is not used.",
                     "passes",
-                    difference=f"{apart:.3g}",
+                    difference=float(f"{apart:.3g}"),
                 )
     except (SpecvizError, torch.OutOfMemoryError):
         raise

@@ -24,7 +24,7 @@ from specviz.models.sources import ModelSource
 from specviz.passes.torchrun import process_count
 from specviz.passes.tree_trial import reads_trees
 from specviz.records.errors import SpecvizError
-from specviz.records.words import bytes_in_words
+from specviz.records.words import Bytes
 
 
 def with_room(place: Place, sources: Sequence[ModelSource], dtype: torch.dtype) -> Place:
@@ -64,14 +64,14 @@ def _needed_at(place: Place, source: ModelSource, dtype: torch.dtype) -> int:
 
 
 def _too_large(source: ModelSource, needed: int, device: torch.device, dtype: torch.dtype, free: int) -> SpecvizError:
-    known = {"name": source.name, "device": device, "free": bytes_in_words(free)}
+    known = {"name": source.name, "device": device, "free": Bytes(free)}
     if not needed:
         return SpecvizError(
             "{name} does not fit into the memory of {device}, where {free} are free: choose a smaller model.",
             source.field,
             **known,
         )
-    known["needed"] = bytes_in_words(needed)
+    known["needed"] = Bytes(needed)
     if source.quantised:
         return SpecvizError(
             "{name} needs about {needed} of memory, and {free} are free on {device}: choose a smaller model.",
@@ -91,7 +91,7 @@ def _too_large(source: ModelSource, needed: int, device: torch.device, dtype: to
         "or half precision, which takes {half}.",
         source.field,
         **known,
-        half=bytes_in_words(needed / 2),
+        half=Bytes(needed / 2),
     )
 
 

@@ -34,7 +34,7 @@ from torch.export import Dim, ExportedProgram
 from specviz.passes.kernel_library import C_SHIMS, cache_folder, processor
 from specviz.passes.static_passes import FEW_NUMBERS, WIDEST, Static
 from specviz.records.errors import SpecvizError
-from specviz.records.words import bytes_in_words
+from specviz.records.words import Bytes
 
 #: How Inductor compiles: products and attention by our own kernels, weights handed over when a program is loaded. It
 #: does not test whether the C++ compiler knows AVX-512, which saves eight seconds, but still tests anything newer.
@@ -141,8 +141,8 @@ def refuse_crowded(model_bytes: int) -> None:
         raise SpecvizError(
             "Compiled passes would need another {needed} for weights, and only {free} of memory are free.",
             "passes",
-            needed=bytes_in_words(needed),
-            free=bytes_in_words(free),
+            needed=Bytes(needed),
+            free=Bytes(free),
         )
 
 

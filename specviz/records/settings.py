@@ -73,8 +73,8 @@ class SamplingParams:
                 "A temperature of {temperature} is too small to divide by: use 0 for greedy decoding, or at least "
                 "{least}.",
                 "temperature",
-                temperature=f"{self.temperature:g}",
-                least=f"{MIN_TEMPERATURE:g}",
+                temperature=self.temperature,
+                least=MIN_TEMPERATURE,
             )
         if self.top_k < 0 or int(self.top_k) != self.top_k:
             raise SpecvizError("Top-k must be a whole number, 0 (off) or more.", "top_k")

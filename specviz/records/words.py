@@ -49,7 +49,11 @@ class Words:
         text = self.areas[area][name]
         if isinstance(text, dict):
             text = text["one" if values["n"] == 1 else "other"]
-        return fill(text, values)
+        return self._filled(text, values)
+
+    def number(self, value: float, spec: str) -> str:
+        """`value` by a format specification of Python, with this language's decimal sign."""
+        return self._written(format(value, spec))
 
     def __contains__(self, key: str) -> bool:
         area, _, name = key.partition(".")
@@ -57,15 +61,22 @@ class Words:
 
     def error(self, error: Exception) -> str:
         """The sentence of a SpecvizError; in English if this language lacks it."""
-        return fill(str(self.areas["errors"].get(error.template, error.template)), error.values)
+        return self._filled(str(self.areas["errors"].get(error.template, error.template)), error.values)
 
     def step(self, step: Sentence) -> str:
         """The same for a step of loading a pair or preparing its passes."""
-        return fill(str(self.areas["steps"].get(step.template, step.template)), step.values)
+        return self._filled(str(self.areas["steps"].get(step.template, step.template)), step.values)
 
     def texts(self, *areas: str) -> dict[str, Text]:
         """All texts of these areas by their keys, for the page's scripts."""
         return {f"{area}.{name}": text for area in areas for name, text in self.areas[area].items()}
+
+    def _filled(self, template: str, values: Mapping[str, object]) -> str:
+        said = {name: self._written(str(one)) if isinstance(one, float) else one for name, one in values.items()}
+        return fill(template, said)
+
+    def _written(self, number: str) -> str:
+        return number.replace(".", str(self.areas["common"]["decimal"]))
 
 
 @functools.cache
@@ -80,8 +91,10 @@ def fill(template: str, values: Mapping[str, object]) -> str:
     return re.sub(r"\{(\w+)\}", lambda match: str(values.get(match[1], match[0])), template)
 
 
-def bytes_in_words(size: float) -> str:
-    """A number of bytes for people: ``"31 MB"``, ``"2.5 GB"``, ``"16 GB"`` (powers of ten, as on model cards)."""
-    if size < 1e9:
-        return f"{max(size, 0) / 1e6:.0f} MB"
-    return f"{size / 1e9:.1f} GB" if size < 9.95e9 else f"{size / 1e9:.0f} GB"
+class Bytes(float):
+    """A number of bytes, for people: ``"31 MB"``, ``"2.5 GB"``, ``"16 GB"`` (powers of ten, as on model cards)."""
+
+    def __str__(self) -> str:
+        if self < 1e9:
+            return f"{max(self, 0) / 1e6:.0f} MB"
+        return f"{self / 1e9:.1f} GB" if self < 9.95e9 else f"{self / 1e9:.0f} GB"

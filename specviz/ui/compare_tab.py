@@ -280,7 +280,7 @@ def compare_rules(runner: Runner, order: Order, halt: threading.Event, say: Word
     text = say(
         f"compare.replay_{phase}",
         gamma=order.settings.num_draft_tokens,
-        temperature=f"{order.settings.sampling.temperature:g}",
+        temperature=say.number(order.settings.sampling.temperature, "g"),
         seed=order.settings.seed,
     )
     yield messages.replay_message(counts, phase=phase, text=text, fraction=1.0)

@@ -150,12 +150,12 @@ def _asked(request: Request, trial: Trial, say: Words) -> messages.Asked:
     settings, sampling = request.settings, request.settings.sampling
     parts = [
         say("lossless.gamma", n=request.num_draft_tokens),
-        say("lossless.temperature", t=f"{sampling.temperature:g}"),
+        say("lossless.temperature", t=say.number(sampling.temperature, "g")),
     ]
     if not sampling.greedy:
         parts.append(say("lossless.top_k", k=sampling.top_k))
-        parts += [say("lossless.top_p", p=f"{sampling.top_p:g}")] if sampling.top_p < 1 else []
-        parts += [say("lossless.min_p", p=f"{sampling.min_p:g}")] if sampling.min_p > 0 else []
+        parts += [say("lossless.top_p", p=say.number(sampling.top_p, "g"))] if sampling.top_p < 1 else []
+        parts += [say("lossless.min_p", p=say.number(sampling.min_p, "g"))] if sampling.min_p > 0 else []
     dtype = engine.dtype_name(request.pair.dtype)
     passes = passes_words(engine.kind_of(request.passes), say)
     return messages.Asked(

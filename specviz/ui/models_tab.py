@@ -11,7 +11,7 @@ import gradio as gr
 
 from specviz.models.catalog import CATALOG, HubPair, needed_bytes, size_bytes
 from specviz.records.errors import SpecvizError
-from specviz.records.words import Words, bytes_in_words
+from specviz.records.words import Bytes, Words
 from specviz.ui import engine
 from specviz.ui.background import Stage
 from specviz.ui.components import as_text
@@ -186,10 +186,10 @@ def catalog_label(entry: HubPair, available: int | None, say: Words) -> str:
     """The pair and its size, or what it needs where `available` bytes are known to be too few."""
     needed = needed_bytes(entry)
     if available is not None and needed > available:
-        known = {"needed": bytes_in_words(needed), "free": bytes_in_words(available)}
+        known = {"needed": Bytes(needed), "free": Bytes(available)}
         return say("models.entry_too_large", name=entry.name, **known)
     key = "models.entry_gated" if entry.gated else "models.entry"
-    return say(key, name=entry.name, size=bytes_in_words(size_bytes(entry)))
+    return say(key, name=entry.name, size=Bytes(size_bytes(entry)))
 
 
 def _load(runner: Runner, name: PairName, progress: gr.Progress, say: Words) -> list[Any]:
@@ -217,12 +217,12 @@ def describe(pair: ModelPair, stage: Stage, say: Words) -> str:
     if pair.passes.seconds_by_width:
         one = pair.passes.seconds_by_width[1]
         costs = ", ".join(
-            say("models.pass_cost", width=width, cost=f"{cost / one:.2f}")
+            say("models.pass_cost", width=width, cost=say.number(cost / one, ".2f"))
             for width, cost in pair.passes.seconds_by_width.items()
             if width > 1
         )
         passes = passes_words(pair.passes.kind, say)
-        lines.append(say("models.pass", passes=passes, milliseconds=f"{1000 * one:.1f}", costs=costs))
+        lines.append(say("models.pass", passes=passes, milliseconds=say.number(1000 * one, ".1f"), costs=costs))
     lines += _about_passes(pair, stage, say)
     if pair.passes.threads:
         lines.append(say("models.threads", count=pair.passes.threads))

@@ -73,7 +73,7 @@ def acceptance_chart(trail: Trail, say: Words) -> go.Figure:
         "hovertemplate": _hover(say("charts.acceptance_hover")),
     }
     titles = {"x_title": say("charts.round"), "y_title": say("charts.acceptance_axis")}
-    return _figure([trace], say("charts.acceptance"), **titles, y_range=[0, 1.02], y_format=".0%")
+    return _figure([trace], say, say("charts.acceptance"), **titles, y_range=[0, 1.02], y_format=".0%")
 
 
 def tokens_per_pass_chart(trail: Trail, say: Words) -> go.Figure:
@@ -106,13 +106,13 @@ def tokens_per_pass_chart(trail: Trail, say: Words) -> go.Figure:
                 "x": [0.5, len(counts) + 0.5],
                 "y": [mean, mean],
                 "line": {"color": AMBER, "width": 2, "dash": "dash"},
-                "hovertemplate": _hover(say("charts.mean", mean=f"{mean:.2f}")),
+                "hovertemplate": _hover(say("charts.mean", mean=say.number(mean, ".2f"))),
             }
         )
-        title = say("charts.tokens_mean", mean=f"{mean:.2f}")
+        title = say("charts.tokens_mean", mean=say.number(mean, ".2f"))
     highest = max([1, *means])
     titles = {"x_title": say("charts.round"), "y_title": say("charts.tokens_axis")}
-    figure = _figure(data, title, **titles, y_range=[0, highest * 1.08])
+    figure = _figure(data, say, title, **titles, y_range=[0, highest * 1.08])
     figure._layout["yaxis"].update(tick0=0, dtick=math.ceil(highest / 5))
     return figure
 
@@ -135,7 +135,7 @@ def position_chart(trail: Trail, say: Words) -> go.Figure:
         "hovertemplate": _hover(say("charts.position_hover")),
     }
     titles = {"x_title": say("charts.position_axis"), "y_title": ""}
-    figure = _figure([trace], say("charts.position"), **titles, y_range=[0, 1.16], y_format=".0%")
+    figure = _figure([trace], say, say("charts.position"), **titles, y_range=[0, 1.16], y_format=".0%")
     figure._layout["xaxis"].update(
         range=[0.4, max(1, len(rates)) + 0.6], tick0=1, dtick=max(1, math.ceil(len(rates) / 8))
     )
@@ -161,7 +161,7 @@ def time_chart(trail: Trail, say: Words) -> go.Figure:
         "y": [name for name, _, _ in parts],
         "x": milliseconds,
         "customdata": shares,
-        "text": [f"{value:.1f} ms · {share:.0%}" for value, share in zip(milliseconds, shares)]
+        "text": [f"{say.number(value, '.1f')} ms · {share:.0%}" for value, share in zip(milliseconds, shares)]
         if counts.rounds
         else [],
         "textposition": "outside",
@@ -170,8 +170,8 @@ def time_chart(trail: Trail, say: Words) -> go.Figure:
         "marker": {"color": [colour for _, _, colour in parts]},
         "hovertemplate": _hover(say("charts.time_hover")),
     }
-    title = say("charts.time_total", milliseconds=f"{total:.1f}") if counts.rounds else say("charts.time")
-    figure = _figure([trace], title, x_title=say("charts.time_axis"), y_title="", y_range=None)
+    title = say("charts.time_total", milliseconds=say.number(total, ".1f")) if counts.rounds else say("charts.time")
+    figure = _figure([trace], say, title, x_title=say("charts.time_axis"), y_title="", y_range=None)
     figure._layout["yaxis"].update(autorange="reversed", showgrid=False, ticksuffix=" ")
     # Room for the longest bar's own label.
     figure._layout["xaxis"].update(range=[0, 2.3 * max([0.001, *milliseconds])], nticks=3)
@@ -193,6 +193,7 @@ def _step(rounds: int) -> int:
 
 def _figure(
     data: list[dict[str, Any]],
+    say: Words,
     title: str,
     *,
     x_title: str,
@@ -212,6 +213,8 @@ def _figure(
         "showlegend": False,
         "dragmode": False,
         "hovermode": "closest",
+        # Decimals, then thousands.
+        "separators": f"{say('common.decimal')}\u202f",
         "hoverlabel": {"bgcolor": "#1d1f23", "bordercolor": "#1d1f23", "font": {"color": "#ffffff", "size": 12}},
         "xaxis": {
             **axis,

@@ -130,8 +130,8 @@ def _head(asked: Asked, phase: str, say: Words) -> dict[str, Any]:
 def _so_far(evidence: Evidence, test: ChiSquare | None, say: Words) -> dict[str, str]:
     sentence = ""
     if evidence.n:
-        p = say("lossless.no_p") if test.p_value is None else p_words(test.p_value)
-        sentence = say("lossless.so_far", tv=f"{evidence.distance:.3f}", p=p)
+        p = say("lossless.no_p") if test.p_value is None else p_words(test.p_value, say)
+        sentence = say("lossless.so_far", tv=say.number(evidence.distance, ".3f"), p=p)
     return {"state": "pending", "headline": say("lossless.counting"), "sentence": sentence, "why": ""}
 
 
@@ -143,12 +143,12 @@ def _verdict(asked: Asked, counted: Counted, test: ChiSquare | None, say: Words)
     different = test.p_value < SIGNIFICANT
     values = {
         "n": _grouped(evidence.n),
-        "tv": f"{evidence.distance:.3f}",
-        "mean": f"{now.mean:.3f}",
-        "low": f"{now.low:.3f}",
-        "high": f"{now.high:.3f}",
-        "times": f"{evidence.distance / now.mean:.1f}" if now.mean else "∞",
-        "p": p_words(test.p_value),
+        "tv": say.number(evidence.distance, ".3f"),
+        "mean": say.number(now.mean, ".3f"),
+        "low": say.number(now.low, ".3f"),
+        "high": say.number(now.high, ".3f"),
+        "times": say.number(evidence.distance / now.mean, ".1f") if now.mean else "∞",
+        "p": p_words(test.p_value, say),
     }
     if different:
         why = say("lossless.false_alarm" if asked.lossless else f"lossless.why_{asked.rule}")
@@ -170,7 +170,7 @@ def _greedy_verdict(
     sentence = say(
         "lossless.greedy_different", n=place + 1, got=_quoted(other[place].text), due=_quoted(plain[place].text)
     )
-    apart = say("lossless.greedy_margin", margin=f"{margin:.2g}")
+    apart = say("lossless.greedy_margin", margin=say.number(margin, ".2g"))
     if near:
         return _spoken("near", sentence, f"{apart} {say('lossless.greedy_near', dtype=asked.dtype)}", say)
     why = say("lossless.greedy_alarm" if asked.lossless else f"lossless.why_{asked.rule}")
@@ -207,13 +207,13 @@ def _facts(asked: Asked, counted: Counted, test: ChiSquare | None, say: Words) -
     facts = [
         (
             say("lossless.fact_distribution"),
-            say("lossless.distribution_words", n=possible, total=f"{sum(exact.probs):.6f}"),
+            say("lossless.distribution_words", n=possible, total=say.number(sum(exact.probs), ".6f")),
         ),
         (say("lossless.fact_runs"), say("lossless.runs_words", n=asked.drafted)),
         (say("lossless.fact_rounding"), _rounding(asked, exact, say)),
     ]
     if test is not None and test.p_value is not None:
-        words = say("lossless.test_words", x=f"{test.statistic:.1f}", cells=test.cells, pooled=test.pooled)
+        words = say("lossless.test_words", x=say.number(test.statistic, ".1f"), cells=test.cells, pooled=test.pooled)
         facts.append((say("lossless.fact_test"), words))
     if n:
         names = say("lossless.fact_first"), say("lossless.fact_second")
@@ -232,14 +232,14 @@ def _origins(counts: Counter[str], say: Words) -> str:
 
 def _rounding(asked: Asked, exact: ExactDistribution, say: Words) -> str:
     key = "lossless.rounding_half" if asked.half_precision else "lossless.rounding_full"
-    return say(key, dtype=asked.dtype, tv=f"{exact.rounding:.2g}")
+    return say(key, dtype=asked.dtype, tv=say.number(exact.rounding, ".2g"))
 
 
-def p_words(p_value: float) -> str:
+def p_words(p_value: float, say: Words) -> str:
     """A p-value with its relation: ``= 0.41``, ``= 3e-12``, or ``< 1e-300`` below that."""
     if p_value < 1e-300:
         return "< 1e-300"
-    return f"= {p_value:.2f}" if p_value >= 0.1 else f"= {p_value:.1g}"
+    return f"= {say.number(p_value, '.2f' if p_value >= 0.1 else '.1g')}"
 
 
 def _grouped(count: int) -> str:

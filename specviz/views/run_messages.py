@@ -101,14 +101,14 @@ def settings_line(
 def pair_line(info: PairInfo, say: Words) -> str:
     """One line about a pair: name, sizes, device and precision."""
     known = {"name": info.name, "device": info.device, "dtype": info.dtype}
-    known["target"] = _millions(info.target_parameters)
+    known["target"] = _millions(info.target_parameters, say)
     if not info.draft_parameters:
         return say("page.pair", **known)
-    return say("page.pair_with_draft", **known, draft=_millions(info.draft_parameters))
+    return say("page.pair_with_draft", **known, draft=_millions(info.draft_parameters, say))
 
 
-def _millions(parameters: int) -> str:
-    return f"{parameters / 1e9:.1f} B" if parameters >= 1e9 else f"{parameters / 1e6:.0f} M"
+def _millions(parameters: int, say: Words) -> str:
+    return f"{say.number(parameters / 1e9, '.1f')} B" if parameters >= 1e9 else f"{parameters / 1e6:.0f} M"
 
 
 def passes_words(kind: str, say: Words) -> str:
@@ -239,13 +239,13 @@ def token_sources(round: Round) -> list[str]:
 def _sampling_words(sampling: SamplingParams, say: Words) -> str:
     if sampling.greedy:
         return say("generate.greedy")
-    words = [say("generate.temperature", value=f"{sampling.temperature:g}")]
+    words = [say("generate.temperature", value=say.number(sampling.temperature, "g"))]
     if sampling.top_k:
         words.append(say("generate.top_k", value=sampling.top_k))
     if sampling.top_p < 1:
-        words.append(say("generate.top_p", value=f"{sampling.top_p:g}"))
+        words.append(say("generate.top_p", value=say.number(sampling.top_p, "g")))
     if sampling.min_p:
-        words.append(say("generate.min_p", value=f"{sampling.min_p:g}"))
+        words.append(say("generate.min_p", value=say.number(sampling.min_p, "g")))
     return ", ".join(words)
 
 

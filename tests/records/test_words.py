@@ -18,7 +18,8 @@ from specviz import DRAFTERS
 from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS
 from specviz.records.runs import StopReason
-from specviz.records.words import LANGUAGES, Sentence, Text, Words, words
+from specviz.records.settings import SamplingParams
+from specviz.records.words import LANGUAGES, Bytes, Sentence, Text, Words, words
 from specviz.rules import RULES
 from specviz.ui import ways
 
@@ -207,6 +208,18 @@ def test_a_step_is_its_english_sentence_and_can_be_said_in_german():
     step = Sentence("Loading {name} ({size}).", name="tiny", size="3 MB")
     assert step == "Loading tiny (3 MB)."
     assert words("de").step(step) == "tiny wird geladen (3 MB)."
+
+
+def test_numbers_have_their_languages_decimal_sign():
+    say = words("de")
+    assert (say.number(1234.5, ".1f"), words().number(1234.5, ".1f")) == ("1234,5", "1234.5")
+    assert say("why.step_rest", rest=0.25) == say("why.step_rest", rest="0,25")
+    assert "Qwen2.5" in say("why.source_run", run="Qwen2.5")  # what is no number is left alone
+    with pytest.raises(SpecvizError) as caught:
+        SamplingParams(temperature=0.001)
+    assert "0.001" in str(caught.value) and "0,001" in say.error(caught.value)
+    step = Sentence("Loading {name} ({size}).", name="Qwen2.5", size=Bytes(2.5e9))
+    assert (str(step), say.step(step)) == ("Loading Qwen2.5 (2.5 GB).", "Qwen2.5 wird geladen (2,5 GB).")
 
 
 # --- the German page -------------------------------------------------------------------------------------------------

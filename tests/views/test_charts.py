@@ -79,6 +79,13 @@ def test_five_thousand_rounds_draw_no_more_than_a_bounded_number_of_points():
     assert sum(width * height for width, height in zip(widths, bars["y"])) == pytest.approx(counts.tokens)
 
 
+def test_german_charts_write_decimal_commas():
+    charts = Trail.of(RUN.rounds).charts(words("de"))
+    assert {chart["layout"]["separators"][0] for chart in charts.values()} == {","}
+    assert all("." not in text for text in charts[3]["data"][0]["text"])
+    assert "." not in charts[1]["layout"]["title"]["text"] + charts[3]["layout"]["title"]["text"]
+
+
 def test_in_a_run_the_charts_take_turns_and_each_is_up_to_date():
     trail = Trail()
     for turn, one in enumerate(RUN.rounds):

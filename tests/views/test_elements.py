@@ -13,9 +13,11 @@ from elements import RUN, element, give
 from handmade import a_round, a_run
 from playwright.sync_api import Page, expect
 
+from specviz.bench.contestants import Contestant, Standing
 from specviz.ui.components import AREAS
 from specviz.ui.web_files import ADDRESS, FILES, TYPES, WEB
 from specviz.views import run_messages as messages
+from specviz.views.compare_messages import ComparedRow, contest_message
 
 ROUNDS = tuple(a_round(word, index) for index, word in enumerate(("ard", "aa", "r", "aard")))
 
@@ -154,6 +156,48 @@ def test_a_comparison_sorts_what_it_is_given(alone):
     assert names.all_inner_texts() == ["Suffix", HOSTILE]
     assert page.evaluate(f"{element('compare')}.rows.length") == 2
     assert page.evaluate("window.hit ?? null") is None
+
+
+#: All that an element says to readers and to screen readers.
+SAID = """name => {
+    const nodes = [...document.querySelector(`specviz-${name}`).shadowRoot.querySelectorAll("*:not(style)")];
+    const own = node => [...node.childNodes].filter(one => one.nodeType === Node.TEXT_NODE).map(one => one.data);
+    return nodes.flatMap(node => [...own(node), node.ariaLabel, node.getAttribute("title")]).filter(Boolean);
+}"""
+
+
+def german_race() -> str:
+    lane = {"pieces": [" a", " b"], "tokens": 2, "target_passes": 2, "label": "x", "tokens_per_second": 9.25}
+    lane |= {"counts": [1, 1], "times": [0.1, 0.25], "sources": "pp"}
+    comparison = {"speedup": 1.5, "greedy": False, "identical": False, "parting": None}
+    race = {"kind": "race", "prompt": "", "lanes": [lane, lane], "comparison": comparison, "passes": "plain"}
+    return json.dumps(race)
+
+
+def german_contest() -> str:
+    measured = Standing(100.25, (90.5, 110.5), 1.5, (1.4, 1.6), 0.61, 2.5, 0.13)
+    row = ComparedRow("x", Contestant("draft_model", 4, 1, "token"), "x", True, measured, 2)
+    return contest_message([row], phase="finished", text="", fraction=1, repeats=2)
+
+
+@pytest.mark.parametrize(
+    "name, given, comma",
+    [
+        ("run", run_of(), "0,25"),
+        ("race", [german_race()], "1,50×"),
+        ("compare", [german_contest()], "1,50×"),
+        ("why", [json.dumps({"kind": "why", "runs": []})], "0,70"),
+    ],
+    ids=["run", "race", "compare", "why"],
+)
+def test_in_german_every_number_has_a_decimal_comma(alone, name: str, given: list[str], comma: str):
+    page = alone(name, "de")
+    give(page, name, given)
+    if name == "race":
+        page.evaluate(f"{element('race')}.pause()")
+        page.evaluate(f"{element('race')}.seek(1)")
+    page.wait_for_function(f"comma => ({SAID})('{name}').some(text => text.includes(comma))", arg=comma)
+    assert [text for text in page.evaluate(SAID, name) if re.search(r"\d\.\d|(?<![\w.])\.\d", text)] == []
 
 
 def test_the_lab_asks_the_page_to_press_a_button(alone):

@@ -320,7 +320,7 @@ def test_a_row_with_a_residual_is_sent_exactly():
 
 def test_the_german_page_says_it_in_german(show):
     page = show(a_run((a_round("ard"), a_round("", 1))), language="de")
-    assert "also besteht es, wenn u < 0.25 / 0.50 = 0.50" in ask(page, 0, 1)
+    assert "also besteht es, wenn u < 0,25 / 0,50 = 0,50" in ask(page, 0, 1)
     assert "abgelehnt, und alles danach Entworfene wird verworfen" in ask(page, 0, 1)
     assert "angenommen" in ask(page, 0, 0) and "nie geprüft" in ask(page, 0, 2)
     assert "gewöhnlichen Schritt" in ask(page, 1, "next")

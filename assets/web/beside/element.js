@@ -7,6 +7,7 @@
 import { make } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
 import { liveRun } from "../shared/live.js";
+import { fixed } from "../shared/numbers.js";
 import { quoted } from "../shared/tokens.js";
 import { alignment, characters, lines } from "./alignment.js";
 
@@ -162,7 +163,7 @@ class SpecvizBeside extends SpecvizElement {
       make("p", { class: "settings", part: "settings", text: this.settingsOf(run) }),
       make("div", { class: "figures" },
         entry("acceptance_rate", known(figures.acceptance_rate, (x) => `${Math.round(100 * x)}\u202f%`), this.say("beside.accepted")),
-        entry("acceptance_length", known(figures.acceptance_length, (x) => x.toFixed(2)), this.say("beside.per_pass")),
+        entry("acceptance_length", known(figures.acceptance_length, (x) => fixed(x, 2)), this.say("beside.per_pass")),
         entry("target_passes", String(run.rounds.length), this.say("beside.passes", { n: run.rounds.length })),
         entry("tokens", known(figures.tokens, String), this.say("beside.tokens", { n: figures.tokens }))));
   }

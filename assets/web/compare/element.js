@@ -5,6 +5,7 @@
 
 import { make, setText } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
+import { fixed, written } from "../shared/numbers.js";
 import { quoted } from "../shared/tokens.js";
 import { COLUMNS, NAMING, RANKING, byLength } from "./columns.js";
 import { DASH, isNumber, percent, rate, short, times, visible } from "./figures.js";
@@ -91,7 +92,7 @@ class SpecvizCompare extends SpecvizElement {
   }
 
   scale() {
-    const steps = [0.5, 0.75, 1, 1.5, 2, 2.5].map((speedup) => make("span", { style: tint(speedup), text: `${speedup}×` }));
+    const steps = [0.5, 0.75, 1, 1.5, 2, 2.5].map((speedup) => make("span", { style: tint(speedup), text: `${written(String(speedup))}×` }));
     return make("div", { class: "scale" }, make("span", { class: "quiet", text: this.say("compare.scale_slower") }), ...steps, make("span", { class: "quiet", text: this.say("compare.scale_faster") }),
       make("span", { class: "quiet", text: this.say("compare.scale_best") }));
   }
@@ -171,9 +172,9 @@ class SpecvizCompare extends SpecvizElement {
     if (key === "branches" && branches) return branches === 1 ? [this.small("compare.chain")] : own ? [this.small("compare.own_branches")] : [];
     if (!figures) return [];
     const spread = (format, values) => (repeats > 1 && values ? [make("small", { text: values.map(format).join("–") })] : []);
-    if (key === "speedup") return spread((x) => x.toFixed(2), figures.speedup_spread);
+    if (key === "speedup") return spread((x) => fixed(x, 2), figures.speedup_spread);
     if (key === "tokens_per_second") return spread(rate, figures.spread);
-    return key === "lossless" && isNumber(figures.distance) ? [make("small", { text: this.say("compare.off", { distance: figures.distance.toFixed(2) }) })] : [];
+    return key === "lossless" && isNumber(figures.distance) ? [make("small", { text: this.say("compare.off", { distance: fixed(figures.distance, 2) }) })] : [];
   }
 
   small(key) { return make("small", { text: this.say(key) }); }
@@ -230,7 +231,7 @@ class SpecvizCompare extends SpecvizElement {
   renderReplay() {
     const { rounds, drafted, kept, ahead, behind, phase, differing } = this.held.replay;
     const row = (name, count) => make("tr", {}, make("th", { scope: "row", text: name }), make("td", { text: String(count) }),
-      make("td", { text: drafted ? percent(count / drafted) : DASH }), make("td", { text: rounds ? (1 + count / rounds).toFixed(2) : DASH }));
+      make("td", { text: drafted ? percent(count / drafted) : DASH }), make("td", { text: rounds ? fixed(1 + count / rounds, 2) : DASH }));
     const table = make("table", { class: "rules", "aria-label": this.say("compare.kept_table") },
       make("thead", {}, make("tr", {}, ...["", this.say("compare.kept"), this.say("compare.of_drafted", { drafted }), this.say("compare.column_acceptance_length")].map((text) => make("th", { scope: "col", text })))),
       make("tbody", {}, ...RULES.map((name, i) => row(this.say(name), kept[i]))));

@@ -6,6 +6,7 @@
 
 import { make, setText, svg } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
+import { fixed, written } from "../shared/numbers.js";
 
 const CHART = { height: 330, left: 46, right: 24, top: 28, bottom: 38 };
 const NARROW = 760; // px: below this the chart stands above the bars
@@ -182,7 +183,7 @@ class SpecvizLossless extends SpecvizElement {
     const parts = [];
     for (const tick of decades(floor, 1)) {
       parts.push(svg("line", { class: "grid", x1: left, x2: width - right, y1: y(tick), y2: y(tick) }));
-      parts.push(svg("text", { class: "tick", x: left - 7, y: y(tick) + 4, "text-anchor": "end" }, String(tick)));
+      parts.push(svg("text", { class: "tick", x: left - 7, y: y(tick) + 4, "text-anchor": "end" }, written(String(tick))));
     }
     for (const tick of decades(noise[0][0], runs).filter((n) => n >= noise[0][0] && n <= runs)) {
       parts.push(svg("line", { class: "grid", x1: x(tick), x2: x(tick), y1: top, y2: height - bottom }));
@@ -253,14 +254,14 @@ class SpecvizLossless extends SpecvizElement {
     if (message.verdict.state === "pending" || this.held.history.some(({ trial }) => trial === message.trial)) return;
     this.held.history.push(message);
     const { rule_name, drafter, n, distance, p_value, verdict, greedy } = message;
-    const cells = [drafter, greedy ? this.say("lossless.history_tokens", { n }) : grouped(n), figure(distance, (tv) => tv.toFixed(3)), figure(p_value, pText)];
+    const cells = [drafter, greedy ? this.say("lossless.history_tokens", { n }) : grouped(n), figure(distance, (tv) => fixed(tv, 3)), figure(p_value, pText)];
     this.ui.tests.prepend(make("tr", { "data-verdict": verdict.state }, make("th", { scope: "row", text: rule_name }),
       ...cells.map((text) => make("td", { text })), make("td", { class: "short", text: this.say(`lossless.short_${verdict.state}`) })));
     this.ui.history.classList.toggle("hidden", false);
   }
 }
 
-const percent = (x) => `${(100 * x).toFixed(1)}\u202f%`;
+const percent = (x) => `${fixed(100 * x, 1)}\u202f%`;
 
 const grouped = (n) => n.toLocaleString("en").replaceAll(",", "\u202f"); // as the server writes it
 
@@ -282,6 +283,6 @@ function emptyRow() {
 /** A dash where there is no such figure, as at temperature 0. */
 const figure = (value, format) => (typeof value === "number" ? format(value) : "–");
 
-const pText = (p) => (p < 1e-300 ? "< 1e-300" : p >= 0.1 ? p.toFixed(2) : p.toExponential(0).replace("e-", "e−"));
+const pText = (p) => (p < 1e-300 ? "< 1e-300" : p >= 0.1 ? fixed(p, 2) : p.toExponential(0).replace("e-", "e−"));
 
 customElements.define("specviz-lossless", SpecvizLossless);

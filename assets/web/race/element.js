@@ -6,6 +6,7 @@
 
 import { make, scrolling, setText, wantsStillness } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
+import { fixed, rate } from "../shared/numbers.js";
 import { quoted } from "../shared/tokens.js";
 
 const SPEEDS = [1, 2, 5, 10, 20, 50]; // how many times slower than it really was
@@ -240,7 +241,7 @@ class SpecvizRace extends SpecvizElement {
   renderSummary() {
     const [plain, speculative] = this.held.lanes;
     const { speedup } = this.held.comparison;
-    const big = make("div", { class: "speedup" }, make("b", { part: "speedup", "data-figure": "speedup", text: typeof speedup === "number" ? `${speedup.toFixed(2)}×` : "—" }),
+    const big = make("div", { class: "speedup" }, make("b", { part: "speedup", "data-figure": "speedup", text: typeof speedup === "number" ? `${fixed(speedup, 2)}×` : "—" }),
       make("span", { class: "quiet", text: this.say("race.speedup") }));
     const verdicts = make("div", { class: "verdicts" }, ...this.verdictLines(plain, speculative).map((text) => make("p", { text })));
     if (this.held.comparison.parting) verdicts.append(make("button", { type: "button", part: "show-parting", text: this.say("race.show_parting"), on: { click: () => this.showParting() } }));
@@ -251,7 +252,7 @@ class SpecvizRace extends SpecvizElement {
     const { speedup } = this.held.comparison;
     const lines = [];
     if (typeof speedup === "number") {
-      const figures = { speedup: speedup.toFixed(2), fast: rate(speculative.tokens_per_second), slow: rate(plain.tokens_per_second) };
+      const figures = { speedup: fixed(speedup, 2), fast: rate(speculative.tokens_per_second), slow: rate(plain.tokens_per_second) };
       lines.push(this.say(speedup >= 1 ? "race.paid" : "race.did_not_pay", figures));
     }
     lines.push(this.say("race.needed", { n: speculative.target_passes, tokens: this.say("common.tokens", { n: speculative.tokens }),
@@ -285,7 +286,7 @@ class SpecvizRace extends SpecvizElement {
 
   resultTable() {
     const row = (tag, ...cells) => make("tr", {}, ...cells.map((text) => make(tag, { text, scope: tag === "th" ? "col" : null })));
-    const line = (name, lane) => row("td", name, String(lane.tokens), String(lane.target_passes), lane.target_passes ? (lane.tokens / lane.target_passes).toFixed(2) : "—",
+    const line = (name, lane) => row("td", name, String(lane.tokens), String(lane.target_passes), lane.target_passes ? fixed(lane.tokens / lane.target_passes, 2) : "—",
       seconds(lane.times.at(-1) ?? 0), lane.tokens_per_second === null ? "—" : rate(lane.tokens_per_second));
     return make("table", { part: "table" },
       make("thead", {}, row("th", "", ...["tokens", "target_passes", "per_pass", "time", "tokens_per_second"].map((key) => this.say(`race.${key}`)))),
@@ -293,9 +294,7 @@ class SpecvizRace extends SpecvizElement {
   }
 }
 
-const seconds = (x) => `${x.toFixed(2)}\u202fs`;
-
-const rate = (x) => (x >= 100 ? x.toFixed(0) : x.toFixed(1));
+const seconds = (x) => `${fixed(x, 2)}\u202fs`;
 
 /** How many rounds were over at this time; times are ascending. */
 function roundsBy(times, time) {

@@ -1,16 +1,17 @@
 // The headline figures.
 
 import { make, setText } from "../shared/dom.js";
+import { fixed, rate } from "../shared/numbers.js";
 import { figuresHere } from "./place.js";
 
 /** @typedef {import("./view.js").View} View */
 
 /** @type {[string, (x: number) => string][]} */
 const FIGURES = [
-  ["acceptance_length", (x) => x.toFixed(2)],
+  ["acceptance_length", (x) => fixed(x, 2)],
   ["acceptance_rate", (x) => `${Math.round(100 * x)}\u202f%`],
-  ["speedup", (x) => `${x.toFixed(2)}×`],
-  ["tokens_per_second", (x) => (x >= 100 ? x.toFixed(0) : x.toFixed(1))],
+  ["speedup", (x) => `${fixed(x, 2)}×`],
+  ["tokens_per_second", rate],
 ];
 
 /** Four figures in a row. @param {View} view */

@@ -1,6 +1,6 @@
 // What happened to a token, in sentences whose numbers can be worked out from the ones beside them.
 
-import { compared, divided, plainNumber, quotient } from "../shared/numbers.js";
+import { compared, decimalsOf, divided, plainNumber, quotient, written } from "../shared/numbers.js";
 import { quoted } from "../shared/tokens.js";
 import { sourceName } from "./names.js";
 import {
@@ -201,10 +201,10 @@ function sayDrawn(run, round) {
 /** Start, u and end of the drawn piece, with as many digits as it takes to see them in this order. @param {any} draw */
 export function placeOfDraw({ below, u, prob }) {
   const shown = plainNumber(prob);
-  let digits = shown.includes("e") ? 9 : Math.max(2, (shown.split(".")[1]?.length ?? 0) + 1);
+  let digits = shown.includes("e") ? 9 : Math.max(2, decimalsOf(shown) + 1);
   const write = () => [below, u, Math.min(1, below + prob)].map((x) => x.toFixed(digits));
   const inOrder = (/** @type {string[]} */ [start, at, end]) => Number(start) <= Number(at) && Number(at) < Number(end);
   while (digits < 9 && !inOrder(write())) digits += 1;
-  const [start, at, end] = write();
+  const [start, at, end] = write().map(written);
   return { start, u: at, end };
 }

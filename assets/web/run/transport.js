@@ -1,6 +1,7 @@
 // The bar below the text: buttons, slider, and where the reader is.
 
 import { make, setText } from "../shared/dom.js";
+import { written } from "../shared/numbers.js";
 import { markFigures } from "./figures.js";
 import { placeLabel, placeRounds } from "./place.js";
 
@@ -35,7 +36,7 @@ export function transportCard(view, actions) {
 /** How far a step goes, and how fast it plays. @param {View} view @param {string} [prefix] of the parts' names */
 export function choices(view, prefix = "") {
   const units = UNITS.map((unit) => make("option", { value: unit, text: view.say(`playback.unit_${unit}`) }));
-  const speeds = SPEEDS.map((speed) => make("option", { value: speed, selected: speed === 1, text: `${speed}×` }));
+  const speeds = SPEEDS.map((speed) => make("option", { value: speed, selected: speed === 1, text: `${written(String(speed))}×` }));
   return [choice(view, prefix, "unit", units), choice(view, prefix, "speed", speeds)];
 }
 

@@ -11,6 +11,7 @@
 // are the --sv-… properties of page.css. It knows nothing of the program that feeds it. Messages that come before the
 // words wait for them.
 
+import { writeDecimals } from "./numbers.js";
 import { speaker } from "./words.js";
 
 /** @typedef {{ kind: string, [field: string]: any }} Message */
@@ -65,6 +66,7 @@ export class SpecvizElement extends HTMLElement {
   set words(texts) {
     if (this.built) return;
     this.say = speaker(texts);
+    writeDecimals(this.say("common.decimal"));
     this.built = true;
     this.build();
     this.#early.splice(0).forEach((message) => this.receive(message));

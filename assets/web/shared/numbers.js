@@ -1,5 +1,22 @@
 // How numbers are written wherever they are shown.
 
+/** What stands before the decimals in the page's language. */
+let decimalMark = ".";
+
+/** @param {string} mark */
+export function writeDecimals(mark) {
+  decimalMark = mark;
+}
+
+/** A number as the page's language writes it. @param {string} plain as JavaScript writes it */
+export const written = (plain) => plain.replace(".", decimalMark);
+
+/** @param {number} x @param {number} digits */
+export const fixed = (x, digits) => written(x.toFixed(digits));
+
+/** Tokens a second: three digits are as many as one was measured to. @param {number} x */
+export const rate = (x) => fixed(x, x >= 100 ? 0 : 1);
+
 /**
  * A probability in a chip: .61, <.01, 1.
  *
@@ -10,9 +27,9 @@ export function brief(x) {
   if (x === null || x === undefined) return "–";
   if (x <= 0) return "0";
   if (x >= 1) return "1";
-  if (x < 0.005) return "<.01";
-  if (x >= 0.995) return ">.99";
-  return x.toFixed(2).slice(1);
+  if (x < 0.005) return written("<.01");
+  if (x >= 0.995) return written(">.99");
+  return written(x.toFixed(2).slice(1));
 }
 
 /**
@@ -22,13 +39,22 @@ export function brief(x) {
  * @param {number} [digits]
  * @returns {string}
  */
-export function plainNumber(x, digits = 2) {
+export const plainNumber = (x, digits = 2) => written(plain(x, digits));
+
+/** @param {number} x @param {number} digits @returns {string} */
+function plain(x, digits) {
   if (x === 0 || x === 1) return String(x);
   if (x < 0.0001) return x.toExponential(digits - 1);
   if (x < 0.1) return String(Number(x.toPrecision(digits)));
   const text = x.toFixed(digits);
-  return Number(text) === 1 ? plainNumber(x, digits + 1) : text;
+  return Number(text) === 1 ? plain(x, digits + 1) : text;
 }
+
+/** How many decimals it was written with. @param {string} shown */
+export const decimalsOf = (shown) => shown.split(decimalMark)[1]?.length ?? 0;
+
+/** @param {string} shown */
+const numberOf = (shown) => Number(shown.replace(decimalMark, "."));
 
 /**
  * Two numbers that were compared, with as many digits as it takes to see which is larger.
@@ -52,9 +78,9 @@ export function compared(a, b) {
  * @returns {[string, string]}
  */
 export function divided(p, q, shown) {
-  const half = 0.5 * 10 ** -(shown.split(".")[1]?.length ?? 0);
+  const half = 0.5 * 10 ** -decimalsOf(shown);
   let digits = 2;
-  while (digits < 9 && Math.abs(Number(plainNumber(p, digits)) / Number(plainNumber(q, digits)) - Number(shown)) > half) digits += 1;
+  while (digits < 9 && Math.abs(Number(plain(p, digits)) / Number(plain(q, digits)) - numberOf(shown)) > half) digits += 1;
   return [plainNumber(p, digits), plainNumber(q, digits)];
 }
 

@@ -1,7 +1,7 @@
 // The tour's steps: what each one runs on the page, and what it says about the run that came out. Every figure is taken
 // from that run, as <specviz-run> tells it, never from here.
 
-import { compared, quotient } from "../shared/numbers.js";
+import { compared, fixed, quotient, rate } from "../shared/numbers.js";
 import { quoted } from "../shared/tokens.js";
 import { liveRun } from "../shared/live.js";
 
@@ -38,9 +38,9 @@ function headline({ say }, { figures }) {
   return {
     tokens: figures.tokens,
     passes: figures.target_passes,
-    length: known(figures.acceptance_length, (x) => x.toFixed(2)),
+    length: known(figures.acceptance_length, (x) => fixed(x, 2)),
     share: known(figures.acceptance_rate, (x) => `${Math.round(100 * x)}\u202f%`),
-    rate: known(figures.tokens_per_second, (x) => (x >= 100 ? x.toFixed(0) : x.toFixed(1))),
+    rate: known(figures.tokens_per_second, rate),
   };
 }
 

@@ -1,6 +1,7 @@
 // Draws a chart's frame, for the width there is: its type keeps its size on a phone.
 
 import { make, svg } from "../shared/dom.js";
+import { fixed } from "../shared/numbers.js";
 
 const HEIGHT = 280;
 
@@ -39,7 +40,7 @@ export function frame(width, { name, x, y, ticks, most, xName, yName, tickText }
 }
 
 /** @param {number} value @param {number} step */
-export const tick = (value, step) => value.toFixed(step < 1 ? 1 : 0);
+export const tick = (value, step) => fixed(value, step < 1 ? 1 : 0);
 
 /**
  * What is drawn in a box is drawn anew when its width changes.

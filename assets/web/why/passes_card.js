@@ -148,7 +148,7 @@ function renderFinding(lab, target) {
   const [first, last] = [points[0], points.at(-1)];
   const beyond = points.find((point) => point.width > k);
   const ratio = (point) => two(point.seconds / first.seconds);
-  const limit = String(lab.state.passes.limit);
+  const { limit } = lab.state.passes;
   if (k === 1 && beyond) setText(lab.ui.finding, lab.say("why.finding_none", { k: beyond.width, ratio: ratio(beyond) }));
   else if (beyond) setText(lab.ui.finding, lab.say("why.finding_until", { k, limit, beyond: beyond.width, ratio: ratio(beyond) }));
   else setText(lab.ui.finding, lab.say("why.finding_all", { k, ratio: ratio(last) }));
