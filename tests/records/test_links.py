@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from handmade import a_run, rounds_of
@@ -169,6 +169,22 @@ def test_a_link_leads_to_the_pinned_token_and_says_what_a_run_does_not_have(page
     assert state(page, "pinned") is None
     held = words()("share.no_such_place", n=len(state(page, "rounds")))
     expect(page.locator("specviz-share .status")).to_have_text(held)
+
+
+def test_presentation_shows_the_link_to_its_round_as_a_qr_code_that_the_page_draws_itself(page):
+    page.locator('specviz-run [part="present"]').click()
+    page.locator('specviz-run [part="qr-button"]').click()
+    picture = page.locator('specviz-run [part="qr-picture"]')
+    expect(picture).to_be_visible()
+    assert picture.evaluate("picture => picture.naturalWidth > 0")
+    asked = dict(parse_qsl(urlsplit(picture.get_attribute("src")).query))["text"]
+    query = page.evaluate(f"() => {VIEW}.share.query")
+    assert asked == f"{page.url}?{query}&round={len(state(page, 'rounds'))}"
+    expect(page.locator('specviz-run [part="qr-told"]')).to_contain_text("name for itself")
+    page.keyboard.press("Escape")
+    expect(picture).to_be_hidden()
+    page.keyboard.press("Escape")
+    expect(page.locator('specviz-run [part="presentation"]')).to_be_hidden()
 
 
 def test_what_is_wrong_with_a_link_is_said_as_text_and_the_rest_applies(page):

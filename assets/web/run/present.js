@@ -5,6 +5,7 @@ import { choose } from "./choosing.js";
 import { evidence } from "./evidence.js";
 import { runningFigures } from "./figures.js";
 import { frontier, lastPlace, place, placeLabel, sentenceHere, spotOf } from "./place.js";
+import { qrParts } from "./qr.js";
 import { fillPath } from "./rows.js";
 import { indexOf, tell } from "./seals.js";
 import { knownAt } from "./stages.js";
@@ -41,7 +42,7 @@ export function buildPresentation(view, actions) {
     make("div", { class: "why" }, make("div", { class: "said" }, view.ui.presentSay, view.ui.presentCoin),
       make("div", { class: "pictures" }, view.ui.presentBars, view.ui.presentDraw)),
     make("div", { class: "bottom" }, button("back", () => actions.step(-1)), view.ui.presentPlay, button("forward", () => actions.step(1)),
-      make("div", { class: "choices" }, ...choices(view, "present-")), make("span", { class: "keys", text: view.say("playback.keys") })));
+      make("div", { class: "choices" }, ...choices(view, "present-")), ...qrParts(view), make("span", { class: "keys", text: view.say("playback.keys") })));
   view.ui.view.append(view.ui.dialog);
   new ResizeObserver(() => fitRound(view)).observe(view.ui.presentRound);
   document.addEventListener("fullscreenchange", () => document.fullscreenElement === null && closePresentation(view));
