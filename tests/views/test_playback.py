@@ -410,31 +410,39 @@ CUT = f"""() => {{
     return own.left >= left - 1 && own.top >= top - 1 && own.right <= right + 1 && own.bottom <= bottom + 1;
   }};
   const screen = {{ left: 0, top: 0, right: innerWidth, bottom: innerHeight }};
+  const parts = '.go, .chip, .line, .bars, .pieces, .legend, .bars *, .pieces *';
   const cut = [];
   for (const name of ['place', 'round', 'coin', 'say', 'bars', 'draw']) {{
     const box = shadow.querySelector(`[part=present-${{name}}]`);
     if (!box.checkVisibility()) continue;
     const clip = box.closest('.said')?.getBoundingClientRect() ?? box.getBoundingClientRect();
-    for (const node of [box, ...box.querySelectorAll('.chip, .line, .bars, .pieces, .bars *, .pieces *')]) {{
-      const own = node.matches('i, .u');
-      if (!own && !(inside(node, clip) && inside(node, screen))) cut.push(`${{name}}: ${{node.className}}`);
+    for (const node of [box, ...box.querySelectorAll(parts)]) {{
+      const exempt = node.matches('i, .u') || !node.checkVisibility();
+      if (!exempt && !(inside(node, clip) && inside(node, screen))) cut.push(`${{name}}: ${{node.className}}`);
     }}
   }}
   return cut;
 }}"""
 
 
+@pytest.mark.parametrize("predicting", [False, True])
 @pytest.mark.parametrize("width, height", [(1280, 720), (390, 844)])
 @pytest.mark.parametrize("name", ["chain", "bonus", "tree", "block", "typical"])
-def test_everything_of_a_presented_round_is_on_the_screen_at_every_step(show, name, width, height):
+def test_everything_of_a_presented_round_is_on_the_screen_at_every_step(show, name, width, height, predicting):
     rounds = (a_block("AB", (0.1, 0.2)),) if name == "bonus" else RUNS[name][:1]
     rule = {"chain": "token", "bonus": "block"}.get(name, name)
-    page = show(opened(run_of(*rounds), rule), viewport={"width": width, "height": height})
+    page = show(opened(run_of(*rounds), rule), language="de", viewport={"width": width, "height": height})
     press(page, "Home", "p")
+    if predicting:
+        page.locator('[part="present-predict"]').click()
     for _ in expected(rounds, at_once=rule in ("block", "typical")):
         page.keyboard.press("ArrowRight")
         page.evaluate("() => new Promise(requestAnimationFrame)")
         assert page.evaluate(CUT) == [], page.evaluate(f"{VIEW}.place")
+        for shown in page.locator('[part="present-options"] .show').all():
+            shown.click()
+            page.evaluate("() => new Promise(requestAnimationFrame)")
+            assert page.evaluate(CUT) == [], page.evaluate(f"{VIEW}.place")
 
 
 def test_the_presentation_counts_and_steps_as_the_page_does(show):

@@ -17,7 +17,7 @@ import { figuresBar } from "./figures.js";
 import { inspectorCard, renderInspector } from "./inspector.js";
 import { onKey } from "./keys.js";
 import { roundsCard } from "./list.js";
-import { goToEnd, goToRound, goToStart, onPlaybackKey, step, togglePlay } from "./playback.js";
+import { goToEnd, goToRound, goToStart, guess, onPlaybackKey, step, togglePlay, togglePredict } from "./playback.js";
 import { buildPresentation, openPresentation } from "./present.js";
 import { handlersOf } from "./receiving.js";
 import { knownAt } from "./stages.js";
@@ -62,6 +62,8 @@ export class SpecvizRun extends SpecvizElement {
       goToRound: (/** @type {number} */ count) => goToRound(view, count),
       togglePlay: () => togglePlay(view),
       openPresentation: () => openPresentation(view),
+      togglePredict: () => togglePredict(view),
+      guess: (/** @type {string | null} */ value) => guess(view, value),
     };
     const { ui } = view;
     const inspector = inspectorCard(view, () => letGo(view, true));

@@ -2,14 +2,15 @@
 
 import { plainNumber } from "../shared/numbers.js";
 import { quoted } from "../shared/tokens.js";
-import { acceptedIndexes, isGreedy, nextKind } from "./records.js";
-import { sentence } from "./sentences.js";
-import { committedIn, knownAt, pendingOf, stagesOf } from "./stages.js";
+import { acceptedIndexes, isGreedy, isRefusal, nextKind } from "./records.js";
+import { sentence, unbroken } from "./sentences.js";
+import { committedIn, knownAt, pendingOf, stageAt, stagesOf } from "./stages.js";
 
 /** @typedef {import("./data.js").Run} Run */
 /** @typedef {import("./view.js").View} View */
 /** @typedef {import("./types.js").Spot} Spot */
 /** @typedef {import("./types.js").Known} Known */
+/** @typedef {import("./types.js").Round} Round */
 /** @typedef {import("./types.js").Stage} Stage */
 /** @typedef {import("./types.js").Place} Place */
 /** @typedef {import("./types.js").Chunk} Chunk */
@@ -40,7 +41,18 @@ export const placeRounds = (view) => (view.playback.at?.stage ? view.playback.at
 /** The token that a place is about. @param {Run} run @param {Place} place */
 export function spotOf(run, { round, stage }) {
   if (!stage || !run.rounds[round]) return null;
-  return { round, index: stagesOf(run, run.rounds[round])[stage - 1].index };
+  return { round, index: stageAt(run, { round, stage }).index };
+}
+
+/**
+ * The token to look at: that of the reader's place, or the one that is asked about. Which token ends a draft that is judged
+ * at once is not told by asking.
+ *
+ * @param {View} view @param {Place} at
+ */
+export function spotHere(view, at) {
+  const { asking } = view.playback;
+  return spotOf(view.run, asking && !stageAt(view.run, asking).whole ? asking : at);
 }
 
 /** A block of rows that are all to come is not built: nobody could see it. @param {View} view @param {Chunk} chunk */
@@ -149,15 +161,22 @@ export function sentenceHere(view, spot) {
   const round = view.run.at(spot.round);
   const pending = sealedAt(view, spot);
   if (!pending || !known) return sentence(view.run, round, spot.index, isDrawn(view, spot));
-  if (spot.index === "next") return view.say(known.stage?.kind === "pass" ? "playback.say_plain_pass" : "playback.say_unborn");
+  if (spot.index === "next") return view.say(known.judged ? "playback.say_unborn" : dueKey(view.run, round));
   const token = round.drafted[spot.index];
   const raw = isGreedy(view.run, token);
   const values = { token: quoted(view.say, token.text), q: numberOr(raw ? token.q_raw : token.q), p: numberOr(raw ? token.p_raw : token.p) };
   if (pending === "unborn") return view.say("playback.say_unborn");
   const drafted = view.say(`playback.say_draft${raw ? (token.q_raw === null ? "_copy" : "_greedy") : token.q === 1 ? "_sure" : ""}`, values);
-  if (pending === "drafted") return drafted;
+  if (pending === "drafted") return unbroken(drafted);
   const opening = known.stage?.kind === "pass" ? `${view.say("playback.say_pass", { n: round.drafted.length })} ` : "";
-  return `${opening}${view.say(raw ? "playback.say_passed_greedy" : "playback.say_passed", values)}`;
+  return unbroken(`${opening}${view.say(raw ? "playback.say_passed_greedy" : "playback.say_passed", values)}`);
+}
+
+/** What the next token will be drawn from. @param {Run} run @param {Round} round */
+function dueKey(run, round) {
+  if (!round.drafted.length) return "playback.say_plain_pass";
+  if (run.start.greedy) return "playback.say_due_greedy";
+  return isRefusal(run, round, "next") ? "playback.say_due_residual" : "playback.say_due_own";
 }
 
 /** @param {number | null} x */

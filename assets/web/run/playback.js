@@ -4,9 +4,10 @@ import { choose, letChoiceGo } from "./choosing.js";
 import { drawFigures } from "./figures.js";
 import { renderInspector } from "./inspector.js";
 import { chipAt, dressRows, lookAgain, rowHere, setOpen } from "./list.js";
-import { START, atEnd, endOf, forgetDrawn, lastPlace, spotOf } from "./place.js";
+import { START, atEnd, endOf, forgetDrawn, lastPlace, spotHere } from "./place.js";
+import { drawPredictions, isDue, noteGuess, questionAt } from "./predict.js";
 import { drawPresentation } from "./present.js";
-import { stagesOf } from "./stages.js";
+import { stageAt } from "./stages.js";
 import { scrollFor, showText } from "./text.js";
 import { drawTransport } from "./transport.js";
 import { showInTree } from "./tree_box.js";
@@ -22,10 +23,10 @@ const DWELL = { draft: 800, pass: 1600, decide: 2600, next: 2600, missing: 800 }
 
 const DWELL_ROUND = 2000; // ms, where a step is a whole round
 
-/** A new run: the reader follows it. @param {View} view */
+/** A new run: the reader follows it, or waits at its start to predict it. @param {View} view */
 export function resetPlayback(view) {
   pause(view);
-  Object.assign(view.playback, { at: null, unfolded: null });
+  Object.assign(view.playback, { at: view.playback.predicting ? START : null, asking: null, guesses: new Map(), unfolded: null });
   forgetDrawn(view);
 }
 
@@ -35,13 +36,20 @@ function stops(view, stage) {
   return view.playback.unit === "round" ? ["next", "missing"].includes(stage.kind) : stage.kind !== "draft";
 }
 
-/** @param {View} view @param {Place} place */
-function placeAfter(view, { round, stage }) {
+/**
+ * Where a step leads: to a place, or to the question before it.
+ *
+ * @param {View} view @param {Place} place @returns {{ at: Place, asking: Place | null } | null}
+ */
+function stopAfter(view, { round, stage }) {
   for (;;) {
+    const at = { round, stage };
     if (stage === endOf(view.run, round).stage) [round, stage] = [round + 1, 0];
     if (round >= view.drawn) return null;
     stage += 1;
-    if (stops(view, stagesOf(view.run, view.run.rounds[round])[stage - 1])) return { round, stage };
+    const next = { round, stage };
+    if (isDue(view, next)) return { at, asking: next };
+    if (stops(view, stageAt(view.run, next))) return { at: next, asking: null };
   }
 }
 
@@ -51,13 +59,17 @@ function placeBefore(view, { round, stage }) {
     stage -= 1;
     if (stage < 1 && round === 0) return START;
     if (stage < 1) ({ round, stage } = endOf(view.run, round - 1));
-    if (stops(view, stagesOf(view.run, view.run.rounds[round])[stage - 1])) return { round, stage };
+    if (stops(view, stageAt(view.run, { round, stage }))) return { round, stage };
   }
 }
 
-/** Goes to a place, null being the end, at most once a frame. @param {View} view @param {Place | null} at */
-function moveTo(view, at) {
-  view.playback.at = at;
+/**
+ * Goes to a place, null being the end, at most once a frame; and asks what comes at another.
+ *
+ * @param {View} view @param {Place | null} at @param {Place | null} [asking]
+ */
+function moveTo(view, at, asking = null) {
+  Object.assign(view.playback, { at, asking });
   if (!view.playback.frame) view.playback.frame = requestAnimationFrame(() => {
     view.playback.frame = 0;
     showPlace(view);
@@ -66,11 +78,36 @@ function moveTo(view, at) {
 
 /** @param {View} view @param {number} direction */
 export function step(view, direction) {
-  if (!view.drawn) return;
+  const { at, asking, unit, predicting } = view.playback;
+  if (!view.drawn || (asking && direction > 0)) return; // it takes a guess, or "show it"
   pause(view);
-  view.playback.telling = view.playback.unit !== "round";
-  if (direction < 0) moveTo(view, placeBefore(view, view.playback.at ?? lastPlace(view)));
-  else if (view.playback.at) moveTo(view, placeAfter(view, view.playback.at));
+  view.playback.telling = unit !== "round" || predicting;
+  if (direction < 0) moveTo(view, asking ? at : placeBefore(view, at ?? lastPlace(view)));
+  else if (at) goOn(view, at);
+}
+
+/** To the next stop, or the end; whoever predicts does not overtake a run that goes on. @param {View} view @param {Place} at */
+function goOn(view, at) {
+  const stop = stopAfter(view, at);
+  if (stop) moveTo(view, stop.at, stop.asking);
+  else if (!view.playback.predicting || view.run.phase !== "running") moveTo(view, null);
+  return stop;
+}
+
+/** Predicting begins where nothing is told yet. @param {View} view */
+export function togglePredict(view) {
+  pause(view);
+  view.playback.predicting = !view.playback.predicting;
+  const { predicting, at } = view.playback;
+  moveTo(view, predicting && !at && view.drawn ? (view.run.phase === "running" ? lastPlace(view) : START) : at);
+}
+
+/** Answers the question, and shows what it was about. @param {View} view @param {string | null} value null: no guess */
+export function guess(view, value) {
+  const { asking } = view.playback;
+  if (!asking) return;
+  noteGuess(view, asking, value);
+  moveTo(view, asking);
 }
 
 /** @param {View} view */
@@ -100,13 +137,13 @@ export function goToRound(view, count) {
 
 /** Plays, from the start if nothing is left; of a run that is followed live, it holds the place. @param {View} view */
 export function togglePlay(view) {
-  if (!view.drawn) return;
+  if (!view.drawn || view.playback.asking) return;
   if (view.playback.playing) pause(view);
   else if (view.playback.at === null && view.run.phase === "running") moveTo(view, lastPlace(view));
   else {
     if (atEnd(view) && view.run.phase !== "running") moveTo(view, START);
     view.playback.playing = true;
-    view.playback.telling = view.playback.unit !== "round";
+    view.playback.telling = view.playback.unit !== "round" || view.playback.predicting;
     awaitNext(view);
   }
   drawTransport(view);
@@ -121,18 +158,18 @@ function pause(view) {
 /** @param {View} view */
 function awaitNext(view) {
   const at = view.playback.at ?? lastPlace(view);
-  const kind = at.stage ? stagesOf(view.run, view.run.rounds[at.round])[at.stage - 1].kind : "draft";
+  const kind = at.stage ? stageAt(view.run, at).kind : "draft";
   view.playback.timer = setTimeout(() => playOn(view), (view.playback.unit === "round" ? DWELL_ROUND : DWELL[kind]) / view.playback.speed);
 }
 
 /** @param {View} view */
 function playOn(view) {
-  const next = placeAfter(view, view.playback.at ?? lastPlace(view));
-  if (!next) pause(view);
+  const at = view.playback.at ?? lastPlace(view);
   // At the end of a finished run the last stage stays; behind a live one its reader has caught up.
-  if (next || view.run.phase === "running") moveTo(view, next);
-  else drawTransport(view);
-  if (next) awaitNext(view);
+  const stop = atEnd(view) && view.run.phase !== "running" ? null : goOn(view, at);
+  if (stop && !stop.asking) return awaitNext(view);
+  pause(view);
+  drawTransport(view);
 }
 
 /**
@@ -147,7 +184,7 @@ function showPlace(view) {
   dressRows(view);
   if (at) {
     follow(view);
-    const spot = spotOf(view.run, at);
+    const spot = spotHere(view, at);
     if (spot) choose(view, spot, { pin: view.pinned && view.ui.view.dataset.layout === "narrow" });
     else letChoiceGo(view);
   } else {
@@ -158,6 +195,7 @@ function showPlace(view) {
   }
   drawFigures(view);
   drawTransport(view);
+  drawPredictions(view);
   drawPresentation(view);
 }
 
@@ -206,7 +244,7 @@ function follow(view) {
 
 /** In a deep tree: the chip of the stage comes into its box. @param {View} view @param {Place} at */
 function showSpot(view, at) {
-  const spot = spotOf(view.run, at);
+  const spot = spotHere(view, at);
   const button = spot && chipAt(view, spot.round, spot.index);
   if (button) showInTree(button);
 }
@@ -219,6 +257,7 @@ export function drawPlayback(view) {
     view.ui.followRounds.hold();
   }
   drawTransport(view);
+  drawPredictions(view);
   drawPresentation(view);
 }
 
@@ -239,8 +278,14 @@ const KEYS = {
  */
 export function onPlaybackKey(view, event, actions) {
   if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
-  if (!Object.hasOwn(KEYS, event.key)) return;
   const node = /** @type {HTMLElement} */ (event.target);
+  const { asking } = view.playback;
+  const answer = asking && !node.matches("select") && questionAt(view, asking).options.find(({ key }) => key === event.key.toLowerCase());
+  if (answer) {
+    event.preventDefault();
+    return actions.guess(answer.value);
+  }
+  if (!Object.hasOwn(KEYS, event.key)) return;
   if (node.matches("select") || (node === view.ui.scrub && ![" ", "p"].includes(event.key))) return;
   if (node.matches("button") && event.key === " ") return; // presses it
   if (view.ui.rounds.contains(node) && node.matches("button") && event.key !== "p") return;

@@ -4,7 +4,8 @@ import { make, setText } from "../shared/dom.js";
 import { choose } from "./choosing.js";
 import { evidence } from "./evidence.js";
 import { runningFigures } from "./figures.js";
-import { frontier, lastPlace, place, placeLabel, sentenceHere, spotOf } from "./place.js";
+import { frontier, lastPlace, place, placeLabel, sentenceHere, spotHere } from "./place.js";
+import { predictionPanel } from "./predict.js";
 import { qrParts } from "./qr.js";
 import { fillPath } from "./rows.js";
 import { indexOf, tell } from "./seals.js";
@@ -20,13 +21,13 @@ import { isTree } from "./trees.js";
 /** @typedef {import("./types.js").Place} Place */
 
 // How much larger than in the list a round is drawn: as large as fits, between these, by these steps.
-const [LARGEST, SMALLEST, STEP] = [2, 0.5, 0.05];
+const [LARGEST, SMALLEST, STEP] = [2, 0.4, 0.05];
 
 const TOKENS_SHOWN = 90; // of the text's end: more than its lines can hold
 
 /** @param {View} view @param {Actions} actions */
 export function buildPresentation(view, actions) {
-  const close = make("button", { type: "button", class: "go", part: "present-close", text: view.say("playback.close"), on: { click: () => closePresentation(view) } });
+  const close = make("button", { type: "button", class: "go close", part: "present-close", text: view.say("playback.close"), on: { click: () => closePresentation(view) } });
   const button = (name, click) => make("button", { type: "button", class: "go", "aria-label": view.say(`playback.${name}`), on: { click } }, icon(name));
   view.ui.presentPlace = make("h2", { part: "present-place" });
   view.ui.presentText = make("p", { class: "tail", part: "present-text", dir: "auto" });
@@ -36,12 +37,15 @@ export function buildPresentation(view, actions) {
   view.ui.presentBars = make("div", { class: "picture both", part: "present-bars" });
   view.ui.presentDraw = make("div", { class: "picture draw", part: "present-draw" });
   view.ui.presentPlay = make("button", { type: "button", class: "go play", part: "present-play", on: { click: actions.togglePlay } });
+  view.ui.presentForward = button("forward", () => actions.step(1));
+  const prediction = predictionPanel(view, actions, view.ui.presentForward, "present-");
   view.ui.dialog = make("dialog", { class: "presentation", part: "presentation", "aria-label": view.say("playback.presentation"),
     on: { close: () => onPresentationClosed(view) } },
-    make("div", { class: "top" }, view.ui.presentPlace, ...runningFigures(view), close), make("div", { class: "past" }, view.ui.presentText), view.ui.presentRound,
+    make("div", { class: "top" }, view.ui.presentPlace, ...runningFigures(view), prediction.toggle, close), make("div", { class: "past" }, view.ui.presentText), view.ui.presentRound,
     make("div", { class: "why" }, make("div", { class: "said" }, view.ui.presentSay, view.ui.presentCoin),
       make("div", { class: "pictures" }, view.ui.presentBars, view.ui.presentDraw)),
-    make("div", { class: "bottom" }, button("back", () => actions.step(-1)), view.ui.presentPlay, button("forward", () => actions.step(1)),
+    prediction.box,
+    make("div", { class: "bottom" }, button("back", () => actions.step(-1)), view.ui.presentPlay, view.ui.presentForward,
       make("div", { class: "choices" }, ...choices(view, "present-")), ...qrParts(view), make("span", { class: "keys", text: view.say("playback.keys") })));
   view.ui.view.append(view.ui.dialog);
   new ResizeObserver(() => fitRound(view)).observe(view.ui.presentRound);
@@ -94,6 +98,7 @@ export function drawPresentation(view) {
   const moving = view.playback.playing || (view.playback.at === null && view.run.phase === "running");
   view.ui.presentPlay.dataset.icon = moving ? "pause" : "play";
   view.ui.presentPlay.setAttribute("aria-label", view.say(moving ? "playback.pause" : "playback.play"));
+  for (const node of [view.ui.presentPlay, view.ui.presentForward]) node.setAttribute("aria-disabled", String(view.playback.asking !== null));
   drawTextEnd(view, view.playback.at ? frontier(view) : { round: at.round, count: view.run.rounds[at.round]?.emitted.length ?? 0 });
   drawLargeRound(view, at);
   drawReason(view, at);
@@ -167,7 +172,7 @@ function largeRound(run, index, round) {
 
 /** The sentence and the pictures of the token that is looked at. @param {View} view @param {Place} at */
 function drawReason(view, at) {
-  const here = view.chosen?.round === at.round ? view.chosen : spotOf(view.run, at);
+  const here = view.chosen?.round === at.round ? view.chosen : spotHere(view, at);
   const known = here && view.run.rounds[at.round] ? here : null;
   setText(view.ui.presentSay, known ? sentenceHere(view, known) : view.say(at.stage ? "playback.say_missing" : "playback.say_start"));
   const { coin, bars, draw } = known ? evidence(view, known) : { coin: [], bars: [], draw: [] };

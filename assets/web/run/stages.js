@@ -8,6 +8,7 @@ import { depthOf } from "./trees.js";
 /** @typedef {import("./types.js").Round} Round */
 /** @typedef {import("./types.js").Known} Known */
 /** @typedef {import("./types.js").Stage} Stage */
+/** @typedef {import("./types.js").Place} Place */
 
 /**
  * What happens in a round, in order: { kind, index }; index is the token a stage is about.
@@ -19,6 +20,9 @@ export function stagesOf(run, round) {
   const drafts = round.drafted.map((_, index) => /** @type {Stage} */ ({ kind: "draft", index }));
   return [...drafts, { kind: "pass", index: round.drafted.length ? 0 : "next" }, ...decisionsOf(run, round), { kind: "next", index: "next" }];
 }
+
+/** The stage that a place in a round ends with. @param {Run} run @param {Place} place */
+export const stageAt = (run, { round, stage }) => stagesOf(run, run.rounds[round])[stage - 1];
 
 /**
  * Tokens are judged depth by depth, siblings in the order tried. Block verification weighs the whole chain, and typical

@@ -4,6 +4,7 @@ import { make, setText } from "../shared/dom.js";
 import { written } from "../shared/numbers.js";
 import { markFigures } from "./figures.js";
 import { placeLabel, placeRounds } from "./place.js";
+import { predictionPanel } from "./predict.js";
 
 /** @typedef {import("./view.js").View} View */
 /** @typedef {import("./view.js").Actions} Actions */
@@ -28,8 +29,9 @@ export function transportCard(view, actions) {
     "aria-label": view.say("playback.scrub"), on: { input: () => actions.goToRound(Number(view.ui.scrub.value)) } });
   view.ui.place = make("span", { class: "place", part: "place", "aria-live": "polite" });
   view.ui.present = make("button", { type: "button", class: "go present", part: "present", "aria-keyshortcuts": "p", text: view.say("playback.present"), on: { click: actions.openPresentation } });
+  const prediction = predictionPanel(view, actions, view.ui.forward);
   view.ui.transport = make("div", { class: "card transport", part: "transport", role: "group", "aria-label": view.say("playback.bar") },
-    make("div", { class: "buttons" }, view.ui.toStart, view.ui.back, view.ui.play, view.ui.forward), view.ui.scrub, view.ui.toEnd, view.ui.present, view.ui.place, make("div", { class: "choices" }, ...choices(view)));
+    make("div", { class: "buttons" }, view.ui.toStart, view.ui.back, view.ui.play, view.ui.forward), view.ui.scrub, view.ui.toEnd, view.ui.present, view.ui.place, make("div", { class: "choices" }, prediction.toggle, ...choices(view)), prediction.box);
   return view.ui.transport;
 }
 
@@ -66,6 +68,7 @@ export function drawTransport(view) {
   // Not `disabled`: a button that was just pressed would lose the focus.
   for (const node of [view.ui.toStart, view.ui.back, view.ui.play, view.ui.present]) node.setAttribute("aria-disabled", String(!count));
   for (const node of [view.ui.forward, view.ui.toEnd]) node.setAttribute("aria-disabled", String(!count || following));
+  if (view.playback.asking) for (const node of [view.ui.play, view.ui.forward]) node.setAttribute("aria-disabled", "true");
   const moving = view.playback.playing || (following && live);
   view.ui.play.dataset.icon = moving ? "pause" : "play";
   view.ui.play.setAttribute("aria-label", view.say(moving ? "playback.pause" : "playback.play"));

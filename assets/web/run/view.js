@@ -11,7 +11,7 @@ import { Run } from "./data.js";
  * What the bar, the keys and the presentation can do.
  *
  * @typedef {{ step(direction: number): void, goToStart(): void, goToEnd(): void, goToRound(count: number): void,
- *   togglePlay(): void, openPresentation(): void }} Actions
+ *   togglePlay(): void, openPresentation(): void, togglePredict(): void, guess(value: string | null): void }} Actions
  */
 
 export class View {
@@ -49,6 +49,9 @@ export class View {
     shown: /** @type {{ round: number, count: number } | null} */ (null), // how far the text was shown last
     unfolded: /** @type {number | null} */ (null), // the tree that playback unfolded
     telling: false, // a step goes stage by stage
+    predicting: false,
+    asking: /** @type {Place | null} */ (null), // the place beyond the reader's that is being guessed
+    guesses: /** @type {Map<string, boolean | null>} */ (new Map()), // by place, whether it was right; null: only shown
   };
 
   presentation = { open: false, drawn: "", before: /** @type {HTMLElement | null} */ (null) };
