@@ -81,7 +81,7 @@ def test_the_last_message_alone_holds_distribution_counts_and_verdict(runner, la
     last = json.loads(sent[-1])
     assert last["phase"] == "finished" and last["n"] == 300 and last["fraction"] == 1
     assert last["verdict"]["state"] == "same"
-    assert f"{last['distance']:.3f}" in last["verdict"]["sentence"]
+    assert words(language).number(last["distance"], ".3f") in last["verdict"]["sentence"]
     shares = [bar["share"] for bar in last["bars"]]
     assert sum(shares) == pytest.approx(1) and sum(bar["p"] for bar in last["bars"]) == pytest.approx(1, abs=1e-6)
     assert last["curve"][-1] == [300, last["distance"]]

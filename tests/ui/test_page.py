@@ -424,6 +424,9 @@ def test_the_first_screen_of_a_projector_holds_what_a_class_needs(visit, page_ur
         assert box["y"] + box["height"] <= go["y"]
     for part in ('[part="figures"]', '[part="text"]', '.chip[data-round="0"][data-index="0"]'):
         expect(page.locator(f"specviz-run {part}").first).to_be_in_viewport(ratio=1)
+    # The head is one line: no language's words push the page down.
+    brand, chip = page.locator(".sv-brand").bounding_box(), page.locator(".sv-passes").bounding_box()
+    assert chip["y"] < brand["y"] + brand["height"]
 
 
 @pytest.mark.parametrize("scheme, width", [("dark", 1280), ("light", 390), ("dark", 390)])

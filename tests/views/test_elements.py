@@ -14,6 +14,7 @@ from handmade import a_round, a_run
 from playwright.sync_api import Page, expect
 
 from specviz.bench.contestants import Contestant, Standing
+from specviz.records.words import LANGUAGES
 from specviz.ui.components import AREAS
 from specviz.ui.web_files import ADDRESS, FILES, TYPES, WEB
 from specviz.views import run_messages as messages
@@ -198,6 +199,17 @@ def test_in_german_every_number_has_a_decimal_comma(alone, name: str, given: lis
         page.evaluate(f"{element('race')}.seek(1)")
     page.wait_for_function(f"comma => ({SAID})('{name}').some(text => text.includes(comma))", arg=comma)
     assert [text for text in page.evaluate(SAID, name) if re.search(r"\d\.\d|(?<![\w.])\.\d", text)] == []
+
+
+def test_german_labels_need_no_more_lines_than_english_ones(alone):
+    """Beside the inspector, as on the page."""
+    heights = {}
+    for language in LANGUAGES:
+        page = alone("run", language, viewport={"width": 936, "height": 720})
+        give(page, "run", run_of())
+        parts = page.locator("specviz-run").locator("[part=figures], .legend").all()
+        heights[language] = [one.bounding_box()["height"] for one in parts]
+    assert all(german <= english for german, english in zip(heights["de"], heights["en"], strict=True))
 
 
 def test_the_lab_asks_the_page_to_press_a_button(alone):
