@@ -40,6 +40,11 @@ def describe_machine(pair: ModelPair) -> Facts:
     }
 
 
+def name_of(device: torch.device) -> str:
+    """What a GPU, or else the processor, calls itself."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
+
+
 def load_average() -> float:
     """Processes that wanted a core, over the last minute."""
     return round(psutil.getloadavg()[0], 2)

@@ -167,6 +167,15 @@ class PairInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Speedup:
+    """How much faster a run was than plain decoding of the same, both timed while nobody watched, and where."""
+
+    __pydantic_config__ = _FINITE
+    ratio: float
+    machine: str  # what its processor or GPU calls itself
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """One finished (or stopped) generation, with everything needed to show it again without a model."""
 
@@ -185,6 +194,7 @@ class Run:
     vocabulary: dict[int, str] = field(default_factory=dict)  # the text of every token id in `rounds`
     versions: dict[str, str] = field(default_factory=dict)
     rule: str = "token"  # the acceptance rule's name; a plain run has one too, though it judges nothing
+    measured: Speedup | None = None  # None where it was not
     schema: str = SCHEMA
 
     @property

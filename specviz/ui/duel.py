@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from specviz.records.comparison import speedup
 from specviz.records.metrics import tally
-from specviz.records.runs import Round, Run
+from specviz.records.runs import Round, Run, Speedup
 from specviz.records.settings import RunSettings
 from specviz.records.words import Words
 from specviz.ui import engine
@@ -24,10 +25,11 @@ MOST_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Duel:
-    """The rounds of both."""
+    """The rounds of both, and what made them."""
 
     plain: list[Round]
     fast: list[Round]
+    machine: str
 
     @property
     def time_saved(self) -> float:
@@ -39,6 +41,10 @@ class Duel:
         """Both runs, plain first. request: the checked order."""
         return engine.collect(_plain(request), self.plain), engine.collect(request, self.fast)
 
+    def speedup(self, request: Request) -> Speedup:
+        """The measured one. request: the checked order."""
+        return Speedup(speedup(*self.runs(request)), self.machine)
+
 
 def duel(request: Request) -> Iterator[Report | Duel | None]:
     """Runs both: how far it is, then the duel that counts. They take turns: at once, each would slow the other down.
@@ -49,7 +55,7 @@ def duel(request: Request) -> Iterator[Report | Duel | None]:
     sides = (_plain(request), request)
     for side, one in enumerate(sides):
         yield from warm_up(one, side)
-    duels, began = [], time.monotonic()
+    duels, began, machine = [], time.monotonic(), engine.name_of(request.pair.device)
     while len(duels) < PAIRS:
         if duels and (time.monotonic() - began) * PAIRS / len(duels) > MOST_SECONDS:
             break
@@ -60,7 +66,7 @@ def duel(request: Request) -> Iterator[Report | Duel | None]:
                     yield report
                 else:
                     done.append(report.rounds)
-        duels.append(Duel(*done))
+        duels.append(Duel(*done, machine))
     # Of two, the one that promises less.
     yield sorted(duels, key=lambda one: one.time_saved)[(len(duels) - 1) // 2]
 

@@ -30,6 +30,7 @@ _HOMES = {
     "load_pair": "models.loading",
     "measure_passes": "bench.pass_times",
     "must_be_timed": "decoding.round_times",
+    "name_of": "bench.machine",
     "prepare": "decoding.request",
     "prepare_passes": "models.preparation",
     "replay": "decoding.replay",

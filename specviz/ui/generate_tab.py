@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from specviz.records.comparison import speedup
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally
 from specviz.records.recordings import RECORDINGS
@@ -162,5 +161,4 @@ def _told(batch: list[Round | Report | Duel], live: LiveRun) -> Iterator[str]:
             what, _ = progress(one, live.request.settings, live.say)
             yield live.end(live.say("generate.measuring_now", what=what))
         elif isinstance(one, Duel):
-            plain, fast = one.runs(live.request)
-            live.speedup, live.beside = speedup(plain, fast), (tally(plain.rounds), tally(fast.rounds))
+            live.measured, live.beside = one.speedup(live.request), (tally(one.plain), tally(one.fast))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from specviz.records import links
 from specviz.records.metrics import Tally
-from specviz.records.runs import Round, Run
+from specviz.records.runs import Round, Run, Speedup
 from specviz.records.words import Words
 from specviz.ui import engine
 from specviz.ui.ways import label
@@ -38,7 +38,7 @@ class LiveRun:
     trail: Trail = field(default_factory=Trail)
     sent: set[int] = field(default_factory=set)  # token ids whose text the page has
     batches: int = 0
-    speedup: float | None = None
+    measured: Speedup | None = None
     beside: tuple[Tally, Tally] | None = None  # plain decoding and this run once more, timed unwatched
     trace: str | None = None  # its file, once it is over
     over: threading.Event = field(default_factory=threading.Event)  # set then, however it ended
@@ -79,12 +79,16 @@ class LiveRun:
         return messages.trace_message(parts, share=self.share, charts=self.trail.charts(self.say))
 
     @property
+    def speedup(self) -> float | None:
+        return self.measured and self.measured.ratio
+
+    @property
     def finished(self) -> bool:
         """Whether the run came to its own end."""
         return bool(self.rounds) and self.rounds[-1].stop_reason is not None
 
     def run(self) -> Run:
-        return engine.collect(self.request, self.rounds)
+        return replace(engine.collect(self.request, self.rounds), measured=self.measured)
 
 
 class LiveRuns:

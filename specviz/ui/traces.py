@@ -37,12 +37,12 @@ class Shown:
 def show(run: Run, recording: Recording | None, say: Words) -> Shown:
     """A trace, or a recording with its title and what to look for in it."""
     trail, key = Trail.of(run.rounds), uuid.uuid4().hex
-    figures, charts = headline(trail, None), trail.charts(say)
+    figures, charts = headline(trail, run.measured and run.measured.ratio), trail.charts(say)
     share = links.share(run) | {"recording": recording.name if recording else None}
     title = say("traces.recorded", title=say(f"traces.{recording.name}_title")) if recording else ""
     end = say(f"traces.{recording.name}_about") if recording else say(f"generate.end_{run.stop_reason}")
     parts = [
-        opening(key, run, say, recorded=title),
+        opening(key, run, say, recorded=title, machine=run.measured and run.measured.machine),
         messages.rounds_message(key, run.rounds, run.vocabulary, figures=figures),
         messages.end_message(key, total=len(run.rounds), reason=end, figures=figures),
     ]

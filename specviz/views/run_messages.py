@@ -40,12 +40,14 @@ def start_message(
     share: Mapping[str, Any] | None = None,
     charts: Charts | None = None,
     timing: bool = False,
+    machine: str | None = None,
 ) -> str:
     """Clears the component and opens a run.
 
     drafter: its display name, None for plain decoding. settings: from `settings_line`. rule: the acceptance rule's
     name, which determines the wording of verdicts. recorded: the title, if the run ships with the page. share: for the
-    run's links and files, see `links.share`. timing: rounds are timed before the first one, for γ = auto.
+    run's links and files, see `links.share`. timing: rounds are timed before the first one, for γ = auto. machine:
+    where the speedup of a run that is over was measured.
     """
     return as_json(
         {
@@ -62,6 +64,7 @@ def start_message(
             "share": share,
             "charts": charts,
             "timing": timing,
+            "machine": machine,
         }
     )
 

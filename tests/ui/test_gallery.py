@@ -5,25 +5,30 @@ from __future__ import annotations
 import json
 import pathlib
 import shutil
+from dataclasses import replace
 
 import pandas as pd
 import pytest
 from conftest import ROOT, running_app
+from elements import give
 from gradio_client import Client
 from gradio_client.exceptions import AppError
 from handmade import a_run, a_tree, rounds_of
 from on_page import VIEW, order, state, wait_until_drawn
 from playwright.sync_api import Page, expect
+from tiny import tiny_pair
 
 from specviz.records import links
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally
 from specviz.records.recordings import RECORDINGS, TRACES
-from specviz.records.runs import Run
+from specviz.records.runs import Run, Speedup
 from specviz.records.tables import rounds_table, save_table, tokens_table
 from specviz.records.words import LANGUAGES, words
 from specviz.ui.deployment import Deployment
+from specviz.ui.maintenance.recorder import record
 from specviz.ui.pairs import PairName, PairStore
+from specviz.ui.traces import show
 
 MOST_BYTES = 150_000
 
@@ -49,6 +54,28 @@ def test_every_shipped_trace_is_a_recording_with_words_in_every_language():
     for language in LANGUAGES:
         for name in BY_NAME:
             assert words(language)(f"traces.{name}_title") and words(language)(f"traces.{name}_about")
+
+
+def test_a_measured_speedup_is_kept_with_its_machine_and_shown_with_it(alone, tmp_path):
+    machine = "<b>Xeon</b> ${window.hit = 1}"
+    run = replace(BY_NAME["sampled"].load(), measured=Speedup(1.5, machine))
+    run.save(tmp_path / "run.json")
+    assert Run.load(tmp_path / "run.json") == run
+    page = alone("run")
+    give(page, "run", [show(run, BY_NAME["sampled"], words()).message])
+    figure = page.locator("specviz-run [part=figures] .figure", has=page.locator("[data-figure=speedup]"))
+    expect(figure).to_contain_text("1.50×")
+    expect(figure).to_contain_text(f"measured against plain decoding on {machine}")
+    expect(page.locator("specviz-run [part=meta]")).to_contain_text(f"speedup measured on {machine}")
+    # Of a run that was not measured none is told.
+    give(page, "run", [show(replace(run, measured=None), None, words()).message])
+    expect(figure).to_contain_text("—")
+    expect(figure).not_to_contain_text("Xeon")
+
+
+def test_recording_a_run_measures_it():
+    run = record(BY_NAME["lookup"], tiny_pair("llama"))
+    assert run.measured.ratio > 0 and run.measured.machine
 
 
 def outcomes(name: str) -> list[str]:

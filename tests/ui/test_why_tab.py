@@ -16,10 +16,11 @@ from on_page import assert_no_sideways_scrolling, set_control, state, violations
 from playwright.sync_api import Page, expect
 from tiny import tiny_pair
 
+from specviz.bench.machine import name_of
 from specviz.bench.pass_times import measure_passes
 from specviz.models.pair import ModelPair
 from specviz.records.metrics import tally
-from specviz.records.runs import Seconds
+from specviz.records.runs import Seconds, Speedup
 from specviz.records.settings import RunSettings
 from specviz.records.words import words
 from specviz.theory import formulas as theory
@@ -71,6 +72,8 @@ def test_the_lab_reads_the_visitors_own_runs_and_passes(runner, pair):
     assert run.figures.alpha == live.trail.counts.acceptance_rate
     assert (run.figures.num_draft_tokens, run.figures.one_source) == (3, "plain")
     assert run.figures.speedup == run.diagnosis.speedup == live.speedup and not run.diagnosis.with_passes
+    # The trace keeps what was measured, and where.
+    assert live.run().measured == Speedup(live.speedup, name_of(torch.device("cpu"))) and live.speedup > 0
     messages = [json.loads(text) for text in time_passes(runner, lab, PairName(), me, words())]
     assert [one["phase"] for one in (messages[0], messages[-1])] == ["preparing", "finished"]
     assert messages[-1]["passes"]["fraction"] == 1

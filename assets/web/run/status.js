@@ -10,10 +10,11 @@ import { isLossy } from "./records.js";
 /** @param {View} view */
 export function metaLine(view) {
   if (!view.run.key) return "";
-  const { drafter, num_draft_tokens: gamma, settings, greedy } = view.run.start;
+  const { drafter, num_draft_tokens: gamma, settings, greedy, machine } = view.run.start;
   const parts = [drafter ? `${drafter}, γ = ${gamma}` : view.say("rounds.plain_decoding")];
   parts.push(settings || view.say(greedy ? "rounds.greedy" : "rounds.sampled"));
   if (view.run.figures.tokens) parts.push(`${view.say("rounds.tokens", { n: view.run.figures.tokens })} ${view.say("rounds.in_passes", { n: view.run.figures.target_passes })}`);
+  if (machine) parts.push(view.say("rounds.speedup_on", { machine })); // on a phone the figure has no room to say it
   return parts.join(" · ");
 }
 

@@ -70,6 +70,7 @@ export type Start = {
   rule?: string;
   recorded?: string;
   timing?: boolean;
+  machine?: string | null;
 };
 
 export type Figures = { [name: string]: number | null | undefined };

@@ -1,13 +1,15 @@
 """Records the runs that come with the page anew: ``python -m specviz.ui.maintenance.recorder``.
 
-With the embedded pair, in float32 on the CPU, where a seed gives the same tokens on any machine; times are those of the
-machine it runs on.
+With the embedded pair, in float32 on the CPU, where a seed gives the same tokens on any machine; times, and the speedup
+beside plain decoding, are those of the machine it runs on. It must have nothing else to do.
 """
 
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
+from specviz.bench.machine import load_average
 from specviz.decoding.engine import rounds
 from specviz.decoding.request import prepare
 from specviz.decoding.run_record import collect
@@ -15,23 +17,30 @@ from specviz.models.loading import load_pair
 from specviz.models.pair import ModelPair
 from specviz.records.recordings import RECORDINGS, TRACES, Recording
 from specviz.records.runs import Run
+from specviz.ui.duel import duel
+
+#: Processes that want a core; with more, times are not those of the machine.
+IDLE = 0.5
 
 
 def record(recording: Recording, pair: ModelPair) -> Run:
-    """The run that the recording's settings describe."""
+    """The run that the recording's settings describe, with its measured speedup."""
     request = prepare(pair, recording.settings)
-    return collect(request, list(rounds(request)))
+    *_, done = duel(request)  # warms up as well: the times of the run are on record too
+    return replace(collect(request, list(rounds(request))), measured=done.speedup(request))
 
 
 def main() -> None:
+    if load_average() > IDLE:
+        sys.exit(f"This machine is busy (a load of {load_average():g}): times would not be its own.")
     pair = load_pair(device="cpu", dtype="float32")
     TRACES.mkdir(exist_ok=True)
     for recording in RECORDINGS:
-        record(recording, pair)  # warm: its times are on record too
         run = record(recording, pair)
         run.save(recording.path)
         kilobytes = recording.path.stat().st_size // 1000
-        print(f"{recording.path.name}: {len(run.rounds)} rounds, {kilobytes} KB", file=sys.stderr)
+        told = f"{len(run.rounds)} rounds, {run.measured.ratio:.2f}×, {kilobytes} KB"
+        print(f"{recording.path.name}: {told}", file=sys.stderr)
 
 
 if __name__ == "__main__":
