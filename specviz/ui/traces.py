@@ -34,15 +34,15 @@ class Shown:
     share: dict[str, Any]  # see `links.share`; and the name of its `recording`, None for other runs
 
 
-def show(run: Run, recording: Recording | None, say: Words) -> Shown:
-    """A trace, or a recording with its title and what to look for in it."""
+def show(run: Run, recording: Recording | None, say: Words, file: str = "") -> Shown:
+    """A trace with the name of its file, or a recording with its title and what to look for in it."""
     trail, key = Trail.of(run.rounds), uuid.uuid4().hex
     figures, charts = headline(trail, run.measured and run.measured.ratio), trail.charts(say)
     share = links.share(run) | {"recording": recording.name if recording else None}
     title = say("traces.recorded", title=say(f"traces.{recording.name}_title")) if recording else ""
     end = say(f"traces.{recording.name}_about") if recording else say(f"generate.end_{run.stop_reason}")
     parts = [
-        opening(key, run, say, recorded=title, machine=run.measured and run.measured.machine),
+        opening(key, run, say, recorded=title, file=file, machine=run.measured and run.measured.machine),
         messages.rounds_message(key, run.rounds, run.vocabulary, figures=figures),
         messages.end_message(key, total=len(run.rounds), reason=end, figures=figures),
     ]
@@ -52,7 +52,7 @@ def show(run: Run, recording: Recording | None, say: Words) -> Shown:
 def open_trace(path: str, say: Words) -> str:
     """The view's message for a trace file; what is wrong with a bad one is a sentence, and the view stays."""
     with _collector_at_rest():
-        return show(_loaded(path, say), None, say).message
+        return show(_loaded(path, say), None, say, pathlib.Path(path).name).message
 
 
 def offer_opened(path: str, say: Words) -> list[gr.DownloadButton]:

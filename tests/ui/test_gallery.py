@@ -73,6 +73,18 @@ def test_a_measured_speedup_is_kept_with_its_machine_and_shown_with_it(alone, tm
     expect(figure).not_to_contain_text("Xeon")
 
 
+def test_an_opened_file_is_named_with_its_run_until_another_comes(alone):
+    page, run = alone("run"), BY_NAME["greedy"].load()
+    name, source = "<i>3b</i> ${window.hit = 1}.json", page.locator("specviz-run [part=recorded]")
+    give(page, "run", [show(run, None, words(), name).message])
+    expect(source).to_have_text(f"Opened: {name}")
+    give(page, "run", [show(run, BY_NAME["greedy"], words()).message])
+    expect(source).to_have_text("Recorded run: No dice: greedy")
+    give(page, "run", [show(run, None, words()).message])
+    expect(source).to_be_hidden()
+    assert page.evaluate("window.hit ?? null") is None
+
+
 def test_recording_a_run_measures_it():
     run = record(BY_NAME["lookup"], tiny_pair("llama"))
     assert run.measured.ratio > 0 and run.measured.machine

@@ -533,6 +533,7 @@ def test_an_opened_trace_shows_the_run_that_was_downloaded(page, visit, tmp_path
     other = visit()
     open_run(other, run)
     assert_shows(other, run)
+    expect(other.locator("specviz-run [part=recorded]")).to_have_text("Opened: trace.json")
 
 
 # Bad input

@@ -51,8 +51,10 @@ export function draw(view) {
   const beginning = view.run.start.timing ? "rounds.timing" : "rounds.reading";
   setText(view.ui.status, view.run.phase === "running" && !view.run.rounds.length ? view.say(beginning) : view.run.status);
   setText(view.ui.meta, metaLine(view));
-  setText(view.ui.recorded, view.run.start.recorded ?? "");
-  view.ui.recorded.classList.toggle("hidden", !view.run.start.recorded);
+  const { recorded, file } = view.run.start;
+  const source = recorded || (file ? view.say("rounds.opened", { file }) : "");
+  setText(view.ui.recorded, source);
+  view.ui.recorded.classList.toggle("hidden", !source);
   drawNote(view);
   drawFigures(view);
   const some = view.run.key !== null;

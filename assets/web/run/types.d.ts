@@ -71,6 +71,7 @@ export type Start = {
   recorded?: string;
   timing?: boolean;
   machine?: string | null;
+  file?: string;
 };
 
 export type Figures = { [name: string]: number | null | undefined };
