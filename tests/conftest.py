@@ -48,6 +48,7 @@ LONGEST = (
     *("passes/test_static_passes", "ui/test_page", "ui/test_accessibility", "ui/test_tour", "ui/test_compare_tab"),
     *("ui/test_lossless_tab", "ui/test_background", "ui/test_why_tab", "models/test_any_size", "ui/test_gallery"),
     *("decoding/test_lossless", "ui/test_beside", "records/test_links", "views/test_tree_view", "views/test_playback"),
+    "views/test_predict",
     *("drafters/test_drafters", "views/test_inspector", "decoding/test_engine", "passes/test_compiler"),
 )
 
