@@ -98,7 +98,7 @@ def texts(pair: ModelPair) -> Iterator[Finding]:
             "the same up to token {place}, where rounding in {dtype} decides between two ({margin} apart)",
             place=found.place,
             dtype=dtype_name(pair.dtype),
-            margin=f"{found.margin:.2g}",
+            margin=float(f"{found.margin:.2g}"),
         )
         yield Finding("right", what, seen)
 
@@ -149,12 +149,11 @@ def testable(pair: ModelPair, settings: RunSettings) -> Request | None:
 def distribution(request: Request) -> Finding:
     """Many runs of two tokens beside the exact distribution."""
     settings = request.settings
-    what = Sentence(
-        "distribution, {drafter}, rule {rule}, {n} branches",
-        drafter=settings.drafter,
-        rule=request.rule.name,
-        n=request.branches,
-    )
+    known = {"drafter": settings.drafter, "rule": request.rule.name}
+    if request.branches == 1:
+        what = Sentence("distribution, {drafter}, rule {rule}, chain", **known)
+    else:
+        what = Sentence("distribution, {drafter}, rule {rule}, {n} branches", **known, n=request.branches)
     exact, sampler, began = exact_distribution(request), Sampler(request, LAB_RULES["auto"]), time.perf_counter()
     evidence = Evidence(exact.outcomes, exact.probs, exact.low, exact.high, SAMPLES)
     while evidence.n < LEAST_SAMPLES or (evidence.n < SAMPLES and time.perf_counter() - began < SAMPLING_SECONDS):
@@ -165,8 +164,8 @@ def distribution(request: Request) -> Finding:
     seen = Sentence(
         "{runs} runs, total variation {distance}, p = {p}",
         runs=evidence.n,
-        distance=f"{evidence.distance:.3f}",
-        p=f"{p_value:.2g}",
+        distance=float(f"{evidence.distance:.3f}"),
+        p=float(f"{p_value:.2g}"),
     )
     if p_value >= SIGNIFICANT:
         return Finding("right", what, seen)
@@ -221,7 +220,10 @@ def pass_times(pair: ModelPair) -> Iterator[Finding]:
     curve = times.curve("target")
     ratios = ", ".join(f"T({width}) = {curve.ratio(width):.2f}" for width in TOLD if curve.ratio(width) is not None)
     seen = Sentence(
-        "{ms} ms for one token; {ratios} times that", ms=f"{1000 * curve.one:.2f}", ratios=ratios or "T(1) = 1"
+        "{ms} ms for one token after {context} tokens of text, timed now; {ratios} times that",
+        ms=float(f"{1000 * curve.one:.2f}"),
+        context=times.context,
+        ratios=ratios or "T(1) = 1",
     )
     if curve.ratio(GAMMA + 1) is None or curve.about_one > GAMMA:
         yield Finding("right", Sentence("a target pass"), seen)
@@ -241,9 +243,9 @@ def race(pair: ModelPair) -> Iterator[Finding]:
     figures = standing([own for _, own in counts], [own for own, _ in counts])
     seen = Sentence(
         "{speedup}× plain decoding: {speed} tokens a second, {length} tokens a pass",
-        speedup=f"{figures.speedup_measured:.2f}",
+        speedup=float(f"{figures.speedup_measured:.2f}"),
         speed=f"{figures.tokens_per_second:.0f}",
-        length=f"{figures.acceptance_length:.2f}",
+        length=float(f"{figures.acceptance_length:.2f}"),
     )
     what = Sentence("a short race, {drafter}, {n} draft tokens", drafter=drafter, n=GAMMA)
     if figures.speedup_measured > 1:

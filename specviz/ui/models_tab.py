@@ -242,11 +242,13 @@ def _about_passes(pair: ModelPair, stage: Stage, say: Words) -> list[str]:
         lines.append(say("models.rows_alike", roles=_roles(alike, say)))
     if stage.step is not None:
         return [*lines, as_text(say(f"passes.{pair.passes.kind}_yet", step=say.step(stage.step)))]
-    refused: dict[str, list[str]] = {}
+    refused: dict[tuple[str, str], list[str]] = {}
     for role, reason in (stage.done.reasons | lost).items():
-        refused.setdefault(as_text(say.error(reason)), []).append(role)
-    for reason, roles in refused.items():
-        lines.append(say("models.unprepared", roles=_roles(roles, say), reason=reason))
+        # Where kernels of our own are in use, only something better still was refused.
+        key = "models.unprepared" if role in lost or role not in pair.passes.fast else "models.no_better"
+        refused.setdefault((key, as_text(say.error(reason))), []).append(role)
+    for (key, reason), roles in refused.items():
+        lines.append(say(key, roles=_roles(roles, say), reason=reason))
     return lines
 
 

@@ -43,7 +43,7 @@ def test_a_right_pair_has_no_fault_and_everything_was_looked_at():
     assert findings["greedy text of transformers' generate"].seen == "the same 16 tokens"
     assert findings["greedy text, draft_model with 3 branches"].state == "right"
     assert findings["greedy text, medusa"].state == "skipped", "this pair has no such heads"
-    for what in ("draft_model, rule token, 1 branches", "draft_model, rule tree, 3 branches"):
+    for what in ("draft_model, rule token, chain", "draft_model, rule tree, 3 branches"):
         assert findings[f"distribution, {what}"].state == "right"
     for what in ("trees, target", "trees, draft", "memory"):
         assert findings[what].state == "right"
@@ -132,7 +132,8 @@ def test_the_long_check_tries_every_rule_and_every_precision_and_a_start_on_zero
     assert asked == ["float32"]
     assert {"right"} == {one.state for what, one in findings.items() if what.startswith("distribution, draft_model")}
     assert [what for what in findings if what.startswith("distribution, draft_model")] == [
-        f"distribution, draft_model, rule {rule}, {branches} branches" for rule, branches in full_check.RULES
+        f"distribution, draft_model, rule {rule}, {'chain' if branches == 1 else f'{branches} branches'}"
+        for rule, branches in full_check.RULES
     ]
     assert findings["greedy text, draft_model, in float32"].state == "right"
     assert findings["real sizes"].state == "skipped"

@@ -191,6 +191,13 @@ def test_passes_that_were_lost_later_are_plain_ones_with_their_reason(pair):
     assert "No faster passes (target): Recording failed." in said and "(target, draft model)" not in said
 
 
+def test_passes_in_use_are_not_denied_where_only_better_ones_were_refused(pair):
+    pair.passes.fast = passes_called_compiled(pair)
+    stage = Stage(done=Preparation(reasons={"target": SpecvizError("They were slower.", "passes")}))
+    said = describe(pair, stage, words("en"))
+    assert "Nothing faster than that (target): They were slower." in said and "No faster passes" not in said
+
+
 def test_a_failure_that_nobody_foresaw_is_logged_and_said_and_the_next_pair_is_prepared(
     preparer, stand_in, pair, monkeypatch, caplog
 ):
