@@ -20,9 +20,7 @@ export function figuresBar(view) {
   const figures = make("div", { class: "figures", part: "figures", role: "group", "aria-label": view.say("rounds.figures") });
   for (const [name] of FIGURES) {
     view.ui.figures[name] = make("b", { "data-figure": name, text: "—" });
-    const [long, brief] = labels(view, name);
-    if (name === "speedup") view.ui.speedupLabel = long;
-    figures.append(make("div", { class: "figure" }, view.ui.figures[name], long, brief));
+    figures.append(make("div", { class: "figure" }, view.ui.figures[name], ...labels(view, name)));
   }
   return figures;
 }
@@ -51,8 +49,6 @@ export function drawFigures(view) {
       if (figures[name]) setText(figures[name], typeof value === "number" ? format(value) : "—");
     }
   }
-  const { machine } = view.run.start;
-  setText(view.ui.speedupLabel, view.say(machine ? "rounds.measured_on" : "rounds.figure_speedup", { machine }));
 }
 
 /** Says beside each figure what it is of, while that is not plain. @param {View} view */
