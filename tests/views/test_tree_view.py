@@ -41,16 +41,17 @@ def test_every_token_stands_right_of_what_it_continues_and_siblings_below_each_o
         assert lefts.index(boxes[index]["x"]) == depth[index]
         older = [other for other in range(index) if parents[other] == parent]
         assert all(boxes[other]["y"] + boxes[other]["height"] <= boxes[index]["y"] for other in older)
+    # The target's own token stands after all of them: nowhere else does a free place tell where the path will end.
+    assert lefts.index(boxes["next"]["x"]) == max(depth) + 1
     path = [index for index, token in enumerate(one.drafted) if token.outcome == "accepted"]
-    assert lefts.index(boxes["next"]["x"]) == len(path)
+    assert boxes["next"]["y"] == boxes[path[-1] if path else 0]["y"]
     # Branches that keep their parents' order do not cross.
     for one_index, other in ((i, j) for i in range(len(parents)) for j in range(i) if depth[i] == depth[j]):
         if parents[one_index] != parents[other]:
             above = boxes[parents[other]]["y"] < boxes[parents[one_index]]["y"]
             assert (boxes[other]["y"] < boxes[one_index]["y"]) == above
-    # No column is higher than the widest depth needs; the target's own token takes a place too.
-    widest = max([*(depth.count(level) for level in set(depth)), depth.count(len(path)) + 1])
-    assert len({box["y"] for box in boxes.values()}) <= widest
+    # No column is higher than the widest depth needs.
+    assert len({box["y"] for box in boxes.values()}) <= max(depth.count(level) for level in set(depth))
     lines = page.locator(".tree .branches path").evaluate_all("nodes => nodes.map(node => node.className.baseVal)")
     assert sorted(lines) == sorted([token.outcome for token in one.drafted] + [one.next.kind])
 

@@ -25,7 +25,7 @@ export function treeBox(run, index, round) {
   const x = (column) => TREE.root + column * (width + TREE.line);
   const y = (row) => top + row * (TREE.height + TREE.space);
   const plane = make("div", { class: "plane" });
-  plane.style.cssText = `width: ${x(columns.length) - TREE.line}px; height: ${y(height) - TREE.space}px;`
+  plane.style.cssText = `width: ${x(columns.length) - TREE.line}px; height: ${y(height)}px;`
     + ` --chip-width: ${width}px; --chip-height: ${TREE.height}px;`;
   plane.append(branches(round, spots, x, y, width));
   heads.forEach((text, column) => {
@@ -77,12 +77,20 @@ function branches(round, spots, x, y, width) {
     const from = /** @type {Stand} */ (spots.get(parentOf(round, node)));
     const to = /** @type {Stand} */ (spots.get(node));
     const start = from.column < 0 ? 4 : x(from.column) + width;
-    const end = x(to.column);
-    const bend = (start + end) / 2;
-    lines.append(svg("path", { class: kind(node), "data-index": node,
-      d: `M${start} ${middle(from.row)}C${bend} ${middle(from.row)} ${bend} ${middle(to.row)} ${end} ${middle(to.row)}` }));
+    const [aside, end] = [x(from.column + 1), x(to.column)];
+    // Past the columns between, in the space below the row.
+    const below = middle(from.row) + (TREE.height + TREE.space) / 2;
+    const d = aside === end ? bend(start, middle(from.row), end, middle(to.row))
+      : `${bend(start, middle(from.row), aside, below)}H${end - TREE.line}${bend(end - TREE.line, below, end, middle(to.row))}`;
+    lines.append(svg("path", { class: kind(node), "data-index": node, d }));
   }
   return lines;
+}
+
+/** A line from one point to another that leaves and arrives level. @param {...number} points */
+function bend(...[x1, y1, x2, y2]) {
+  const between = (x1 + x2) / 2;
+  return `M${x1} ${y1}C${between} ${y1} ${between} ${y2} ${x2} ${y2}`;
 }
 
 /**

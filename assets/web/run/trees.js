@@ -53,14 +53,15 @@ export function depthOf(round, index) {
 /**
  * A { column, row } for every node, one column a depth, no column higher than the widest depth. A node stands beside
  * its parent unless those above it need the place or those below would run out of it; as every column keeps the order
- * of the one before, no two branches cross.
+ * of the one before, no two branches cross. The target's own token comes after all of them, as in a chain: a place left
+ * free among them would tell where the path ends, before anything is judged.
  *
  * @param {Round} round
  */
 export function layOut(round) {
   const kin = families(round);
   const columns = [];
-  const after = (/** @type {Index} */ node) => kin.get(node) ?? [];
+  const after = (/** @type {Index} */ node) => (kin.get(node) ?? []).filter((one) => one !== "next");
   for (let column = after(-1); column.length; column = column.flatMap(after)) columns.push(column);
   const height = Math.max(...columns.map((column) => column.length));
   const spots = /** @type {Map<Index, Stand>} */ (new Map([[-1, { column: -1, row: 0 }]]));
@@ -73,7 +74,8 @@ export function layOut(round) {
       free = row + 1;
     });
   });
-  return { spots, columns, height };
+  spots.set("next", { column: columns.length, row: spots.get(parentOf(round, "next"))?.row ?? 0 });
+  return { spots, columns: [...columns, ["next"]], height };
 }
 
 /**
