@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 #: Seconds within which a run ends that somebody has left by loading the page again.
-PATIENCE = 6.0
+PATIENCE = 20.0
 
 
 def create_generate_tab(desk: Desk) -> Tab:
