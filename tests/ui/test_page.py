@@ -266,7 +266,7 @@ def test_stop_keeps_everything_so_far(page, tmp_path):
     assert_figures(page, run)
     assert_text(page, run)
     assert len(state(page, "rounds")) == len(run.rounds)
-    expect(page.locator("specviz-run [role=status]")).to_contain_text("Stopped")
+    expect(page.locator('specviz-run [part="status"]')).to_contain_text("Stopped")
 
 
 def test_a_reload_keeps_the_last_runs_settings_and_the_tab_and_back_leads_to_the_tab_before(page):
