@@ -18,10 +18,11 @@ export function qrParts(view) {
     load: () => picture.classList.remove("hidden"),
     error: () => setText(told, say("playback.qr_too_long")),
   } });
-  const panel = make("div", { class: "qr", part: "qr", popover: "auto" }, picture, told);
+  const panel = make("div", { class: "qr", part: "qr", popover: "auto" }, told);
   const open = () => {
     const query = /** @type {import("./element.js").SpecvizRun} */ (view.host).share?.query ?? null;
     picture.classList.add("hidden");
+    panel.prepend(picture); // only now: a page that nobody asked for a code holds no picture
     if (query === null) setText(told, say("playback.qr_none"));
     else {
       const { round } = view.playback.at ?? lastPlace(view);
