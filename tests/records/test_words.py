@@ -32,7 +32,7 @@ TEMPLATES = {"errors": "SpecvizError", "steps": "Sentence"}
 
 #: Words, units and signs that are the same in German.
 SAME = {"Prompt", "Python", "Seed", "Medusa", "EAGLE", "Lookahead", "Suffix", "Pause", "Bonus", "greedy"}
-SAME |= {"Top", "Min", "k", "p", "γ", "χ²", "c", "ms", "T", "K", "live", "Text"}
+SAME |= {"Top", "Min", "k", "p", "γ", "χ²", "c", "ms", "T", "K", "live", "Text", "QR"}
 
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 

@@ -31,6 +31,6 @@ export function qrParts(view) {
     }
     panel.showPopover();
   };
-  const button = make("button", { type: "button", class: "go", part: "qr-button", text: "QR", "aria-label": say("playback.qr"), on: { click: open } });
+  const button = make("button", { type: "button", class: "go", part: "qr-button", text: say("playback.qr_button"), "aria-label": say("playback.qr"), on: { click: open } });
   return [button, panel];
 }
