@@ -90,7 +90,7 @@ def test_every_tab_has_a_name_in_line():
 
 def test_a_second_visitor_sees_what_they_wait_for_and_leaves_at_once(page: Page, visit):
     second = visit()
-    set_control(page, "New tokens", 512)
+    set_control(page, "New tokens", 1024)
     start(page)
     wait_for_rounds(page, 1)
     second.locator("#go").click()

@@ -293,8 +293,8 @@ def test_a_reload_keeps_the_last_runs_settings_and_the_tab_and_back_leads_to_the
 
 
 def test_a_reload_in_the_middle_of_a_run_keeps_what_was_made(new_page, page_url, tmp_path):
-    # What is broken off, Gradio reports in the console of the page that is being left.
-    page = new_page(heard={"console": lambda message: None})
+    errors = []
+    page = new_page(heard={"console": lambda message: message.type == "error" and errors.append(message.text)})
     page.goto(page_url)
     page.locator("#go").wait_for()
     set_control(page, "New tokens", 1024)
@@ -303,10 +303,12 @@ def test_a_reload_in_the_middle_of_a_run_keeps_what_was_made(new_page, page_url,
     text, run = state(page, "text"), kept_run(page)
     page.reload()
     page.wait_for_function(f"() => {VIEW}?.state === 'finished' && !{VIEW}.recorded")
+    errors.clear()  # what is broken off, Gradio reports in the console of the page that is being left
     assert kept_run(page) == run
     assert state(page, "text").startswith(text) and len(state(page, "rounds")) < 1024
     expect(page.locator("#go")).to_be_enabled()
     assert len(downloaded_trace(page, tmp_path).rounds) == len(state(page, "rounds"))
+    assert errors == []
 
 
 def kept_run(page: Page) -> str:

@@ -10,8 +10,11 @@ export function join({ element, server }, { words }) {
   const say = speaker(words);
   const told = /** @type {HTMLElement} */ (element.querySelector("p"));
   const usual = told.textContent;
+  const brand = /** @type {HTMLElement} */ (told.parentElement);
   const show = (/** @type {[string[], number | null]} */ [kinds, seconds]) => {
     const text = sentence(say, kinds, seconds);
+    // Nothing beside it moves when it says less than usual.
+    if (text !== null && !brand.style.length) brand.style.setProperty("--sv-room", `${brand.offsetWidth}px`);
     told.textContent = text ?? usual;
     told.classList.toggle("sv-at-work", text !== null);
   };

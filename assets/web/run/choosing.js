@@ -4,7 +4,7 @@ import { markChosen } from "./chips.js";
 import { renderInspector } from "./inspector.js";
 import { chipAt, revealRound, setOpen, setTabStop } from "./list.js";
 import { place } from "./place.js";
-import { chipOfEmitted, emittedPosition } from "./records.js";
+import { chipOfEmitted, emittedPosition, firstRejected } from "./records.js";
 import { showInTree } from "./tree_box.js";
 import { isTree } from "./trees.js";
 
@@ -91,15 +91,14 @@ export function showSomething(view) {
 
 /** A recorded run is read from its beginning. @param {Run} run @returns {Spot} */
 function firstRefusal(run) {
-  const refused = (/** @type {any} */ round) => round.drafted.findIndex((/** @type {any} */ token) => token.outcome === "rejected");
-  const round = run.rounds.findIndex((one) => refused(one) >= 0);
-  return round < 0 ? { round: 0, index: "next" } : { round, index: refused(run.rounds[round]) };
+  const round = run.rounds.findIndex((one) => one && firstRejected(one) >= 0);
+  return round < 0 ? { round: 0, index: "next" } : { round, index: firstRejected(run.at(round)) };
 }
 
 /** @param {Run} run @returns {Spot | null} */
 function newestRefusal(run) {
   for (let r = run.rounds.length - 1; r >= Math.max(0, run.rounds.length - 60); r -= 1) {
-    const i = run.rounds[r]?.drafted.findIndex((token) => token.outcome === "rejected") ?? -1;
+    const i = run.rounds[r] ? firstRejected(run.at(r)) : -1;
     if (i >= 0) return { round: r, index: i };
   }
   return run.rounds.at(-1) ? { round: run.rounds.length - 1, index: "next" } : null;

@@ -20,6 +20,7 @@ import { roundsCard } from "./list.js";
 import { goToEnd, goToRound, goToStart, guess, onPlaybackKey, step, togglePlay, togglePredict } from "./playback.js";
 import { buildPresentation, openPresentation } from "./present.js";
 import { handlersOf } from "./receiving.js";
+import { firstRejected } from "./records.js";
 import { knownAt } from "./stages.js";
 import { textCard } from "./text.js";
 import { transportCard } from "./transport.js";
@@ -150,8 +151,8 @@ export class SpecvizRun extends SpecvizElement {
 
   /** The token of a round that tells most: the first that was refused, or the target's own. @param {number} round @returns {Index} */
   telling(round) {
-    const refused = /** @type {import("./types.js").Round} */ (this.rounds[round]).drafted.findIndex((token) => token.outcome === "rejected");
-    return refused < 0 ? "next" : refused;
+    const rejected = firstRejected(/** @type {import("./types.js").Round} */ (this.rounds[round]));
+    return rejected < 0 ? "next" : rejected;
   }
 
   /** As a reader's click on a token. @param {number} round @param {Index} index */

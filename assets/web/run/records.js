@@ -13,6 +13,9 @@ export const nextKind = (round) => (round.drafted.length ? round.next.kind : "pl
 /** @param {Round} round */
 export const acceptedIndexes = (round) => round.drafted.flatMap((token, i) => (token.outcome === "accepted" ? [i] : []));
 
+/** The first draft token that was rejected, −1 where none was. @param {Round} round */
+export const firstRejected = (round) => round.drafted.findIndex((token) => token.outcome === "rejected");
+
 /** @param {Round} round @param {Index} index */
 export const tokenAt = (round, index) => (index === "next" ? round.next : round.drafted[index]);
 

@@ -1,6 +1,6 @@
 // What happens in a round, stage by stage, and what is known of it at each.
 
-import { acceptedIndexes, isBlock, isLossy } from "./records.js";
+import { acceptedIndexes, firstRejected, isBlock, isLossy } from "./records.js";
 import { depthOf } from "./trees.js";
 
 /** @typedef {import("./data.js").Run} Run */
@@ -37,7 +37,7 @@ function decisionsOf(run, round) {
     judged.sort((a, b) => depthOf(round, a) - depthOf(round, b) || a - b);
     return judged.map((index) => ({ kind: "decide", index }));
   }
-  const refused = round.drafted.findIndex((token) => token.outcome === "rejected");
+  const refused = firstRejected(round);
   return [{ kind: "decide", index: refused < 0 ? judged[judged.length - 1] : refused, whole: true }];
 }
 
