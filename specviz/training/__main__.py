@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specviz.models.loading import load_pair
 from specviz.models.pair import ModelPair
@@ -25,7 +25,7 @@ from specviz.training.draft import DraftRecipe
 from specviz.training.eagle import EagleRecipe
 from specviz.training.loop import Recipe, Schedule, train
 from specviz.training.medusa import MedusaRecipe
-from specviz.training.target import TargetRecipe, small_llama
+from specviz.training.target import TargetRecipe, small_llama, widen
 
 #: Recipe -> default number of tokens to learn from, and default learning rate of the matrices.
 _DEFAULTS = {
@@ -68,6 +68,10 @@ def _parser() -> argparse.ArgumentParser:
             recipe.add_argument("--width", type=int, default=width, help="a multiple of 64 (default: %(default)s)")
         if name == "target":
             recipe.add_argument("--tokenizer", default=str(EMBEDDED / "target"), help="folder (default: the embedded)")
+            recipe.add_argument("--start", metavar="FOLDER", help="a Llama to train on, instead of a new one")
+            recipe.add_argument(
+                "--feed-forward", type=int, metavar="N", help="with --start: widen its feed-forward to N units first"
+            )
         else:
             recipe.add_argument("--target", default=str(EMBEDDED / "target"), help="folder (default: the embedded)")
             recipe.add_argument(
@@ -107,6 +111,7 @@ def _add_common(recipe: argparse.ArgumentParser, tokens: int, lr: float) -> None
     recipe.add_argument("--batch", type=int, default=4, help="blocks of 256 tokens per step (default: %(default)s)")
     recipe.add_argument("--lr", type=float, default=lr, help="learning rate (default: %(default)s)")
     recipe.add_argument("--every", type=int, default=100, help="steps between checkpoints (default: %(default)s)")
+    recipe.add_argument("--compile", action="store_true", help="by torch.compile: a slow start, then faster steps")
     recipe.add_argument("--device", default="auto", help="auto, cpu, cuda, ... (default: %(default)s)")
     recipe.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16"), help="of the products")
     recipe.add_argument("--seed", type=int, default=0)
@@ -127,7 +132,7 @@ def _run(options: argparse.Namespace) -> None:
     out = options.out or _default_out(options)
     work = options.work or out
     recipe, corpus = _from_scratch(options) if options.recipe == "target" else _on_a_target(options, work)
-    schedule = Schedule(options.tokens, options.batch, options.lr, work, options.seed, options.every)
+    schedule = Schedule(options.tokens, options.batch, options.lr, work, options.seed, options.every, options.compile)
     train(recipe, corpus, schedule, out)
 
 
@@ -143,7 +148,11 @@ def _from_scratch(options: argparse.Namespace) -> tuple[Recipe, Corpus]:
     device = device_named(options.device)
     tokenizer = load_tokenizer(find_model(options.tokenizer, "tokenizer", None, None))
     corpus = read_corpus(options.text, tokenizer, options.weights, options.held_out)
-    model = small_llama(tokenizer, options.layers, options.width, seed=options.seed).to(device)
+    if options.start is None:
+        model = small_llama(tokenizer, options.layers, options.width, seed=options.seed).to(device)
+    else:
+        model = _start(options, tokenizer, device)
+        widen(model, options.feed_forward or model.config.intermediate_size, options.seed)
     return TargetRecipe(model, tokenizer, _dtype(options), options.seed), corpus
 
 
@@ -157,7 +166,7 @@ def _on_a_target(options: argparse.Namespace, work: pathlib.Path) -> tuple[Recip
     sample = corpus.batch(options.batch, options.seed, step=0)
     if options.recipe == "medusa":
         return MedusaRecipe(pair.target, sample, options.seed), corpus
-    start = None if options.start is None else _start(options, pair)
+    start = None if options.start is None else _start(options, pair.tokenizer, pair.device)
     return EagleRecipe(pair.target, sample, options.seed, start), corpus
 
 
@@ -183,19 +192,17 @@ def _draft(options: argparse.Namespace, pair: ModelPair) -> PreTrainedModel:
     """The draft model to train, in float32: a new one, or the one to start from."""
     if options.start is None:
         return small_llama(pair.tokenizer, options.layers, options.width, seed=options.seed).to(pair.device)
-    return _start(options, pair)
+    return _start(options, pair.tokenizer, pair.device)
 
 
-def _start(options: argparse.Namespace, pair: ModelPair) -> PreTrainedModel:
-    """The draft model to start from, in float32."""
+def _start(options: argparse.Namespace, tokenizer: PreTrainedTokenizerBase, device: torch.device) -> PreTrainedModel:
+    """The model to start from, in float32."""
     source = find_model(options.start, "start", None, None)
-    if not same_vocabulary(pair.tokenizer, load_tokenizer(source)):
+    if not same_vocabulary(tokenizer, load_tokenizer(source)):
         raise SpecvizError(
-            "{name} and the target have different tokenizers: start from a draft model that shares the target's.",
-            "start",
-            name=source.name,
+            "{name} has another tokenizer: start from a model that shares the target's.", "start", name=source.name
         )
-    return load_weights(source, Place(pair.device), torch.float32)
+    return load_weights(source, Place(device), torch.float32)
 
 
 if __name__ == "__main__":

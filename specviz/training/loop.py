@@ -54,6 +54,7 @@ class Schedule:
     folder: pathlib.Path  # where the checkpoint lies during training
     seed: int = 0
     every: int = 200  # steps between checkpoints, each with a validation
+    compiled: bool = False  # whether the student's forward and backward pass go through torch.compile first
 
     @property
     def steps(self) -> int:
@@ -65,9 +66,11 @@ def train(recipe: Recipe, corpus: Corpus, schedule: Schedule, out: pathlib.Path,
 
     stop_after: end early after this many steps in all, as an interruption would; a later call resumes.
     """
-    optimisers = make_optimisers(recipe.student, schedule.lr)
+    optimisers = make_optimisers(recipe.student, schedule.lr, recipe.dtype)
     file = schedule.folder / f"{recipe.name}.checkpoint.pt"
     done = _resume(recipe, optimisers, schedule, file)
+    if schedule.compiled:
+        recipe.student.compile(dynamic=False)
     if done == 0:
         print(_in_lines("before training, held out", validate(recipe, corpus, _BLOCKS_DURING)))
     bar = tqdm(total=schedule.steps, initial=done, desc=recipe.name, unit="step", smoothing=0.05)

@@ -16,13 +16,15 @@ _STEPS = 5
 class Muon(torch.optim.Optimizer):
     """Momentum, orthogonalised by Newton-Schulz steps (Jordan et al. 2024; scale of Liu et al., arXiv 2502.16982).
 
+    dtype: of the steps' products; bfloat16 suffices, and pays where the processor has instructions for it.
+
     Unlike `torch.optim.Muon` it takes stacks of matrices [..., rows, columns], each orthogonalised by itself, as fused
-    projections need, and iterates in the parameter's own dtype: torch's insists on bfloat16 products, which are six
-    times slower than float32 on a CPU without instructions for them.
+    projections need, and products in float32: torch's insists on bfloat16, six times slower where it is emulated.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], lr: float, momentum: float = 0.95):
+    def __init__(self, parameters: Iterable[nn.Parameter], lr: float, dtype: torch.dtype, momentum: float = 0.95):
         super().__init__(parameters, {"lr": lr, "momentum": momentum})
+        self.dtype = dtype
 
     @torch.no_grad()
     def step(self) -> None:
@@ -33,7 +35,7 @@ class Muon(torch.optim.Optimizer):
                 state = self.state[parameter]
                 mean = state.setdefault("momentum", torch.zeros_like(parameter))
                 mean.lerp_(parameter.grad, 1 - group["momentum"])
-                update = orthogonalised(parameter.grad.lerp(mean, group["momentum"]))
+                update = orthogonalised(parameter.grad.lerp(mean, group["momentum"]).to(self.dtype))
                 # Updates of AdamW's usual size, whatever the shape, so that one learning rate suits both.
                 scale = 0.2 * math.sqrt(max(parameter.shape[-2:]))
                 parameter.add_(update, alpha=-group["lr"] * scale)
@@ -51,15 +53,15 @@ def orthogonalised(matrices: Tensor) -> Tensor:
     return x.mT if tall else x
 
 
-def make_optimisers(module: nn.Module, lr: float) -> list[torch.optim.Optimizer]:
-    """Muon for matrices; AdamW for vectors and for embeddings, which are tables of vectors."""
+def make_optimisers(module: nn.Module, lr: float, dtype: torch.dtype) -> list[torch.optim.Optimizer]:
+    """Muon, products in this dtype, for matrices; AdamW for vectors and for embeddings, which are tables of them."""
     tables = {id(weight) for part in module.modules() if isinstance(part, nn.Embedding) for weight in part.parameters()}
     matrices, others = [], []
     for parameter in module.parameters():
         if parameter.requires_grad:
             (matrices if parameter.dim() > 1 and id(parameter) not in tables else others).append(parameter)
     adam = torch.optim.AdamW(others, lr=lr / 2, betas=(0.9, 0.95), weight_decay=0.0)
-    return [Muon(matrices, lr=lr), adam] if matrices else [adam]
+    return [Muon(matrices, lr, dtype), adam] if matrices else [adam]
 
 
 def learning_rate_factor(step: int, steps: int) -> float:

@@ -7,9 +7,10 @@ import pathlib
 import random
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
+from specviz.records.errors import SpecvizError
 from specviz.training.loop import Recipe
 from specviz.training.losses import next_token
 
@@ -36,6 +37,36 @@ def small_llama(
         pad_token_id=tokenizer.pad_token_id,
     )
     return LlamaForCausalLM(config)
+
+
+@torch.no_grad()
+def widen(model: LlamaForCausalLM, feed_forward: int, seed: int = 0) -> None:
+    """Widens each layer's feed-forward in place to this many hidden units: the first step of training a larger model.
+
+    The new units are random and nothing reads them yet, so the model writes what it wrote (Net2Net, arXiv 1511.05641).
+
+    Raises SpecvizError (field ``feed-forward``) if the model is wider already, or no Llama.
+    """
+    present = model.config.intermediate_size
+    if model.config.model_type != "llama" or feed_forward < present:
+        raise SpecvizError(
+            "Only a Llama's feed-forward can be widened, and only beyond its {present} units.",
+            "feed-forward",
+            present=present,
+        )
+    generator = torch.Generator().manual_seed(seed)
+    for layer in model.model.layers:
+        mlp = layer.mlp
+        for projection in (mlp.gate_proj, mlp.up_proj):
+            new = torch.empty(feed_forward - present, model.config.hidden_size)
+            new.normal_(0, projection.weight.std().item(), generator=generator)
+            projection.weight = nn.Parameter(torch.cat([projection.weight, new.to(model.device)]))
+            projection.out_features = feed_forward
+        unread = mlp.down_proj.weight.new_zeros(model.config.hidden_size, feed_forward - present)
+        mlp.down_proj.weight = nn.Parameter(torch.cat([mlp.down_proj.weight, unread], 1))
+        mlp.down_proj.in_features = feed_forward
+        mlp.intermediate_size = feed_forward
+    model.config.intermediate_size = feed_forward
 
 
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: pathlib.Path) -> None:
