@@ -11,7 +11,7 @@ from torch import Tensor
 from specviz.decoding.coins import Coins
 from specviz.decoding.request import Request
 from specviz.drafters.base import Drafter, Setting, Verdict
-from specviz.drafters.choosers import Chooser, Draws, TopChoices
+from specviz.drafters.choosers import Chooser, Draws, Paths, TopChoices
 from specviz.passes.cached_model import CachedModel, reader
 from specviz.passes.clock import Mark, Stopwatch
 from specviz.rules.base import Rule
@@ -117,11 +117,12 @@ def setting_of(request: Request, target: CachedModel, warper: Warper, chooser: C
     chooser: another way to choose tokens, for rules that are not the engine's own (`specviz.decoding.lossless`).
     """
     drawn = not request.settings.sampling.greedy and request.rule.lossless
+    draws = Paths if request.rule.paths else Draws
     return Setting(
         pair=request.pair,
         params=request.settings.drafting,
         branches=request.branches,
-        chooser=chooser or (Draws(warper) if drawn else TopChoices()),
+        chooser=chooser or (draws(warper) if drawn else TopChoices()),
         target=target,
         seed=request.settings.seed,
         passes=request.passes,

@@ -45,6 +45,7 @@ class LabRule:
 LAB_RULES = {
     "auto": LabRule(lossless=True),
     "block": LabRule("block", lossless=True),
+    "multi_path": LabRule("multi_path", lossless=True),
     "everything": LabRule(wrong=Rule("everything", accept_everything, lossless=False)),
     "likeliest": LabRule(wrong=Rule("likeliest", accept_likeliest, lossless=False)),
     "typical": LabRule("typical"),

@@ -94,4 +94,4 @@ def fitting_rule(pair: ModelPair, settings: RunSettings, name: str) -> Rule:
         )
     if branches > 1 and (reason := why_no_trees(pair.target, pair.target_name)):
         raise reason
-    return choose_rule(name, settings.drafter, makes_trees=branches > 1)
+    return choose_rule(name, settings.drafter, branches > 1, drafter.draws_paths)

@@ -78,10 +78,11 @@ def settle(
     draft: Draft, decision: Decision, rows: TargetRows, uniforms: Uniforms, texts: TokenTexts, rule: Rule
 ) -> Settled:
     """Fetches what a record needs and builds it."""
-    parts = _decision_parts(draft, decision, uniforms) | _listed_parts(draft, rows)
+    drawn_from = draft.probs if decision.drawn_from is None else decision.drawn_from
+    parts = _decision_parts(draft, decision, uniforms) | _listed_parts(draft, rows, drawn_from)
     host = _fetch(parts | _line_parts(decision, parts.get("residual_ids", parts["leading"])))
     kept = host.get("kept", ())
-    outcomes = _outcomes(draft.parents, kept)
+    outcomes = _outcomes(draft.parents, kept, host.get("weighed"))
     drafted = tuple(
         [_drafted_token(index, host, draft, outcome, texts, rule.weighs_all) for index, outcome in enumerate(outcomes)]
     )
@@ -100,8 +101,11 @@ def settle(
     )
 
 
-def _outcomes(parents: tuple[int, ...], kept: Sequence[float]) -> list[Outcome]:
-    """Rejected means tried and refused: it continues what was kept, and no earlier sibling was accepted."""
+def _outcomes(parents: tuple[int, ...], kept: Sequence[float], weighed: Sequence[bool] | None) -> list[Outcome]:
+    """Rejected means tried and refused: it continues what was kept, and no earlier sibling was accepted.
+
+    weighed: the tokens of the path that the rule picked; None where it walks through all.
+    """
     outcomes: list[Outcome] = []
     continued: set[int] = set()
     for index, parent in enumerate(parents):
@@ -110,6 +114,7 @@ def _outcomes(parents: tuple[int, ...], kept: Sequence[float]) -> list[Outcome]:
             continued.add(parent)
         else:
             tried = (parent < 0 or bool(kept[parent])) and parent not in continued
+            tried = tried and (weighed is None or weighed[index])
             outcomes.append("rejected" if tried else "discarded")
     return outcomes
 
@@ -126,6 +131,8 @@ def _decision_parts(draft: Draft, decision: Decision, uniforms: Uniforms) -> dic
         parts["residual"], parts["residual_ids"] = decision.next_probs.topk(TOP)
     if decision.p_left is not None:
         parts["p_left"] = decision.p_left
+    if decision.weighed is not None:
+        parts["weighed"] = decision.weighed
     if decision.distance is not None:
         parts["distance"] = decision.distance
     if draft.draws is not None:
@@ -133,7 +140,7 @@ def _decision_parts(draft: Draft, decision: Decision, uniforms: Uniforms) -> dic
     return parts
 
 
-def _listed_parts(draft: Draft, rows: TargetRows) -> dict[str, Tensor]:
+def _listed_parts(draft: Draft, rows: TargetRows, drawn_from: Tensor | None) -> dict[str, Tensor]:
     """Which ids each row lists, and their probabilities under target and drafter.
 
     Filters and temperature preserve the order of tokens, so the likeliest before warping are the likeliest after it.
@@ -151,7 +158,7 @@ def _listed_parts(draft: Draft, rows: TargetRows) -> dict[str, Tensor]:
         return parts
     shape = tree_shape(draft.parents, leading.device)
     lists = [shape.judging(leading), draft.tokens.unsqueeze(-1)]
-    draft_raw = draft.probs if draft.logits is None else draft.logits.softmax(-1)
+    draft_raw = drawn_from if draft.logits is None else draft.logits.softmax(-1)
     if draft_raw is not None:
         drafters_own = draft_raw.topk(TOP).indices
         # Siblings were drafted from the same row.
@@ -163,8 +170,8 @@ def _listed_parts(draft: Draft, rows: TargetRows) -> dict[str, Tensor]:
     if draft_raw is not None:
         own = draft_raw.gather(-1, ids) if shape.is_chain else draft_raw[shape.families.unsqueeze(-1), ids]
         parts["ids_q_raw"] = own
-    if draft.probs is not None and draft.probs is not draft_raw:
-        parts["ids_q"] = draft.probs.gather(-1, ids)
+    if drawn_from is not None and drawn_from is not draft_raw:
+        parts["ids_q"] = drawn_from.gather(-1, ids)
     return parts
 
 
@@ -225,7 +232,7 @@ def _drafted_token(
     index: int, host: Host, draft: Draft, outcome: Outcome, texts: TokenTexts, weighs_all: bool
 ) -> DraftedToken:
     token, p = host["token"][index], host["p"][index]
-    weighed = weighs_all or outcome != "discarded"
+    weighed = host["weighed"][index] if "weighed" in host else weighs_all or outcome != "discarded"
     p_left = host["p_left"][index] if "p_left" in host and weighed else p
     return DraftedToken(
         id=token,
@@ -262,8 +269,9 @@ def _candidates(host: Host, draft: Draft, recovered: NextToken | None) -> tuple[
 
 
 def _row_lists(host: Host, draft: Draft, row: int, siblings: list[int], residual: Listed) -> Candidates:
-    """The lists of one row. The first token that continues it stands for the drafter."""
-    name, place = ("ids", siblings[0]) if siblings else ("leading", row)
+    """The lists of one row. The first token that continues it stands for the drafter; of several paths, the picked."""
+    picked = [token for token in siblings if "weighed" in host and host["weighed"][token]]
+    name, place = ("ids", (picked or siblings)[0]) if siblings else ("leading", row)
     ids = host[name][place]
     p = p_raw = _pairs(ids, host[f"{name}_raw"][place])
     q = q_raw = _pairs(ids, host["ids_q_raw"][place]) if siblings and "ids_q_raw" in host else ()

@@ -95,6 +95,18 @@ class Draws:
         return Children(drawn, places, probs[places, drawn].tolist(), chances, torch.cat(drawn_from))
 
 
+class Paths(Draws):
+    """Draws whole paths, each without regard to the others, for rules that pick one of them."""
+
+    def children(self, rows: Tensor, weights: Sequence[float], branches: int, uniforms: Tensor) -> Children:
+        """One token for each path: `branches` of them from the text's row, then one from each path's own."""
+        probs = self.warper.probabilities(rows).expand(branches, -1)
+        tokens = draw(probs, uniforms[:branches].unsqueeze(-1))
+        places = [0] * branches if len(rows) == 1 else list(range(branches))
+        sure = probs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1).tolist()
+        return Children(tokens, places, sure, [1.0] * branches, probs)
+
+
 Chooser = TopChoices | Draws
 
 

@@ -27,6 +27,7 @@ class Stepwise(Drafter):
     """
 
     reads: ClassVar[frozenset[str]] = frozenset({"branches", "confidence"})
+    draws_paths: ClassVar[bool] = True
 
     def __init__(self, setting: Setting):
         self.chooser = setting.chooser

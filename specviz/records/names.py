@@ -8,10 +8,10 @@ from __future__ import annotations
 
 DRAFTERS = ("draft_model", "prompt_lookup", "suffix", "lookahead", "early_exit", "medusa", "eagle")
 
-RULES = ("token", "block", "tree", "typical")
+RULES = ("token", "block", "tree", "multi_path", "typical")
 
 #: The drafter's usual rule first, the wrong ones last.
-LAB_RULES = ("auto", "block", "everything", "likeliest", "typical", "mislabelled")
+LAB_RULES = ("auto", "block", "multi_path", "everything", "likeliest", "typical", "mislabelled")
 
 #: The lab's rule ``likeliest`` takes whatever is among this many of the target's likeliest tokens.
 LIKELIEST = 3

@@ -36,12 +36,12 @@ class DraftedToken:
     text: str
     parent: int  # index in `Round.drafted` of the token it continues; -1 is the committed text
     p: float  # probability as sampled from (after temperature and filters), under the target
-    q: float  # and under the drafter
+    q: float  # and under the drafter; on a path picked among several, the chance that the pick falls on it
     p_raw: float  # the target's own softmax at temperature 1
     q_raw: float | None  # the drafter's; None if it has no model
     u: float | None  # the coin of the accept decision; None if never judged, or if greedy (no coin is flipped)
     #: The coin must fall below this; None if never judged. Token by token min(1, p/q), in a tree min(1, p_left/q),
-    #: under block verification h, which also judges tokens after the first rejected one.
+    #: under block verification h, which also judges tokens after the first rejected one of its chain or path.
     accept_prob: float | None
     outcome: Outcome
     draft_u: float | None = None  # the uniform with which the drafter drew this token; None for an argmax or a copy

@@ -7,6 +7,7 @@ transfer        from the host to a device, without waiting for it
 base            what a rule is; the residual
 token_by_token  rejection sampling of a chain: min(1, p/q)
 block           a chain judged as a whole
+multi_path      of several drawn paths, the most promising one, judged as a whole
 siblings        a tree, sibling by sibling
 typical         keeps what is likely enough: lossy
 greedy          what every rule becomes at temperature 0
@@ -20,11 +21,12 @@ from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import usual_rule
 from specviz.rules.base import Rule
 from specviz.rules.block import BLOCK
+from specviz.rules.multi_path import MULTI_PATH
 from specviz.rules.siblings import TREE
 from specviz.rules.token_by_token import TOKEN
 from specviz.rules.typical import TYPICAL
 
-_RULES: dict[str, Rule] = {rule.name: rule for rule in (TOKEN, BLOCK, TREE, TYPICAL)}
+_RULES: dict[str, Rule] = {rule.name: rule for rule in (TOKEN, BLOCK, TREE, MULTI_PATH, TYPICAL)}
 
 #: The names of all rules.
 RULES: tuple[str, ...] = tuple(_RULES)
@@ -39,8 +41,8 @@ def rule_named(name: str) -> Rule:
     return _RULES[name]
 
 
-def choose_rule(name: str, drafter: str, makes_trees: bool) -> Rule:
-    """The rule with this name, ``auto`` resolved.
+def choose_rule(name: str, drafter: str, makes_trees: bool, draws_paths: bool) -> Rule:
+    """The rule with this name, ``auto`` resolved. draws_paths: whether the drafter can draw whole paths.
 
     Raises SpecvizError (field ``rule``) for a rule that cannot judge this drafter's drafts.
     """
@@ -49,6 +51,13 @@ def choose_rule(name: str, drafter: str, makes_trees: bool) -> Rule:
         raise SpecvizError(
             "The rule {rule} judges chains only, and {drafter} drafts a tree here: set branches to 1 or choose the "
             "tree rule.",
+            "rule",
+            rule=rule.name,
+            drafter=drafter,
+        )
+    if makes_trees and rule.paths and not draws_paths:
+        raise SpecvizError(
+            "The rule {rule} picks among drawn paths, and {drafter} does not draw its tokens: choose another rule.",
             "rule",
             rule=rule.name,
             drafter=drafter,

@@ -21,6 +21,7 @@ class Rule:
     lossless: bool = True  # the output follows the target's distribution, whatever the drafter
     weighs_all: bool = False  # reads every draft token's coin, even after the first refusal
     trees: bool = True  # can judge siblings; otherwise chains only
+    paths: bool = False  # siblings must be whole paths, each drawn without regard to the others
 
     def decide(self, draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
         """`verify`; for n = 0, under every rule, the next token is the target's own."""

@@ -35,7 +35,7 @@ class Draft:
 
     tokens: Tensor  # [n] int64
     # [n] the index of the draft token that each continues, −1 for the committed text. Parents come before their
-    # children; siblings are distinct tokens, tried in order.
+    # children; siblings are tried in order, and distinct unless each was drawn without regard to the others.
     parents: tuple[int, ...]
     probs: Tensor | None = None  # [n, vocab] float32, each without its elder siblings; None for point masses
     # [m, vocab] the drafter's own, for display: the row after the committed text, then after each token with
@@ -96,3 +96,6 @@ class Decision:
     next_sums: Tensor | None  # [vocab] float64, their running sums; None if greedy
     p_left: Tensor | None = None  # [n] float32, p in what its elder siblings left; None where that equals p
     distance: Tensor | None = None  # [] float32, see `Round`; None under a lossless rule
+    # Where the rule picked one of several paths: [n] bool, its tokens, and [n, vocab] what they were then drawn from.
+    weighed: Tensor | None = None
+    drawn_from: Tensor | None = None

@@ -31,7 +31,9 @@ from specviz.views import compare_messages as messages
 from specviz.views.run_messages import passes_words
 
 if TYPE_CHECKING:
+    from specviz.drafters.base import Drafter
     from specviz.models.pair import ModelPair
+    from specviz.rules.base import Rule
 
 GAMMAS = (1, 2, 3, 4, 6, 8)
 
@@ -70,7 +72,11 @@ def create_compare_tab(desk: Desk) -> Tab:
             label=say("compare.widths"),
         )
         own["rules"] = gr.CheckboxGroup(
-            [(say("compare.block_for_chains"), "block"), (say("ways.rule_typical"), "typical")],
+            [
+                (say("compare.block_for_chains"), "block"),
+                (say("compare.multi_path_for_trees"), "multi_path"),
+                (say("ways.rule_typical"), "typical"),
+            ],
             value=[],
             label=say("compare.rules"),
         )
@@ -146,8 +152,13 @@ def _drafting(runner: Runner, pair: ModelPair, order: Order, choice: Choice) -> 
             request = order_of(order, usual).request(pair, runner.deployment)
             yield replace(usual, rule=request.rule.name), True
             for rule in choice.rules:
-                judges = engine.rule_named(rule).trees or width == 1
+                judges = _judges(engine.rule_named(rule), request.drafter, width)
                 yield replace(usual, rule=rule), judges and not request.settings.sampling.greedy
+
+
+def _judges(rule: Rule, drafter: type[Drafter], width: int) -> bool:
+    """Whether it has something of its own to say about drafts of this width: of a single path, a block says it all."""
+    return width > 1 and drafter.draws_paths if rule.paths else rule.trees or width == 1
 
 
 def _widths(pair: ModelPair, name: str, asked: Sequence[int]) -> list[int]:
@@ -190,8 +201,9 @@ def _table(
 ) -> str:
     rows = [_row(contest, pair, contestant, say) for contestant in contest.contestants]
     if not contest.order.settings.sampling.greedy:
-        reason = say("compare.chains_only")
-        rows += [replace(_row(contest, pair, contestant, say), reason=reason) for contestant in contest.left_out]
+        for one in contest.left_out:
+            reason = say("compare.paths_only" if engine.rule_named(one.rule).paths else "compare.chains_only")
+            rows.append(replace(_row(contest, pair, one, say), reason=reason))
     return messages.contest_message(
         rows, phase=phase, text=text, fraction=fraction, repeats=contest.repeats, texts=texts
     )

@@ -86,6 +86,6 @@ def title(contestant: Contestant, say: Words) -> str:
         parts.append(f"γ = {contestant.num_draft_tokens}")
     if contestant.branches not in (None, 1):
         parts.append(say("generate.branches", n=contestant.branches))
-    if contestant.rule in ("block", "typical"):
+    if contestant.rule not in ("auto", "token", "tree"):
         parts.append(say(f"ways.rule_{contestant.rule}"))
     return ", ".join(parts)

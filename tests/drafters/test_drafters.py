@@ -66,7 +66,11 @@ def refused_field(drafter: str, branches: int | None, pair: ModelPair) -> str | 
 def rules_of(drafter: str) -> list[tuple[str, int]]:
     """The lossless rules that fit the drafter, each with the branches it is tried with."""
     fitting = [] if refused_field(drafter, 1, pair_of()) else [("token", 1), ("block", 1)]
-    return [*fitting, ("tree", 3)] if makes_trees(drafter, 3, pair_of()) else fitting
+    if makes_trees(drafter, 3, pair_of()):
+        fitting.append(("tree", 3))
+    if drafter_class(pair_of(), drafter).draws_paths:
+        fitting.append(("multi_path", 3))
+    return fitting
 
 
 EXACT = [(drafter, rule, branches) for drafter in DRAFTERS for rule, branches in rules_of(drafter)]
@@ -171,7 +175,7 @@ def test_sampled_text_follows_the_targets_distribution(drafter, rule, branches):
     assert p_value(drafting_with(drafter, rule, branches), sampling) > 0.001
 
 
-@pytest.mark.parametrize("rule, branches", [("token", 1), ("block", 1), ("tree", 3)])
+@pytest.mark.parametrize("rule, branches", [("token", 1), ("block", 1), ("tree", 3), ("multi_path", 3)])
 def test_the_distribution_holds_where_drafts_end_early(rule, branches):
     order = drafting_with("draft_model", rule, branches, confidence=0.4)
     lengths = {
@@ -182,7 +186,7 @@ def test_the_distribution_holds_where_drafts_end_early(rule, branches):
     assert p_value(order, HOT) > 0.001
 
 
-@pytest.mark.parametrize("name, branches", [("token", 1), ("block", 1), ("tree", 3)])
+@pytest.mark.parametrize("name, branches", [("token", 1), ("block", 1), ("tree", 3), ("multi_path", 3)])
 def test_a_rule_that_accepts_everything_is_found_out(name, branches, monkeypatch):
     rule = rules.rule_named(name)
 
@@ -471,6 +475,11 @@ def tried(one: Round) -> list[DraftedToken]:
     ]
 
 
+def weighed(one: Round) -> list[DraftedToken]:
+    """All tokens of a chain; of several paths, those of the one that was picked."""
+    return [token for token in one.drafted if token.accept_prob is not None]
+
+
 @pytest.mark.parametrize("drafter, rule, branches", EXACT + LOSSY)
 def test_what_is_emitted_is_the_accepted_branch_and_the_next_token(drafter, rule, branches):
     for one in run_of(drafter, rule, branches).rounds:
@@ -479,7 +488,8 @@ def test_what_is_emitted_is_the_accepted_branch_and_the_next_token(drafter, rule
         end = len(path_of(one)) and one.drafted.index(path_of(one)[-1])
         after = end if path_of(one) else -1
         assert one.next.kind == ("recovered" if any(token.parent == after for token in refused) else "bonus")
-        assert [token for token in one.drafted if token.outcome != "discarded"] == tried(one)
+        turned = [token for token in tried(one) if rule != "multi_path" or token in weighed(one)]
+        assert [token for token in one.drafted if token.outcome != "discarded"] == turned
         assert len(one.top) == len(one.drafted) + 1
         assert [bool(row.residual) for row in one.top] == [
             row == after + 1 and one.next.kind == "recovered" for row in range(len(one.top))
@@ -501,19 +511,20 @@ def test_every_decision_can_be_recomputed_from_its_record(drafter, rule, branche
     assert {"accepted", "rejected"} <= outcomes
 
 
-@pytest.mark.parametrize("drafter, rule, branches", [case for case in EXACT if case[1] == "block"])
+@pytest.mark.parametrize("drafter, rule, branches", [case for case in EXACT if case[1] in ("block", "multi_path")])
 def test_a_block_is_kept_up_to_the_last_coin_that_passes(drafter, rule, branches):
     outcomes = set()
     for one in run_of(drafter, rule, branches).rounds:
-        passed = [index + 1 for index, token in enumerate(one.drafted) if token.u < token.accept_prob]
+        block = weighed(one)
+        passed = [index + 1 for index, token in enumerate(block) if token.u < token.accept_prob]
         kept = max(passed, default=0)
-        expected = ["accepted"] * kept + ["rejected"] + ["discarded"] * len(one.drafted)
-        assert [token.outcome for token in one.drafted] == expected[: len(one.drafted)]
-        if one.drafted:
+        expected = ["accepted"] * kept + ["rejected"] + ["discarded"] * len(block)
+        assert [token.outcome for token in block] == expected[: len(block)]
+        if block:
             share = 1.0
-            for token in one.drafted:
+            for token in block:
                 share = min(share * token.p / token.q, 1.0)
-            assert one.drafted[-1].accept_prob == pytest.approx(share, rel=1e-5)
+            assert block[-1].accept_prob == pytest.approx(share, rel=1e-5)
         outcomes.update(token.outcome for token in one.drafted)
     assert {"accepted", "rejected"} <= outcomes
 

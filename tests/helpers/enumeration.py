@@ -148,9 +148,11 @@ def distance(rule: Rule, target: Model, drafter: Model, parents: tuple[int, ...]
     return (emitted - target.joint((), length)).abs().max().item()
 
 
-def mean_kept(rule: Rule, target: Model, drafter: Model, parents: tuple[int, ...], **options: bool) -> float:
+def mean_kept(
+    rule: Rule, target: Model, drafter: Model, parents: tuple[int, ...], how: str = "without", **options: bool
+) -> float:
     """Expected number of accepted tokens in a round."""
-    return sum(way.chance * len(way.kept) for way in outcomes(rule, target, drafter, parents, "without", **options))
+    return sum(way.chance * len(way.kept) for way in outcomes(rule, target, drafter, parents, how, **options))
 
 
 def max_depth(parents: tuple[int, ...]) -> int:

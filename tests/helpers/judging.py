@@ -10,6 +10,7 @@ from torch import Tensor
 from specviz.rules.block import verify_block
 from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms, chain
 from specviz.rules.greedy import verify_by_match as verify_match
+from specviz.rules.multi_path import verify_multi_path
 from specviz.rules.siblings import verify_siblings
 from specviz.rules.token_by_token import verify_token_by_token
 from specviz.rules.typical import verify_typical
@@ -43,6 +44,10 @@ def verify_by_block(tokens, draft_probs, target_probs, coins, next_u):
 
 def verify_by_tree(tokens, parents, draft_probs, target_probs, coins, next_u):
     return judged(verify_siblings, tokens, parents, draft_probs, target_probs, coins, next_u)
+
+
+def verify_by_multi_path(tokens, parents, draft_probs, target_probs, coins, next_u):
+    return judged(verify_multi_path, tokens, parents, draft_probs, target_probs, coins, next_u)
 
 
 def verify_by_typical(tokens, parents, target_probs, next_u, **constants):

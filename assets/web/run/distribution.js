@@ -3,7 +3,7 @@
 import { make } from "../shared/dom.js";
 import { brief, plainNumber } from "../shared/numbers.js";
 import { quoted, showToken } from "../shared/tokens.js";
-import { blockWeights, isBlock, isCopy, isLossy, rowOf, tokenAt, tokenText } from "./records.js";
+import { blockWeights, isBlock, isCopy, isJudged, isLossy, rowOf, tokenAt, tokenText } from "./records.js";
 import { unbroken } from "./sentences.js";
 import { isTree, parentOf, siblings } from "./trees.js";
 
@@ -67,7 +67,9 @@ export function distributions(run, round, index) {
   }
   // Drawn siblings come from different distributions, and the row lists that of the first; chosen ones come from none.
   const { kin, order } = siblings(round, index);
-  if (!greedy && isTree(round) && kin.length !== 1 && (order !== 1 || token?.q === 1)) q.clear();
+  // Of several paths the row lists what the picked one was drawn from.
+  const listed = isBlock(run) ? !token || isJudged(token) : order === 1 && token?.q !== 1;
+  if (!greedy && isTree(round) && kin.length !== 1 && !listed) q.clear();
   if (!greedy && isLossy(round)) q.clear();
   return { p, q, weight: isBlock(run) ? (blockWeights(round)[parentOf(round, index)] ?? 1) : null };
 }

@@ -32,8 +32,8 @@ export const isCopy = (token) => token.q_raw === null && token.q === 1 && /^matc
  */
 export const isLossy = (round) => round.distance !== undefined;
 
-/** @param {Run} run */
-export const isBlock = (run) => run.start.rule === "block" && !run.start.greedy;
+/** Whether drafts are judged as a whole: chains, or the path picked among several. @param {Run} run */
+export const isBlock = (run) => ["block", "multi_path"].includes(String(run.start.rule)) && !run.start.greedy;
 
 /** @param {DraftedToken} token */
 export const isJudged = (token) => token.accept_prob !== null;
@@ -109,6 +109,8 @@ export function tokenText(run, id) {
  * @param {Round} round
  */
 export function blockWeights(round) {
-  let weight = 1;
-  return round.drafted.map((token) => (weight = Math.min(1, (weight * token.p) / token.q)));
+  /** @type {number[]} */
+  const weights = [];
+  for (const token of round.drafted) weights.push(Math.min(1, ((weights[token.parent] ?? 1) * token.p) / token.q));
+  return weights;
 }

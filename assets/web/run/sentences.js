@@ -51,7 +51,7 @@ function sayProposed(run, { source }) {
 /** A sibling's turn: after whom it was tried. @param {Run} run @param {Round} round @param {number} index */
 function sayTurn(run, round, index) {
   const { kin, order } = siblings(round, index);
-  if (kin.length < 2 || isLossy(round)) return [];
+  if (kin.length < 2 || isLossy(round) || isBlock(run)) return [];
   const turn = ["first", "second"][order - 1] ?? "later";
   const before = quoted(run.say, round.drafted[kin[0]].text);
   return [run.say(`rounds.turn_${turn}`, { order, count: kin.length, before, refused: order - 1 })];
@@ -61,6 +61,7 @@ function sayTurn(run, round, index) {
 function sayDraw(run, round, index) {
   const token = round.drafted[index];
   const values = { token: quoted(run.say, token.text), q: judgedBy(run, token).q };
+  if (isBlock(run) && isTree(round)) return run.say("rounds.drew_picked", { ...values, q: plainNumber(token.q) });
   if (isCopy(token)) return run.say("rounds.drew_copy", values);
   if (token.q === 1) return run.say(isTree(round) ? "rounds.drew_choice" : "rounds.drew_certain", values);
   return run.say(siblings(round, index).order > 1 ? "rounds.drew_again" : "rounds.drew", values);
@@ -154,6 +155,7 @@ function sayCut(run, round, index) {
   const above = round.drafted[parentOf(round, top)];
   if (above?.outcome === "rejected") return run.say("rounds.cut_after", { above: quoted(run.say, above.text) });
   if (isLossy(round)) return run.say("rounds.cut_typical");
+  if (isBlock(run)) return run.say("rounds.cut_picked");
   const taken = siblings(round, top).kin.map((node) => round.drafted[node]).find((other) => other.outcome === "accepted");
   if (!taken) return run.say("rounds.cut_path");
   return run.say(top === index ? "rounds.cut_sibling" : "rounds.cut_branch", { taken: quoted(run.say, taken.text) });

@@ -48,12 +48,13 @@ const comparedCells = (token) => (hasCoin(token) ? compared(token.u, token.accep
 export function blockTable(run, round, index) {
   if (!isBlock(run) || !round.drafted.some(isJudged)) return [];
   const weights = blockWeights(round);
+  const judged = [...round.drafted.keys()].filter((node) => isJudged(round.drafted[node]));
   // h = Z / (Z + 1 − w) solved for Z; where h is 1 it says nothing of Z, and near 1 too little.
-  const left = (/** @type {number} */ h, /** @type {number} */ node) => (node === weights.length - 1 || h > 0.9999 ? null : (h * (1 - weights[node])) / (1 - h));
+  const left = (/** @type {number} */ h, /** @type {number} */ node) => (node === judged.at(-1) || h > 0.9999 ? null : (h * (1 - weights[node])) / (1 - h));
   /** @type {Column[]} */
   const columns = [["w", (_, node) => brief(weights[node])], ["Z", (token, node) => brief(left(token.accept_prob ?? 0, node))],
     ["h", (token) => comparedCells(token)[1]], ["u", (token) => comparedCells(token)[0]]];
-  return [make("h4", { text: run.say("rounds.block_table") }), tokenTable(run, round, [...round.drafted.keys()], index, columns, "block"),
+  return [make("h4", { text: run.say("rounds.block_table") }), tokenTable(run, round, judged, index, columns, "block"),
     make("p", { class: "raw", text: run.say("rounds.block_legend") })];
 }
 
@@ -66,7 +67,7 @@ export function siblingTable(run, round, index) {
   if (!isTree(round)) return [];
   const { kin } = siblings(round, index);
   if (kin.length < 2) return [];
-  const inTurn = !run.start.greedy && !isLossy(round);
+  const inTurn = !run.start.greedy && !isLossy(round) && !isBlock(run);
   const parts = [make("h4", { text: run.say(inTurn ? "rounds.candidates_in_turn" : "rounds.candidates") }),
     tokenTable(run, round, kin, index, siblingColumns(run, inTurn), "siblings")];
   if (inTurn) parts.push(make("p", { class: "raw", text: run.say("rounds.candidates_legend") }));
