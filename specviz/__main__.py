@@ -92,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--top-p", type=float, default=1.0, help="1 is off")
     run.add_argument("--min-p", type=float, default=0.0, help="0 is off")
     run.add_argument("--seed", type=int, default=0)
+    run.add_argument("--coins", default="", metavar="COINS", help="coins set by hand, such as '3.2=0.41 5.next=0.07'")
     run.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end the run at this text; repeatable")
     run.add_argument("--chat", action="store_true", help="wrap the prompt in the model's chat template")
     run.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the whole trace there")

@@ -14,6 +14,7 @@ from specviz.drafters.base import Drafter, Setting, Verdict
 from specviz.drafters.choosers import Chooser, Draws, Paths, TopChoices
 from specviz.passes.cached_model import CachedModel, reader
 from specviz.passes.clock import Mark, Stopwatch
+from specviz.records.coins import read_coins
 from specviz.rules.base import Rule
 from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms, depth
 from specviz.rules.greedy import MATCH
@@ -102,7 +103,8 @@ def decoder_of(
     pair, warper = request.pair, Warper(request.settings.sampling)
     target = reader(pair.target, clock or Stopwatch(pair.device), request.passes.get("target"))
     drafter = (build or request.drafter)(setting_of(request, target, warper))
-    coins = Coins(request.settings.seed, request.most_draft_tokens, pair.device)
+    by_hand = read_coins(request.settings.coins)
+    coins = Coins(request.settings.seed, request.most_draft_tokens, pair.device, by_hand)
     return Decoder(target, drafter, warper, coins, judge or judge_of(request, request.rule), length)
 
 

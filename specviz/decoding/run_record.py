@@ -37,6 +37,7 @@ def collect(request: Request, done: Sequence[Round]) -> Run:
             "transformers": transformers.__version__,
         },
         rule=request.rule.name,
+        coins=settings.coins,
     )
 
 

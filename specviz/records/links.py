@@ -67,6 +67,7 @@ def settings_of_run(run: Run) -> dict[str, Any]:
         "min_p": run.sampling.min_p,
         "max_new_tokens": run.max_new_tokens,
         "seed": run.seed,
+        "coins": run.coins,
     }
     if run.drafter is None:
         return settings

@@ -194,6 +194,8 @@ class Run:
     vocabulary: dict[int, str] = field(default_factory=dict)  # the text of every token id in `rounds`
     versions: dict[str, str] = field(default_factory=dict)
     rule: str = "token"  # the acceptance rule's name; a plain run has one too, though it judges nothing
+    #: What makes it a branch of the run with the same seed: the coins that were set by hand (`specviz.records.coins`).
+    coins: str = ""
     measured: Speedup | None = None  # None where it was not
     schema: str = SCHEMA
 

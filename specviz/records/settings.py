@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args, get_type_hints
 
+from specviz.records.coins import read_coins
 from specviz.records.errors import SpecvizError, quoted
 
 #: The lowest temperature above greedy: dividing by less turns logits into infinities.
@@ -156,6 +157,7 @@ class RunSettings:
     chat: bool = False  # wrap the prompt in the tokenizer's chat template
     drafting: DraftParams = DraftParams()
     rule: str = "auto"  # a name from `specviz.RULES`, or auto: see `usual_rule`
+    coins: str = ""  # coins set by hand, the others follow from the seed: see `specviz.records.coins`
 
     def __post_init__(self) -> None:
         if not is_count(self.max_new_tokens):
@@ -170,6 +172,8 @@ class RunSettings:
         _require_text("rule", self.rule)
         if not (is_whole(self.seed) and 0 <= self.seed <= MAX_SEED):
             raise SpecvizError("The seed must be a whole number from 0 to 2^53 − 1.", "seed")
+        if read_coins(self.coins) and self.sampling.greedy:
+            raise SpecvizError("At temperature 0 no coin is flipped: set none by hand.", "coins")
         if not isinstance(self.chat, bool):
             raise SpecvizError(
                 "{name} must be true or false, not {value}.", "chat", name="chat", value=quoted(self.chat)

@@ -32,7 +32,9 @@ def wire_remote(controls: Controls) -> None:
 
     def on_remote(wanted: gr.EventData, pair: dict[str, Any], *values: Any) -> list[Any]:
         try:
-            changes = applied(controls, store.in_use(PairName(**pair)), wanted.settings)
+            used = store.in_use(PairName(**pair))
+            _check_pair(used, wanted.pair)
+            changes = applied(controls, used, wanted.settings)
         except SpecvizError as error:
             _warn(controls, error)
             return unchanged
@@ -98,6 +100,8 @@ def applied(controls: Controls, pair: ModelPair, settings: Mapping[str, Any]) ->
             changes[field]["value"] = value or PLAIN
         elif value is not None:
             changes[field]["value"] = CHOSEN if is_auto(field, value) else value
+        if field == "coins":
+            changes[field]["visible"] = bool(value)
     return [*(gr.update(**change) if change else gr.skip() for change in changes.values()), *notes]
 
 
@@ -113,6 +117,16 @@ def linked(
             errors.append(error)
             del settings[name]
     return settings, errors
+
+
+def _check_pair(used: ModelPair, wanted: str | None) -> None:
+    name = used.info().name
+    if wanted not in (None, name):
+        raise SpecvizError(
+            "This run was made with {wanted}, and the page now uses {used}: load that pair on the Models tab first.",
+            wanted=quoted(wanted),
+            used=quoted(name),
+        )
 
 
 def _check_linked(controls: Controls, pair: ModelPair, name: str, value: Any) -> None:

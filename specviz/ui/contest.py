@@ -75,8 +75,8 @@ class Contest:
 
 
 def order_of(order: Order, contestant: Contestant) -> Order:
-    """`order` as a contestant runs it."""
-    return replace(order, settings=contestant.applied(order.settings))
+    """`order` as a contestant runs it: coins set by hand are another run's."""
+    return replace(order, settings=replace(contestant.applied(order.settings), coins=""))
 
 
 def title(contestant: Contestant, say: Words) -> str:

@@ -164,6 +164,8 @@ def create_controls(runner: Runner, say: Words) -> Controls:
         own["temperature"] = gr.Slider(0, 2, value=0.8, step=0.05, label=say("controls.temperature"))
         own["branches"] = gr.Slider(1, MAX_BRANCHES, 1, step=1, label=say("controls.branches"))
         own["exit_layer"] = gr.Slider(1, 2, 1, step=1, label=say("controls.exit_layer"), visible=False)
+    # There only while something is set: a part of the page, or a link, sets it.
+    own["coins"] = gr.Textbox("", label=say("controls.coins"), visible=False, elem_id="coins")
     fold_switch(say("controls.more"), "more-controls")
     with gr.Column(elem_id="more-controls", elem_classes=["sv-more"]):
         tokens = min(128, most.max_new_tokens)

@@ -72,7 +72,7 @@ def duel(request: Request) -> Iterator[Report | Duel | None]:
 
 
 def _plain(request: Request) -> Request:
-    return request.but(replace(request.settings, drafter=None))
+    return request.but(replace(request.settings, drafter=None, coins=""))
 
 
 def runs_of(settings: RunSettings) -> list[RunSettings]:

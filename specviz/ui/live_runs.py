@@ -133,6 +133,7 @@ def opening(key: str, run: Run, say: Words, **others: Any) -> str:
         rule=run.rule,
         sampling=run.sampling,
         seed=run.seed,
+        coins=run.coins,
         passes=run.pair.passes,
         say=say,
     )

@@ -106,9 +106,11 @@ def trial_order(order: Order, trial: Trial) -> Order:
             raise SpecvizError("Give a whole number from 1 to {most}.", name, most=most)
     rule, sampling = engine.LAB_RULES[trial.rule].engine_rule, order.settings.sampling
     if sampling.greedy:
-        return order.but(rule=rule, max_new_tokens=min(order.settings.max_new_tokens, MOST_GREEDY))
+        return order.but(rule=rule, coins="", max_new_tokens=min(order.settings.max_new_tokens, MOST_GREEDY))
     support = int(trial.support)
-    return order.but(rule=rule, max_new_tokens=engine.RUN_TOKENS, top_k=min(sampling.top_k or support, support))
+    return order.but(
+        rule=rule, coins="", max_new_tokens=engine.RUN_TOKENS, top_k=min(sampling.top_k or support, support)
+    )
 
 
 def trial_request(pair: ModelPair, order: Order, trial: Trial, deployment: Deployment) -> Request:

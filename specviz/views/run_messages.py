@@ -80,11 +80,13 @@ def settings_line(
     seed: int,
     passes: str,
     say: Words,
+    coins: str = "",
 ) -> str:
     """How a run was made, apart from drafter and γ, in one line for its header.
 
     settings: the drafter's own (`Run.settings`), None where it decides; shows those needed to compare runs, the trace
         has them all.
+    coins: those set by hand.
     drafter: None for plain decoding, which no rule judges. Greedy runs show no rule either: their drafts are matched.
     """
     parts = []
@@ -99,7 +101,10 @@ def settings_line(
     if drafter is not None and not sampling.greedy:
         # A file may name a rule unknown to this version.
         parts.append(say(f"generate.rule_{rule}") if f"generate.rule_{rule}" in say else rule)
-    parts += [_sampling_words(sampling, say), say("generate.seed", value=seed), passes_words(passes, say)]
+    parts += [_sampling_words(sampling, say), say("generate.seed", value=seed)]
+    if coins:
+        parts.append(say("generate.coins", coins=coins))
+    parts.append(passes_words(passes, say))
     return " · ".join(parts)
 
 

@@ -29,6 +29,7 @@ WAYS = [
     ("draft_model", "block", 1, 1.0),
     ("draft_model", "typical", 1, 1.0),
     ("draft_model", "token", 1, 0.0),
+    ("draft_model", "multi_path", 3, 1.0),
     ("early_exit", "tree", 3, 1.0),
     ("medusa", "tree", 3, 1.0),
     ("medusa", "typical", 3, 1.0),

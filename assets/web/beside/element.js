@@ -36,8 +36,9 @@ class SpecvizBeside extends SpecvizElement {
 
   connected() {
     this.listen(document, "specviz-finished", (event) => this.receive({ kind: "finished", run: event.detail }));
+    // The branch is to stand beside the run that it leaves.
+    this.listen(document, "specviz-branch", () => this.built && this.keep(this.held.last));
   }
-
 
   get handlers() {
     return {

@@ -1,7 +1,8 @@
 // Sets the page's controls and presses its buttons for the elements that ask for it, by a `specviz-press` event with
-// { settings, press, measure, back }: the settings by the names of the controls; the button to press once they stand, or
+// { settings, press, measure, back, pair }: the settings by the names of the controls; the button to press once they stand, or
 // null; whether the speedup is to be measured after a run (left out: as the visitor has it); and the tab to come back to
-// when that run is over (left out: none), unless the visitor has gone elsewhere. The server checks the settings and sets
+// when that run is over (left out: none), unless the visitor has gone elsewhere; and the name of the pair that it takes (left
+// out: any). The server checks the settings and sets
 // the controls; its answer is this component's value. What the controls said before is told by a `specviz-set` event with
 // { before }, for whoever wants to bring that back.
 
@@ -18,11 +19,12 @@ export function join({ trigger }) {
   document.addEventListener("specviz-press", (event) => {
     const { back: wanted, ...asked } = /** @type {CustomEvent} */ (event).detail;
     back = wanted;
-    trigger("submit", { measure: null, ...asked });
+    trigger("submit", { measure: null, pair: null, ...asked });
   });
+  document.addEventListener("specviz-can-press", (event) => event.preventDefault());
   const settings = kept("settings");
   // After a reload the controls say what the last run was made with; a link has its own.
-  if (settings && location.search.length < 2) trigger("submit", { settings, press: null, measure: null });
+  if (settings && location.search.length < 2) trigger("submit", { settings, press: null, measure: null, pair: null });
   return (/** @type {string} */ value) => {
     const { press, before } = JSON.parse(value);
     if (before) document.dispatchEvent(new CustomEvent("specviz-set", { detail: { before } }));

@@ -8,6 +8,7 @@ import { placeLabel, sealedAt, sentenceHere } from "./place.js";
 import { isLossy, tokenAt } from "./records.js";
 import { sayDistance } from "./sentences.js";
 import { blockTable, siblingTable } from "./tables.js";
+import { whatIf } from "./whatif.js";
 
 /** @typedef {import("./view.js").View} View */
 
@@ -39,6 +40,7 @@ export function renderInspector(view) {
   const { coin, bars, draw } = evidence(view, chosen);
   const parts = [make("p", { class: "say", part: "say", text: sentenceHere(view, chosen) }), ...coin,
     ...blockTable(view.run, round, index), ...siblingTable(view.run, round, index), ...bars, ...draw];
+  parts.push(...whatIf(view, chosen));
   if (isLossy(round)) parts.push(make("p", { class: "raw", part: "distance", text: sayDistance(view.run, round) }));
   if (view.pinned && view.ui.view.dataset.layout === "wide") parts.push(make("p", { class: "raw", text: view.say("rounds.pinned") }));
   view.ui.body.replaceChildren(...parts);

@@ -28,7 +28,10 @@ class SpecvizShare extends SpecvizElement {
   connected() {
     this.listen(document, "specviz-share", (event) => this.follow(event.detail));
     this.listen(document, "specviz-finished", () => this.point());
-    /** Where the page's address points, until it has been shown. */
+    this.listen(document, "specviz-branch", (event) => {
+      this.spot = event.detail;
+    });
+    /** Where the page's address points, or where the next run branches off, until it has been shown. */
     this.spot = linkedSpot();
   }
 
@@ -65,7 +68,7 @@ class SpecvizShare extends SpecvizElement {
     this.status.textContent = this.say(settings ? "share.used" : "share.no_settings");
   }
 
-  /** Once the run that a link asks for is there: shows the token that the link points to. */
+  /** Once the run that a link or a branch asks for is there: shows the token that it is about. */
   point() {
     const [run, spot] = [liveRun(), this.spot];
     if (!spot || !run || run.recorded) return;

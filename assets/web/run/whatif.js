@@ -1,0 +1,72 @@
+// What if a coin had fallen otherwise? Sets it by hand, in the inspector, and asks for the run that goes on from there.
+//
+// Everything before the coin stays as it was, and so do all other coins (specviz/records/coins.py). Somebody must be there
+// to start runs: whoever is cancels the event `specviz-can-press`.
+
+import { make } from "../shared/dom.js";
+import { fixed } from "../shared/numbers.js";
+import { quoted, showToken } from "../shared/tokens.js";
+import { flippedAt, isBlock, isPlaced, tokenText } from "./records.js";
+
+/** @typedef {import("./view.js").View} View */
+/** @typedef {import("./types.js").Spot} Spot */
+/** @typedef {import("./types.js").Round} Round */
+
+/** @param {View} view @param {Spot} spot @returns {Node[]} */
+export function whatIf(view, spot) {
+  const round = view.run.at(spot.round);
+  const { share } = /** @type {import("./element.js").SpecvizRun} */ (view.host);
+  const coin = spot.index === "next" ? round.next.u : (flippedAt(round, spot.index)?.u ?? null);
+  if (coin === null || !share?.settings || view.run.phase !== "finished" || !somebodyPresses()) return [];
+  const heading = make("h4", { text: view.say("rounds.what_if") });
+  if (share.settings.num_draft_tokens === "auto") return [heading, make("p", { class: "raw", text: view.say("rounds.what_if_auto") })];
+  const outcome = make("output", { part: "what-if-outcome" });
+  const slider = make("input", { type: "range", min: 0, max: 0.999, step: 0.001, value: Math.min(coin, 0.999), part: "what-if",
+    "aria-label": view.say("rounds.what_if_coin"), on: { input: () => show() } });
+  const go = make("button", { type: "button", part: "branch", text: view.say("rounds.what_if_go"), on: { click: () => branch(view, spot, slider.value) } });
+  const show = () => {
+    const u = Number(slider.value);
+    outcome.textContent = view.say("rounds.what_if_outcome", { u: fixed(u, 3), outcome: outcomeOf(view, spot, u) });
+    go.disabled = Math.abs(u - coin) < 0.0005;
+  };
+  const choices = spot.index === "next" ? tokensOf(view, round, (u) => {
+    slider.value = String(u);
+    show();
+  }) : [];
+  show();
+  return [heading, ...choices, make("div", { class: "what-if" }, slider, outcome, go)];
+}
+
+/** Whether somebody is there to start a run: a page that only shows runs has nobody. */
+const somebodyPresses = () => !document.dispatchEvent(new CustomEvent("specviz-can-press", { cancelable: true }));
+
+/** A button for each listed token that could have been drawn instead. @param {View} view @param {Round} round @param {(u: number) => void} set */
+function tokensOf(view, { next }, set) {
+  if (!isPlaced(next)) return [];
+  const others = (next.line ?? []).filter(([id]) => id !== next.id);
+  if (!others.length) return [];
+  const buttons = others.map(([id, start, end]) => showToken(view.say,
+    make("button", { type: "button", class: "other", part: "other", on: { click: () => set((start + end) / 2) } }), tokenText(view.run, id)));
+  return [make("div", { class: "others" }, make("span", { text: view.say("rounds.what_if_token") }), ...buttons)];
+}
+
+/** What a coin would say. @param {View} view @param {Spot} spot @param {number} u */
+function outcomeOf(view, { round: number, index }, u) {
+  const round = view.run.at(number);
+  if (index !== "next") {
+    const below = u < (round.drafted[index].accept_prob ?? 0);
+    return view.say(isBlock(view.run) ? (below ? "rounds.what_if_below" : "rounds.what_if_above") : below ? "rounds.accepted" : "rounds.rejected");
+  }
+  const piece = (round.next.line ?? []).find(([, start, end]) => u >= start && u < end);
+  return piece ? quoted(view.say, tokenText(view.run, piece[0])) : view.say("rounds.what_if_other");
+}
+
+/** @param {View} view @param {Spot} spot @param {string} u */
+function branch(view, spot, u) {
+  const host = /** @type {import("./element.js").SpecvizRun} */ (view.host);
+  const { settings, pair } = host.share;
+  const place = `${spot.round + 1}.${spot.index === "next" ? "next" : spot.index + 1}`;
+  const others = settings.coins.split(" ").filter((/** @type {string} */ coin) => coin && !coin.startsWith(`${place}=`));
+  host.tell("specviz-branch", spot);
+  host.tell("specviz-press", { settings: { ...settings, coins: [...others, `${place}=${u}`].join(" ") }, press: "generate", pair });
+}
