@@ -173,7 +173,7 @@ def fold_switch(label: str, controls: str) -> gr.HTML:
 
 def page_css() -> str:
     """The look of the whole page, for `launch(css=...)`."""
-    return text_of("page.css")
+    return text_of("colours.css") + text_of("page.css")
 
 
 def page_names(say: Words) -> str:

@@ -8,7 +8,7 @@
 //
 // Messages are those of specviz/views; each element lists in its own file which kinds it takes, which events it fires
 // and which properties show what it holds. An element draws into a shadow root with a style sheet of its own; colours
-// are the --sv-… properties of page.css. It knows nothing of the program that feeds it. Messages that come before the
+// are the --sv-… properties of colours.css. It knows nothing of the program that feeds it. Messages that come before the
 // words wait for them.
 
 import { writeDecimals } from "./numbers.js";
