@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from specviz.records.runs import Round, Run
     from specviz.records.settings import DraftParams, SamplingParams
     from specviz.rules import RULES
+    from specviz.views.run_page import run_frame, run_page
 
 __all__ = [
     "DRAFTERS",
@@ -31,6 +32,8 @@ __all__ = [
     "load_pair",
     "replay",
     "run",
+    "run_frame",
+    "run_page",
     "speculate",
 ]
 
@@ -48,6 +51,8 @@ _HOMES = {
     "load_pair": "models.loading",
     "replay": "decoding.replay",
     "run": "decoding.calls",
+    "run_frame": "views.run_page",
+    "run_page": "views.run_page",
     "speculate": "decoding.calls",
 }
 

@@ -44,9 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _check_file(options: argparse.Namespace) -> None:
     """Refuses a place where nothing can be written before anything is run for it."""
-    path = getattr(options, "json", None)
-    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-        raise SpecvizError("{path} is no place for a file: name one in a folder that exists.", "json", path=path)
+    for option in ("json", "html"):
+        path = getattr(options, option, None)
+        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+            raise SpecvizError("{path} is no place for a file: name one in a folder that exists.", option, path=path)
 
 
 def _blamed(options: argparse.Namespace, error: SpecvizError) -> str:
@@ -96,6 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end the run at this text; repeatable")
     run.add_argument("--chat", action="store_true", help="wrap the prompt in the model's chat template")
     run.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the whole trace there")
+    run.add_argument("--html", type=pathlib.Path, metavar="FILE", help="write a page there that shows the run offline")
     run.add_argument(
         "--passes",
         choices=PASSES,
@@ -211,6 +213,10 @@ def _run(options: argparse.Namespace) -> int:
     print(f"\n\n{terminal.legend(colour)}\n{summary}", file=sys.stderr)
     if options.json:
         run.save(options.json)
+    if options.html:
+        from specviz.views.run_page import run_page
+
+        options.html.write_text(run_page(run), encoding="utf-8")
     return 0
 
 

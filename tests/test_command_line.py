@@ -10,6 +10,7 @@ import sys
 import pytest
 from handmade import a_round, a_tree, a_typical, rounds_of
 
+import specviz
 from specviz.__main__ import main
 from specviz.decoding.lossless import LAB_RULES
 from specviz.drafters import DRAFTERS
@@ -140,12 +141,16 @@ def test_run_prints_the_text_and_writes_its_trace(tmp_path):
 
 
 def test_run_drafts_and_judges_as_it_is_told(tmp_path, capfd):
-    path = tmp_path / "trace.json"
+    path, page = tmp_path / "trace.json", tmp_path / "run.html"
     order = "run Once --max-new-tokens 8 --gamma 3 --dtype float32 --drafter early_exit --exit-layer 3 --branches 2"
-    assert main([*order.split(), "--confidence", "0.1", "--rule", "typical", "--json", str(path)]) == 0
+    assert (
+        main([*order.split(), "--confidence", "0.1", "--rule", "typical", "--json", str(path), "--html", str(page)])
+        == 0
+    )
     run = Run.load(path)
     assert (run.drafter, run.rule) == ("early_exit", "typical")
     assert run.settings == {"branches": 2, "confidence": 0.1, "exit_layer": 3}
+    assert page.read_text(encoding="utf-8") == specviz.run_page(run)
     out, err = capfd.readouterr()
     assert out == run.prompt.text + run.text
     assert "LOSSY" in err and "draft tokens per depth" in err

@@ -14,8 +14,9 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+import specviz  # pages lie above the records: a run finds them through the front door
 from specviz.records.errors import SpecvizError, quoted
-from specviz.records.settings import SamplingParams
+from specviz.records.settings import PLAIN, SamplingParams
 
 SCHEMA = "specviz.run/1"
 
@@ -175,7 +176,7 @@ class Speedup:
     machine: str  # what its processor or GPU calls itself
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Run:
     """One finished (or stopped) generation, with everything needed to show it again without a model."""
 
@@ -245,9 +246,20 @@ class Run:
         return run
 
     def save(self, path: str | pathlib.Path) -> None:
-        """Writes the run as a JSON trace file."""
-        text = json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        """Writes the run as a JSON trace file; if the path ends in ``.html``, as a page that shows it offline."""
+        if pathlib.Path(path).suffix == ".html":
+            text = specviz.run_page(self)
+        else:
+            text = json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         pathlib.Path(path).write_text(text, encoding="utf-8")
+
+    def __repr__(self) -> str:
+        """Short: a notebook keeps this text beside the page that it shows."""
+        return f"<Run {self.drafter or PLAIN}, {len(self.rounds)} rounds, {len(self.token_ids)} tokens>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return specviz.run_frame(self)
 
     @classmethod
     def load(cls, path: str | pathlib.Path) -> Run:

@@ -26,9 +26,10 @@ from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Desk, Tab
 from specviz.ui.unwatched import REPORT_EVERY
 from specviz.ui.visitors import Visit
-from specviz.ui.ways import WAYS, available, default_branches, drafter_of, label, refusal
+from specviz.ui.ways import WAYS, available, default_branches, drafter_of, refusal
 from specviz.views import compare_messages as messages
 from specviz.views.run_messages import passes_words
+from specviz.views.whole_run import label
 
 if TYPE_CHECKING:
     from specviz.drafters.base import Drafter

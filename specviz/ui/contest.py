@@ -14,7 +14,7 @@ from specviz.records.words import Words
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
 from specviz.ui.unwatched import Report, take_turns, warm_up_of
-from specviz.ui.ways import label
+from specviz.views.whole_run import label
 
 
 @dataclass

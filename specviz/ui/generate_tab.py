@@ -50,13 +50,12 @@ def create_generate_tab(desk: Desk) -> Tab:
 
     def offer(visit: Visit) -> list[Any]:
         trace = runs.trace_of(visit.session)
-        return traces.offers(trace) if trace else [gr.skip()] * 2
+        return traces.offers(trace) if trace else [gr.skip()] * len(traces.FILES)
 
-    shown.view.submit(on_kept, None, [shown.view, shown.download, shown.table], **HEARD)
+    shown.view.submit(on_kept, None, [shown.view, *shown.files], **HEARD)
     own = {"measured": desk.controls.measured}
-    offered = [shown.download, shown.table]
     told = messages.waiting_message, messages.error_message
-    after = {"offered": offered, "offer": offer, "left": messages.left_message}
+    after = {"offered": shown.files, "offer": offer, "left": messages.left_message}
     action = desk.ordered(desk.controls.go, shown.view, stream, *told, own=own, **after)
     return Tab([action])
 
@@ -66,8 +65,7 @@ class Viewer:
     """What shows a run, and lets traces in and out."""
 
     view: gr.HTML
-    download: gr.DownloadButton
-    table: gr.DownloadButton
+    files: list[gr.DownloadButton]  # in the order of `traces.FILES`
     share: gr.HTML  # the link to the run
 
 
@@ -78,13 +76,16 @@ def create_viewer(runs: LiveRuns, links: bool, say: Words) -> Viewer:
     recordings are shown without a model, and past any run in line.
     """
     first = RECORDINGS[0].load()
-    shown, trace = traces.show(first, RECORDINGS[0], say), traces.save_trace(first)
+    shown, trace = traces.show(first, RECORDINGS[0], say), traces.save_trace(first, say)
     view = run_view(say, runs.missing_rounds, value=shown.message)
     beside_view(say)
     charts_view(say, shown.charts, shown.share["file"])
     with gr.Row(elem_classes=["sv-traces"]):
         download = gr.DownloadButton(say("generate.download"), value=trace, size="sm", elem_id="download-trace")
-        table = gr.DownloadButton(say("traces.table"), value=traces.table_beside(trace), size="sm")
+        html = gr.DownloadButton(
+            say("traces.page"), value=traces.beside(trace, ".html"), size="sm", elem_id="download-page"
+        )
+        table = gr.DownloadButton(say("traces.table"), value=traces.beside(trace, ".csv"), size="sm")
         upload = gr.UploadButton(say("generate.upload"), file_types=[".json"], file_count="single", size="sm")
         share = share_view(say, shown.share, links)
     gallery = gallery_view(say, shown.share["recording"])
@@ -98,10 +99,11 @@ def create_viewer(runs: LiveRuns, links: bool, say: Words) -> Viewer:
     def on_recording(wanted: gr.EventData) -> list[Any]:
         return traces.open_recording(wanted.name, say)
 
+    files = [download, html, table]
     opened = upload.upload(on_upload, upload, view, **HEARD)
-    opened.success(on_opened, upload, [download, table], **HEARD)
-    gallery.submit(on_recording, None, [view, download, table], **HEARD)
-    return Viewer(view, download, table, share)
+    opened.success(on_opened, upload, files, **HEARD)
+    gallery.submit(on_recording, None, [view, *files], **HEARD)
+    return Viewer(view, files, share)
 
 
 def generate(runner: Runner, runs: LiveRuns, order: Order, measured: bool, visit: Visit, say: Words) -> Iterator[str]:
@@ -122,8 +124,8 @@ def bring_back(runs: LiveRuns, key: str) -> list[Any]:
     """The run that was on the screen before the page was loaded again, as far as it had come, and its downloads."""
     live = runs.kept(key, PATIENCE)
     if live is None or not live.rounds:
-        return [gr.skip()] * 3
-    return [live.whole(), *traces.offers(live.trace or traces.save_trace(live.run()))]
+        return [gr.skip()] * (1 + len(traces.FILES))
+    return [live.whole(), *traces.offers(live.trace or traces.save_trace(live.run(), live.say))]
 
 
 def _carried_out(runner: Runner, live: LiveRun, order: Order, measured: bool, visit: Visit) -> Iterator[str]:
@@ -141,7 +143,7 @@ def _carried_out(runner: Runner, live: LiveRun, order: Order, measured: bool, vi
         else:
             failure = messages.error_message(say.error(error))
     # Written only now: it would slow down what is measured.
-    live.trace = traces.save_trace(live.run())
+    live.trace = traces.save_trace(live.run(), say)
     yield failure or live.end(note)
 
 

@@ -13,9 +13,9 @@ from specviz.records.metrics import Tally
 from specviz.records.runs import Round, Run, Speedup
 from specviz.records.words import Words
 from specviz.ui import engine
-from specviz.ui.ways import label
 from specviz.views import run_messages as messages
 from specviz.views.charts import Trail
+from specviz.views.whole_run import headline, opening
 
 if TYPE_CHECKING:
     from specviz.decoding.request import Request
@@ -123,41 +123,3 @@ class LiveRuns:
         if live is None or not isinstance(first, int) or first < 0:
             return []
         return [live.start(), live.message(live.rounds[first:], None)]
-
-
-def opening(key: str, run: Run, say: Words, **others: Any) -> str:
-    """The message that opens a run on the page. others: see `run_messages.start_message`."""
-    settings = messages.settings_line(
-        run.settings,
-        drafter=run.drafter,
-        rule=run.rule,
-        sampling=run.sampling,
-        seed=run.seed,
-        coins=run.coins,
-        passes=run.pair.passes,
-        say=say,
-    )
-    return messages.start_message(
-        key,
-        prompt=run.prompt.text,
-        drafter=label(run.drafter, say) if run.drafter else None,
-        num_draft_tokens=run.num_draft_tokens,
-        greedy=run.sampling.greedy,
-        pair=messages.pair_line(run.pair, say),
-        settings=settings,
-        rule=run.rule,
-        **others,
-    )
-
-
-def headline(trail: Trail, measured_speedup: float | None) -> dict[str, float | None]:
-    """The headline figures; None is shown as a dash."""
-    counts = trail.counts
-    return {
-        "acceptance_length": counts.acceptance_length,
-        "acceptance_rate": counts.acceptance_rate,
-        "tokens_per_second": counts.tokens_per_second,
-        "speedup": measured_speedup,
-        "tokens": counts.tokens,
-        "target_passes": counts.rounds,
-    }

@@ -24,9 +24,9 @@ from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Desk, Tab
 from specviz.ui.visitors import Visit
-from specviz.ui.ways import label
 from specviz.views import lossless_messages as messages
 from specviz.views.run_messages import passes_words
+from specviz.views.whole_run import label
 
 if TYPE_CHECKING:
     from specviz.decoding.exact_distribution import ExactDistribution

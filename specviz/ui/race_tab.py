@@ -14,8 +14,8 @@ from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Desk, Tab
 from specviz.ui.visitors import Visit
-from specviz.ui.ways import label
 from specviz.views import run_messages as messages
+from specviz.views.whole_run import label
 
 
 def create_race_tab(desk: Desk) -> Tab:

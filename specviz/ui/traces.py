@@ -20,9 +20,13 @@ from specviz.records.recordings import Recording, recording_named
 from specviz.records.runs import Run
 from specviz.records.tables import save_table
 from specviz.records.words import Words
-from specviz.ui.live_runs import headline, opening
 from specviz.views import run_messages as messages
 from specviz.views.charts import Trail
+from specviz.views.run_page import run_page
+from specviz.views.whole_run import headline, opening
+
+#: The files that the page offers of a run: its trace, its page, its table.
+FILES = (".json", ".html", ".csv")
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ def open_trace(path: str, say: Words) -> str:
 def offer_opened(path: str, say: Words) -> list[gr.DownloadButton]:
     """The downloads for a trace file that is on the screen: later than the view, which need not wait for them."""
     with _collector_at_rest():
-        return offers(save_trace(_loaded(path, say)))
+        return offers(save_trace(_loaded(path, say), say))
 
 
 def _loaded(path: str, say: Words) -> Run:
@@ -73,14 +77,14 @@ def open_recording(name: str, say: Words) -> list[Any]:
     """The view's message and the downloads for a recording; nothing changes for a name that no recording has."""
     recording = recording_named(name)
     if recording is None:
-        return [gr.skip()] * 3
+        return [gr.skip()] * (1 + len(FILES))
     run = recording.load()
-    return [show(run, recording, say).message, *offers(save_trace(run))]
+    return [show(run, recording, say).message, *offers(save_trace(run, say))]
 
 
 def offers(trace: str) -> list[gr.DownloadButton]:
-    """The downloads of the run on the screen: its trace, and its table."""
-    return [gr.DownloadButton(value=path, interactive=True) for path in (trace, table_beside(trace))]
+    """The downloads of the run on the screen, in the order of `FILES`."""
+    return [gr.DownloadButton(value=beside(trace, suffix), interactive=True) for suffix in FILES]
 
 
 @contextlib.contextmanager
@@ -93,13 +97,14 @@ def _collector_at_rest() -> Iterator[None]:
         gc.enable()
 
 
-def save_trace(run: Run) -> str:
-    """Writes the trace, and its table beside it, where Gradio may serve them from; returns its path."""
+def save_trace(run: Run, say: Words) -> str:
+    """Writes the trace, and beside it its page and its table, where Gradio may serve them from; returns its path."""
     path = pathlib.Path(tempfile.mkdtemp(prefix="specviz-")) / f"{links.file_stem(run)}.json"
     run.save(path)
-    save_table(run, table_beside(str(path)))
+    path.with_suffix(".html").write_text(run_page(run, say.language), encoding="utf-8")
+    save_table(run, path.with_suffix(".csv"))
     return str(path)
 
 
-def table_beside(trace: str) -> str:
-    return str(pathlib.Path(trace).with_suffix(".csv"))
+def beside(trace: str, suffix: str) -> str:
+    return str(pathlib.Path(trace).with_suffix(suffix))

@@ -26,16 +26,6 @@ def drafter_of(pair: ModelPair, name: str) -> type[Drafter]:
     return engine.drafter_class(pair, None if name == PLAIN else name)
 
 
-def label(name: str | None, say: Words) -> str:
-    """What the page calls a drafter; a name that only an opened file knows is shown as it is.
-
-    Plain decoding, PLAIN or None, is called so where it is one way among others, rather than the choice of no drafter.
-    """
-    if name in (None, PLAIN):
-        return say("ways.plain_label")
-    return say(f"ways.{name}") if name in WAYS else name
-
-
 def available(pair: ModelPair) -> list[str]:
     """The drafters that this pair has all parts for, and plain decoding."""
     return [name for name in WAYS if refusal(pair, name) is None]

@@ -1,10 +1,12 @@
 """What is shown, as plain values: JSON messages for the page's elements, charts, text. No torch.
 
 run_messages       a run: what is new, and nothing twice; also what the tabs share: `as_json`, `pair_line`
+whole_run          what is said of a run as a whole
 lossless_messages  the Lossless tab
 compare_messages   the Compare tab
 why_messages       the Why it works tab
 charts             the four live charts
 bench_figure       the benchmark's report as one figure
 terminal           a run in a terminal
+run_page           a run as one file for a browser; bundle: its scripts
 """

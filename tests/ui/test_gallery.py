@@ -28,7 +28,8 @@ from specviz.records.words import LANGUAGES, words
 from specviz.ui.deployment import Deployment
 from specviz.ui.maintenance.recorder import record
 from specviz.ui.pairs import PairName, PairStore
-from specviz.ui.traces import show
+from specviz.ui.traces import FILES, show
+from specviz.views.run_page import run_page
 
 MOST_BYTES = 150_000
 
@@ -167,11 +168,13 @@ def test_any_recording_is_shown_and_every_file_of_it_is_what_it_claims(page, tmp
     assert Run.load(trace) == run
     table = saved(page, page.get_by_role("button", name="Table (CSV)").click, tmp_path)
     assert len(pd.read_csv(table)) == len(tokens_table(run))
+    html = saved(page, page.get_by_role("button", name="Download as a page").click, tmp_path)
+    assert html.read_text(encoding="utf-8") == run_page(run)
     for format, magic in (("png", b"\x89PNG\r\n\x1a\n"), ("svg", b"<svg ")):
         path = saved(page, page.locator(f'.sv-chart-files [data-format="{format}"]').nth(1).click, tmp_path)
         assert path.name == f"specviz-prompt_lookup-seed0-tokens-per-pass.{format}"
         assert path.read_bytes().startswith(magic)
-    assert {trace.name, table.name} == {f"specviz-prompt_lookup-seed0.{ending}" for ending in ("json", "csv")}
+    assert {trace.name, html.name, table.name} == {f"specviz-prompt_lookup-seed0{suffix}" for suffix in FILES}
 
 
 def test_a_picture_from_a_dark_page_has_the_dark_ground_written_into_it(visit, tmp_path):

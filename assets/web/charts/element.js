@@ -1,9 +1,10 @@
 // <specviz-charts>: the four live charts, drawn by plotly, and each as a file.
 //
-// Takes { kind: "charts", labels: the charts' names, charts: figures by their place, file: what their files are called },
-// and follows the page's <specviz-run>, which hands figures on one at a time during a run: plotly updates a chart in
-// place, which costs a fraction of building it anew, and nothing on the page moves. plotly.js must be on the page as
-// `Plotly`. Its styles are the page's, so the charts lie outside the shadow root.
+// Takes { kind: "charts", labels: the charts' names, charts: figures by their place, file: what their files are called,
+// empty where none can be had }, and follows the page's <specviz-run>, which hands figures on one at a time during a run:
+// plotly updates a chart in place, which costs a fraction of building it anew, and nothing on the page moves. plotly.js,
+// or file/plot.js in its stead, must be on the page as `Plotly`. Its styles are the page's, so the charts lie outside the
+// shadow root.
 
 import { make } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
@@ -39,7 +40,7 @@ class SpecvizCharts extends SpecvizElement {
         this.file = live?.share?.file ?? file;
         this.frames = labels.map((/** @type {string} */ _, /** @type {number} */ place) => make("div", { "data-chart": place }));
         const figures = labels.map((/** @type {string} */ label, /** @type {number} */ place) =>
-          make("figure", { class: "sv-chart", "aria-label": label }, this.frames[place], this.files(label, place)));
+          make("figure", { class: "sv-chart", "aria-label": label }, this.frames[place], ...(file ? [this.files(label, place)] : [])));
         this.replaceChildren(make("div", { class: "sv-charts" }, ...figures));
         this.draw({ ...charts, ...live?.charts });
       },

@@ -1,0 +1,60 @@
+"""What is said of a run as a whole, wherever one is shown: how it was made, and its headline figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specviz.records.names import DRAFTERS
+from specviz.records.runs import Run
+from specviz.records.settings import PLAIN
+from specviz.records.words import Words
+from specviz.views import run_messages as messages
+from specviz.views.charts import Trail
+
+
+def label(name: str | None, say: Words) -> str:
+    """What the page calls a drafter; a name that only an opened file knows is shown as it is.
+
+    Plain decoding, PLAIN or None, is called so where it is one way among others, rather than the choice of no drafter.
+    """
+    if name in (None, PLAIN):
+        return say("ways.plain_label")
+    return say(f"ways.{name}") if name in DRAFTERS else name
+
+
+def opening(key: str, run: Run, say: Words, **others: Any) -> str:
+    """The message that opens a run on the page. others: see `run_messages.start_message`."""
+    settings = messages.settings_line(
+        run.settings,
+        drafter=run.drafter,
+        rule=run.rule,
+        sampling=run.sampling,
+        seed=run.seed,
+        coins=run.coins,
+        passes=run.pair.passes,
+        say=say,
+    )
+    return messages.start_message(
+        key,
+        prompt=run.prompt.text,
+        drafter=label(run.drafter, say) if run.drafter else None,
+        num_draft_tokens=run.num_draft_tokens,
+        greedy=run.sampling.greedy,
+        pair=messages.pair_line(run.pair, say),
+        settings=settings,
+        rule=run.rule,
+        **others,
+    )
+
+
+def headline(trail: Trail, measured_speedup: float | None) -> dict[str, float | None]:
+    """The headline figures; None is shown as a dash."""
+    counts = trail.counts
+    return {
+        "acceptance_length": counts.acceptance_length,
+        "acceptance_rate": counts.acceptance_rate,
+        "tokens_per_second": counts.tokens_per_second,
+        "speedup": measured_speedup,
+        "tokens": counts.tokens,
+        "target_passes": counts.rounds,
+    }
