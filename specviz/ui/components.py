@@ -177,9 +177,14 @@ def page_css() -> str:
 
 
 def page_names(say: Words) -> str:
-    """A script that names the page's language and title: Gradio gives all pages those of the first one."""
+    """A script that names the page's language and title: Gradio gives all pages those of the first one.
+
+    And whether it is embedded, with ``?embed=1``: then it shows the run alone (page.css).
+    """
     language, title = json.dumps(say.language), json.dumps(say("page.title"))
-    return f"document.documentElement.lang = {language};\ndocument.title = {title};"
+    return f"""document.documentElement.lang = {language};
+document.title = {title};
+document.documentElement.classList.toggle("sv-embedded", new URLSearchParams(location.search).get("embed") === "1");"""
 
 
 def verdicts(fields: Iterable[str], error: SpecvizError | None, say: Words) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from elements import give
 from gradio_client import Client
 from gradio_client.exceptions import AppError
 from handmade import a_run, a_tree, rounds_of
-from on_page import VIEW, order, state, wait_until_drawn
+from on_page import VIEW, assert_no_sideways_scrolling, order, state, wait_until_drawn
 from playwright.sync_api import Page, expect
 from tiny import tiny_pair
 
@@ -155,6 +155,18 @@ def test_the_page_opens_with_a_recorded_run_and_asks_nobody_for_it(page):
     bars = page.wait_for_function("document.querySelectorAll('[data-chart]')[1]?.data?.[0].y").json_value()
     assert bars == [len(one.emitted) for one in run.rounds]
     assert page.evaluate("scrollY") == 0
+
+
+def test_an_embedded_page_shows_the_recording_of_its_link_and_nothing_around_it(new_page, page_url):
+    page = new_page(viewport={"width": 390, "height": 844})
+    page.goto(f"{page_url}de?recording=tree&round=3&token=2&embed=1")
+    wait_for_recording(page, "tree")
+    page.wait_for_function(f"() => {VIEW}.pinned")
+    assert state(page, "pinned") == {"round": 2, "index": 1}
+    expect(page.locator("[data-chart='1'] .bars")).to_be_attached()
+    for hidden in ("#go", "#download-trace", "specviz-gallery", "specviz-tour", "[role=tab]", "footer"):
+        expect(page.locator(hidden).first).to_be_hidden()
+    assert_no_sideways_scrolling(page)
 
 
 def test_any_recording_is_shown_and_every_file_of_it_is_what_it_claims(page, tmp_path):

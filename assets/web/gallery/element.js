@@ -1,12 +1,13 @@
 // <specviz-gallery>: recorded runs, a card each.
 //
 // Takes { kind: "gallery", cards: [{ name, title, about }], shown: the name of the run on the screen }. Fires
-// `specviz-choose`, detail: { name }, when a card is pressed. It follows the page's <specviz-run>: marks the run it
+// `specviz-choose`, detail: { name }, when a card is pressed, or the page's address asks for it. It follows the page's <specviz-run>: marks the run it
 // shows, and asks for no other while one is on.
 
 import { make, scrolling } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
 import { liveRun } from "../shared/live.js";
+import { linkedRecording } from "../shared/spot.js";
 
 const sheets = [await sheet(new URL("gallery.css", import.meta.url))];
 
@@ -31,7 +32,9 @@ class SpecvizGallery extends SpecvizElement {
       gallery: ({ cards, shown }) => {
         this.cards.replaceChildren(...cards.map((/** @type {any} */ one) => this.card(one)));
         const live = liveRun()?.share;
-        this.mark(live ? live.recording : shown);
+        const [open, name] = [live ? live.recording : shown, linkedRecording()];
+        this.mark(open);
+        if (name !== open && cards.some((/** @type {any} */ one) => one.name === name)) this.tell("specviz-choose", { name });
       },
     };
   }

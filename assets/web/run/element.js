@@ -105,9 +105,9 @@ export class SpecvizRun extends SpecvizElement {
     if (!this.view || !message || !Object.hasOwn(this.handlers, message.kind)) return;
     Object.assign(this.told.charts, message.charts);
     if (message.charts) this.tell("specviz-charts", message.charts);
+    if (message.share) this.tell("specviz-share", (this.told.share = message.share));
     // Again for the same run when its speedup was measured, or when rounds that were missing have come.
     if (this.finished) this.tell("specviz-finished", this.finished);
-    if (message.share) this.tell("specviz-share", (this.told.share = message.share));
     schedule(this.view);
   }
 

@@ -9,7 +9,7 @@ import { make } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
 import { keep } from "../shared/kept.js";
 import { liveRun } from "../shared/live.js";
-import { linkedSpot, linkTo } from "../shared/spot.js";
+import { linkedRecording, linkedSpot, linkTo } from "../shared/spot.js";
 
 const sheets = [await sheet(new URL("share.css", import.meta.url))];
 
@@ -71,7 +71,7 @@ class SpecvizShare extends SpecvizElement {
   /** Once the run that a link or a branch asks for is there: shows the token that it is about. */
   point() {
     const [run, spot] = [liveRun(), this.spot];
-    if (!spot || !run || run.recorded) return;
+    if (!spot || !run || (run.recorded && run.share?.recording !== linkedRecording())) return;
     this.spot = null;
     if (!run.has(spot)) this.status.textContent = this.say("share.no_such_place", { n: run.rounds.length });
     else run.choose(spot.round, spot.index ?? run.telling(spot.round));

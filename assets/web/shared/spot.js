@@ -1,4 +1,5 @@
-// Links that point into a run: at a round, or at one of its tokens. Both count from 1, as the page does.
+// Links to a recorded run, and links that point into a run: at a round, or at one of its tokens. Both count from 1, as
+// the page does.
 
 /** @typedef {import("../run/types.js").Spot} Spot */
 
@@ -25,3 +26,6 @@ export function linkedSpot() {
   const index = token === null || token === "next" ? token : Number(token) - 1;
   return { round: Number(round) - 1, index };
 }
+
+/** The recorded run that the page's own address names. */
+export const linkedRecording = () => new URLSearchParams(location.search).get("recording");
