@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from specviz.records.errors import SpecvizError
     from specviz.records.runs import Round, Run
     from specviz.records.settings import DraftParams, SamplingParams
+    from specviz.records.tables import runs_table
     from specviz.rules import RULES
     from specviz.views.run_page import run_frame, run_page
 
@@ -34,6 +35,7 @@ __all__ = [
     "run",
     "run_frame",
     "run_page",
+    "runs_table",
     "speculate",
 ]
 
@@ -53,6 +55,7 @@ _HOMES = {
     "run": "decoding.calls",
     "run_frame": "views.run_page",
     "run_page": "views.run_page",
+    "runs_table": "records.tables",
     "speculate": "decoding.calls",
 }
 

@@ -1,13 +1,16 @@
-"""A run as tables: one row per round, or one per draft token."""
+"""A run as tables: one row per round, or one per draft token; several runs as one, a row each."""
 
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Sequence
 
 import pandas as pd
 
-from specviz.records.metrics import draft_depths
+from specviz.records.comparison import speedup
+from specviz.records.metrics import draft_depths, tally
 from specviz.records.runs import Run
+from specviz.records.settings import PLAIN
 
 
 def rounds_table(run: Run) -> pd.DataFrame:
@@ -33,6 +36,14 @@ def rounds_table(run: Run) -> pd.DataFrame:
             for one in run.rounds
         ]
     )
+
+
+def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """One row per run: how it was made, and its headline figures; in a notebook, the comparison to look at.
+
+    speedup: tokens per second over those of the first plain run among them with the same prompt and pair; None without.
+    """
+    return pd.DataFrame([_figures(one, _baseline(one, runs)) for one in runs])
 
 
 def save_table(run: Run, path: str | pathlib.Path) -> None:
@@ -71,3 +82,25 @@ def tokens_table(run: Run) -> pd.DataFrame:
             for place, (token, depth) in enumerate(zip(one.drafted, draft_depths(one)))
         ]
     )
+
+
+def _baseline(run: Run, runs: Sequence[Run]) -> Run | None:
+    of = (run.prompt.ids, run.pair)
+    return next((one for one in runs if one.drafter is None and (one.prompt.ids, one.pair) == of), None)
+
+
+def _figures(run: Run, plain: Run | None) -> dict[str, str | int | float | None]:
+    counts = tally(run.rounds)
+    return {
+        "drafter": run.drafter or PLAIN,
+        "num_draft_tokens": run.num_draft_tokens if run.drafter else None,
+        "rule": run.rule if run.drafter else None,
+        "temperature": run.sampling.temperature,
+        "seed": run.seed,
+        "tokens": counts.tokens,
+        "target_passes": counts.rounds,
+        "acceptance_rate": counts.acceptance_rate,
+        "acceptance_length": counts.acceptance_length,
+        "tokens_per_second": counts.tokens_per_second,
+        "speedup": plain and speedup(plain, run),
+    }

@@ -1,10 +1,12 @@
 """A run as tables: the rows are the rounds and the draft tokens of the trace."""
 
+from dataclasses import replace
+
 import pandas as pd
 from handmade import a_run, a_tree, rounds_of
 
 from specviz.records.metrics import tally
-from specviz.records.tables import rounds_table, tokens_table
+from specviz.records.tables import rounds_table, runs_table, tokens_table
 
 RUN = a_run(rounds_of("aaa", "ard", "", "r"))
 
@@ -52,3 +54,15 @@ def test_a_trees_tokens_stand_at_their_depth_and_name_their_parent():
     assert list(table["position"]) == [0, 0, 1, 1]
     assert list(table["token"]) == [0, 1, 2, 3] and list(table["parent"]) == [-1, -1, 0, 1]
     assert list(table["source"]) == [token.source for token in tree.drafted]
+
+
+def test_the_table_of_runs_compares_with_the_plain_run_of_the_same_prompt():
+    hostile = "<script>hit()</script>"
+    plain, other = a_run(rounds_of("", "", "")), a_run(rounds_of("a"), prompt="Another", drafter=hostile)
+    other = replace(other, prompt=replace(other.prompt, ids=(1,)))
+    table = runs_table([RUN, plain, other])
+    assert list(table["drafter"]) == ["draft_model", "plain", hostile]
+    assert table["acceptance_rate"][0] == tally(RUN.rounds).acceptance_rate and pd.isna(table["acceptance_rate"][1])
+    assert table["speedup"][0] == tally(RUN.rounds).tokens_per_second / tally(plain.rounds).tokens_per_second
+    assert table["speedup"][1] == 1 and pd.isna(table["speedup"][2])
+    assert hostile not in table._repr_html_(), "a notebook gets it escaped"
