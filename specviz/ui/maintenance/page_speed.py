@@ -1,6 +1,7 @@
 """How fast the live view answers with a long run in it: `python -m specviz.ui.maintenance.page_speed`.
 
-Prints medians and worst cases of opening a trace, scrubbing through it, and asking about a token. It asserts nothing.
+Prints medians and worst cases of opening a run that was saved as a page, opening a trace, scrubbing through it, and
+asking about a token. It asserts nothing.
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ REPEATS = 3
 #: ms after which the files of an opened trace have been written: they follow the view.
 FILES = 5000
 
-#: Waits for the file to be on the screen; the clock runs in the page, from the moment the file is chosen.
-OPENED = """async count => {
-  const view = document.querySelector('specviz-run');
-  const began = performance.now();
+#: Waits for the file to be on the screen; the clock runs in the page: from the moment the trace is chosen, or, for a
+#: saved page, from when the browser set out for it.
+OPENED = """async ({count, page}) => {
+  const began = page ? 0 : performance.now();
   const frame = () => new Promise(requestAnimationFrame);
-  while (!(view.state === 'finished' && view.rounds.length === count
-           && view.shadowRoot.querySelector('[part=view]').dataset.state === 'finished')) await frame();
+  const view = () => document.querySelector('specviz-run');
+  while (!(view()?.state === 'finished' && view().rounds.length === count
+           && view().shadowRoot.querySelector('[part=view]').dataset.state === 'finished')) await frame();
   await frame();
   return performance.now() - began;
 }"""
@@ -109,11 +111,14 @@ def measure(deployment: Deployment) -> list[str]:
     page = launch(build(runner), prevent_thread_lock=True, quiet=True)
     try:
         with tempfile.TemporaryDirectory() as folder, browser() as chromium:
-            path = pathlib.Path(folder) / "long.json"
+            path, saved = pathlib.Path(folder) / "long.json", pathlib.Path(folder) / "long.html"
             run = long_run(runner, ORDER, ROUNDS)
             run.save(path)
+            run.save(saved)
             tab = chromium.new_page(viewport={"width": 1280, "height": 900})
-            return _measured(tab, page.local_url, path, len(run.rounds))
+            alone = [_open_page(tab, saved, ROUNDS) for _ in range(REPEATS)]
+            line = _line(f"open a saved page of {ROUNDS} rounds ({saved.stat().st_size / 1e6:.1f} MB)", alone)
+            return [line, *_measured(tab, page.local_url, path, len(run.rounds))]
     finally:
         page.close()
 
@@ -143,7 +148,12 @@ def _open(tab: Any, url: str, path: pathlib.Path, rounds: int) -> float:
     tab.wait_for_function("() => document.querySelector('specviz-run')?.built")
     tab.wait_for_load_state("networkidle")
     tab.locator("input[type=file][accept='.json']").set_input_files(path)
-    return tab.evaluate(OPENED, rounds)
+    return tab.evaluate(OPENED, {"count": rounds, "page": False})
+
+
+def _open_page(tab: Any, path: pathlib.Path, rounds: int) -> float:
+    tab.goto(path.as_uri(), wait_until="commit")
+    return tab.evaluate(OPENED, {"count": rounds, "page": True})
 
 
 def _line(what: str, times: list[float]) -> str:
