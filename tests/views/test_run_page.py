@@ -33,7 +33,8 @@ def open_file(new_page: Callable[..., Page], tmp_path) -> Callable[..., Page]:
         run.save(path)
         page = new_page(heard={"request": lambda request: asked.append(request.url)}, **options)
         page.goto(path.as_uri())
-        page.wait_for_function("() => document.querySelector('specviz-run')?.finished")
+        page.locator("specviz-run [data-state=finished]").wait_for()
+        page.locator("[data-chart='3'] svg").wait_for()
         return page
 
     yield opened
@@ -83,6 +84,15 @@ def test_the_file_has_every_language_and_keeps_the_pinned_token(open_file):
     assert page.locator("[data-chart='3'] .value").first.text_content() == "16,4 ms · 42%"
     page.emulate_media(color_scheme="light")
     page.wait_for_function("() => document.body.className === ''")
+
+
+def test_the_shortest_runs_are_drawn_too(open_file):
+    page = open_file(a_run((a_round("ard", 0),)))
+    assert page.locator("[data-chart='0'] circle").first.get_attribute("r") == "3"
+    title, *ticks = page.locator("[data-chart='1'] text").all_text_contents()
+    assert title == "Tokens per target pass, mean 2.00" and ticks[:5] == ["0", "1", "2", "1", "round"]
+    page = open_file(a_run(()))
+    assert page.locator("[data-chart] rect").count() == 3
 
 
 def test_text_of_a_model_stays_text(open_file):

@@ -49,7 +49,9 @@ function axis(layout, values, from, to) {
   }
   const [low, high] = layout.range ?? (values.length > 1 ? [Math.min(...values), Math.max(...values)] : [(values[0] ?? 1) - 0.5, (values[0] ?? 1) + 0.5]);
   const at = (/** @type {number} */ value) => from + ((to - from) * (value - low)) / (high - low);
-  return { at, ticks: layout.tickvals ?? steps(low, high, layout.dtick ?? even((high - low) / layout.nticks)) };
+  const step = even((high - low) / layout.nticks);
+  // An axis without a range of its own counts rounds.
+  return { at, ticks: layout.tickvals ?? steps(low, high, layout.dtick ?? (layout.range ? step : Math.max(1, step))) };
 }
 
 /** @param {number} low @param {number} high @param {number} step */

@@ -84,7 +84,7 @@ export function letChoiceGo(view) {
  */
 export function showSomething(view) {
   const spot = view.run.start.recorded ? firstRefusal(view.run) : newestRefusal(view.run);
-  if (!spot) return;
+  if (!spot || !view.run.rounds.length) return;
   if (!view.everOpened && isTree(view.run.at(spot.round))) setOpen(view, spot.round, true);
   if (!view.everChosen && view.ui.view.dataset.layout === "wide") choose(view, spot);
 }
