@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from alone import chip, said, state
 from handmade import a_round, a_run
+from on_page import assert_no_sideways_scrolling, violations
 from playwright.sync_api import Page, expect
 
 from specviz.records.metrics import tally
@@ -58,7 +59,8 @@ def test_the_file_shows_rounds_inspector_figures_and_charts_of_the_run(open_file
 
 
 def test_the_file_plays_presents_and_asks_first_by_keyboard(open_file):
-    page = open_file(recording_named("sampled").load())
+    page = open_file(recording_named("sampled").load(), viewport={"width": 390, "height": 844})
+    assert_no_sideways_scrolling(page)
     page.locator("[part=to_start]").focus()
     page.keyboard.press("Enter")
     page.keyboard.press("ArrowRight")
@@ -82,6 +84,7 @@ def test_the_file_has_every_language_and_keeps_the_pinned_token(open_file):
     assert page.evaluate("[document.documentElement.lang, document.body.className]") == ["de", "dark"]
     expect(page.get_by_role("button", name="English")).to_be_focused()
     assert page.locator("[data-chart='3'] .value").first.text_content() == "16,4 ms · 42%"
+    assert violations(page) == []
     page.emulate_media(color_scheme="light")
     page.wait_for_function("() => document.body.className === ''")
 
