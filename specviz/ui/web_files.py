@@ -37,7 +37,7 @@ def preloads() -> str:
     return "".join(
         f'<link {kinds[pathlib.PurePath(name).suffix]} fetchpriority="low" href="{ADDRESS}/{name}">'
         for name in FILES
-        if "/" in name  # but for the page's own style sheet, which is sent with it
+        if "/" in name and not name.startswith("file/")  # what is in no folder is sent with the page; those are not its
     )
 
 
