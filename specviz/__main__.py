@@ -138,6 +138,7 @@ def _add_pair(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--draft", metavar="ID", help="folder or Hub id of the draft model")
     parser.add_argument("--medusa", metavar="FOLDER", help="trained Medusa heads of this target")
     parser.add_argument("--eagle", metavar="FOLDER", help="a trained EAGLE head of this target")
+    parser.add_argument("--parallel", metavar="FOLDER", help="a trained parallel head of this target")
     parser.add_argument(
         "--device",
         default="auto",
@@ -166,6 +167,7 @@ def _load(options: argparse.Namespace, dtype: str | None = None):
         options.draft,
         medusa=options.medusa,
         eagle=options.eagle,
+        parallel=options.parallel,
         device="parallel" if several else options.device,
         dtype=dtype or options.dtype,
     )

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from specviz.bench.contestants import PLAIN, Contestant
-from specviz.drafters import DRAFTERS, DraftModel, Eagle, Medusa, PromptLookup, Suffix, drafter_class
+from specviz.drafters import DRAFTERS, DraftModel, Eagle, Medusa, Parallel, PromptLookup, Suffix, drafter_class
+from specviz.drafters.at_once import AtOnce
 from specviz.models.pair import ModelPair
 from specviz.passes.torchrun import process_count
 from specviz.records.errors import SpecvizError, quoted
@@ -17,7 +18,7 @@ from specviz.records.settings import AUTO
 #: Drafters that copy: a longer draft costs them nothing.
 COPYING = (PromptLookup.name, Suffix.name)
 #: Drafters measured as trees too.
-BRANCHING = (DraftModel.name, Medusa.name, Eagle.name)
+BRANCHING = (DraftModel.name, Medusa.name, Eagle.name, Parallel.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +114,10 @@ def takes_part(contestant: Contestant, temperature: float) -> bool:
 
 
 def _gammas(pair: ModelPair, plan: BenchPlan, name: str) -> Sequence[int]:
-    """Draft lengths of this drafter's chains. Medusa drafts no more tokens than it has heads."""
+    """Draft lengths of this drafter's chains. Some draft no deeper than they were trained to."""
     if name in COPYING:
         return plan.copied_gammas
-    if name == Medusa.name and name in pair.parts:
-        return [gamma for gamma in plan.gammas if gamma <= pair.parts[name].config.num_heads]
+    drafter = drafter_class(pair, name)
+    if issubclass(drafter, AtOnce) and name in pair.parts:
+        return [gamma for gamma in plan.gammas if gamma <= drafter.most_depths(pair)]
     return plan.gammas

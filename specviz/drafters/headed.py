@@ -6,8 +6,7 @@ from torch import Tensor
 
 from specviz.drafters.base import Setting
 from specviz.drafters.stepwise import Stepwise
-from specviz.models.pair import ModelPair
-from specviz.passes.trained_heads import EagleHead, MedusaHeads
+from specviz.models.pair import ModelPair, Part
 from specviz.records.settings import DraftParams
 
 
@@ -16,7 +15,7 @@ class Headed(Stepwise):
 
     def __init__(self, setting: Setting):
         super().__init__(setting)
-        self.head: MedusaHeads | EagleHead = setting.pair.parts[self.name]
+        self.head: Part = setting.pair.parts[self.name]
         self.target = setting.pair.target
         self.stopwatch = setting.target.stopwatch
         self.feature_layers = self.head.feature_layers

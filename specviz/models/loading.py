@@ -8,7 +8,7 @@ import pathlib
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specviz.models.pair import ModelPair, PairPasses
+from specviz.models.pair import ModelPair, PairPasses, Part
 from specviz.models.pass_timer import SHOWN_WIDTHS, settle_threads, time_passes
 from specviz.models.placement import (
     Place,
@@ -30,9 +30,10 @@ from specviz.models.sources import (
 )
 from specviz.models.vocabularies import Translation, same_vocabulary
 from specviz.models.weights import check_memory, choose_dtype, load_weights, with_room
+from specviz.passes.parallel_head import load_parallel
 from specviz.passes.several_devices import home_of, keep_in_step
 from specviz.passes.torchrun import process_count
-from specviz.passes.trained_heads import EagleHead, MedusaHeads, load_eagle, load_medusa
+from specviz.passes.trained_heads import load_eagle, load_medusa
 from specviz.passes.tree_trial import reads_trees
 from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
@@ -48,6 +49,7 @@ def load_pair(
     *,
     medusa: str | os.PathLike[str] | None = None,
     eagle: str | os.PathLike[str] | None = None,
+    parallel: str | os.PathLike[str] | None = None,
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "auto",
     revision: str | None = None,
@@ -58,8 +60,8 @@ def load_pair(
     """Load a target and, if named, a draft model; with neither, the embedded pair.
 
     target, draft: local folders in transformers' format, or model ids on the Hugging Face Hub.
-    medusa, eagle: folders of parts trained on this target; by default ``medusa`` and ``eagle`` in the target's own
-        folder, which is where the training recipes put them.
+    medusa, eagle, parallel: folders of parts trained on this target; by default those of these names in the target's
+        own folder, which is where the training recipes put them.
     device: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"auto"``: a GPU if there is one, all GPUs for a pair too large for
         one, else the CPU. ``"spread"`` puts the target's layers on all GPUs, then in main memory, then on disk.
         ``"parallel"`` shards each layer over the processes of torchrun, all of which call this and make the same runs;
@@ -110,7 +112,9 @@ def load_pair(
     for model in models:
         # Now, or else the first visitor would wait for it.
         reads_trees(model)
-    parts, flaws = _load_parts(models[0], sources[0], embedded, {"medusa": medusa, "eagle": eagle})
+    parts, flaws = _load_parts(
+        models[0], sources[0], embedded, {"medusa": medusa, "eagle": eagle, "parallel": parallel}
+    )
     passes = _measured(models[0], place, tell)
     tell(1.0, Sentence("Ready."))
     return ModelPair.of(
@@ -149,11 +153,11 @@ def _measured(target: PreTrainedModel, place: Place, tell: Progress) -> PairPass
 
 def _load_parts(
     target: PreTrainedModel, source: ModelSource, embedded: bool, named: dict[str, str | os.PathLike[str] | None]
-) -> tuple[dict[str, MedusaHeads | EagleHead], dict[str, SpecvizError]]:
+) -> tuple[dict[str, Part], dict[str, SpecvizError]]:
     """The trained parts, and why any found beside the target is unusable; for one that was named, that is an error."""
     home = EMBEDDED if embedded else pathlib.Path(source.location).expanduser()
     parts, flaws = {}, {}
-    for name, load in (("medusa", load_medusa), ("eagle", load_eagle)):
+    for name, load in (("medusa", load_medusa), ("eagle", load_eagle), ("parallel", load_parallel)):
         folder = home / name if named[name] is None else pathlib.Path(named[name]).expanduser()
         if named[name] is None and not (folder / "config.json").is_file():
             continue

@@ -17,11 +17,15 @@ from specviz.models.placement import dtype_name, release_memory
 from specviz.models.refusals import first_line
 from specviz.models.token_texts import TokenTexts
 from specviz.models.vocabularies import Translation
+from specviz.passes.parallel_head import ParallelHead
 from specviz.passes.several_devices import home_of, place_of
 from specviz.passes.static_passes import FastPasses, kind_of
 from specviz.passes.trained_heads import EagleHead, MedusaHeads
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.runs import PairInfo, Prompt
+
+#: What is trained on a target to draft for it.
+Part = MedusaHeads | EagleHead | ParallelHead
 
 #: No context holds this many characters; tokenising more would only keep others waiting.
 _MAX_PROMPT_CHARACTERS = 4_000_000
@@ -34,8 +38,8 @@ class PairPasses:
     A run copies `fast` when it begins, so that it never mixes passes of two kinds.
     """
 
-    #: By role: ``target``, ``draft``, ``eagle``, ``exit 2`` (the target left after two layers). Always replaced as a
-    #: whole: another thread sees everything prepared together, or nothing.
+    #: By role: ``target``, ``draft``, ``eagle``, ``parallel``, ``exit 2`` (the target left after two layers). Always
+    #: replaced as a whole: another thread sees everything prepared together, or nothing.
     fast: dict[str, FastPasses] = field(default_factory=dict)
     #: T(K) of the target as it runs: tokens per pass -> median seconds.
     seconds_by_width: dict[int, float] = field(default_factory=dict)
@@ -69,7 +73,7 @@ class ModelPair:
     target_name: str
     draft_name: str | None
     translation: Translation | None = None  # between the draft's tokens and the target's; None if they share them
-    parts: dict[str, MedusaHeads | EagleHead] = field(default_factory=dict)  # by name: ``medusa``, ``eagle``
+    parts: dict[str, Part] = field(default_factory=dict)  # by the names of their drafters
     flaws: dict[str, SpecvizError] = field(default_factory=dict)  # why a part that lies beside the target is unusable
     passes: PairPasses = field(default_factory=PairPasses)  # measured and prepared here, beside what was loaded
 
@@ -84,7 +88,7 @@ class ModelPair:
         target_name: str = "target",
         draft_name: str = "draft",
         translation: Translation | None = None,
-        parts: dict[str, MedusaHeads | EagleHead] | None = None,
+        parts: dict[str, Part] | None = None,
         flaws: dict[str, SpecvizError] | None = None,
         passes: PairPasses | None = None,
     ) -> ModelPair:

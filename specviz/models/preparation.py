@@ -33,10 +33,13 @@ from specviz.passes.cuda_graphs import CudaRecorder, GraphedPasses, refuse_unrec
 from specviz.passes.early_exits import check_exit, default_exit, layer_count
 from specviz.passes.few_rows import FewRows, in_float32
 from specviz.passes.kernel_library import cxx
+from specviz.passes.parallel_head import ParallelHead, ParallelReader
 from specviz.passes.row_trial import rows_are_alike
 from specviz.passes.several_devices import is_sharded, is_spread
-from specviz.passes.static_eagle import EagleReader, StaticEagle, StaticEagleReader
+from specviz.passes.static_eagle import EagleReader, StaticEagle, StaticEagleReader, StaticHead
+from specviz.passes.static_parallel import StaticParallel, StaticParallelReader
 from specviz.passes.static_passes import FastPasses, FirstLayerBuffers, KeyValueBuffers, Static, StaticPass
+from specviz.passes.trained_heads import EagleHead
 from specviz.passes.tree_trial import KEPT, TREE, difference, read_draft, reads_trees, rounding, some_tokens
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Sentence
@@ -311,6 +314,8 @@ def _makers(
         return
     if "eagle" in pair.parts:
         yield "eagle", lambda few_rows: StaticEagle(pair.parts["eagle"], made["target"])
+    if "parallel" in pair.parts:
+        yield "parallel", lambda few_rows: StaticParallel(pair.parts["parallel"], made["target"])
     # A target without an early exit has no such pass.
     with contextlib.suppress(SpecvizError):
         check_exit(pair.target, pair.target_name)
@@ -360,7 +365,7 @@ def check(passes: FastPasses, target: FastPasses | None = None) -> None:
     times, each time with other tokens and over rows of zeros.
     """
     static = passes.static
-    compared = _eagle_outputs(passes) if isinstance(static, StaticEagle) else _model_outputs(passes, target)
+    compared = _head_outputs(passes) if isinstance(static, StaticHead) else _model_outputs(passes, target)
     try:
         for dtype, expected, given in compared:
             apart = difference(given, expected)
@@ -410,12 +415,34 @@ def _model_outputs(passes: FastPasses, target: FastPasses | None) -> Iterator[_C
                 yield static.dtype, own.features, fast.features
 
 
-def _eagle_outputs(passes: FastPasses) -> Iterator[_Compared]:
-    """Logits and hidden states of the head itself, and of its fast passes: several tokens, one, two siblings."""
-    static, generator = passes.static, torch.Generator().manual_seed(0)
+def _head_outputs(passes: FastPasses) -> Iterator[_Compared]:
+    """What the head itself gives, and its fast passes."""
+    static = passes.static
     head, target = static.original, static.target
     if static.inner_dtype != static.dtype:
         head, target = copy.deepcopy(head).to(static.inner_dtype), in_float32(target)
+    outputs = _parallel_outputs if isinstance(static, StaticParallel) else _eagle_outputs
+    yield from outputs(passes, head, target)
+
+
+def _parallel_outputs(passes: FastPasses, head: ParallelHead, target: PreTrainedModel) -> Iterator[_Compared]:
+    """Logits of drafts after several tokens and after one."""
+    static, generator = passes.static, torch.Generator().manual_seed(0)
+    fast = StaticParallelReader(passes)
+    for seed in range(_COMPARISONS):
+        own = ParallelReader(head, target)
+        fast.length = 0
+        _clear(fast.buffers)
+        for width in _TRIED_WIDTHS[::-1]:
+            features = torch.randn(width, *static.input_widths, generator=generator).to(static.device, static.dtype)
+            tokens = torch.tensor(some_tokens(static, width, seed), device=static.device)
+            expected = own.read(features.to(static.inner_dtype), tokens, head.config.depths)
+            yield static.inner_dtype, expected, fast.read(features, tokens, head.config.depths)
+
+
+def _eagle_outputs(passes: FastPasses, head: EagleHead, target: PreTrainedModel) -> Iterator[_Compared]:
+    """Logits and hidden states after several tokens, one, two siblings."""
+    static, generator = passes.static, torch.Generator().manual_seed(0)
     fast = StaticEagleReader(passes)
     for seed in range(_COMPARISONS):
         own = EagleReader(head, target)

@@ -9,9 +9,11 @@ kernel_library: builds these kernels (few_rows.cpp) and makes them known to torc
 row_trial: tries whether a token's results depend on what else is in its pass
 twins: copies of a model on the same weights
 static_eagle: the same form of the EAGLE head, and a head reading one text
+static_parallel: that of the parallel head
 compiler: compiles passes to machine code, in processes of low priority, and keeps the programs
 cuda_graphs: records passes as CUDA graphs and replays them
 trained_heads: Medusa heads and the EAGLE head, and their files
+parallel_head: a head that drafts all depths in one pass, with masks
 stored_weights: a loaded model's weights as its files have them
 early_exits: a model that ends after its first layers
 several_devices: one model spread over devices or sharded over processes

@@ -1,6 +1,11 @@
-"""An EAGLE head reading one text, eagerly or over static buffers; and its pass as a function of tensors, for these."""
+"""An EAGLE head reading one text, eagerly or over static buffers; and its pass as a function of tensors, for these.
+
+What other heads over the target's features share with it is in `StaticHead`.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -28,31 +33,30 @@ class FewRowsHead(EagleHead):
         return self.products[name](x)
 
 
-class StaticEagle(Static):
-    """One pass of an EAGLE head. Its further input is fused features or its own states, [n, d]; its rows are keys and
-    values."""
+class StaticHead(Static):
+    """One pass of a head with attention. Its rows are keys and values, of each time it attends in turn."""
 
-    name = "EAGLE head"
+    on_kernels: Callable[[nn.Module, FewRows], nn.Module]  # the head with its products made by our own kernels
 
-    def __init__(self, head: EagleHead, target: StaticPass):
-        """target: by the kernels, if the head is to be."""
+    def __init__(self, head: nn.Module, target: StaticPass, attends: int, input_width: int):
+        """target: by the kernels, if the head is to be. attends: how often in a pass."""
         super().__init__()
         # Not as its modules: they are on the same weights.
         self.__dict__ |= {"original": head, "target": target.original}
         self.few_rows = None if target.few_rows is None else target.few_rows.fitting(head)
-        self.head = head if self.few_rows is None else FewRowsHead(head, self.few_rows)
+        self.head = head if self.few_rows is None else self.on_kernels(head, self.few_rows)
         self.ends = nn.ModuleList([target.model.get_input_embeddings(), target.model.get_output_embeddings()])
         self.device, self.dtype = head.scale.device, head.scale.dtype
         self.inner_dtype = target.inner_dtype
-        self.row_shapes = 2 * [(head.config.num_attention_heads, head.config.head_dim)]
-        self.input_widths = (head.config.hidden_size,)
+        self.row_shapes = 2 * attends * [(head.config.num_attention_heads, head.config.head_dim)]
+        self.input_widths = (input_width,)
 
     def __getstate__(self) -> dict[str, object]:
         # transformers puts hooks on models in use, which cannot be pickled.
         return {name: value for name, value in self.__dict__.items() if name not in ("original", "target")}
 
-    def plain(self) -> StaticEagle:
-        return StaticEagle(self.original, StaticPass(self.target))
+    def plain(self) -> StaticHead:
+        return type(self)(self.original, StaticPass(self.target))
 
     def described(self) -> str:
         return f"{self.head.config} {self.target.config.to_json_string()} {self.dtype} {self.few_rows}"
@@ -63,28 +67,44 @@ class StaticEagle(Static):
     def get_output_embeddings(self) -> nn.Module:
         return self.ends[1]
 
-    def forward(
-        self, token_ids: Tensor, positions: Tensor, where: Tensor, visible: Tensor, *others: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """See `EagleHead.forward`; returns logits [n, vocab] in float32 and hidden states [n, d]."""
-        features, keys, values = others
-        turns = rotation(positions, self.head.config).to(self.inner_dtype)
-        features = features.to(self.inner_dtype)
-        entered, queries, new = self.head.project(features, self.head.embed(token_ids, self), turns)
-        # New keys and values: [n, 2, heads, head_dim] -> [1, heads, n, head_dim] each.
-        new_keys, new_values = new.permute(1, 2, 0, 3)[:, None].unbind(0)
+    def turns(self, positions: Tensor) -> Tensor:
+        return rotation(positions, self.head.config).to(self.inner_dtype)
+
+    def attend(
+        self, rows: Sequence[Tensor], where: Tensor, visible: Tensor, queries: Tensor, keys_values: Tensor
+    ) -> Tensor:
+        """Writes keys and values [n, 2, heads, head_dim] to the rows; what queries [n, heads, head_dim] gather."""
+        keys, values = rows
+        # [n, 2, heads, head_dim] -> [1, heads, n, head_dim] each
+        new_keys, new_values = keys_values.permute(1, 2, 0, 3)[:, None].unbind(0)
         keys.index_copy_(2, where, new_keys)
         values.index_copy_(2, where, new_values)
-        hidden = self.head.finish(entered, self._attend(queries.transpose(0, 1)[None], keys, values, visible))
-        return self.head.logits(hidden, self).float(), hidden.to(self.dtype)
-
-    def _attend(self, queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor) -> Tensor:
-        """[1, heads, n, head size] -> [n, heads, head size]."""
+        queries = queries.transpose(0, 1)[None]
         if self.few_rows is None:
             seen = functional.scaled_dot_product_attention(queries, keys, values, visible[None, None])
             return seen[0].transpose(0, 1)
         mask = additive_mask(visible, self.inner_dtype)
         return self.few_rows.attend(queries, keys, values, mask, self.head.config.head_dim**-0.5)[0]
+
+
+class StaticEagle(StaticHead):
+    """One pass of an EAGLE head. Its further input is fused features or its own states, [n, d]."""
+
+    name = "EAGLE head"
+    on_kernels = FewRowsHead
+
+    def __init__(self, head: EagleHead, target: StaticPass):
+        super().__init__(head, target, 1, head.config.hidden_size)
+
+    def forward(
+        self, token_ids: Tensor, positions: Tensor, where: Tensor, visible: Tensor, *others: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """See `EagleHead.forward`; returns logits [n, vocab] in float32 and hidden states [n, d]."""
+        features, *rows = others
+        embeddings = self.head.embed(token_ids, self)
+        entered, queries, new = self.head.project(features.to(self.inner_dtype), embeddings, self.turns(positions))
+        hidden = self.head.finish(entered, self.attend(rows, where, visible, queries, new))
+        return self.head.logits(hidden, self).float(), hidden.to(self.dtype)
 
 
 class EagleReader:

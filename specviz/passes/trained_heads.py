@@ -12,7 +12,7 @@ import json
 import os
 import pathlib
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from huggingface_hub import load_torch_model, save_torch_state_dict
@@ -25,7 +25,7 @@ from specviz.passes.several_devices import home_of, whole_parameter
 from specviz.passes.stored_weights import StoredWeights
 from specviz.records.errors import SpecvizError
 
-_EPSILON = 1e-6
+EPSILON = 1e-6
 
 #: How many rows of the input embeddings go into a fingerprint.
 _SAMPLED_ROWS = 64
@@ -33,21 +33,22 @@ _SAMPLED_ROWS = 64
 #: A repository on the Hub takes files up to 10 MB without Git LFS.
 _SHARD = "9MB"
 
-_Head = TypeVar("_Head", "MedusaHeads", "EagleHead")
+#: A head; one class for each recipe.
+Head = TypeVar("Head", bound=nn.Module)
 
 
-def _normalised(x: Tensor) -> Tensor:
+def normalised(x: Tensor) -> Tensor:
     """RMS norm over the last dimension, without a weight, which would be redundant before a linear layer."""
-    return functional.rms_norm(x, x.shape[-1:], eps=_EPSILON)
+    return functional.rms_norm(x, x.shape[-1:], eps=EPSILON)
 
 
 def _joined(token_embeddings: Tensor, features: Tensor) -> Tensor:
     """[norm(e); norm(f)], [..., 2d]: in some models the two differ greatly in scale."""
     pair = torch.cat([token_embeddings, features], -1)
-    return _normalised(pair.unflatten(-1, (2, -1))).flatten(-2)
+    return normalised(pair.unflatten(-1, (2, -1))).flatten(-2)
 
 
-def _matrices(*shape: int, std: float) -> nn.Parameter:
+def matrices(*shape: int, std: float) -> nn.Parameter:
     """Normal weights [..., out, in]; with `std` 0, a branch that starts by adding nothing."""
     return nn.Parameter(torch.randn(*shape) * std)
 
@@ -78,13 +79,15 @@ class MedusaHeads(nn.Module):
     All heads are one batched product, so the whole draft costs about one small pass.
     """
 
+    kind: ClassVar[str] = "medusa"
+
     def __init__(self, config: MedusaConfig):
         super().__init__()
         self.config = config
         self.feature_layers = config.feature_layers
         heads, d = config.num_heads, config.hidden_size
-        self.enter = _matrices(heads, d, 2 * d, std=0)
-        self.refine = _matrices(heads, d, d, std=0)
+        self.enter = matrices(heads, d, 2 * d, std=0)
+        self.refine = matrices(heads, d, d, std=0)
         self.scale = nn.Parameter(torch.ones(d))
 
     def forward(self, features: Tensor, token_embeddings: Tensor) -> Tensor:
@@ -95,9 +98,9 @@ class MedusaHeads(nn.Module):
         """
         heads, d = self.config.num_heads, self.config.hidden_size
         entered = functional.linear(_joined(token_embeddings, features), self.enter.flatten(0, 1)).view(-1, heads, d)
-        state = _normalised(features).unsqueeze(-2) + functional.silu(entered)
+        state = normalised(features).unsqueeze(-2) + functional.silu(entered)
         refined = torch.bmm(state.transpose(0, 1), self.refine.mT).transpose(0, 1)
-        return functional.rms_norm(state + functional.silu(refined), (d,), self.scale, _EPSILON)
+        return functional.rms_norm(state + functional.silu(refined), (d,), self.scale, EPSILON)
 
 
 @dataclass(frozen=True)
@@ -172,6 +175,22 @@ class EagleCache:
         self._rows[:, start : self.length] = keys_values
         return self._rows[:, : self.length]
 
+    def attend(self, queries: Tensor, keys_values: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Appends the rows [n, 2, heads, head_dim] and returns what their queries [n, heads, head_dim] gather.
+
+        mask: [n, m + n] bool, which of the m rows held and the n new ones each sees; None: all held, and the new ones
+        up to itself.
+        """
+        n = len(queries)
+        # [heads, tokens, head_dim] each
+        keys, values = self.append(keys_values.transpose(0, 1)).transpose(1, 2).unbind(0)
+        if mask is None and n > 1:
+            mask = torch.ones(n, self.length, dtype=torch.bool, device=queries.device).tril(self.length - n)
+        seen = functional.scaled_dot_product_attention(
+            queries.transpose(0, 1)[None], keys[None], values[None], None if mask is None else mask[None, None]
+        )
+        return seen[0].transpose(0, 1)
+
     def rewind(self, length: int) -> None:
         """Forgets all rows after the first `length`."""
         if not 0 <= length <= self.length:
@@ -203,6 +222,8 @@ class EagleHead(nn.Module):
     features it is a one-layer Llama, so a head can start from a draft model.
     """
 
+    kind: ClassVar[str] = "eagle"
+
     def __init__(self, config: EagleConfig):
         super().__init__()
         self.config = config
@@ -212,12 +233,12 @@ class EagleHead(nn.Module):
         # A new head sees the last layer's feature unchanged.
         self.fusion = nn.Parameter(torch.cat([torch.zeros(d, (layers - 1) * d), torch.eye(d)], -1))
         # U, queries, keys, values: one product.
-        self.entry = _matrices(4, d, 2 * d, std=(2 * d) ** -0.5)
+        self.entry = matrices(4, d, 2 * d, std=(2 * d) ** -0.5)
         with torch.no_grad():
             self.entry[0] = 0
-        self.out = _matrices(d, d, std=0)
-        self.gate_up = _matrices(2, inner, d, std=d**-0.5)
-        self.down = _matrices(d, inner, std=0)
+        self.out = matrices(d, d, std=0)
+        self.gate_up = matrices(2, inner, d, std=d**-0.5)
+        self.down = matrices(d, inner, std=0)
         self.scale = nn.Parameter(torch.ones(d))
 
     def embed(self, tokens: Tensor, target: PreTrainedModel) -> Tensor:
@@ -233,7 +254,7 @@ class EagleHead(nn.Module):
 
     def fuse(self, features: Tensor) -> Tensor:
         """One feature [..., d] from the target's hidden states of the `feature_layers`, [..., layers · d]."""
-        layers = _normalised(features.unflatten(-1, (-1, self.config.hidden_size)))
+        layers = normalised(features.unflatten(-1, (-1, self.config.hidden_size)))
         return self.product(layers.flatten(-2), "fusion")
 
     def forward(
@@ -247,20 +268,11 @@ class EagleHead(nn.Module):
         """Reads n tokens, appends their keys and values to `rows`, and returns hidden states [n, d].
 
         features: [n, d], fused, or the head's own hidden states. token_embeddings: [n, d] (`embed`), each of the token
-        after its feature's. positions: [n] int64, of the features' tokens. mask: [n, m + n] bool, which of the m rows
-        held and the n new ones each new one sees; None: all held, and the new ones up to itself.
+        after its feature's. positions: [n] int64, of the features' tokens. mask: see `EagleCache.attend`.
         """
-        n = features.shape[0]
-        rows.reserve(n)
+        rows.reserve(features.shape[0])
         entered, queries, keys_values = self.project(features, token_embeddings, rows.rotation(positions))
-        # [heads, tokens, head_dim] each
-        keys, values = rows.append(keys_values.transpose(0, 1)).transpose(1, 2).unbind(0)
-        if mask is None and n > 1:
-            mask = torch.ones(n, rows.length, dtype=torch.bool, device=features.device).tril(rows.length - n)
-        seen = functional.scaled_dot_product_attention(
-            queries.transpose(0, 1)[None], keys[None], values[None], None if mask is None else mask[None, None]
-        )
-        return self.finish(entered, seen[0].transpose(0, 1))
+        return self.finish(entered, rows.attend(queries, keys_values, mask))
 
     def project(self, features: Tensor, token_embeddings: Tensor, turns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """e + U z [..., d], queries [..., heads, head_dim], and keys with values [..., 2, heads, head_dim].
@@ -279,7 +291,7 @@ class EagleHead(nn.Module):
     def finish(self, entered: Tensor, attended: Tensor) -> Tensor:
         """Hidden states [..., d] from e + U z [..., d] and what attention gathered, [..., heads, head_dim]."""
         state = entered + self.product(attended.flatten(-2), "out")
-        gate, up = self.product(_normalised(state), "gate_up").chunk(2, -1)
+        gate, up = self.product(normalised(state), "gate_up").chunk(2, -1)
         return state + self.product(functional.silu(gate) * up, "down")
 
     def product(self, x: Tensor, name: str) -> Tensor:
@@ -292,7 +304,7 @@ class EagleHead(nn.Module):
 
     def normed(self, hidden: Tensor) -> Tensor:
         """What goes into the target's output head, [..., d]."""
-        return functional.rms_norm(hidden, (self.config.hidden_size,), self.scale, _EPSILON)
+        return functional.rms_norm(hidden, (self.config.hidden_size,), self.scale, EPSILON)
 
 
 def hidden_size_of(target: PreTrainedModel) -> int:
@@ -350,14 +362,14 @@ def fingerprint(target: PreTrainedModel) -> str:
     return digest.hexdigest()
 
 
-def save(head: MedusaHeads | EagleHead, folder: str | os.PathLike[str], fingerprint: str) -> None:
+def save(head: nn.Module, folder: str | os.PathLike[str], fingerprint: str) -> None:
     """Writes `config.json` and the weights in bfloat16 as safetensors, in shards below 9 MB, to `folder`.
 
     fingerprint: of the target it was trained on.
     """
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    config = {"kind": _kind(type(head)), "target_fingerprint": fingerprint} | asdict(head.config)
+    config = {"kind": head.kind, "target_fingerprint": fingerprint} | asdict(head.config)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     weights = {name: weight.detach().to("cpu", torch.bfloat16) for name, weight in head.state_dict().items()}
     save_torch_state_dict(weights, folder, max_shard_size=_SHARD)
@@ -368,16 +380,17 @@ def load_medusa(folder: str | os.PathLike[str], target: PreTrainedModel) -> Medu
 
     Raises SpecvizError (field ``drafter``) if they are missing, damaged, or belong to another target.
     """
-    return _load(MedusaHeads, MedusaConfig, pathlib.Path(folder), target)
+    return load(MedusaHeads, MedusaConfig, pathlib.Path(folder), target)
 
 
 def load_eagle(folder: str | os.PathLike[str], target: PreTrainedModel) -> EagleHead:
     """The EAGLE head from `folder`; as `load_medusa` in all else."""
-    return _load(EagleHead, EagleConfig, pathlib.Path(folder), target)
+    return load(EagleHead, EagleConfig, pathlib.Path(folder), target)
 
 
-def _load(head_class: type[_Head], config_class: Any, folder: pathlib.Path, target: PreTrainedModel) -> _Head:
-    kind = _kind(head_class)
+def load(head_class: type[Head], config_class: Any, folder: pathlib.Path, target: PreTrainedModel) -> Head:
+    """See `load_medusa`; sizes in `config_class`."""
+    kind = head_class.kind
     names = {"kind": kind, "folder": folder, "target": target.name_or_path or "FOLDER"}
     try:
         config = json.loads((folder / "config.json").read_text())
@@ -407,7 +420,3 @@ def _load(head_class: type[_Head], config_class: Any, folder: pathlib.Path, targ
             **names,
         ) from error
     return head.eval().requires_grad_(False).to(home_of(target), target.dtype)
-
-
-def _kind(head_class: type) -> str:
-    return {MedusaHeads: "medusa", EagleHead: "eagle"}[head_class]

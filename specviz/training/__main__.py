@@ -1,4 +1,4 @@
-"""`python -m specviz.training {target,draft,medusa,eagle}`: trains one part of a pair and reports how good it is."""
+"""`python -m specviz.training RECIPE`: trains one part of a pair and reports how good it is."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from specviz.training.draft import DraftRecipe
 from specviz.training.eagle import EagleRecipe
 from specviz.training.loop import Recipe, Schedule, train
 from specviz.training.medusa import MedusaRecipe
+from specviz.training.parallel import ParallelRecipe
 from specviz.training.target import TargetRecipe, small_llama, widen
 
 #: Recipe -> default number of tokens to learn from, and default learning rate of the matrices.
@@ -33,7 +34,11 @@ _DEFAULTS = {
     "draft": (3_000_000, 3e-3),
     "medusa": (1_000_000, 3e-3),
     "eagle": (1_500_000, 3e-3),
+    "parallel": (1_500_000, 3e-3),
 }
+
+#: Recipes of heads that start from nothing.
+_FROM_NOTHING = {"medusa": MedusaRecipe, "parallel": ParallelRecipe}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         ("draft", "a small Llama that imitates the target"),
         ("medusa", "Medusa heads on the frozen target"),
         ("eagle", "an EAGLE head on the frozen target"),
+        ("parallel", "a head on the frozen target that drafts all tokens in one pass"),
     ):
         recipe = recipes.add_parser(name, help=help_text, description=help_text)
         _add_common(recipe, *_DEFAULTS[name])
@@ -164,8 +170,8 @@ def _on_a_target(options: argparse.Namespace, work: pathlib.Path) -> tuple[Recip
     if options.recipe == "draft":
         return DraftRecipe(pair.target, _draft(options, pair), pair.tokenizer), corpus
     sample = corpus.batch(options.batch, options.seed, step=0)
-    if options.recipe == "medusa":
-        return MedusaRecipe(pair.target, sample, options.seed), corpus
+    if options.recipe in _FROM_NOTHING:
+        return _FROM_NOTHING[options.recipe](pair.target, sample, options.seed), corpus
     start = None if options.start is None else _start(options, pair.tokenizer, pair.device)
     return EagleRecipe(pair.target, sample, options.seed, start), corpus
 

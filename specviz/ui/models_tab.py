@@ -138,6 +138,7 @@ def _create_form(runner: Runner, shown: list[Any], say: Words) -> Any:
     with gr.Row():
         medusa = gr.Textbox(label=say("models.medusa"))
         eagle = gr.Textbox(label=say("models.eagle"))
+        parallel = gr.Textbox(label=say("models.parallel"))
     problem = gr.Markdown(elem_classes=["sv-problem"])
     load = gr.Button(say("models.load"), variant="primary")
 
@@ -152,14 +153,15 @@ def _create_form(runner: Runner, shown: list[Any], say: Words) -> Any:
         dtype: str,
         medusa: str,
         eagle: str,
+        parallel: str,
         progress: gr.Progress = gr.Progress(),
     ) -> Any:
-        draft, revision, medusa, eagle = (text.strip() or None for text in (draft, revision, medusa, eagle))
-        return _load(runner, PairName(target.strip(), draft, revision, dtype, medusa, eagle), progress, say)
+        draft, revision, *parts = (text.strip() or None for text in (draft, revision, medusa, eagle, parallel))
+        return _load(runner, PairName(target.strip(), draft, revision, dtype, *parts), progress, say)
 
     return load.click(
         load_own,
-        [target, draft, revision, dtype, medusa, eagle],
+        [target, draft, revision, dtype, medusa, eagle, parallel],
         [*shown, problem],
         validator=check,
         **LOADING,

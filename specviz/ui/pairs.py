@@ -28,6 +28,7 @@ class PairName:
     dtype: str = "auto"
     medusa: str | None = None  # folder of trained Medusa heads
     eagle: str | None = None  # folder of a trained EAGLE head
+    parallel: str | None = None  # folder of a trained parallel head
 
 
 class PairStore:
@@ -97,6 +98,7 @@ class PairStore:
                     name.draft,
                     medusa=name.medusa,
                     eagle=name.eagle,
+                    parallel=name.parallel,
                     revision=name.revision,
                     device=self.deployment.device,
                     dtype=name.dtype,

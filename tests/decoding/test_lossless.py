@@ -122,6 +122,7 @@ RIGHT = [
     ("lookahead", "auto", {}),
     ("early_exit", "auto", {}),
     ("medusa", "auto", {}),
+    ("parallel", "auto", {}),
     ("eagle", "block", {"drafting": DraftParams(branches=1)}),
 ]
 

@@ -23,11 +23,12 @@ from specviz import rules
 from specviz.decoding import engine
 from specviz.decoding.replay import replay
 from specviz.decoding.request import prepare
-from specviz.drafters import DRAFTERS, DraftModel, Eagle, EarlyExit, Medusa, drafter_class
+from specviz.drafters import DRAFTERS, DraftModel, Eagle, EarlyExit, Medusa, Parallel, drafter_class
 from specviz.drafters.choosers import Draws
 from specviz.models.pair import ModelPair
 from specviz.passes.cached_model import CachedModel, has_sliding_windows
 from specviz.passes.clock import Stopwatch
+from specviz.passes.parallel_head import ParallelReader
 from specviz.passes.trained_heads import EagleCache
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import DraftedToken, Round, Run
@@ -39,7 +40,7 @@ GREEDY = SamplingParams(temperature=0)
 PROMPT = [3, 5, 7, 11, 3, 5]
 SLIDING = ["mistral", "gemma2", "gemma3"]
 FULL = [name for name in ARCHITECTURES if name not in SLIDING]
-MODELS = ["draft_model", "early_exit", "medusa", "eagle"]
+MODELS = ["draft_model", "early_exit", "medusa", "eagle", "parallel"]
 CPU = torch.device("cpu")
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
@@ -357,6 +358,24 @@ def test_medusa_looks_at_the_last_token_that_the_target_has_read(architecture, m
     assert len(looked) > 5 and sum(one.accepted for one in rounds)
 
 
+@pytest.mark.parametrize("architecture, branches", [("llama", 3), ("gemma3", 1)])
+def test_parallel_drafts_as_one_that_reads_the_whole_text_anew(architecture, branches, monkeypatch, uneven):
+    def draft_and_look(self, committed, depths):
+        rows = all_rows(self, committed, depths)
+        fresh = ParallelReader(self.head, self.target)
+        features = hidden_states(pair_of(architecture), committed, self.feature_layers)
+        expected = fresh.read(features, torch.tensor(committed[1:]), self.most)
+        assert self.reader.length == fresh.length == len(committed) - 1
+        torch.testing.assert_close(rows, expected[:depths], **CLOSE)
+        looked.append(depths)
+        return rows
+
+    looked, all_rows = [], Parallel.all_rows
+    monkeypatch.setattr(Parallel, "all_rows", draft_and_look)
+    rounds = [one for one, _ in speculated(architecture, "parallel", branches)]
+    assert len(looked) > 5 and len(set(looked)) > 1 and sum(one.accepted for one in rounds)
+
+
 # Trees in one pass
 
 
@@ -578,6 +597,11 @@ def test_every_token_says_what_proposed_it(drafter, source):
             assert token.source == (source and source.format(len(branch(one, index))))
 
 
+def test_a_parallel_drafts_first_token_is_the_texts_and_the_others_are_the_masks():
+    sources = [[token.source for token in one.drafted] for one in run_of("parallel", "token", 1).rounds]
+    assert ["row", "mask 1", "mask 2"] in sources
+
+
 @pytest.mark.parametrize("drafter, rule, branches", EXACT + LOSSY)
 def test_a_run_survives_its_file(drafter, rule, branches, tmp_path):
     run = run_of(drafter, rule, branches)
@@ -676,7 +700,7 @@ def test_rules_that_cannot_judge_one_draft_are_not_replayed(order, rule, field):
 # Bad input
 
 
-@pytest.mark.parametrize("part", ["medusa", "eagle"])
+@pytest.mark.parametrize("part", ["medusa", "eagle", "parallel"])
 def test_a_drafter_without_weights_says_how_to_train_them(part):
     pair = dataclasses.replace(pair_of(), parts={})
     with pytest.raises(SpecvizError, match=f"python -m specviz.training {part} --target") as caught:
@@ -742,7 +766,7 @@ def test_a_prompt_of_one_token_is_enough(drafter):
     pair = pair_of()
     run = specviz.run(pair, PROMPT[:1], drafter=drafter, sampling=GREEDY, max_new_tokens=10)
     assert list(run.token_ids) == generated(pair, PROMPT[:1], 10)
-    if drafter in ("medusa", "eagle"):
+    if drafter in ("medusa", "eagle", "parallel"):
         # The target has not read anything yet that a head could look at.
         assert not run.rounds[0].drafted and run.rounds[1].drafted
 

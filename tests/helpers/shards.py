@@ -31,6 +31,7 @@ DRAFTERS = (
     ("early_exit", DraftParams()),
     ("eagle", DraftParams(branches=2)),
     ("medusa", DraftParams()),
+    ("parallel", DraftParams()),
 )
 
 

@@ -26,6 +26,7 @@ from specviz.models.pair import ModelPair, PairPasses
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.clock import Stopwatch
 from specviz.passes.few_rows import FewRows
+from specviz.passes.parallel_head import ParallelConfig, ParallelHead
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.passes.trained_heads import EagleConfig, EagleHead, MedusaConfig, MedusaHeads
 from specviz.records.runs import LengthChoice
@@ -165,12 +166,14 @@ def tiny_pair(architecture: str, *, noise: float = 0.07, seed: int = 3, **settin
 
 @torch.no_grad()
 def with_heads(pair: ModelPair, seed: int = 0) -> ModelPair:
-    """The pair, with Medusa heads and an EAGLE head of random weights: they guess badly and are as exact as any."""
+    """The pair, with all trained parts, of random weights: they guess badly and are as exact as any."""
     generator = torch.Generator().manual_seed(seed)
-    medusa, eagle = MedusaHeads(MedusaConfig.of(pair.target)), EagleHead(EagleConfig.of(pair.target))
-    for parameter in [*medusa.parameters(), *eagle.parameters()]:
-        parameter.copy_(torch.randn(parameter.shape, generator=generator) * parameter.shape[-1] ** -0.5)
-    parts = {"medusa": medusa.eval().requires_grad_(False), "eagle": eagle.eval().requires_grad_(False)}
+    heads = ((MedusaHeads, MedusaConfig), (EagleHead, EagleConfig), (ParallelHead, ParallelConfig))
+    parts = {}
+    for head_class, config in heads:
+        head = parts[head_class.kind] = head_class(config.of(pair.target)).eval().requires_grad_(False)
+        for parameter in head.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * parameter.shape[-1] ** -0.5)
     return dataclasses.replace(pair, parts=parts, passes=PairPasses())
 
 

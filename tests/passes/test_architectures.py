@@ -22,6 +22,7 @@ from specviz.passes.cached_model import CachedModel
 from specviz.passes.clock import Stopwatch
 from specviz.passes.early_exits import check_exit
 from specviz.passes.static_eagle import StaticEagle
+from specviz.passes.static_parallel import StaticParallel
 from specviz.passes.static_passes import FastPasses, StaticPass, additive_mask
 from specviz.passes.tree_trial import reads_trees, why_no_trees
 from specviz.records.errors import SpecvizError
@@ -175,7 +176,7 @@ def test_the_keys_by_which_sparse_attention_chooses_move_with_the_others():
 def test_a_model_that_reads_chains_only_gets_chains_unless_asked_for_trees():
     target = faulty("counts places")
     pair = with_heads(ModelPair.of(target, target, tiny_pair("llama").tokenizer))
-    for drafter in ("draft_model", "early_exit", "medusa", "eagle"):
+    for drafter in ("draft_model", "early_exit", "medusa", "eagle", "parallel"):
         run = specviz.run(pair, PROMPT, drafter=drafter, max_new_tokens=6)
         assert all(token.parent == index - 1 for one in run.rounds for index, token in enumerate(one.drafted))
         with pytest.raises(SpecvizError, match="small tree"):
@@ -266,13 +267,20 @@ def test_an_early_exit_that_reads_other_buffers_than_the_targets_is_refused():
         preparation.check(FastPasses(exits, in_its_own, "compiled"), target)
 
 
-def test_wrong_passes_of_an_eagle_head_are_refused():
+def by_places(static):
+    return lambda ids, positions, where, visible, *others: static(ids, where, where, visible, *others)
+
+
+def all_as_text(static):
+    return lambda ids, *others: static(ids % static.vocabulary, *others)
+
+
+@pytest.mark.parametrize(
+    "name, kind, wrong", [("eagle", StaticEagle, by_places), ("parallel", StaticParallel, all_as_text)]
+)
+def test_wrong_passes_of_a_head_are_refused(name, kind, wrong):
     pair = with_heads(tiny_pair("llama"))
-    static = StaticEagle(pair.parts["eagle"], StaticPass(pair.target))
+    static = kind(pair.parts[name], StaticPass(pair.target))
     preparation.check(FastPasses(static, static, "plain"))
-
-    def by_places(token_ids, positions, where, visible, *others):
-        return static(token_ids, where, where, visible, *others)
-
     with pytest.raises(SpecvizError, match="more than rounding"):
-        preparation.check(FastPasses(static, by_places, "compiled"))
+        preparation.check(FastPasses(static, wrong(static), "compiled"))

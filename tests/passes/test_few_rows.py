@@ -18,6 +18,7 @@ from specviz.passes import kernel_library
 from specviz.passes.few_rows import FewRows, _widen
 from specviz.passes.row_trial import rows_are_alike
 from specviz.passes.static_eagle import StaticEagle
+from specviz.passes.static_parallel import StaticParallel
 from specviz.passes.static_passes import FastPasses, StaticPass, additive_mask
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, SamplingParams
@@ -113,10 +114,11 @@ def test_models_on_the_kernels_are_right_and_their_rows_are_alike(architecture, 
 
 
 @pytest.mark.parametrize("dtype", [HALF, FULL])
-def test_an_eagle_head_on_the_kernels_is_right_and_its_rows_are_alike(dtype, few_rows):
+@pytest.mark.parametrize("name, kind", [("eagle", StaticEagle), ("parallel", StaticParallel)])
+def test_a_head_on_the_kernels_is_right_and_its_rows_are_alike(name, kind, dtype, few_rows):
     pair = with_heads(tiny_pair("llama"))
     target = StaticPass(pair.target.to(dtype), (1, 2), few_rows)
-    passes = FastPasses.unprepared(StaticEagle(pair.parts["eagle"].to(dtype), target))
+    passes = FastPasses.unprepared(kind(pair.parts[name].to(dtype), target))
     preparation.check(passes)
     assert rows_are_alike(passes)
 

@@ -20,6 +20,7 @@ from specviz.passes.clock import Stopwatch
 from specviz.passes.cuda_graphs import GraphedPasses
 from specviz.passes.few_rows import FewRows
 from specviz.passes.static_eagle import StaticEagle
+from specviz.passes.static_parallel import StaticParallel
 from specviz.passes.static_passes import BLOCK, FastPasses, StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
@@ -31,7 +32,7 @@ GREEDY, SAMPLED = SamplingParams(temperature=0), SamplingParams(temperature=1, t
 #: Enough for the buffers to grow once.
 NEW_TOKENS = 30
 WINDOWS = ("mistral", "gemma2", "gemma3")
-DRAFTERS = ("draft_model", "early_exit", "medusa", "eagle", "suffix", "lookahead")
+DRAFTERS = ("draft_model", "early_exit", "medusa", "eagle", "parallel", "suffix", "lookahead")
 
 
 def replayed(function, examples):
@@ -51,6 +52,7 @@ def static_passes(pair: ModelPair, few_rows: FewRows | None = None) -> dict[str,
     statics = {"target": target, "draft": StaticPass(pair.draft, (), few_rows), "exit 1": target.first_layers(1)}
     if "eagle" in pair.parts:
         statics["eagle"] = StaticEagle(pair.parts["eagle"], target)
+        statics["parallel"] = StaticParallel(pair.parts["parallel"], target)
     return {role: FastPasses.unprepared(static) for role, static in statics.items()}
 
 
@@ -86,7 +88,8 @@ def plain(request) -> ModelPair:
 def test_passes_over_static_buffers_give_what_transformers_generates(plain, make):
     fast, expected = with_passes(plain, make(plain)), generated(plain, PROMPT, NEW_TOKENS)
     trees = () if plain.name.split()[-1] in WINDOWS else (3,)
-    for drafter, branches in [(None, None), *itertools.product(("draft_model", "early_exit", "eagle"), (1, *trees))]:
+    drafters = ("draft_model", "early_exit", "eagle", "parallel")
+    for drafter, branches in [(None, None), *itertools.product(drafters, (1, *trees))]:
         assert tokens(fast, drafter, GREEDY, branches) == expected, (drafter, branches)
 
 
@@ -172,12 +175,12 @@ def compiled(tmp_path_factory) -> ModelPair:
         pair = with_heads(tiny_pair("llama", layers=1))
         done = preparation.prepare_passes(pair)
         # What is compiled but no faster on the machine at hand would be refused: speed is for the benchmark to say.
-        assert set(done.reasons) <= {"eagle", "draft"}, done.reasons
+        assert set(done.reasons) <= {"eagle", "parallel", "draft"}, done.reasons
         yield pair
 
 
 @pytest.mark.parametrize("branches", [1, 3])
-@pytest.mark.parametrize("drafter", ["draft_model", "medusa", "eagle"])
+@pytest.mark.parametrize("drafter", ["draft_model", "medusa", "eagle", "parallel"])
 def test_compiled_passes_give_what_transformers_generates(compiled, drafter, branches):
     assert tokens(compiled, drafter, GREEDY, branches) == generated(compiled, PROMPT, NEW_TOKENS)
 

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from tiny import ARCHITECTURES, save_model, tiny_model
 from transformers import AutoModelForCausalLM
 
+from specviz.passes.parallel_head import ParallelConfig, ParallelHead, ParallelReader, load_parallel
 from specviz.passes.trained_heads import (
     EagleCache,
     EagleConfig,
@@ -166,9 +167,11 @@ def test_new_medusa_heads_begin_with_what_the_target_says_itself():
 def test_heads_fit_every_architecture_and_come_back_from_their_files(architecture, tmp_path):
     target = tiny_model(architecture, layers=3)
     eagle, medusa = stirred(EagleHead(EagleConfig.of(target))), stirred(MedusaHeads(MedusaConfig.of(target)))
+    parallel = stirred(ParallelHead(ParallelConfig.of(target)))
     assert eagle.feature_layers == (1, 2, 3) and medusa.feature_layers == (3,)
     save(eagle, tmp_path / "eagle", fingerprint(target))
     save(medusa, tmp_path / "medusa", fingerprint(target))
+    save(parallel, tmp_path / "parallel", fingerprint(target))
     loaded, heads = load_eagle(tmp_path / "eagle", target), load_medusa(tmp_path / "medusa", target)
     assert not loaded.training and loaded.scale.dtype == target.dtype
 
@@ -180,7 +183,11 @@ def test_heads_fit_every_architecture_and_come_back_from_their_files(architectur
         hidden = loaded(fused, embeddings, torch.arange(9), EagleCache(loaded))
         ahead = heads(states[-1][0, :-1], embeddings)
         logits = target.get_output_embeddings()(torch.cat([loaded.normed(hidden)[:, None], ahead], 1))
+        reader = ParallelReader(load_parallel(tmp_path / "parallel", target), target)
+        features = torch.cat([states[layer][0, :-1] for layer in reader.head.feature_layers], -1)
+        masked = reader.read(features, ids[0, 1:], 8)
     assert logits.shape == (9, 5, target.config.vocab_size) and logits.isfinite().all()
+    assert masked.shape == (8, target.config.vocab_size) and masked.isfinite().all()
     for name, weight in loaded.state_dict().items():
         assert torch.equal(weight, eagle.state_dict()[name].bfloat16().float())
 
@@ -191,6 +198,11 @@ def test_sizes_follow_the_depth_of_the_target():
     assert EagleConfig.of(tiny_model("llama", layers=1)).feature_layers == (1,)
     wide = EagleConfig.of(tiny_model("llama", hidden_size=384, num_attention_heads=6, layers=1))
     assert (wide.num_attention_heads, wide.head_dim, wide.intermediate_size) == (6, 64, 1024)
+
+
+def test_a_parallel_head_of_the_embedded_size_takes_at_most_four_megabytes():
+    wide = tiny_model("llama", hidden_size=384, num_attention_heads=6, layers=8)
+    assert sum(2 * weight.numel() for weight in ParallelHead(ParallelConfig.of(wide)).parameters()) < 4e6
 
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

@@ -13,6 +13,7 @@ import torch
 from tiny import byte_tokenizer, save_model, tiny_model
 from transformers import AutoModelForCausalLM
 
+from specviz.passes.parallel_head import ParallelReader, load_parallel
 from specviz.passes.trained_heads import EagleCache, EagleConfig, fingerprint, load_eagle, load_medusa, save
 from specviz.records.errors import SpecvizError
 from specviz.training import __main__ as command
@@ -23,6 +24,7 @@ from specviz.training.loop import Schedule, train, validate
 from specviz.training.losses import agreement, distillation
 from specviz.training.medusa import MedusaRecipe
 from specviz.training.optimisers import learning_rate_factor, orthogonalised
+from specviz.training.parallel import ParallelRecipe
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +57,7 @@ def target(target_folder):
     return AutoModelForCausalLM.from_pretrained(target_folder, dtype=torch.float32)
 
 
-RECIPES = {"eagle": EagleRecipe, "medusa": MedusaRecipe}
+RECIPES = {"eagle": EagleRecipe, "medusa": MedusaRecipe, "parallel": ParallelRecipe}
 
 
 def recipe_for(name, target, corpus):
@@ -97,7 +99,13 @@ def test_auto_trains_in_what_the_processor_multiplies_in(
 
 
 @pytest.mark.parametrize(
-    ("name", "loads"), [("eagle", load_eagle), ("medusa", load_medusa), ("draft", AutoModelForCausalLM.from_pretrained)]
+    ("name", "loads"),
+    [
+        ("eagle", load_eagle),
+        ("medusa", load_medusa),
+        ("parallel", load_parallel),
+        ("draft", AutoModelForCausalLM.from_pretrained),
+    ],
 )
 def test_a_recipe_for_a_target_learns_and_says_how_well(name, loads, target_folder, target, story, tmp_path, capsys):
     sizes = ("--width", 64, "--layers", 1) if name == "draft" else ()
@@ -108,7 +116,7 @@ def test_a_recipe_for_a_target_learns_and_says_how_well(name, loads, target_fold
         assert values[-1] < 0.9 * values[0], (predictor, values)
     last = printed.out[printed.out.rindex(f"{name} in ") :]
     rates = [float(rate) for rate in re.findall(r"(?:Σ min\(p, q\)|agree) ([\d.]+)", last)]
-    assert len(rates) == 2 * {"eagle": 5, "medusa": 4, "draft": 1}[name]
+    assert len(rates) == 2 * {"eagle": 5, "medusa": 4, "parallel": 8, "draft": 1}[name]
     assert all(0 <= rate <= 1 for rate in rates)
     assert f"{STEPS}/{STEPS}" in printed.err
     loads(tmp_path / name, *([] if name == "draft" else [target]))
@@ -171,7 +179,21 @@ def test_the_unrolled_eagle_steps_are_what_drafting_computes(target, corpus):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", list(RECIPES))
+def test_the_rows_that_a_parallel_head_learns_from_are_what_drafting_computes(target, corpus):
+    recipe = recipe_for("parallel", target, corpus)
+    for parameter in recipe.student.parameters():
+        parameter.normal_(0, parameter.shape[-1] ** -0.5)
+    ids, anchors = corpus.batch(1, 0, 0), torch.tensor([30, 4, 17])
+    features, depths = recipe.target.read(ids).features[0], recipe.student.config.depths
+    first, *masks = [drafted[0] for drafted, _ in recipe._drafts(ids, anchors)]
+    for place, t in enumerate(anchors.tolist()):
+        drafted = ParallelReader(recipe.student, target).read(features[: t + 1], ids[0, 1 : t + 2], depths)
+        learnt = torch.stack([first[t], *(rows[place] for rows in masks)])
+        torch.testing.assert_close(drafted, learnt, rtol=1e-3, atol=1e-3)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["eagle", "medusa"])
 def test_a_predictor_is_held_to_the_targets_row_of_the_token_it_predicts(name, target, corpus):
     recipe = recipe_for(name, target, corpus)
     ids = corpus.batch(2, 0, 0)
@@ -179,6 +201,16 @@ def test_a_predictor_is_held_to_the_targets_row_of_the_token_it_predicts(name, t
     pairs = recipe._drafts(ids, 4) if name == "eagle" else recipe._heads(ids)
     for ahead, (_, wanted) in enumerate(pairs, start=1):
         torch.testing.assert_close(wanted.reshape(2, -1, 128), logits[:, ahead : BLOCK - 4 + ahead])
+
+
+@torch.no_grad()
+def test_each_depth_of_a_parallel_head_is_held_to_the_targets_row_of_its_token(target, corpus):
+    recipe, ids, anchors = recipe_for("parallel", target, corpus), corpus.batch(2, 0, 0), torch.tensor([5, 40])
+    logits = target(input_ids=ids).logits
+    first, *masks = [wanted for _, wanted in recipe._drafts(ids, anchors)]
+    torch.testing.assert_close(first, logits[:, 1:])
+    for ahead, wanted in enumerate(masks, start=2):
+        torch.testing.assert_close(wanted, logits[:, anchors + ahead])
 
 
 def one_layer_draft(**overrides):

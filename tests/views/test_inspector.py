@@ -35,6 +35,7 @@ WAYS = [
     ("medusa", "typical", 3, 1.0),
     ("medusa", "tree", 3, 0.0),
     ("eagle", "tree", 3, 1.0),
+    ("parallel", "token", 1, 1.0),
     ("prompt_lookup", "token", 1, 1.0),
     ("prompt_lookup", "block", 1, 1.0),
     ("lookahead", "tree", None, 1.0),

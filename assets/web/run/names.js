@@ -13,9 +13,9 @@ import { depthOf, isTree, siblings } from "./trees.js";
  * @param {Run} run @param {string} source
  */
 export function sourceName(run, source) {
-  const [, part, number] = /^(head|layer|match) (\d+)$/.exec(source) ?? [];
+  const [, part, number] = /^(head|layer|mask|match) (\d+)$/.exec(source) ?? [];
   if (part) return run.say(`rounds.source_${part}`, { number });
-  return /^(pool|window)$/.test(source) ? run.say(`rounds.source_${source}`) : source;
+  return /^(pool|row|window)$/.test(source) ? run.say(`rounds.source_${source}`) : source;
 }
 
 /** @param {Run} run @param {Round} round @param {Index} index */

@@ -39,12 +39,14 @@ function sayDrafted(run, round, index, drawn) {
   return [...opening, sayCoin(run, round, index), ...sayAfter(run, round, index, drawn)];
 }
 
-/** Which layer, head or match put a token forward. @param {Run} run @param {DraftedToken} token */
+/** Which layer, head, mask or match put a token forward. @param {Run} run @param {DraftedToken} token */
 function sayProposed(run, { source }) {
   if (source === undefined) return [];
   const match = /^match (\d+)$/.exec(source);
   if (match) return [run.say("rounds.found", { n: Number(match[1]) })];
-  if (/^(pool|window)$/.test(source)) return [run.say(`rounds.proposed_${source}`)];
+  const mask = /^mask (\d+)$/.exec(source);
+  if (mask) return [run.say("rounds.proposed_mask", { number: mask[1] })];
+  if (/^(pool|row|window)$/.test(source)) return [run.say(`rounds.proposed_${source}`)];
   return [run.say("rounds.proposed", { source: sourceName(run, source) })];
 }
 
