@@ -138,7 +138,7 @@ def _add_pair(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--draft", metavar="ID", help="folder or Hub id of the draft model")
     parser.add_argument("--medusa", metavar="FOLDER", help="trained Medusa heads of this target")
     parser.add_argument("--eagle", metavar="FOLDER", help="a trained EAGLE head of this target")
-    parser.add_argument("--parallel", metavar="FOLDER", help="a trained parallel head of this target")
+    parser.add_argument("--parallel", metavar="FOLDER", help="a parallel head of this target, or a DFlash drafter")
     parser.add_argument(
         "--device",
         default="auto",

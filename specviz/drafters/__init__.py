@@ -22,7 +22,7 @@ from specviz.drafters.eagle import Eagle
 from specviz.drafters.early_exit import EarlyExit
 from specviz.drafters.lookahead import Lookahead
 from specviz.drafters.medusa import Medusa
-from specviz.drafters.parallel import Parallel
+from specviz.drafters.parallel import Parallel, ParallelDraftModel
 from specviz.drafters.plain import Plain
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.drafters.suffix import Suffix
@@ -45,6 +45,8 @@ def drafter_class(pair: ModelPair, name: str | None) -> type[Drafter]:
         return Plain
     if name == DraftModel.name and pair.translation is not None:
         return TranslatedDraftModel
+    if name == Parallel.name and name not in pair.parts and ParallelDraftModel.suits(pair):
+        return ParallelDraftModel
     for drafter in _CLASSES:
         if drafter.name == name:
             return drafter

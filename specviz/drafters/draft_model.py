@@ -44,11 +44,15 @@ class DraftModel(Stepwise):
         self.model.prefill(prompt)
 
     def first_row(self, committed: Sequence[int]) -> Tensor:
+        return self.model.forward(self.unread(committed), keep=1)
+
+    def unread(self, committed: Sequence[int]) -> Tensor:
+        """The committed tokens that the draft model has not read yet, as ids that it knows, [n] int64."""
         unread = self.model.unread(committed)
         if self.known_ids < self.vocab_size:
             # Some padding ids only the target has: the draft reads another id. That costs a guess, never exactness.
             unread = unread.clamp_max(self.known_ids - 1)
-        return self.model.forward(unread, keep=1)
+        return unread
 
     def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
         return self.model.extend(tokens, parents)

@@ -10,27 +10,43 @@ from torch import Tensor
 
 from specviz.drafters.at_once import AtOnce
 from specviz.drafters.base import Setting, Verdict
+from specviz.drafters.draft_model import DraftModel
 from specviz.drafters.headed import Headed
 from specviz.models.pair import ModelPair
+from specviz.passes.dflash import DFlashHead, DFlashReader
 from specviz.passes.parallel_head import ParallelReader
 from specviz.passes.static_parallel import StaticParallelReader
 from specviz.records.settings import DraftParams
 from specviz.rules.transfer import to_device
 
+#: The most masks for which published PARD models are run, less one: nothing in their folders says how many.
+_PARD_DEPTHS = 32
 
-class Parallel(AtOnce, Headed):
-    """Masks after the text say what could stand in their places, from the target's hidden states of the text.
 
-    PARD, An et al., arXiv 2504.18583; P-EAGLE, arXiv 2602.01469; DFlash, Chen et al., arXiv 2602.06036. The pass that
-    drafts also reads what the last round has kept.
-    """
+class Masked(AtOnce):
+    """Masks after the text say what could stand in their places. The pass that drafts also reads what the last round
+    has kept."""
 
     name: ClassVar[str] = "parallel"
+    masks_alone: bool = False  # whether masks make the first token too, and not the text's last row
+
+    def source(self, depth: int) -> str:
+        mask = depth + self.masks_alone
+        return f"mask {mask}" if mask else "row"
+
+
+class Parallel(Masked, Headed):
+    """Drafts from the target's hidden states of the text.
+
+    P-EAGLE, arXiv 2602.01469; DFlash, Chen et al., arXiv 2602.06036.
+    """
 
     def __init__(self, setting: Setting):
         super().__init__(setting)
         fast = setting.passes.get(self.name)
-        self.reader = ParallelReader(self.head, self.target) if fast is None else StaticParallelReader(fast)
+        self.masks_alone = isinstance(self.head, DFlashHead)
+        eager = DFlashReader if self.masks_alone else ParallelReader
+        self.reader = eager(self.head, self.target) if fast is None else StaticParallelReader(fast)
 
     @classmethod
     def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
@@ -39,9 +55,6 @@ class Parallel(AtOnce, Headed):
     @classmethod
     def most_depths(cls, pair: ModelPair) -> int:
         return pair.parts[cls.name].config.depths
-
-    def source(self, depth: int) -> str:
-        return f"mask {depth}" if depth else "row"
 
     def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
         self.features = features
@@ -59,3 +72,31 @@ class Parallel(AtOnce, Headed):
     def watch(self, verdict: Verdict) -> None:
         # Those of the rounds before are still to be read.
         self.features = torch.cat([one for one in (self.features, verdict.features) if one is not None])
+
+
+class ParallelDraftModel(Masked, DraftModel):
+    """Drafts with a draft model that was adapted to masks: the same token again and again (PARD, arXiv 2504.18583)."""
+
+    @classmethod
+    def suits(cls, pair: ModelPair) -> bool:
+        """Whether the pair's draft model is such a one, in the target's own tokens."""
+        if pair.draft is None or pair.translation is not None:
+            return False
+        settings = pair.draft.config
+        return getattr(settings, "spd_type", None) == "pard" and hasattr(settings, "pard_token")
+
+    @classmethod
+    def check(cls, pair: ModelPair, params: DraftParams) -> None:
+        """It reads chains only, so any draft model will do."""
+
+    @classmethod
+    def most_depths(cls, pair: ModelPair) -> int:
+        return _PARD_DEPTHS
+
+    def all_rows(self, committed: Sequence[int], depths: int) -> Tensor:
+        unread = self.unread(committed)
+        masks = unread.new_full((depths - 1,), self.model.model.config.pard_token)
+        return self.model.forward(torch.cat([unread, masks]), keep=depths)
+
+    def observe(self, verdict: Verdict) -> None:
+        self.model.rewind(verdict.committed)

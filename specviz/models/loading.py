@@ -30,6 +30,7 @@ from specviz.models.sources import (
 )
 from specviz.models.vocabularies import Translation, same_vocabulary
 from specviz.models.weights import check_memory, choose_dtype, load_weights, with_room
+from specviz.passes.dflash import is_dflash, load_dflash
 from specviz.passes.parallel_head import load_parallel
 from specviz.passes.several_devices import home_of, keep_in_step
 from specviz.passes.torchrun import process_count
@@ -60,8 +61,8 @@ def load_pair(
     """Load a target and, if named, a draft model; with neither, the embedded pair.
 
     target, draft: local folders in transformers' format, or model ids on the Hugging Face Hub.
-    medusa, eagle, parallel: folders of parts trained on this target; by default those of these names in the target's
-        own folder, which is where the training recipes put them.
+    medusa, eagle, parallel: folders of parts trained on this target (for the last one a DFlash drafter will do too);
+        by default those of these names in the target's own folder, which is where the training recipes put them.
     device: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"auto"``: a GPU if there is one, all GPUs for a pair too large for
         one, else the CPU. ``"spread"`` puts the target's layers on all GPUs, then in main memory, then on disk.
         ``"parallel"`` shards each layer over the processes of torchrun, all of which call this and make the same runs;
@@ -162,7 +163,7 @@ def _load_parts(
         if named[name] is None and not (folder / "config.json").is_file():
             continue
         try:
-            parts[name] = load(folder, target)
+            parts[name] = (load_dflash if is_dflash(folder) else load)(folder, target)
         except SpecvizError as error:
             if named[name] is not None:
                 raise error.at(name) from error

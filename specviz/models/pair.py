@@ -17,6 +17,7 @@ from specviz.models.placement import dtype_name, release_memory
 from specviz.models.refusals import first_line
 from specviz.models.token_texts import TokenTexts
 from specviz.models.vocabularies import Translation
+from specviz.passes.dflash import DFlashHead
 from specviz.passes.parallel_head import ParallelHead
 from specviz.passes.several_devices import home_of, place_of
 from specviz.passes.static_passes import FastPasses, kind_of
@@ -25,7 +26,7 @@ from specviz.records.errors import SpecvizError, quoted
 from specviz.records.runs import PairInfo, Prompt
 
 #: What is trained on a target to draft for it.
-Part = MedusaHeads | EagleHead | ParallelHead
+Part = MedusaHeads | EagleHead | ParallelHead | DFlashHead
 
 #: No context holds this many characters; tokenising more would only keep others waiting.
 _MAX_PROMPT_CHARACTERS = 4_000_000

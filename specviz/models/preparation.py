@@ -314,7 +314,7 @@ def _makers(
         return
     if "eagle" in pair.parts:
         yield "eagle", lambda few_rows: StaticEagle(pair.parts["eagle"], made["target"])
-    if "parallel" in pair.parts:
+    if isinstance(pair.parts.get("parallel"), ParallelHead):
         yield "parallel", lambda few_rows: StaticParallel(pair.parts["parallel"], made["target"])
     # A target without an early exit has no such pass.
     with contextlib.suppress(SpecvizError):

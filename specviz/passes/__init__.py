@@ -14,6 +14,7 @@ compiler: compiles passes to machine code, in processes of low priority, and kee
 cuda_graphs: records passes as CUDA graphs and replays them
 trained_heads: Medusa heads and the EAGLE head, and their files
 parallel_head: a head that drafts all depths in one pass, with masks
+dflash: published drafters of this kind
 stored_weights: a loaded model's weights as its files have them
 early_exits: a model that ends after its first layers
 several_devices: one model spread over devices or sharded over processes

@@ -52,7 +52,7 @@ class ParallelHead(nn.Module):
     before them. Mask k predicts the token k after that of the last row, without knowing what the others say. So one
     pass gives all depths (PARD, arXiv 2504.18583; P-EAGLE, arXiv 2602.01469; DFlash, arXiv 2602.06036).
 
-        x = U [norm(e); norm(f_1); norm(f_2); ...] + m_k, with e and f of the last row for masks, k = 0 for text
+        x = e + U [norm(e); norm(f_1); norm(f_2); ...] + m_k, with e and f of the last row for masks, k = 0 for text
         repeatedly: x += attention(norm(x)), x += MLP(norm(x));  logits = output head(w · norm(x))
 
     A row sees none that come later, unlike the blocks of DFlash: those would only be masks, which say nothing. So a
@@ -71,9 +71,9 @@ class ParallelHead(nn.Module):
         self.feature_layers = config.feature_layers
         d, inner = config.hidden_size, config.intermediate_size
         self.marks = nn.Embedding(config.depths, d)  # m_k
-        nn.init.zeros_(self.marks.weight)
-        # A new head says what the target says itself.
-        self.entry = nn.Parameter(torch.cat([torch.zeros(d, len(config.feature_layers) * d), torch.eye(d)], -1))
+        # Far enough apart to tell the depths from each other, or else what one learns spoils the next.
+        nn.init.normal_(self.marks.weight, std=0.5)
+        self.entry = matrices(d, (1 + len(config.feature_layers)) * d, std=0)
         self.qkv = matrices(3, d, d, std=d**-0.5)
         self.out = matrices(d, d, std=0)
         self.gate_up = matrices(2, inner, d, std=d**-0.5)
@@ -84,7 +84,7 @@ class ParallelHead(nn.Module):
         """x [..., d] of a text's rows, from the target's hidden states of the `feature_layers`, [..., layers · d], and
         its embeddings [..., d] of the tokens that follow; but for m_k."""
         parts = torch.cat([token_embeddings, features], -1).unflatten(-1, (-1, self.config.hidden_size))
-        return self.product(normalised(parts).flatten(-2), "entry")
+        return token_embeddings + self.product(normalised(parts).flatten(-2), "entry")
 
     def forward(self, state: Tensor, turns: Tensor, attends: Sequence[Attend]) -> Tensor:
         """x [..., d] at the end. turns: `rotation` of the rows' positions. attends: one for each application."""
