@@ -139,6 +139,7 @@ def _add_pair(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--medusa", metavar="FOLDER", help="trained Medusa heads of this target")
     parser.add_argument("--eagle", metavar="FOLDER", help="a trained EAGLE head of this target")
     parser.add_argument("--parallel", metavar="FOLDER", help="a parallel head of this target, or a DFlash drafter")
+    parser.add_argument("--mtp", metavar="FOLDER", help="a trained MTP head of this target")
     parser.add_argument(
         "--device",
         default="auto",
@@ -168,6 +169,7 @@ def _load(options: argparse.Namespace, dtype: str | None = None):
         medusa=options.medusa,
         eagle=options.eagle,
         parallel=options.parallel,
+        mtp=options.mtp,
         device="parallel" if several else options.device,
         dtype=dtype or options.dtype,
     )

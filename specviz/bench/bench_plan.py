@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from specviz.bench.contestants import PLAIN, Contestant
-from specviz.drafters import DRAFTERS, DraftModel, Eagle, Medusa, Parallel, PromptLookup, Suffix, drafter_class
+from specviz.drafters import DRAFTERS, DraftModel, Eagle, Medusa, Mtp, Parallel, PromptLookup, Suffix, drafter_class
 from specviz.drafters.at_once import AtOnce
 from specviz.models.pair import ModelPair
 from specviz.passes.torchrun import process_count
@@ -18,7 +18,7 @@ from specviz.records.settings import AUTO
 #: Drafters that copy: a longer draft costs them nothing.
 COPYING = (PromptLookup.name, Suffix.name)
 #: Drafters measured as trees too.
-BRANCHING = (DraftModel.name, Medusa.name, Eagle.name, Parallel.name)
+BRANCHING = (DraftModel.name, Medusa.name, Eagle.name, Mtp.name, Parallel.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ draft_model    a second, smaller model
 translated     the same, with a different tokenizer
 early_exit     the target's own first layers
 headed         what the trained parts share: medusa (all positions at once), eagle (token by token)
+mtp            as eagle, by modules that come with the target
 at_once        what drafters share that make all depths in one pass: medusa, parallel (masks after the text)
 prompt_lookup  what followed the last few tokens at their previous occurrence
 suffix         the same, weighted by how often each token followed
@@ -22,6 +23,7 @@ from specviz.drafters.eagle import Eagle
 from specviz.drafters.early_exit import EarlyExit
 from specviz.drafters.lookahead import Lookahead
 from specviz.drafters.medusa import Medusa
+from specviz.drafters.mtp import Mtp
 from specviz.drafters.parallel import Parallel, ParallelDraftModel
 from specviz.drafters.plain import Plain
 from specviz.drafters.prompt_lookup import PromptLookup
@@ -30,7 +32,17 @@ from specviz.drafters.translated import TranslatedDraftModel
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError, quoted
 
-_CLASSES: tuple[type[Drafter], ...] = (DraftModel, PromptLookup, Suffix, Lookahead, EarlyExit, Medusa, Eagle, Parallel)
+_CLASSES: tuple[type[Drafter], ...] = (
+    DraftModel,
+    PromptLookup,
+    Suffix,
+    Lookahead,
+    EarlyExit,
+    Medusa,
+    Eagle,
+    Mtp,
+    Parallel,
+)
 
 #: The names of all drafters; None stands for plain decoding.
 DRAFTERS: tuple[str, ...] = tuple(drafter.name for drafter in _CLASSES)

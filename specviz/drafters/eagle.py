@@ -27,10 +27,15 @@ class Eagle(Headed):
 
     def __init__(self, setting: Setting):
         super().__init__(setting)
-        fast = setting.passes.get(self.name)
-        self.reader = EagleReader(self.head, self.target) if fast is None else StaticEagleReader(fast)
+        self.reader = self.reader_of(setting)
         self.text_rows = 0
-        self.states: Tensor | None = None
+        self.states: Tensor | None = None  # the text's last at `last`, then one for each draft token
+        self.last = 0
+
+    def reader_of(self, setting: Setting) -> EagleReader | StaticEagleReader:
+        """What reads the text with the head."""
+        fast = setting.passes.get(self.name)
+        return EagleReader(self.head, self.target) if fast is None else StaticEagleReader(fast)
 
     def source(self, depth: int) -> str:
         return f"step {depth + 1}"
@@ -47,7 +52,7 @@ class Eagle(Headed):
             tokens = to_device(committed[start + 1 :], self.features.device)
             logits, states = self.reader.read(self.head.fuse(self.features), tokens, keep=1)
             self.text_rows = self.reader.length
-            self.states = states[-1:]
+            self.states, self.last = states, len(states) - 1
             return logits
 
     def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
@@ -58,8 +63,8 @@ class Eagle(Headed):
         if self.width > 1:
             mask = torch.cat([ancestors.new_ones(len(tokens), self.text_rows), ancestors], -1)
         with self.stopwatch.span():
-            # states[0] is the text's last, states[i + 1] draft token i's: indexed like judging rows.
-            features = self.states.index_select(0, shape.rows[-len(tokens) :])
+            # From the text's last state on they are indexed like judging rows.
+            features = self.states.index_select(0, shape.rows[-len(tokens) :] + self.last)
             positions = self.text_rows + ancestors.sum(-1) - 1
             logits, states = self.reader.read(features, tokens, len(tokens), positions, mask)
             self.states = torch.cat([self.states, states])

@@ -3,6 +3,7 @@
 pair: `ModelPair`, what was loaded, with `PairPasses` beside it: what was measured and prepared; reads prompts
 loading: `load_pair`, from names to a pair
 sources: where a model comes from (folder or Hub), its configuration, its tokenizer, and whether it can run here
+mtp_modules: multi-token-prediction modules that lie in a target's own checkpoint
 weights: whether a model's weights fit, and reading them
 placement: devices, dtypes and the memory they have
 pass_timer: how long a pass takes, and with how many threads

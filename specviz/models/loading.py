@@ -8,6 +8,7 @@ import pathlib
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from specviz.models.mtp_modules import load_mtp_modules
 from specviz.models.pair import ModelPair, PairPasses, Part
 from specviz.models.pass_timer import SHOWN_WIDTHS, settle_threads, time_passes
 from specviz.models.placement import (
@@ -34,7 +35,7 @@ from specviz.passes.dflash import is_dflash, load_dflash
 from specviz.passes.parallel_head import load_parallel
 from specviz.passes.several_devices import home_of, keep_in_step
 from specviz.passes.torchrun import process_count
-from specviz.passes.trained_heads import load_eagle, load_medusa
+from specviz.passes.trained_heads import load_eagle, load_medusa, load_mtp
 from specviz.passes.tree_trial import reads_trees
 from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
@@ -50,6 +51,7 @@ def load_pair(
     *,
     medusa: str | os.PathLike[str] | None = None,
     eagle: str | os.PathLike[str] | None = None,
+    mtp: str | os.PathLike[str] | None = None,
     parallel: str | os.PathLike[str] | None = None,
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "auto",
@@ -61,8 +63,9 @@ def load_pair(
     """Load a target and, if named, a draft model; with neither, the embedded pair.
 
     target, draft: local folders in transformers' format, or model ids on the Hugging Face Hub.
-    medusa, eagle, parallel: folders of parts trained on this target (for the last one a DFlash drafter will do too);
-        by default those of these names in the target's own folder, which is where the training recipes put them.
+    medusa, eagle, mtp, parallel: folders of parts trained on this target (for the last one a DFlash drafter will do
+        too); by default those of these names in the target's own folder, which is where the training recipes put them,
+        and for ``mtp`` else the modules in its checkpoint.
     device: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"auto"``: a GPU if there is one, all GPUs for a pair too large for
         one, else the CPU. ``"spread"`` puts the target's layers on all GPUs, then in main memory, then on disk.
         ``"parallel"`` shards each layer over the processes of torchrun, all of which call this and make the same runs;
@@ -113,9 +116,8 @@ def load_pair(
     for model in models:
         # Now, or else the first visitor would wait for it.
         reads_trees(model)
-    parts, flaws = _load_parts(
-        models[0], sources[0], embedded, {"medusa": medusa, "eagle": eagle, "parallel": parallel}
-    )
+    folders = {"medusa": medusa, "eagle": eagle, "mtp": mtp, "parallel": parallel}
+    parts, flaws = _load_parts(models[0], sources[0], embedded, folders)
     passes = _measured(models[0], place, tell)
     tell(1.0, Sentence("Ready."))
     return ModelPair.of(
@@ -158,12 +160,14 @@ def _load_parts(
     """The trained parts, and why any found beside the target is unusable; for one that was named, that is an error."""
     home = EMBEDDED if embedded else pathlib.Path(source.location).expanduser()
     parts, flaws = {}, {}
-    for name, load in (("medusa", load_medusa), ("eagle", load_eagle), ("parallel", load_parallel)):
+    loads = {"medusa": load_medusa, "eagle": load_eagle, "mtp": load_mtp, "parallel": load_parallel}
+    for name, load in loads.items():
         folder = home / name if named[name] is None else pathlib.Path(named[name]).expanduser()
-        if named[name] is None and not (folder / "config.json").is_file():
-            continue
         try:
-            parts[name] = (load_dflash if is_dflash(folder) else load)(folder, target)
+            if named[name] is not None or (folder / "config.json").is_file():
+                parts[name] = (load_dflash if is_dflash(folder) else load)(folder, target)
+            elif name == "mtp" and (modules := load_mtp_modules(target)):
+                parts[name] = modules
         except SpecvizError as error:
             if named[name] is not None:
                 raise error.at(name) from error

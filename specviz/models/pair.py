@@ -18,6 +18,7 @@ from specviz.models.refusals import first_line
 from specviz.models.token_texts import TokenTexts
 from specviz.models.vocabularies import Translation
 from specviz.passes.dflash import DFlashHead
+from specviz.passes.mtp_layers import MtpModules
 from specviz.passes.parallel_head import ParallelHead
 from specviz.passes.several_devices import home_of, place_of
 from specviz.passes.static_passes import FastPasses, kind_of
@@ -25,8 +26,8 @@ from specviz.passes.trained_heads import EagleHead, MedusaHeads
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.runs import PairInfo, Prompt
 
-#: What is trained on a target to draft for it.
-Part = MedusaHeads | EagleHead | ParallelHead | DFlashHead
+#: What drafts from the target's hidden states.
+Part = MedusaHeads | EagleHead | MtpModules | ParallelHead | DFlashHead
 
 #: No context holds this many characters; tokenising more would only keep others waiting.
 _MAX_PROMPT_CHARACTERS = 4_000_000
@@ -39,7 +40,7 @@ class PairPasses:
     A run copies `fast` when it begins, so that it never mixes passes of two kinds.
     """
 
-    #: By role: ``target``, ``draft``, ``eagle``, ``parallel``, ``exit 2`` (the target left after two layers). Always
+    #: By role: ``target``, ``draft``, ``eagle``, ``mtp``, ``parallel``, ``exit 2`` (left after two layers). Always
     #: replaced as a whole: another thread sees everything prepared together, or nothing.
     fast: dict[str, FastPasses] = field(default_factory=dict)
     #: T(K) of the target as it runs: tokens per pass -> median seconds.

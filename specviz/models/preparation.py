@@ -312,10 +312,11 @@ def _makers(
         yield "draft", lambda few_rows: _static(pair.draft, (), few_rows, compiling)
     if "target" not in made:
         return
-    if "eagle" in pair.parts:
-        yield "eagle", lambda few_rows: StaticEagle(pair.parts["eagle"], made["target"])
-    if isinstance(pair.parts.get("parallel"), ParallelHead):
-        yield "parallel", lambda few_rows: StaticParallel(pair.parts["parallel"], made["target"])
+    for name, part in pair.parts.items():
+        if isinstance(part, EagleHead):
+            yield name, lambda few_rows, part=part: StaticEagle(part, made["target"])
+        elif isinstance(part, ParallelHead):
+            yield name, lambda few_rows, part=part: StaticParallel(part, made["target"])
     # A target without an early exit has no such pass.
     with contextlib.suppress(SpecvizError):
         check_exit(pair.target, pair.target_name)

@@ -8,11 +8,12 @@ few_rows: a model's twin on our own kernels, whose passes cost little more over 
 kernel_library: builds these kernels (few_rows.cpp) and makes them known to torch
 row_trial: tries whether a token's results depend on what else is in its pass
 twins: copies of a model on the same weights
-static_eagle: the same form of the EAGLE head, and a head reading one text
+static_eagle: the same form of EAGLE and MTP heads, and a head reading one text
 static_parallel: that of the parallel head
 compiler: compiles passes to machine code, in processes of low priority, and keeps the programs
 cuda_graphs: records passes as CUDA graphs and replays them
-trained_heads: Medusa heads and the EAGLE head, and their files
+trained_heads: Medusa heads, EAGLE and MTP heads, and their files
+mtp_layers: the multi-token-prediction modules of a checkpoint, each reading one text
 parallel_head: a head that drafts all depths in one pass, with masks
 dflash: published drafters of this kind
 stored_weights: a loaded model's weights as its files have them

@@ -118,7 +118,7 @@ class CachedModel:
         if parents == tuple(range(-1, n - 1)):
             return self.forward(token_ids, keep=n + 1)
         self._refuse_windows()
-        visible, positions = _tree_view(parents, read=self.length, unread=len(unread))
+        visible, positions = tree_view(parents, read=self.length, unread=len(unread))
         return self.forward(token_ids, n + 1, to_device(visible, self.device), to_device(positions, self.device))
 
     def extend(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
@@ -248,7 +248,7 @@ class StaticModel(CachedModel):
         return [rows[:, :, : self.length] for rows in self.buffers.tensors]
 
 
-def _tree_view(parents: tuple[int, ...], read: int, unread: int) -> tuple[Tensor, Tensor]:
+def tree_view(parents: tuple[int, ...], read: int, unread: int) -> tuple[Tensor, Tensor]:
     """What each of `unread` + n tokens attends to, [unread + n, read + unread + n] bool, and their positions."""
     n = len(parents)
     visible = torch.ones(unread + n, read + unread + n, dtype=torch.bool)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from huggingface_hub import try_to_load_from_cache
@@ -16,11 +16,16 @@ class StoredWeights:
     """The tensors in the safetensors files that a model was loaded from; none of a model made in memory."""
 
     def __init__(self, model: PreTrainedModel):
-        folder = _folder_of(model)
+        self.folder = _folder_of(model)
         self._files: dict[str, pathlib.Path] = {}  # by the tensor's name there
-        for file in () if folder is None else sorted(folder.glob("model*.safetensors")):
+        for file in () if self.folder is None else sorted(self.folder.glob("model*.safetensors")):
             with safe_open(file, "pt") as opened:
                 self._files |= dict.fromkeys(opened.keys(), file)
+
+    @property
+    def names(self) -> Collection[str]:
+        """What the files call their tensors."""
+        return self._files.keys()
 
     def unrounded(self, names: Sequence[str], loaded: Tensor, rows: Sequence[int] | None = None) -> Tensor:
         """What was rounded to `loaded`, on the CPU: a parameter, or these `rows` of it; in the dtype of the file.

@@ -1,4 +1,4 @@
-"""Trained parts that draft from the target's hidden states: Medusa heads and the EAGLE head, and their files.
+"""Trained parts that draft from the target's hidden states: Medusa heads, EAGLE and MTP heads, and their files.
 
 Both end in the target's own frozen output head, so they need no vocabulary of their own and fit one target only; a
 fingerprint says which. `feature_layers` are indices into transformers' ``hidden_states``: 0 is the embeddings, i the
@@ -128,6 +128,19 @@ class EagleConfig:
         return cls(d, heads, -(-8 * d // (3 * 64)) * 64, tuple(sorted({low, middle, layers})))
 
 
+@dataclass(frozen=True)
+class MtpConfig(EagleConfig):
+    """Sizes of an MTP head."""
+
+    @classmethod
+    def of(cls, target: PreTrainedModel) -> MtpConfig:
+        """As for an EAGLE head, but the last layer's state alone, and a feed-forward layer little more than half as
+        wide: 4 MB where d is 384."""
+        eagle = EagleConfig.of(target)
+        inner = -(-3 * eagle.hidden_size // (2 * 64)) * 64
+        return cls(eagle.hidden_size, eagle.num_attention_heads, inner, eagle.feature_layers[-1:])
+
+
 def rotation(positions: Tensor, config: EagleConfig) -> Tensor:
     """Rotary positions (RoFormer, arXiv 2104.09864): [..., 2, head_dim] float32 for positions [...].
 
@@ -230,8 +243,9 @@ class EagleHead(nn.Module):
         self.feature_layers = config.feature_layers
         d, inner, layers = config.hidden_size, config.intermediate_size, len(config.feature_layers)
         self.table = nn.Embedding(config.own_vocabulary, d) if config.own_vocabulary else None
-        # A new head sees the last layer's feature unchanged.
-        self.fusion = nn.Parameter(torch.cat([torch.zeros(d, (layers - 1) * d), torch.eye(d)], -1))
+        # A new head sees the last layer's feature unchanged; with that one alone there is nothing to fuse.
+        fusion = torch.cat([torch.zeros(d, (layers - 1) * d), torch.eye(d)], -1)
+        self.fusion = nn.Parameter(fusion) if layers > 1 else None
         # U, queries, keys, values: one product.
         self.entry = matrices(4, d, 2 * d, std=(2 * d) ** -0.5)
         with torch.no_grad():
@@ -254,8 +268,8 @@ class EagleHead(nn.Module):
 
     def fuse(self, features: Tensor) -> Tensor:
         """One feature [..., d] from the target's hidden states of the `feature_layers`, [..., layers · d]."""
-        layers = normalised(features.unflatten(-1, (-1, self.config.hidden_size)))
-        return self.product(layers.flatten(-2), "fusion")
+        layers = normalised(features.unflatten(-1, (-1, self.config.hidden_size))).flatten(-2)
+        return layers if self.fusion is None else self.product(layers, "fusion")
 
     def forward(
         self,
@@ -305,6 +319,19 @@ class EagleHead(nn.Module):
     def normed(self, hidden: Tensor) -> Tensor:
         """What goes into the target's output head, [..., d]."""
         return functional.rms_norm(hidden, (self.config.hidden_size,), self.scale, EPSILON)
+
+
+class MtpHead(EagleHead):
+    """A multi-token-prediction module (DeepSeek-V3, arXiv 2412.19437, §2.2): the state of the depth before and the next
+    token's embedding, both normalised and joined (eq. 21), through one decoder layer (eq. 22) into the target's own
+    output head (eq. 23).
+
+    An EAGLE head in all but its sizes: x = e + U z is that projection, and attention reads z itself. For further depths
+    it is run again on its own states: one module's weights serve all of them.
+    """
+
+    kind: ClassVar[str] = "mtp"
+    num_modules = 1
 
 
 def hidden_size_of(target: PreTrainedModel) -> int:
@@ -386,6 +413,11 @@ def load_medusa(folder: str | os.PathLike[str], target: PreTrainedModel) -> Medu
 def load_eagle(folder: str | os.PathLike[str], target: PreTrainedModel) -> EagleHead:
     """The EAGLE head from `folder`; as `load_medusa` in all else."""
     return load(EagleHead, EagleConfig, pathlib.Path(folder), target)
+
+
+def load_mtp(folder: str | os.PathLike[str], target: PreTrainedModel) -> MtpHead:
+    """The MTP head from `folder`; as `load_medusa` in all else."""
+    return load(MtpHead, MtpConfig, pathlib.Path(folder), target)
 
 
 def load(head_class: type[Head], config_class: Any, folder: pathlib.Path, target: PreTrainedModel) -> Head:

@@ -6,7 +6,17 @@ in `specviz.drafters`, `specviz.rules` and `specviz.decoding.lossless`; a test h
 
 from __future__ import annotations
 
-DRAFTERS = ("draft_model", "prompt_lookup", "suffix", "lookahead", "early_exit", "medusa", "eagle", "parallel")
+DRAFTERS = (
+    "draft_model",
+    "prompt_lookup",
+    "suffix",
+    "lookahead",
+    "early_exit",
+    "medusa",
+    "eagle",
+    "mtp",
+    "parallel",
+)
 
 RULES = ("token", "block", "tree", "multi_path", "typical")
 

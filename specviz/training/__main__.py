@@ -25,6 +25,7 @@ from specviz.training.draft import DraftRecipe
 from specviz.training.eagle import EagleRecipe
 from specviz.training.loop import Recipe, Schedule, train
 from specviz.training.medusa import MedusaRecipe
+from specviz.training.mtp import MtpRecipe
 from specviz.training.parallel import ParallelRecipe
 from specviz.training.target import TargetRecipe, small_llama, widen
 
@@ -34,11 +35,12 @@ _DEFAULTS = {
     "draft": (3_000_000, 3e-3),
     "medusa": (1_000_000, 3e-3),
     "eagle": (1_500_000, 3e-3),
+    "mtp": (1_500_000, 3e-3),
     "parallel": (1_500_000, 3e-3),
 }
 
 #: Recipes of heads that start from nothing.
-_FROM_NOTHING = {"medusa": MedusaRecipe, "parallel": ParallelRecipe}
+_FROM_NOTHING = {"medusa": MedusaRecipe, "mtp": MtpRecipe, "parallel": ParallelRecipe}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
         ("draft", "a small Llama that imitates the target"),
         ("medusa", "Medusa heads on the frozen target"),
         ("eagle", "an EAGLE head on the frozen target"),
+        ("mtp", "an MTP head on the frozen target"),
         ("parallel", "a head on the frozen target that drafts all tokens in one pass"),
     ):
         recipe = recipes.add_parser(name, help=help_text, description=help_text)

@@ -37,13 +37,18 @@ class EagleRecipe(Recipe):
         torch.manual_seed(seed)
         self.device, self.dtype = target.device, target.dtype
         if start is None:
-            self.student = EagleHead(EagleConfig.of(target)).to(self.device)
+            self.student = self.new_head(target).to(self.device)
         else:
             self.student = head_from(start, EagleConfig.of(target)).to(self.device)
         self.target = FrozenTarget(target, self.student.feature_layers)
         if start is None:
             with torch.no_grad():
                 self.student.scale.fill_(self.target.last_scale(sample.to(self.device)))
+
+    @staticmethod
+    def new_head(target: PreTrainedModel) -> EagleHead:
+        """An untrained head for this target."""
+        return EagleHead(EagleConfig.of(target))
 
     def loss(self, ids: Tensor, step: int) -> Tensor:
         weights = [_DECAY**j for j in range(_UNROLLED)]

@@ -138,6 +138,7 @@ def _create_form(runner: Runner, shown: list[Any], say: Words) -> Any:
     with gr.Row():
         medusa = gr.Textbox(label=say("models.medusa"))
         eagle = gr.Textbox(label=say("models.eagle"))
+        mtp = gr.Textbox(label=say("models.mtp"))
         parallel = gr.Textbox(label=say("models.parallel"))
     problem = gr.Markdown(elem_classes=["sv-problem"])
     load = gr.Button(say("models.load"), variant="primary")
@@ -153,15 +154,16 @@ def _create_form(runner: Runner, shown: list[Any], say: Words) -> Any:
         dtype: str,
         medusa: str,
         eagle: str,
+        mtp: str,
         parallel: str,
         progress: gr.Progress = gr.Progress(),
     ) -> Any:
-        draft, revision, *parts = (text.strip() or None for text in (draft, revision, medusa, eagle, parallel))
+        draft, revision, *parts = (text.strip() or None for text in (draft, revision, medusa, eagle, mtp, parallel))
         return _load(runner, PairName(target.strip(), draft, revision, dtype, *parts), progress, say)
 
     return load.click(
         load_own,
-        [target, draft, revision, dtype, medusa, eagle, parallel],
+        [target, draft, revision, dtype, medusa, eagle, mtp, parallel],
         [*shown, problem],
         validator=check,
         **LOADING,

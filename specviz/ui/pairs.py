@@ -28,6 +28,7 @@ class PairName:
     dtype: str = "auto"
     medusa: str | None = None  # folder of trained Medusa heads
     eagle: str | None = None  # folder of a trained EAGLE head
+    mtp: str | None = None  # folder of a trained MTP head
     parallel: str | None = None  # folder of a trained parallel head
 
 
@@ -98,6 +99,7 @@ class PairStore:
                     name.draft,
                     medusa=name.medusa,
                     eagle=name.eagle,
+                    mtp=name.mtp,
                     parallel=name.parallel,
                     revision=name.revision,
                     device=self.deployment.device,

@@ -40,7 +40,7 @@ from specviz.views.bench_figure import bench_figure
 GREEDY = specviz.SamplingParams(temperature=0)
 
 #: Drafters that need a trained part, which the tiny pairs have not.
-TRAINED = {"medusa", "eagle", "parallel"}
+TRAINED = {"medusa", "eagle", "mtp", "parallel"}
 
 
 @pytest.fixture(autouse=True, scope="module")

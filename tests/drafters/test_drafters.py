@@ -40,7 +40,7 @@ GREEDY = SamplingParams(temperature=0)
 PROMPT = [3, 5, 7, 11, 3, 5]
 SLIDING = ["mistral", "gemma2", "gemma3"]
 FULL = [name for name in ARCHITECTURES if name not in SLIDING]
-MODELS = ["draft_model", "early_exit", "medusa", "eagle", "parallel"]
+MODELS = ["draft_model", "early_exit", "medusa", "eagle", "mtp", "parallel"]
 CPU = torch.device("cpu")
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
@@ -589,7 +589,7 @@ def test_a_lossless_rule_has_no_distance(drafter, rule, branches):
 
 @pytest.mark.parametrize(
     "drafter, source",
-    [("early_exit", "layer 1"), ("medusa", "head {}"), ("eagle", "step {}"), ("draft_model", None)],
+    [("early_exit", "layer 1"), ("medusa", "head {}"), ("eagle", "step {}"), ("mtp", "step {}"), ("draft_model", None)],
 )
 def test_every_token_says_what_proposed_it(drafter, source):
     for one in run_of(drafter, "tree", 3).rounds:
@@ -700,7 +700,7 @@ def test_rules_that_cannot_judge_one_draft_are_not_replayed(order, rule, field):
 # Bad input
 
 
-@pytest.mark.parametrize("part", ["medusa", "eagle", "parallel"])
+@pytest.mark.parametrize("part", ["medusa", "eagle", "mtp", "parallel"])
 def test_a_drafter_without_weights_says_how_to_train_them(part):
     pair = dataclasses.replace(pair_of(), parts={})
     with pytest.raises(SpecvizError, match=f"python -m specviz.training {part} --target") as caught:
@@ -766,7 +766,7 @@ def test_a_prompt_of_one_token_is_enough(drafter):
     pair = pair_of()
     run = specviz.run(pair, PROMPT[:1], drafter=drafter, sampling=GREEDY, max_new_tokens=10)
     assert list(run.token_ids) == generated(pair, PROMPT[:1], 10)
-    if drafter in ("medusa", "eagle", "parallel"):
+    if drafter in ("medusa", "eagle", "mtp", "parallel"):
         # The target has not read anything yet that a head could look at.
         assert not run.rounds[0].drafted and run.rounds[1].drafted
 

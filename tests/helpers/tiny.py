@@ -28,7 +28,7 @@ from specviz.passes.clock import Stopwatch
 from specviz.passes.few_rows import FewRows
 from specviz.passes.parallel_head import ParallelConfig, ParallelHead
 from specviz.passes.static_passes import FastPasses, StaticPass
-from specviz.passes.trained_heads import EagleConfig, EagleHead, MedusaConfig, MedusaHeads
+from specviz.passes.trained_heads import EagleConfig, EagleHead, MedusaConfig, MedusaHeads, MtpConfig, MtpHead
 from specviz.records.runs import LengthChoice
 
 VOCABULARY = 128
@@ -120,6 +120,13 @@ MORE_ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
+#: Families whose checkpoints bring multi-token-prediction modules along (`mtp_folders`).
+WITH_MODULES: dict[str, tuple[str, dict[str, Any]]] = {
+    "deepseek_v3": ("deepseek_v3", _DEEPSEEK),
+    "glm4_moe": ("glm4_moe", _MOE | {"n_routed_experts": 4, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1}),
+    "mellum": ("mellum", _GROUPED | {"sliding_window": 8}),
+}
+
 
 def tiny_model(
     architecture: str, *, layers: int = 2, seed: int = 3, vocab: int = VOCABULARY, **overrides: Any
@@ -129,7 +136,7 @@ def tiny_model(
     seed: the default is one with which none of the architectures falls into a rut.
     overrides: configuration values, such as ``sliding_window=8`` or ``eos_token_id=5``.
     """
-    model_type, settings = (ARCHITECTURES | MORE_ARCHITECTURES)[architecture]
+    model_type, settings = (ARCHITECTURES | MORE_ARCHITECTURES | WITH_MODULES)[architecture]
     settings = dict(settings, vocab_size=vocab, num_hidden_layers=layers, tie_word_embeddings=False)
     settings |= {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
     if architecture in ("gemma2", "gemma3"):
@@ -166,12 +173,17 @@ def tiny_pair(architecture: str, *, noise: float = 0.07, seed: int = 3, **settin
 
 @torch.no_grad()
 def with_heads(pair: ModelPair, seed: int = 0) -> ModelPair:
-    """The pair, with all trained parts, of random weights: they guess badly and are as exact as any."""
-    generator = torch.Generator().manual_seed(seed)
-    heads = ((MedusaHeads, MedusaConfig), (EagleHead, EagleConfig), (ParallelHead, ParallelConfig))
+    """The pair, with trained parts of random weights: they guess badly and are as exact as any."""
+    generator, target = torch.Generator().manual_seed(seed), pair.target
+    heads = (
+        (MedusaHeads, MedusaConfig),
+        (EagleHead, EagleConfig),
+        (MtpHead, MtpConfig),
+        (ParallelHead, ParallelConfig),
+    )
     parts = {}
     for head_class, config in heads:
-        head = parts[head_class.kind] = head_class(config.of(pair.target)).eval().requires_grad_(False)
+        head = parts[head_class.kind] = head_class(config.of(target)).eval().requires_grad_(False)
         for parameter in head.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * parameter.shape[-1] ** -0.5)
     return dataclasses.replace(pair, parts=parts, passes=PairPasses())

@@ -52,7 +52,7 @@ def folder(tmp_path_factory):
     pair = with_heads(tiny_pair("llama", layers=4))
     target = save_model(folder / "target", pair.target, pair.tokenizer)
     save_model(folder / "draft", pair.draft, pair.tokenizer)
-    for name in ("medusa", "eagle", "parallel"):
+    for name in ("medusa", "eagle", "mtp", "parallel"):
         heads.save(pair.parts[name], target / name, heads.fingerprint(pair.target))
     return folder
 

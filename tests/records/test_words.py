@@ -31,8 +31,8 @@ SCRIPTS = sorted((ROOT / "assets" / "web").rglob("*.js"))
 TEMPLATES = {"errors": "SpecvizError", "steps": "Sentence"}
 
 #: Words, units and signs that are the same in German.
-SAME = {"Prompt", "Python", "Seed", "Medusa", "EAGLE", "Parallel", "Lookahead", "Suffix", "Pause", "Bonus", "greedy"}
-SAME |= {"Top", "Min", "k", "p", "γ", "χ²", "c", "ms", "T", "K", "live", "Text", "QR"}
+SAME = {"Prompt", "Python", "Seed", "Medusa", "EAGLE", "MTP", "Parallel", "Lookahead", "Suffix", "Pause", "Bonus"}
+SAME |= {"greedy", "Top", "Min", "k", "p", "γ", "χ²", "c", "ms", "T", "K", "live", "Text", "QR"}
 
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 

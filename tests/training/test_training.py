@@ -14,7 +14,7 @@ from tiny import byte_tokenizer, save_model, tiny_model
 from transformers import AutoModelForCausalLM
 
 from specviz.passes.parallel_head import ParallelReader, load_parallel
-from specviz.passes.trained_heads import EagleCache, EagleConfig, fingerprint, load_eagle, load_medusa, save
+from specviz.passes.trained_heads import EagleCache, EagleConfig, fingerprint, load_eagle, load_medusa, load_mtp, save
 from specviz.records.errors import SpecvizError
 from specviz.training import __main__ as command
 from specviz.training.data import BLOCK, Corpus, Text, continue_texts, held_out_blocks, read_corpus, with_own_text
@@ -23,6 +23,7 @@ from specviz.training.frozen import FrozenTarget
 from specviz.training.loop import Schedule, train, validate
 from specviz.training.losses import agreement, distillation
 from specviz.training.medusa import MedusaRecipe
+from specviz.training.mtp import MtpRecipe
 from specviz.training.optimisers import learning_rate_factor, orthogonalised
 from specviz.training.parallel import ParallelRecipe
 
@@ -57,7 +58,7 @@ def target(target_folder):
     return AutoModelForCausalLM.from_pretrained(target_folder, dtype=torch.float32)
 
 
-RECIPES = {"eagle": EagleRecipe, "medusa": MedusaRecipe, "parallel": ParallelRecipe}
+RECIPES = {"eagle": EagleRecipe, "medusa": MedusaRecipe, "mtp": MtpRecipe, "parallel": ParallelRecipe}
 
 
 def recipe_for(name, target, corpus):
@@ -103,6 +104,7 @@ def test_auto_trains_in_what_the_processor_multiplies_in(
     [
         ("eagle", load_eagle),
         ("medusa", load_medusa),
+        ("mtp", load_mtp),
         ("parallel", load_parallel),
         ("draft", AutoModelForCausalLM.from_pretrained),
     ],
@@ -116,7 +118,7 @@ def test_a_recipe_for_a_target_learns_and_says_how_well(name, loads, target_fold
         assert values[-1] < 0.9 * values[0], (predictor, values)
     last = printed.out[printed.out.rindex(f"{name} in ") :]
     rates = [float(rate) for rate in re.findall(r"(?:Σ min\(p, q\)|agree) ([\d.]+)", last)]
-    assert len(rates) == 2 * {"eagle": 5, "medusa": 4, "parallel": 8, "draft": 1}[name]
+    assert len(rates) == 2 * {"eagle": 5, "medusa": 4, "mtp": 5, "parallel": 8, "draft": 1}[name]
     assert all(0 <= rate <= 1 for rate in rates)
     assert f"{STEPS}/{STEPS}" in printed.err
     loads(tmp_path / name, *([] if name == "draft" else [target]))
@@ -161,8 +163,9 @@ def test_a_checkpoint_of_other_settings_is_not_taken_up(target, corpus, tmp_path
 
 
 @torch.no_grad()
-def test_the_unrolled_eagle_steps_are_what_drafting_computes(target, corpus):
-    recipe = recipe_for("eagle", target, corpus)
+@pytest.mark.parametrize("name", ["eagle", "mtp"])
+def test_the_unrolled_steps_are_what_drafting_computes(name, target, corpus):
+    recipe = recipe_for(name, target, corpus)
     for parameter in recipe.student.parameters():
         parameter.normal_(0, parameter.shape[-1] ** -0.5)
     ids = corpus.batch(1, 0, 0)
@@ -198,7 +201,7 @@ def test_a_predictor_is_held_to_the_targets_row_of_the_token_it_predicts(name, t
     recipe = recipe_for(name, target, corpus)
     ids = corpus.batch(2, 0, 0)
     logits = target(input_ids=ids).logits
-    pairs = recipe._drafts(ids, 4) if name == "eagle" else recipe._heads(ids)
+    pairs = recipe._heads(ids) if name == "medusa" else recipe._drafts(ids, 4)
     for ahead, (_, wanted) in enumerate(pairs, start=1):
         torch.testing.assert_close(wanted.reshape(2, -1, 128), logits[:, ahead : BLOCK - 4 + ahead])
 

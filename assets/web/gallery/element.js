@@ -1,8 +1,8 @@
 // <specviz-gallery>: recorded runs, a card each.
 //
 // Takes { kind: "gallery", cards: [{ name, title, about }], shown: the name of the run on the screen }. Fires
-// `specviz-choose`, detail: { name }, when a card is pressed, or the page's address asks for it. It follows the page's <specviz-run>: marks the run it
-// shows, and asks for no other while one is on.
+// `specviz-choose`, detail: { name }, when a card is pressed, or the page's address asks for it. It follows the page's
+// <specviz-run>: marks the run it shows, and asks for no other while one is on.
 
 import { make, scrolling } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";

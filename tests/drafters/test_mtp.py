@@ -1,0 +1,171 @@
+"""A checkpoint's own multi-token-prediction modules: read as transformers reads them, round after round, and refused
+where they cannot be.
+
+An MTP head trained afterwards is tested among all drafters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from functools import lru_cache
+
+import pytest
+import torch
+from mtp_folders import LAYERS, save_with_modules
+from safetensors.torch import load_file, save_file
+from tiny import InTurn, generated
+from transformers import GenerationConfig, PreTrainedModel
+from transformers.cache_utils import MtpCache
+from transformers.generation.candidate_generator import MTPCandidateGenerator
+
+import specviz
+from specviz.decoding import engine
+from specviz.drafters import Mtp
+from specviz.models.mtp_modules import load_mtp_modules
+from specviz.models.pair import ModelPair
+from specviz.records.errors import SpecvizError
+from specviz.records.settings import DraftParams, SamplingParams
+
+GREEDY = SamplingParams(temperature=0)
+HOT = SamplingParams(temperature=3.0)
+PROMPT = [3, 5, 7, 11, 3, 5, 2, 9, 1]
+
+#: Family and number of modules.
+TARGETS = [("deepseek_v3", 3), ("glm4_moe", 1), ("mellum", 1), ("mellum sliding", 1)]
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+
+
+@pytest.fixture(scope="module")
+def pair_of(tmp_path_factory):
+    """The pair of a family and a number of modules. No token ends its texts."""
+
+    @lru_cache
+    def load(family: str, modules: int) -> ModelPair:
+        folder = save_with_modules(tmp_path_factory.mktemp("target"), family, modules)
+        pair = specviz.load_pair(folder, device="cpu", dtype="float32")
+        return dataclasses.replace(pair, eos_ids=frozenset())
+
+    return load
+
+
+def drafting(branches: int | None = None, **order) -> dict[str, object]:
+    return {"drafter": "mtp", "drafting": DraftParams(branches=branches), "max_new_tokens": 16} | order
+
+
+@lru_cache
+def generator_of(target: PreTrainedModel) -> MTPCandidateGenerator:
+    """transformers' own drafter, which reads the checkpoint by itself."""
+    if target.config.model_type != "mellum":
+        # Or else it would look for the modules where the published sizes have them.
+        layers = range(LAYERS, LAYERS + target.config.num_mtp_layers)
+        target._keys_to_ignore_on_load_unexpected = [rf"model\.layers\.{layer}\." for layer in layers]
+    return MTPCandidateGenerator(target, GenerationConfig(do_sample=False), {})
+
+
+def transformers_drafts(pair: ModelPair, ids: list[int]) -> tuple[torch.Tensor, MtpCache]:
+    """The logits [modules, vocab] with which it drafts greedily after a text that it has not seen before, and the
+    caches of its modules, which hold that draft too."""
+    generator = generator_of(pair.target)
+    generator.is_main_model_prefill, generator.mtp_cache = True, MtpCache(config=pair.target.config.get_mtp_config())
+    states = pair.target(torch.tensor([ids[:-1]]), output_hidden_states=True).hidden_states
+    given = {"position_ids": torch.arange(len(ids))[None]}
+    outputs = types.SimpleNamespace(hidden_states=states)
+    _, logits = generator.get_candidates(torch.tensor([ids]), given, outputs, False, n_last_matches=0)
+    return logits[0], generator.mtp_cache
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("family, modules", TARGETS)
+def test_every_module_drafts_as_in_transformers(pair_of, family, modules, monkeypatch):
+    pair, ids, seen = pair_of(family, modules), list(PROMPT), 0
+    monkeypatch.setattr(engine, "length_of", lambda request: InTurn())
+    for one in specviz.speculate(pair, PROMPT, sampling=GREEDY, **drafting()):
+        for token, row in zip(one.drafted, transformers_drafts(pair, ids)[0]):
+            assert token.id == row.argmax()
+            assert token.q_raw == pytest.approx(row.softmax(-1)[token.id].item(), abs=1e-4)
+            seen += 1
+        ids += one.emitted
+    assert seen > 8
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("family, modules", TARGETS)
+@pytest.mark.parametrize("branches", [1, 3])
+def test_after_every_round_the_modules_hold_what_a_fresh_prefill_leaves(
+    pair_of, family, modules, branches, monkeypatch
+):
+    if branches > 1 and "sliding" in family:
+        pytest.skip("chains only")
+
+    def observe_and_look(self, verdict):
+        text = self.committed
+        observe(self, verdict)
+        _, fresh = transformers_drafts(pair, list(text))
+        for reader in self.readers:
+            # Row i is that of token i + depth, as far as the module has been asked.
+            assert reader.length <= len(text) - reader.depth
+            index, expected = reader.depth - 1, len(text) - reader.depth
+            looked.append(reader.length == expected)
+            for kind in ("keys", "values"):
+                rows = getattr(reader.cache.layers[index], kind)
+                whole = getattr(fresh.layers[index], kind)[:, :, : -reader.depth + 1 or None]
+                whole = whole[:, :, : whole.shape[2] - (expected - reader.length)]
+                count = min(rows.shape[2], whole.shape[2])
+                torch.testing.assert_close(rows[:, :, -count:], whole[:, :, -count:], **CLOSE)
+
+    pair, looked, observe = pair_of(family, modules), [], Mtp.observe
+    monkeypatch.setattr(Mtp, "observe", observe_and_look)
+    monkeypatch.setattr(engine, "length_of", lambda request: InTurn())
+    rounds = list(specviz.speculate(pair, PROMPT, sampling=HOT, seed=4, **drafting(branches)))
+    assert sum(one.accepted for one in rounds) > 1 and sum(looked) > 3
+
+
+@pytest.mark.parametrize("family, modules", TARGETS)
+def test_greedy_text_is_that_of_generate(pair_of, family, modules):
+    pair = pair_of(family, modules)
+    for prompt, branches in [(PROMPT, 1), (PROMPT[:1], 1), (PROMPT[:2], 1), (PROMPT, 3)]:
+        if branches > 1 and "sliding" in family:
+            with pytest.raises(SpecvizError) as caught:
+                specviz.speculate(pair, prompt, sampling=GREEDY, **drafting(branches))
+            assert caught.value.field == "branches"
+            continue
+        run = specviz.run(pair, prompt, sampling=GREEDY, num_draft_tokens=modules + 2, **drafting(branches))
+        assert list(run.token_ids) == generated(pair, prompt, 16)
+        assert run.settings["modules"] == modules
+
+
+def test_every_token_says_which_module_proposed_it(pair_of):
+    one, *_ = specviz.speculate(pair_of("deepseek_v3", 3), PROMPT, **drafting(num_draft_tokens=4))
+    assert [token.source for token in one.drafted] == ["module 1", "module 2", "module 3", "module 3"]
+
+
+def test_half_precision_is_the_modules_too(tmp_path):
+    pair = specviz.load_pair(save_with_modules(tmp_path, "glm4_moe"), device="cpu", dtype="bfloat16")
+    assert {weight.dtype for weight in pair.parts["mtp"].model.layers.parameters()} == {torch.bfloat16}
+    assert specviz.run(pair, PROMPT, **drafting()).token_ids
+
+
+def test_a_checkpoint_without_modules_has_no_such_part(tmp_path):
+    folder = save_with_modules(tmp_path, "glm4_moe")
+    file = folder / "model.safetensors"
+    own = {name: weight for name, weight in load_file(file).items() if f"layers.{LAYERS}." not in name}
+    save_file(own, file, metadata={"format": "pt"})
+    pair = specviz.load_pair(folder, device="cpu")
+    assert not pair.parts and not pair.flaws
+
+
+def test_modules_that_cannot_be_read_are_refused_by_name(tmp_path):
+    folder = save_with_modules(tmp_path, "glm4_moe")
+    file = folder / "model.safetensors"
+    weights = load_file(file)
+    del weights[f"model.layers.{LAYERS}.eh_proj.weight"]
+    save_file(weights, file, metadata={"format": "pt"})
+    pair = specviz.load_pair(folder, device="cpu")
+    with pytest.raises(SpecvizError, match=r"MTP modules in .* cannot be read: .* missing") as caught:
+        specviz.speculate(pair, PROMPT, drafter="mtp")
+    assert caught.value.field == "drafter"
+    pair.target.config.quantization_config = {"quant_method": "fp8"}
+    with pytest.raises(SpecvizError, match="quantised"):
+        load_mtp_modules(pair.target)
