@@ -138,6 +138,7 @@ def _create_form(runner: Runner, shown: list[Any], say: Words) -> Any:
     with gr.Row():
         medusa = gr.Textbox(label=say("models.medusa"))
         eagle = gr.Textbox(label=say("models.eagle"))
+    with gr.Row():
         mtp = gr.Textbox(label=say("models.mtp"))
         parallel = gr.Textbox(label=say("models.parallel"))
     problem = gr.Markdown(elem_classes=["sv-problem"])
