@@ -82,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
         "--confidence", type=float, default=0.0, metavar="Q", help="stop drafting below this probability; 0 is off"
     )
     run.add_argument("--exit-layer", type=int, metavar="E", help="early_exit: leave the target after this many layers")
+    run.add_argument("--bits", type=int, metavar="B", help="quantised_self: 8 or 4 bits a weight (default: 8)")
     run.add_argument(
         "--rule",
         default="auto",

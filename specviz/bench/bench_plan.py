@@ -7,13 +7,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from specviz.bench.contestants import PLAIN, Contestant
-from specviz.drafters import DRAFTERS, DraftModel, Eagle, Medusa, Mtp, Parallel, PromptLookup, Suffix, drafter_class
+from specviz.drafters import (
+    DRAFTERS,
+    DraftModel,
+    Eagle,
+    Medusa,
+    Mtp,
+    Parallel,
+    PromptLookup,
+    QuantisedSelf,
+    Suffix,
+    drafter_class,
+)
 from specviz.drafters.at_once import AtOnce
 from specviz.models.pair import ModelPair
 from specviz.passes.torchrun import process_count
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.presets import PRESETS, Preset
-from specviz.records.settings import AUTO
+from specviz.records.settings import AUTO, BITS
 
 #: Drafters that copy: a longer draft costs them nothing.
 COPYING = (PromptLookup.name, Suffix.name)
@@ -92,6 +103,9 @@ def entrants(pair: ModelPair, plan: BenchPlan, names: Sequence[str]) -> Iterator
         if name == DraftModel.name:
             for gamma in plan.gammas:
                 yield Contestant(name, gamma, rule="block")
+        if name == QuantisedSelf.name:
+            for gamma in plan.gammas:
+                yield Contestant(name, gamma, bits=BITS[-1])
         if name in BRANCHING:
             for branches in plan.tree_branches:
                 yield Contestant(name, plan.tree_gamma, branches=branches)

@@ -27,9 +27,10 @@ class BenchRow(Standing):
     temperature: float
     preset: str
     tokens: int  # of all repeats together
-    rule: str | None = None  # these three as they were in the run, defaults filled in
+    rule: str | None = None  # these four as they were in the run, defaults filled in
     branches: int | None = None
     exit_layer: int | None = None
+    bits: int | None = None
     rounds: int | None = None  # of all repeats together
     peak_mb: float | None = None  # peak memory so far, of the process or the CUDA device
     #: Tokens per second of each repeat, by wall time around the whole run; `tokens_per_second` leaves out what happens
@@ -46,7 +47,9 @@ class BenchRow(Standing):
 # Groups of presets
 
 #: The fields of a summary that are those of its rows.
-SHARED = ("group", "temperature", "title", "engine", "mode", "num_draft_tokens", "rule", "branches", "exit_layer")
+SHARED = (
+    *("group", "temperature", "title", "engine", "mode", "num_draft_tokens", "rule", "branches", "exit_layer", "bits"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,7 @@ class Summary:
     rule: str | None
     branches: int | None
     exit_layer: int | None
+    bits: int | None
     tokens_per_second: float  # as of equally long texts
     speedup_measured: float | None
     acceptance_length: float | None

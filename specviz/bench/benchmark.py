@@ -157,7 +157,8 @@ def _with_rounds(row: BenchRow, contestant: Contestant, own: Sequence[Timing], w
         return row
     request = request_of(contestant, workload)
     settings = request.drafter.settings(workload.pair, request.settings.drafting)
-    return replace(row, rule=request.rule.name, branches=request.branches, exit_layer=settings.get("exit_layer"))
+    own = {name: settings.get(name) for name in ("exit_layer", "bits")}
+    return replace(row, rule=request.rule.name, branches=request.branches, **own)
 
 
 def _compare_rules(

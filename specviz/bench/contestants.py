@@ -28,6 +28,7 @@ class Contestant:
     branches: int | None = None  # see `DraftParams`; None is the drafter's default
     rule: str = "auto"  # how drafts are judged: "auto" or a name from `RULES`
     exit_layer: int | None = None  # see `DraftParams`; None is the drafter's default
+    bits: int | None = None  # the same
     engine: str = "specviz"  # or "untraced", "bare", "transformers": see `timed_runs`
 
     def applied(self, settings: RunSettings) -> RunSettings:
@@ -36,7 +37,7 @@ class Contestant:
             settings,
             drafter=None if self.mode == PLAIN else self.mode,
             num_draft_tokens=self.num_draft_tokens or 1,
-            drafting=DraftParams(self.branches, exit_layer=self.exit_layer),
+            drafting=DraftParams(self.branches, exit_layer=self.exit_layer, bits=self.bits),
             rule=self.rule,
         )
 
@@ -49,6 +50,7 @@ class Contestant:
             f"γ={self.num_draft_tokens}" if self.num_draft_tokens is not None else "",
             "" if self.branches is None else "chain" if self.branches == 1 else f"×{self.branches}",
             f"layer {self.exit_layer}" if self.exit_layer is not None else "",
+            f"{self.bits} bits" if self.bits is not None else "",
             self.rule if self.rule != "auto" else "",
         ]
         return " ".join(part for part in parts if part)

@@ -5,7 +5,9 @@ choosers       from a model's probabilities to tokens: top choices or draws
 stepwise       drafting token by token or level by level, for drafters with probabilities
 draft_model    a second, smaller model
 translated     the same, with a different tokenizer
-early_exit     the target's own first layers
+self_drafting  what the target's cheaper versions of itself share:
+early_exit     its first layers
+quantised_self all of it, with weights in few bits
 headed         what the trained parts share: medusa (all positions at once), eagle (token by token)
 mtp            as eagle, by modules that come with the target
 at_once        what drafters share that make all depths in one pass: medusa, parallel (masks after the text)
@@ -27,6 +29,7 @@ from specviz.drafters.mtp import Mtp
 from specviz.drafters.parallel import Parallel, ParallelDraftModel
 from specviz.drafters.plain import Plain
 from specviz.drafters.prompt_lookup import PromptLookup
+from specviz.drafters.quantised_self import QuantisedSelf
 from specviz.drafters.suffix import Suffix
 from specviz.drafters.translated import TranslatedDraftModel
 from specviz.models.pair import ModelPair
@@ -38,6 +41,7 @@ _CLASSES: tuple[type[Drafter], ...] = (
     Suffix,
     Lookahead,
     EarlyExit,
+    QuantisedSelf,
     Medusa,
     Eagle,
     Mtp,

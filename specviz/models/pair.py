@@ -33,6 +33,16 @@ Part = MedusaHeads | EagleHead | MtpModules | ParallelHead | DFlashHead
 _MAX_PROMPT_CHARACTERS = 4_000_000
 
 
+@dataclass(frozen=True, eq=False)
+class QuantisedTarget:
+    """The target with its weights in few bits."""
+
+    model: PreTrainedModel  # what `passes` reads, or what reads by itself: a twin with rounded weights
+    passes: FastPasses | None  # over static buffers, where the target has such passes
+    beside: FastPasses | None  # the target's passes it was made for, in whose buffers it reads
+    bytes: int  # that it holds beside the target's own weights
+
+
 @dataclass(eq=False)
 class PairPasses:
     """What was measured of a pair's passes on this machine, and what was prepared to run them faster.
@@ -47,6 +57,8 @@ class PairPasses:
     seconds_by_width: dict[int, float] = field(default_factory=dict)
     #: Seconds of a round that drafts 0, 1, … tokens deep, by what they were timed for (`specviz.decoding.round_times`).
     round_seconds: dict[Hashable, tuple[float, ...]] = field(default_factory=dict)
+    #: The target in few bits, by their number, as it last drafted (`specviz.models.quantised_target`).
+    quantised: dict[int, QuantisedTarget] = field(default_factory=dict)
     #: How many threads suit the target on a CPU; None if not measured. torch keeps this number per thread, so a run
     #: in any thread but the one that loaded the pair has to set it.
     threads: int | None = None
@@ -173,10 +185,11 @@ class ModelPair:
         """Gives up all models and the memory they hold. The pair cannot be used afterwards."""
         self.target = self.draft = None
         self.parts = {}
-        for passes in self.passes.fast.values():
+        for passes in (*self.passes.fast.values(), *(one.passes for one in self.passes.quantised.values())):
             # The records of past runs hold them too.
-            passes.free()
-        self.passes.fast = {}
+            if passes is not None:
+                passes.free()
+        self.passes.fast, self.passes.quantised = {}, {}
         release_memory()
 
     def _tokenise(self, text: str, add_special_tokens: bool) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import torch
@@ -34,6 +34,7 @@ from specviz.passes.early_exits import check_exit, default_exit, layer_count
 from specviz.passes.few_rows import FewRows, in_float32
 from specviz.passes.kernel_library import cxx
 from specviz.passes.parallel_head import ParallelHead, ParallelReader
+from specviz.passes.quantisation import GROUPS
 from specviz.passes.row_trial import rows_are_alike
 from specviz.passes.several_devices import is_sharded, is_spread
 from specviz.passes.static_eagle import EagleReader, StaticEagle, StaticEagleReader, StaticHead
@@ -129,8 +130,10 @@ def prepare_passes(
     if compiling:
         work.start_on_kernels([one for one in every if not one.file.is_file()])
     groups = [[one for one in every if (one.role in _MODELS) is of_models] for of_models in (True, False)]
-    for group in work.compiled(groups) if compiling else groups:
-        work.take(group)
+    ahead = work.pass_files_ahead(statics.get("target")) if compiling else []
+    for group in work.compiled([*groups, ahead]) if compiling else groups:
+        if group is not ahead:
+            work.take(group)
     compiler.forget_old()
     return work.done
 
@@ -190,6 +193,18 @@ class _Work:
             _PassFile(role, static, compiler.file(type(static), static.described())) for role, static in statics.items()
         ]
 
+    def pass_files_ahead(self, target: StaticPass | None) -> list[_PassFile]:
+        """The missing programs of the target in few bits: it is made once it drafts (`quantised_target`), and shall not
+        have to wait for them then."""
+        missing = []
+        for bits in () if target is None else GROUPS:
+            described = StaticPass.description(target.original, (), replace(target.few_rows, bits=bits))
+            file = compiler.file(StaticPass, described)
+            if not file.is_file():
+                static = self.turn(functools.partial(target.quantised, bits))
+                missing.append(_PassFile(f"quantised {bits}", static, file))
+        return missing
+
     def compiled(self, groups: Sequence[Sequence[_PassFile]]) -> Iterator[Sequence[_PassFile]]:
         """Makes the missing programs and yields each group as soon as its own are done; notes why one was not made.
 
@@ -240,7 +255,7 @@ class _Work:
         for one in group:
             if one.file.is_file():
                 whole = self.pair.passes.fast.get("target") if one.role.startswith("exit") else None
-                self._try(one.role, functools.partial(_loaded, one, whole), ready)
+                self._try(one.role, functools.partial(loaded, one.static, one.file, whole), ready)
             elif one.role not in self.done.reasons:
                 self.done.refuse(one.role, _never_compiled())
         self.turn(lambda: self._give(ready))
@@ -272,9 +287,12 @@ class _Work:
             self.pair.passes.seconds_by_width = time_passes(self.pair.target, SHOWN_WIDTHS, budget=0.5, passes=passes)
 
 
-def _loaded(one: _PassFile, target: FastPasses | None) -> FastPasses:
-    """The compiled passes, if they are right and faster than operation by operation. target: see `check`."""
-    return _tried(FastPasses(one.static, compiler.Program(one.static, one.file), "compiled"), one.static, target)
+def loaded(static: Static, file: pathlib.Path, target: FastPasses | None = None) -> FastPasses:
+    """The passes compiled to `file`, if they are right and faster than operation by operation. target: see `check`.
+
+    Raises SpecvizError (field ``passes``) if they are not.
+    """
+    return _tried(FastPasses(static, compiler.Program(static, file), "compiled"), static, target)
 
 
 def _tried(passes: FastPasses, slower: Static, target: FastPasses | None) -> FastPasses:
@@ -395,8 +413,7 @@ _Compared = tuple[torch.dtype, Tensor, Tensor]
 def _model_outputs(passes: FastPasses, target: FastPasses | None) -> Iterator[_Compared]:
     """Logits and features of the model's own passes over a growing cache, and of the fast ones over the same tokens."""
     static, stopwatch = passes.static, Stopwatch(passes.static.device)
-    model, layers = static.original, static.feature_layers
-    reference = model if static.inner_dtype == model.dtype else in_float32(model)
+    model, layers, reference = static.original, static.feature_layers, static.reference()
     if target is None:
         fast: CachedModel = StaticModel(model, stopwatch, passes)
     else:

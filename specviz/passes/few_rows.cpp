@@ -1,4 +1,5 @@
-// Linear layers and attention over few tokens on a CPU: weights in bfloat16 or float32, everything else in float32.
+// Linear layers and attention over few tokens on a CPU: weights in float32, bfloat16, 8 or 4 bits, everything else in
+// float32.
 //
 // Reading weights from memory is what takes the time, so a pass over several tokens should cost what one over a single
 // token does. Each panel of weights is read once for many rows, and every row is summed in an order that does not
@@ -41,16 +42,23 @@ inline Floats load(const float* from) {
   return loaded;
 }
 
-// Weights in a word: one float32, or two bfloat16s.
-template <class Weight>
-constexpr int64_t WORD = sizeof(float) / sizeof(Weight);
-
-// The weight at a place of each word. A bfloat16 is the upper half of a float32.
-template <class Weight>
-inline Floats unpack(Ints words, int64_t place) {
-  if (WORD<Weight> == 1) return reinterpret_cast<Floats>(words);
-  return reinterpret_cast<Floats>(place == 0 ? words << 16 : words & static_cast<int32_t>(0xffff0000));
+// The weight at a place of each word, which holds WORD of them: one float32, two bfloat16s, four codes of 8 bits or
+// eight of 4. A bfloat16 is the upper half of a float32. A code from 0 to 2^bits − 1 becomes the upper end of a float's
+// fraction, which makes it 1 + code / 2^bits: no conversion, and what is too much is taken off the whole sum.
+template <int WORD>
+inline Floats unpack(Ints words, int place) {
+  if constexpr (WORD == 1) return reinterpret_cast<Floats>(words);
+  if constexpr (WORD == 2)
+    return reinterpret_cast<Floats>(place == 0 ? words << 16 : words & static_cast<int32_t>(0xffff0000));
+  if constexpr (WORD > 2) {
+    constexpr int BITS = 32 / WORD, MASK = ((1 << BITS) - 1) << (23 - BITS), ONE = 127 << 23;
+    const int up = 23 - BITS - place * BITS;
+    return reinterpret_cast<Floats>(((up > 0 ? words << up : words >> -up) & MASK) | ONE);
+  }
 }
+
+// What `unpack` makes of the code that stands for 0.
+constexpr float MIDDLE = 1.5f;
 
 // The first `count` floats, then zeros.
 inline Floats load_some(const float* from, int64_t count) {
@@ -63,24 +71,23 @@ inline void store(float* to, Floats values) { std::memcpy(to, &values, sizeof va
 
 // ------------------------------------------------------------------------------------------------------ linear layers
 
-// rows [inputs][ROWS] times panels [inputs / WORD][PANEL][WORD], which lie `stride` weights apart. sums:
-// [ROWS][PANELS][PANEL].
-template <int ROWS, int PANELS, class Weight>
-void multiply(const Weight* weights, int64_t stride, const float* rows, int64_t inputs, float* sums) {
+// rows [inputs][ROWS] times panels [inputs / WORD][PANEL], which lie `stride` words apart. sums: [ROWS][PANELS][PANEL].
+template <int ROWS, int PANELS, int WORD>
+void multiply(const int32_t* panels, int64_t stride, const float* rows, int64_t inputs, float* sums) {
   Floats sum[ROWS][2 * PANELS] = {};
-  for (int64_t k = 0; k < inputs; k += WORD<Weight>) {
+  for (int64_t k = 0; k < inputs; k += WORD) {
     Ints words[2 * PANELS];
 #pragma GCC unroll 16
     for (int i = 0; i < 2 * PANELS; i++) {
-      const Weight* from = weights + i / 2 * stride + k * PANEL + i % 2 * LANES * WORD<Weight>;
-      __builtin_prefetch(from + 2048);  // as long before it is needed as memory takes
+      const int32_t* from = panels + i / 2 * stride + k / WORD * PANEL + i % 2 * LANES;
+      __builtin_prefetch(from + 2048 / WORD);  // as long before it is needed as memory takes
       std::memcpy(&words[i], from, sizeof words[i]);
     }
 #pragma GCC unroll 16  // or else the sums live in memory, and five rows take twice the time of one
-    for (int64_t place = 0; place < WORD<Weight>; place++) {
+    for (int place = 0; place < WORD; place++) {
       Floats weight[2 * PANELS];
 #pragma GCC unroll 16
-      for (int i = 0; i < 2 * PANELS; i++) weight[i] = unpack<Weight>(words[i], place);
+      for (int i = 0; i < 2 * PANELS; i++) weight[i] = unpack<WORD>(words[i], place);
 #pragma GCC unroll 16
       for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 16
@@ -93,22 +100,54 @@ void multiply(const Weight* weights, int64_t stride, const float* rows, int64_t 
     for (int i = 0; i < 2 * PANELS; i++) store(sums + (r * 2 * PANELS + i) * LANES, sum[r][i]);
 }
 
-template <class Weight>
+// WORD: weights in a word. Codes of few bits stand for (code − middle) · scale, one scale for `group` inputs of an
+// output; other weights are as they are, and all inputs are one group.
+template <int WORD>
 struct Layer {
-  const Weight* weights;  // [panels][inputs / WORD][PANEL][WORD], last panel and last word filled up with zeros
-  const float* bias;      // [outputs], or none
-  int64_t inputs, outputs;
+  const int32_t* words;  // [panels][inputs / WORD][PANEL], last panel and last group filled up
+  const float* scales;   // [panels][groups][PANEL], times 2^bits as `unpack` divides by it; or none
+  const float* bias;     // [outputs], or none
+  int64_t inputs, outputs, group;
 
-  int64_t filled_up() const { return (inputs + WORD<Weight> - 1) / WORD<Weight> * WORD<Weight>; }
+  int64_t groups() const { return (inputs + group - 1) / group; }
+  int64_t filled_up() const { return groups() * group; }
 };
 
+// Rows of a layer's inputs.
+struct Rows {
+  const float* values;  // [inputs][ROWS]
+  const float* totals;  // [groups][ROWS], the sums of the values; or none
+};
+
+// Sums of ROWS rows and PANELS panels from `panel` on, to `sums` [ROWS][PANELS][PANEL].
+template <int ROWS, int PANELS, int WORD>
+void sum_up(const Layer<WORD>& layer, Rows rows, int64_t panel, float* sums) {
+  const int64_t stride = layer.filled_up() / WORD * PANEL, groups = layer.groups();
+  const int32_t* words = layer.words + panel * stride;
+  if constexpr (WORD <= 2) return multiply<ROWS, PANELS, WORD>(words, stride, rows.values, layer.filled_up(), sums);
+  alignas(64) float part[ROWS * PANELS * PANEL];
+  std::fill_n(sums, ROWS * PANELS * PANEL, 0.f);
+  for (int64_t g = 0; g < groups; g++) {
+    const int64_t first = g * layer.group;
+    multiply<ROWS, PANELS, WORD>(words + first / WORD * PANEL, stride, rows.values + first * ROWS, layer.group, part);
+#pragma GCC unroll 16
+    for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 16
+      for (int i = 0; i < 2 * PANELS; i++) {
+        const int at = (r * 2 * PANELS + i) * LANES;
+        const float* scales = layer.scales + ((panel + i / 2) * groups + g) * PANEL + i % 2 * LANES;
+        const Floats centred = load(part + at) - MIDDLE * rows.totals[g * ROWS + r];
+        store(sums + at, load(sums + at) + centred * load(scales));
+      }
+  }
+}
+
 // Writes outputs of ROWS rows, to `out` [ROWS][outputs]: those of PANELS panels from `panel` on.
-template <int ROWS, int PANELS, class Weight>
-void write_panels(const Layer<Weight>& layer, const float* rows, float* out, int64_t panel) {
+template <int ROWS, int PANELS, int WORD>
+void write_panels(const Layer<WORD>& layer, Rows rows, float* out, int64_t panel) {
   alignas(64) float sums[ROWS][PANELS * PANEL];
-  const int64_t inputs = layer.filled_up(), stride = inputs * PANEL, first = panel * PANEL;
-  multiply<ROWS, PANELS>(layer.weights + panel * stride, stride, rows, inputs, sums[0]);
-  const int64_t count = std::min(PANELS * PANEL, layer.outputs - first);
+  const int64_t first = panel * PANEL, count = std::min(PANELS * PANEL, layer.outputs - first);
+  sum_up<ROWS, PANELS>(layer, rows, panel, sums[0]);
   for (int r = 0; r < ROWS; r++)
     for (int64_t i = 0; i < count; i++)
       out[r * layer.outputs + first + i] = layer.bias ? sums[r][i] + layer.bias[first + i] : sums[r][i];
@@ -116,16 +155,16 @@ void write_panels(const Layer<Weight>& layer, const float* rows, float* out, int
 
 // The same for the panels from `panel` to `end`. Each sum waits for the one before it, and memory gives more to several
 // streams than to one: as many panels at a time as there are registers for their sums.
-template <int ROWS, class Weight>
-void write_group(const Layer<Weight>& layer, const float* rows, float* out, int64_t panel, int64_t end) {
+template <int ROWS, int WORD>
+void write_group(const Layer<WORD>& layer, Rows rows, float* out, int64_t panel, int64_t end) {
   constexpr int some = ROWS <= std::max(1, MOST_ROWS / 4) ? GROUP : ROWS <= MOST_ROWS / 2 ? 2 : 1;
   for (; panel + some <= end; panel += some) write_panels<ROWS, some>(layer, rows, out, panel);
   for (; panel < end; panel++) write_panels<ROWS, 1>(layer, rows, out, panel);
 }
 
 // The same for `count` rows, at most ROWS.
-template <int ROWS, class Weight>
-void write_rows(const Layer<Weight>& layer, int64_t count, const float* rows, float* out, int64_t panel, int64_t end) {
+template <int ROWS, int WORD>
+void write_rows(const Layer<WORD>& layer, int64_t count, Rows rows, float* out, int64_t panel, int64_t end) {
   if constexpr (ROWS > 1)
     if (count < ROWS) return write_rows<ROWS - 1>(layer, count, rows, out, panel, end);
   write_group<ROWS>(layer, rows, out, panel, end);
@@ -142,25 +181,44 @@ void side_by_side(const float* x, int64_t count, int64_t inputs, float* to) {
     for (int r = 0; r < ROWS; r++) to[k * ROWS + r] = x[r * inputs + k];
 }
 
+float total(const float* values, int64_t count) {
+  Floats sum = {};
+  int64_t k = 0;
+  for (; k + LANES <= count; k += LANES) sum += load(values + k);
+  if (k < count) sum += load_some(values + k, count - k);
+  float all = 0;
+  for (int lane = 0; lane < LANES; lane++) all += sum[lane];
+  return all;
+}
+
 // x: [rows][inputs]. out: [rows][outputs].
-template <class Weight>
-void linear(const Layer<Weight>& layer, const float* x, float* out, int64_t rows, int threads) {
+template <int WORD>
+void linear(const Layer<WORD>& layer, const float* x, float* out, int64_t rows, int threads) {
+  // Codes are read by drafters, a token or a few at a time: to build more takes its time.
+  constexpr int MOST = WORD > 2 ? 3 : MOST_ROWS;
   static thread_local std::vector<float> kept;
-  const int64_t inputs = layer.filled_up();
-  kept.resize(rows * inputs);
-  float* beside = kept.data();
-  for (int64_t row = 0; row < rows; row += MOST_ROWS) {
-    const int64_t count = std::min<int64_t>(MOST_ROWS, rows - row);
+  const int64_t inputs = layer.filled_up(), groups = WORD > 2 ? layer.groups() : 0;
+  kept.resize(rows * (inputs + groups));
+  float *beside = kept.data(), *totals = beside + rows * inputs;
+  for (int64_t row = 0; row < rows; row += MOST) {
+    const int64_t count = std::min<int64_t>(MOST, rows - row);
     float* block = beside + row * inputs;
-    side_by_side<MOST_ROWS>(x + row * layer.inputs, count, layer.inputs, block);
+    side_by_side<MOST>(x + row * layer.inputs, count, layer.inputs, block);
     std::fill(block + count * layer.inputs, block + count * inputs, 0.f);
+    for (int64_t g = 0; g < groups; g++)
+      for (int64_t r = 0; r < count; r++) {
+        const int64_t first = g * layer.group;
+        totals[row * groups + g * count + r] =
+            total(x + (row + r) * layer.inputs + first, std::min(layer.group, layer.inputs - first));
+      }
   }
   const int64_t panels = (layer.outputs + PANEL - 1) / PANEL;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int64_t panel = 0; panel < panels; panel += GROUP)
-    for (int64_t row = 0; row < rows; row += MOST_ROWS) {
-      const int64_t count = std::min<int64_t>(MOST_ROWS, rows - row), end = std::min(panel + GROUP, panels);
-      write_rows<MOST_ROWS>(layer, count, beside + row * inputs, out + row * layer.outputs, panel, end);
+    for (int64_t row = 0; row < rows; row += MOST) {
+      const int64_t count = std::min<int64_t>(MOST, rows - row), end = std::min(panel + GROUP, panels);
+      const Rows block = {beside + row * inputs, totals + row * groups};
+      write_rows<MOST>(layer, count, block, out + row * layer.outputs, panel, end);
     }
 }
 
@@ -408,12 +466,16 @@ extern "C" {
 int64_t few_rows_panel() { return PANEL; }
 
 void few_rows_linear(
-    const void* weights, int half, const float* bias, const float* x, float* out, int64_t rows, int64_t inputs,
-    int64_t outputs, int threads) {
-  if (half)
-    linear<uint16_t>({static_cast<const uint16_t*>(weights), bias, inputs, outputs}, x, out, rows, threads);
-  else
-    linear<float>({static_cast<const float*>(weights), bias, inputs, outputs}, x, out, rows, threads);
+    const void* weights, const float* scales, const float* bias, const float* x, float* out, int64_t bits, int64_t rows,
+    int64_t inputs, int64_t outputs, int64_t group, int threads) {
+  const auto run = [&](auto layer) {
+    layer = {static_cast<const int32_t*>(weights), scales, bias, inputs, outputs, group};
+    linear(layer, x, out, rows, threads);
+  };
+  if (bits == 32) run(Layer<1>());
+  if (bits == 16) run(Layer<2>());
+  if (bits == 8) run(Layer<4>());
+  if (bits == 4) run(Layer<8>());
 }
 
 void few_rows_attention(
@@ -425,14 +487,13 @@ void few_rows_attention(
 }
 
 AOTITorchError aoti_torch_cpu_few_rows_linear(
-    AtenTensorHandle x, AtenTensorHandle weights, AtenTensorHandle* bias, int64_t outputs, int64_t threads,
-    AtenTensorHandle* out) {
-  int32_t dtype = 0;
+    AtenTensorHandle x, AtenTensorHandle weights, AtenTensorHandle* scales, AtenTensorHandle* bias, int64_t bits,
+    int64_t outputs, int64_t threads, AtenTensorHandle* out) {
   if (const auto error = make({size(x, 0), outputs}, out)) return error;
-  if (const auto error = aoti_torch_get_dtype(weights, &dtype)) return error;
+  const int64_t group = size(weights, 1) * 32 / bits / (scales ? size(*scales, 1) : 1);
   few_rows_linear(
-      floats(weights), dtype == aoti_torch_dtype_bfloat16(), bias ? floats(*bias) : nullptr, floats(x), floats(*out),
-      size(x, 0), size(x, 1), outputs, threads);
+      floats(weights), scales ? floats(*scales) : nullptr, bias ? floats(*bias) : nullptr, floats(x), floats(*out), bits,
+      size(x, 0), size(x, 1), outputs, group, threads);
   return AOTI_TORCH_SUCCESS;
 }
 

@@ -18,16 +18,18 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.pytorch_utils import Conv1D
 
 from specviz.passes import kernel_library
+from specviz.passes.quantisation import quantised, rounded, words
 from specviz.passes.twins import attending_by, sharing_twin
 
 _SDPA = AttentionInterface()["sdpa"]
 
 
 class FewRowsLinear(nn.Module):
-    """x Wᵀ + b for few rows x in float32, with W in bfloat16 or float32.
+    """x Wᵀ + b for few rows x in float32, with W in float32, bfloat16, 8 or 4 bits.
 
     panels: W in the order in which it is read, [outputs / panel, inputs / word, panel, word], filled up with zeros. A
-    word of 32 bits holds one weight in float32, or those of two inputs in bfloat16.
+    word of 32 bits holds one weight in float32, those of two inputs in bfloat16, or the codes of four or eight inputs
+    (`quantised`), which lie in one number. Those have scales too, [outputs / panel, groups, panel], times 2^bits.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, few_rows: FewRows):
@@ -36,18 +38,31 @@ class FewRowsLinear(nn.Module):
         self.outputs, self.inputs = weight.shape
         self.threads = few_rows.threads
         half = few_rows.half or weight.dtype == torch.bfloat16
-        kept = weight.detach().to(torch.bfloat16 if half else torch.float32)
-        word = 2 if half else 1
-        whole = functional.pad(kept, (0, -self.inputs % word, 0, -self.outputs % few_rows.panel))
-        panels = whole.unflatten(1, (-1, word)).unflatten(0, (-1, few_rows.panel)).transpose(1, 2)
-        self.register_buffer("panels", panels.contiguous())
+        self.bits = few_rows.bits or (16 if half else 32)
+        if few_rows.bits is None:
+            kept, scales = weight.detach().to(torch.bfloat16 if half else torch.float32), None
+        else:
+            codes, scales = quantised(weight, self.bits)
+            kept, scales = codes.flatten(1), _in_panels(scales * 2**self.bits, few_rows.panel)
+        whole = functional.pad(kept, (0, -kept.shape[1] % (32 // self.bits)))
+        panels = _in_panels(whole.unflatten(1, (-1, 32 // self.bits)), few_rows.panel)
+        self.register_buffer("panels", panels if few_rows.bits is None else words(panels, self.bits))
+        self.register_buffer("scales", scales)
         self.register_buffer("bias", None if bias is None else bias.detach().float())
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., inputs] -> [..., outputs]."""
         rows = x.reshape(-1, self.inputs).contiguous()
-        out = torch.ops.specviz.few_rows_linear(rows, self.panels, self.bias, self.outputs, self.threads)
+        out = torch.ops.specviz.few_rows_linear(
+            rows, self.panels, self.scales, self.bias, self.bits, self.outputs, self.threads
+        )
         return out.view(*x.shape[:-1], self.outputs)
+
+
+def _in_panels(rows: Tensor, panel: int) -> Tensor:
+    """[outputs, n, ...] -> [outputs / panel, n, panel, ...], filled up with zeros."""
+    whole = functional.pad(rows, (*[0, 0] * (rows.dim() - 1), 0, -len(rows) % panel))
+    return whole.unflatten(0, (-1, panel)).transpose(1, 2).contiguous()
 
 
 class WideLinear(nn.Module):
@@ -88,6 +103,7 @@ class FewRows:
     panel: int  # outputs in a panel of weights, see `kernel_library.load`
     threads: int  # on which they will run
     half: bool = False  # whether weights in float32 are kept in bfloat16
+    bits: int | None = None  # in which weights are kept instead: 8 or 4, see `quantised`
 
     @classmethod
     def ready(cls, threads: int) -> FewRows:
@@ -128,10 +144,13 @@ class FewRows:
         return torch.ops.specviz.few_rows_attention(query, key, value, mask, scale, self.threads)
 
 
-def in_float32(model: PreTrainedModel) -> PreTrainedModel:
-    """A twin of `model` that computes in float32 on the same weights: what other ways to do so are compared with."""
+def in_float32(model: PreTrainedModel, bits: int | None = None) -> PreTrainedModel:
+    """A twin of `model` that computes in float32 on the same weights: what other ways to do so are compared with.
+
+    bits: in which the linear layers' weights are kept.
+    """
     twin = sharing_twin(model)
-    _widen(twin, WideLinear)
+    _widen(twin, WideLinear if bits is None else lambda weight, bias: WideLinear(rounded(weight.float(), bits), bias))
     return twin
 
 

@@ -28,7 +28,10 @@ SOURCE = pathlib.Path(__file__).with_name("few_rows.cpp")
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
 
 _OPERATIONS = torch.library.Library("specviz", "DEF")
-_OPERATIONS.define("few_rows_linear(Tensor x, Tensor weights, Tensor? bias, int outputs, int threads) -> Tensor")
+_OPERATIONS.define(
+    "few_rows_linear(Tensor x, Tensor weights, Tensor? scales, Tensor? bias, int bits, int outputs, int threads)"
+    " -> Tensor"
+)
 _OPERATIONS.define(
     "few_rows_attention(Tensor query, Tensor key, Tensor value, Tensor mask, float scale, int threads) -> Tensor"
 )
@@ -37,7 +40,8 @@ _OPERATIONS.define(
 C_SHIMS = {
     torch.ops.specviz.few_rows_linear.default: [
         "AOTITorchError aoti_torch_cpu_few_rows_linear("
-        "AtenTensorHandle, AtenTensorHandle, AtenTensorHandle*, int64_t, int64_t, AtenTensorHandle*)"
+        "AtenTensorHandle, AtenTensorHandle, AtenTensorHandle*, AtenTensorHandle*, int64_t, int64_t, int64_t, "
+        "AtenTensorHandle*)"
     ],
     torch.ops.specviz.few_rows_attention.default: [
         "AOTITorchError aoti_torch_cpu_few_rows_attention(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, "
@@ -124,7 +128,9 @@ def _build(path: pathlib.Path) -> None:
 
 
 @torch.library.register_fake("specviz::few_rows_linear")
-def _linear_shape(x: Tensor, weights: Tensor, bias: Tensor | None, outputs: int, threads: int) -> Tensor:
+def _linear_shape(
+    x: Tensor, weights: Tensor, scales: Tensor | None, bias: Tensor | None, bits: int, outputs: int, threads: int
+) -> Tensor:
     return x.new_empty(x.shape[0], outputs)
 
 
@@ -133,16 +139,15 @@ def _attention_shape(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, sc
     return query.new_empty(1, query.shape[2], query.shape[1], query.shape[3])
 
 
-def _linear(x: Tensor, weights: Tensor, bias: Tensor | None, outputs: int, threads: int) -> Tensor:
-    """[n, inputs] float32, contiguous -> [n, outputs]. weights: see `FewRowsLinear`."""
+def _linear(
+    x: Tensor, weights: Tensor, scales: Tensor | None, bias: Tensor | None, bits: int, outputs: int, threads: int
+) -> Tensor:
+    """[n, inputs] float32, contiguous -> [n, outputs]. weights, scales, bits: see `FewRowsLinear`."""
     out = torch.empty(x.shape[0], outputs)
+    group = weights.shape[1] * 32 // bits // (1 if scales is None else scales.shape[1])
     _loaded[0].few_rows_linear(
-        _pointer(weights),
-        ctypes.c_int(weights.dtype == torch.bfloat16),
-        None if bias is None else _pointer(bias),
-        _pointer(x),
-        _pointer(out),
-        *map(ctypes.c_int64, (*x.shape, outputs)),
+        *(None if tensor is None else _pointer(tensor) for tensor in (weights, scales, bias, x, out)),
+        *map(ctypes.c_int64, (bits, *x.shape, outputs, group)),
         ctypes.c_int(threads),
     )
     return out

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +18,9 @@ from transformers import Cache, DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
 from specviz.passes.early_exits import exit_after
-from specviz.passes.few_rows import FewRows
+from specviz.passes.few_rows import FewRows, in_float32
 from specviz.passes.grouped_attention import with_grouped_attention
+from specviz.passes.quantisation import rounded_twin
 from specviz.records.errors import SpecvizError
 
 #: Positions by which buffers grow. A pass attends to all of the room, so little of it should be empty.
@@ -135,6 +137,17 @@ class StaticPass(Static):
     def first_layers(self, layers: int) -> StaticPass:
         """The pass that leaves the model after its first `layers` layers, on the same weights."""
         return StaticPass(exit_after(self.original, layers), (), self.few_rows, exit_after(self.model, layers))
+
+    def quantised(self, bits: int) -> StaticPass:
+        """The pass with the weights of the model's linear layers in so many bits; by the kernels, if this one is."""
+        if self.few_rows is None:
+            return StaticPass(rounded_twin(self.original, bits))
+        return StaticPass(self.original, (), replace(self.few_rows, bits=bits))
+
+    def reference(self) -> PreTrainedModel:
+        """A model that computes the same, in the same dtype, by torch's own operations."""
+        bits = None if self.few_rows is None else self.few_rows.bits
+        return self.original if self.inner_dtype == self.dtype and bits is None else in_float32(self.original, bits)
 
     def forward(
         self, token_ids: Tensor, positions: Tensor, where: Tensor, visible: Tensor, *others: Tensor

@@ -78,6 +78,7 @@ def settings_of_run(run: Run) -> dict[str, Any]:
         "num_draft_tokens": run.num_draft_tokens,
         "branches": branches,
         "exit_layer": run.settings.get("exit_layer"),
+        "bits": run.settings.get("bits"),
         "confidence": run.settings.get("confidence", 0.0),
         "rule": "auto" if run.rule == usual else run.rule,
     }

@@ -12,6 +12,7 @@ DRAFTERS = (
     "suffix",
     "lookahead",
     "early_exit",
+    "quantised_self",
     "medusa",
     "eagle",
     "mtp",

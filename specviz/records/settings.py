@@ -17,6 +17,9 @@ MIN_TEMPERATURE = 0.01
 #: The widest tree: more siblings are never worth their place in the target pass.
 MAX_BRANCHES = 8
 
+#: The bits of a weight that a drafter may have.
+BITS = (8, 4)
+
 #: The name of plain decoding where a drafter is expected: in forms, links and on the command line.
 PLAIN = "plain"
 
@@ -99,6 +102,7 @@ class DraftParams:
     branches: int | None = None  # draft tokens at each depth, 1 (a chain) to 8; None is the drafter's default
     confidence: float = 0.0  # stop once the drafter's probability for its last token falls below this; 0: never
     exit_layer: int | None = None  # layers after which `early_exit` leaves the target; None: about a quarter of them
+    bits: int | None = None  # of the weights with which `quantised_self` drafts, 8 or 4; None: 8
 
     def __post_init__(self) -> None:
         if self.branches is not None and not is_count(self.branches, MAX_BRANCHES):
@@ -114,6 +118,8 @@ class DraftParams:
                 "exit_layer",
                 value=quoted(self.exit_layer),
             )
+        if self.bits is not None and not (is_whole(self.bits) and self.bits in BITS):
+            raise SpecvizError("Bits must be 8 or 4, not {value}.", "bits", value=quoted(self.bits))
         _require_finite("confidence", self.confidence)
         if not 0 <= self.confidence < 1:
             raise SpecvizError("The confidence to stop at must be at least 0 (off) and below 1.", "confidence")

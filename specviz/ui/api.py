@@ -68,6 +68,7 @@ def endpoint(runner: Runner) -> Callable[..., dict[str, Any]]:
         chat: bool = False,
         branches: int | None = None,
         exit_layer: int | None = None,
+        bits: int | None = None,
         confidence: float = 0.0,
         rule: str = "auto",
         coins: str = "",
@@ -76,8 +77,9 @@ def endpoint(runner: Runner) -> Callable[..., dict[str, Any]]:
 
         drafter is plain or one of specviz.DRAFTERS; num_draft_tokens is a number, or auto to have it chosen in each
         round; temperature 0 is greedy. branches: more than 1 makes trees; None is the drafter's own number. exit_layer:
-        of early_exit. confidence: stop drafting below it. rule is auto, token, block, tree, multi_path or typical,
-        which is lossy. coins: set by hand, such as 3.2=0.41 for the second draft token of round 3.
+        of early_exit. bits: of quantised_self, 8 or 4. confidence: stop drafting below it. rule is auto, token, block,
+        tree, multi_path or typical, which is lossy. coins: set by hand, such as 3.2=0.41 for the second draft token of
+        round 3.
         """
         # All of them by name, as `read_form` wants them.
         return _trace(runner, locals())

@@ -132,6 +132,8 @@ def _check_pair(used: ModelPair, wanted: str | None) -> None:
 def _check_linked(controls: Controls, pair: ModelPair, name: str, value: Any) -> None:
     """What Gradio would refuse with sentences of its own, or not at all."""
     _check_choice(name, value)
+    if name == "bits":
+        DraftParams(bits=value)
     if name == "drafter":
         drafter_of(pair, value).check(pair, DraftParams())
     control = controls.fields[name]

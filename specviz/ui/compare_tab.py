@@ -267,7 +267,7 @@ def replay_order(order: Order) -> Order:
         raise SpecvizError(
             "At temperature 0 no coin is flipped and the two rules cannot differ: choose one above 0.", "temperature"
         )
-    return order.but(drafter="draft_model", branches=1, exit_layer=None, rule="token", coins="")
+    return order.but(drafter="draft_model", branches=1, exit_layer=None, bits=None, rule="token", coins="")
 
 
 def compare_rules(runner: Runner, order: Order, halt: threading.Event, say: Words) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from specviz.records.presets import PRESETS
-from specviz.records.settings import AUTO, MAX_BRANCHES, PLAIN, DraftParams
+from specviz.records.settings import AUTO, BITS, MAX_BRANCHES, PLAIN, DraftParams
 from specviz.records.words import Words
 from specviz.ui import engine
 from specviz.ui.components import as_text, corrected, fold_switch, refused, remote
@@ -118,7 +118,7 @@ class Controls:
 
 
 #: The controls that come and go with the drafter, in the order of the page.
-_HIDEABLE = ("num_draft_tokens", "branches", "exit_layer", "confidence", "rule")
+_HIDEABLE = ("num_draft_tokens", "branches", "exit_layer", "bits", "confidence", "rule")
 
 
 def properties(pair: ModelPair, name: str) -> dict[str, Mapping[str, Any]]:
@@ -133,6 +133,7 @@ def properties(pair: ModelPair, name: str) -> dict[str, Mapping[str, Any]]:
             "maximum": max(2, engine.layer_count(pair.target) - 1),
             "value": engine.default_exit(pair.target),
         },
+        "bits": {"visible": "bits" in read},
         "confidence": {"visible": "confidence" in read},
         "rule": drafts,
     }
@@ -164,6 +165,7 @@ def create_controls(runner: Runner, say: Words) -> Controls:
         own["temperature"] = gr.Slider(0, 2, value=0.8, step=0.05, label=say("controls.temperature"))
         own["branches"] = gr.Slider(1, MAX_BRANCHES, 1, step=1, label=say("controls.branches"))
         own["exit_layer"] = gr.Slider(1, 2, 1, step=1, label=say("controls.exit_layer"), visible=False)
+        own["bits"] = gr.Radio(BITS, value=BITS[0], label=say("controls.bits"), visible=False)
     # There only while something is set: a part of the page, or a link, sets it.
     own["coins"] = gr.Textbox("", label=say("controls.coins"), visible=False, elem_id="coins")
     fold_switch(say("controls.more"), "more-controls")

@@ -25,7 +25,7 @@ from specviz.views.run_messages import pair_line, passes_words
 
 if TYPE_CHECKING:
     from specviz.bench.pair_check import Finding
-    from specviz.models.pair import ModelPair
+    from specviz.models.pair import ModelPair, QuantisedTarget
 
 #: Loading shows how far it is.
 LOADING = {"concurrency_limit": None, **INTERNAL}
@@ -229,6 +229,7 @@ def describe(pair: ModelPair, stage: Stage, say: Words) -> str:
         passes = passes_words(pair.passes.kind, say)
         lines.append(say("models.pass", passes=passes, milliseconds=say.number(1000 * one, ".1f"), costs=costs))
     lines += _about_passes(pair, stage, say)
+    lines += [_about_quantised(bits, made, say) for bits, made in pair.passes.quantised.items()]
     if pair.passes.threads:
         lines.append(say("models.threads", count=pair.passes.threads))
     return "\n\n".join(lines)
@@ -257,7 +258,16 @@ def _about_passes(pair: ModelPair, stage: Stage, say: Words) -> list[str]:
     return lines
 
 
+def _about_quantised(bits: int, made: QuantisedTarget, say: Words) -> str:
+    """What the target in few bits takes, once it has drafted, what runs it, and why nothing better does."""
+    kind, role = "plain" if made.passes is None else made.passes.kind, _roles([f"quantised {bits}"], say)
+    lines = [say("models.quantised", role=role, size=Bytes(made.bytes), passes=passes_words(kind, say))]
+    if made.passes is not None and made.passes.refusal is not None:
+        lines.append(say("models.no_better", roles=role, reason=as_text(say.error(made.passes.refusal))))
+    return "\n\n".join(lines)
+
+
 def _roles(roles: Iterable[str], say: Words) -> str:
     """Roles of `PairPasses.fast` in words: ``target, draft model, exit after layer 2``."""
     named = (role.partition(" ") for role in roles)
-    return ", ".join(say(f"passes.role_{kind}", layer=layer) for kind, _, layer in named)
+    return ", ".join(say(f"passes.role_{kind}", n=number) for kind, _, number in named)

@@ -96,6 +96,8 @@ def settings_line(
         parts.append(say("generate.branches", n=branches))
     if settings.get("exit_layer") is not None:
         parts.append(say("generate.exit_layer", layer=settings["exit_layer"]))
+    if settings.get("bits") is not None:
+        parts.append(say("generate.bits", n=settings["bits"]))
     if settings.get("confidence"):
         parts.append(say("generate.confidence", confidence=settings["confidence"]))
     if drafter is not None and not sampling.greedy:

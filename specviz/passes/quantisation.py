@@ -1,0 +1,69 @@
+"""Weights in few bits: whole numbers, and a scale for each row or for each few columns of one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from specviz.passes.twins import sharing_twin
+
+#: Bits -> how many columns of a row share a scale; 0: all of them. Four bits are too coarse for a whole row, in which a
+#: single large weight would leave the others three or four values.
+GROUPS = {8: 0, 4: 32}
+
+#: Rows that are rounded at a time: more would only hold more copies of a large matrix at once.
+_ROWS = 4096
+
+
+def quantised(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """The whole numbers nearest to weight / scale, symmetric around 0, and the scales.
+
+    weight: [outputs, inputs], any float dtype. Returns int8 [outputs, groups, group], the last group filled up with
+    zeros, and float32 [outputs, groups]: each the largest weight of its group over 2^(bits − 1) − 1, so that no weight
+    is off by more than half of it.
+    """
+    parts = [_quantised(part, bits) for part in weight.detach().split(_ROWS)]
+    codes, scales = (torch.cat(made) for made in zip(*parts))
+    return codes, scales
+
+
+def _quantised(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    whole = functional.pad(weight.float(), (0, -weight.shape[1] % (GROUPS[bits] or 1)))
+    groups = whole.unflatten(1, (-1, GROUPS[bits] or whole.shape[1]))
+    scales = groups.abs().amax(-1) / (2 ** (bits - 1) - 1)
+    # A group of zeros has no scale, and no need of one.
+    return (groups / scales.clamp_min(torch.finfo().tiny).unsqueeze(-1)).round().to(torch.int8), scales
+
+
+def rounded(weight: Tensor, bits: int) -> Tensor:
+    """What is left of `weight` [outputs, inputs] in so many bits, in its own dtype."""
+    parts = []
+    for part in weight.detach().split(_ROWS):
+        codes, scales = _quantised(part, bits)
+        parts.append((codes * scales.unsqueeze(-1)).flatten(1)[:, : weight.shape[1]].to(weight.dtype))
+    return torch.cat(parts)
+
+
+def rounded_twin(model: PreTrainedModel, bits: int) -> PreTrainedModel:
+    """`model` with the weights of its linear layers `rounded`, output head included, everything else shared with it.
+
+    It takes the place that these weights take once more, and reads as many bytes in each pass.
+    """
+    twin = sharing_twin(model)
+    for part in twin.modules():
+        if type(part) is nn.Linear:
+            part.weight = nn.Parameter(rounded(part.weight, bits), requires_grad=False)
+        elif isinstance(part, Conv1D):
+            part.weight = nn.Parameter(rounded(part.weight.T, bits).T, requires_grad=False)
+    return twin
+
+
+def words(codes: Tensor, bits: int) -> Tensor:
+    """The codes [..., 32 / bits] of inputs that follow each other, side by side in one int32 [...], the first lowest;
+    raised by 2^(bits − 1), so that none is negative."""
+    raised = codes.long() + 2 ** (bits - 1)
+    joined = sum(raised[..., place] << place * bits for place in range(32 // bits))
+    return joined.to(torch.int32)  # of the 32 lower bits, whatever their sign
