@@ -100,17 +100,20 @@ void multiply(const int32_t* panels, int64_t stride, const float* rows, int64_t 
     for (int i = 0; i < 2 * PANELS; i++) store(sums + (r * 2 * PANELS + i) * LANES, sum[r][i]);
 }
 
-// WORD: weights in a word. Codes of few bits stand for (code − middle) · scale, one scale for `group` inputs of an
-// output; other weights are as they are, and all inputs are one group.
+// WORD: weights in a word. Codes of few bits stand for (code − middle) · scale; other weights are as they are.
 template <int WORD>
 struct Layer {
   const int32_t* words;  // [panels][inputs / WORD][PANEL], last panel and last group filled up
-  const float* scales;   // [panels][groups][PANEL], times 2^bits as `unpack` divides by it; or none
+  const float* scales;   // [panels][scaled][PANEL], times 2^bits as `unpack` divides by it; or none
   const float* bias;     // [outputs], or none
-  int64_t inputs, outputs, group;
+  int64_t inputs, outputs;
+  int64_t scaled;  // scales of an output: 1, or one for each group
 
-  int64_t groups() const { return (inputs + group - 1) / group; }
-  int64_t filled_up() const { return groups() * group; }
+  // Inputs that are summed before what is too much is taken off: more of them would drown the rest.
+  static constexpr int64_t GROUPED = WORD > 2 ? 32 : WORD;
+
+  int64_t groups() const { return (inputs + GROUPED - 1) / GROUPED; }
+  int64_t filled_up() const { return groups() * GROUPED; }
 };
 
 // Rows of a layer's inputs.
@@ -128,14 +131,14 @@ void sum_up(const Layer<WORD>& layer, Rows rows, int64_t panel, float* sums) {
   alignas(64) float part[ROWS * PANELS * PANEL];
   std::fill_n(sums, ROWS * PANELS * PANEL, 0.f);
   for (int64_t g = 0; g < groups; g++) {
-    const int64_t first = g * layer.group;
-    multiply<ROWS, PANELS, WORD>(words + first / WORD * PANEL, stride, rows.values + first * ROWS, layer.group, part);
+    const int64_t first = g * layer.GROUPED, scale = layer.scaled > 1 ? g : 0;
+    multiply<ROWS, PANELS, WORD>(words + first / WORD * PANEL, stride, rows.values + first * ROWS, layer.GROUPED, part);
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 16
       for (int i = 0; i < 2 * PANELS; i++) {
         const int at = (r * 2 * PANELS + i) * LANES;
-        const float* scales = layer.scales + ((panel + i / 2) * groups + g) * PANEL + i % 2 * LANES;
+        const float* scales = layer.scales + ((panel + i / 2) * layer.scaled + scale) * PANEL + i % 2 * LANES;
         const Floats centred = load(part + at) - MIDDLE * rows.totals[g * ROWS + r];
         store(sums + at, load(sums + at) + centred * load(scales));
       }
@@ -207,9 +210,8 @@ void linear(const Layer<WORD>& layer, const float* x, float* out, int64_t rows, 
     std::fill(block + count * layer.inputs, block + count * inputs, 0.f);
     for (int64_t g = 0; g < groups; g++)
       for (int64_t r = 0; r < count; r++) {
-        const int64_t first = g * layer.group;
-        totals[row * groups + g * count + r] =
-            total(x + (row + r) * layer.inputs + first, std::min(layer.group, layer.inputs - first));
+        const int64_t first = g * layer.GROUPED, end = std::min(first + layer.GROUPED, layer.inputs);
+        totals[row * groups + g * count + r] = total(x + (row + r) * layer.inputs + first, end - first);
       }
   }
   const int64_t panels = (layer.outputs + PANEL - 1) / PANEL;
@@ -467,9 +469,9 @@ int64_t few_rows_panel() { return PANEL; }
 
 void few_rows_linear(
     const void* weights, const float* scales, const float* bias, const float* x, float* out, int64_t bits, int64_t rows,
-    int64_t inputs, int64_t outputs, int64_t group, int threads) {
+    int64_t inputs, int64_t outputs, int64_t scaled, int threads) {
   const auto run = [&](auto layer) {
-    layer = {static_cast<const int32_t*>(weights), scales, bias, inputs, outputs, group};
+    layer = {static_cast<const int32_t*>(weights), scales, bias, inputs, outputs, scaled};
     linear(layer, x, out, rows, threads);
   };
   if (bits == 32) run(Layer<1>());
@@ -490,10 +492,9 @@ AOTITorchError aoti_torch_cpu_few_rows_linear(
     AtenTensorHandle x, AtenTensorHandle weights, AtenTensorHandle* scales, AtenTensorHandle* bias, int64_t bits,
     int64_t outputs, int64_t threads, AtenTensorHandle* out) {
   if (const auto error = make({size(x, 0), outputs}, out)) return error;
-  const int64_t group = size(weights, 1) * 32 / bits / (scales ? size(*scales, 1) : 1);
   few_rows_linear(
       floats(weights), scales ? floats(*scales) : nullptr, bias ? floats(*bias) : nullptr, floats(x), floats(*out), bits,
-      size(x, 0), size(x, 1), outputs, group, threads);
+      size(x, 0), size(x, 1), outputs, scales ? size(*scales, 1) : 0, threads);
   return AOTI_TORCH_SUCCESS;
 }
 

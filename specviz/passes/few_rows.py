@@ -24,6 +24,10 @@ from specviz.passes.twins import attending_by, sharing_twin
 _SDPA = AttentionInterface()["sdpa"]
 
 
+#: Inputs whose codes are summed at a time (few_rows.cpp).
+GROUPED = 32
+
+
 class FewRowsLinear(nn.Module):
     """x Wᵀ + b for few rows x in float32, with W in float32, bfloat16, 8 or 4 bits.
 
@@ -44,7 +48,7 @@ class FewRowsLinear(nn.Module):
         else:
             codes, scales = quantised(weight, self.bits)
             kept, scales = codes.flatten(1), _in_panels(scales * 2**self.bits, few_rows.panel)
-        whole = functional.pad(kept, (0, -kept.shape[1] % (32 // self.bits)))
+        whole = functional.pad(kept, (0, -kept.shape[1] % (32 // self.bits if few_rows.bits is None else GROUPED)))
         panels = _in_panels(whole.unflatten(1, (-1, 32 // self.bits)), few_rows.panel)
         self.register_buffer("panels", panels if few_rows.bits is None else words(panels, self.bits))
         self.register_buffer("scales", scales)

@@ -144,10 +144,10 @@ def _linear(
 ) -> Tensor:
     """[n, inputs] float32, contiguous -> [n, outputs]. weights, scales, bits: see `FewRowsLinear`."""
     out = torch.empty(x.shape[0], outputs)
-    group = weights.shape[1] * 32 // bits // (1 if scales is None else scales.shape[1])
+    scaled = 0 if scales is None else scales.shape[1]
     _loaded[0].few_rows_linear(
         *(None if tensor is None else _pointer(tensor) for tensor in (weights, scales, bias, x, out)),
-        *map(ctypes.c_int64, (bits, *x.shape, outputs, group)),
+        *map(ctypes.c_int64, (bits, *x.shape, outputs, scaled)),
         ctypes.c_int(threads),
     )
     return out

@@ -164,7 +164,7 @@ def test_the_file_is_readable_json_of_its_schema(sampled, tmp_path):
     assert data["schema"] == "specviz.bench/1"
     promised = "engine mode num_draft_tokens temperature preset tokens_per_second spread acceptance_rate "
     promised += "acceptance_length cost_coefficient speedup_measured speedup_formula overhead_share peak_mb "
-    promised += "branches rule exit_layer speedup_spread"
+    promised += "branches rule exit_layer bits speedup_spread"
     assert set(promised.split()) <= set(data["rows"][0])
     assert data["rules"][0]["rounds"] >= 12 and data["summary"] and data["findings"]
 

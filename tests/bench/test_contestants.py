@@ -37,6 +37,7 @@ PLAIN = tally(timed([""] * 5, draft=0.0, verify=0.1, prefill=0.5))
         (Contestant("plain", engine="transformers"), "transformers plain"),
         (Contestant("draft_model", 4), "draft_model γ=4"),
         (Contestant("draft_model", 4, branches=3, rule="typical"), "draft_model γ=4 ×3 typical"),
+        (Contestant("quantised_self", 2, bits=4), "quantised_self γ=2 4 bits"),
         (Contestant("early_exit", 2, branches=1, exit_layer=3), "early_exit γ=2 chain layer 3"),
     ],
 )

@@ -121,6 +121,7 @@ RIGHT = [
     ("suffix", "auto", {}),
     ("lookahead", "auto", {}),
     ("early_exit", "auto", {}),
+    ("quantised_self", "auto", {}),
     ("medusa", "auto", {}),
     ("parallel", "auto", {}),
     ("eagle", "block", {"drafting": DraftParams(branches=1)}),

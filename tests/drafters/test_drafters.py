@@ -40,7 +40,7 @@ GREEDY = SamplingParams(temperature=0)
 PROMPT = [3, 5, 7, 11, 3, 5]
 SLIDING = ["mistral", "gemma2", "gemma3"]
 FULL = [name for name in ARCHITECTURES if name not in SLIDING]
-MODELS = ["draft_model", "early_exit", "medusa", "eagle", "parallel"]
+MODELS = ["draft_model", "early_exit", "quantised_self", "medusa", "eagle", "parallel"]
 CPU = torch.device("cpu")
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
@@ -174,6 +174,10 @@ def drafting_with(drafter: str, rule: str, branches: int, **params) -> dict:
 def test_sampled_text_follows_the_targets_distribution(drafter, rule, branches):
     sampling = HOT if rule == "block" else HOT_AND_WARPED
     assert p_value(drafting_with(drafter, rule, branches), sampling) > 0.001
+
+
+def test_the_distribution_holds_with_a_target_in_four_bits():
+    assert p_value(drafting_with("quantised_self", "token", 1, bits=4), HOT) > 0.001
 
 
 @pytest.mark.parametrize("rule, branches", [("token", 1), ("block", 1), ("tree", 3), ("multi_path", 3)])
@@ -592,7 +596,14 @@ def test_a_lossless_rule_has_no_distance(drafter, rule, branches):
 
 @pytest.mark.parametrize(
     "drafter, source",
-    [("early_exit", "layer 1"), ("medusa", "head {}"), ("eagle", "step {}"), ("mtp", "step {}"), ("draft_model", None)],
+    [
+        ("early_exit", "layer 1"),
+        ("quantised_self", "8 bits"),
+        ("medusa", "head {}"),
+        ("eagle", "step {}"),
+        ("mtp", "step {}"),
+        ("draft_model", None),
+    ],
 )
 def test_every_token_says_what_proposed_it(drafter, source):
     for one in run_of(drafter, "tree", 3).rounds:
@@ -723,6 +734,8 @@ def test_a_drafter_without_weights_says_how_to_train_them(part):
         {"confidence": float("nan")},
         {"confidence": "high"},
         {"exit_layer": 0},
+        {"bits": 5},
+        {"bits": 8.0},
     ],
 )
 def test_a_way_to_draft_that_cannot_be_is_refused_by_name(params):

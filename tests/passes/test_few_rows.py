@@ -16,12 +16,13 @@ from specviz.models import preparation
 from specviz.models.pair import ModelPair, PairPasses
 from specviz.passes import kernel_library
 from specviz.passes.few_rows import FewRows, _widen
+from specviz.passes.quantisation import rounded
 from specviz.passes.row_trial import rows_are_alike
 from specviz.passes.static_eagle import StaticEagle
 from specviz.passes.static_parallel import StaticParallel
 from specviz.passes.static_passes import FastPasses, StaticPass, additive_mask
 from specviz.records.errors import SpecvizError
-from specviz.records.settings import DraftParams, SamplingParams
+from specviz.records.settings import BITS, DraftParams, SamplingParams
 
 HALF, FULL = torch.bfloat16, torch.float32
 
@@ -51,6 +52,22 @@ def test_a_linear_layer_is_right_and_knows_no_neighbours(few_rows, outputs, inpu
         assert torch.equal(layer(x[:count]), given[:count])
     assert torch.equal(layer(x.unflatten(0, (2, 15)))[1], given[15:])
     assert torch.equal(FewRows.ready(threads=2).linear(weight, bias)(x), given)
+
+
+@pytest.mark.parametrize("outputs, inputs", SIZES)
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("biased", [False, True])
+def test_codes_of_few_bits_are_multiplied_as_what_they_stand_for(few_rows, outputs, inputs, bits, biased):
+    weight, bias = drawn(outputs, inputs), drawn(outputs, seed=1) if biased else None
+    few_bits = dataclasses.replace(few_rows, bits=bits)
+    # All inputs of one sign, so that there is much to take off the sums of the codes.
+    layer, x = few_bits.linear(weight, bias), drawn(20, inputs, seed=2) + 3
+    given = layer(x)
+    expected = functional.linear(x.double(), rounded(weight, bits).double(), None if bias is None else bias.double())
+    torch.testing.assert_close(given, expected.float(), atol=5e-4, rtol=1e-5)
+    for count in range(1, 9):
+        assert torch.equal(layer(x[:count]), given[:count])
+    assert torch.equal(dataclasses.replace(few_bits, threads=2).linear(weight, bias)(x), given)
 
 
 def test_rows_that_do_not_lie_one_after_the_other_are_read_too(few_rows):
@@ -113,6 +130,24 @@ def test_models_on_the_kernels_are_right_and_their_rows_are_alike(architecture, 
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize(
+    "architecture, dtype, settings",
+    [
+        ("llama", torch.float16, {"tie_word_embeddings": True}),
+        ("gpt2", HALF, {}),
+        *((name, FULL, {}) for name in ("gpt_neox", "qwen2", "gemma3")),
+    ],
+)
+def test_models_in_few_bits_are_their_rounded_selves_and_their_rows_are_alike(
+    architecture, dtype, settings, bits, few_rows
+):
+    static = StaticPass(tiny_model(architecture, **settings).to(dtype), (), few_rows).quantised(bits)
+    passes = FastPasses.unprepared(static)
+    preparation.check(passes)
+    assert rows_are_alike(passes)
+
+
 @pytest.mark.parametrize("dtype", [HALF, FULL])
 @pytest.mark.parametrize("name, kind", [("eagle", StaticEagle), ("parallel", StaticParallel)])
 def test_a_head_on_the_kernels_is_right_and_its_rows_are_alike(name, kind, dtype, few_rows):
@@ -140,7 +175,10 @@ def on_kernels(pair: ModelPair, few_rows: FewRows) -> ModelPair:
     return pair
 
 
-@pytest.mark.parametrize("drafter, branches", [("draft_model", 1), ("draft_model", 3), ("early_exit", 1), ("eagle", 2)])
+@pytest.mark.parametrize(
+    "drafter, branches",
+    [("draft_model", 1), ("draft_model", 3), ("early_exit", 1), ("quantised_self", 2), ("eagle", 2)],
+)
 def test_greedy_text_in_half_precision_is_plain_decodings_to_the_last_token(few_rows, drafter, branches):
     """Whatever the margins: near-ties fall the same way, because the logits are the same."""
     pair = with_heads(tiny_pair("llama"))

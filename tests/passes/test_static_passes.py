@@ -32,7 +32,7 @@ GREEDY, SAMPLED = SamplingParams(temperature=0), SamplingParams(temperature=1, t
 #: Enough for the buffers to grow once.
 NEW_TOKENS = 30
 WINDOWS = ("mistral", "gemma2", "gemma3")
-DRAFTERS = ("draft_model", "early_exit", "medusa", "eagle", "mtp", "parallel", "suffix", "lookahead")
+DRAFTERS = ("draft_model", "early_exit", "quantised_self", "medusa", "eagle", "mtp", "parallel", "suffix", "lookahead")
 
 
 def replayed(function, examples):
@@ -176,6 +176,7 @@ def compiled(tmp_path_factory) -> ModelPair:
         pair = with_heads(tiny_pair("llama", layers=1))
         # An EAGLE head in another size: it would take another quarter of a minute.
         del pair.parts["mtp"]
+        patch.setattr(preparation, "GROUPS", (4,))
         done = preparation.prepare_passes(pair)
         # What is compiled but no faster on the machine at hand would be refused: speed is for the benchmark to say.
         assert set(done.reasons) <= {"eagle", "parallel", "draft"}, done.reasons
@@ -191,6 +192,21 @@ def test_compiled_passes_give_what_transformers_generates(compiled, drafter, bra
 @pytest.mark.parametrize("drafter", [None, *(name for name in DRAFTERS if name not in ("early_exit", "mtp"))])
 def test_every_drafter_draws_the_same_with_compiled_passes(compiled, drafter):
     assert tokens(compiled, drafter, SAMPLED) == tokens(with_passes(compiled, {}), drafter, SAMPLED)
+
+
+def test_a_target_in_few_bits_takes_the_program_that_was_compiled_ahead(compiled, monkeypatch):
+    monkeypatch.setattr(preparation, "_refuse_slower", lambda passes, slower: None)
+    run = specviz.run(
+        compiled,
+        PROMPT,
+        drafter="quantised_self",
+        drafting=DraftParams(bits=4),
+        sampling=GREEDY,
+        max_new_tokens=NEW_TOKENS,
+    )
+    assert list(run.token_ids) == generated(compiled, PROMPT, NEW_TOKENS)
+    passes = compiled.passes.quantised[4].passes
+    assert passes.kind == "compiled" and passes.rows_are_alike
 
 
 @torch.inference_mode()

@@ -50,6 +50,7 @@ def carried_out(pair: ModelPair, settings: dict) -> Run:
         {"temperature": 0},
         {"drafter": "plain", "temperature": 1.3, "top_k": 7},
         {"drafter": "early_exit", "exit_layer": 2, "confidence": 0.05, "branches": 1},
+        {"drafter": "quantised_self", "bits": 4, "branches": 1},
         {"drafter": "eagle", "branches": 3, "top_p": 0.9},
         {"drafter": "medusa", "branches": 2, "rule": "typical"},
         {"drafter": "medusa", "branches": 1, "rule": "tree"},
