@@ -15,7 +15,7 @@ import torch
 from mtp_folders import LAYERS, save_with_modules
 from safetensors.torch import load_file, save_file
 from tiny import InTurn, generated
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.cache_utils import MtpCache
 from transformers.generation.candidate_generator import MTPCandidateGenerator
 
@@ -24,6 +24,7 @@ from specviz.decoding import engine
 from specviz.drafters import Mtp
 from specviz.models.mtp_modules import load_mtp_modules
 from specviz.models.pair import ModelPair
+from specviz.passes.trained_heads import MtpConfig, MtpHead, fingerprint, save
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, SamplingParams
 
@@ -145,6 +146,13 @@ def test_half_precision_is_the_modules_too(tmp_path):
     pair = specviz.load_pair(save_with_modules(tmp_path, "glm4_moe"), device="cpu", dtype="bfloat16")
     assert {weight.dtype for weight in pair.parts["mtp"].model.layers.parameters()} == {torch.bfloat16}
     assert specviz.run(pair, PROMPT, **drafting()).token_ids
+
+
+def test_a_head_beside_the_target_comes_before_the_modules_in_its_checkpoint(tmp_path):
+    folder = save_with_modules(tmp_path, "mellum")
+    target = AutoModelForCausalLM.from_pretrained(folder)
+    save(MtpHead(MtpConfig.of(target)), folder / "mtp", fingerprint(target))
+    assert isinstance(specviz.load_pair(folder, device="cpu").parts["mtp"], MtpHead)
 
 
 def test_a_checkpoint_without_modules_has_no_such_part(tmp_path):
