@@ -26,7 +26,7 @@ from specviz.ui.runner import Runner
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """As few runs as still find what is wrong here."""
-    few = {"TEXT_TOKENS": 16, "SAMPLES": 200, "LEAST_SAMPLES": 200, "RACE_TOKENS": 12, "RACE_REPEATS": 1, "WIDEST": 5}
+    few = {"TEXT_TOKENS": 16, "SAMPLES": 100, "LEAST_SAMPLES": 100, "RACE_TOKENS": 12, "RACE_REPEATS": 1, "WIDEST": 5}
     for name, value in few.items():
         monkeypatch.setattr(pair_check, name, value)
     for module in (pair_check, full_check):

@@ -85,7 +85,8 @@ EXACT = [(drafter, rule, branches) for drafter in DRAFTERS for rule, branches in
 def test_greedy_output_is_that_of_generate(architecture, drafter):
     pair = pair_of(architecture)
     expected = greedy_text(architecture)
-    for branches in (None, 1, 3):
+    # What is left open depends on the drafter, and on whether attention slides.
+    for branches in (None, 1, 3) if architecture in ("llama", "gemma3") else (1, 3):
         order = {"drafter": drafter, "num_draft_tokens": 3, "drafting": DraftParams(branches=branches)}
         if field := refused_field(drafter, branches, pair):
             with pytest.raises(SpecvizError) as caught:

@@ -44,10 +44,19 @@ def leftovers(tmp_path) -> list[str]:
 SLEEPING = "subprocess.run([sys.executable, '-c', 'import time; time.sleep(99)'])"
 
 
-def test_halting_ends_the_compilers_processes_and_those_they_started(tmp_path, monkeypatch):
-    halt = threading.Event()
-    with worker_of(SLEEPING, tmp_path, monkeypatch) as worker:
-        waiting = threading.Thread(target=worker.make, args=[job(tmp_path), halt])
+def test_a_compiler_goes_on_after_a_failure_and_halting_ends_it_and_what_it_started(tmp_path, monkeypatch):
+    code = f"""
+    if static.name == 'bad': raise OSError('no space left')
+    if static.name == 'slow': {SLEEPING}
+    path.write_text('made')"""
+    halt, bad, good, slow = threading.Event(), *(job(tmp_path, name) for name in ("bad", "good", "slow"))
+    with worker_of(code, tmp_path, monkeypatch) as worker:
+        with pytest.raises(SpecvizError, match="Compiling a pass of bad failed: OSError: no space left"):
+            worker.make(bad, halt)
+        worker.make(good, halt)
+        assert good.path.read_text() == "made" and not bad.path.exists()
+
+        waiting = threading.Thread(target=worker.make, args=[slow, halt])
         waiting.start()
         process = psutil.Process(worker.process.pid)
         wait_until(lambda: process.children())
@@ -75,13 +84,3 @@ def test_a_compiler_whose_server_was_killed_ends_too_and_leaves_nothing(tmp_path
     psutil.wait_procs([child], timeout=PATIENCE)
     assert not child.is_running()
     assert leftovers(tmp_path) == []
-
-
-def test_a_compiler_goes_on_after_a_program_that_could_not_be_made(tmp_path, monkeypatch):
-    code = "if static.name == 'bad': raise OSError('no space left')\n    path.write_text('made')"
-    bad, good = job(tmp_path, "bad"), job(tmp_path, "good")
-    with worker_of(code, tmp_path, monkeypatch) as worker:
-        with pytest.raises(SpecvizError, match="Compiling a pass of bad failed: OSError: no space left"):
-            worker.make(bad, threading.Event())
-        worker.make(good, threading.Event())
-    assert good.path.read_text() == "made" and not bad.path.exists()
