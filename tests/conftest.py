@@ -224,16 +224,16 @@ def _new_tab(browser: Browser, options: dict) -> Page:
 
 @pytest.fixture
 def visit(new_page: Callable[..., Page], page_url: str) -> Iterator[Callable[..., Page]]:
-    """Opens the app as a new visitor; keyword arguments go to the browser's context.
+    """Opens the app as a new visitor; keyword arguments but the language ("" or "de") go to the browser's context.
 
     At the end of the test no visitor may have seen an error in the console, or a request that left this machine.
     """
     elsewhere = []
 
-    def open_page(**options) -> Page:
+    def open_page(language: str = "", **options) -> Page:
         heard = {"request": lambda request: _note_request(request.url, page_url, elsewhere)}
         page = new_page(heard=heard, **options)
-        page.goto(page_url)
+        page.goto(page_url + language)
         page.wait_for_function(f"() => {VIEW}?.recorded")
         page.locator("#go").wait_for()
         return page

@@ -20,7 +20,7 @@ from specviz.records.runs import Run
 from specviz.records.settings import DraftParams
 
 PROMPT = list(range(5, 25))
-NEW_TOKENS = 10
+NEW_TOKENS = 6
 
 #: Every way in which what a process computes by itself decides how the run goes on.
 DRAFTERS = (

@@ -413,11 +413,8 @@ def test_a_race_without_a_drafter_says_why_it_cannot_be(page):
 
 
 @pytest.mark.parametrize("language", ["", "de"])
-def test_the_first_screen_of_a_projector_holds_what_a_class_needs(visit, page_url, language):
-    page, say = visit(viewport={"width": 1280, "height": 720}), words(language or "en")
-    if language:
-        page.goto(page_url + language)
-        page.wait_for_function(f"() => {VIEW}?.recorded")
+def test_the_first_screen_of_a_projector_holds_what_a_class_needs(visit, language):
+    page, say = visit(language, viewport={"width": 1280, "height": 720}), words(language or "en")
     for name in ("num_draft_tokens", "temperature"):
         expect(page.get_by_label(say(f"controls.{name}")).first).to_be_in_viewport(ratio=1)
     go = page.locator("#go").bounding_box()
