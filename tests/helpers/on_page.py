@@ -49,6 +49,8 @@ def start(page: Page, button: str = "#go") -> None:
 
 def settle(page: Page) -> None:
     """Waits until everything that was started is over, and drawn."""
+    # Before it is expected: an `expect` that finds a button hidden describes the whole page, each time that it looks.
+    page.locator("#go").wait_for()
     expect(page.locator("#go")).to_be_enabled()
     wait_until_drawn(page)
 
