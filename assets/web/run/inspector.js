@@ -38,9 +38,9 @@ export function renderInspector(view) {
   const token = tokenAt(round, index);
   view.ui.title.textContent = view.say("rounds.title", { round: chosen.round + 1, name: tokenName(view.run, round, index), token: quoted(view.say, token.text) });
   const { coin, bars, draw } = evidence(view, chosen);
-  const parts = [make("p", { class: "say", part: "say", text: sentenceHere(view, chosen) }), ...coin,
-    ...blockTable(view.run, round, index), ...siblingTable(view.run, round, index), ...bars, ...draw];
-  parts.push(...whatIf(view, chosen));
+  const otherwise = whatIf(view, chosen); // beside the coin that it sets
+  const parts = [make("p", { class: "say", part: "say", text: sentenceHere(view, chosen) }), ...coin, ...(index === "next" ? [] : otherwise),
+    ...blockTable(view.run, round, index), ...siblingTable(view.run, round, index), ...bars, ...draw, ...(index === "next" ? otherwise : [])];
   if (isLossy(round)) parts.push(make("p", { class: "raw", part: "distance", text: sayDistance(view.run, round) }));
   if (view.pinned && view.ui.view.dataset.layout === "wide") parts.push(make("p", { class: "raw", text: view.say("rounds.pinned") }));
   view.ui.body.replaceChildren(...parts);

@@ -12,6 +12,9 @@ import { flippedAt, isBlock, isPlaced, tokenText } from "./records.js";
 /** @typedef {import("./types.js").Spot} Spot */
 /** @typedef {import("./types.js").Round} Round */
 
+const DIGITS = 6; // as many as the line's pieces are recorded with
+const MOST = 0.999999; // a coin is below 1
+
 /** @param {View} view @param {Spot} spot @returns {Node[]} */
 export function whatIf(view, spot) {
   const round = view.run.at(spot.round);
@@ -20,21 +23,22 @@ export function whatIf(view, spot) {
   if (coin === null || !share?.settings || view.run.phase !== "finished" || !somebodyPresses()) return [];
   const heading = make("h4", { text: view.say("rounds.what_if") });
   if (share.settings.num_draft_tokens === "auto") return [heading, make("p", { class: "raw", text: view.say("rounds.what_if_auto") })];
-  const outcome = make("output", { part: "what-if-outcome" });
-  const slider = make("input", { type: "range", min: 0, max: 0.999, step: 0.001, value: Math.min(coin, 0.999), part: "what-if",
-    "aria-label": view.say("rounds.what_if_coin"), on: { input: () => show() } });
-  const go = make("button", { type: "button", part: "branch", text: view.say("rounds.what_if_go"), on: { click: () => branch(view, spot, slider.value) } });
-  const show = () => {
-    const u = Number(slider.value);
-    outcome.textContent = view.say("rounds.what_if_outcome", { u: fixed(u, 3), outcome: outcomeOf(view, spot, u) });
-    go.disabled = Math.abs(u - coin) < 0.0005;
-  };
-  const choices = spot.index === "next" ? tokensOf(view, round, (u) => {
+  const was = outcomeOf(view, spot, coin);
+  let u = coin;
+  const told = make("output", { part: "what-if-outcome" });
+  const slider = make("input", { type: "range", min: 0, max: MOST, step: "any", value: coin, part: "what-if",
+    "aria-label": view.say("rounds.what_if_coin"), on: { input: () => set(Number(slider.value), 3) } });
+  const go = make("button", { type: "button", class: "go", part: "branch", text: view.say("rounds.what_if_go"), on: { click: () => branch(view, spot, u) } });
+  const set = (/** @type {number} */ value, /** @type {number} */ digits) => {
+    u = Math.min(Number(value.toFixed(digits)), MOST);
     slider.value = String(u);
-    show();
-  }) : [];
-  show();
-  return [heading, ...choices, make("div", { class: "what-if" }, slider, outcome, go)];
+    const outcome = outcomeOf(view, spot, u);
+    go.disabled = outcome === was;
+    told.textContent = view.say(go.disabled ? "rounds.what_if_same" : "rounds.what_if_outcome", { u: fixed(u, digits), outcome });
+  };
+  set(coin, 3);
+  const others = spot.index === "next" ? tokensOf(view, round, (value) => set(value, DIGITS)) : [];
+  return [heading, ...others, make("div", { class: "what-if" }, slider, told, go)];
 }
 
 /** Whether somebody is there to start a run: a page that only shows runs has nobody. */
@@ -43,7 +47,7 @@ const somebodyPresses = () => !document.dispatchEvent(new CustomEvent("specviz-c
 /** A button for each listed token that could have been drawn instead. @param {View} view @param {Round} round @param {(u: number) => void} set */
 function tokensOf(view, { next }, set) {
   if (!isPlaced(next)) return [];
-  const others = (next.line ?? []).filter(([id]) => id !== next.id);
+  const others = (next.line ?? []).filter(([id, start, end]) => id !== next.id && end - start > 4 * 10 ** -DIGITS);
   if (!others.length) return [];
   const buttons = others.map(([id, start, end]) => showToken(view.say,
     make("button", { type: "button", class: "other", part: "other", on: { click: () => set((start + end) / 2) } }), tokenText(view.run, id)));
@@ -61,7 +65,7 @@ function outcomeOf(view, { round: number, index }, u) {
   return piece ? quoted(view.say, tokenText(view.run, piece[0])) : view.say("rounds.what_if_other");
 }
 
-/** @param {View} view @param {Spot} spot @param {string} u */
+/** @param {View} view @param {Spot} spot @param {number} u */
 function branch(view, spot, u) {
   const host = /** @type {import("./element.js").SpecvizRun} */ (view.host);
   const { settings, pair } = host.share;
