@@ -5,6 +5,7 @@ tree_trial: tries once whether a model reads trees, and compares two ways to rea
 static_passes: a pass over buffers that stay in place, the form in which it can be compiled or recorded
 grouped_attention: heads that share keys and values, without repeating those
 few_rows: a model's twin on our own kernels, whose passes cost little more over several tokens than over one
+quantisation: weights in few bits, and a model's twin with rounded ones
 kernel_library: builds these kernels (few_rows.cpp) and makes them known to torch
 row_trial: tries whether a token's results depend on what else is in its pass
 twins: copies of a model on the same weights
