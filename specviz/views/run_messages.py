@@ -42,13 +42,15 @@ def start_message(
     timing: bool = False,
     machine: str | None = None,
     file: str = "",
+    coins: str = "",
 ) -> str:
     """Clears the component and opens a run.
 
     drafter: its display name, None for plain decoding. settings: from `settings_line`. rule: the acceptance rule's
     name, which determines the wording of verdicts. recorded: the title, if the run ships with the page. share: for the
     run's links and files, see `links.share`. timing: rounds are timed before the first one, for γ = auto. machine:
-    where the speedup of a run that is over was measured. file: the name of the file that a run was opened from.
+    where the speedup of a run that is over was measured. file: the name of the file that a run was opened from. coins:
+    those set by hand.
     """
     return as_json(
         {
@@ -67,6 +69,7 @@ def start_message(
             "timing": timing,
             "machine": machine,
             "file": file,
+            "coins": coins,
         }
     )
 

@@ -43,6 +43,7 @@ def opening(key: str, run: Run, say: Words, **others: Any) -> str:
         pair=messages.pair_line(run.pair, say),
         settings=settings,
         rule=run.rule,
+        coins=run.coins,
         **others,
     )
 

@@ -10,12 +10,14 @@ from functools import lru_cache
 import pytest
 import torch
 from alone import VIEW, ask, chip, state, unfold
+from elements import give
 from handmade import VOCABULARY, a_block, a_round, a_run, a_tree
 from playwright.sync_api import Page, expect
 from tiny import tiny_pair, with_heads
 
 import specviz
 from specviz.models.pair import ModelPair
+from specviz.records import links
 from specviz.records.runs import DraftedToken, NextToken, Round, Run
 from specviz.records.settings import DraftParams, SamplingParams
 from specviz.rules.sampling import Warper
@@ -42,6 +44,10 @@ WAYS = [
     ("suffix", "token", 1, 1.0),
     (None, "auto", None, 1.0),
 ]
+
+
+#: Rules that judge a chain, or one path of several, as a whole.
+WHOLE = ("block", "multi_path")
 
 
 @lru_cache
@@ -189,7 +195,7 @@ def assert_coin(shown: dict, one: Round, token: DraftedToken, run: Run) -> None:
     sentence = shown["say"]
     assert _number(sentence, " q = ") == near(token.q)
     assert _number(sentence, " p = ") == near(token.p)
-    if run.rule == "block":
+    if run.rule in WHOLE:
         assert _number(sentence, "h = ") == near(token.accept_prob)
         assert (_number(sentence, "u = ") < _number(sentence, "h = ")) == (token.u < token.accept_prob)
         return
@@ -215,11 +221,12 @@ def assert_coin(shown: dict, one: Round, token: DraftedToken, run: Run) -> None:
 
 def assert_block(shown: dict, one: Round, run: Run) -> None:
     """Weights and h of the whole draft: h = Z / (Z + 1 − w), at the end w itself (Sun et al. 2024, Alg. 2)."""
-    if run.rule != "block":
+    if run.rule not in WHOLE:
         assert shown["block"] == []
         return
-    weight, last = 1.0, len(one.drafted) - 1
-    for place, (token, cells) in enumerate(zip(one.drafted, shown["block"], strict=True)):
+    judged = [token for token in one.drafted if token.u is not None]
+    weight, last = 1.0, len(judged) - 1
+    for place, (token, cells) in enumerate(zip(judged, shown["block"], strict=True)):
         weight = min(1.0, weight * token.p / token.q)
         w, z, h, u, sign = cells
         assert _cell(w) == near(weight)
@@ -369,3 +376,71 @@ def test_arrow_keys_reach_every_token(show):
             waiting += {reached} - found
             found.add(reached)
     assert found == {*map(str, range(len(parents))), "next"}
+
+
+# A coin set by hand
+
+
+def with_someone_to_press(page: Page, run: Run) -> None:
+    """The page knows how the run was made, and somebody is there to start another: `heard` is what they are told."""
+    give(page, "run", [messages.trace_message([], share=links.share(run), charts={})])
+    page.evaluate(
+        """() => {
+          window.heard = [];
+          document.addEventListener('specviz-can-press', (event) => event.preventDefault());
+          for (const name of ['specviz-branch', 'specviz-press'])
+            document.addEventListener(name, (event) => window.heard.push([name, event.detail]));
+        }"""
+    )
+
+
+def choose(page: Page, round: int, index: int | str) -> None:
+    page.evaluate(f"([round, index]) => {VIEW}.choose(round, index)", [round, index])
+
+
+def test_a_coin_set_by_hand_asks_for_the_run_that_follows_from_it(show):
+    run = run_of("draft_model", "token", 1, 0.8)
+    page = show(run, run.rule)
+    one, index = next(
+        (one, index)
+        for one in run.rounds
+        for index, token in enumerate(one.drafted)
+        if token.outcome == "accepted" and token.accept_prob < 0.9
+    )
+    choose(page, one.index, index)
+    assert page.locator('[part="what-if"]').count() == 0, "nobody could start a run"
+    with_someone_to_press(page, run)
+    choose(page, one.index, index)
+    told, go = page.locator('[part="what-if-outcome"]'), page.locator('[part="branch"]')
+    assert go.is_disabled() and "accepted, as it was" in told.inner_text()
+    page.locator('[part="what-if"]').press("End")
+    assert told.inner_text() == "With u = 0.999: rejected"
+    go.click()
+    (_, spot), (_, asked) = page.evaluate("window.heard")
+    assert spot == {"round": one.index, "index": index}
+    assert asked["settings"] == links.settings_of_run(run) | {"coins": f"{one.index + 1}.{index + 1}=0.999"}
+    assert (asked["press"], asked["pair"]) == ("generate", run.pair.name)
+
+
+def test_another_token_is_drawn_by_the_middle_of_its_piece(show):
+    run = run_of("draft_model", "token", 1, 0.8)
+    page = show(run, run.rule)
+    with_someone_to_press(page, run)
+    one = next(one for one in run.rounds if len(one.next.line) > 2)
+    choose(page, one.index, "next")
+    wanted = next(piece for piece in one.next.line if piece[0] != one.next.id)
+    other = page.locator('[part="other"]').first
+    other.click()
+    assert other.inner_text().replace("·", " ") == run.vocabulary[wanted[0]].replace("·", " ")
+    page.locator('[part="branch"]').click()
+    coin = page.evaluate("window.heard")[1][1]["settings"]["coins"]
+    assert coin.startswith(f"{one.index + 1}.next=")
+    assert wanted[1] < float(coin.partition("=")[2]) < wanted[2]
+
+
+def test_where_no_coin_was_flipped_none_can_be_set(show):
+    run = run_of("draft_model", "token", 1, 0.0)
+    page = show(run, run.rule)
+    with_someone_to_press(page, run)
+    choose(page, 0, 0)
+    assert page.locator('[part="what-if"]').count() == 0

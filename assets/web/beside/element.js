@@ -127,6 +127,7 @@ class SpecvizBeside extends SpecvizElement {
   reasonOf({ start: a }, { start: b }, { a: tokensA, b: tokensB, first, equal }) {
     const oneEnds = first[0] === tokensA.length || first[1] === tokensB.length;
     if (equal || oneEnds || a.pair !== b.pair) return "";
+    if (a.coins !== b.coins) return this.say("beside.coins_part", { coins: b.coins || a.coins });
     if (a.greedy && b.greedy) return this.say("beside.greedy_part");
     if (a.greedy || b.greedy) return this.say("beside.one_greedy");
     const lossy = [a, b].some(({ rule, drafter }) => rule === "typical" && drafter);

@@ -286,7 +286,7 @@ export function onPlaybackKey(view, event, actions) {
     return actions.guess(answer.value);
   }
   if (!Object.hasOwn(KEYS, event.key)) return;
-  if (node.matches("select") || (node === view.ui.scrub && ![" ", "p"].includes(event.key))) return;
+  if (node.matches("select") || (node.matches("[type=range]") && ![" ", "p"].includes(event.key))) return;
   if (node.matches("button") && event.key === " ") return; // presses it
   if (view.ui.rounds.contains(node) && node.matches("button") && event.key !== "p") return;
   event.preventDefault();

@@ -13,7 +13,6 @@ import { flippedAt, isBlock, isPlaced, tokenText } from "./records.js";
 /** @typedef {import("./types.js").Round} Round */
 
 const DIGITS = 6; // as many as the line's pieces are recorded with
-const MOST = 0.999999; // a coin is below 1
 
 /** @param {View} view @param {Spot} spot @returns {Node[]} */
 export function whatIf(view, spot) {
@@ -26,11 +25,11 @@ export function whatIf(view, spot) {
   const was = outcomeOf(view, spot, coin);
   let u = coin;
   const told = make("output", { part: "what-if-outcome" });
-  const slider = make("input", { type: "range", min: 0, max: MOST, step: "any", value: coin, part: "what-if",
+  const slider = make("input", { type: "range", min: 0, max: 1, step: "any", value: coin, part: "what-if",
     "aria-label": view.say("rounds.what_if_coin"), on: { input: () => set(Number(slider.value), 3) } });
   const go = make("button", { type: "button", class: "go", part: "branch", text: view.say("rounds.what_if_go"), on: { click: () => branch(view, spot, u) } });
   const set = (/** @type {number} */ value, /** @type {number} */ digits) => {
-    u = Math.min(Number(value.toFixed(digits)), MOST);
+    u = Math.min(Number(value.toFixed(digits)), Number((1 - 10 ** -digits).toFixed(digits))); // below 1
     slider.value = String(u);
     const outcome = outcomeOf(view, spot, u);
     go.disabled = outcome === was;
