@@ -8,6 +8,7 @@ comparison: two runs of one prompt side by side
 tables: a run as pandas tables
 recordings: runs that come with the repository
 presets: prompts that show something on the embedded pair
+coins: some of a run's coins, set by hand
 links: settings as the query of a link, and back
 errors: `SpecvizError`, the one exception written for users
 words: the page's texts by language

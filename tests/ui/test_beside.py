@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from elements import element, give
 from handmade import a_round, a_run
-from on_page import VIEW, assert_no_sideways_scrolling, choose_drafter, generate, set_control, state
+from on_page import VIEW, assert_no_sideways_scrolling, choose_drafter, generate, set_control, settle, state
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from specviz.records.metrics import tally
@@ -227,6 +227,36 @@ def test_texts_of_the_models_never_act(shared):
     beside(shared, run_of((" a", hostile)), run_of((" a", "b")))
     assert lines(shared)[1]["sides"][0] == hostile
     assert shared.evaluate("window.pwned") is None
+
+
+def test_a_run_with_a_coin_set_by_hand_stands_beside_the_one_that_it_leaves(visit):
+    page = visit(viewport={"width": 1280, "height": 900})
+    set_control(page, "Temperature (0 is greedy)", 1)
+    generate(page, new_tokens=32)
+    first = state(page, "rounds")
+    index, token = next(
+        (one["index"], place)
+        for one in first
+        for place, token in enumerate(one["drafted"])
+        if token["outcome"] == "accepted" and token["accept_prob"] < 0.99
+    )
+    page.evaluate(f"spot => {VIEW}.choose(...spot)", [index, token])
+    page.locator('[part="what-if"]').press("End")
+    before = page.evaluate(f"{VIEW}.finished.run")
+    page.locator('[part="branch"]').click()
+    page.wait_for_function(f"run => ({VIEW}.finished?.run ?? run) !== run", arg=before)
+    settle(page)
+    second = state(page, "rounds")
+    assert [one["drafted"] for one in second[:index]] == [one["drafted"] for one in first[:index]]
+    assert (second[index]["drafted"][token]["u"], second[index]["drafted"][token]["outcome"]) == (
+        pytest.approx(0.999),
+        "rejected",
+    )
+    assert state(page, "chosen") == {"round": index, "index": token}
+    expect(page.locator("#coins textarea")).to_have_value(f"{index + 1}.{token + 1}=0.999")
+    expect(part(page, "reason")).to_contain_text(f"A coin was set by hand ({index + 1}.{token + 1}=0.999)")
+    agreed = sum(len(one["emitted"]) for one in first[:index]) + token
+    assert page.evaluate(f"{element('beside')}.alignment.first")[0] >= agreed
 
 
 def test_a_run_is_kept_beside_the_next_one_by_keyboard_and_on_a_phone(visit):
