@@ -133,6 +133,8 @@ def _check(options: argparse.Namespace) -> None:
             raise SpecvizError("--{name} must be a positive number.", name, name=name)
     if getattr(options, "continuations", 0) < 0:
         raise SpecvizError("--continuations must be a number of tokens, or 0.", "continuations")
+    if getattr(options, "feed_forward", None) is not None and options.start is None:
+        raise SpecvizError("--feed-forward widens a model that is there: name it with --start.", "feed-forward")
     if options.recipe in ("target", "draft") and (options.layers < 1 or options.width < 64 or options.width % 64):
         raise SpecvizError("--layers must be at least 1, and --width a multiple of 64.", "width")
 

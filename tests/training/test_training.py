@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import lzma
 import math
 import pathlib
@@ -24,8 +25,9 @@ from specviz.training.loop import Schedule, train, validate
 from specviz.training.losses import agreement, distillation
 from specviz.training.medusa import MedusaRecipe
 from specviz.training.mtp import MtpRecipe
-from specviz.training.optimisers import learning_rate_factor, orthogonalised
+from specviz.training.optimisers import Muon, learning_rate_factor, orthogonalised
 from specviz.training.parallel import ParallelRecipe
+from specviz.training.target import widen
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +135,39 @@ def test_the_target_recipe_trains_a_model_with_early_exits_from_nothing(story, t
     assert all(values[-1] < 0.9 * values[0] for values in losses.values())
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert (model.config.num_hidden_layers, model.dtype) == (4, torch.bfloat16)
+
+
+@torch.no_grad()
+def test_a_widened_target_writes_what_it_wrote_and_has_room_to_learn(target):
+    ids, wider = torch.arange(5, 25)[None], copy.deepcopy(target)
+    widen(wider, 3 * target.config.intermediate_size)
+    torch.testing.assert_close(wider(ids).logits, target(ids).logits)
+    grown = wider.num_parameters() - target.num_parameters()
+    sizes = target.config
+    assert grown == 3 * sizes.num_hidden_layers * sizes.hidden_size * 2 * sizes.intermediate_size
+    with torch.enable_grad():
+        wider(ids).logits.square().mean().backward()
+    learns = wider.model.layers[0].mlp.down_proj.weight.grad[:, sizes.intermediate_size :]
+    assert learns.abs().max() > 0
+
+
+def test_a_target_is_widened_trained_on_and_saved(target_folder, target, story, tmp_path, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self, **options: compiled.append(type(self)))
+    units = 2 * target.config.intermediate_size
+    start = ("--tokenizer", target_folder, "--start", target_folder, "--feed-forward", units, "--compile")
+    few = ("--batch", 1, "--tokens", 2 * BLOCK, "--held-out", 512, "--device", "cpu", "--dtype", "float32")
+    assert run("target", "--text", story, *few, *start, "--out", tmp_path) == 0
+    assert AutoModelForCausalLM.from_pretrained(tmp_path).config.intermediate_size == units
+    assert compiled == [type(target)]
+
+
+def test_a_feed_forward_is_widened_of_a_model_that_is_there_only(target_folder, story, tmp_path, capsys):
+    given = ("--tokenizer", target_folder, "--text", story, "--out", tmp_path, "--device", "cpu", "--held-out", 512)
+    assert run("target", *given, "--feed-forward", 512) == 2
+    assert "name it with --start" in capsys.readouterr().err
+    assert run("target", *given, "--start", target_folder, "--feed-forward", 8) == 2
+    assert "only beyond its" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", list(RECIPES))
@@ -354,6 +389,17 @@ def test_distillation_is_half_kl_plus_total_variation():
 def test_muon_steps_are_nearly_orthogonal(shape):
     values = torch.linalg.svdvals(orthogonalised(torch.randn(shape, generator=torch.Generator().manual_seed(0))))
     assert values.max() < 1.3 and values.median() > 0.6
+
+
+def test_muon_multiplies_in_the_dtype_it_is_given():
+    steps = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        weight = torch.nn.Parameter(torch.zeros(24, 48))
+        weight.grad = torch.randn(24, 48, generator=torch.Generator().manual_seed(0))
+        Muon([weight], lr=1.0, dtype=dtype).step()
+        steps[dtype] = weight.detach()
+    assert not torch.equal(*steps.values())
+    torch.testing.assert_close(*steps.values(), rtol=0.05, atol=0.05)
 
 
 def test_the_learning_rate_warms_up_stays_and_falls_to_zero():
