@@ -32,7 +32,8 @@ export function join({ trigger }) {
     const then = back;
     // The next frame: the controls take their values together with this one.
     requestAnimationFrame(() => {
-      /** @type {HTMLElement} */ (document.querySelector(BUTTONS[press])).click();
+      // It is not there while something runs: then the visitor was faster.
+      /** @type {HTMLElement | null} */ (document.querySelector(BUTTONS[press]))?.click();
       if (then) comeBack(press, then);
     });
   };
