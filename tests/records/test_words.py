@@ -32,7 +32,7 @@ TEMPLATES = {"errors": "SpecvizError", "steps": "Sentence"}
 
 #: Words, units and signs that are the same in German.
 SAME = {"Prompt", "Python", "Seed", "Medusa", "EAGLE", "MTP", "Parallel", "Lookahead", "Suffix", "Pause", "Bonus"}
-SAME |= {"greedy", "Top", "Min", "k", "p", "γ", "χ²", "c", "ms", "T", "K", "live", "Text", "QR"}
+SAME |= {"specviz", "greedy", "Top", "Min", "k", "p", "γ", "χ²", "c", "ms", "T", "K", "live", "Text", "QR"}
 
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 

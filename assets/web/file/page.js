@@ -36,7 +36,7 @@ function show(language) {
   document.title = say("file.title");
   const [run, figures] = [make("specviz-run"), make("specviz-charts")];
   document.body.replaceChildren(
-    make("header", {}, make("h1", { text: "specviz" }), make("p", { text: say("file.subtitle") }), make("p", { text: made }), ...others(language)),
+    make("header", {}, make("h1", { text: say("file.brand") }), make("p", { text: say("file.subtitle") }), make("p", { text: made }), ...others(language)),
     make("main", {}, run, figures));
   run.words = figures.words = words;
   run.receive({ kind: "trace", parts: [start, given.rounds, end].map((one) => JSON.parse(one)), charts });
