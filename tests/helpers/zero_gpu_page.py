@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import faulthandler
 import json
 import pathlib
 import queue
@@ -30,6 +31,8 @@ from specviz.ui.runner import Runner
 from specviz.ui.visitors import Visit
 
 ORDER = Order(PairName(), RunSettings("Once upon a time", sampling=SamplingParams(0), max_new_tokens=3))
+#: Seconds.
+HANGS_AFTER = 240
 CHOICE = Choice(["prompt_lookup"], [2], [1], [], 1)
 
 
@@ -97,4 +100,6 @@ def main(file: pathlib.Path) -> None:
 
 
 if __name__ == "__main__":
+    # A page that hangs says where, before whoever waits for it loses patience.
+    faulthandler.dump_traceback_later(HANGS_AFTER, exit=True)
     main(pathlib.Path(sys.argv[1]))
