@@ -795,3 +795,13 @@ def test_closing_a_stream_of_rounds_ends_the_run_and_frees_the_device():
     assert next(following)[0].index == 0
     assert made[ended_with] == 0, "the device went straight to the next run"
     following.close()
+
+
+def test_charts_that_were_drawn_in_a_hidden_tab_fit_when_it_is_opened(visit):
+    page = visit("#compare", viewport={"width": 1280, "height": 844})
+    frames = "[...document.querySelectorAll('[data-chart]')]"
+    widths = f"{frames}.map(one => [one.clientWidth, one.querySelector('svg')?.clientWidth])"
+    page.wait_for_function("document.querySelectorAll('[data-chart] svg').length >= 4")
+    assert page.evaluate(widths)[0][0] == 0, "they are hidden"
+    page.get_by_role("tab", name="Generate").click()
+    page.wait_for_function(f"{widths}.every(([frame, drawn]) => frame && frame === drawn)")

@@ -22,6 +22,11 @@ class SpecvizCharts extends SpecvizElement {
   /** @type {any[]} what plotly draws in */
   frames = [];
   file = ""; // what the files of the run on the screen are called
+  /** @type {Set<Element>} frames drawn in a hidden tab, where plotly could not know how wide they are */
+  unseen = new Set();
+  coming = new ResizeObserver((entries) => {
+    for (const { target, contentRect } of entries) if (contentRect.width && this.unseen.delete(target)) page.Plotly.Plots.resize(target);
+  });
 
   build() {
     this.shadow.append(make("slot"));
@@ -42,6 +47,7 @@ class SpecvizCharts extends SpecvizElement {
         const figures = labels.map((/** @type {string} */ label, /** @type {number} */ place) =>
           make("figure", { class: "sv-chart", "aria-label": label }, this.frames[place], ...(file ? [this.files(label, place)] : [])));
         this.replaceChildren(make("div", { class: "sv-charts" }, ...figures));
+        this.frames.forEach((frame) => this.coming.observe(frame));
         this.draw({ ...charts, ...live?.charts });
       },
     };
@@ -59,7 +65,9 @@ class SpecvizCharts extends SpecvizElement {
   draw(charts) {
     for (const [place, figure] of Object.entries(charts)) {
       const frame = this.frames[Number(place)];
-      if (frame) page.Plotly.react(frame, figure.data, figure.layout, CONFIG);
+      if (!frame) continue;
+      page.Plotly.react(frame, figure.data, figure.layout, CONFIG);
+      if (!frame.clientWidth) this.unseen.add(frame);
     }
   }
 
