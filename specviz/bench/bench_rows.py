@@ -48,7 +48,16 @@ class BenchRow(Standing):
 
 #: The fields of a summary that are those of its rows.
 SHARED = (
-    *("group", "temperature", "title", "engine", "mode", "num_draft_tokens", "rule", "branches", "exit_layer", "bits"),
+    "group",
+    "temperature",
+    "title",
+    "engine",
+    "mode",
+    "num_draft_tokens",
+    "rule",
+    "branches",
+    "exit_layer",
+    "bits",
 )
 
 

@@ -16,6 +16,9 @@ _COIN = re.compile(r"([1-9]\d{0,6})\.(next|[1-9]\d{0,3})=(\d*\.?\d+(?:[eE]-?\d{1
 #: More than anybody sets by hand; a link could bring any number.
 _MOST = 64
 
+#: What is less does not become 1 as a float32.
+_BELOW = 1 - 2**-25
+
 
 @dataclass(frozen=True, slots=True)
 class SetCoin:
@@ -38,7 +41,8 @@ def read_coins(text: str) -> tuple[SetCoin, ...]:
 
 def _read(word: str) -> SetCoin:
     found = _COIN.fullmatch(word)
-    if found is None or not float(found[3]) < 1:
+    # A coin is a float32, and the nearest one to 0.99999999 is 1.
+    if found is None or not float(found[3]) < _BELOW:
         raise SpecvizError(
             "A coin is set as ROUND.TOKEN=U with U from 0 to below 1, such as 3.2=0.41 or 5.next=0.07; got {value}.",
             "coins",

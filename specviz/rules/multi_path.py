@@ -27,7 +27,10 @@ def verify_multi_path(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Dec
     paths = draft.parents.count(-1)
     if paths < 2:
         return verify_block(draft, rows, uniforms)
-    picked, alive = _pick(draft, rows, paths)
+    column = draft.tokens.unsqueeze(-1)
+    p = tree_shape(draft.parents, draft.tokens.device).judging_cells(rows.probs, column).squeeze(-1)
+    q = draft.probs.gather(-1, column).squeeze(-1)
+    picked, alive = _pick(draft.tokens, p / q, paths)
     places = to_device(picked, draft.tokens.device)
     before = torch.nn.functional.pad(places + 1, (1, 0))  # the rows of the picked path
     path_rows = rows.probs.index_select(0, before)
@@ -35,9 +38,6 @@ def verify_multi_path(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Dec
     path = Draft(draft.tokens.index_select(0, places), chain(len(picked)), drawn_from)
     coins = Uniforms(uniforms.draft, uniforms.accept.index_select(0, places), uniforms.next)
     judged = verify_block(path, TargetRows(path_rows, path_rows, None), coins)
-    column = draft.tokens.unsqueeze(-1)
-    p = tree_shape(draft.parents, places.device).judging_cells(rows.probs, column).squeeze(-1)
-    q = draft.probs.gather(-1, column).squeeze(-1)
     return Decision(
         kept=torch.zeros_like(p, dtype=torch.bool).index_copy(0, places, judged.kept.bool()),
         p=p,
@@ -52,12 +52,10 @@ def verify_multi_path(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Dec
     )
 
 
-def _pick(draft: Draft, rows: TargetRows, paths: int) -> tuple[list[int], list[int]]:
-    """The picked path's tokens as indices into the draft, and for each the number of paths it was picked from."""
-    column = draft.tokens.unsqueeze(-1)
-    p = tree_shape(draft.parents, draft.tokens.device).judging_cells(rows.probs, column).squeeze(-1)
-    ratio = p / draft.probs.gather(-1, column).squeeze(-1)
-    ids, promise = torch.stack([draft.tokens.double(), ratio.double()]).tolist()
+def _pick(tokens: Tensor, ratio: Tensor, paths: int) -> tuple[list[int], list[int]]:
+    """The picked path's tokens as indices into the draft, and for each the number of paths it was picked from. ratio:
+    p/q of each token, [n] like `tokens`."""
+    ids, promise = torch.stack([tokens.double(), ratio.double()]).tolist()
     counts, alive = [], list(range(paths))
     while alive[0] < len(ids):
         # Equal ratios are ranked by id, as in `_largest_of`.

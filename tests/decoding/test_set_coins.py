@@ -88,7 +88,20 @@ def test_coins_are_read_as_they_are_written():
 
 @pytest.mark.parametrize(
     "coins",
-    ["3.2", "3.2=1", "3.2=1.5", "0.2=0.5", "3.0=0.5", "3=0.5", "a.b=c", "3.2=nan", "3.2=-0.1", "1.1=0.5 " * 65, 7],
+    [
+        "3.2",
+        "3.2=1",
+        "3.2=1.5",
+        "0.2=0.5",
+        "3.0=0.5",
+        "3=0.5",
+        "a.b=c",
+        "3.2=nan",
+        "3.2=-0.1",
+        "3.2=0.99999999",
+        "1.1=0.5 " * 65,
+        7,
+    ],
 )
 def test_what_sets_no_coin_is_refused_with_a_sentence(coins):
     with pytest.raises(SpecvizError) as caught:
