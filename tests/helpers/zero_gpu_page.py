@@ -7,6 +7,7 @@ import faulthandler
 import json
 import pathlib
 import queue
+import signal
 import sys
 import threading
 import time
@@ -102,4 +103,6 @@ def main(file: pathlib.Path) -> None:
 if __name__ == "__main__":
     # A page that hangs says where, before whoever waits for it loses patience.
     faulthandler.dump_traceback_later(HANGS_AFTER, exit=True)
+    # What a shell starts in the background ignores interrupts, and this page ends by one.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     main(pathlib.Path(sys.argv[1]))
