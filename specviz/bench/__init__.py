@@ -22,6 +22,7 @@ What is measured
     equal_texts      whether greedy texts are plain decoding's; comes before any time
     rule_replay      two acceptance rules on the same drafts and coins
     pass_times       T(K), the time of a pass over K tokens
+    batch_times      T(B, K), passes over K tokens of each of B requests
     machine_limits   what a pass moves, and how fast this machine can move it
     growth           how times grow with text, rounds and draft length
     machine          what this machine is, and how busy

@@ -28,6 +28,7 @@ _HOMES = {
     "kind_of": "passes.static_passes",
     "layer_count": "passes.early_exits",
     "load_pair": "models.loading",
+    "measure_batches": "bench.batch_times",
     "measure_passes": "bench.pass_times",
     "must_be_timed": "decoding.round_times",
     "name_of": "bench.machine",

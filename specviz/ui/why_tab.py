@@ -26,6 +26,7 @@ def create_why_tab(desk: Desk) -> Tab:
     runner, lab, say = desk.runner, desk.visitors.lab, desk.say
     with gr.Row(elem_classes=["sv-actions"]):
         go = gr.Button(say("why.measure"), variant="primary", elem_id="measure-passes")
+        many = gr.Button(say("why.measure_batches"), elem_id="measure-batches")
         stop = gr.Button(say("why.stop"), variant="stop", visible=False, elem_id="stop-passes")
     view = why_view(say, value=why_message(story=_story(WAYS[0]), runs=[]))
     desk.arrivals.append((view, lambda pair: why_message(story=_story(available(pair)[0]))))
@@ -45,7 +46,19 @@ def create_why_tab(desk: Desk) -> Tab:
     def failed(text: str) -> str:
         return why_message(phase="failed", problem=text)
 
-    return Tab([Action(go, view, [desk.controls.pair], check, stream, waiting, failed)], stop, opened)
+    def stream_batches(visit: Visit, pair: dict[str, Any]) -> Iterator[str]:
+        return time_batches(runner, PairName(**pair), visit, say)
+
+    def batches_waiting(text: str) -> str:
+        return why_message(batch_phase="waiting", batch_problem=text)
+
+    def batches_failed(text: str) -> str:
+        return why_message(batch_phase="failed", batch_problem=text)
+
+    pair = [desk.controls.pair]
+    passes = Action(go, view, pair, check, stream, waiting, failed)
+    batches = Action(many, view, pair, check, stream_batches, batches_waiting, batches_failed)
+    return Tab([passes, batches], stop, opened)
 
 
 def _story(drafter: str) -> dict[str, Any]:
@@ -70,3 +83,17 @@ def time_passes(runner: Runner, lab: Lab, name: PairName, visit: Visit, say: Wor
         lab.keep(visit.session, passes)
     phase = "stopped" if visit.halt.is_set() else "finished"
     yield why_message(passes=passes, phase=phase, runs=lab.runs_of(visit.session))
+
+
+def time_batches(runner: Runner, name: PairName, visit: Visit, say: Words) -> Iterator[str]:
+    """Messages for the lab while passes over many requests are timed; Stop ends it and keeps what there is."""
+    yield why_message(batch_phase="preparing")
+    batches = None
+    try:
+        for batch in closing(runner.batches(name, engine.measure_batches), visit.halt):
+            batches = batch[-1]
+            yield why_message(batches=batches, batch_phase="running")
+    except SpecvizError as error:
+        yield why_message(batch_phase="failed", batch_problem=say.error(error))
+        return
+    yield why_message(batches=batches, batch_phase="stopped" if visit.halt.is_set() else "finished")

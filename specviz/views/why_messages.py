@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from specviz.theory.batches import BatchTimes
 from specviz.theory.diagnosis import Diagnosis, RunFigures
 from specviz.theory.roofline import ABOUT_ONE, Curve, PassTimes
 from specviz.views.run_messages import as_json
@@ -31,12 +32,15 @@ def why_message(
     phase: str | None = None,
     runs: Sequence[LabRun] | None = None,
     problem: str | None = None,
+    batches: BatchTimes | None = None,
+    batch_phase: str | None = None,
+    batch_problem: str | None = None,
 ) -> str:
     """Any sections of the lab.
 
     story: the controls' settings for a first run. phase: of the measurement: ``waiting``, ``preparing``, ``running``,
     ``finished``, ``stopped`` or ``failed``. runs: all that are kept, latest last. problem: why the measurement failed,
-    or what it waits for.
+    or what it waits for. batch_phase, batch_problem: the same of `batches`.
     """
     sections = {
         "story": story,
@@ -44,6 +48,9 @@ def why_message(
         "phase": phase,
         "runs": None if runs is None else [_run(run) for run in runs],
         "problem": problem,
+        "batches": None if batches is None else asdict(batches),
+        "batch_phase": batch_phase,
+        "batch_problem": batch_problem,
     }
     return as_json({"kind": "why"} | {name: section for name, section in sections.items() if section is not None})
 

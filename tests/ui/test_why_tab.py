@@ -35,7 +35,7 @@ from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
 from specviz.ui.visitors import Visit
 from specviz.ui.web_files import ADDRESS
-from specviz.ui.why_tab import time_passes
+from specviz.ui.why_tab import time_batches, time_passes
 from specviz.views.why_messages import LabRun, why_message
 
 VIEW = element("why")
@@ -92,6 +92,12 @@ def test_stopped_early_a_measurement_keeps_what_there_is(runner):
                 halt.set()
         assert messages[-1]["phase"] == "stopped" and messages[-1]["runs"] == []
         assert least == 0 or messages[-1]["passes"]["fraction"] < 1
+
+
+def test_many_requests_are_measured_as_passes_are(runner):
+    messages = [json.loads(text) for text in time_batches(runner, PairName(), Visit(None, threading.Event()), words())]
+    assert [one["batch_phase"] for one in (messages[0], messages[-1])] == ["preparing", "finished"]
+    assert messages[-1]["batches"]["fraction"] == 1 and len(messages[-1]["batches"]["points"]) > 1
 
 
 def test_a_message_is_no_html_whatever_a_model_is_called(runner, pair):
@@ -190,7 +196,7 @@ def test_a_run_beyond_the_sliders_keeps_its_figures(alone):
     give(page, "why", [why_message(runs=[replace(run, figures=figures, diagnosis=diagnose(figures))])])
     assert page.evaluate(f"[{VIEW}.state.cost, {VIEW}.state.gamma]") == [figures.cost_coefficient, 24]
     sliders = page.locator("specviz-why [data-slider]")
-    assert [float(one.input_value()) for one in sliders.all()[1:]] == pytest.approx([figures.cost_coefficient, 24])
+    assert [float(one.input_value()) for one in sliders.all()[1:3]] == pytest.approx([figures.cost_coefficient, 24])
 
 
 def lab(page: Page, expression: str, *arguments):
@@ -293,10 +299,11 @@ def assert_measured(page: Page) -> None:
 
 def test_a_measurement_can_be_stopped_and_the_device_is_free_again(page):
     open_why(page)
-    page.locator("#measure-passes").click()
-    page.wait_for_function(f"() => {VIEW}.state.passes?.curves[0].points.length > 3")
-    page.locator("#stop-passes").press("Enter")
-    page.locator("#measure-passes").wait_for()
-    assert lab(page, "lab.state.phase") == "stopped" and lab(page, "lab.state.passes.fraction") < 1
-    expect(part(page, "passes-status")).to_contain_text(re.compile("Stopped by you"))
+    for name, measured in (("passes", "passes?.curves[0].points"), ("batches", "batches?.points")):
+        page.locator(f"#measure-{name}").click()
+        page.wait_for_function(f"() => {VIEW}.state.{measured}.length > 3")
+        page.locator("#stop-passes").press("Enter")
+        page.locator(f"#measure-{name}").wait_for()
+        assert lab(page, f"lab.state.{name}.fraction") < 1
+        expect(part(page, f"{name}-status")).to_contain_text(re.compile("Stopped by you"))
     expect(page.locator("#go")).to_be_visible()

@@ -6,10 +6,10 @@
 import { make, setText } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
 import { fixed, written } from "../shared/numbers.js";
+import { tint } from "../shared/tint.js";
 import { quoted } from "../shared/tokens.js";
 import { COLUMNS, NAMING, RANKING, byLength } from "./columns.js";
 import { DASH, isNumber, percent, rate, short, times, visible } from "./figures.js";
-import { tint } from "./tint.js";
 
 const RULES = ["compare.rule_token", "compare.rule_block"];
 

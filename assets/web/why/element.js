@@ -6,8 +6,10 @@
 
 import { make, scrolling } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
+import { batchesCard, renderBatches } from "./batches_card.js";
 import { diagnosisCard, renderDiagnosis } from "./diagnosis_card.js";
-import { BUSY, passesCard, renderPasses } from "./passes_card.js";
+import { isBusy } from "./measuring.js";
+import { passesCard, renderPasses } from "./passes_card.js";
 import { emptyState } from "./state.js";
 import { renderTheory, takeRun, theoryCard } from "./theory_card.js";
 
@@ -18,13 +20,19 @@ class SpecvizWhy extends SpecvizElement {
 
   state = emptyState();
   /** @type {import("./state.js").Lab} */
-  lab = { host: this, say: this.say, state: this.state, ui: {}, awaited: false };
+  lab = { host: this, say: this.say, state: this.state, ui: { sliders: [] }, awaited: false, reckon: () => this.reckon() };
 
   build() {
     this.lab.say = this.say;
     this.shadow.append(make("div", { class: "view", part: "view" },
-      passesCard(this.lab), theoryCard(this.lab), diagnosisCard(this.lab)));
+      passesCard(this.lab), theoryCard(this.lab), diagnosisCard(this.lab), batchesCard(this.lab)));
+    this.reckon();
+  }
+
+  /** Draws what follows from the sliders. */
+  reckon() {
     renderTheory(this.lab);
+    renderBatches(this.lab);
   }
 
   /** A reader who asked for a run here finds what came of it. */
@@ -42,6 +50,9 @@ class SpecvizWhy extends SpecvizElement {
         if (message.phase) Object.assign(state, { phase: message.phase, problem: message.problem ?? "" });
         if (message.passes) state.passes = message.passes;
         else if (message.phase === "preparing") state.passes = null;
+        if (message.batch_phase) Object.assign(state, { batchPhase: message.batch_phase, batchProblem: message.batch_problem ?? "", place: "here" });
+        if (message.batches) state.batches = message.batches;
+        else if (message.batch_phase === "preparing") state.batches = null;
         if (message.runs) {
           state.runs = message.runs;
           if (state.runs.length && !state.touched) state.source = "run";
@@ -51,7 +62,8 @@ class SpecvizWhy extends SpecvizElement {
         }
         renderPasses(lab);
         // While passes are timed, the curves that they make stand still: they are complete only at the end.
-        if (!BUSY.includes(state.phase) || message.runs) renderTheory(lab);
+        if (!isBusy(state.phase) || message.runs) renderTheory(lab);
+        renderBatches(lab);
       },
     };
   }

@@ -32,6 +32,18 @@ export function optimalGamma(alpha, cost, longest = 16, verification = () => 1) 
 }
 
 /**
+ * The least seconds of a pass over `width` tokens of each of `requests` requests: what it moves at the GPU's bandwidth,
+ * or what it multiplies at its peak, whichever takes longer (Williams et al. 2009). Attention's own arithmetic is left out.
+ *
+ * @param {any} gpu GB a second, 10¹² operations a second, 10⁹ parameters of so many bytes, KB of keys and values a token
+ * @param {number} requests @param {number} width
+ */
+export function rooflineSeconds({ bandwidth, peak, parameters, bytes, rows, context }, requests, width) {
+  const moved = 1e9 * parameters * bytes + 1e3 * rows * requests * (context + width);
+  return Math.max(moved / (1e9 * bandwidth), (2e9 * parameters * requests * width) / (1e12 * peak));
+}
+
+/**
  * T(width)/T(1) of a curve, a straight line between measured widths; null outside them.
  *
  * @param {any} curve @param {number} width

@@ -2,24 +2,20 @@
 
 import { make, setText, svg } from "../shared/dom.js";
 import { MARGIN, canvas, caption, frame, key, path, tick } from "./chart.js";
-import { ms, percent, three, two } from "./figures.js";
+import { ms, three, two } from "./figures.js";
 import { GAMMAS } from "./formulas.js";
+import { isBusy, measuringLine } from "./measuring.js";
 import { curveOf } from "./state.js";
 
 /** @typedef {import("./state.js").Lab} Lab */
 /** @typedef {ReturnType<typeof import("./chart.js").frame>} Chart */
-
-export const BUSY = ["waiting", "preparing", "running"];
 
 /** The longest chain of the page, and the one token more that its pass yields. */
 const REACH = GAMMAS.length;
 
 /** @param {Lab} lab */
 export function passesCard(lab) {
-  lab.ui.bar = make("i");
-  lab.ui.track = make("div", { class: "track idle", role: "progressbar", "aria-label": lab.say("why.progress"), "aria-valuemin": "0", "aria-valuemax": "100" }, lab.ui.bar);
-  lab.ui.status = make("p", { class: "says", role: "status", part: "passes-status" });
-  lab.ui.problem = make("p", { class: "note hidden", role: "alert", part: "passes-problem" });
+  lab.ui.passesLine = measuringLine(lab, "passes", "phase");
   lab.ui.passes = canvas("passes", (width) => drawPasses(lab, width));
   lab.ui.wide = make("input", { type: "checkbox", disabled: true, on: { change: () => lab.ui.passes.redraw() } });
   lab.ui.finding = make("p", { class: "finding", part: "passes-finding", text: lab.say("why.before_finding") });
@@ -32,7 +28,7 @@ export function passesCard(lab) {
   return make("section", { class: "card", "aria-labelledby": "passes-title" },
     make("h2", { id: "passes-title", text: lab.say("why.passes_title") }),
     make("p", { class: "lead", text: lab.say("why.passes_lead") }),
-    lab.ui.status, lab.ui.track, lab.ui.problem, lab.ui.passes.box,
+    ...lab.ui.passesLine.nodes, lab.ui.passes.box,
     make("ul", { class: "legend" }, key("p line", lab.say("why.key_target")), key("q line", lab.say("why.key_draft")),
       lab.ui.roofline, key("flat", lab.say("why.key_flat"))),
     make("label", { class: "wide", part: "wider" }, lab.ui.wide, make("span", { text: lab.say("why.wider") })),
@@ -58,7 +54,7 @@ function drawPasses(lab, width) {
   chart.node.append(...draftMark(lab, chart));
   chart.node.append(path([[chart.left, chart.y(1)], [chart.right, chart.y(1)]], { class: "flat" }));
   for (const curve of curves) chart.node.append(...passCurve(lab, chart, curve));
-  if (!curves.length) chart.node.append(caption((chart.left + chart.right) / 2, chart.y(1.5), lab.say(BUSY.includes(lab.state.phase) ? "why.preparing" : "why.not_measured"), { "text-anchor": "middle", class: "hint" }));
+  if (!curves.length) chart.node.append(caption((chart.left + chart.right) / 2, chart.y(1.5), lab.say(isBusy(lab.state.phase) ? "why.preparing" : "why.not_measured"), { "text-anchor": "middle", class: "hint" }));
   return chart.node;
 }
 
@@ -117,20 +113,11 @@ function passCurve(lab, chart, curve) {
 /** @param {Lab} lab */
 export function renderPasses(lab) {
   const { phase, passes, problem } = lab.state;
-  const busy = BUSY.includes(phase);
-  const waiting = phase === "waiting";
-  if (waiting) setText(lab.ui.status, problem);
-  else setText(lab.ui.status, passes || busy ? lab.say(`why.phase_${phase}`, { percent: percent(passes?.fraction ?? 0), repeats: curveOf(lab, "target")?.points[0].repeats ?? 0 }) : lab.say("why.phase_empty"));
-  lab.ui.track.classList.toggle("idle", !busy);
-  const done = ["waiting", "preparing"].includes(phase) ? 0 : passes?.fraction ?? 0;
-  lab.ui.bar.style.width = `${100 * done}%`;
-  lab.ui.track.setAttribute("aria-valuenow", String(Math.round(100 * done)));
-  lab.ui.problem.classList.toggle("hidden", !problem || waiting);
-  setText(lab.ui.problem, waiting ? "" : problem);
+  lab.ui.passesLine.show(phase, problem, passes?.fraction ?? 0, curveOf(lab, "target")?.points[0].repeats ?? 0);
   lab.ui.wide.disabled = widestMeasured(lab) === REACH;
   lab.ui.passes.redraw();
   const target = curveOf(lab, "target");
-  if (!target || target.points.length < 2 || busy) return;
+  if (!target || target.points.length < 2 || isBusy(phase)) return;
   lab.ui.roofline.classList.toggle("hidden", !isKnown(target));
   renderFinding(lab, target);
   renderMachine(lab, target);

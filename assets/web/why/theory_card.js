@@ -4,20 +4,17 @@ import { make, setText, svg } from "../shared/dom.js";
 import { MARGIN, canvas, caption, frame, key, path, tick } from "./chart.js";
 import { runName, times, two } from "./figures.js";
 import { GAMMAS, expectedSpeedup, expectedTokens, optimalGamma } from "./formulas.js";
+import { renderSliders, sliderRow } from "./sliders.js";
 import { hasVerification, lastRun, verification } from "./state.js";
 
 /** @typedef {import("./state.js").Lab} Lab */
 /** @typedef {ReturnType<typeof import("./chart.js").frame>} Chart */
 
-const SLIDERS = [
-  { name: "alpha", sign: "α", most: 1, least: 0, step: 0.01 },
-  { name: "cost", sign: "c", most: 1, least: 0, step: 0.01 },
-  { name: "gamma", sign: "γ", most: 16, least: 1, step: 1 },
-];
+/** @type {("alpha" | "cost" | "gamma")[]} */
+const SLIDERS = ["alpha", "cost", "gamma"];
 
 /** @param {Lab} lab */
 export function theoryCard(lab) {
-  lab.ui.sliders = Object.fromEntries(SLIDERS.map((slider) => [slider.name, sliderRow(lab, slider)]));
   lab.ui.sources = ["own", "run"].map((name) => make("input", { type: "radio", name: "source", value: name, on: { change: () => choose(lab, name) } }));
   lab.ui.runLabel = make("span");
   lab.ui.theory = canvas("theory", (width) => drawTheory(lab, width));
@@ -30,33 +27,9 @@ export function theoryCard(lab) {
     make("p", { class: "lead", text: lab.say("why.theory_lead") }),
     make("fieldset", { class: "source" }, make("legend", { text: lab.say("why.source") }),
       make("label", {}, lab.ui.sources[0], make("span", { text: lab.say("why.source_own") })), make("label", {}, lab.ui.sources[1], lab.ui.runLabel)),
-    make("div", { class: "sliders" }, ...SLIDERS.map(({ name }) => lab.ui.sliders[name].row)),
+    make("div", { class: "sliders" }, ...SLIDERS.map((name) => sliderRow(lab, name, name))),
     lab.ui.readout, lab.ui.theory.box, lab.ui.measuredKey, make("div", { class: "result" }, lab.ui.verdict),
     make("p", { class: "quiet", text: lab.say("why.independent") }));
-}
-
-/**
- * A slider that says its value; `any` step lets it hold a run's exact figure, what is set by hand is rounded.
- *
- * @param {Lab} lab @param {any} slider
- */
-function sliderRow(lab, { name, sign, least, most, step }) {
-  const output = make("output", { for: name });
-  const onInput = () => set(lab, { [name]: Number((Math.round(Number(input.value) / step) * step).toFixed(2)) });
-  const input = make("input", { type: "range", id: name, min: least, max: most, step: step < 1 ? "any" : step, "data-slider": name, on: { input: onInput, keydown: onKey } });
-  function onKey(event) {
-    const by = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key];
-    if (!by || step >= 1) return;
-    event.preventDefault();
-    set(lab, { [name]: Number(Math.min(most, Math.max(least, lab.state[name] + by * step)).toFixed(2)) });
-  }
-  return { input, output, row: make("div", { class: "slider" }, make("label", { for: name }, make("b", { text: sign }), ` ${lab.say(`why.slider_${name}`)}`), output, input) };
-}
-
-/** @param {Lab} lab @param {Record<string, any>} values */
-function set(lab, values) {
-  Object.assign(lab.state, values, { source: "own", touched: true });
-  renderTheory(lab);
 }
 
 /** @param {Lab} lab @param {string} source */
@@ -64,7 +37,7 @@ function choose(lab, source) {
   lab.state.source = source;
   lab.state.touched = true;
   if (source === "run") takeRun(lab);
-  renderTheory(lab);
+  lab.reckon();
 }
 
 /** @param {Lab} lab */
@@ -79,13 +52,7 @@ export function renderTheory(lab) {
   lab.ui.sources.forEach((input) => (input.checked = input.value === lab.state.source));
   lab.ui.sources[1].disabled = !run;
   setText(lab.ui.runLabel, run ? lab.say("why.source_run", { run: runName(lab, run) }) : lab.say("why.source_no_run"));
-  for (const { name, most } of SLIDERS) {
-    const { input, output } = lab.ui.sliders[name];
-    input.max = String(Math.max(most, lab.state[name])); // a run's figures stand as they are
-    input.value = lab.state[name];
-    setText(output, name === "gamma" ? String(lab.state.gamma) : two(lab.state[name]));
-    input.setAttribute("aria-valuetext", output.textContent);
-  }
+  renderSliders(lab);
   renderReadout(lab);
   lab.ui.theory.redraw();
   lab.ui.passes.redraw();

@@ -1,0 +1,93 @@
+"""The lab's card on many requests at once: speedups from measured passes, and from what is typed in."""
+
+from __future__ import annotations
+
+import pytest
+from elements import give
+from playwright.sync_api import Page, expect
+
+from specviz.theory.batches import BatchPoint, BatchTimes
+from specviz.theory.formulas import expected_tokens
+from specviz.views.why_messages import why_message
+
+LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
+
+#: Milliseconds of a pass over K tokens of each of B requests, and of the draft model's over one of each.
+TARGET = {(1, 1): 10.0, (1, 5): 11.0, (1, 17): 20.0, (8, 1): 12.0, (8, 5): 44.0}
+DRAFT = {1: 1.0, 8: 2.0}
+
+
+def measured(draft: dict[int, float] = DRAFT) -> str:
+    points = [BatchPoint("target", b, k, ms / 1e3, 9) for (b, k), ms in TARGET.items()]
+    points += [BatchPoint("draft", b, 1, ms / 1e3, 9) for b, ms in draft.items()]
+    name = "draft" if draft else None
+    times = BatchTimes("target", name, 128, "cpu", "bfloat16", "kernels", 1, (1, 8, 64), tuple(points), 1.0)
+    return why_message(batches=times, batch_phase="finished")
+
+
+def cell(page: Page, gamma: int, column: int):
+    return part(page, "batches-table").locator("tbody tr").nth(LENGTHS.index(gamma)).locator("td").nth(column)
+
+
+def part(page: Page, name: str):
+    return page.locator(f"specviz-why [part={name}]")
+
+
+def speedup(page: Page, gamma: int, column: int) -> float:
+    return float(cell(page, gamma, column).inner_text().strip("★ ×"))
+
+
+def test_speedups_come_from_the_passes_of_as_many_requests(alone):
+    page = alone("why")
+    give(page, "why", [measured()])
+    # α is 0.7 at first; 64 requests were not measured, nor 17 tokens of each of eight.
+    expect(part(page, "batches-table").locator("thead th")).to_have_text(["γ ╲ B", "1", "8"])
+    assert speedup(page, 4, 0) == pytest.approx(expected_tokens(0.7, 4) * 10 / (4 * 1 + 11), abs=0.0051)
+    assert speedup(page, 4, 1) == pytest.approx(expected_tokens(0.7, 4) * 12 / (4 * 2 + 44), abs=0.0051)
+    assert speedup(page, 1, 0) == pytest.approx(expected_tokens(0.7, 1) * 10 / (1 + 10.25), abs=0.0051)
+    expect(cell(page, 6, 1)).to_have_text("–")
+    expect(part(page, "batches-finding")).to_contain_text(
+        "pays for one request alone (γ = 4: 1.85×). With 8 at once, no γ does"
+    )
+    # The line runs between what pays and what does not, and the best of each column is marked.
+    expect(cell(page, 4, 1)).to_have_attribute("data-edge", "left")
+    expect(part(page, "batches-table").locator("[data-best]")).to_have_count(2)
+    part(page, "batches-numbers").locator("summary").press("Enter")
+    expect(part(page, "batches-times").locator("tbody tr").last).to_have_text("draft, ms1.002.00–")
+    # The slider is that of the second card.
+    page.locator("specviz-why #shared-alpha").press("Home")
+    assert page.locator("specviz-why #alpha").input_value() == "0"
+    expect(part(page, "batches-finding")).to_contain_text("no γ pays, not even for a single request")
+
+
+def test_without_a_draft_model_a_step_costs_what_the_second_card_says(alone):
+    page = alone("why")
+    give(page, "why", [measured(draft={})])
+    assert speedup(page, 4, 0) == pytest.approx(expected_tokens(0.7, 4) * 10 / (4 * 0.2 * 10 + 11), abs=0.0051)
+    expect(part(page, "batches-how")).to_contain_text("a draft step counts c = 0.20 passes")
+
+
+def test_a_gpus_passes_are_computed_from_what_is_typed_in_and_said_to_be(alone):
+    page = alone("why")
+    expect(part(page, "batches-how")).to_contain_text("Computed, not measured")
+
+    def type_in(**values: str) -> None:
+        for name, value in values.items():
+            place = ("bandwidth", "peak", "parameters", "bytes", "rows", "context", "cost").index(name)
+            part(page, "gpu").locator("input").nth(place).fill(value)
+
+    type_in(bandwidth="1000", peak="100", parameters="10", bytes="2", rows="100", context="1000", cost="0.1")
+
+    def seconds(requests: int, width: int) -> float:
+        moved = 20e9 + 100e3 * requests * (1000 + width)
+        return max(moved / 1000e9, 2 * 10e9 * requests * width / 100e12)
+
+    for column, requests in enumerate((1, 8, 32, 64, 128, 256)):
+        for gamma in (1, 4, 16):
+            one = seconds(requests, 1)
+            expected = expected_tokens(0.7, gamma) * one / (0.1 * gamma * one + seconds(requests, gamma + 1))
+            assert speedup(page, gamma, column) == pytest.approx(expected, abs=0.0051)
+    expect(part(page, "batches-finding")).to_contain_text("With 256, no γ does")
+    type_in(peak="")
+    expect(part(page, "gpu-problem")).to_have_text("“peak, 10¹² operations per second” needs a number above 0.")
+    expect(part(page, "batches-table")).to_have_count(0)
