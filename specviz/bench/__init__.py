@@ -19,6 +19,7 @@ What is compared
 What is measured
     benchmark        the whole plan on one pair
     size_benchmark   a random pair of a real size, drafted for by the oracle
+    forced           speculation at any acceptance rate, over the pair's own passes
     equal_texts      whether greedy texts are plain decoding's; comes before any time
     rule_replay      two acceptance rules on the same drafts and coins
     pass_times       T(K), the time of a pass over K tokens

@@ -80,6 +80,17 @@ class Standing:
     distance: float | None = None  # mean total variation from the target under a lossy rule, see `Round`
 
 
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """Speculation at a forced acceptance rate beside plain decoding, complete or being measured: see `bench.forced`."""
+
+    alpha: float  # asked for; `figures` has what came of it
+    num_draft_tokens: int
+    repeats: int
+    figures: Standing | None  # reading the prompt left out; None before the first repeat
+    fraction: float  # share of the measuring that is done
+
+
 def standing(own: Sequence[Tally], plain: Sequence[Tally]) -> Standing:
     """The figures of a contestant's repeats beside those of plain decoding.
 

@@ -24,7 +24,7 @@ from specviz.rules.draft import Draft
 
 def check(alpha: float, sampling: SamplingParams) -> None:
     """Raises SpecvizError (field ``alpha`` or ``temperature``) for what no oracle can do."""
-    if not 0 <= alpha <= 1:
+    if not isinstance(alpha, int | float) or not 0 <= alpha <= 1:
         raise SpecvizError(
             "alpha is how likely a draft token is to be right: a number from 0 to 1, not {value}.",
             "alpha",

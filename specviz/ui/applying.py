@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def wire_remote(controls: Controls) -> None:
     """Sets the controls as a part of the page asks, and tells it which button to press then."""
-    store, unchanged = controls.runner.store, [gr.skip()] * (len(_changed(controls)) + 2)
+    store, unchanged = controls.runner.store, [gr.skip()] * (len(_changed(controls)) + 3)
 
     def on_remote(wanted: gr.EventData, pair: dict[str, Any], *values: Any) -> list[Any]:
         try:
@@ -39,10 +39,12 @@ def wire_remote(controls: Controls) -> None:
             _warn(controls, error)
             return unchanged
         measured = gr.skip() if wanted.measure is None else wanted.measure
-        return [*changes, measured, _answer(wanted.press, dict(zip(controls.fields, values)))]
+        details = gr.skip() if wanted.details is None else wanted.details
+        return [*changes, measured, details, _answer(wanted.press, dict(zip(controls.fields, values)))]
 
     asked = [controls.pair, *controls.fields.values()]
-    controls.remote.submit(on_remote, asked, [*_changed(controls), controls.measured, controls.remote], **HEARD)
+    changed = [*_changed(controls), controls.measured, controls.details, controls.remote]
+    controls.remote.submit(on_remote, asked, changed, **HEARD)
 
 
 def wire_links(controls: Controls, share: gr.HTML) -> None:

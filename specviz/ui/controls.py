@@ -47,6 +47,7 @@ class Controls:
     race: gr.Button
     stop: gr.Button  # in the place of `go`, and of what other tabs start
     stop_race: gr.Button  # in the place of `race`
+    details: gr.JSON  # hidden: what the button that `remote` presses is to know beyond the controls
     remote: gr.HTML  # hears and answers other parts of the page, see `specviz.ui.applying`
 
     @property
@@ -198,7 +199,8 @@ def create_controls(runner: Runner, say: Words) -> Controls:
     # A hidden value rather than a gr.State: a page with State keeps a connection open for as long as it is.
     name = gr.JSON(asdict(PairName()), visible=False)
     notes = drafter_note, rule_note, lossy_note
-    controls = Controls(runner, say, own, name, *notes, measured, go, race, stop, stop_race, remote())
+    hidden = gr.JSON({}, visible=False), remote()
+    controls = Controls(runner, say, own, name, *notes, measured, go, race, stop, stop_race, *hidden)
     controls.wire()
     return controls
 

@@ -29,6 +29,7 @@ _HOMES = {
     "layer_count": "passes.early_exits",
     "load_pair": "models.loading",
     "measure_batches": "bench.batch_times",
+    "measure_forced": "bench.forced",
     "measure_passes": "bench.pass_times",
     "must_be_timed": "decoding.round_times",
     "name_of": "bench.machine",

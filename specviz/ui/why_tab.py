@@ -27,12 +27,13 @@ def create_why_tab(desk: Desk) -> Tab:
     with gr.Row(elem_classes=["sv-actions"]):
         go = gr.Button(say("why.measure"), variant="primary", elem_id="measure-passes")
         many = gr.Button(say("why.measure_batches"), elem_id="measure-batches")
+        pressed = gr.Button(say("why.forced_title"), elem_id="run-forced", elem_classes=["sv-unseen"])
         stop = gr.Button(say("why.stop"), variant="stop", visible=False, elem_id="stop-passes")
     view = why_view(say, value=why_message(story=_story(WAYS[0]), runs=[]))
     desk.arrivals.append((view, lambda pair: why_message(story=_story(available(pair)[0]))))
 
-    def check(pair: dict[str, Any]) -> list[dict[str, Any]]:
-        return [gr.validate(True, "")]
+    def check(*values: Any) -> list[dict[str, Any]]:
+        return [gr.validate(True, "")] * len(values)
 
     def stream(visit: Visit, pair: dict[str, Any]) -> Iterator[str]:
         return time_passes(runner, lab, PairName(**pair), visit, say)
@@ -55,10 +56,21 @@ def create_why_tab(desk: Desk) -> Tab:
     def batches_failed(text: str) -> str:
         return why_message(batch_phase="failed", batch_problem=text)
 
+    def stream_forced(visit: Visit, pair: dict[str, Any], details: dict[str, Any]) -> Iterator[str]:
+        return force(runner, PairName(**pair), details, visit, say)
+
+    def forced_waiting(text: str) -> str:
+        return why_message(forced_phase="waiting", forced_problem=text)
+
+    def forced_failed(text: str) -> str:
+        return why_message(forced_phase="failed", forced_problem=text)
+
     pair = [desk.controls.pair]
     passes = Action(go, view, pair, check, stream, waiting, failed)
     batches = Action(many, view, pair, check, stream_batches, batches_waiting, batches_failed)
-    return Tab([passes, batches], stop, opened)
+    asked = [*pair, desk.controls.details]
+    forced = Action(pressed, view, asked, check, stream_forced, forced_waiting, forced_failed)
+    return Tab([passes, batches, forced], stop, opened)
 
 
 def _story(drafter: str) -> dict[str, Any]:
@@ -97,3 +109,19 @@ def time_batches(runner: Runner, name: PairName, visit: Visit, say: Words) -> It
         yield why_message(batch_phase="failed", batch_problem=say.error(error))
         return
     yield why_message(batches=batches, batch_phase="stopped" if visit.halt.is_set() else "finished")
+
+
+def force(runner: Runner, name: PairName, asked: dict[str, Any], visit: Visit, say: Words) -> Iterator[str]:
+    """Messages for the lab while an oracle speaks in the draft model's place; Stop keeps the repeats that there are.
+
+    asked: ``alpha`` and ``num_draft_tokens``.
+    """
+    yield why_message(forced_phase="preparing")
+    given = asked.get("alpha"), asked.get("num_draft_tokens")
+    try:
+        for batch in closing(runner.batches(name, engine.measure_forced, *given), visit.halt):
+            yield why_message(forced=batch[-1], forced_phase="running")
+    except SpecvizError as error:
+        yield why_message(forced_phase="failed", forced_problem=say.error(error))
+        return
+    yield why_message(forced_phase="stopped" if visit.halt.is_set() else "finished")

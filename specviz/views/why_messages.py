@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from specviz.bench.contestants import Forced
 from specviz.theory.batches import BatchTimes
 from specviz.theory.diagnosis import Diagnosis, RunFigures
 from specviz.theory.roofline import ABOUT_ONE, Curve, PassTimes
@@ -35,12 +36,16 @@ def why_message(
     batches: BatchTimes | None = None,
     batch_phase: str | None = None,
     batch_problem: str | None = None,
+    forced: Forced | None = None,
+    forced_phase: str | None = None,
+    forced_problem: str | None = None,
 ) -> str:
     """Any sections of the lab.
 
     story: the controls' settings for a first run. phase: of the measurement: ``waiting``, ``preparing``, ``running``,
     ``finished``, ``stopped`` or ``failed``. runs: all that are kept, latest last. problem: why the measurement failed,
-    or what it waits for. batch_phase, batch_problem: the same of `batches`.
+    or what it waits for. batch_phase, batch_problem: the same of `batches`; forced_phase,
+    forced_problem: of `forced`.
     """
     sections = {
         "story": story,
@@ -51,6 +56,9 @@ def why_message(
         "batches": None if batches is None else asdict(batches),
         "batch_phase": batch_phase,
         "batch_problem": batch_problem,
+        "forced": None if forced is None else asdict(forced),
+        "forced_phase": forced_phase,
+        "forced_problem": forced_problem,
     }
     return as_json({"kind": "why"} | {name: section for name, section in sections.items() if section is not None})
 

@@ -35,7 +35,7 @@ from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
 from specviz.ui.visitors import Visit
 from specviz.ui.web_files import ADDRESS
-from specviz.ui.why_tab import time_batches, time_passes
+from specviz.ui.why_tab import force, time_batches, time_passes
 from specviz.views.why_messages import LabRun, why_message
 
 VIEW = element("why")
@@ -98,6 +98,14 @@ def test_many_requests_are_measured_as_passes_are(runner):
     messages = [json.loads(text) for text in time_batches(runner, PairName(), Visit(None, threading.Event()), words())]
     assert [one["batch_phase"] for one in (messages[0], messages[-1])] == ["preparing", "finished"]
     assert messages[-1]["batches"]["fraction"] == 1 and len(messages[-1]["batches"]["points"]) > 1
+
+
+def test_what_an_oracle_cannot_do_is_a_sentence(runner):
+    asked = {"alpha": "<b>", "num_draft_tokens": 4}
+    visit = Visit(None, threading.Event())
+    messages = [json.loads(text) for text in force(runner, PairName(), asked, visit, words())]
+    assert [one["forced_phase"] for one in messages] == ["preparing", "failed"]
+    assert "a number from 0 to 1" in messages[-1]["forced_problem"]
 
 
 def test_a_message_is_no_html_whatever_a_model_is_called(runner, pair):
@@ -307,3 +315,13 @@ def test_a_measurement_can_be_stopped_and_the_device_is_free_again(page):
         assert lab(page, f"lab.state.{name}.fraction") < 1
         expect(part(page, f"{name}-status")).to_contain_text(re.compile("Stopped by you"))
     expect(page.locator("#go")).to_be_visible()
+    # An oracle is run at the α and γ that the sliders say, and what it measured by then stays.
+    page.locator("specviz-why #alpha").press("End")
+    part(page, "run-forced").click()
+    rows = part(page, "forced-table").locator("tbody tr")
+    expect(rows).to_have_count(1)
+    page.locator("#stop-passes").press("Enter")
+    expect(part(page, "forced-status")).to_contain_text("Stopped by you")
+    assert rows.locator("td").all_inner_texts()[:4] == ["1.00", "4", "1.00", "5.00"]
+    expect(page.locator("specviz-why path.forced")).to_have_count(1)
+    assert page.locator("#run-forced").is_hidden()

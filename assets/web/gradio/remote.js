@@ -1,8 +1,8 @@
 // Sets the page's controls and presses its buttons for the elements that ask for it, by a `specviz-press` event with
-// { settings, press, measure, back, pair }: the settings by the names of the controls; the button to press once they stand, or
+// { settings, press, measure, back, pair, details }: the settings by the names of the controls; the button to press once they stand, or
 // null; whether the speedup is to be measured after a run (left out: as the visitor has it); and the tab to come back to
 // when that run is over (left out: none), unless the visitor has gone elsewhere; and the name of the pair that it takes (left
-// out: any). The server checks the settings and sets
+// out: any); and what that button's work is to know beyond the controls. The server checks the settings and sets
 // the controls; its answer is this component's value. What the controls said before is told by a `specviz-set` event with
 // { before }, for whoever wants to bring that back.
 
@@ -10,7 +10,7 @@ import { kept } from "../shared/kept.js";
 import { isIdle, isOpen, openTab, watchButtons } from "./tabs.js";
 
 /** @type {Record<string, string>} */
-const BUTTONS = { generate: "#go", race: "#start-race", compare: "#start-compare", lossless: "#start-lossless" };
+const BUTTONS = { forced: "#run-forced", generate: "#go", race: "#start-race", compare: "#start-compare", lossless: "#start-lossless" };
 
 /** @param {import("./view.js").Component} component */
 export function join({ trigger }) {
@@ -19,12 +19,12 @@ export function join({ trigger }) {
   document.addEventListener("specviz-press", (event) => {
     const { back: wanted, ...asked } = /** @type {CustomEvent} */ (event).detail;
     back = wanted;
-    trigger("submit", { measure: null, pair: null, ...asked });
+    trigger("submit", { measure: null, pair: null, details: null, ...asked });
   });
   document.addEventListener("specviz-can-press", (event) => event.preventDefault());
   const settings = kept("settings");
   // After a reload the controls say what the last run was made with; a link has its own.
-  if (settings && location.search.length < 2) trigger("submit", { settings, press: null, measure: null, pair: null });
+  if (settings && location.search.length < 2) trigger("submit", { settings, press: null, measure: null, pair: null, details: null });
   return (/** @type {string} */ value) => {
     const { press, before } = JSON.parse(value);
     if (before) document.dispatchEvent(new CustomEvent("specviz-set", { detail: { before } }));

@@ -8,6 +8,7 @@ import { make, scrolling } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
 import { batchesCard, renderBatches } from "./batches_card.js";
 import { diagnosisCard, renderDiagnosis } from "./diagnosis_card.js";
+import { renderForced, takeForced } from "./forced_part.js";
 import { isBusy } from "./measuring.js";
 import { passesCard, renderPasses } from "./passes_card.js";
 import { emptyState } from "./state.js";
@@ -53,6 +54,8 @@ class SpecvizWhy extends SpecvizElement {
         if (message.batch_phase) Object.assign(state, { batchPhase: message.batch_phase, batchProblem: message.batch_problem ?? "", place: "here" });
         if (message.batches) state.batches = message.batches;
         else if (message.batch_phase === "preparing") state.batches = null;
+        if (message.forced_phase) Object.assign(state, { forcedPhase: message.forced_phase, forcedProblem: message.forced_problem ?? "" });
+        if (message.forced) takeForced(lab, message.forced);
         if (message.runs) {
           state.runs = message.runs;
           if (state.runs.length && !state.touched) state.source = "run";
@@ -63,6 +66,7 @@ class SpecvizWhy extends SpecvizElement {
         renderPasses(lab);
         // While passes are timed, the curves that they make stand still: they are complete only at the end.
         if (!isBusy(state.phase) || message.runs) renderTheory(lab);
+        else renderForced(lab);
         renderBatches(lab);
       },
     };

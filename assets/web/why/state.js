@@ -14,7 +14,7 @@ const GPU = { bandwidth: 3350, peak: 989, parameters: 8, bytes: 2, rows: 131, co
 
 /** Before any message. @returns {Record<string, any>} */
 export const emptyState = () => ({ story: null, passes: null, phase: "empty", runs: [], problem: "", source: "own", touched: false, alpha: 0.7, cost: 0.2, gamma: 4,
-  batches: null, batchPhase: "empty", batchProblem: "", place: "gpu", gpu: { ...GPU } });
+  batches: null, batchPhase: "empty", batchProblem: "", place: "gpu", forced: [], forcedPhase: "empty", forcedProblem: "", gpu: { ...GPU } });
 
 /** @param {Lab} lab */
 export const lastRun = (lab) => lab.state.runs.at(-1) ?? null;

@@ -3,6 +3,7 @@
 import { make, setText, svg } from "../shared/dom.js";
 import { MARGIN, canvas, caption, frame, key, path, tick } from "./chart.js";
 import { runName, times, two } from "./figures.js";
+import { forcedPart, renderForced } from "./forced_part.js";
 import { GAMMAS, expectedSpeedup, expectedTokens, optimalGamma } from "./formulas.js";
 import { renderSliders, sliderRow } from "./sliders.js";
 import { hasVerification, lastRun, verification } from "./state.js";
@@ -21,7 +22,7 @@ export function theoryCard(lab) {
   lab.ui.readout = make("dl", { class: "readout", part: "readout" });
   lab.ui.verdict = make("p", { class: "finding", part: "theory-verdict" });
   lab.ui.measuredKey = make("ul", { class: "legend" }, key("p line", lab.say("why.key_tokens")), key("ink line", lab.say("why.key_speedup")), key("ink dashed", lab.say("why.key_speedup_measured")),
-    key("dot", lab.say("why.key_run_tokens")), key("diamond", lab.say("why.key_run_speedup")));
+    key("dot", lab.say("why.key_run_tokens")), key("diamond", lab.say("why.key_run_speedup")), key("cross", lab.say("why.key_forced")));
   return make("section", { class: "card", "aria-labelledby": "theory-title" },
     make("h2", { id: "theory-title", text: lab.say("why.theory_title") }),
     make("p", { class: "lead", text: lab.say("why.theory_lead") }),
@@ -29,7 +30,7 @@ export function theoryCard(lab) {
       make("label", {}, lab.ui.sources[0], make("span", { text: lab.say("why.source_own") })), make("label", {}, lab.ui.sources[1], lab.ui.runLabel)),
     make("div", { class: "sliders" }, ...SLIDERS.map((name) => sliderRow(lab, name, name))),
     lab.ui.readout, lab.ui.theory.box, lab.ui.measuredKey, make("div", { class: "result" }, lab.ui.verdict),
-    make("p", { class: "quiet", text: lab.say("why.independent") }));
+    make("p", { class: "quiet", text: lab.say("why.independent") }), forcedPart(lab));
 }
 
 /** @param {Lab} lab @param {string} source */
@@ -54,6 +55,7 @@ export function renderTheory(lab) {
   setText(lab.ui.runLabel, run ? lab.say("why.source_run", { run: runName(lab, run) }) : lab.say("why.source_no_run"));
   renderSliders(lab);
   renderReadout(lab);
+  renderForced(lab);
   lab.ui.theory.redraw();
   lab.ui.passes.redraw();
 }
@@ -80,6 +82,7 @@ function drawTheory(lab, width) {
   const curves = { tokens: (g) => expectedTokens(alpha, g), speedup: (g) => expectedSpeedup(alpha, g, cost) };
   if (hasVerification(lab)) curves.measured = (g) => expectedSpeedup(alpha, g, cost, verification(lab, g));
   const shownRuns = lab.state.runs.filter((run) => run.figures.num_draft_tokens <= 16);
+  const forced = lab.state.forced.filter((one) => one.figures && two(one.alpha) === two(alpha));
   const heights = shownRuns.flatMap(({ figures }) => [figures.tokens_per_pass, figures.speedup ?? 0]);
   const most = 1.08 * Math.max(2.5, expectedTokens(alpha, 16), ...heights);
   const chart = frame(width, {
@@ -92,7 +95,7 @@ function drawTheory(lab, width) {
   chart.node.append(path([[chart.left, chart.y(1)], [chart.right, chart.y(1)]], { class: "flat" }), ...(gamma < GAMMAS.length ? [path([[chart.x(gamma), MARGIN.top], [chart.x(gamma), chart.bottom]], { class: "here" })] : []));
   const kinds = { tokens: "line p", speedup: "line ink", measured: "line ink dashed" };
   for (const [name, curve] of Object.entries(curves)) chart.node.append(path(GAMMAS.map((g) => [chart.x(g), chart.y(curve(g))]), { class: kinds[name], "data-curve": name }));
-  chart.node.append(...bestMark(lab, chart, curves.speedup), ...shownRuns.flatMap((run, i) => runMarks(lab, chart, run, i === shownRuns.length - 1)));
+  chart.node.append(...forced.map((one) => forcedMark(chart, one)), ...bestMark(lab, chart, curves.speedup), ...shownRuns.flatMap((run, i) => runMarks(lab, chart, run, i === shownRuns.length - 1)));
   return chart.node;
 }
 
@@ -103,6 +106,14 @@ function bestMark(lab, chart, speedup) {
   const [x, y] = [chart.x(best), chart.y(speedup(best))];
   const anchor = x < chart.left + 64 ? "start" : x > chart.right - 64 ? "end" : "middle";
   return [svg("circle", { class: "best", cx: x, cy: y, r: 6 }), caption(x, y - 11, lab.say("why.best", { best }), { "text-anchor": anchor, class: "bestname" })];
+}
+
+/** @param {Chart} chart @param {any} forced */
+function forcedMark(chart, { num_draft_tokens: gamma, figures }) {
+  const [x, y] = [chart.x(gamma), chart.y(figures.speedup_measured)];
+  const mark = svg("path", { class: "forced", d: `M${x - 6} ${y - 6}L${x + 6} ${y + 6}M${x - 6} ${y + 6}L${x + 6} ${y - 6}` });
+  mark.append(svg("title", {}, `γ = ${gamma}: ${times(figures.speedup_measured)}`));
+  return mark;
 }
 
 /**
