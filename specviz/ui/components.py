@@ -37,6 +37,7 @@ AREAS = {
     "lossless": ("lossless",),
     "beside": ("beside", "rounds"),
     "tour": ("tour",),
+    "challenges": ("challenges", "rounds"),
     "share": ("share",),
     "gallery": ("gallery",),
     "charts": ("traces",),
@@ -93,6 +94,11 @@ def tour_view(say: Words, most_new_tokens: int, most_draft_tokens: int) -> gr.HT
         "long_draft": min(LONG_DRAFT, most_draft_tokens),
     }
     return _component("tour", say, join="gradio/tour.js", value=json.dumps(plan))
+
+
+def challenges_view(say: Words) -> gr.HTML:
+    """A few things to find out by oneself (element id ``challenges-view``); it follows runs and trials."""
+    return _component("challenges", say)
 
 
 def share_view(say: Words, share: Mapping[str, Any], links: bool) -> gr.HTML:

@@ -2,7 +2,7 @@
 // the rule.
 //
 // Takes the messages of specviz/views/lossless_messages.py: `trial` holds all that is shown; `phase` and `error` come in
-// between. Its getters show what it holds.
+// between. Fires `specviz-tried` with a trial that is over. Its getters show what it holds.
 
 import { make, setText, svg } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
@@ -51,7 +51,9 @@ class SpecvizLossless extends SpecvizElement {
           this.renderBars();
           this.renderFacts();
         }
-        if (message.phase !== "running") this.remember(message);
+        if (message.phase === "running") return;
+        this.remember(message);
+        this.tell("specviz-tried", message);
       },
     };
   }
