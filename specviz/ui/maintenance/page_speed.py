@@ -1,7 +1,7 @@
 """How fast the live view answers with a long run in it: `python -m specviz.ui.maintenance.page_speed`.
 
 Prints medians and worst cases of opening a run that was saved as a page, opening a trace, scrubbing through it, and
-asking about a token. It asserts nothing.
+asking about a token, and of the first round after a coin was set by hand. It asserts nothing.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ SCRUBS = 240
 STEPS = 120
 CLICKS = 40
 REPEATS = 3
+BRANCHES = 10
 #: ms after which the files of an opened trace have been written: they follow the view.
 FILES = 5000
 
@@ -88,6 +89,20 @@ IDLE = """async count => {
 }"""
 
 
+#: Turns a coin of the run on the screen, as the inspector does; ms until the first round of the run that branches off.
+BRANCHED = """async coins => {
+  const view = document.querySelector('specviz-run');
+  const { run, start } = view.finished;
+  const frame = () => new Promise(requestAnimationFrame);
+  const began = performance.now();
+  const detail = { settings: { ...start.share.settings, coins }, press: 'generate', measure: false };
+  document.dispatchEvent(new CustomEvent('specviz-press', { detail }));
+  while (view.view.run.key === run || !view.rounds.length) await frame();
+  await frame();
+  return performance.now() - began;
+}"""
+
+
 def long_run(runner: Runner, order: Order, count: int) -> Run:
     """A run of `count` rounds: the real ones of an order, repeated."""
     request = order.request(runner.store.get(order.pair), runner.deployment)
@@ -118,7 +133,7 @@ def measure(deployment: Deployment) -> list[str]:
             tab = chromium.new_page(viewport={"width": 1280, "height": 900})
             alone = [_open_page(tab, saved, ROUNDS) for _ in range(REPEATS)]
             line = _line(f"open a saved page of {ROUNDS} rounds ({saved.stat().st_size / 1e6:.1f} MB)", alone)
-            return [line, *_measured(tab, page.local_url, path, len(run.rounds))]
+            return [line, *_measured(tab, page.local_url, path, len(run.rounds)), _branched(tab, page.local_url)]
     finally:
         page.close()
 
@@ -128,7 +143,7 @@ def _measured(tab: Any, url: str, path: pathlib.Path, rounds: int) -> list[str]:
     opening = [_open(tab, url, path, rounds) for _ in range(REPEATS)]
     tab.wait_for_timeout(FILES)
     calls: list[str] = []
-    tab.on("request", lambda request: "gradio_api" in request.url and calls.append(request.url))
+    tab.on("request", lambda request: _asks_of_the_run(request) and calls.append(request.url))
     lines = [_line(f"open a trace of {rounds} rounds ({size:.0f} MB)", opening)]
     lines.append(_line("between frames, nothing moving", tab.evaluate(IDLE, 60)))
     for name, leaps in (("a drag", False), ("leaps", True)):
@@ -141,6 +156,24 @@ def _measured(tab: Any, url: str, path: pathlib.Path, rounds: int) -> list[str]:
     ):
         lines.append(_line(f"from a press to its frame: {name}", tab.evaluate(PRESSES, {"count": count, "what": what})))
     return [*lines, f"{'calls to the server meanwhile':<58}{len(calls):>8}"]
+
+
+def _asks_of_the_run(request: Any) -> bool:
+    """An idle page asks every few seconds what the models are at work on, and nothing else."""
+    return "gradio_api" in request.url and "in_line" not in (request.post_data or "")
+
+
+def _branched(tab: Any, url: str) -> str:
+    """Every branch is one of the branch before it."""
+    tab.goto(url)
+    tab.locator("#measured input").uncheck()
+    tab.locator("#go").click()
+    tab.locator("#stop").wait_for()
+    times = []
+    for u in range(BRANCHES):
+        tab.locator("#go").wait_for()
+        times.append(tab.evaluate(BRANCHED, f"2.1={u / BRANCHES}"))
+    return _line("from a coin set by hand to the first round of its branch", times)
 
 
 def _open(tab: Any, url: str, path: pathlib.Path, rounds: int) -> float:
