@@ -1,4 +1,5 @@
-"""The command line: `run` a prompt, `check` and `bench` this machine, `serve` the page, `compile` a pair beforehand.
+"""The command line: `run` a prompt, `check` and `bench` this machine, `serve` the page, `compile` a pair beforehand,
+`metrics` of a server.
 
 Under torchrun, all processes run the same command on one shared target; the first one prints and writes.
 """
@@ -54,7 +55,7 @@ def _blamed(options: argparse.Namespace, error: SpecvizError) -> str:
     """The option or argument that an error is about, as it is written on the command line."""
     if error.field is None or error.field not in vars(options):
         return ""
-    return "prompt: " if error.field == "prompt" else f"--{error.field.replace('_', '-')}: "
+    return f"{error.field}: " if error.field in ("prompt", "metrics") else f"--{error.field.replace('_', '-')}: "
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -118,6 +119,18 @@ def _parser() -> argparse.ArgumentParser:
     check_command.add_options(check)
     _add_pair(check)
     check.set_defaults(command=_check)
+
+    metrics = commands.add_parser(
+        "metrics", help="what a vLLM or SGLang server says of its own speculation, as figures"
+    )
+    metrics.add_argument(
+        "metrics", type=pathlib.Path, metavar="FILE", help="JSON of one answer or many; see docs/metrics.md"
+    )
+    metrics.add_argument(
+        "--chains", action="store_true", help="every pass drafted one chain of full length (SGLang: topk 1)"
+    )
+    metrics.add_argument("--cost", type=float, metavar="C", help="the server's c, for the γ that the formula favours")
+    metrics.set_defaults(command=_metrics)
 
     serve = commands.add_parser("serve", help="serve the page, like app.py")
     serve.set_defaults(command=_serve)
@@ -287,6 +300,20 @@ def _compile(options: argparse.Namespace) -> int:
     if is_leader():
         print(f"{info.name} on {info.device} in {info.dtype}, {info.passes} passes: {', '.join(done.ready) or 'all'}")
     return 0 if "target" in done.ready else 1
+
+
+def _metrics(options: argparse.Namespace) -> int:
+    from specviz.records.server_metrics import read_metrics
+    from specviz.views.served_messages import served_text
+
+    try:
+        text = options.metrics.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise SpecvizError("The file cannot be read: {reason}.", "metrics", reason=error.strerror) from error
+    if options.cost is not None and not 0 <= options.cost < float("inf"):
+        raise SpecvizError("c is a ratio of times: a number from 0 up, not {value}.", "cost", value=options.cost)
+    print(served_text(read_metrics(text, options.chains), options.cost))
+    return 0
 
 
 def _serve(options: argparse.Namespace) -> int:

@@ -23,6 +23,7 @@ from specviz.records.words import Words
 from specviz.ui.web_files import ADDRESS, text_of
 from specviz.views.charts import LABELS
 from specviz.views.run_messages import Charts
+from specviz.views.served_messages import served_answer
 
 #: Of the runs of the tour: long enough to show something, short enough to wait for.
 TOUR_TOKENS = 48
@@ -34,6 +35,7 @@ AREAS = {
     "race": ("race", "passes"),
     "compare": ("compare",),
     "why": ("why", "passes"),
+    "served": ("served", "why"),
     "lossless": ("lossless",),
     "beside": ("beside", "rounds"),
     "tour": ("tour",),
@@ -69,6 +71,15 @@ def compare_view(say: Words) -> gr.HTML:
 def why_view(say: Words, **options) -> gr.HTML:
     """The lab on why speculation works (element id ``why-view``)."""
     return _component("why", say, **options)
+
+
+def served_view(say: Words) -> gr.HTML:
+    """A server's own numbers (element id ``served-view``). Reading them takes no model, and waits for none."""
+
+    def read_served(wanted: dict) -> str:
+        return served_answer(str(wanted["text"]), bool(wanted["chains"]), say)
+
+    return _component("served", say, server_functions=[read_served])
 
 
 def lossless_view(say: Words) -> gr.HTML:

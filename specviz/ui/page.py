@@ -14,7 +14,7 @@ from specviz.ui import qr, web_files
 from specviz.ui.api import API_NAME, Page, endpoint, refuse_parameters
 from specviz.ui.applying import wire_remote
 from specviz.ui.compare_tab import create_compare_tab
-from specviz.ui.components import page_css, tab_history
+from specviz.ui.components import page_css, served_view, tab_history
 from specviz.ui.controls import create_controls
 from specviz.ui.deployment import Deployment
 from specviz.ui.generate_tab import create_generate_tab, create_viewer
@@ -88,6 +88,8 @@ def _fill_viewer(page: gr.Blocks, runner: Runner, visitors: Visitors, say: Words
                     create_viewer(visitors.runs, False, say)
                 else:
                     gr.Markdown(say("traces.no_model_here"))
+                if create is create_why_tab:
+                    served_view(say)
 
 
 def serve() -> None:

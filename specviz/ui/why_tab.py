@@ -11,7 +11,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS
 from specviz.records.words import Words
 from specviz.ui import engine
-from specviz.ui.components import why_view
+from specviz.ui.components import served_view, why_view
 from specviz.ui.lab import Lab
 from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner, closing
@@ -22,7 +22,7 @@ from specviz.views.why_messages import why_message
 
 
 def create_why_tab(desk: Desk) -> Tab:
-    """Lays out the button and the three cards; opening the tab brings the visitor's runs there."""
+    """Lays out the button and the four cards; opening the tab brings the visitor's runs there."""
     runner, lab, say = desk.runner, desk.visitors.lab, desk.say
     with gr.Row(elem_classes=["sv-actions"]):
         go = gr.Button(say("why.measure"), variant="primary", elem_id="measure-passes")
@@ -30,6 +30,7 @@ def create_why_tab(desk: Desk) -> Tab:
         pressed = gr.Button(say("why.forced_title"), elem_id="run-forced", elem_classes=["sv-unseen"])
         stop = gr.Button(say("why.stop"), variant="stop", visible=False, elem_id="stop-passes")
     view = why_view(say, value=why_message(story=_story(WAYS[0]), runs=[]))
+    served_view(say)
     desk.arrivals.append((view, lambda pair: why_message(story=_story(available(pair)[0]))))
 
     def check(*values: Any) -> list[dict[str, Any]]:

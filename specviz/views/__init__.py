@@ -5,6 +5,7 @@ whole_run          what is said of a run as a whole
 lossless_messages  the Lossless tab
 compare_messages   the Compare tab
 why_messages       the Why it works tab
+served_messages    a server's own numbers
 charts             the four live charts
 bench_figure       the benchmark's report as one figure
 terminal           a run in a terminal

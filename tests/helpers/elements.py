@@ -55,7 +55,8 @@ class _Answer(BaseHTTPRequestHandler):
 
 def _bare(name: str, language: str, scheme: str) -> str:
     texts = json.dumps(words(language).texts("common", *AREAS[name])).replace("<", "\\u003c")
-    return f"""<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+    return f"""<!doctype html><html lang="{language}"><meta charset="utf-8"><title>{name}</title>
+      <meta name="viewport" content="width=device-width">
       <style>{page_css()} body {{ margin: 12px; }}</style>
       <body class="{scheme}"><specviz-{name}></specviz-{name}><script type="module">
         import "/{name}/element.js";

@@ -17,6 +17,7 @@ export function join({ element, trigger, server }, { module, tag, words, submits
   const view = /** @type {import("../shared/element.js").SpecvizElement} */ (element.querySelector(tag));
   if (submits) view.addEventListener(submits, (event) => trigger("submit", /** @type {CustomEvent} */ (event).detail));
   view.addEventListener("specviz-ask-missing", (event) => answer(server, /** @type {CustomEvent} */ (event).detail));
+  view.addEventListener("specviz-ask-served", (event) => read(server, /** @type {CustomEvent} */ (event).detail));
   const there = import(new URL(`../${module}`, import.meta.url).href).then(() => (view.words = words));
   return (value) => {
     const message = parsed(value);
@@ -39,4 +40,9 @@ function answer(server, { run, first, count, answer: fill }) {
     (/** @type {string[] | null} */ messages) => fill((messages ?? []).map(parsed).filter(Boolean)),
     () => {},
   );
+}
+
+/** @param {any} server @param {any} handed */
+function read(server, { text, chains, answer: tell }) {
+  server.read_served({ text, chains }).then((/** @type {string} */ message) => tell(parsed(message)), () => tell(null));
 }

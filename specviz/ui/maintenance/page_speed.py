@@ -1,11 +1,13 @@
 """How fast the live view answers with a long run in it: `python -m specviz.ui.maintenance.page_speed`.
 
-Prints medians and worst cases of opening a run that was saved as a page, opening a trace, scrubbing through it, and
-asking about a token, and of the first round after a coin was set by hand. It asserts nothing.
+Prints medians and worst cases of opening a run that was saved as a page, opening a trace, scrubbing through it, asking
+about a token, pasting what a server says of many requests, and of the first round after a coin was set by hand. It
+asserts nothing.
 """
 
 from __future__ import annotations
 
+import json
 import pathlib
 import statistics
 import sys
@@ -21,7 +23,7 @@ from specviz.ui.deployment import Deployment
 from specviz.ui.maintenance.chromium import browser
 from specviz.ui.maintenance.page_cost import ORDER
 from specviz.ui.orders import Order
-from specviz.ui.page import build, launch
+from specviz.ui.page import TABS, build, launch
 from specviz.ui.pairs import PairStore
 from specviz.ui.runner import Runner
 
@@ -31,6 +33,8 @@ STEPS = 120
 CLICKS = 40
 REPEATS = 3
 BRANCHES = 10
+#: Requests that a server tells of, and the passes of each.
+REQUESTS, PASSES = 1000, 64
 #: ms after which the files of an opened trace have been written: they follow the view.
 FILES = 5000
 
@@ -86,6 +90,22 @@ IDLE = """async count => {
   let last = await frame();
   for (let i = 0; i < count; i += 1) { const now = await frame(); times.push(now - last); last = now; }
   return times;
+}"""
+
+#: From the paste to the frame with its figures, ms.
+PASTED = """async text => {
+  const view = document.querySelector('specviz-served');
+  const frame = () => new Promise(requestAnimationFrame);
+  view.shadowRoot.querySelector('details').open = true;
+  view.state.figures = null;
+  const clipboardData = new DataTransfer();
+  clipboardData.setData('text', text);
+  const began = performance.now();
+  const paste = new ClipboardEvent('paste', {clipboardData, cancelable: true});
+  view.shadowRoot.querySelector('textarea').dispatchEvent(paste);
+  while (!view.state.figures) await frame();
+  await frame();
+  return performance.now() - began;
 }"""
 
 
@@ -155,7 +175,19 @@ def _measured(tab: Any, url: str, path: pathlib.Path, rounds: int) -> list[str]:
         ("a token of the text", ".text .t", CLICKS),
     ):
         lines.append(_line(f"from a press to its frame: {name}", tab.evaluate(PRESSES, {"count": count, "what": what})))
-    return [*lines, f"{'calls to the server meanwhile':<58}{len(calls):>8}"]
+    lines.append(f"{'calls to the server meanwhile':<58}{len(calls):>8}")
+    return [*lines, _pasted(tab)]
+
+
+def _pasted(tab: Any) -> str:
+    """Opens the tab of a server's own numbers and pastes requests with all their passes."""
+    tab.get_by_role("tab").nth([name for name, *_ in TABS].index("why")).click()
+    tab.wait_for_function("() => document.querySelector('specviz-served')?.built")
+    kept = [place % 5 for place in range(PASSES)]
+    one = {"per_step_accepted": kept, "per_step_drafted": [4] * PASSES, "num_spec_tokens": 4}
+    text = "\n".join(json.dumps({"id": str(number), "metrics": one}) for number in range(REQUESTS))
+    times = [tab.evaluate(PASTED, text) for _ in range(REPEATS)]
+    return _line(f"paste {REQUESTS} requests of a server ({len(text) / 1e6:.1f} MB)", times)
 
 
 def _asks_of_the_run(request: Any) -> bool:

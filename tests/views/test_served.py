@@ -1,0 +1,155 @@
+"""A server's own numbers on the page: exact, bounded, and honest about what nobody knows."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from elements import element, give
+from on_page import assert_no_sideways_scrolling, violations
+from playwright.sync_api import Page, expect
+
+from specviz.records.server_metrics import read_metrics
+from specviz.records.words import words
+from specviz.views.served_messages import served_answer, served_text
+
+VIEW = element("served")
+
+#: Passes that drafted three tokens each.
+EXACT = {"acceptance_histogram": [39, 1, 0, 3], "num_draft_tokens": 129, "num_spec_tokens": 3}
+#: Nobody knows how long these drafts were.
+VAGUE = {"spec_verify_ct": 4, "spec_num_correct_drafts": 3, "spec_correct_drafts_histogram": [1, 3]}
+
+HOSTILE = "<img src=x onerror=document.title='owned'>"
+
+
+def many(count: int) -> str:
+    """Answers with every pass of theirs, as vLLM writes them."""
+    chance = random.Random(0)
+    lines = []
+    for number in range(count):
+        kept = [min(4, int(chance.expovariate(0.6))) for _ in range(64)]
+        steps = {"num_spec_steps": 64, "per_step_accepted": kept, "per_step_drafted": [4] * 64, "num_spec_tokens": 4}
+        lines.append(json.dumps({"id": f"cmpl-{number}", "metrics": {"speculative_decoding": steps}}))
+    return "\n".join(lines)
+
+
+def part(page: Page, name: str):
+    return page.locator(f"specviz-served [part={name}]")
+
+
+def figure(page: Page, name: str) -> str:
+    return page.locator(f"specviz-served [data-figure={name}] dd").inner_text()
+
+
+def told(text: str, chains: bool = False, language: str = "en") -> str:
+    return served_answer(text, chains, words(language))
+
+
+@pytest.fixture
+def page(alone) -> Page:
+    """The card, unfolded."""
+    page = alone("served")
+    page.evaluate(f"() => {VIEW}.addEventListener('specviz-ask-served', ({{ detail }}) => (window.asked = detail))")
+    part(page, "fold").locator("summary").first.click()
+    return page
+
+
+def answered(page: Page) -> None:
+    """What the element asks for comes, as from a server."""
+    page.wait_for_function("() => window.asked")
+    text, chains = page.evaluate("() => [window.asked.text, window.asked.chains]")
+    page.evaluate("message => { window.asked.answer(message); window.asked = null; }", json.loads(told(text, chains)))
+
+
+def read(page: Page, *values: object) -> None:
+    part(page, "field").fill("\n".join(map(json.dumps, values)))
+    part(page, "read").click()
+    answered(page)
+
+
+def test_a_pasted_answer_shows_what_was_counted_and_what_would_have_been_best(page):
+    read(page, EXACT)
+    expect(part(page, "summary")).to_have_text("vLLM: 1 request, 43 target passes that verified a draft.")
+    assert [figure(page, name) for name in ("tokens", "alpha", "share")] == ["1.23", "0.20", "0.08"]
+    rows = part(page, "positions").locator("rect.bar title")
+    assert rows.all_text_contents() == [
+        f"Position {place}: kept in {rate}\u202f% of the {judged} passes that reached it"
+        for place, rate, judged in ((1, 9, 43), (2, 75, 4), (3, 100, 3))
+    ]
+    # c and T(K)/T(1) are what their reader types; 1 + S(1) + … by hand.
+    part(page, "cost").fill("0")
+    part(page, "ratio").fill("1")
+    expect(part(page, "best")).to_contain_text("γ = 3 would have been best, with 1.23×")
+    part(page, "ratio").fill("1.3")
+    expect(part(page, "best")).to_contain_text("no γ up to 3 would have paid off")
+    part(page, "cost").fill("0.01")
+    points = part(page, "speed").locator("circle title").all_text_contents()
+    assert points[3] == f"γ = 3: {(1 + 10 / 43) / (3 * 0.01 + 1.3):.2f}× plain decoding"
+    assert violations(page) == []
+
+
+def test_what_nobody_knows_is_called_unknown_until_its_reader_vouches_for_it(page):
+    read(page, VAGUE | {"spec_num_proposed_drafts": 8})
+    expect(part(page, "notes")).to_contain_text("does not say how many tokens each pass had drafted")
+    assert figure(page, "alpha") == "not known"
+    expect(part(page, "gamma")).to_be_hidden()
+    expect(part(page, "positions").locator("rect.bar")).to_have_count(0)
+    expect(part(page, "positions").locator("circle.dot")).to_have_count(1)
+    part(page, "chains").check()
+    answered(page)
+    expect(part(page, "gamma")).to_be_visible()
+    assert figure(page, "alpha") == "0.43"  # 3 of 4 first and 0 of 3 second positions
+
+
+def test_a_refusal_stands_beside_the_field_and_nothing_on_the_screen_is_lost(page):
+    read(page, EXACT)
+    shown = part(page, "found")
+    expect(shown).to_be_visible()
+    before = shown.inner_text()
+    read(page, EXACT, {"id": HOSTILE, "acceptance_histogram": [HOSTILE]})
+    expect(part(page, "problem")).to_contain_text("Request 2: acceptance_histogram[0] must be a whole number")
+    assert shown.inner_text() == before
+    read(page, EXACT, EXACT | {"id": HOSTILE})
+    expect(part(page, "rows")).to_contain_text("<img")
+    expect(part(page, "problem")).to_be_hidden()
+    assert page.title() != "owned" and page.locator("specviz-served img").count() == 0
+
+
+def test_a_thousand_requests_come_as_quantiles_and_extremes_and_are_not_written_into_the_field(page):
+    text = many(1000)
+    page.evaluate(
+        f"""text => {{
+            const given = new DataTransfer();
+            given.items.add(new File([text], 'many.jsonl'));
+            const field = {VIEW}.shadowRoot.querySelector('[part=field]');
+            field.dispatchEvent(new DragEvent('drop', {{ dataTransfer: given, bubbles: true, cancelable: true }}));
+        }}""",
+        text,
+    )
+    answered(page)
+    expect(part(page, "summary")).to_contain_text("1000 requests, 64000 target passes")
+    assert part(page, "field").input_value() == ""
+    assert page.evaluate(f"() => {VIEW}.shadowRoot.querySelectorAll('*').length") < 600
+    expect(part(page, "rows").locator("tbody tr")).to_have_count(8)
+    message = json.loads(told(text))
+    values = sorted(one.tokens_per_pass for one in read_metrics(text).requests)
+    assert message["quantiles"] == [values[place] for place in (0, 100, 500, 899, 999)]
+    assert len(message["curve"]) == 101 and len(told(text)) < 10_000
+
+
+def test_on_a_phone_nothing_is_cut(alone):
+    page = alone("served", "de", viewport={"width": 390, "height": 844}, color_scheme="dark")
+    part(page, "fold").locator("summary").first.click()
+    give(page, "served", [told(many(3), language="de")])
+    expect(part(page, "summary")).to_contain_text("3 Anfragen")
+    assert_no_sideways_scrolling(page)
+    assert violations(page) == []
+
+
+def test_the_terminal_prints_the_same_figures():
+    text = served_text(read_metrics(json.dumps([EXACT | {"id": "a\x1b[31m"}, VAGUE])), cost=0.0)
+    assert "2 requests, 47 target passes" in text and "\x1b" not in text
+    assert "α, accepted / judged, 1 of 2 requests:" in text and "0.200" in text
+    assert "best γ up to 16 by the formula at c = 0" in text
