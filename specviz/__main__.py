@@ -1,5 +1,5 @@
-"""The command line: `run` a prompt, `check` and `bench` this machine, `serve` the page, `compile` a pair beforehand,
-`metrics` of a server.
+"""The command line: `run` a prompt, `check` and `bench` this machine, `advise` on a drafter, read the `metrics` of a
+server, `serve` the page, `compile` a pair beforehand.
 
 Under torchrun, all processes run the same command on one shared target; the first one prints and writes.
 """
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from specviz.bench import check_command
+from specviz.bench import advise_command, check_command
 from specviz.bench import commands as bench_commands
 from specviz.passes.torchrun import is_leader, process_count, tells
 from specviz.records.errors import SpecvizError
@@ -114,6 +114,11 @@ def _parser() -> argparse.ArgumentParser:
     bench_commands.add_options(bench, DRAFTERS)
     _add_pair(bench)
     bench.set_defaults(command=_bench)
+
+    advise = commands.add_parser("advise", help="measure every drafter that is at hand, and say which to use: a minute")
+    advise_command.add_options(advise)
+    _add_pair(advise)
+    advise.set_defaults(command=_advise)
 
     check = commands.add_parser("check", help="try everything once on this device and this pair: about a minute")
     check_command.add_options(check)
@@ -292,6 +297,28 @@ def _check(options: argparse.Namespace) -> int:
     if options.json:
         options.json.write_text(json.dumps(report, indent=1, ensure_ascii=False), encoding="utf-8")
     return int(any(found["state"] == "wrong" for found in report["findings"]))
+
+
+def _advise(options: argparse.Namespace) -> int:
+    from specviz.bench.machine import name_of
+    from specviz.models.loading import load_pair
+    from specviz.records.words import words
+    from specviz.views.advice_text import advice, as_table
+    from specviz.views.run_messages import passes_words
+
+    def load(draft: str):
+        other = load_pair(options.target, draft, device=options.device, dtype=options.dtype)
+        _prepare(other, compiling=False)
+        return other
+
+    pair = _load(options)
+    _prepare(pair, compiling=False)
+    offers = advise_command.measure(options, pair, load, _say)
+    say, info = words(), pair.info()
+    told = advice(offers, name_of(pair.device), info.name, passes_words(info.passes, say), options.temperature, say)
+    if is_leader():
+        print(as_table(told, say))
+    return 0
 
 
 def _compile(options: argparse.Namespace) -> int:

@@ -6,6 +6,8 @@ What is checked
     check_command    the `check` command: does all of it run right here?
     pair_check       what it looks at: texts, distributions, trees, passes, memory, a race
     full_check       what takes longer: every rule, every precision, real sizes
+    advise_command   the `advise` command: which drafter, measured
+    advice           what follows from such measurements, and the flags of servers; loads no torch
 
 What is compared
     contestants      a contestant, and what several of its repeats come to; loads no torch

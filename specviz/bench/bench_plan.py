@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from specviz.bench.advice import FINAL_REPEATS, FINAL_TOKENS, HEAT_TOKENS
 from specviz.bench.contestants import PLAIN, Contestant
 from specviz.drafters import (
     DRAFTERS,
@@ -50,6 +51,9 @@ class BenchPlan:
 
 
 FULL = BenchPlan()
+#: Of the advice on which drafter to use: all of them briefly, then the fastest again.
+HEAT = BenchPlan(copied_gammas=(4, 8), max_new_tokens=HEAT_TOKENS, repeats=1)
+FINAL = replace(HEAT, max_new_tokens=FINAL_TOKENS, repeats=FINAL_REPEATS)
 QUICK = BenchPlan(
     presets=PRESETS[:1],
     gammas=(4,),
@@ -120,6 +124,17 @@ def entrants(pair: ModelPair, plan: BenchPlan, names: Sequence[str]) -> Iterator
         yield Contestant(PLAIN, engine="transformers")
     for name, gamma in itertools.product(yardsticks, plan.yardstick_gammas):
         yield Contestant(name, gamma, engine="transformers")
+
+
+def chains(pair: ModelPair, plan: BenchPlan) -> list[Contestant]:
+    """Those of them that servers offer too, able to run or not: chains of a fixed length by each drafter's defaults."""
+    return [
+        one
+        for one in entrants(pair, plan, DRAFTERS)
+        if one == Contestant(one.mode, one.num_draft_tokens, one.branches)
+        and isinstance(one.num_draft_tokens, int)
+        and one.branches in (None, 1)
+    ]
 
 
 def takes_part(contestant: Contestant, temperature: float) -> bool:

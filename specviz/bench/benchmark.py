@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 
-from specviz.bench.bench_plan import BenchPlan, entrants, planned, takes_part
+from specviz.bench.bench_plan import HEAT, BenchPlan, chains, entrants, planned, takes_part
 from specviz.bench.bench_rows import BenchRow
 from specviz.bench.contestants import PLAIN, Contestant, Say, pace, standing
 from specviz.bench.equal_texts import Agreement, require_equal_texts
@@ -46,7 +46,7 @@ def measure(
     out of range.
     """
     plan = planned(quick, only, presets)
-    contestants, refused = _able(pair, entrants(pair, plan, only or DRAFTERS))
+    contestants, refused = able(pair, entrants(pair, plan, only or DRAFTERS))
     for mode, error in refused:
         if mode in (PLAIN, *only) and not any(contestant.mode == mode for contestant in contestants):
             raise error
@@ -58,7 +58,7 @@ def measure(
         equality += _warm_up(pair, present, temperature, plan)
         for preset in plan.presets:
             say(f"{preset.name}, temperature {temperature:g}: {len(present)} contestants, {plan.repeats} times")
-            rows += _measure_setting(pair, present, preset, temperature, plan)
+            rows += measure_setting(pair, present, preset, temperature, plan)
         rules += _compare_rules(pair, present, plan, temperature, say)
     limit = _limits(pair, rows, plan)
     machine["load_average_end"] = load_average()
@@ -80,9 +80,12 @@ def measure(
     )
 
 
-def _able(
-    pair: ModelPair, contestants: Iterator[Contestant]
-) -> tuple[list[Contestant], list[tuple[str, SpecvizError]]]:
+def advised_chains(pair: ModelPair) -> list[Contestant]:
+    """What advice chooses from, as far as this pair can run it."""
+    return able(pair, iter(chains(pair, HEAT)))[0]
+
+
+def able(pair: ModelPair, contestants: Iterator[Contestant]) -> tuple[list[Contestant], list[tuple[str, SpecvizError]]]:
     """The contestants this pair can run, and of the others the drafter and why not, each reason once."""
     able, refused = [], {}
     for contestant in contestants:
@@ -101,16 +104,22 @@ def _warm_up(
 ) -> Iterator[Agreement]:
     """Runs every contestant once; at temperature 0 on every preset, and compares the texts."""
     if temperature > 0:
-        for contestant in contestants:
-            timed(contestant, Workload.of(pair, plan.presets[0], temperature, WARM_UP_TOKENS))
+        warm_up(pair, contestants, plan.presets[0], temperature)
         return
     for preset in plan.presets:
         yield from require_equal_texts(contestants, Workload.of(pair, preset, temperature, plan.max_new_tokens))
 
 
-def _measure_setting(
+def warm_up(pair: ModelPair, contestants: Sequence[Contestant], preset: Preset, temperature: float) -> None:
+    """A few tokens of each."""
+    for contestant in contestants:
+        timed(contestant, Workload.of(pair, preset, temperature, WARM_UP_TOKENS))
+
+
+def measure_setting(
     pair: ModelPair, contestants: Sequence[Contestant], preset: Preset, temperature: float, plan: BenchPlan
 ) -> list[BenchRow]:
+    """One row a contestant, plain decoding among them; all were run before."""
     timings: dict[Contestant, list[Timing]] = {contestant: [] for contestant in contestants}
     # The same decoding by several engines runs back to back: the differences between them are small.
     kinds = list(dict.fromkeys(replace(contestant, engine="specviz") for contestant in contestants))

@@ -67,6 +67,18 @@ CATALOG: tuple[HubPair, ...] = (
 )
 
 
+def drafts_at_hand(target: str) -> list[HubPair]:
+    """The pairs of this target whose draft model was downloaded before. Asks nobody."""
+    from huggingface_hub import try_to_load_from_cache  # the page reads this file at once
+
+    weights = ("model.safetensors", "model.safetensors.index.json")
+    return [
+        pair
+        for pair in CATALOG
+        if pair.target == target and any(isinstance(try_to_load_from_cache(pair.draft, name), str) for name in weights)
+    ]
+
+
 def size_bytes(pair: HubPair, dtype_bytes: int = 2) -> int:
     """Bytes of both models' weights at `dtype_bytes` a parameter (2 in half precision, 4 in float32)."""
     return (pair.target_parameters + pair.draft_parameters) * dtype_bytes

@@ -17,6 +17,7 @@ _HOMES = {
     "RUN_TOKENS": "decoding.exact_distribution",
     "Preparation": "models.preparation",
     "Finding": "bench.pair_check",
+    "advised_chains": "bench.benchmark",
     "check_lossless": "decoding.lossless",
     "check_pair": "bench.pair_check",
     "collect": "decoding.run_record",

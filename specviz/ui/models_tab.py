@@ -13,10 +13,12 @@ from specviz.models.catalog import CATALOG, HubPair, needed_bytes, size_bytes
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Bytes, Words
 from specviz.ui import engine
+from specviz.ui.advising import advise, chains_of
 from specviz.ui.background import Stage
 from specviz.ui.components import as_text
 from specviz.ui.events import INTERNAL, QUIET
 from specviz.ui.head import look, look_ahead
+from specviz.ui.orders import Order
 from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Action, Desk, Tab
@@ -50,12 +52,14 @@ def create_models_tab(desk: Desk) -> Tab:
 
 
 def _create_check(desk: Desk) -> Tab:
-    """Lays out the check of the pair in use."""
+    """Lays out the check of the pair in use, and the advice on its drafters."""
     runner, say = desk.runner, desk.say
     with gr.Row(elem_classes=["sv-actions"]):
         go = gr.Button(say("models.check"), elem_id="check-pair")
+        ask = gr.Button(say("advice.go"), elem_id="advise")
         stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop-check")
     found = gr.Markdown(say("models.check_about"), elem_classes=["sv-note", "sv-findings"])
+    told = gr.Markdown(say("advice.about_button"), elem_classes=["sv-note", "sv-findings", "sv-advice"])
 
     def no_objection(pair: dict[str, Any]) -> list[dict[str, Any]]:
         return [gr.validate(True, "")]
@@ -63,7 +67,14 @@ def _create_check(desk: Desk) -> Tab:
     def stream(visit: Visit, pair: dict[str, Any]) -> Iterator[str]:
         return check_pair(runner, PairName(**pair), visit.halt, say)
 
-    return Tab([Action(go, found, [desk.controls.pair], no_objection, stream, as_text, as_text)], stop)
+    def check(pair: ModelPair, order: Order) -> None:
+        chains_of(runner, pair, order)
+
+    def stream_advice(visit: Visit, order: Order) -> Iterator[str]:
+        return advise(runner, order, visit.halt, say)
+
+    checked = Action(go, found, [desk.controls.pair], no_objection, stream, as_text, as_text)
+    return Tab([checked, desk.ordered(ask, told, stream_advice, as_text, as_text, check)], stop)
 
 
 def check_pair(runner: Runner, name: PairName, halt: threading.Event, say: Words) -> Iterator[str]:

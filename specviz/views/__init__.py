@@ -6,6 +6,7 @@ lossless_messages  the Lossless tab
 compare_messages   the Compare tab
 why_messages       the Why it works tab
 served_messages    a server's own numbers
+advice_text        which drafter to use, in words
 charts             the four live charts
 bench_figure       the benchmark's report as one figure
 terminal           a run in a terminal

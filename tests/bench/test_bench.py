@@ -289,7 +289,7 @@ def test_nothing_is_timed_when_a_contestants_text_is_wrong(pair, monkeypatch):
         return [*tokens[:2], (tokens[2] + 1) % 128, *tokens[3:]]
 
     monkeypatch.setattr(bare_loop, "plain", broken)
-    monkeypatch.setattr(benchmark, "_measure_setting", lambda *arguments: timings.append(arguments))
+    monkeypatch.setattr(benchmark, "measure_setting", lambda *arguments: timings.append(arguments))
     with pytest.raises(SpecvizError, match="bare plain is wrong on story: its greedy token 3") as refusal:
         benchmark.measure(pair, quick=True, only=["prompt_lookup"], temperatures=(0.0,))
     assert refusal.value.field == "only" and timings == []
