@@ -27,11 +27,13 @@ class Offer:
 
     @property
     def outcome(self) -> str:
-        """``pays``; ``unclear`` where not every one of several repeats was faster than plain decoding; ``plain`` where
-        the median was not."""
+        """``plain`` where the median was no faster than plain decoding, ``once`` where there was a single run,
+        ``unclear`` where one of several was not faster; else ``pays``."""
         if self.standing.speedup_measured <= 1:
             return "plain"
-        return "pays" if self.repeats > 1 and self.standing.speedup_spread[0] > 1 else "unclear"
+        if self.repeats == 1:
+            return "once"
+        return "pays" if self.standing.speedup_spread[0] > 1 else "unclear"
 
 
 def ranked(offers: Sequence[Offer]) -> list[Offer]:

@@ -65,7 +65,7 @@ def as_markdown(told: Advice, say: Words, escape: Callable[[str], str]) -> str:
     flags = [f"- **{server}**: {escape(text)}{note and f' ({escape(note)})'}" for server, text, note in told.flags]
     parts = [f"**{escape(told.sentence)}**", "\n".join(lines), escape(told.about)]
     if flags:
-        parts += [escape(say("advice.flags")), "\n".join(flags)]
+        parts += [f"**{escape(say('advice.flags'))}**", "\n".join(flags)]
     return "\n\n".join(parts)
 
 
