@@ -316,8 +316,7 @@ def _advise(options: argparse.Namespace) -> int:
     offers = advise_command.measure(options, pair, load, _say)
     say, info = words(), pair.info()
     told = advice(offers, name_of(pair.device), info.name, passes_words(info.passes, say), options.temperature, say)
-    if is_leader():
-        print(as_table(told, say))
+    print(as_table(told, say))
     return 0
 
 

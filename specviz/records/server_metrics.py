@@ -17,7 +17,7 @@ from specviz.records.metrics import Tally
 SCHEMA = "specviz.metrics/1"
 
 #: The longest text that is read: some ten thousand requests with every pass of theirs.
-MOST_CHARACTERS = 20_000_000
+MOST_CHARACTERS = 10_000_000
 
 #: The deepest draft that is believed, and the largest count.
 MOST_DEPTH, MOST_COUNT = 1024, 2**53
@@ -279,7 +279,10 @@ class _Fields:
                 name=field,
                 value=quoted(values),
             )
-        return [self.whole(f"{field}[{place}]", value, most) for place, value in enumerate(values)]
+        for place, value in enumerate(values):
+            if type(value) is not int or not 0 <= value <= most:
+                self.whole(f"{field}[{place}]", value, most)
+        return values
 
     def whole(self, field: str, value: Any, most: int = MOST_COUNT) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
@@ -378,8 +381,8 @@ def _outcomes(read: _Fields, kind: Format) -> tuple[Outcomes | None, Sequence[st
     if proposed is None:
         return Counter((one, None) for one in kept), kind.each_accepted
     read.alike(kind.each_accepted, kind.each_drafted, len(kept) == len(proposed))
-    for one, most in zip(kept, proposed):
-        read.at_most(kind.each_accepted, one, most, kind.each_drafted)
+    one, most = next(((one, most) for one, most in zip(kept, proposed) if one > most), (0, 0))
+    read.at_most(kind.each_accepted, one, most, kind.each_drafted)
     return Counter(zip(kept, proposed)), kind.each_accepted
 
 
