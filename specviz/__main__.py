@@ -138,6 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     metrics.set_defaults(command=_metrics)
 
     serve = commands.add_parser("serve", help="serve the page, like app.py")
+    serve.add_argument("--mcp", action="store_true", help="offer the functions of its API as tools of an MCP server")
     serve.set_defaults(command=_serve)
 
     compiling = commands.add_parser("compile", help="compile a pair's passes ahead of later runs and pages")
@@ -345,7 +346,7 @@ def _metrics(options: argparse.Namespace) -> int:
 def _serve(options: argparse.Namespace) -> int:
     from specviz.ui.page import serve
 
-    serve()
+    serve(options.mcp)
     return 0
 
 

@@ -15,7 +15,7 @@ unwatched        runs that take turns while nobody watches, for both
 why_tab          what passes cost; lab: what is kept to explain the visitors' runs
 lossless_tab     does the text follow the target's distribution?
 models_tab       which pair, and a check of it; advising: which of its drafters to use
-api              the same for programs
+endpoints        the same for programs; api: as Gradio's functions and MCP's tools
 
 engine           what the page asks of the engine; loads torch on first use
 orders           what a visitor asks for: a form's values become a run's settings, once

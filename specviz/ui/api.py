@@ -1,9 +1,12 @@
-"""The API's one function: a prompt in, the whole trace out; or a sentence that begins with the parameter to blame."""
+"""The page's functions for programs: an answer, or a sentence that begins with the parameter to blame.
+
+`endpoints` says what they do; here they become functions of Gradio, which are tools of its MCP server as well.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gradio as gr
@@ -11,13 +14,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from specviz.records.errors import SpecvizError, quoted, shortened
-from specviz.ui import engine
-from specviz.ui.orders import Order, read_form
-from specviz.ui.pairs import PairName
+from specviz.ui.endpoints import ENDPOINTS, NEVER, SAY, Endpoint
 from specviz.ui.runner import Runner
-
-#: What the function is called in a request's address.
-API_NAME = "generate"
 
 
 class Page(gr.Blocks):
@@ -25,8 +23,8 @@ class Page(gr.Blocks):
 
     def validate_inputs(self, block_fn: Any, inputs: list[Any]) -> None:
         """What Gradio asks of a call's values before it reads them. Raises gr.Error."""
-        if block_fn.api_name == API_NAME:
-            _check_values(list(inspect.signature(block_fn.fn).parameters), inputs)
+        if block_fn.api_name in ENDPOINTS:
+            _check_values(list(ENDPOINTS[block_fn.api_name].parameters), inputs)
         super().validate_inputs(block_fn, inputs)
 
 
@@ -42,7 +40,7 @@ def _check_values(names: Sequence[str], values: Sequence[Any]) -> None:
 
 async def refuse_parameters(request: Request, error: Exception) -> JSONResponse:
     """The answer to a call whose parameters, given by name, the function does not have or does not get."""
-    if f"/call/v2/{API_NAME}" not in request.url.path:
+    if "/call/v2/" not in request.url.path:
         raise error
     return JSONResponse({"detail": shortened(str(error))}, status_code=422)
 
@@ -52,49 +50,61 @@ def _refusal(parameter: str | None, sentence: str) -> gr.Error:
     return gr.Error(sentence if parameter is None else f"{parameter}: {sentence}", print_exception=False)
 
 
-def endpoint(runner: Runner) -> Callable[..., dict[str, Any]]:
-    """The function of `runner`, with a parameter for each setting: Gradio's page of the API lists them."""
-
-    def generate_trace(
-        prompt: str,
-        drafter: str = "draft_model",
-        num_draft_tokens: int | str = 4,
-        temperature: float = 1.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        min_p: float = 0.0,
-        max_new_tokens: int = 128,
-        seed: int = 0,
-        chat: bool = False,
-        branches: int | None = None,
-        exit_layer: int | None = None,
-        bits: int | None = None,
-        confidence: float = 0.0,
-        rule: str = "auto",
-        coins: str = "",
-    ) -> dict:
-        """Continues a prompt on the page's own pair and returns the trace, schema specviz.run/1.
-
-        drafter is plain or one of specviz.DRAFTERS; num_draft_tokens is a number, or auto to have it chosen in each
-        round; temperature 0 is greedy. branches: more than 1 makes trees; None is the drafter's own number. exit_layer:
-        of early_exit. bits: of quantised_self, 8 or 4. confidence: stop drafting below it. rule is auto, token, block,
-        tree, multi_path or typical, which is lossy. coins: set by hand, such as 3.2=0.41 for the second draft token of
-        round 3.
-        """
-        # All of them by name, as `read_form` wants them.
-        return _trace(runner, locals())
-
-    return generate_trace
+def add_endpoints(runner: Runner) -> None:
+    """Adds all of them to the page that is being built."""
+    for name, endpoint in ENDPOINTS.items():
+        gr.api(function_of(name, endpoint, runner), api_name=name, concurrency_limit=None)
 
 
-def _trace(runner: Runner, asked: dict[str, Any]) -> dict[str, Any]:
+def function_of(name: str, endpoint: Endpoint, runner: Runner) -> Callable[..., Any]:
+    """An endpoint as a function with a signature and a docstring: Gradio's page of the API and its MCP tools show them.
+
+    What it waits for, and how far it is, is told as Gradio's progress.
+    """
+    signature = inspect.Signature(
+        [
+            inspect.Parameter(
+                one,
+                inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                default=inspect.Parameter.empty if parameter.required else parameter.default,
+                annotation=parameter.kind,
+            )
+            for one, parameter in endpoint.parameters.items()
+        ],
+        return_annotation=dict,
+    )
+
+    def growing(*values: Any, **named: Any) -> Iterator[dict[str, Any]]:
+        given = signature.bind(*values, **named)
+        given.apply_defaults()
+        yield from _answers(endpoint, runner, given.arguments)
+
+    def whole(*values: Any, **named: Any) -> dict[str, Any]:
+        [answer] = growing(*values, **named)
+        return answer
+
+    call = growing if endpoint.grows else whole
+    call.__name__, call.__signature__ = name, signature
+    call.__annotations__ = {one: parameter.kind for one, parameter in endpoint.parameters.items()}
+    arguments = "".join(f"    {one}: {parameter.about}\n" for one, parameter in endpoint.parameters.items())
+    call.__doc__ = f"{endpoint.about}\n\nArgs:\n{arguments}" if arguments else endpoint.about
+    return call
+
+
+def _answers(endpoint: Endpoint, runner: Runner, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """In line for the models like any visitor; what is wrong is refused before."""
+    line = runner.line
     try:
-        pair = runner.store.get(PairName())
-        order = Order(PairName(), read_form(asked)).settled(pair)
-        request = order.request(pair, runner.deployment)
-        with runner.line.joined("api") as turn:
-            runner.line.reached(turn)
-            done = [one for batch in runner.batches(order) for one in batch]
+        work = endpoint.begin(runner, given, _tell)
+        with line.joined(endpoint.kind) as turn:
+            for sentence in line.waiting(turn, NEVER, SAY):
+                _tell(sentence, 0.0)
+            yield from work
     except SpecvizError as error:
         raise _refusal(error.field, error.message) from error
-    return engine.collect(request, done).to_dict()
+
+
+def _tell(text: str, fraction: float) -> None:
+    """As steps of a hundred: MCP's notifications know no fractions."""
+    # Gradio's way of taking it as a parameter is closed to functions without components.
+    gr.Progress()((round(100 * fraction), 100), desc=text, unit="%")

@@ -188,7 +188,7 @@ def compare(runner: Runner, order: Order, choice: Choice, halt: threading.Event,
         yield messages.contest_error_message(say.error(error))
         return
     phase, text = ("stopped", say("compare.stopped")) if halt.is_set() else ("finished", _summary(contest, pair, say))
-    yield _table(contest, pair, phase, text, 1.0, say, _texts(contest, pair, say))
+    yield _table(contest, pair, phase, text, 1.0, say, texts_of(contest, pair, say))
 
 
 def _table(
@@ -200,14 +200,20 @@ def _table(
     say: Words,
     texts: dict[str, Any] | None = None,
 ) -> str:
+    rows = rows_of(contest, pair, say)
+    return messages.contest_message(
+        rows, phase=phase, text=text, fraction=fraction, repeats=contest.repeats, texts=texts
+    )
+
+
+def rows_of(contest: Contest, pair: ModelPair, say: Words) -> list[messages.ComparedRow]:
+    """A row for each contestant with what it has come to so far, and for those that are left out, with the reason."""
     rows = [_row(contest, pair, contestant, say) for contestant in contest.contestants]
     if not contest.order.settings.sampling.greedy:
         for one in contest.left_out:
             reason = say("compare.paths_only" if engine.rule_named(one.rule).paths else "compare.chains_only")
             rows.append(replace(_row(contest, pair, one, say), reason=reason))
-    return messages.contest_message(
-        rows, phase=phase, text=text, fraction=fraction, repeats=contest.repeats, texts=texts
-    )
+    return rows
 
 
 def _row(contest: Contest, pair: ModelPair, contestant: Contestant, say: Words) -> messages.ComparedRow:
@@ -244,7 +250,7 @@ def _summary(contest: Contest, pair: ModelPair, say: Words) -> str:
     return say("compare.summary_of_repeats", **known, last=first + contest.repeats - 1)
 
 
-def _texts(contest: Contest, pair: ModelPair, say: Words) -> dict[str, Any] | None:
+def texts_of(contest: Contest, pair: ModelPair, say: Words) -> dict[str, Any] | None:
     """How the greedy texts compare with plain decoding's; None where they are sampled, or nothing is there yet."""
     plain, *others = contest.contestants
     finished = [contestant for contestant in others if contestant in contest.texts]

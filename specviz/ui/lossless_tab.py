@@ -20,7 +20,7 @@ from specviz.ui import engine
 from specviz.ui.components import lossless_view
 from specviz.ui.controls import Fields
 from specviz.ui.deployment import Deployment
-from specviz.ui.orders import Order
+from specviz.ui.orders import Order, whole_up_to
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Desk, Tab
 from specviz.ui.visitors import Visit
@@ -100,10 +100,8 @@ def trial_order(order: Order, trial: Trial) -> Order:
     """
     if trial.rule not in LAB_RULES:
         raise SpecvizError("There is no rule {name} to test.", "rule", name=quoted(trial.rule))
-    for name, most in (("runs", MOST_RUNS), ("support", MOST_SUPPORT)):
-        value = getattr(trial, name)
-        if value is None or value != value or not 1 <= value <= most or value != int(value):
-            raise SpecvizError("Give a whole number from 1 to {most}.", name, most=most)
+    whole_up_to(MOST_RUNS, "runs", trial.runs)
+    whole_up_to(MOST_SUPPORT, "support", trial.support)
     rule, sampling = engine.LAB_RULES[trial.rule].engine_rule, order.settings.sampling
     if sampling.greedy:
         return order.but(rule=rule, coins="", max_new_tokens=min(order.settings.max_new_tokens, MOST_GREEDY))
@@ -127,14 +125,7 @@ def try_rule(runner: Runner, order: Order, trial: Trial, halt: threading.Event, 
     yield messages.phase_message(say("lossless.preparing"))
     try:
         request = trial_request(runner.store.get(order.pair), order, trial, runner.deployment)
-        asked = _asked(request, trial, say)
-        # All runs as one, for an estimate of their time: where they are sampled, few tokens are looked at.
-        tokens = (
-            request.settings.max_new_tokens if request.settings.sampling.greedy else engine.COMPARED * int(trial.runs)
-        )
-        runs = [replace(request.settings, max_new_tokens=tokens)]
-        work = runner.batches(trial_order(order, trial), examined, trial.rule, int(trial.runs), others=runs)
-        found = closing(work, halt)
+        asked, found = asked_of(request, trial, say), tried(runner, order, request, trial, halt)
         if request.settings.sampling.greedy:
             yield from _greedy(found, asked, halt, say)
         else:
@@ -143,12 +134,23 @@ def try_rule(runner: Runner, order: Order, trial: Trial, halt: threading.Event, 
         yield messages.error_message(say.error(error))
 
 
+def tried(
+    runner: Runner, order: Order, request: Request, trial: Trial, halt: threading.Event
+) -> Iterator[list[ExactDistribution | Sample | GreedyToken]]:
+    """What `examined` makes of a trial, in batches, until `halt` is set. request: the one of `trial_request`."""
+    # All runs as one, for an estimate of their time: where they are sampled, few tokens are looked at.
+    tokens = request.settings.max_new_tokens if request.settings.sampling.greedy else engine.COMPARED * int(trial.runs)
+    runs = [replace(request.settings, max_new_tokens=tokens)]
+    return closing(runner.batches(trial_order(order, trial), examined, trial.rule, int(trial.runs), others=runs), halt)
+
+
 def examined(request: Request, rule: str, runs: int) -> Iterator[ExactDistribution | Sample | GreedyToken]:
     """`examine` with the rule by its name, which crosses a process border."""
     return engine.examine(request, engine.LAB_RULES[rule], runs)
 
 
-def _asked(request: Request, trial: Trial, say: Words) -> messages.Asked:
+def asked_of(request: Request, trial: Trial, say: Words) -> messages.Asked:
+    """What is tested, in words."""
     settings, sampling = request.settings, request.settings.sampling
     parts = [
         say("lossless.gamma", n=request.num_draft_tokens),
@@ -176,21 +178,28 @@ def _asked(request: Request, trial: Trial, say: Words) -> messages.Asked:
 def _counts(found: Iterator[list[Any]], asked: messages.Asked, say: Words) -> Iterator[str]:
     """The test above temperature 0."""
     yield messages.phase_message(say("lossless.enumerating"))
+    for counted, over in growing(found, asked.runs):
+        phase = "running" if not over else "finished" if counted.evidence.n == asked.runs else "stopped"
+        yield messages.trial_message(asked, counted, counted.test(), phase, say)
+
+
+def growing(found: Iterator[list[ExactDistribution | Sample]], runs: int) -> Iterator[tuple[messages.Counted, bool]]:
+    """The counts now and then, and once more, marked True, when they are over: all `runs` made, or the test stopped."""
     counted: messages.Counted | None = None
     told = -math.inf
     for batch in found:
         for one in batch:
             if isinstance(one, engine.ExactDistribution):
-                counted = _empty(one, asked.runs)
+                counted = _empty(one, runs)
             else:
                 _count(counted, one)
         if time.monotonic() - told > REPORT_EVERY:
             told = time.monotonic()
-            yield _picture(asked, counted, "running", say)
+            yield counted, False
     if counted is not None:
         if counted.evidence.n:
             [counted.now] = noise(counted.exact.probs, [counted.evidence.n])
-        yield _picture(asked, counted, "stopped" if counted.evidence.n < asked.runs else "finished", say)
+        yield counted, True
 
 
 def _empty(exact: ExactDistribution, runs: int) -> messages.Counted:
@@ -202,11 +211,6 @@ def _count(counted: messages.Counted, sample: Sample) -> None:
     counted.evidence.add(sample.tokens)
     for counts, origin in zip(counted.origins, sample.origins):
         counts[origin] += 1
-
-
-def _picture(asked: messages.Asked, counted: messages.Counted, phase: str, say: Words) -> str:
-    test = counted.evidence.test() if counted.evidence.n else None
-    return messages.trial_message(asked, counted, test, phase, say)
 
 
 def _greedy(

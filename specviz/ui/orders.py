@@ -42,6 +42,14 @@ def _whole(name: str, value: Any) -> int | str | None:
     raise SpecvizError("Give a whole number here, not {value}.", name, value=quoted(value))
 
 
+def whole_up_to(most: int, name: str, value: Any) -> int:
+    """A field's value as a whole number from 1 to `most`. Raises SpecvizError with the field's name."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not 1 <= value <= most or value != int(value):
+        raise SpecvizError("Give a whole number from 1 to {most}.", name, most=most)
+    return int(value)
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
     """One run as a visitor asks for it: plain values, because another process may carry it out."""

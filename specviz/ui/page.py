@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import gradio as gr
 
 from specviz.passes.torchrun import refuse_more_than_one
 from specviz.passes.zero_gpu import lent_by_the_call
+from specviz.records.errors import SpecvizError
 from specviz.records.words import LANGUAGES, Words, words
 from specviz.ui import qr, web_files
-from specviz.ui.api import API_NAME, Page, endpoint, refuse_parameters
+from specviz.ui.api import Page, add_endpoints, refuse_parameters
 from specviz.ui.applying import wire_remote
 from specviz.ui.compare_tab import create_compare_tab
 from specviz.ui.components import page_css, served_view, tab_history
@@ -53,7 +55,7 @@ def build(runner: Runner) -> gr.Blocks:
     first, *others = LANGUAGES
     with Page(title=words(first)("page.title"), analytics_enabled=False) as page:
         fill(page, runner, visitors, words(first))
-        gr.api(endpoint(runner), api_name=API_NAME, concurrency_limit=None)
+        add_endpoints(runner)
     for language in others:
         with page.route(LANGUAGES[language], f"/{language}"):
             fill(page, runner, visitors, words(language))
@@ -92,9 +94,15 @@ def _fill_viewer(page: gr.Blocks, runner: Runner, visitors: Visitors, say: Words
                     served_view(say)
 
 
-def serve() -> None:
-    """Serves the page, then loads the starting pair; address and port come from Gradio's own environment variables."""
+def serve(mcp: bool = False) -> None:
+    """Serves the page, then loads the starting pair; address and port come from Gradio's own environment variables.
+
+    mcp: as an MCP server, too; by default where GRADIO_MCP_SERVER asks for it. Raises SpecvizError (field ``mcp``)
+    without the package for it.
+    """
     refuse_more_than_one()
+    if mcp and find_spec("mcp") is None:
+        raise SpecvizError('The package mcp is missing: pip install "mcp>=1.21,<2".', "mcp")
     deployment = Deployment.from_environment()
     store = PairStore(deployment)
     store.preparer.start()
@@ -104,7 +112,9 @@ def serve() -> None:
             _load(store)
         # Each who waits in line holds one thread.
         threads = SERVING_THREADS + deployment.queue_size
-        page = launch(build(Runner(store, deployment)), prevent_thread_lock=True, max_threads=threads)
+        page = launch(
+            build(Runner(store, deployment)), prevent_thread_lock=True, max_threads=threads, mcp_server=mcp or None
+        )
         # Whoever opens the page at once should not wait for torch: importing it keeps the interpreter to itself.
         store.wanted.wait(HEAD_START)
         _load(store)

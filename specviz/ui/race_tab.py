@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from specviz.records.comparison import compare
 from specviz.records.errors import SpecvizError
@@ -13,9 +14,14 @@ from specviz.ui.duel import Duel, duel, progress, runs_of
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Desk, Tab
+from specviz.ui.unwatched import Report
 from specviz.ui.visitors import Visit
 from specviz.views import run_messages as messages
 from specviz.views.whole_run import label
+
+if TYPE_CHECKING:
+    from specviz.decoding.request import Request
+    from specviz.models.pair import ModelPair
 
 
 def create_race_tab(desk: Desk) -> Tab:
@@ -30,20 +36,14 @@ def create_race_tab(desk: Desk) -> Tab:
 
 def race(runner: Runner, order: Order, halt: threading.Event, say: Words) -> Iterator[str]:
     """Messages for the race view: what is being measured, then both lanes."""
-    drafter = order.settings.drafter
-    if drafter is None:
-        yield messages.race_error_message(say("race.needs_drafter"))
-        return
+    yield messages.race_phase_message(say("common.preparing"), 0)
     try:
-        yield messages.race_phase_message(say("common.preparing"), 0)
-        request = order.request(runner.store.get(order.pair), runner.deployment)
-        done = None
-        for batch in closing(runner.batches(order, duel, others=runs_of(order.settings)), halt):
-            for one in batch:
-                if isinstance(one, Duel):
-                    done = one
-                else:
-                    yield messages.race_phase_message(*progress(one, order.settings, say))
+        request, done = race_request(runner.store.get(order.pair), order, runner), None
+        for one in dueled(runner, order, halt):
+            if isinstance(one, Duel):
+                done = one
+            else:
+                yield messages.race_phase_message(*progress(one, order.settings, say))
     except SpecvizError as error:
         yield messages.race_error_message(say.error(error))
         return
@@ -51,4 +51,17 @@ def race(runner: Runner, order: Order, halt: threading.Event, say: Words) -> Ite
         yield messages.race_error_message(say("race.stopped"))
         return
     runs = done.runs(request)
-    yield messages.race_message(*runs, compare(*runs), drafter=label(drafter, say))
+    yield messages.race_message(*runs, compare(*runs), drafter=label(order.settings.drafter, say))
+
+
+def race_request(pair: ModelPair, order: Order, runner: Runner) -> Request:
+    """The checked request of the speculative side. Raises SpecvizError with the control's name in `field`."""
+    if order.settings.drafter is None:
+        raise SpecvizError("A race needs a drafter: choose one to run against plain decoding.", "drafter")
+    return order.request(pair, runner.deployment)
+
+
+def dueled(runner: Runner, order: Order, halt: threading.Event) -> Iterator[Report | Duel]:
+    """What is being measured and, unless `halt` is set before, the duel that counts."""
+    for batch in closing(runner.batches(order, duel, others=runs_of(order.settings)), halt):
+        yield from batch

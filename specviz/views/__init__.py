@@ -7,6 +7,7 @@ compare_messages   the Compare tab
 why_messages       the Why it works tab
 served_messages    a server's own numbers
 advice_text        which drafter to use, in words
+answers            what the API answers beside traces
 charts             the four live charts
 bench_figure       the benchmark's report as one figure
 terminal           a run in a terminal

@@ -51,6 +51,10 @@ class Counted:
     #: Of the first and the second token, how many came from where.
     origins: tuple[Counter[str], Counter[str]] = field(default_factory=lambda: (Counter(), Counter()))
 
+    def test(self) -> ChiSquare | None:
+        """Of the counts so far; None before the first run."""
+        return self.evidence.test() if self.evidence.n else None
+
 
 def phase_message(text: str, fraction: float = 0.0) -> str:
     """What is happening before there is anything to show."""
@@ -78,7 +82,7 @@ def trial_message(asked: Asked, counted: Counted, test: ChiSquare | None, phase:
             "runs": asked.runs,
             "distance": evidence.distance if n else None,
             "p_value": test.p_value if test else None,
-            "verdict": _verdict(asked, counted, test, say) if over else _so_far(evidence, test, say),
+            "verdict": outcome(asked, counted, test, say) if over else _so_far(evidence, test, say),
             "curve": evidence.curve,
             "noise": [[one.runs, one.mean, one.low, one.high] for one in counted.noise],
             "bars": _bars(counted),
@@ -91,10 +95,9 @@ def greedy_message(asked: Asked, tokens: Sequence[GreedyToken], phase: str, say:
     """Both texts at temperature 0 and, once it is over, whether they agree."""
     plain = [token for token in tokens if token.plain]
     other = [token for token in tokens if not token.plain]
-    place = next((i for i, (one, two) in enumerate(zip(plain, other)) if one.id != two.id), None)
-    verdict = {"state": "pending", "headline": say("lossless.counting"), "sentence": "", "why": ""}
-    if phase != "running":
-        verdict = _greedy_verdict(asked, plain, other, place, say)
+    place, verdict = greedy_outcome(asked, plain, other, say)
+    if phase == "running":
+        verdict = {"state": "pending", "headline": say("lossless.counting"), "sentence": "", "why": ""}
     return as_json(
         _head(asked, phase, say)
         | {
@@ -135,7 +138,7 @@ def _so_far(evidence: Evidence, test: ChiSquare | None, say: Words) -> dict[str,
     return {"state": "pending", "headline": say("lossless.counting"), "sentence": sentence, "why": ""}
 
 
-def _verdict(asked: Asked, counted: Counted, test: ChiSquare | None, say: Words) -> dict[str, str]:
+def outcome(asked: Asked, counted: Counted, test: ChiSquare | None, say: Words) -> dict[str, str]:
     """The verdict in words: ``different`` below `SIGNIFICANT`; what that means depends on the rule's claim."""
     if test is None or test.p_value is None:
         return _spoken("undecided", say("lossless.too_few"), "", say)
@@ -155,6 +158,14 @@ def _verdict(asked: Asked, counted: Counted, test: ChiSquare | None, say: Words)
         return _spoken("different", say("lossless.is_different", **values), why, say)
     why = "" if asked.lossless else say("lossless.missed", share=_percent(counted.origins[0]["accepted"] / evidence.n))
     return _spoken("same", say("lossless.is_same", **values), why, say)
+
+
+def greedy_outcome(
+    asked: Asked, plain: Sequence[GreedyToken], other: Sequence[GreedyToken], say: Words
+) -> tuple[int | None, dict[str, str]]:
+    """Where the texts part, None where they do not, and the verdict in words."""
+    place = next((i for i, (one, two) in enumerate(zip(plain, other)) if one.id != two.id), None)
+    return place, _greedy_verdict(asked, plain, other, place, say)
 
 
 def _greedy_verdict(

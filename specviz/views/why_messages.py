@@ -49,7 +49,7 @@ def why_message(
     """
     sections = {
         "story": story,
-        "passes": None if passes is None else _passes(passes),
+        "passes": None if passes is None else pass_values(passes),
         "phase": phase,
         "runs": None if runs is None else [_run(run) for run in runs],
         "problem": problem,
@@ -63,7 +63,8 @@ def why_message(
     return as_json({"kind": "why"} | {name: section for name, section in sections.items() if section is not None})
 
 
-def _passes(passes: PassTimes) -> dict[str, Any]:
+def pass_values(passes: PassTimes) -> dict[str, Any]:
+    """What was measured, and where."""
     return {
         "target": passes.target,
         "draft": passes.draft,

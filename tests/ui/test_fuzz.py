@@ -11,6 +11,7 @@ import types
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Callable
 from typing import Any
 
 import gradio as gr
@@ -22,8 +23,11 @@ from specviz.records import links
 from specviz.records.errors import MOST_QUOTED, SpecvizError, quoted
 from specviz.records.runs import Run
 from specviz.records.settings import KINDS, MAX_SEED, DraftParams, RunSettings, SamplingParams
-from specviz.ui.api import endpoint
+from specviz.theory import statistics
+from specviz.ui import duel
+from specviz.ui.api import function_of
 from specviz.ui.deployment import Deployment
+from specviz.ui.endpoints import ENDPOINTS
 from specviz.ui.runner import Runner
 
 FIELDS = [name for name in KINDS if name != "stop"]
@@ -38,37 +42,60 @@ ODD = [
 ]
 
 
+#: What makes a call of any function of the API cheap.
+SMALL = {
+    "prompt": "ab",
+    "max_new_tokens": 2,
+    "drafters": ["draft_model"],
+    "gammas": [1],
+    "repeats": 1,
+    "runs": 3,
+    "support": 2,
+}
+
+
 @pytest.fixture(scope="module")
-def generate():
-    """The API's function on a pair that takes no time."""
+def calls():
+    """The API's functions, by name, on a pair that takes no time."""
     pair = tiny_pair("llama")
     store = types.SimpleNamespace(get=lambda name: pair, loaded=lambda name: pair, home=pair)
     with pytest.MonkeyPatch.context() as patch:
         for name in ("TARGET", "DRAFT", "DEVICE", "DTYPE"):
             patch.delenv(f"SPECVIZ_{name}", raising=False)
-        return endpoint(Runner(store, Deployment.from_environment()))
+        runner = Runner(store, Deployment.from_environment())
+        return {name: function_of(name, one, runner) for name, one in ENDPOINTS.items()}
 
 
-def asked(rng: random.Random) -> dict[str, Any]:
-    """A short run's arguments, some of them odd."""
-    changed = rng.sample(FIELDS, rng.choice([1, 1, 1, 2, 3]))
-    return {"prompt": "ab", "max_new_tokens": 2} | {name: rng.choice(ODD) for name in changed}
+def small(name: str) -> dict[str, Any]:
+    return {one: value for one, value in SMALL.items() if one in ENDPOINTS[name].parameters}
 
 
-def assert_tells(sentence: str) -> None:
+def carried_out(call: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
+    """The answer, or the last of several."""
+    answer = call(**arguments)
+    return answer if isinstance(answer, dict) else [*answer][-1]
+
+
+def asked(rng: random.Random, name: str) -> dict[str, Any]:
+    """A cheap call's arguments, some of them odd."""
+    changed = rng.sample([*ENDPOINTS[name].parameters], rng.choice([1, 1, 1, 2, 3]))
+    return small(name) | {one: rng.choice(ODD) for one in changed}
+
+
+def assert_tells(sentence: str, names=FIELDS) -> None:
     """One short line that begins with a parameter of the API and can be sent anywhere."""
-    assert sentence.split(": ")[0] in FIELDS, sentence
+    assert sentence.split(": ")[0] in names, sentence
     assert len(sentence) < 400 and "\n" not in sentence
     assert sentence.encode("utf-8")
 
 
-def test_the_api_carries_out_or_names_the_parameter(generate):
+def test_the_api_carries_out_or_names_the_parameter(calls):
     rng, done = random.Random(11), 0
-    assert set(FIELDS) == {*inspect.signature(generate).parameters}
+    assert set(FIELDS) == {*inspect.signature(calls["generate"]).parameters}
     for _ in range(1500):
-        arguments = asked(rng)
+        arguments = asked(rng, "generate")
         try:
-            assert Run.from_dict(json.loads(json.dumps(generate(**arguments)))).text is not None
+            assert Run.from_dict(json.loads(json.dumps(calls["generate"](**arguments)))).text is not None
             done += 1
         except gr.Error as refusal:
             assert refusal.print_exception is False
@@ -76,12 +103,28 @@ def test_the_api_carries_out_or_names_the_parameter(generate):
     assert 50 < done < 1000
 
 
-@pytest.mark.parametrize("name", FIELDS)
-def test_every_parameter_refuses_what_it_is_not_by_its_own_name(generate, name):
+@pytest.mark.parametrize("name", ["race", "compare", "lossless"])
+def test_so_do_its_other_functions(calls, name, monkeypatch):
+    monkeypatch.setattr(duel, "PAIRS", 1)
+    monkeypatch.setattr(statistics, "DRAWS", 100)
+    rng, done = random.Random(16), 0
+    for _ in range(60):
+        try:
+            assert json.dumps(carried_out(calls[name], **asked(rng, name)), allow_nan=False)
+            done += 1
+        except gr.Error as refusal:
+            assert refusal.print_exception is False
+            assert_tells(refusal.message, ENDPOINTS[name].parameters)
+    assert 3 < done < 40
+
+
+@pytest.mark.parametrize("name", [name for name in ENDPOINTS if name not in ("rounds", "passes")])
+def test_every_parameter_refuses_what_it_is_not_by_its_own_name(calls, name):
     wrong = {"a": [1, {"b": 10**5000}]}
-    with pytest.raises(gr.Error) as refusal:
-        generate(**{"prompt": "ab", "max_new_tokens": 2, name: wrong})
-    assert refusal.value.message.startswith(f"{name}: ")
+    for one in ENDPOINTS[name].parameters:
+        with pytest.raises(gr.Error) as refusal:
+            carried_out(calls[name], **small(name) | {one: wrong})
+        assert refusal.value.message.startswith(f"{one}: ") and len(refusal.value.message) < 250
 
 
 def test_a_quotation_is_short_and_can_be_written():
@@ -184,7 +227,7 @@ def answer_to(url: str, body: str, version: str = "") -> str:
 def test_bad_calls_leave_no_traceback_in_the_log(page_url, page_folder):
     good = {"prompt": '"ab"', "max_new_tokens": "2"}
     usual = {name: json.dumps(value) for name, value in RunSettings("ab").flat().items() if name in FIELDS} | good
-    names = list(inspect.signature(endpoint(None)).parameters)
+    names = list(ENDPOINTS["generate"].parameters)
 
     def call(**changes: str) -> str:
         return answer_to(page_url, f'{{"data": [{", ".join((usual | changes)[name] for name in names)}]}}')

@@ -1,0 +1,180 @@
+"""The API for programs: what docs/python.md shows is what it does, for Gradio's client, for curl and as tools."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import re
+import subprocess
+import types
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+from conftest import ROOT, wait_until
+from gradio_client import Client
+from gradio_client.exceptions import AppError
+from mcp import ClientSession
+from mcp.client.streamable_http import streamable_http_client
+from tiny import tiny_pair
+
+from specviz.bench import pass_times
+from specviz.records.metrics import tally
+from specviz.records.runs import Run
+from specviz.theory import statistics
+from specviz.ui.api import Page, add_endpoints
+from specviz.ui.deployment import Deployment
+from specviz.ui.endpoints import ENDPOINTS
+from specviz.ui.page import launch
+from specviz.ui.runner import Runner
+
+SECTION = (ROOT / "docs" / "python.md").read_text(encoding="utf-8").partition("## The page's API")[2]
+
+
+def example(language: str, url: str) -> str:
+    """The documented example in a language, about the page at `url`."""
+    [code] = re.findall(rf"```{language}\n(.*?)```", SECTION, re.DOTALL)
+    assert "http://127.0.0.1:7860" in code
+    return code.replace("http://127.0.0.1:7860", url.rstrip("/"))
+
+
+@pytest.fixture(scope="module")
+def runner() -> Runner:
+    pair = tiny_pair("llama")
+    store = types.SimpleNamespace(get=lambda name: pair, loaded=lambda name: pair)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPECVIZ_MAX_NEW_TOKENS", "128")
+        return Runner(store, Deployment.from_environment())
+
+
+@pytest.fixture(scope="module")
+def url(runner) -> Iterator[str]:
+    """A server of the API alone, on a pair that takes no time."""
+    with Page(analytics_enabled=False) as page:
+        add_endpoints(runner)
+    launch(page, prevent_thread_lock=True, quiet=True, mcp_server=True)
+    yield page.local_url
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def shown(url) -> dict:
+    """What the example's names hold once it has run."""
+    names = {"print": lambda *values: printed.append(values)}
+    printed: list[tuple] = []
+    with pytest.MonkeyPatch.context() as patch:
+        # Less of what takes long.
+        patch.setattr(statistics, "DRAWS", 100)
+        patch.setattr(pass_times, "measure_passes", partial(pass_times.measure_passes, widths=(1, 2), repeats=2))
+        exec(example("python", url), names)
+    return names | {"printed": printed}
+
+
+def test_the_table_names_every_parameter_of_every_function():
+    rows = dict(re.findall(r"^\| `/(\w+)` \| (.*?) \|", SECTION, re.M))
+    assert rows.keys() == ENDPOINTS.keys()
+    for name in ("generate", "compare"):
+        assert set(re.findall(r"`(\w+)`", rows[name])) - {"auto"} == set(ENDPOINTS[name].parameters)
+    assert ENDPOINTS["generate"].parameters == ENDPOINTS["rounds"].parameters == ENDPOINTS["race"].parameters
+    run, test = (set(ENDPOINTS[name].parameters) for name in ("generate", "lossless"))
+    assert (run - test, test - run) == ({"coins"}, {"runs", "support"}) and not ENDPOINTS["passes"].parameters
+
+
+def test_a_run_comes_whole_or_round_by_round(shown):
+    run = Run.from_dict(shown["trace"])
+    assert len(run.token_ids) == 32 and shown["message"]["rounds"] == {}
+    followed = Run.from_dict(shown["message"]["trace"])
+    assert followed.text == run.text
+    rounds = [(str(one.index), list(one.pieces)) for one in followed.rounds]
+    assert shown["printed"][: len(rounds)] == rounds
+
+
+def test_a_race_is_told_on_one_clock(shown):
+    race = shown["race"]
+    assert race["machine"] and race["identical"] is True
+    for side in (race["plain"], race["speculative"]):
+        seconds, tokens = zip(*side["clock"])
+        assert list(seconds) == sorted(seconds) and tokens[-1] == side["tokens"] > 9
+        assert seconds[-1] == pytest.approx(side["seconds"]) and len(tokens) == side["target_passes"]
+    rates = [race[side]["tokens_per_second"] for side in ("speculative", "plain")]
+    assert race["speedup"] == pytest.approx(rates[0] / rates[1])
+
+
+def test_a_comparison_has_a_row_for_each_way(shown):
+    table = shown["table"]
+    assert [(row["drafter"], row["num_draft_tokens"]) for row in table["rows"]] == [
+        ("plain", None),
+        ("suffix", 2),
+        ("suffix", 4),
+    ]
+    assert all(row["repeats"] == table["repeats"] == 2 for row in table["rows"]) and table["finished"]
+    speeds = [row["figures"]["speedup_measured"] for row in table["rows"]]
+    assert speeds[0] is None and table["rows"][1 + speeds[1:].index(max(speeds[1:]))]["fastest"]
+
+
+def test_a_test_of_losslessness_hands_over_every_count(shown):
+    last = shown["answer"]
+    assert last["runs"] == last["asked"] == 100 and last["finished"]
+    assert sum(one["count"] for one in last["outcomes"]) + last["outside"] == 100
+    assert sum(one["p"] for one in last["outcomes"]) == pytest.approx(1, abs=1e-3)
+    assert last["verdict"]["state"] == "same" and last["test"]["p_value"] >= 0.001
+    assert last["verdict"]["sentence"] == shown["printed"][-2][0]
+
+
+def test_passes_are_told_in_seconds_and_as_multiples_of_one(shown):
+    first = shown["target"]["points"][0]
+    assert (first["width"], first["ratio"]) == (1, 1.0) and first["seconds"] > 0
+
+
+def test_curl_gets_the_trace_as_an_event(url):
+    done = subprocess.run(["bash", "-c", example("bash", url)], capture_output=True, text=True, check=True)
+    *_, event, data = done.stdout.strip().split("\n")
+    assert event == "event: complete"
+    [trace] = json.loads(data.removeprefix("data: "))
+    assert len(Run.from_dict(trace).token_ids) == 8
+
+
+def test_a_caller_is_refused_and_hears_what_comes_before(url, runner):
+    client = Client(url, verbose=False)
+    with pytest.raises(AppError, match=r"^max_new_tokens: 129 new tokens are more than the 128"):
+        client.predict("ab", max_new_tokens=129, api_name="/race")
+    with runner.line.joined("race") as turn:  # tells how long a race takes
+        runner.line.reached(turn)
+    with runner.line.joined("race") as turn:
+        runner.line.reached(turn)
+        job = client.submit("ab", max_new_tokens=2, api_name="/generate")
+        wait_until(lambda: job.status().progress_data)
+        [told] = job.status().progress_data
+    assert told.desc == "In line: somebody’s race is under way, then it is your turn. About 1 s."
+    assert tally(Run.from_dict(job.result()).rounds).tokens == 2
+
+
+def test_its_functions_and_nothing_else_are_tools(url):
+    server = json.loads(example("json", url))["mcpServers"]["specviz"]["url"]
+    heard: list[str | None] = []
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        heard.append(message)
+
+    async def use():
+        async with (
+            streamable_http_client(server) as (reading, writing, _),
+            ClientSession(reading, writing) as session,
+        ):
+            await session.initialize()
+            tools = {one.name: one for one in (await session.list_tools()).tools}
+            given = {"prompt": "ab", "max_new_tokens": 4, "num_draft_tokens": "auto"}
+            done = await session.call_tool("generate", given, progress_callback=hear)
+            refused = await session.call_tool("lossless", {"prompt": "ab", "runs": 10**6})
+        return tools, done, refused
+
+    tools, done, refused = asyncio.run(use())
+    assert tools.keys() == ENDPOINTS.keys()
+    schema = tools["compare"].inputSchema
+    assert schema["required"] == ["prompt"] and schema["properties"].keys() == ENDPOINTS["compare"].parameters.keys()
+    assert schema["properties"]["temperature"] == {"type": "number", "description": "0 is greedy", "default": 1.0}
+    assert tools["generate"].description == ENDPOINTS["generate"].about
+    assert not done.isError and len(Run.from_dict(ast.literal_eval(done.content[0].text)).token_ids) == 4
+    assert heard
+    assert refused.isError and refused.content[0].text == "runs: Give a whole number from 1 to 20000."
