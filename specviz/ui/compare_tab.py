@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
 from specviz.bench.contestants import Contestant
+from specviz.passes.zero_gpu import lent_by_the_call
 from specviz.records.comparison import compare as compare_texts
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run
@@ -28,6 +29,7 @@ from specviz.ui.unwatched import REPORT_EVERY
 from specviz.ui.visitors import Visit
 from specviz.ui.ways import WAYS, available, default_branches, drafter_of, refusal
 from specviz.views import compare_messages as messages
+from specviz.views.result_pages import comparison_page
 from specviz.views.run_messages import passes_words
 from specviz.views.whole_run import label
 
@@ -87,12 +89,14 @@ def create_compare_tab(desk: Desk) -> Tab:
         go = gr.Button(say("compare.go"), variant="primary", elem_id="start-compare")
         two_rules = gr.Button(say("compare.two_rules"), elem_id="start-replay")
     view = compare_view(say)
+    button, offer = desk.kept("comparison")
 
     def check(pair: ModelPair, order: Order, **asked: Any) -> None:
         contest_of(runner, pair, order, Choice(**asked))
 
     def stream(visit: Visit, order: Order, **asked: Any) -> Iterator[str]:
-        return compare(runner, order, Choice(**asked), visit.halt, say)
+        if page := (yield from compare(runner, order, Choice(**asked), visit.halt, say)):
+            desk.visitors.results.keep(visit.session, "comparison", page)
 
     def check_replay(pair: ModelPair, order: Order) -> None:
         replay_order(order).request(pair, runner.deployment)
@@ -109,7 +113,7 @@ def create_compare_tab(desk: Desk) -> Tab:
 
     desk.arrivals.append((own["drafters"], offered))
     told = messages.contest_phase_message, messages.contest_error_message
-    comparison = desk.ordered(go, view, stream, *told, check, own)
+    comparison = desk.ordered(go, view, stream, *told, check, own, offered=[button], offer=offer)
     told_replay = waiting_replay, messages.replay_error_message
     return Tab([comparison, desk.ordered(two_rules, view, stream_replay, *told_replay, check_replay)], stop)
 
@@ -171,8 +175,11 @@ def _widths(pair: ModelPair, name: str, asked: Sequence[int]) -> list[int]:
     return [width for width in widths if refusal(pair, name, width) is None] or widths
 
 
-def compare(runner: Runner, order: Order, choice: Choice, halt: threading.Event, say: Words) -> Iterator[str]:
-    """Messages for the table: what is being measured, and the figures after every run."""
+def compare(
+    runner: Runner, order: Order, choice: Choice, halt: threading.Event, say: Words
+) -> Generator[str, None, str | None]:
+    """Messages for the table: what is being measured, and the figures after every run. Returns the table as a page in a
+    file, if there is something in it."""
     yield messages.contest_phase_message(say("common.preparing"), 0.0)
     try:
         pair = runner.store.get(order.pair)
@@ -186,9 +193,26 @@ def compare(runner: Runner, order: Order, choice: Choice, halt: threading.Event,
             yield _table(contest, pair, "running", text, fraction, say) if new else phase
     except SpecvizError as error:
         yield messages.contest_error_message(say.error(error))
-        return
-    phase, text = ("stopped", say("compare.stopped")) if halt.is_set() else ("finished", _summary(contest, pair, say))
-    yield _table(contest, pair, phase, text, 1.0, say, texts_of(contest, pair, say))
+        return None
+    yield _outcome(contest, pair, say)
+    plain = contest.contestants[0]
+    if plain not in contest.texts:
+        return None
+    return comparison_page(
+        run_of(contest, pair, plain), lambda one: _outcome(contest, pair, one), machine_of(pair), say.language
+    )
+
+
+def _outcome(contest: Contest, pair: ModelPair, say: Words) -> str:
+    """The table once it is over."""
+    stopped = contest.halt.is_set()
+    phase, text = ("stopped", say("compare.stopped")) if stopped else ("finished", _summary(contest, pair, say))
+    return _table(contest, pair, phase, text, 1.0, say, texts_of(contest, pair, say))
+
+
+def machine_of(pair: ModelPair) -> str | None:
+    """What measures; a lent GPU is known only to the call that it is lent to."""
+    return None if lent_by_the_call() else engine.name_of(pair.device)
 
 
 def _table(
@@ -256,15 +280,18 @@ def texts_of(contest: Contest, pair: ModelPair, say: Words) -> dict[str, Any] | 
     finished = [contestant for contestant in others if contestant in contest.texts]
     if not contest.order.settings.sampling.greedy or not finished:
         return None
-
-    def run(contestant: Contestant) -> Run:
-        request = order_of(contest.order, contestant).request(pair, contest.runner.deployment)
-        return engine.collect(request, contest.texts[contestant])
-
-    expected = run(plain)
-    compared = {contestant: compare_texts(expected, run(contestant))["parting"] for contestant in finished}
+    expected = run_of(contest, pair, plain)
+    compared = {
+        contestant: compare_texts(expected, run_of(contest, pair, contestant))["parting"] for contestant in finished
+    }
     partings = [{"name": title(contestant, say), **parting} for contestant, parting in compared.items() if parting]
     return {"of": len(finished), "partings": partings}
+
+
+def run_of(contest: Contest, pair: ModelPair, contestant: Contestant) -> Run:
+    """Its run in the first repeat."""
+    request = order_of(contest.order, contestant).request(pair, contest.runner.deployment)
+    return engine.collect(request, contest.texts[contestant])
 
 
 def replay_order(order: Order) -> Order:

@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from specviz.passes.zero_gpu import lent_by_the_call
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.names import DRAFTERS, LAB_RULES, RULES
 from specviz.records.runs import Round, Run
 from specviz.records.settings import AUTO, MAX_BRANCHES, PLAIN, RunSettings, is_whole
 from specviz.records.words import words
 from specviz.ui import engine
-from specviz.ui.compare_tab import OWN, Choice, contest_of, rows_of, texts_of
+from specviz.ui.compare_tab import OWN, Choice, contest_of, machine_of, rows_of, texts_of
 from specviz.ui.duel import Duel, progress
 from specviz.ui.lossless_tab import MOST_RUNS, MOST_SUPPORT, Trial, asked_of, growing, trial_request, tried
 from specviz.ui.orders import Order, read_form, whole_up_to
@@ -102,11 +101,6 @@ def _ordered(runner: Runner, given: Given, **fixed: Any) -> tuple[ModelPair, Ord
     )
 
 
-def _machine(pair: ModelPair) -> str | None:
-    """What measures; a lent GPU is known only to the call that it is lent to."""
-    return None if lent_by_the_call() else engine.name_of(pair.device)
-
-
 # --- one run ----------------------------------------------------------------------------------------------------------
 
 
@@ -171,7 +165,7 @@ def _compare(runner: Runner, given: Given, tell: Tell) -> Answers:
 
     def answer(finished: bool) -> dict[str, Any]:
         texts = texts_of(contest, pair, SAY) if finished else None
-        return answers.comparison_answer(rows_of(contest, pair, SAY), choice.repeats, _machine(pair), texts, finished)
+        return answers.comparison_answer(rows_of(contest, pair, SAY), choice.repeats, machine_of(pair), texts, finished)
 
     def work() -> Answers:
         made = 0
@@ -219,7 +213,7 @@ def _passes(runner: Runner, given: Given, tell: Tell) -> Answers:
     def work() -> Answers:
         for batch in filter(None, runner.batches(PairName(), engine.measure_passes)):
             tell(SAY("line.short_why"), batch[-1].fraction)
-            yield answers.passes_answer(batch[-1], _machine(pair))
+            yield answers.passes_answer(batch[-1], machine_of(pair))
 
     return work()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 from specviz.records.comparison import compare
@@ -17,6 +17,7 @@ from specviz.ui.tabs import Desk, Tab
 from specviz.ui.unwatched import Report
 from specviz.ui.visitors import Visit
 from specviz.views import run_messages as messages
+from specviz.views.result_pages import race_page
 from specviz.views.whole_run import label
 
 if TYPE_CHECKING:
@@ -28,14 +29,16 @@ def create_race_tab(desk: Desk) -> Tab:
     """Lays out the race; its button stands below the controls."""
 
     def stream(visit: Visit, order: Order) -> Iterator[str]:
-        return race(desk.runner, order, visit.halt, desk.say)
+        if page := (yield from race(desk.runner, order, visit.halt, desk.say)):
+            desk.visitors.results.keep(visit.session, "race", page)
 
-    told = messages.race_phase_message, messages.race_error_message
-    return Tab([desk.ordered(desk.controls.race, race_view(desk.say), stream, *told)])
+    told, view = (messages.race_phase_message, messages.race_error_message), race_view(desk.say)
+    button, offer = desk.kept("race")
+    return Tab([desk.ordered(desk.controls.race, view, stream, *told, offered=[button], offer=offer)])
 
 
-def race(runner: Runner, order: Order, halt: threading.Event, say: Words) -> Iterator[str]:
-    """Messages for the race view: what is being measured, then both lanes."""
+def race(runner: Runner, order: Order, halt: threading.Event, say: Words) -> Generator[str, None, str | None]:
+    """Messages for the race view: what is being measured, then both lanes. Returns the race as a page in a file."""
     yield messages.race_phase_message(say("common.preparing"), 0)
     try:
         request, done = race_request(runner.store.get(order.pair), order, runner), None
@@ -46,12 +49,13 @@ def race(runner: Runner, order: Order, halt: threading.Event, say: Words) -> Ite
                 yield messages.race_phase_message(*progress(one, order.settings, say))
     except SpecvizError as error:
         yield messages.race_error_message(say.error(error))
-        return
+        return None
     if done is None:
         yield messages.race_error_message(say("race.stopped"))
-        return
+        return None
     runs = done.runs(request)
     yield messages.race_message(*runs, compare(*runs), drafter=label(order.settings.drafter, say))
+    return race_page(*runs, done.machine, say.language)
 
 
 def race_request(pair: ModelPair, order: Order, runner: Runner) -> Request:

@@ -60,6 +60,19 @@ class Desk:
     #: What is made of the starting pair once it is there: a component, and how it changes then.
     arrivals: list[tuple[gr.components.Component, Callable[[ModelPair], Any]]] = field(default_factory=list)
 
+    def kept(self, kind: str) -> tuple[gr.DownloadButton, Callable[[Visit], list[Any]]]:
+        """A button for the page of what was measured, hidden until there is one; and what an action is to offer."""
+        with gr.Row(elem_classes=["sv-traces"]):
+            button = gr.DownloadButton(
+                self.say("traces.page"), size="sm", visible=False, elem_id=f"download-{kind}-page"
+            )
+
+        def offer(visit: Visit) -> list[Any]:
+            path = self.visitors.results.path(visit.session, kind)
+            return [gr.DownloadButton(value=path, visible=True) if path else gr.skip()]
+
+        return button, offer
+
     def ordered(
         self,
         button: gr.Button,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pathlib
+import tempfile
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -30,6 +32,26 @@ class Stops:
         self.flag(session).set()
 
 
+class Results:
+    """The page in a file of each visitor's last race and comparison."""
+
+    def __init__(self, most: int = 256):
+        self.most = most
+        self._paths: OrderedDict[tuple[str | None, str], str] = OrderedDict()
+
+    def keep(self, session: str | None, kind: str, page: str) -> None:
+        """Writes it where Gradio may serve it from."""
+        path = pathlib.Path(tempfile.mkdtemp(prefix="specviz-")) / f"specviz-{kind}.html"
+        path.write_text(page, encoding="utf-8")
+        self._paths[session, kind] = str(path)
+        self._paths.move_to_end((session, kind))
+        while len(self._paths) > self.most:
+            self._paths.popitem(last=False)
+
+    def path(self, session: str | None, kind: str) -> str | None:
+        return self._paths.get((session, kind))
+
+
 @dataclass(frozen=True)
 class Visit:
     """One press of a button by one visitor."""
@@ -45,3 +67,4 @@ class Visitors:
         self.runs = LiveRuns()
         self.lab = Lab(self.runs)
         self.stops = Stops()
+        self.results = Results()

@@ -22,9 +22,9 @@ def label(name: str | None, say: Words) -> str:
     return say(f"ways.{name}") if name in DRAFTERS else name
 
 
-def opening(key: str, run: Run, say: Words, **others: Any) -> str:
-    """The message that opens a run on the page. others: see `run_messages.start_message`."""
-    settings = messages.settings_line(
+def settings_of(run: Run, say: Words) -> str:
+    """How it was made, apart from drafter and γ, in one line."""
+    return messages.settings_line(
         run.settings,
         drafter=run.drafter,
         rule=run.rule,
@@ -34,6 +34,10 @@ def opening(key: str, run: Run, say: Words, **others: Any) -> str:
         passes=run.pair.passes,
         say=say,
     )
+
+
+def opening(key: str, run: Run, say: Words, **others: Any) -> str:
+    """The message that opens a run on the page. others: see `run_messages.start_message`."""
     return messages.start_message(
         key,
         prompt=run.prompt.text,
@@ -41,7 +45,7 @@ def opening(key: str, run: Run, say: Words, **others: Any) -> str:
         num_draft_tokens=run.num_draft_tokens,
         greedy=run.sampling.greedy,
         pair=messages.pair_line(run.pair, say),
-        settings=settings,
+        settings=settings_of(run, say),
         rule=run.rule,
         coins=run.coins,
         **others,

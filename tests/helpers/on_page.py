@@ -90,6 +90,14 @@ def downloaded_trace(page: Page, folder) -> Run:
     return Run.load(path)
 
 
+def downloaded_page(page: Page, kind: str) -> str:
+    """The page in a file of the race or the comparison that is on the screen."""
+    with page.expect_download() as download:
+        page.locator(f"#download-{kind}-page").click()
+    assert download.value.suggested_filename == f"specviz-{kind}.html"
+    return download.value.path().read_text(encoding="utf-8")
+
+
 #: What is asked of the page: WCAG 2.1, levels A and AA, and axe's own advice.
 RULES = {
     "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"],

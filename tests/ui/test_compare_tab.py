@@ -14,7 +14,7 @@ import pytest
 from elements import element, give
 from gradio_client import Client
 from handmade import a_round
-from on_page import GAMMA, assert_no_sideways_scrolling, downloaded_trace, generate, order, set_control
+from on_page import GAMMA, assert_no_sideways_scrolling, downloaded_page, downloaded_trace, generate, order, set_control
 from playwright.sync_api import Locator, Page, expect
 from tiny import tiny_pair
 
@@ -421,6 +421,7 @@ def test_two_drafters_are_compared_from_the_button_to_the_sorted_table(page):
     expect(page.locator("specviz-compare [part=texts]")).to_contain_text(sentence)
     assert_map(page, rows)
     assert_sorting(page)
+    assert "<title>specviz: a comparison</title>" in downloaded_page(page, "comparison")
     assert_no_sideways_scrolling(page)
 
 

@@ -18,6 +18,7 @@ from on_page import (
     assert_no_sideways_scrolling,
     choose_drafter,
     control,
+    downloaded_page,
     downloaded_trace,
     generate,
     order,
@@ -372,6 +373,7 @@ def test_a_race_replays_both_recordings_to_their_end(page, page_url):
     assert [lane["tokens"] for lane in lanes] == [32, 32]
     assert lanes[0]["passes"] == 32 > lanes[1]["passes"]
     assert_lanes(page, lanes)
+    assert "<title>specviz: a race on one clock</title>" in downloaded_page(page, "race")
     # The lanes are real runs: the same order through the API gives the same texts.
     client = Client(page_url, verbose=False)
     for lane, drafter in zip(lanes, ("plain", "draft_model")):

@@ -131,6 +131,12 @@ class SpecvizCompare extends SpecvizElement {
     this.renderTable();
   }
 
+  /** Sorts as another table is sorted. */
+  sortAs(other) {
+    this.held.sort = other.held.sort;
+    this.renderTable();
+  }
+
   /** The rows in the order asked for; what is not known yet comes last either way. */
   sorted(rows) {
     if (!this.held.sort) return rows;

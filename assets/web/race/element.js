@@ -191,6 +191,15 @@ class SpecvizRace extends SpecvizElement {
     for (const button of this.ui.speeds) button.setAttribute("aria-pressed", String(Number(button.dataset.slow) === slow));
   }
 
+  /** Stands still where another, with the same race, stands. */
+  goOnFrom(other) {
+    this.pause();
+    this.setSpeed(other.slow);
+    this.held.over = other.held.over;
+    this.seek(other.clock);
+    this.pause();
+  }
+
   /** Shows the race as it stood `time` seconds after the start. */
   seek(time) {
     this.held.clock = Math.min(Math.max(time, 0), this.held.end);

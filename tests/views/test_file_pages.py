@@ -1,4 +1,5 @@
-"""A run as one file: opened from a folder it shows all that the page shows, asks for nothing, and runs no text."""
+"""A run, a race, a comparison as one file: opened from a folder it shows all that the page shows, asks for nothing, and
+runs no text."""
 
 from __future__ import annotations
 
@@ -8,14 +9,19 @@ from dataclasses import replace
 
 import pytest
 from alone import chip, said, state
-from handmade import a_round, a_run
+from handmade import a_round, a_run, rounds_of
 from on_page import assert_no_sideways_scrolling, violations
 from playwright.sync_api import Page, expect
 
+from specviz.bench.contestants import Contestant, Standing
+from specviz.records.comparison import compare
 from specviz.records.metrics import tally
 from specviz.records.recordings import recording_named
 from specviz.records.runs import Candidates, Round, Run
+from specviz.records.settings import SamplingParams
 from specviz.views.bundle import bundle
+from specviz.views.compare_messages import ComparedRow, contest_message
+from specviz.views.result_pages import comparison_page, race_page
 from specviz.views.run_page import run_page
 
 MOST_BYTES = 1_500_000
@@ -25,21 +31,33 @@ HOSTILE = "</script></noscript><!-- <script>${window.hit = 1} <img src=x onerror
 
 
 @pytest.fixture
-def open_file(new_page: Callable[..., Page], tmp_path) -> Callable[..., Page]:
-    """Saves a run as a page and opens it from its folder; it may ask for nothing but itself."""
-    asked = []
+def open_page(new_page: Callable[..., Page], tmp_path) -> Callable[..., Page]:
+    """Opens a page from a folder; it may ask for nothing but itself."""
+    path, asked = tmp_path / "page.html", []
 
-    def opened(run: Run, **options) -> Page:
-        path = tmp_path / "run.html"
-        run.save(path)
+    def opened(text: str, **options) -> Page:
+        path.write_text(text, encoding="utf-8")
         page = new_page(heard={"request": lambda request: asked.append(request.url)}, **options)
         page.goto(path.as_uri())
+        page.locator("main > *").first.wait_for()
+        return page
+
+    yield opened
+    assert set(asked) <= {path.as_uri()}
+
+
+@pytest.fixture
+def open_file(open_page, tmp_path) -> Callable[..., Page]:
+    """Saves a run as a page and opens it."""
+
+    def opened(run: Run, **options) -> Page:
+        run.save(tmp_path / "run.html")
+        page = open_page((tmp_path / "run.html").read_text(encoding="utf-8"), **options)
         page.locator("specviz-run [data-state=finished]").wait_for()
         page.locator("[data-chart='3'] svg").wait_for()
         return page
 
-    yield opened
-    assert set(asked) <= {(tmp_path / "run.html").as_uri()}
+    return opened
 
 
 def test_the_file_shows_rounds_inspector_figures_and_charts_of_the_run(open_file):
@@ -105,6 +123,62 @@ def test_text_of_a_model_stays_text(open_file):
     assert state(page, "text").startswith(HOSTILE * 2)
     assert page.locator("img, script[src]").count() == 0
     assert page.evaluate("window.hit ?? null") is None
+
+
+def a_race(*texts: str, prompt: str = "Once upon a time") -> tuple[Run, Run]:
+    """A plain and a speculative run of the same greedy text."""
+    words, greedy = texts or (" a", " b", " c"), SamplingParams(temperature=0)
+    plain = a_run(rounds_of("", "", "", texts=words[:1]), prompt=prompt, sampling=greedy)
+    return plain, a_run((a_round("aa", 0, texts=words),), prompt=prompt, sampling=greedy, drafter="eagle")
+
+
+def test_the_file_of_a_race_replays_it_on_its_clock_in_every_language(open_page):
+    look = {"viewport": {"width": 390, "height": 844}, "reduced_motion": "reduce", "color_scheme": "dark"}
+    page = open_page(race_page(*a_race(), "Abacus 9", "en"), **look)
+    expect(page).to_have_title("specviz: a race on one clock")
+    expect(page.locator("header")).to_contain_text("greedy · seed 0 · plain passes · Abacus 9")
+    faster = page.locator("specviz-race [part=speedup]").inner_text()
+    assert faster.endswith("×") and float(faster[:-1]) == round(compare(*a_race())["speedup"], 2)
+    page.locator("specviz-race").evaluate("race => race.seek(0.02)")
+    page.locator("specviz-race").get_by_role("button", name="10× slower").click()
+    lanes = page.locator("specviz-race").evaluate("race => race.lanes")
+    page.get_by_role("button", name="Deutsch").press("Enter")
+    race = page.locator("specviz-race")
+    expect(race.locator("[part=clock]")).to_have_text("0,02\u202fs")
+    expect(race.get_by_role("button", name="10× langsamer")).to_have_attribute("aria-pressed", "true")
+    assert race.evaluate("race => [race.lanes, race.playing]") == [lanes, False]
+    assert page.evaluate("document.body.className") == "dark" and violations(page) == []
+    assert_no_sideways_scrolling(page)
+
+
+def test_the_file_of_a_comparison_ranks_and_keeps_how_it_is_sorted(open_page):
+    contestants = [Contestant("plain"), Contestant("eagle", 2, 1, "token"), Contestant("eagle", 4, 1, "token")]
+    figures = [Standing(100.0, (100.0, 100.0), speedup, speedup and (speedup, speedup)) for speedup in (None, 1.5, 2.0)]
+
+    def message(say) -> str:
+        names = [HOSTILE, say("ways.eagle"), say("ways.eagle")]
+        rows = [ComparedRow(name, *rest, 2) for name, rest in zip(names, zip(contestants, "rrr", [True] * 3, figures))]
+        return contest_message(rows, phase="finished", text=HOSTILE, fraction=1, repeats=2)
+
+    page = open_page(comparison_page(a_race(prompt=HOSTILE)[0], message, None, "de"), color_scheme="light")
+    expect(page.locator("main > .prompt")).to_have_text(HOSTILE.replace("\u2028", " "))
+    heads = page.locator("specviz-compare [part=table] tbody th")
+    gammas = page.locator("specviz-compare tbody [data-column=num_draft_tokens]")
+    expect(gammas).to_have_text(["4", "2", "—"])
+    assert heads.all_text_contents() == ["★ EAGLE", "EAGLE", HOSTILE]
+    expect(page.locator("specviz-compare [part=map] tbody td")).to_have_text(["1,50×", "★ 2,00×"])
+    page.locator("specviz-compare [data-sort=num_draft_tokens]").click()
+    page.locator("specviz-compare [data-sort=num_draft_tokens]").click()
+    page.get_by_role("button", name="English").click()
+    expect(gammas).to_have_text(["2", "4", "—"])
+    assert page.evaluate("window.hit ?? null") is None and violations(page) == []
+
+
+def test_a_race_of_hostile_texts_shows_them(open_page):
+    page = open_page(race_page(*a_race(HOSTILE, HOSTILE, "\ud800"), "Abacus 9", "en"), reduced_motion="reduce")
+    lanes = page.locator("specviz-race").evaluate("race => race.lanes")
+    assert [lane["text"][: len(HOSTILE)] for lane in lanes] == [HOSTILE] * 2
+    assert page.locator("img, script[src]").count() == 0 and page.evaluate("window.hit ?? null") is None
 
 
 def test_a_file_of_500_rounds_is_small():

@@ -1,0 +1,13 @@
+// The page of a comparison in a file of its own (specviz/views/result_pages.py writes it): <specviz-compare>.
+
+import "../compare/element.js";
+import { make } from "../shared/dom.js";
+import { open } from "./frame.js";
+
+open((main, { words, message, label }, { prompt }, before) => {
+  const table = make("specviz-compare");
+  main.append(make("p", { class: "prompt", dir: "auto", tabindex: "0", role: "region", "aria-label": label, text: prompt }), table);
+  table.words = words;
+  table.receive(JSON.parse(message));
+  if (before) table.sortAs(before.querySelector("specviz-compare"));
+});

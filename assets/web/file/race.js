@@ -1,0 +1,13 @@
+// The page of a race in a file of its own (specviz/views/result_pages.py writes it): <specviz-race>, on its clock.
+
+import "../race/element.js";
+import { make } from "../shared/dom.js";
+import { open } from "./frame.js";
+
+open((main, { words, message }, _, before) => {
+  const race = make("specviz-race");
+  main.append(race);
+  race.words = words;
+  race.receive(JSON.parse(message));
+  if (before) race.goOnFrom(before.querySelector("specviz-race"));
+});
