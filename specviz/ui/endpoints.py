@@ -226,7 +226,7 @@ ENDPOINTS: dict[str, Endpoint] = {
         _generate,
     ),
     "rounds": Endpoint(
-        "The same, followed live: each message holds the new rounds, and the last one the whole trace.",
+        "Continues a prompt like generate, live: each message holds the new rounds, and the last one the whole trace.",
         RUN,
         _rounds,
         grows=True,
