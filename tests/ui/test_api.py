@@ -9,6 +9,7 @@ import re
 import subprocess
 import types
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -177,7 +178,9 @@ def test_its_functions_and_nothing_else_are_tools(url):
             refused = await session.call_tool("lossless", {"prompt": "ab", "runs": 10**6})
         return tools, done, refused
 
-    tools, done, refused = asyncio.run(use())
+    # In a thread of its own: the browser's loop may be running in this one.
+    with ThreadPoolExecutor(1) as thread:
+        tools, done, refused = thread.submit(asyncio.run, use()).result()
     assert tools.keys() == ENDPOINTS.keys()
     schema = tools["compare"].inputSchema
     assert schema["required"] == ["prompt"] and schema["properties"].keys() == ENDPOINTS["compare"].parameters.keys()

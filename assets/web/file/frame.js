@@ -32,7 +32,7 @@ export function open(fill, language = document.documentElement.lang) {
   document.documentElement.lang = language;
   document.title = said.title;
   document.body.replaceChildren(
-    make("header", {}, make("h1", { text: "specviz" }), ...[said.subtitle, said.made, said.settings].filter(Boolean).map((text) => make("p", { text })),
+    make("header", {}, make("h1", {}, "specviz"), ...[said.subtitle, said.made, said.settings].filter(Boolean).map((text) => make("p", { text })),
       ...others(fill, language)),
     main);
   fill(main, said, given, before);
