@@ -82,7 +82,7 @@ def test_a_gpus_passes_are_computed_from_what_is_typed_in_and_said_to_be(alone):
         moved = 20e9 + 100e3 * requests * (1000 + width)
         return max(moved / 1000e9, 2 * 10e9 * requests * width / 100e12)
 
-    for column, requests in enumerate((1, 8, 32, 64, 128, 256)):
+    for column, requests in enumerate((1, 16, 64, 128, 256, 512)):
         for gamma in (1, 4, 16):
             one = seconds(requests, 1)
             expected = expected_tokens(0.7, gamma) * one / (0.1 * gamma * one + seconds(requests, gamma + 1))

@@ -13,7 +13,7 @@ import { sliderRow } from "./sliders.js";
 const LENGTHS = [1, 2, 3, 4, 6, 8, 12, 16];
 
 /** The requests at once of the computed table: those of a server. */
-const SERVED = [1, 8, 32, 64, 128, 256];
+const SERVED = [1, 16, 64, 128, 256, 512];
 
 /** What is typed in, in this order: the GPU, the model, its requests. */
 const TYPED = ["bandwidth", "peak", "parameters", "bytes", "rows", "context", "cost"];

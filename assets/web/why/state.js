@@ -10,7 +10,7 @@ import { GAMMAS, passRatio } from "./formulas.js";
  */
 
 /** Of an H100 SXM (NVIDIA's data sheet) and Llama-3.1-8B in bfloat16, its draft a twentieth of that. */
-const GPU = { bandwidth: 3350, peak: 989, parameters: 8, bytes: 2, rows: 131, context: 1024, cost: 0.05 };
+const GPU = { bandwidth: 3350, peak: 989, parameters: 8, bytes: 2, rows: 131, context: 256, cost: 0.05 };
 
 /** Before any message. @returns {Record<string, any>} */
 export const emptyState = () => ({ story: null, passes: null, phase: "empty", runs: [], problem: "", source: "own", touched: false, alpha: 0.7, cost: 0.2, gamma: 4,
