@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -21,6 +22,8 @@ class AtOnce(Stepwise):
     A deeper draft takes hardly more time, but later tokens are kept less often: a row allows for everything that the
     tokens before its own could have been.
     """
+
+    at_once: ClassVar[bool] = True
 
     def __init__(self, setting: Setting):
         super().__init__(setting)

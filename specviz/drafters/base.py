@@ -50,6 +50,7 @@ class Drafter(ABC):
     name: ClassVar[str]  # what users type
     default_branches: ClassVar[int] = 1  # tokens at each depth unless `DraftParams` set them
     draws_paths: ClassVar[bool] = False  # whether its branches can be whole paths, as its chooser draws them
+    at_once: ClassVar[bool] = False  # whether one pass makes all of a draft, whose tokens do not see each other
     reads: ClassVar[frozenset[str]] = frozenset()  # the `DraftParams` fields it reads
     # The target's hidden states it reads, as indices into transformers' ``hidden_states`` (0: the embeddings; the last
     # one comes after the final norm).

@@ -36,6 +36,7 @@ class RunFigures:
     #: own verification (``round``).
     one_source: str
     speedup: float | None = None  # over plain decoding; None if not measured
+    at_once: bool = False  # whether all tokens of a draft come from one pass, and deeper ones are guessed worse
 
     @property
     def seconds(self) -> float:
@@ -94,10 +95,12 @@ def run_figures(
     plain: Tally | None = None,
     target: Curve | None = None,
     speedup: float | None = None,
+    at_once: bool = False,
 ) -> RunFigures | None:
     """The figures of a run; None if no draft token was judged.
 
-    plain: plain decoding of the same prompt, timed in the same way. target: T(K) of the target.
+    plain: plain decoding of the same prompt, timed in the same way. target: T(K) of the target. at_once: see
+    `RunFigures`.
     """
     if counts.acceptance_rate is None:
         return None
@@ -121,6 +124,7 @@ def run_figures(
         one_rest=rest,
         one_source=source,
         speedup=speedup,
+        at_once=at_once,
     )
 
 
@@ -129,7 +133,8 @@ def diagnose(run: RunFigures, target: Curve | None = None) -> Diagnosis:
     steps = _steps(run)
     gains = _gains(run)
     limit = max(gains, key=gains.get)
-    forecasts = run.chain and run.depth > 0.9 * run.num_draft_tokens
+    # Drafts made at once have no price a token, nor one α for all depths.
+    forecasts = run.chain and not run.at_once and run.depth > 0.9 * run.num_draft_tokens
     formula = _formula(run.alpha, run.num_draft_tokens, run.cost_coefficient, target) if forecasts else None
     best = max(GAMMAS, key=lambda gamma: _formula(run.alpha, gamma, run.cost_coefficient, target))
     return Diagnosis(

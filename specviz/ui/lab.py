@@ -44,7 +44,15 @@ class Lab:
         gamma = request.num_draft_tokens
         if request.chooses_length and counts.rounds:
             gamma = max(1, round(counts.levels / counts.rounds))
-        figures = run_figures(counts, gamma, rule=request.rule.name, plain=plain, target=target, speedup=live.speedup)
+        figures = run_figures(
+            counts,
+            gamma,
+            rule=request.rule.name,
+            plain=plain,
+            target=target,
+            speedup=live.speedup,
+            at_once=request.drafter.at_once,
+        )
         if figures is None:
             return None
         settings = request.settings

@@ -95,7 +95,8 @@ def test_what_one_plain_step_takes_is_taken_from_the_best_there_is():
 def test_no_forecast_where_the_formula_does_not_hold_and_no_figures_where_nothing_was_judged():
     short = diagnose(run_figures(counted("aaaa", "", ms=(1, 10, 1)), 4, plain=PLAIN))
     block = diagnose(run_figures(counted("aaaa", ms=(1, 10, 1)), 4, rule="block", plain=PLAIN))
-    for found in (short, block):
+    once = diagnose(run_figures(counted("aaaa", "aard", ms=(1, 10, 1)), 4, plain=PLAIN, at_once=True))
+    for found in (short, block, once):
         assert (found.formula, found.best_gamma, found.changes) == (None, None, ())
     assert run_figures(counted("", ms=(0, 10, 1)), 4) is None
 
@@ -106,6 +107,7 @@ def test_everything_that_can_be_found_has_its_words(language):
     causes = {step.cause for step in diagnose(run_figures(counted("aard", ms=(8, 13, 3)), 4, plain=PLAIN)).steps}
     named = [f"step_{cause}" for cause in causes] + [f"limit_{cause}" for cause in causes - {"ideal"}]
     named += [f"change_{what}" for what in ("gamma", "cost", "alpha")]
+    named += [f"no_forecast_{reason}" for reason in ("tree", "short", "once")]
     named += [f"one_{source}" for source in ("plain", "passes", "round")]
     named += [f"phase_{phase}" for phase in ("empty", "preparing", "running", "finished", "stopped", "failed")]
     assert all(say(f"why.{name}") for name in named)

@@ -78,12 +78,12 @@ function computed(gpu) {
   return SERVED.map((requests) => ({ requests, draft: gpu.cost, verify: (gamma) => ratio(requests, gamma) }));
 }
 
-/** Those requests whose plain pass was timed. @param {any} batches @param {number} cost without a draft model @returns {Cost[]} */
+/** Those requests of which a plain pass was timed, and one that verifies. @param {any} batches @param {number} cost without a draft model @returns {Cost[]} */
 function timed(batches, cost) {
   const of = (role, requests) => (batches?.points ?? []).filter((point) => point.role === role && point.requests === requests);
   return (batches?.batches ?? []).flatMap((requests) => {
     const points = of("target", requests);
-    if (points[0]?.width !== 1) return [];
+    if (points.length < 2 || points[0].width !== 1) return [];
     const [step] = of("draft", requests);
     if (batches.draft && !step) return [];
     return [{ requests, draft: step ? step.seconds / points[0].seconds : cost, verify: (gamma) => passRatio({ points }, gamma + 1) }];

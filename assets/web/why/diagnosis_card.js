@@ -84,7 +84,7 @@ function timeSplit(lab, { draft, verify, rest, seconds }) {
 
 /** @param {Lab} lab @param {any} run */
 function changes(lab, { figures, diagnosis }) {
-  if (diagnosis.formula === null) return [make("p", { text: lab.say(figures.chain ? "why.no_forecast_short" : "why.no_forecast_tree") })];
+  if (diagnosis.formula === null) return [make("p", { text: lab.say(!figures.chain ? "why.no_forecast_tree" : figures.at_once ? "why.no_forecast_once" : "why.no_forecast_short") })];
   const lines = [make("p", { part: "base", text: lab.say("why.changes_base", { speedup: times(diagnosis.formula) }) })];
   if (figures.alpha <= figures.cost_coefficient) lines.push(make("p", { text: lab.say("why.cannot_pay", { alpha: two(figures.alpha), cost: two(figures.cost_coefficient) }) }));
   else if (diagnosis.best_formula < 1) lines.push(make("p", { text: lab.say("why.no_gamma_pays", { speedup: times(diagnosis.best_formula) }) }));
