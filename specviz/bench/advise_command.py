@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """All options but those that name a pair."""
     parser.add_argument("--prompt", help="measure on this text (default: the beginning of a story)")
+    parser.add_argument("--chat", action="store_true", help="wrap the prompt in the model's chat template")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default: %(default)s)")
 
 
@@ -32,18 +33,17 @@ def measure(options: argparse.Namespace, pair: ModelPair, load: Callable[[str], 
         # Each would find others the fastest, by a clock of its own, and wait for passes that nobody makes.
         raise SpecvizError("advise measures in one process: start it without torchrun.")
     SamplingParams(options.temperature)
-    preset = PRESETS[0] if options.prompt is None else Preset("", options.prompt)
-    offers = list(_measured(pair, options.draft, preset, options.temperature, say, None))
-    for name in _other_drafts(options, pair):
+    offers = list(_measured(options, pair, options.draft, say))
+    for name in _other_drafts(options):
         say(f"loading {name}")
         other = load(name)
-        offers += _measured(other, name, preset, options.temperature, say, "draft_model")
+        offers += _measured(options, other, name, say, only="draft_model")
     if not offers:
         raise SpecvizError("This pair brings nothing that could draft.", "target")
     return offers
 
 
-def _other_drafts(options: argparse.Namespace, pair: ModelPair) -> Iterator[str]:
+def _other_drafts(options: argparse.Namespace) -> Iterator[str]:
     """Draft models of the catalogue that fit this target and this machine, and are here."""
     from specviz.models.catalog import drafts_at_hand, needed_bytes
     from specviz.models.placement import within_reach
@@ -54,10 +54,12 @@ def _other_drafts(options: argparse.Namespace, pair: ModelPair) -> Iterator[str]
 
 
 def _measured(
-    pair: ModelPair, draft: str | None, preset: Preset, temperature: float, say: Say, only: str | None
+    options: argparse.Namespace, pair: ModelPair, draft: str | None, say: Say, only: str | None = None
 ) -> Iterator[Offer]:
+    """One offer a chain of each drafter, or of the `only` one."""
     from specviz.bench.bench_plan import FINAL, HEAT, chains
     from specviz.bench.benchmark import able, measure_setting, warm_up
+    from specviz.bench.timed_runs import Workload
 
     contestants, refused = able(pair, iter(chains(pair, HEAT)))
     for mode, error in dict(refused).items():
@@ -66,10 +68,13 @@ def _measured(
     if not contestants:
         return
     plain, found = Contestant(PLAIN), {}
-    warm_up(pair, [plain, *contestants], preset, temperature)
+    preset = PRESETS[0] if options.prompt is None else Preset("", options.prompt)
     for plan in (HEAT, FINAL):
+        workload = Workload.of(pair, preset, options.temperature, plan.max_new_tokens, chat=options.chat)
+        if plan is HEAT:
+            warm_up(workload, [plain, *contestants])
         say(f"{len(contestants)} ways to draft beside plain decoding, {plan.repeats} × {plan.max_new_tokens} tokens")
-        rows = measure_setting(pair, [plain, *contestants], preset, temperature, plan)
+        rows = measure_setting(workload, [plain, *contestants], plan)
         found |= dict(zip(contestants, rows[1:]))
         contestants = sorted(contestants, key=lambda one: -found[one].speedup_measured)[:FINALISTS]
     for one, row in found.items():

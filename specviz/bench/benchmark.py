@@ -24,7 +24,7 @@ from specviz.bench.timed_runs import Timing, Workload, request_of, timed
 from specviz.drafters import DRAFTERS
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
-from specviz.records.presets import PRESETS, Preset
+from specviz.records.presets import PRESETS
 
 #: New tokens of the run that warms a contestant up before anything is timed.
 WARM_UP_TOKENS = 16
@@ -58,7 +58,7 @@ def measure(
         equality += _warm_up(pair, present, temperature, plan)
         for preset in plan.presets:
             say(f"{preset.name}, temperature {temperature:g}: {len(present)} contestants, {plan.repeats} times")
-            rows += measure_setting(pair, present, preset, temperature, plan)
+            rows += measure_setting(Workload.of(pair, preset, temperature, plan.max_new_tokens), present, plan)
         rules += _compare_rules(pair, present, plan, temperature, say)
     limit = _limits(pair, rows, plan)
     machine["load_average_end"] = load_average()
@@ -104,27 +104,25 @@ def _warm_up(
 ) -> Iterator[Agreement]:
     """Runs every contestant once; at temperature 0 on every preset, and compares the texts."""
     if temperature > 0:
-        warm_up(pair, contestants, plan.presets[0], temperature)
+        warm_up(Workload.of(pair, plan.presets[0], temperature, WARM_UP_TOKENS), contestants)
         return
     for preset in plan.presets:
         yield from require_equal_texts(contestants, Workload.of(pair, preset, temperature, plan.max_new_tokens))
 
 
-def warm_up(pair: ModelPair, contestants: Sequence[Contestant], preset: Preset, temperature: float) -> None:
-    """A few tokens of each."""
+def warm_up(workload: Workload, contestants: Sequence[Contestant]) -> None:
+    """The first few tokens of each."""
+    few = replace(workload, max_new_tokens=min(WARM_UP_TOKENS, workload.max_new_tokens))
     for contestant in contestants:
-        timed(contestant, Workload.of(pair, preset, temperature, WARM_UP_TOKENS))
+        timed(contestant, few)
 
 
-def measure_setting(
-    pair: ModelPair, contestants: Sequence[Contestant], preset: Preset, temperature: float, plan: BenchPlan
-) -> list[BenchRow]:
+def measure_setting(workload: Workload, contestants: Sequence[Contestant], plan: BenchPlan) -> list[BenchRow]:
     """One row a contestant, plain decoding among them; all were run before."""
     timings: dict[Contestant, list[Timing]] = {contestant: [] for contestant in contestants}
     # The same decoding by several engines runs back to back: the differences between them are small.
     kinds = list(dict.fromkeys(replace(contestant, engine="specviz") for contestant in contestants))
     order = sorted(contestants, key=lambda contestant: kinds.index(replace(contestant, engine="specviz")))
-    workload = Workload.of(pair, preset, temperature, plan.max_new_tokens)
     began = time.perf_counter()
     for repeat in range(plan.repeats):
         if repeat and plan.budget is not None and time.perf_counter() - began > plan.budget:

@@ -34,9 +34,11 @@ class Workload:
     preset: str = ""  # name of the preset the prompt is from, if it is
 
     @classmethod
-    def of(cls, pair: ModelPair, preset: Preset, temperature: float, max_new_tokens: int, seed: int = 0) -> Workload:
+    def of(
+        cls, pair: ModelPair, preset: Preset, temperature: float, max_new_tokens: int, seed: int = 0, chat: bool = False
+    ) -> Workload:
         """A preset's workload, with no more new tokens than fit into the context: some loops would run past its end."""
-        prompt = pair.encode(preset.prompt).ids
+        prompt = pair.encode(preset.prompt, chat).ids
         room = max_new_tokens if pair.context_length is None else pair.context_length - len(prompt)
         return cls(pair, prompt, temperature, min(max_new_tokens, room), seed, preset.name)
 

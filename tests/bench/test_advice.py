@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from tiny import tiny_pair
 
-from specviz.__main__ import _parser
+from specviz.__main__ import _parser, main
 from specviz.bench import advice, advise_command, bench_plan
 from specviz.bench.advice import FINALISTS, Offer, ranked, server_flags
 from specviz.bench.benchmark import advised_chains
@@ -116,6 +116,16 @@ def test_the_command_measures_what_is_at_hand_and_the_fastest_again(pair, short,
     assert any("medusa" in line for line in heard)
     text = as_table(in_words(offers, HOSTILE, "a\x1b[31m pair", "plain", 0.8, words()), words())
     assert "\x1b" not in text and "drafter" in text.splitlines()[0]
+
+
+def test_the_command_prints_the_table_the_sentence_and_the_flags(pair, short, monkeypatch, capsys):
+    monkeypatch.setattr("specviz.__main__._load", lambda options: pair)
+    monkeypatch.setattr("specviz.__main__._prepare", lambda pair, compiling: None)
+    assert main(["advise", "--prompt", "Once upon a time"]) == 0
+    table, sentence, about, *flags = capsys.readouterr().out.strip().split("\n\n")
+    assert table.startswith("drafter") and "Draft model" in table
+    assert "γ = " in sentence and "tiny llama at temperature 0" in about
+    assert bool(flags) == (not sentence.startswith("Nothing beats"))
 
 
 def test_only_a_draft_model_that_was_downloaded_is_at_hand(monkeypatch):
