@@ -6,6 +6,7 @@ Only what a server gives is read; what follows from it exactly is filled in, not
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ SCHEMA = "specviz.metrics/1"
 MOST_CHARACTERS = 10_000_000
 
 #: The deepest draft that is believed, and the largest count.
-MOST_DEPTH, MOST_COUNT = 1024, 2**53
+MOST_DEPTH, MOST_COUNT = 1024, 10**12
 
 #: (accepted, drafted) -> how many passes; drafted is None where nobody says it.
 Outcomes = Counter[tuple[int, int | None]]
@@ -112,7 +113,7 @@ class ServedRequests:
 
 
 def read_metrics(text: str, chains: bool = False) -> ServedRequests:
-    """The requests in a text: one answer, an array of them, JSON lines, or what a server streamed.
+    """The requests in a text: one answer, an array of them, several one after another, or what a server streamed.
 
     chains: whoever asks vouches that every pass drafted one chain as long as the server is configured to draft, so that
     nominal lengths are real ones. Raises SpecvizError for what is no JSON, holds no metrics, or cannot be.
@@ -122,7 +123,7 @@ def read_metrics(text: str, chains: bool = False) -> ServedRequests:
             "This is more than can be read at once: at most {most} characters.", "metrics", most=MOST_CHARACTERS
         )
     found, without = [], 0
-    for entry in _entries(text.lstrip("\ufeff").strip()):
+    for entry in _entries(text.lstrip("\ufeff")):
         blocks = list(_blocks(entry))
         for name, tokens, kind, block in blocks:
             found.append(_request(len(found) + 1, name, tokens, kind, block, chains))
@@ -161,32 +162,29 @@ def tally_of(outcomes: Outcomes) -> Tally:
 # --- from text to objects ---------------------------------------------------------------------------------------------
 
 
-def _entries(text: str) -> Sequence[Any]:
-    """What the text holds: the elements of one array, one object, or a value a line."""
-    if not text:
+#: What a stream of server-sent events puts around its JSON; within JSON no line begins like that.
+_EVENTS = re.compile(r"^(data:[ \t]*(\[DONE\])?|event:.*)", re.MULTILINE)
+_SPACE = re.compile(r"\s*")
+
+
+def _entries(text: str) -> Iterator[Any]:
+    """What the text holds, one value after another; of an array, its elements."""
+    text = _EVENTS.sub("", text)
+    place = _SPACE.match(text).end()
+    if place == len(text):
         raise SpecvizError("There is nothing to read.", "metrics")
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return list(_lines(text))
-    return value if isinstance(value, list) else [value]
-
-
-def _lines(text: str) -> Iterator[Any]:
-    """JSON lines; those of a stream begin with ``data:``."""
-    for number, line in enumerate(text.splitlines(), start=1):
-        content = line.strip().removeprefix("data:").strip()
-        if content in ("", "[DONE]"):
-            continue
+    decoder = json.JSONDecoder()
+    while place < len(text):
         try:
-            yield json.loads(content)
+            value, end = decoder.raw_decode(text, place)
         except (ValueError, RecursionError) as error:
+            number = text.count("\n", 0, getattr(error, "pos", place)) + 1
+            line = text.split("\n")[number - 1]
             raise SpecvizError(
-                "This is no JSON, and line {number} is none by itself either: {line}",
-                "metrics",
-                number=number,
-                line=quoted(content),
+                "This is no JSON: line {number} cannot be read: {line}", "metrics", number=number, line=quoted(line)
             ) from error
+        yield from value if isinstance(value, list) else [value]
+        place = _SPACE.match(text, end).end()
 
 
 def _blocks(entry: Any) -> Iterator[tuple[str, Any, Format, dict[str, Any]]]:

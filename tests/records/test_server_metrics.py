@@ -89,8 +89,9 @@ def test_arrays_lines_and_streams_are_read_alike():
     lines = "\n".join(map(json.dumps, both))
     chunk = {"object": "chat.completion.chunk", "choices": [{"delta": {"content": "x"}}]}
     stream = "\n\n".join(f"data: {json.dumps(one)}" for one in (chunk, *both)) + "\n\ndata: [DONE]\n"
-    read_alike = [read_metrics(text) for text in (json.dumps(both), lines, stream)]
-    assert read_alike[0] == read_alike[1] == read_alike[2]
+    files = "\n".join(json.dumps(one, indent=1) for one in both)
+    read_alike = [read_metrics(text) for text in (json.dumps(both), lines, stream, "\ufeff" + files)]
+    assert all(one == read_alike[0] for one in read_alike)
     assert [one.name for one in read_alike[0].requests] == ["a", "b"]
     assert read_metrics(json.dumps([*both, {"choices": []}])).without == 1
 
@@ -108,7 +109,10 @@ def test_the_example_in_the_docs_is_read():
     [
         ("", "nothing to read"),
         ('{"a": 1}\n{', "line 2"),
-        ("[" * 100_000, "no JSON"),
+        ("[" * 100_000, "line 1 cannot be read"),
+        ('{"a":\n', "line 2 cannot be read"),
+        ("9" * 5000, "line 1 cannot be read"),
+        ('{"a": 1} <b>', "line 1 cannot be read"),
         ('[{"a": 1}]', "--per-request-spec-decode-metrics"),
         ('{"schema": "specviz.metrics/2", "requests": []}', "'specviz.metrics/2'"),
         ('{"acceptance_histogram": [1, -1]}', "Request 1: acceptance_histogram[1]"),

@@ -32,7 +32,7 @@ class SpecvizServed extends SpecvizElement {
     const parts = [passesPart(this), gammaPart(this), requestsPart(this)];
     ui.field = make("textarea", { id: "metrics", rows: 5, spellcheck: "false", "aria-describedby": "problem", placeholder: EXAMPLE, part: "field",
       on: { input: (event) => this.typed(event), paste: (event) => this.pasted(event) } });
-    ui.file = make("input", { type: "file", accept: ".json,.jsonl,.ndjson,.txt", class: "hidden", part: "file", on: { change: () => this.opened(ui.file.files) } });
+    ui.file = make("input", { type: "file", multiple: true, accept: ".json,.jsonl,.ndjson,.txt", class: "hidden", part: "file", on: { change: () => this.opened(ui.file.files) } });
     ui.chains = make("input", { type: "checkbox", part: "chains", on: { change: () => this.state.text && this.ask() } });
     ui.problem = make("p", { class: "note hidden", id: "problem", role: "alert", part: "problem" });
     ui.status = make("p", { class: "says", role: "status", part: "status" });
