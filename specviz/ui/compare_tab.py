@@ -128,7 +128,8 @@ def contest_of(
         if not getattr(choice, field):
             raise SpecvizError("Choose at least one.", field)
     try:
-        entered = list(_drafting(runner, pair, order, choice))
+        # Each once, even where a rule that is asked for is the usual one.
+        entered = dict(_drafting(runner, pair, order, choice)).items()
     except SpecvizError as error:
         raise error.at(FIELDS.get(error.field, error.field)) from error
     contestants = (plain, *(contestant for contestant, runs in entered if runs))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.names import DRAFTERS, LAB_RULES, RULES
 from specviz.records.runs import Round, Run
-from specviz.records.settings import AUTO, MAX_BRANCHES, PLAIN, RunSettings, is_whole
+from specviz.records.settings import AUTO, MAX_BRANCHES, PLAIN, RunSettings, is_count, is_whole
 from specviz.records.words import words
 from specviz.ui import engine
 from specviz.ui.compare_tab import OWN, Choice, contest_of, machine_of, rows_of, texts_of
@@ -155,10 +155,10 @@ def _compare(runner: Runner, given: Given, tell: Tell) -> Answers:
     pair, order = _ordered(runner, given)
     drafters = [name for name in available(pair) if name != PLAIN] if given["drafters"] is None else given["drafters"]
     choice = Choice(
-        _listed("drafters", drafters, lambda one: isinstance(one, str)),
-        _listed("gammas", given["gammas"], lambda one: one == AUTO or is_whole(one)),
+        _listed("drafters", drafters, lambda one: isinstance(one, str) and one != PLAIN),
+        _listed("gammas", given["gammas"], lambda one: one == AUTO or is_count(one)),
         _listed("widths", given["widths"], lambda one: is_whole(one) and OWN <= one <= MAX_BRANCHES),
-        _listed("rules", given["rules"], lambda one: isinstance(one, str)),
+        _listed("rules", given["rules"], lambda one: isinstance(one, str) and one != "auto"),
         whole_up_to(runner.deployment.max_compare_runs, "repeats", given["repeats"]),
     )
     contest = contest_of(runner, pair, order, choice)

@@ -127,6 +127,26 @@ def test_every_parameter_refuses_what_it_is_not_by_its_own_name(calls, name):
         assert refusal.value.message.startswith(f"{one}: ") and len(refusal.value.message) < 250
 
 
+def test_a_comparison_takes_each_way_once_and_refuses_what_its_tab_cannot_ask_for(calls):
+    rows = carried_out(calls["compare"], **small("compare") | {"gammas": [1, 1], "rules": ["token", "token"]})["rows"]
+    assert [(row["drafter"], row["rule"], row["repeats"]) for row in rows] == [
+        ("plain", None, 1),
+        ("draft_model", "token", 1),
+    ]
+    odd = {
+        "drafters": [[], ["plain"], ["telepathy"], "eagle", [1]],
+        "gammas": [[], [0], [True], [17], ["many"], [None], 4, [1.5]],
+        "widths": [[], [-1], [9], [True], ["own"]],
+        "rules": [["auto"], ["telepathy"], [[]], {}],
+        "repeats": [0, 65, 1.5, True, [2]],
+    }
+    for name, values in odd.items():
+        for value in values:
+            with pytest.raises(gr.Error) as refusal:
+                carried_out(calls["compare"], **small("compare") | {name: value})
+            assert_tells(refusal.value.message, [name])
+
+
 def test_a_quotation_is_short_and_can_be_written():
     for value in ODD:
         assert 0 < len(quoted(value)) <= MOST_QUOTED
