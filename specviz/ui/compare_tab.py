@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 GAMMAS = (1, 2, 3, 4, 6, 8)
 
+MOST_REPEATS = 5
+
 #: As many branches as the drafter has by default.
 OWN = 0
 
@@ -83,7 +85,7 @@ def create_compare_tab(desk: Desk) -> Tab:
             value=[],
             label=say("compare.rules"),
         )
-        own["repeats"] = gr.Slider(1, 5, value=2, step=1, label=say("compare.repeats"))
+        own["repeats"] = gr.Slider(1, MOST_REPEATS, value=2, step=1, label=say("compare.repeats"))
     with gr.Row(elem_classes=["sv-actions"]):
         stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop-compare")
         go = gr.Button(say("compare.go"), variant="primary", elem_id="start-compare")

@@ -16,7 +16,7 @@ from specviz.records.runs import Round, Run
 from specviz.records.settings import AUTO, MAX_BRANCHES, PLAIN, RunSettings, is_count, is_whole
 from specviz.records.words import words
 from specviz.ui import engine
-from specviz.ui.compare_tab import OWN, Choice, contest_of, machine_of, rows_of, texts_of
+from specviz.ui.compare_tab import MOST_REPEATS, OWN, Choice, contest_of, machine_of, rows_of, texts_of
 from specviz.ui.duel import Duel, progress
 from specviz.ui.lossless_tab import MOST_RUNS, MOST_SUPPORT, Trial, asked_of, growing, trial_request, tried
 from specviz.ui.orders import Order, read_form, whole_up_to
@@ -72,7 +72,7 @@ _ABOUT: dict[str, tuple[Any, str]] = {
     "drafter": (str, f"{', '.join(DRAFTERS)}, or plain for none"),
     "num_draft_tokens": (int | str, "draft tokens a round, or auto to have their number chosen in each round"),
     "temperature": (float, "0 is greedy"),
-    "top_k": (int, "only the so many likeliest tokens; 0 is off"),
+    "top_k": (int, "only this many of the likeliest tokens; 0 is off"),
     "top_p": (float, "only the likeliest tokens with this mass; 1 is off"),
     "min_p": (float, "only tokens at least this fraction as likely as the likeliest; 0 is off"),
     "max_new_tokens": (int, "where the text ends at the latest"),
@@ -96,9 +96,8 @@ _COMPARED = ("prompt", "temperature", "top_k", "top_p", "min_p", "max_new_tokens
 
 def _ordered(runner: Runner, given: Given, **fixed: Any) -> tuple[ModelPair, Order]:
     pair = runner.store.get(PairName())
-    return pair, Order(PairName(), read_form({name: given[name] for name in RUN if name in given} | fixed)).settled(
-        pair
-    )
+    settings = read_form({name: given[name] for name in RUN if name in given} | fixed)
+    return pair, Order(PairName(), settings).settled(pair)
 
 
 # --- one run ----------------------------------------------------------------------------------------------------------
@@ -159,7 +158,7 @@ def _compare(runner: Runner, given: Given, tell: Tell) -> Answers:
         _listed("gammas", given["gammas"], lambda one: one == AUTO or is_count(one)),
         _listed("widths", given["widths"], lambda one: is_whole(one) and OWN <= one <= MAX_BRANCHES),
         _listed("rules", given["rules"], lambda one: isinstance(one, str) and one != "auto"),
-        whole_up_to(runner.deployment.max_compare_runs, "repeats", given["repeats"]),
+        whole_up_to(MOST_REPEATS, "repeats", given["repeats"]),
     )
     contest = contest_of(runner, pair, order, choice)
 
@@ -246,7 +245,7 @@ ENDPOINTS: dict[str, Endpoint] = {
             "gammas": Parameter(list[int | str], "the numbers of draft tokens, or auto", [AUTO, 4]),
             "widths": Parameter(list[int], f"the numbers of branches; {OWN} is the drafter's own", [OWN]),
             "rules": Parameter(list[str], "beside the usual one: block, multi_path, typical", []),
-            "repeats": Parameter(int, "of everything", 2),
+            "repeats": Parameter(int, f"how often everything is measured, 1 to {MOST_REPEATS}", 2),
         },
         _compare,
         "compare",

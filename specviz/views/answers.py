@@ -48,7 +48,7 @@ def _side(run: Run) -> dict[str, Any]:
 
 
 def comparison_answer(
-    rows: Sequence[ComparedRow], repeats: int, machine: str, texts: dict[str, Any] | None, finished: bool
+    rows: Sequence[ComparedRow], repeats: int, machine: str | None, texts: dict[str, Any] | None, finished: bool
 ) -> dict[str, Any]:
     """The table's rows. texts: see `compare_messages.contest_message`."""
     best = fastest(rows)
@@ -120,7 +120,7 @@ def _verdict(spoken: dict[str, str]) -> dict[str, str]:
     return {"state": spoken["state"], "sentence": " ".join(filter(None, (spoken["sentence"], spoken["why"])))}
 
 
-def passes_answer(passes: PassTimes, machine: str) -> dict[str, Any]:
+def passes_answer(passes: PassTimes, machine: str | None) -> dict[str, Any]:
     """T(K) of each model as measured so far, in seconds and as a multiple of T(1)."""
     values = pass_values(passes)
     for curve, measured in zip(values["curves"], passes.curves):

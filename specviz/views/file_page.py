@@ -59,6 +59,7 @@ def _heading(kind: str, language: str, made: Run) -> dict[str, str]:
     say = words(language)
     return {
         "name": LANGUAGES[language],
+        "brand": say("file.brand"),
         "title": say(f"file.title_{kind}"),
         "subtitle": say(f"file.subtitle_{kind}"),
         "made": " · ".join(

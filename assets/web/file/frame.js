@@ -6,7 +6,7 @@ import { make } from "../shared/dom.js";
 /**
  * What is said in one language, with what the page's own script takes of it.
  *
- * @typedef {{ name: string, words: Record<string, import("../shared/words.js").Text>, title: string, subtitle: string,
+ * @typedef {{ name: string, brand: string, words: Record<string, import("../shared/words.js").Text>, title: string, subtitle: string,
  *   made: string, settings?: string, [own: string]: any }} Said
  */
 
@@ -32,7 +32,7 @@ export function open(fill, language = document.documentElement.lang) {
   document.documentElement.lang = language;
   document.title = said.title;
   document.body.replaceChildren(
-    make("header", {}, make("h1", {}, "specviz"), ...[said.subtitle, said.made, said.settings].filter(Boolean).map((text) => make("p", { text })),
+    make("header", {}, make("h1", { text: said.brand }), ...[said.subtitle, said.made, said.settings].filter(Boolean).map((text) => make("p", { text })),
       ...others(fill, language)),
     main);
   fill(main, said, given, before);
