@@ -12,9 +12,10 @@ from on_page import set_control, settle, start, state
 from playwright.sync_api import expect
 from tiny import tiny_pair
 
+from specviz.__main__ import main
 from specviz.records.errors import SpecvizError
 from specviz.records.words import words
-from specviz.ui import engine
+from specviz.ui import engine, page
 from specviz.ui.deployment import Deployment
 from specviz.ui.page import build, launch
 from specviz.ui.pairs import PairName, PairStore
@@ -75,6 +76,12 @@ def test_a_page_without_its_pair_plays_recorded_runs_and_lets_what_is_pressed_wa
     start(page)
     settle(page)
     assert state(page, "text")
+
+
+def test_a_server_of_tools_without_the_package_for_it_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(page, "find_spec", lambda name: None)
+    assert main(["serve", "--mcp"]) == 2
+    assert capsys.readouterr().err == 'specviz: --mcp: The package mcp is missing: pip install "mcp>=1.21,<2".\n'
 
 
 def test_whoever_asks_first_loads_the_pair_and_all_get_the_same(held):
