@@ -19,7 +19,7 @@ def race_page(plain: Run, speculative: Run, machine: str, language: str) -> str:
     def said(say: Words) -> dict[str, object]:
         return {
             "words": say.texts("common", "race", "passes"),
-            "settings": " · ".join([settings_of(speculative, say), machine]),
+            "settings": " · ".join([f"γ = {speculative.num_draft_tokens}", settings_of(speculative, say), machine]),
             "message": messages.race_message(plain, speculative, outcome, drafter=label(speculative.drafter, say)),
         }
 
