@@ -112,7 +112,7 @@ def served_message(served: ServedRequests) -> str:
             "answer_tokens_per_pass": all_of_them.answer_tokens_per_pass,
             "acceptance_share": all_of_them.acceptance_share,
             "nominal": all_of_them.nominal,
-            "known": all_of_them.known,
+            "unknown": sum(1 for one in served.requests if one.passes and not one.lengths_known),
             "alpha": all_of_them.alpha,
             "positions": [asdict(one) for one in all_of_them.positions],
             "tokens": all_of_them.tokens,

@@ -133,7 +133,8 @@ def test_a_thousand_requests_come_as_quantiles_and_extremes_and_are_not_written_
     assert part(page, "field").input_value() == ""
     assert page.evaluate(f"() => {VIEW}.shadowRoot.querySelectorAll('*').length") < 600
     expect(part(page, "rows").locator("tbody tr")).to_have_count(8)
-    message = json.loads(told(text))
+    message = json.loads(told(f'{text}\n{{"acceptance_histogram": [0, 0], "num_spec_tokens": 1}}'))
+    assert (message["requests"], message["unknown"]) == (1001, 0)  # who drafted nothing hides nothing
     values = sorted(one.tokens_per_pass for one in read_metrics(text).requests)
     assert message["quantiles"] == [values[place] for place in (0, 100, 500, 899, 999)]
     assert len(message["curve"]) == 101 and len(told(text)) < 10_000

@@ -31,8 +31,7 @@ export function renderPasses({ ui, say }, figures) {
     ["alpha", null, figures.alpha], ["share", null, figures.acceptance_share]];
   ui.readout.replaceChildren(...shown.map(([name, text, value]) => make("div", { "data-figure": name },
     make("dt", { text: say(`served.figure_${name}`) }), make("dd", { text: text ?? (value === null ? say("why.not_known") : two(value)) }))));
-  const unknown = figures.requests - figures.known;
-  const notes = [unknown && say("served.note_lengths", { n: unknown }), figures.nominal && say("served.note_nominal"),
+  const notes = [figures.unknown && say("served.note_lengths", { n: figures.unknown }), figures.nominal && say("served.note_nominal"),
     figures.servers.includes("vLLM") && say("served.note_vllm"), bare && say("served.note_answer"), figures.without && say("served.note_without", { n: figures.without })];
   ui.notes.replaceChildren(...notes.filter(Boolean).map((text) => make("li", { text })));
   ui.positions.redraw();
