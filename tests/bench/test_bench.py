@@ -461,7 +461,8 @@ def test_measuring_the_bandwidth_takes_a_fraction_of_the_memory_that_is_free(mon
 
 
 def test_every_chain_stands_beside_the_formula(greedy):
-    chains = {row.title: row for row in greedy.rows if row.speedup_formula}
+    # With γ = auto a tree may never have drafted more than a chain.
+    chains = {row.title: row for row in greedy.rows if row.speedup_formula and row.rule == "token"}
     assert [one.title for one in greedy.formula] == list(chains) != []
     for one in greedy.formula:
         assert (one.measured, one.formula) == (chains[one.title].speedup_measured, chains[one.title].speedup_formula)
