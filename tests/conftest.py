@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-# Several files run at a time, and the models are small: more threads would only wait for each other.
+# Two files run at a time, and the models are small: more threads would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from alone import VIEW, feed
