@@ -372,6 +372,8 @@ def compared(page: Page, name: str):
 
 def open_tab(page: Page, *, drafters: tuple[str, ...], gammas: tuple[str, ...]) -> Locator:
     """The Compare tab with these choices alone."""
+    # Until the pair is there, all drafters are on offer, and then those that it can do with.
+    expect(page.locator(".sv-pair").first).to_contain_text("storybook")
     page.get_by_role("tab", name="Compare", exact=True).click()
     choices = page.locator(".sv-choice").first
     for group, wanted in (("Drafters to compare", drafters), ("Draft lengths γ to compare", gammas)):

@@ -217,7 +217,7 @@ def test_the_lab_asks_the_page_to_press_a_button(alone):
     page = alone("why")
     hear(page, "specviz-press")
     give(page, "why", [json.dumps({"kind": "why", "story": {"seed": 7}, "runs": []})])
-    page.locator("specviz-why button.act").click()
+    page.locator("specviz-why .diagnosis button.act").click()
     assert heard(page, "specviz-press") == [{"settings": {"seed": 7}, "press": "generate", "back": "why"}]
 
 

@@ -72,7 +72,7 @@ export function renderBatches(lab) {
 
 /** @typedef {{ requests: number, draft: number, verify: (gamma: number) => number | null }} Cost in passes over one token of each request */
 
-/** @param {any} gpu @returns {Cost[]} */
+/** MagicDec (arXiv 2408.11049) looks at long contexts in the same way. @param {any} gpu @returns {Cost[]} */
 function computed(gpu) {
   const ratio = (requests, gamma) => rooflineSeconds(gpu, requests, gamma + 1) / rooflineSeconds(gpu, requests, 1);
   return SERVED.map((requests) => ({ requests, draft: gpu.cost, verify: (gamma) => ratio(requests, gamma) }));
