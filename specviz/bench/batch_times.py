@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from specviz.bench.machine_limits import models_of, no_memory
-from specviz.models.pair import ModelPair, position_limit
+from specviz.bench.machine_limits import models_of, no_memory, within_positions
+from specviz.models.pair import ModelPair
 from specviz.models.placement import dtype_name
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.passes.clock import synchronise
@@ -81,9 +81,7 @@ def measure_batches(
     out. All others then take turns. Raises SpecvizError (field ``target``) where the device's memory does not hold one.
     """
     models = {role: _as_runs_have_it(pair, role) for role in models_of(pair)}
-    room = min(filter(None, map(position_limit, models_of(pair).values())), default=2 * max(*widths, context))
-    widths = [width for width in widths if width <= max(1, room // 2)]
-    context = max(1, min(context, room - max(widths)))
+    widths, context = within_positions(models_of(pair).values(), widths, context)
     start = BatchTimes(
         target=pair.target_name,
         draft=pair.draft_name,

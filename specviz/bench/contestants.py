@@ -84,6 +84,8 @@ class Standing:
 class Forced:
     """Speculation at a forced acceptance rate beside plain decoding, complete or being measured: see `bench.forced`."""
 
+    pair: str  # its name, and what ran its passes: figures of others do not stand beside these
+    kind: str
     alpha: float  # asked for; `figures` has what came of it
     num_draft_tokens: int
     repeats: int

@@ -15,6 +15,7 @@ from specviz.bench.contestants import PLAIN, Contestant, Forced, standing
 from specviz.bench.timed_runs import Workload, rounds_of
 from specviz.drafters import DraftModel
 from specviz.models.pair import ModelPair
+from specviz.passes.static_passes import kind_of
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally, tally
 from specviz.records.presets import PRESETS
@@ -51,6 +52,7 @@ def measure_forced(
     known = [token for one in answer for token in one.emitted]
     drafts = Contestant(DraftModel.name, num_draft_tokens)
     yield from _finished(rounds_of(drafts, workload, oracle.oracle(known, alpha, seed=0)))
+    asked = pair.name, kind_of(pair.passes.fast), alpha, num_draft_tokens
     own: list[Tally] = []
     plain: list[Tally] = []
     began = time.perf_counter()
@@ -61,8 +63,9 @@ def measure_forced(
         speaks = oracle.oracle(known, alpha, seed=repeat)
         done = yield from _finished(rounds_of(drafts, workload, speaks))
         own.append(_counts(_as_told(done, known)))
-        yield Forced(alpha, num_draft_tokens, repeat + 1, standing(own, plain), (repeat + 1) / repeats)
-    yield Forced(alpha, num_draft_tokens, len(own), standing(own, plain), 1.0)
+        found = Forced(*asked, repeat + 1, standing(own, plain), (repeat + 1) / repeats)
+        yield found
+    yield replace(found, fraction=1.0)
 
 
 def _check_draft(pair: ModelPair) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from transformers import PreTrainedModel
 
-from specviz.models.pair import ModelPair
+from specviz.models.pair import ModelPair, position_limit
 from specviz.models.pass_timer import PassTimer
 from specviz.models.placement import free_memory
 from specviz.models.refusals import refusing_out_of_memory
@@ -87,6 +87,13 @@ def measure_limits(pair: ModelPair, context: int, repeats: int = REPEATS) -> lis
 def models_of(pair: ModelPair) -> dict[str, PreTrainedModel]:
     """The pair's models by role; a pair may have no draft model."""
     return {"target": pair.target} | ({"draft": pair.draft} if pair.draft is not None else {})
+
+
+def within_positions(models: Iterable[PreTrainedModel], widths: Sequence[int], context: int) -> tuple[list[int], int]:
+    """Widths of passes that fill no more than half of the models' positions, and a context that leaves them room."""
+    room = min(filter(None, map(position_limit, models)), default=2 * max(*widths, context))
+    fitting = [width for width in widths if width <= max(1, room // 2)]
+    return fitting, max(1, min(context, room - max(fitting)))
 
 
 def no_memory() -> SpecvizError:

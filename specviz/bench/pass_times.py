@@ -12,8 +12,16 @@ from dataclasses import replace
 
 import torch
 
-from specviz.bench.machine_limits import model_size, models_of, no_memory, peak_rate, read_bandwidth, weight_share
-from specviz.models.pair import ModelPair, position_limit
+from specviz.bench.machine_limits import (
+    model_size,
+    models_of,
+    no_memory,
+    peak_rate,
+    read_bandwidth,
+    weight_share,
+    within_positions,
+)
+from specviz.models.pair import ModelPair
 from specviz.models.pass_timer import PassTimer
 from specviz.models.placement import dtype_name
 from specviz.models.refusals import refusing_out_of_memory
@@ -46,9 +54,7 @@ def measure_passes(
     ``target``) where the device's memory does not hold a pass.
     """
     models = models_of(pair)
-    room = min(filter(None, map(position_limit, models.values())), default=2 * max(*widths, context))
-    widths = [width for width in widths if width <= max(1, room // 2)]
-    context = max(1, min(context, room - max(widths)))
+    widths, context = within_positions(models.values(), widths, context)
     with refusing_out_of_memory(no_memory):
         fast = dict(pair.passes.fast)
         timers = {role: PassTimer(model, widths, context, fast.get(role)) for role, model in models.items()}

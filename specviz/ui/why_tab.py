@@ -22,7 +22,7 @@ from specviz.views.why_messages import why_message
 
 
 def create_why_tab(desk: Desk) -> Tab:
-    """Lays out the button and the five cards; opening the tab brings the visitor's runs there."""
+    """Lays out the buttons and the five cards; opening the tab brings the visitor's runs there."""
     runner, lab, say = desk.runner, desk.visitors.lab, desk.say
     with gr.Row(elem_classes=["sv-actions"]):
         go = gr.Button(say("why.measure"), variant="primary", elem_id="measure-passes")

@@ -1,11 +1,15 @@
-"""The lab's card on many requests at once: speedups from measured passes, and from what is typed in."""
+"""The lab on many requests at once, from measured passes and from what is typed in, and on forced runs."""
 
 from __future__ import annotations
 
 import pytest
 from elements import give
+from handmade import rounds_of
 from playwright.sync_api import Page, expect
 
+from specviz.bench.contestants import Forced, standing
+from specviz.records.metrics import Tally, tally
+from specviz.records.runs import Seconds
 from specviz.theory.batches import BatchPoint, BatchTimes
 from specviz.theory.formulas import expected_tokens
 from specviz.views.why_messages import why_message
@@ -23,6 +27,10 @@ def measured(draft: dict[int, float] = DRAFT) -> str:
     name = "draft" if draft else None
     times = BatchTimes("target", name, 128, "cpu", "bfloat16", "kernels", 1, (1, 8, 32, 64), tuple(points), 1.0)
     return why_message(batches=times, batch_phase="finished")
+
+
+def counted(*outcomes: str) -> Tally:
+    return tally(rounds_of(*outcomes, seconds=Seconds(0.004, 0.01, 0.001, 0.015, 0.014)))
 
 
 def cell(page: Page, gamma: int, column: int):
@@ -91,3 +99,20 @@ def test_a_gpus_passes_are_computed_from_what_is_typed_in_and_said_to_be(alone):
     type_in(peak="")
     expect(part(page, "gpu-problem")).to_have_text("“peak, 10¹² operations per second” needs a number above 0.")
     expect(part(page, "batches-table")).to_have_count(0)
+
+
+def test_figures_of_other_models_or_passes_do_not_stand_in_one_table(alone):
+    page, figures = alone("why"), standing([counted("aard")], [counted("", "")])
+    rows = part(page, "forced-table").locator("tbody tr")
+    for pair, kind, alpha, expected in (
+        ("a", "plain", 0.5, 1),
+        ("a", "plain", 0.7, 2),
+        ("a", "kernels", 0.7, 1),
+        ("b", "kernels", 0.7, 1),
+    ):
+        forced = Forced(pair, kind, alpha, 4, 3, figures, 1.0)
+        give(page, "why", [why_message(forced=forced, forced_phase="running"), why_message(forced_phase="finished")])
+        expect(rows).to_have_count(expected)
+    # The next one begins at nothing, not where the last one ended.
+    give(page, "why", [why_message(forced_phase="preparing")])
+    expect(part(page, "forced").locator("[role=progressbar]")).to_have_attribute("aria-valuenow", "0")

@@ -22,10 +22,15 @@ function run(lab) {
   lab.host.tell("specviz-press", { settings: {}, press: "forced", details: { alpha, num_draft_tokens: gamma } });
 }
 
-/** A new measurement takes the place of one at the same α and γ. @param {Lab} lab @param {any} measured */
+/**
+ * A new measurement takes the place of one at the same α and γ, and of those of other models or other passes.
+ *
+ * @param {Lab} lab @param {any} measured
+ */
 export function takeForced(lab, measured) {
+  const alike = (one) => one.pair === measured.pair && one.kind === measured.kind;
   const same = (one) => one.alpha === measured.alpha && one.num_draft_tokens === measured.num_draft_tokens;
-  lab.state.forced = [measured, ...lab.state.forced.filter((one) => !same(one))];
+  lab.state.forced = [measured, ...lab.state.forced.filter((one) => alike(one) && !same(one))];
 }
 
 /** @param {Lab} lab */
@@ -33,7 +38,7 @@ export function renderForced(lab) {
   const { ui, say, state: { alpha, gamma, forced, forcedPhase, forcedProblem } } = lab;
   setText(ui.runForced, say("why.forced_run", { alpha: two(alpha), gamma }));
   ui.runForced.disabled = isBusy(forcedPhase);
-  ui.forcedLine.show(forcedPhase, forcedProblem, isBusy(forcedPhase) ? forced[0]?.fraction ?? 0 : 0, forced[0]?.repeats ?? 0);
+  ui.forcedLine.show(forcedPhase, forcedProblem, forcedPhase === "running" ? forced[0].fraction : 0, forced[0]?.repeats ?? 0);
   const measured = forced.filter((one) => one.figures);
   ui.forcedTable.classList.toggle("hidden", !measured.length);
   const head = ["alpha", "gamma", "accepted", "tokens", "cost", "speedup", "formula"];
