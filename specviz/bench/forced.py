@@ -39,7 +39,8 @@ def measure_forced(
 ) -> Iterator[Forced | None]:
     """Greedy runs of a story, each with coins of its own: yields after every repeat, and None between, to be ended.
 
-    Where rounding leads the text away from what the oracle was told, only the rounds before that count.
+    Where rounding leads the text away from what the oracle was told, only the rounds before that count; and none for
+    whose whole draft the limit of tokens left no room.
     Raises SpecvizError: field ``alpha`` or ``num_draft_tokens`` for what is out of range, ``drafter`` for a pair whose
     draft model is missing or counts in other tokens.
     """
@@ -62,7 +63,7 @@ def measure_forced(
         plain.append(_counts((yield from _finished(rounds_of(Contestant(PLAIN), workload)))))
         speaks = oracle.oracle(known, alpha, seed=repeat)
         done = yield from _finished(rounds_of(drafts, workload, speaks))
-        own.append(_counts(_as_told(done, known)))
+        own.append(_counts(_as_asked(done, known, num_draft_tokens)))
         found = Forced(*asked, repeat + 1, standing(own, plain), (repeat + 1) / repeats)
         yield found
     yield replace(found, fraction=1.0)
@@ -86,11 +87,12 @@ def _finished(run: Iterator[Round]) -> Generator[None, None, list[Round]]:
     return done
 
 
-def _as_told(done: list[Round], known: Sequence[int]) -> list[Round]:
-    """The rounds that wrote what the oracle knew, or the first one."""
+def _as_asked(done: list[Round], known: Sequence[int], gamma: int) -> list[Round]:
+    """The rounds that drafted in full and wrote what the oracle knew, or the first one."""
     place, kept = 0, []
     for one in done:
-        if tuple(known[place : place + len(one.emitted)]) != one.emitted:
+        told = tuple(known[place : place + len(one.emitted)]) == one.emitted
+        if not told or len(one.drafted) < gamma:
             break
         kept.append(one)
         place += len(one.emitted)
