@@ -156,6 +156,12 @@ def _count_or_auto(text: str) -> int | str:
 def _add_pair(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", metavar="ID", help="folder or Hub id (default: the embedded pair)")
     parser.add_argument("--draft", metavar="ID", help="folder or Hub id of the draft model")
+    parser.add_argument(
+        "--draft-vocabulary",
+        type=int,
+        metavar="N",
+        help="leave its head only N frequent tokens (FR-Spec; default: all)",
+    )
     parser.add_argument("--medusa", metavar="FOLDER", help="trained Medusa heads of this target")
     parser.add_argument("--eagle", metavar="FOLDER", help="a trained EAGLE head of this target")
     parser.add_argument("--parallel", metavar="FOLDER", help="a parallel head of this target, or a DFlash drafter")
@@ -190,6 +196,7 @@ def _load(options: argparse.Namespace, dtype: str | None = None):
         eagle=options.eagle,
         parallel=options.parallel,
         mtp=options.mtp,
+        draft_vocabulary=options.draft_vocabulary,
         device="parallel" if several else options.device,
         dtype=dtype or options.dtype,
     )

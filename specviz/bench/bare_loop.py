@@ -17,7 +17,7 @@ from specviz.passes.cached_model import CachedModel, reader
 from specviz.passes.clock import Stopwatch
 from specviz.passes.static_passes import between_rounds
 from specviz.rules.draft import chain
-from specviz.rules.sampling import fit_width
+from specviz.rules.sampling import fit_width, in_order
 
 
 class Unwatched(Stopwatch):
@@ -60,7 +60,7 @@ def draft_model(pair: ModelPair, prompt: Sequence[int], max_new_tokens: int, num
     while len(made) < max_new_tokens and not pair.eos_ids.intersection(made[-1:]):
         between_rounds(pair.passes.fast)
         committed = len(text)
-        drafted = _chain_of(draft, text, min(num_draft_tokens, max_new_tokens - len(made) - 1), pair.vocab_size)
+        drafted = _chain_of(pair, draft, text, min(num_draft_tokens, max_new_tokens - len(made) - 1))
         choices = target.verify(text, drafted, chain(len(drafted))).argmax(-1)
         agreed = (choices[: len(drafted)] == drafted).cumprod(0).sum(0, keepdim=True)
         *chosen, accepted = torch.cat([choices, agreed]).tolist()
@@ -73,13 +73,15 @@ def draft_model(pair: ModelPair, prompt: Sequence[int], max_new_tokens: int, num
     return made
 
 
-def _chain_of(draft: CachedModel, text: Sequence[int], depth: int, vocab_size: int) -> Tensor:
+def _chain_of(pair: ModelPair, draft: CachedModel, text: Sequence[int], depth: int) -> Tensor:
     """The draft model's greedy continuation, [depth] int64 on the device."""
     tokens = torch.empty(0, dtype=torch.long, device=draft.device)
     # A padding id that only the target has is read as another one, as in `DraftModel`.
     unread = draft.unread(text).clamp_max(draft.model.get_input_embeddings().num_embeddings - 1)
     for _ in range(depth):
-        unread = fit_width(draft.forward(unread, keep=1), vocab_size).argmax(-1)
+        row = draft.forward(unread, keep=1)
+        row = row if pair.draft_columns is None else in_order(row, pair.draft_columns)
+        unread = fit_width(row, pair.vocab_size).argmax(-1)
         tokens = torch.cat([tokens, unread])
     return tokens
 

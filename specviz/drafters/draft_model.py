@@ -14,6 +14,7 @@ from specviz.passes.cached_model import reader
 from specviz.passes.tree_trial import why_no_trees
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams
+from specviz.rules.sampling import in_order
 
 
 class DraftModel(Stepwise):
@@ -21,7 +22,8 @@ class DraftModel(Stepwise):
 
     Leviathan et al. 2023, arXiv 2211.17192, Alg. 1 (M_q); Chen et al. 2023, arXiv 2302.01318. With branches, a tree of
     sampled tokens as in SpecInfer (Miao et al., arXiv 2305.09781). Adaptive length in the spirit of DISCO (Mamou
-    et al., arXiv 2405.04304), with the draft's own probability instead of a trained classifier.
+    et al., arXiv 2405.04304), with the draft's own probability instead of a trained classifier. Where the draft's head
+    knows the frequent tokens only (`specviz.models.frequent_tokens`), it never proposes the others.
     """
 
     name: ClassVar[str] = "draft_model"
@@ -30,6 +32,7 @@ class DraftModel(Stepwise):
         super().__init__(setting)
         self.model = reader(setting.pair.draft, setting.target.stopwatch, setting.passes.get("draft"))
         self.known_ids = setting.pair.draft.get_input_embeddings().num_embeddings
+        self.columns = setting.pair.draft_columns
 
     @classmethod
     def check(cls, pair: ModelPair, params: DraftParams) -> None:
@@ -44,7 +47,7 @@ class DraftModel(Stepwise):
         self.model.prefill(prompt)
 
     def first_row(self, committed: Sequence[int]) -> Tensor:
-        return self.model.forward(self.unread(committed), keep=1)
+        return self._whole(self.model.forward(self.unread(committed), keep=1))
 
     def unread(self, committed: Sequence[int]) -> Tensor:
         """The committed tokens that the draft model has not read yet, as ids that it knows, [n] int64."""
@@ -55,7 +58,11 @@ class DraftModel(Stepwise):
         return unread
 
     def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
-        return self.model.extend(tokens, parents)
+        return self._whole(self.model.extend(tokens, parents))
+
+    def _whole(self, rows: Tensor) -> Tensor:
+        """Rows of the draft's head over its whole vocabulary."""
+        return rows if self.columns is None else in_order(rows, self.columns)
 
     def observe(self, verdict: Verdict) -> None:
         # The last level was never fed, so after full acceptance there is nothing to drop.

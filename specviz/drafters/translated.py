@@ -13,6 +13,7 @@ from specviz.drafters.draft_model import DraftModel
 from specviz.models.pair import logit_width, position_limit
 from specviz.models.vocabularies import Reader
 from specviz.rules.draft import Draft
+from specviz.rules.sampling import in_order
 
 
 class TranslatedDraftModel(DraftModel):
@@ -58,10 +59,10 @@ class TranslatedDraftModel(DraftModel):
         if not len(unread):
             return None
         # The draft's tokenizer may have ids that its model lacks: it reads another one.
-        return self._in_targets_order(self.model.forward(unread.clamp_max(self.known_ids - 1), keep=1))
+        return in_order(self.model.forward(unread.clamp_max(self.known_ids - 1), keep=1), self.draft_of)
 
     def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
-        return self._in_targets_order(self.model.extend(self.draft_of[tokens], parents))
+        return in_order(self.model.extend(self.draft_of[tokens], parents), self.draft_of)
 
     def observe(self, verdict: Verdict) -> None:
         read, settled = len(self.reader.ids), self.reader.settled
@@ -75,7 +76,3 @@ class TranslatedDraftModel(DraftModel):
     def _room(self) -> float:
         """How many tokens can be drafted before the draft runs out of positions; the last one is never fed."""
         return self.limit + 1 - len(self.reader.ids)
-
-    def _in_targets_order(self, logits: Tensor) -> Tensor:
-        """Draft logits [k, width] -> [k, vocab], −∞ where the draft lacks the token."""
-        return torch.nn.functional.pad(logits, (0, 1), value=float("-inf")).index_select(-1, self.draft_of)

@@ -11,6 +11,7 @@ preparation: compiles a pair's passes or records them as CUDA graphs, and checks
 quantised_target: the target in few bits, made when it first drafts for itself
 refusals: turns what the libraries raise into one sentence a user can act on
 token_texts: from token ids to text, token by token
+frequent_tokens: a draft model that proposes frequent tokens only
 vocabularies: two tokenizers side by side, for a draft model with a vocabulary of its own
 catalog: well-known pairs on the Hub and their sizes
 """

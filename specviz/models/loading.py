@@ -8,6 +8,7 @@ import pathlib
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from specviz.models.frequent_tokens import keep_frequent
 from specviz.models.mtp_modules import load_mtp_modules
 from specviz.models.pair import ModelPair, PairPasses, Part
 from specviz.models.pass_timer import SHOWN_WIDTHS, settle_threads, time_passes
@@ -57,6 +58,7 @@ def load_pair(
     dtype: str | torch.dtype = "auto",
     revision: str | None = None,
     draft_revision: str | None = None,
+    draft_vocabulary: int | None = None,
     token: str | None = None,
     progress: Progress | None = None,
 ) -> ModelPair:
@@ -74,11 +76,12 @@ def load_pair(
         multiplies it, and float32 on other CPUs, if it fits. Both models get the same; a quantised checkpoint keeps
         its own.
     revision, draft_revision: branch, tag or commit on the Hub. token: for gated or private models; default HF_TOKEN.
+    draft_vocabulary: leave the draft model's head only so many frequent tokens (`keep_frequent`).
     progress: called before each step with a fraction in [0, 1] and a sentence.
 
     On a CPU torch's number of threads is set to what suits the target's size (`settle_threads`).
 
-    Raises SpecvizError, its `field` being ``target``, ``draft``, ``device`` or ``dtype``.
+    Raises SpecvizError, its `field` being ``target``, ``draft``, ``device``, ``dtype`` or ``draft_vocabulary``.
     """
     if target is None and draft is not None:
         raise SpecvizError("Name a target too: a draft model alone has nothing to draft for.", "target")
@@ -102,6 +105,8 @@ def load_pair(
             tell(0.1, Sentence("Reading the tokenizer."))
             tokenizers = [load_tokenizer(source) for source in sources]
             translation = _translation(*sources, *tokenizers) if len(sources) == 2 else None
+            if draft_vocabulary is not None:
+                _check_narrowing(sources, translation)
             if device == "auto":
                 place = with_room(place, sources, wanted or half_precision(place.device, sources[0].config.dtype))
             chosen = wanted or choose_dtype(place, sources)
@@ -116,6 +121,10 @@ def load_pair(
     for model in models:
         # Now, or else the first visitor would wait for it.
         reads_trees(model)
+    columns, draft_name = None, sources[-1].name
+    if draft_vocabulary is not None:
+        columns = keep_frequent(models[1], tokenizers[1], draft_vocabulary)
+        draft_name += f" (FR-Spec {draft_vocabulary})"
     folders = {"medusa": medusa, "eagle": eagle, "mtp": mtp, "parallel": parallel}
     parts, flaws = _load_parts(models[0], sources[0], embedded, folders)
     passes = _measured(models[0], place, tell)
@@ -126,8 +135,9 @@ def load_pair(
         tokenizers[0],
         name="storybook" if embedded else None,
         target_name=sources[0].name,
-        draft_name=sources[-1].name,
+        draft_name=draft_name,
         translation=translation,
+        draft_columns=columns,
         parts=parts,
         flaws=flaws,
         passes=passes,
@@ -140,6 +150,18 @@ def _check(source: ModelSource, place: Place) -> None:
     check_quantisation(source, place.device)
     if place.way == "sharded" and source.field == "target":
         check_sharding(source, process_count())
+
+
+def _check_narrowing(sources: list[ModelSource], translation: Translation | None) -> None:
+    """Refuses to narrow the head of a draft model that is not there, or counts in tokens of its own."""
+    if len(sources) < 2:
+        raise SpecvizError("Name a draft model too: it is whose vocabulary is cut.", "draft_vocabulary")
+    if translation is not None:
+        raise SpecvizError(
+            "{draft} has a tokenizer of its own: only a draft model that shares the target's can do with fewer tokens.",
+            "draft_vocabulary",
+            draft=sources[1].name,
+        )
 
 
 def _measured(target: PreTrainedModel, place: Place, tell: Progress) -> PairPasses:

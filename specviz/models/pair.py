@@ -87,6 +87,7 @@ class ModelPair:
     target_name: str
     draft_name: str | None
     translation: Translation | None = None  # between the draft's tokens and the target's; None if they share them
+    draft_columns: torch.Tensor | None = None  # see `keep_frequent`; None if the draft's head knows all of its tokens
     parts: dict[str, Part] = field(default_factory=dict)  # by the names of their drafters
     flaws: dict[str, SpecvizError] = field(default_factory=dict)  # why a part that lies beside the target is unusable
     passes: PairPasses = field(default_factory=PairPasses)  # measured and prepared here, beside what was loaded
@@ -102,6 +103,7 @@ class ModelPair:
         target_name: str = "target",
         draft_name: str = "draft",
         translation: Translation | None = None,
+        draft_columns: torch.Tensor | None = None,
         parts: dict[str, Part] | None = None,
         flaws: dict[str, SpecvizError] | None = None,
         passes: PairPasses | None = None,
@@ -125,6 +127,7 @@ class ModelPair:
             target_name=target_name,
             draft_name=None if draft is None else draft_name,
             translation=translation,
+            draft_columns=draft_columns,
             parts=parts or {},
             flaws=flaws or {},
             passes=passes or PairPasses(),
@@ -231,8 +234,9 @@ class ModelPair:
             )
         if not ids:
             raise SpecvizError("Write a prompt first: the list of token ids is empty.", "prompt")
-        alone = self.draft is None or self.translation is not None
-        width = self.vocab_size if alone else min(self.vocab_size, logit_width(self.draft))
+        width = self.vocab_size
+        if self.draft is not None and self.translation is None:
+            width = min(width, logit_width(self.draft) if self.draft_columns is None else len(self.draft_columns))
         for token_id in ids:
             if isinstance(token_id, bool) or not isinstance(token_id, int):
                 raise SpecvizError("Token ids are whole numbers, not {value}.", "prompt", value=quoted(token_id))

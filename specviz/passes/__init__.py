@@ -6,6 +6,7 @@ static_passes: a pass over buffers that stay in place, the form in which it can 
 grouped_attention: heads that share keys and values, without repeating those
 few_rows: a model's twin on our own kernels, whose passes cost little more over several tokens than over one
 quantisation: weights in few bits, and a model's twin with rounded ones
+narrow_head: an output head with rows for some of the tokens only
 kernel_library: builds these kernels (few_rows.cpp) and makes them known to torch
 row_trial: tries whether a token's results depend on what else is in its pass
 twins: copies of a model on the same weights

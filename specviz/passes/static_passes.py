@@ -20,6 +20,7 @@ from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidi
 from specviz.passes.early_exits import exit_after
 from specviz.passes.few_rows import FewRows, in_float32
 from specviz.passes.grouped_attention import with_grouped_attention
+from specviz.passes.narrow_head import narrow_like
 from specviz.passes.quantisation import rounded_twin
 from specviz.records.errors import SpecvizError
 
@@ -201,6 +202,7 @@ def _static_without_weights(
     """The same pass with arbitrary weights: programs do not depend on them, see `few_numbers`."""
     with torch.device("meta"):
         model = kind._from_config(config, dtype=dtype, attn_implementation=attention)
+        narrow_like(model, config)
     model = model.to_empty(device="cpu").eval()
     for name, tensor in few_numbers(model).items():
         tensor.data.copy_(numbers[name])

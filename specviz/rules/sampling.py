@@ -132,3 +132,11 @@ def fit_width(logits: Tensor, vocab_size: int) -> Tensor:
     if width < vocab_size:
         return torch.nn.functional.pad(logits, (0, vocab_size - width), value=float("-inf"))
     return logits
+
+
+def in_order(logits: Tensor, columns: Tensor) -> Tensor:
+    """A drafter's logits [rows, width] for the tokens of another vocabulary, [rows, vocab].
+
+    columns: [vocab] int64, where each token's logit stands; `width` for tokens without one, which get −∞.
+    """
+    return torch.nn.functional.pad(logits, (0, 1), value=float("-inf")).index_select(-1, columns)

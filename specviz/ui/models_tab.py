@@ -152,6 +152,7 @@ def _create_form(runner: Runner, shown: list[Any], say: Words) -> Any:
     with gr.Row():
         mtp = gr.Textbox(label=say("models.mtp"))
         parallel = gr.Textbox(label=say("models.parallel"))
+        vocabulary = gr.Number(None, label=say("models.draft_vocabulary"), precision=0, elem_id="draft-vocabulary")
     problem = gr.Markdown(elem_classes=["sv-problem"])
     load = gr.Button(say("models.load"), variant="primary")
 
@@ -168,14 +169,15 @@ def _create_form(runner: Runner, shown: list[Any], say: Words) -> Any:
         eagle: str,
         mtp: str,
         parallel: str,
+        vocabulary: int | None,
         progress: gr.Progress = gr.Progress(),
     ) -> Any:
         draft, revision, *parts = (text.strip() or None for text in (draft, revision, medusa, eagle, mtp, parallel))
-        return _load(runner, PairName(target.strip(), draft, revision, dtype, *parts), progress, say)
+        return _load(runner, PairName(target.strip(), draft, revision, dtype, *parts, vocabulary), progress, say)
 
     return load.click(
         load_own,
-        [target, draft, revision, dtype, medusa, eagle, mtp, parallel],
+        [target, draft, revision, dtype, medusa, eagle, mtp, parallel, vocabulary],
         [*shown, problem],
         validator=check,
         **LOADING,

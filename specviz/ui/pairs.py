@@ -30,6 +30,7 @@ class PairName:
     eagle: str | None = None  # folder of a trained EAGLE head
     mtp: str | None = None  # folder of a trained MTP head
     parallel: str | None = None  # folder of a trained parallel head
+    draft_vocabulary: int | None = None  # how many frequent tokens the draft's head is left
 
 
 class PairStore:
@@ -101,6 +102,7 @@ class PairStore:
                     eagle=name.eagle,
                     mtp=name.mtp,
                     parallel=name.parallel,
+                    draft_vocabulary=name.draft_vocabulary,
                     revision=name.revision,
                     device=self.deployment.device,
                     dtype=name.dtype,
