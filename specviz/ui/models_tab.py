@@ -152,7 +152,7 @@ def _create_form(runner: Runner, shown: list[Any], say: Words) -> Any:
     with gr.Row():
         mtp = gr.Textbox(label=say("models.mtp"))
         parallel = gr.Textbox(label=say("models.parallel"))
-        vocabulary = gr.Number(None, label=say("models.draft_vocabulary"), precision=0, elem_id="draft-vocabulary")
+    vocabulary = gr.Number(None, label=say("models.draft_vocabulary"), precision=0, elem_id="draft-vocabulary")
     problem = gr.Markdown(elem_classes=["sv-problem"])
     load = gr.Button(say("models.load"), variant="primary")
 

@@ -293,6 +293,18 @@ def test_a_reload_keeps_the_last_runs_settings_and_the_tab_and_back_leads_to_the
     settle(page)
 
 
+def test_a_tab_that_is_opened_before_the_page_knows_its_history_stays_open(new_page, page_url):
+    page, held = new_page(), []
+    page.route("**/gradio/history.js*", lambda route: held.append(route))
+    page.goto(page_url)
+    page.get_by_role("tab", name="Models", exact=True).click()
+    page.wait_for_function(f"() => {VIEW}?.recorded")
+    held[0].continue_()
+    expect(page).to_have_url(re.compile("#models$"))
+    expect(page.get_by_role("tab", name="Models", exact=True)).to_have_attribute("aria-selected", "true")
+    page.unroute("**/gradio/history.js*")
+
+
 def test_a_reload_in_the_middle_of_a_run_keeps_what_was_made(new_page, page_url, tmp_path):
     errors = []
     page = new_page(heard={"console": lambda message: message.type == "error" and errors.append(message.text)})

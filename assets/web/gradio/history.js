@@ -7,9 +7,10 @@ export function join(_, { first }) {
   const named = () => location.hash.slice(1) || first;
   let arrived = false;
   watchTabs((name) => {
-    // Also those that a button opened. What Back has opened is named already.
-    if (arrived && name !== named()) history.pushState(null, "", `#${name}`);
-    if (!arrived && hasTab(named())) openTab(named());
+    if (arrived || !location.hash) {
+      // Also those that a button opened, or a visitor before this was there. What Back has opened is named already.
+      if (name !== named()) history.pushState(null, "", `#${name}`);
+    } else if (hasTab(named())) openTab(named());
     arrived = true;
   });
   window.addEventListener("popstate", () => openTab(named()));
