@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gradio as gr
+from gradio.components import Component
 
 from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS
@@ -18,7 +19,13 @@ from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Action, Desk, Tab
 from specviz.ui.visitors import Visit
 from specviz.ui.ways import WAYS, available
-from specviz.views.why_messages import why_message
+from specviz.views.why_messages import Measuring, why_message
+
+#: Of a pair, and of what else was asked, to its results.
+Measurement = Callable[..., Iterator[Any]]
+
+#: What a visitor's press of a button streams: messages for the lab.
+Stream = Callable[..., Iterator[str]]
 
 
 def create_why_tab(desk: Desk) -> Tab:
@@ -36,42 +43,37 @@ def create_why_tab(desk: Desk) -> Tab:
     def check(*values: Any) -> list[dict[str, Any]]:
         return [gr.validate(True, "")] * len(values)
 
-    def stream(visit: Visit, pair: dict[str, Any]) -> Iterator[str]:
+    def action(button: gr.Button, inputs: list[Component], stream: Stream, told: Callable[[Measuring], str]) -> Action:
+        def waiting(text: str) -> str:
+            return told(Measuring("waiting", problem=text))
+
+        def failed(text: str) -> str:
+            return told(Measuring("failed", problem=text))
+
+        return Action(button, view, inputs, check, stream, waiting, failed)
+
+    def passes(visit: Visit, pair: dict[str, Any]) -> Iterator[str]:
         return time_passes(runner, lab, PairName(**pair), visit, say)
+
+    def batches(visit: Visit, pair: dict[str, Any]) -> Iterator[str]:
+        for one in measure(runner, PairName(**pair), visit, say, engine.measure_batches):
+            yield why_message(batches=one)
+
+    def forced(visit: Visit, pair: dict[str, Any], details: dict[str, Any]) -> Iterator[str]:
+        asked = details.get("alpha"), details.get("num_draft_tokens")
+        for one in measure(runner, PairName(**pair), visit, say, engine.measure_forced, *asked):
+            yield why_message(forced=one)
 
     def opened(visit: Visit) -> str:
         return why_message(runs=lab.runs_of(visit.session))
 
-    def waiting(text: str) -> str:
-        return why_message(phase="waiting", problem=text)
-
-    def failed(text: str) -> str:
-        return why_message(phase="failed", problem=text)
-
-    def stream_batches(visit: Visit, pair: dict[str, Any]) -> Iterator[str]:
-        return time_batches(runner, PairName(**pair), visit, say)
-
-    def batches_waiting(text: str) -> str:
-        return why_message(batch_phase="waiting", batch_problem=text)
-
-    def batches_failed(text: str) -> str:
-        return why_message(batch_phase="failed", batch_problem=text)
-
-    def stream_forced(visit: Visit, pair: dict[str, Any], details: dict[str, Any]) -> Iterator[str]:
-        return force(runner, PairName(**pair), details, visit, say)
-
-    def forced_waiting(text: str) -> str:
-        return why_message(forced_phase="waiting", forced_problem=text)
-
-    def forced_failed(text: str) -> str:
-        return why_message(forced_phase="failed", forced_problem=text)
-
-    pair = [desk.controls.pair]
-    passes = Action(go, view, pair, check, stream, waiting, failed)
-    batches = Action(many, view, pair, check, stream_batches, batches_waiting, batches_failed)
-    asked = [*pair, desk.controls.details]
-    forced = Action(pressed, view, asked, check, stream_forced, forced_waiting, forced_failed)
-    return Tab([passes, batches, forced], stop, opened)
+    pair, details = desk.controls.pair, desk.controls.details
+    actions = [
+        action(go, [pair], passes, lambda one: why_message(passes=one)),
+        action(many, [pair], batches, lambda one: why_message(batches=one)),
+        action(pressed, [pair, details], forced, lambda one: why_message(forced=one)),
+    ]
+    return Tab(actions, stop, opened)
 
 
 def _story(drafter: str) -> dict[str, Any]:
@@ -81,48 +83,29 @@ def _story(drafter: str) -> dict[str, Any]:
 
 
 def time_passes(runner: Runner, lab: Lab, name: PairName, visit: Visit, say: Words) -> Iterator[str]:
-    """Messages for the lab while passes are timed; Stop ends it and keeps what there is."""
-    yield why_message(phase="preparing")
-    passes = None
-    try:
-        for batch in closing(runner.batches(name, engine.measure_passes), visit.halt):
-            passes = batch[-1]
-            yield why_message(passes=passes, phase="running")
-    except SpecvizError as error:
-        yield why_message(phase="failed", problem=say.error(error))
-        return
-    # Stopped in the first moments there may be a curve without its first point: nothing to reckon with.
-    if passes is not None:
-        lab.keep(visit.session, passes)
-    phase = "stopped" if visit.halt.is_set() else "finished"
-    yield why_message(passes=passes, phase=phase, runs=lab.runs_of(visit.session))
+    """Messages for the lab while passes are timed, the last one with what they say of the visitor's runs."""
+    for one in measure(runner, name, visit, say, engine.measure_passes):
+        over = one.phase in ("finished", "stopped")
+        # Stopped in the first moments there may be a curve without its first point: nothing to reckon with.
+        if over and one.result is not None:
+            lab.keep(visit.session, one.result)
+        yield why_message(passes=one, runs=lab.runs_of(visit.session) if over else None)
 
 
-def time_batches(runner: Runner, name: PairName, visit: Visit, say: Words) -> Iterator[str]:
-    """Messages for the lab while passes over many requests are timed; Stop ends it and keeps what there is."""
-    yield why_message(batch_phase="preparing")
-    batches = None
-    try:
-        for batch in closing(runner.batches(name, engine.measure_batches), visit.halt):
-            batches = batch[-1]
-            yield why_message(batches=batches, batch_phase="running")
-    except SpecvizError as error:
-        yield why_message(batch_phase="failed", batch_problem=say.error(error))
-        return
-    yield why_message(batches=batches, batch_phase="stopped" if visit.halt.is_set() else "finished")
+def measure(
+    runner: Runner, name: PairName, visit: Visit, say: Words, measurement: Measurement, *asked: Any
+) -> Iterator[Measuring]:
+    """How far a measurement of the pair has come; Stop ends it and keeps what there is.
 
-
-def force(runner: Runner, name: PairName, asked: dict[str, Any], visit: Visit, say: Words) -> Iterator[str]:
-    """Messages for the lab while an oracle speaks in the draft model's place; Stop keeps the repeats that there are.
-
-    asked: ``alpha`` and ``num_draft_tokens``.
+    measurement: yields its result again and again, as far as it is, for the pair and what was `asked`.
     """
-    yield why_message(forced_phase="preparing")
-    given = asked.get("alpha"), asked.get("num_draft_tokens")
+    yield Measuring("preparing")
+    result = None
     try:
-        for batch in closing(runner.batches(name, engine.measure_forced, *given), visit.halt):
-            yield why_message(forced=batch[-1], forced_phase="running")
+        for batch in closing(runner.batches(name, measurement, *asked), visit.halt):
+            result = batch[-1]
+            yield Measuring("running", result)
     except SpecvizError as error:
-        yield why_message(forced_phase="failed", forced_problem=say.error(error))
+        yield Measuring("failed", problem=say.error(error))
         return
-    yield why_message(forced_phase="stopped" if visit.halt.is_set() else "finished")
+    yield Measuring("stopped" if visit.halt.is_set() else "finished", result)

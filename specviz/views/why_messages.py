@@ -26,41 +26,41 @@ class LabRun:
     diagnosis: Diagnosis
 
 
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    """How far a measurement has come."""
+
+    phase: str  # ``waiting``, ``preparing``, ``running``, ``finished``, ``stopped`` or ``failed``
+    result: PassTimes | BatchTimes | Forced | None = None  # None: what was shown stays, except while preparing
+    problem: str = ""  # why it failed, or what it waits for
+
+
 def why_message(
     *,
     story: dict[str, Any] | None = None,
-    passes: PassTimes | None = None,
-    phase: str | None = None,
     runs: Sequence[LabRun] | None = None,
-    problem: str | None = None,
-    batches: BatchTimes | None = None,
-    batch_phase: str | None = None,
-    batch_problem: str | None = None,
-    forced: Forced | None = None,
-    forced_phase: str | None = None,
-    forced_problem: str | None = None,
+    passes: Measuring | None = None,
+    batches: Measuring | None = None,
+    forced: Measuring | None = None,
 ) -> str:
     """Any sections of the lab.
 
-    story: the controls' settings for a first run. phase: of the measurement: ``waiting``, ``preparing``, ``running``,
-    ``finished``, ``stopped`` or ``failed``. runs: all that are kept, latest last. problem: why the measurement failed,
-    or what it waits for. batch_phase, batch_problem: the same of `batches`; forced_phase,
-    forced_problem: of `forced`.
+    story: the controls' settings for a first run. runs: all that are kept, latest last. passes, batches, forced: of one
+    text's passes, of many requests' passes, and of runs whose drafts an oracle makes.
     """
     sections = {
         "story": story,
-        "passes": None if passes is None else pass_values(passes),
-        "phase": phase,
         "runs": None if runs is None else [_run(run) for run in runs],
-        "problem": problem,
-        "batches": None if batches is None else asdict(batches),
-        "batch_phase": batch_phase,
-        "batch_problem": batch_problem,
-        "forced": None if forced is None else asdict(forced),
-        "forced_phase": forced_phase,
-        "forced_problem": forced_problem,
+        "passes": None if passes is None else _measuring(passes),
+        "batches": None if batches is None else _measuring(batches),
+        "forced": None if forced is None else _measuring(forced),
     }
     return as_json({"kind": "why"} | {name: section for name, section in sections.items() if section is not None})
+
+
+def _measuring(one: Measuring) -> dict[str, Any]:
+    result = pass_values(one.result) if isinstance(one.result, PassTimes) else one.result and asdict(one.result)
+    return {"phase": one.phase, "problem": one.problem, "result": result}
 
 
 def pass_values(passes: PassTimes) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from specviz.records.words import words
 from specviz.theory import formulas as theory
 from specviz.theory.diagnosis import RunFigures, diagnose, run_figures
 from specviz.theory.roofline import Limits, PassTimes
+from specviz.ui import engine
 from specviz.ui.deployment import Deployment
 from specviz.ui.generate_tab import generate
 from specviz.ui.lab import Lab
@@ -35,8 +36,8 @@ from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
 from specviz.ui.visitors import Visit
 from specviz.ui.web_files import ADDRESS
-from specviz.ui.why_tab import force, time_batches, time_passes
-from specviz.views.why_messages import LabRun, why_message
+from specviz.ui.why_tab import measure, time_passes
+from specviz.views.why_messages import LabRun, Measuring, why_message
 
 VIEW = element("why")
 
@@ -75,8 +76,8 @@ def test_the_lab_reads_the_visitors_own_runs_and_passes(runner, pair):
     # The trace keeps what was measured, and where.
     assert live.run().measured == Speedup(live.speedup, name_of(torch.device("cpu"))) and live.speedup > 0
     messages = [json.loads(text) for text in time_passes(runner, lab, PairName(), me, words())]
-    assert [one["phase"] for one in (messages[0], messages[-1])] == ["preparing", "finished"]
-    assert messages[-1]["passes"]["fraction"] == 1
+    assert [one["passes"]["phase"] for one in (messages[0], messages[-1])] == ["preparing", "finished"]
+    assert messages[-1]["passes"]["result"]["fraction"] == 1
     assert [one["diagnosis"]["with_passes"] for one in messages[-1]["runs"]] == [True]
     # Passes of other models say nothing about this run.
     pair.dtype = torch.bfloat16
@@ -88,30 +89,30 @@ def test_stopped_early_a_measurement_keeps_what_there_is(runner):
         halt, messages = threading.Event(), []
         for text in time_passes(runner, Lab(LiveRuns()), PairName(), Visit(None, halt), words()):
             messages.append(json.loads(text))
-            if sum("passes" in one for one in messages) == least:
+            if sum(one["passes"]["result"] is not None for one in messages) == least:
                 halt.set()
-        assert messages[-1]["phase"] == "stopped" and messages[-1]["runs"] == []
-        assert least == 0 or messages[-1]["passes"]["fraction"] < 1
+        assert messages[-1]["passes"]["phase"] == "stopped" and messages[-1]["runs"] == []
+        assert least == 0 or messages[-1]["passes"]["result"]["fraction"] < 1
 
 
 def test_many_requests_are_measured_as_passes_are(runner):
-    messages = [json.loads(text) for text in time_batches(runner, PairName(), Visit(None, threading.Event()), words())]
-    assert [one["batch_phase"] for one in (messages[0], messages[-1])] == ["preparing", "finished"]
-    assert messages[-1]["batches"]["fraction"] == 1 and len(messages[-1]["batches"]["points"]) > 1
+    halt = Visit(None, threading.Event())
+    steps = list(measure(runner, PairName(), halt, words(), engine.measure_batches))
+    assert (steps[0].phase, steps[-1].phase) == ("preparing", "finished")
+    assert steps[-1].result.fraction == 1 and len(steps[-1].result.points) > 1
 
 
 def test_what_an_oracle_cannot_do_is_a_sentence(runner):
-    asked = {"alpha": "<b>", "num_draft_tokens": 4}
     visit = Visit(None, threading.Event())
-    messages = [json.loads(text) for text in force(runner, PairName(), asked, visit, words())]
-    assert [one["forced_phase"] for one in messages] == ["preparing", "failed"]
-    assert "a number from 0 to 1" in messages[-1]["forced_problem"]
+    steps = list(measure(runner, PairName(), visit, words(), engine.measure_forced, "<b>", 4))
+    assert [one.phase for one in steps] == ["preparing", "failed"]
+    assert "a number from 0 to 1" in steps[-1].problem
 
 
 def test_a_message_is_no_html_whatever_a_model_is_called(runner, pair):
     pair.target_name = "</script><b>"
     passes = list(measure_passes(pair, widths=(1, 2), repeats=1))[-1]
-    assert "<" not in why_message(passes=passes, phase="finished")
+    assert "<" not in why_message(passes=Measuring("finished", passes))
 
 
 def passes_of(peak: float) -> PassTimes:
@@ -122,7 +123,10 @@ def passes_of(peak: float) -> PassTimes:
 
 
 def test_a_limit_that_a_pass_has_beaten_is_in_no_message():
-    known, refuted = (json.loads(why_message(passes=passes_of(peak)))["passes"] for peak in (1e9, 1e5))
+    known, refuted = (
+        json.loads(why_message(passes=Measuring("finished", passes_of(peak))))["passes"]["result"]
+        for peak in (1e9, 1e5)
+    )
     assert all(one["peak"] and one["bandwidth"] and all(p["least"] for p in one["points"]) for one in known["curves"])
     for one in refuted["curves"]:
         assert one["peak"] is one["bandwidth"] is None and {point["least"] for point in one["points"]} == {None}
@@ -135,11 +139,11 @@ def test_a_limit_that_a_pass_has_beaten_is_called_unknown_and_not_drawn(alone):
     page = alone("why")
     lines, machine = page.locator("specviz-why [part=passes] .line.dashed"), part(page, "machine")
     roofline = page.locator("specviz-why li.p.dashed")
-    give(page, "why", [why_message(passes=passes_of(1e9), phase="finished", runs=[])])
+    give(page, "why", [why_message(passes=Measuring("finished", passes_of(1e9)), runs=[])])
     expect(lines).to_have_count(2)
     expect(machine).to_contain_text("needs at least")
     expect(roofline).to_be_visible()
-    give(page, "why", [why_message(passes=passes_of(1e5), phase="finished", runs=[])])
+    give(page, "why", [why_message(passes=Measuring("finished", passes_of(1e5)), runs=[])])
     expect(lines).to_have_count(0)
     expect(machine).to_contain_text("its limit is not known")
     expect(machine).not_to_contain_text("at least")
@@ -176,7 +180,7 @@ def test_measured_and_computed_speedups_share_no_sentence(alone):
 
 def test_the_passes_are_drawn_to_scale_up_to_the_longest_chain_and_wider_ones_on_request(alone):
     page = alone("why")
-    give(page, "why", [why_message(passes=passes_of(1e9), phase="finished", runs=[lab_run()])])
+    give(page, "why", [why_message(passes=Measuring("finished", passes_of(1e9)), runs=[lab_run()])])
     chart, wider = part(page, "passes"), part(page, "wider").locator("input")
 
     def places() -> dict[int, float]:
@@ -316,7 +320,10 @@ def assert_measured(page: Page) -> None:
 
 def test_a_measurement_can_be_stopped_and_the_device_is_free_again(page):
     open_why(page)
-    for name, begun in (("passes", "passes?.curves[0].points.length > 3"), ("batches", "batchPhase === 'running'")):
+    for name, begun in (
+        ("passes", "passes?.curves[0].points.length > 3"),
+        ("batches", "measuring.batches.phase === 'running'"),
+    ):
         page.locator(f"#measure-{name}").click()
         page.wait_for_function(f"() => {VIEW}.state.{begun}")
         page.locator("#stop-passes").press("Enter")

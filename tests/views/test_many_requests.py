@@ -12,7 +12,7 @@ from specviz.records.metrics import Tally, tally
 from specviz.records.runs import Seconds
 from specviz.theory.batches import BatchPoint, BatchTimes
 from specviz.theory.formulas import expected_tokens
-from specviz.views.why_messages import why_message
+from specviz.views.why_messages import Measuring, why_message
 
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
 
@@ -26,7 +26,7 @@ def measured(draft: dict[int, float] = DRAFT) -> str:
     points += [BatchPoint("draft", b, 1, ms / 1e3, 9) for b, ms in draft.items()]
     name = "draft" if draft else None
     times = BatchTimes("target", name, 128, "cpu", "bfloat16", "kernels", 1, (1, 8, 32, 64), tuple(points), 1.0)
-    return why_message(batches=times, batch_phase="finished")
+    return why_message(batches=Measuring("finished", times))
 
 
 def counted(*outcomes: str) -> Tally:
@@ -111,8 +111,9 @@ def test_figures_of_other_models_or_passes_do_not_stand_in_one_table(alone):
         ("b", "kernels", 0.7, 1),
     ):
         forced = Forced(pair, kind, alpha, 4, 3, figures, 1.0)
-        give(page, "why", [why_message(forced=forced, forced_phase="running"), why_message(forced_phase="finished")])
+        phases = Measuring("running", forced), Measuring("finished", forced)
+        give(page, "why", [why_message(forced=phase) for phase in phases])
         expect(rows).to_have_count(expected)
     # The next one begins at nothing, not where the last one ended.
-    give(page, "why", [why_message(forced_phase="preparing")])
+    give(page, "why", [why_message(forced=Measuring("preparing"))])
     expect(part(page, "forced").locator("[role=progressbar]")).to_have_attribute("aria-valuenow", "0")

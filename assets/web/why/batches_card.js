@@ -21,7 +21,7 @@ const TYPED = ["bandwidth", "peak", "parameters", "bytes", "rows", "context", "c
 /** @param {Lab} lab */
 export function batchesCard(lab) {
   const { ui, say } = lab;
-  ui.batchLine = measuringLine(lab, "batches", "batch_phase");
+  ui.batchLine = measuringLine(lab, "batches");
   ui.places = ["here", "gpu"].map((name) => make("input", { type: "radio", name: "place", value: name, on: { change: () => choose(lab, name) } }));
   ui.typed = Object.fromEntries(TYPED.map((name) => [name, make("input", { type: "number", min: "0", step: "any", value: lab.state.gpu[name], on: { input: () => type(lab, name) } })]));
   ui.gpu = make("div", { class: "typed", part: "gpu" }, ...TYPED.map((name) => make("label", {}, make("span", { text: say(`why.gpu_${name}`) }), ui.typed[name])));
@@ -53,16 +53,16 @@ function type(lab, name) {
 
 /** @param {Lab} lab */
 export function renderBatches(lab) {
-  const { ui, say, state: { batches, batchPhase, batchProblem, place } } = lab;
+  const { ui, say, state: { batches, place, measuring: { batches: { phase } } } } = lab;
   const measured = batches?.points ?? [];
-  ui.batchLine.show(batchPhase, batchProblem, batches?.fraction ?? 0, measured[0]?.repeats ?? 0);
+  ui.batchLine.show(batches?.fraction ?? 0, measured[0]?.repeats ?? 0);
   ui.places.forEach((input) => (input.checked = input.value === place));
   ui.gpu.classList.toggle("hidden", place !== "gpu");
   const missing = place === "gpu" && TYPED.find((name) => !(lab.state.gpu[name] > 0));
   ui.untyped.classList.toggle("hidden", !missing);
   setText(ui.untyped, missing ? say("why.gpu_missing", { field: say(`why.gpu_${missing}`) }) : "");
-  ui.batchNumbers.classList.toggle("hidden", place !== "here" || isBusy(batchPhase) || !measured.length);
-  const costs = missing ? [] : place === "gpu" ? computed(lab.state.gpu) : isBusy(batchPhase) ? [] : timed(batches, lab.state.cost);
+  ui.batchNumbers.classList.toggle("hidden", place !== "here" || isBusy(phase) || !measured.length);
+  const costs = missing ? [] : place === "gpu" ? computed(lab.state.gpu) : isBusy(phase) ? [] : timed(batches, lab.state.cost);
   const columns = costs.map((cost) => ({ ...cost, speedups: LENGTHS.map((gamma) => speedup(lab, cost, gamma)) }));
   setText(ui.batchHow, how(lab));
   ui.batchTable.replaceChildren(...(columns.length ? [speedupTable(lab, columns)] : []));

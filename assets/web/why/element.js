@@ -36,6 +36,13 @@ class SpecvizWhy extends SpecvizElement {
     renderBatches(this.lab);
   }
 
+  /** @param {string} name @param {{ phase: string, problem: string, result: any }} measuring how far a measurement has come */
+  take(name, measuring) {
+    const { phase, result } = (this.state.measuring[name] = measuring);
+    if (name === "forced") result && takeForced(this.lab, result);
+    else if (result || phase === "preparing") this.state[name] = result;
+  }
+
   /** A reader who asked for a run here finds what came of it. */
   bringDiagnosis() {
     this.lab.awaited = false;
@@ -48,14 +55,8 @@ class SpecvizWhy extends SpecvizElement {
       why: (message) => {
         const { state, lab } = this;
         if (message.story) state.story = message.story;
-        if (message.phase) Object.assign(state, { phase: message.phase, problem: message.problem ?? "" });
-        if (message.passes) state.passes = message.passes;
-        else if (message.phase === "preparing") state.passes = null;
-        if (message.batch_phase) Object.assign(state, { batchPhase: message.batch_phase, batchProblem: message.batch_problem ?? "", place: "here" });
-        if (message.batches) state.batches = message.batches;
-        else if (message.batch_phase === "preparing") state.batches = null;
-        if (message.forced_phase) Object.assign(state, { forcedPhase: message.forced_phase, forcedProblem: message.forced_problem ?? "" });
-        if (message.forced) takeForced(lab, message.forced);
+        for (const name of ["passes", "batches", "forced"]) if (message[name]) this.take(name, message[name]);
+        if (message.batches) state.place = "here";
         if (message.runs) {
           state.runs = message.runs;
           if (state.runs.length && !state.touched) state.source = "run";
@@ -65,7 +66,7 @@ class SpecvizWhy extends SpecvizElement {
         }
         renderPasses(lab);
         // While passes are timed, the curves that they make stand still: they are complete only at the end.
-        if (!isBusy(state.phase) || message.runs) renderTheory(lab);
+        if (!isBusy(state.measuring.passes.phase) || message.runs) renderTheory(lab);
         else renderForced(lab);
         renderBatches(lab);
       },

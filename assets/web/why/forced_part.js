@@ -9,7 +9,7 @@ import { isBusy, measuringLine } from "./measuring.js";
 /** @param {Lab} lab */
 export function forcedPart(lab) {
   const { ui, say } = lab;
-  ui.forcedLine = measuringLine(lab, "forced", "forced_phase");
+  ui.forcedLine = measuringLine(lab, "forced");
   ui.runForced = make("button", { type: "button", class: "act", part: "run-forced", on: { click: () => run(lab) } });
   ui.forcedTable = make("div", { class: "scroll hidden", tabindex: "0", role: "region", "aria-label": say("why.forced_title") });
   return make("div", { class: "forced", part: "forced" }, make("h3", { text: say("why.forced_title") }), make("p", { text: say("why.forced_lead") }),
@@ -35,10 +35,10 @@ export function takeForced(lab, measured) {
 
 /** @param {Lab} lab */
 export function renderForced(lab) {
-  const { ui, say, state: { alpha, gamma, forced, forcedPhase, forcedProblem } } = lab;
+  const { ui, say, state: { alpha, gamma, forced, measuring: { forced: { phase } } } } = lab;
   setText(ui.runForced, say("why.forced_run", { alpha: two(alpha), gamma }));
-  ui.runForced.disabled = isBusy(forcedPhase);
-  ui.forcedLine.show(forcedPhase, forcedProblem, forcedPhase === "running" ? forced[0].fraction : 0, forced[0]?.repeats ?? 0);
+  ui.runForced.disabled = isBusy(phase);
+  ui.forcedLine.show(phase === "running" ? forced[0].fraction : 0, forced[0]?.repeats ?? 0);
   const measured = forced.filter((one) => one.figures);
   ui.forcedTable.classList.toggle("hidden", !measured.length);
   const head = ["alpha", "gamma", "accepted", "tokens", "cost", "speedup", "formula"];

@@ -11,20 +11,21 @@ const BUSY = ["waiting", "preparing", "running"];
 export const isBusy = (phase) => BUSY.includes(phase);
 
 /**
- * Its nodes, and show(phase, problem, fraction, repeats): `problem` is why it failed, or what it waits for.
+ * Its nodes, and show(fraction, repeats), which says how far the measurement of this name has come.
  *
- * @param {Lab} lab @param {string} name @param {string} words what each phase is called
+ * @param {Lab} lab @param {string} name
  */
-export function measuringLine(lab, name, words) {
+export function measuringLine(lab, name) {
   const bar = make("i");
   const track = make("div", { class: "track idle", role: "progressbar", "aria-label": lab.say("why.progress"), "aria-valuemin": "0", "aria-valuemax": "100" }, bar);
   const status = make("p", { class: "says", role: "status", part: `${name}-status` });
   const note = make("p", { class: "note hidden", role: "alert", part: `${name}-problem` });
-  /** @param {string} phase @param {string} problem @param {number} fraction @param {number} repeats */
-  const show = (phase, problem, fraction, repeats) => {
+  /** @param {number} fraction @param {number} repeats */
+  const show = (fraction, repeats) => {
+    const { phase, problem } = lab.state.measuring[name];
     const waiting = phase === "waiting";
     const done = waiting ? 0 : fraction;
-    setText(status, waiting ? problem : lab.say(`why.${words}_${phase}`, { percent: percent(fraction), repeats }));
+    setText(status, waiting ? problem : lab.say(`why.${name}_phase_${phase}`, { percent: percent(fraction), repeats }));
     track.classList.toggle("idle", !isBusy(phase));
     bar.style.width = `${100 * done}%`;
     track.setAttribute("aria-valuenow", String(Math.round(100 * done)));

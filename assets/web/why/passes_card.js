@@ -15,7 +15,7 @@ const REACH = GAMMAS.length;
 
 /** @param {Lab} lab */
 export function passesCard(lab) {
-  lab.ui.passesLine = measuringLine(lab, "passes", "phase");
+  lab.ui.passesLine = measuringLine(lab, "passes");
   lab.ui.passes = canvas("passes", (width) => drawPasses(lab, width));
   lab.ui.wide = make("input", { type: "checkbox", disabled: true, on: { change: () => lab.ui.passes.redraw() } });
   lab.ui.finding = make("p", { class: "finding", part: "passes-finding", text: lab.say("why.before_finding") });
@@ -50,11 +50,11 @@ function drawPasses(lab, width) {
     xName: lab.say("why.axis_k"), yName: lab.say("why.axis_ratio"), tickText: (value, step) => `${tick(value, step)}×`,
   });
   const target = curves.find((curve) => curve.role === "target");
-  if (target && lab.state.phase !== "running") chart.node.append(...cheapZone(lab, chart, target));
+  if (target && lab.state.measuring.passes.phase !== "running") chart.node.append(...cheapZone(lab, chart, target));
   chart.node.append(...draftMark(lab, chart));
   chart.node.append(path([[chart.left, chart.y(1)], [chart.right, chart.y(1)]], { class: "flat" }));
   for (const curve of curves) chart.node.append(...passCurve(lab, chart, curve));
-  if (!curves.length) chart.node.append(caption((chart.left + chart.right) / 2, chart.y(1.5), lab.say(isBusy(lab.state.phase) ? "why.preparing" : "why.not_measured"), { "text-anchor": "middle", class: "hint" }));
+  if (!curves.length) chart.node.append(caption((chart.left + chart.right) / 2, chart.y(1.5), lab.say(isBusy(lab.state.measuring.passes.phase) ? "why.preparing" : "why.not_measured"), { "text-anchor": "middle", class: "hint" }));
   return chart.node;
 }
 
@@ -112,8 +112,8 @@ function passCurve(lab, chart, curve) {
 
 /** @param {Lab} lab */
 export function renderPasses(lab) {
-  const { phase, passes, problem } = lab.state;
-  lab.ui.passesLine.show(phase, problem, passes?.fraction ?? 0, curveOf(lab, "target")?.points[0].repeats ?? 0);
+  const { passes, measuring: { passes: { phase } } } = lab.state;
+  lab.ui.passesLine.show(passes?.fraction ?? 0, curveOf(lab, "target")?.points[0].repeats ?? 0);
   lab.ui.wide.disabled = widestMeasured(lab) === REACH;
   lab.ui.passes.redraw();
   const target = curveOf(lab, "target");

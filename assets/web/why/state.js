@@ -12,9 +12,12 @@ import { GAMMAS, passRatio } from "./formulas.js";
 /** Of an H100 SXM (NVIDIA's data sheet) and Llama-3.1-8B in bfloat16, its draft a twentieth of that. */
 const GPU = { bandwidth: 3350, peak: 989, parameters: 8, bytes: 2, rows: 131, context: 256, cost: 0.05 };
 
+/** Of a measurement that nobody has asked for yet. */
+const NOTHING = { phase: "empty", problem: "" };
+
 /** Before any message. @returns {Record<string, any>} */
-export const emptyState = () => ({ story: null, passes: null, phase: "empty", runs: [], problem: "", source: "own", touched: false, alpha: 0.7, cost: 0.2, gamma: 4,
-  batches: null, batchPhase: "empty", batchProblem: "", place: "gpu", forced: [], forcedPhase: "empty", forcedProblem: "", gpu: { ...GPU } });
+export const emptyState = () => ({ story: null, runs: [], source: "own", touched: false, alpha: 0.7, cost: 0.2, gamma: 4, place: "gpu", gpu: { ...GPU },
+  passes: null, batches: null, forced: [], measuring: { passes: NOTHING, batches: NOTHING, forced: NOTHING } });
 
 /** @param {Lab} lab */
 export const lastRun = (lab) => lab.state.runs.at(-1) ?? null;
