@@ -7,4 +7,5 @@ page_speed  how fast the live view answers with a long run in it
 waiting     how long visitors wait when several press at once
 picture     a plotly figure as a file
 recorder    records the runs that come with the page anew
+pictures    takes the pictures of the README and of docs/ anew
 """
