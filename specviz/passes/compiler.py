@@ -37,10 +37,12 @@ from specviz.records.errors import SpecvizError
 from specviz.records.words import Bytes
 
 #: How Inductor compiles: products and attention by our own kernels, weights handed over when a program is loaded. It
-#: does not test whether the C++ compiler knows AVX-512, which saves eight seconds, but still tests anything newer.
+#: does not test whether the C++ compiler knows AVX-512, which saves eight seconds, but still tests anything newer. Headers
+#: compiled beforehand would save a few seconds of a hundred, take 283 MB of the temporary folder, and need `openssl`.
 OPTIONS = {
     "cpp.vec_isa_ok": True,
     "aot_inductor.package_constants_in_so": False,
+    "aot_inductor.precompile_headers": False,
     "aot_inductor.custom_ops_to_c_shims": C_SHIMS,
 }
 
