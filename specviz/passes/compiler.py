@@ -37,8 +37,9 @@ from specviz.records.errors import SpecvizError
 from specviz.records.words import Bytes
 
 #: How Inductor compiles: products and attention by our own kernels, weights handed over when a program is loaded. It
-#: does not test whether the C++ compiler knows AVX-512, which saves eight seconds, but still tests anything newer. Headers
-#: compiled beforehand would save a few seconds of a hundred, take 283 MB of the temporary folder, and need `openssl`.
+#: does not test whether the C++ compiler knows AVX-512, which saves eight seconds, but still tests anything newer.
+#: Headers compiled beforehand would save a few seconds of a hundred, take 283 MB of the temporary folder, and need the
+#: program `openssl`.
 OPTIONS = {
     "cpp.vec_isa_ok": True,
     "aot_inductor.package_constants_in_so": False,
