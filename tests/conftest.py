@@ -26,6 +26,7 @@ from elements import EMPTY, bare_pages, show_alone
 from playwright.sync_api import Browser, BrowserType, Error, Page, Playwright, expect, sync_playwright
 
 from specviz.records.runs import Run
+from specviz.ui.maintenance.chromium import INSTALLED
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -35,7 +36,6 @@ PATIENCE = 60
 #: The window of a desk.
 WINDOW = {"width": 1280, "height": 900}
 
-BROWSERS = ("chromium", "google-chrome", "chromium-browser")
 BROWSER_OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 #: Nothing outside this machine is found; a route that asks Playwright about every request would slow each page down.
 BROWSER_OPTIONS += ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
@@ -150,7 +150,7 @@ def browser() -> Iterator[Browser]:
 
 
 def _installed(chromium: BrowserType) -> Browser | None:
-    for path in filter(None, map(shutil.which, BROWSERS)):
+    for path in filter(None, map(shutil.which, INSTALLED)):
         try:
             return chromium.launch(executable_path=path, args=BROWSER_OPTIONS)
         except Error:  # on some systems it is a stub that asks to install a package
