@@ -112,6 +112,10 @@ def load_pair(
             chosen = wanted or choose_dtype(place, sources)
             check_memory(sources, place, chosen)
             _load_models(models, sources, place, chosen, tell)
+        columns, draft_name = None, sources[-1].name
+        if draft_vocabulary is not None:
+            columns = keep_frequent(models[1], tokenizers[1], draft_vocabulary)
+            draft_name += f" (FR-Spec {draft_vocabulary})"
     except BaseException:
         # The traceback keeps this frame alive, and through it the models: let go of them by name.
         models.clear()
@@ -121,10 +125,6 @@ def load_pair(
     for model in models:
         # Now, or else the first visitor would wait for it.
         reads_trees(model)
-    columns, draft_name = None, sources[-1].name
-    if draft_vocabulary is not None:
-        columns = keep_frequent(models[1], tokenizers[1], draft_vocabulary)
-        draft_name += f" (FR-Spec {draft_vocabulary})"
     folders = {"medusa": medusa, "eagle": eagle, "mtp": mtp, "parallel": parallel}
     parts, flaws = _load_parts(models[0], sources[0], embedded, folders)
     passes = _measured(models[0], place, tell)
