@@ -48,7 +48,7 @@ RECORDINGS = (
     _recording("lookup", "repeats", "prompt_lookup", 0.0, 0, num_draft_tokens=6, max_new_tokens=40),
     _recording("tree", "story_king", "eagle", 0.8, 2, branches=3, max_new_tokens=24),
     _recording("block", "story_sea", "draft_model", 1.0, 7, branches=1, num_draft_tokens=6, rule="block"),
-    _recording("mismatch", "story_sea", "draft_model", 1.5, 2, branches=1, max_new_tokens=24),
+    _recording("mismatch", "story_sea", "draft_model", 1.5, 13, branches=1, max_new_tokens=24),
 )
 
 
