@@ -69,8 +69,9 @@ LLAMA_3_8B = ModelShape("Llama 3 8B", 32, 4096, 32, 8, 128, 14336, 128256, tied=
 #: config.json of meta-llama/Llama-3.2-1B, without its scaling for long contexts: 1,235,814,400 parameters.
 LLAMA_3_2_1B = ModelShape("Llama 3.2 1B", 16, 2048, 32, 8, 64, 8192, 128256, tied=True)
 
-#: assets/models/target/config.json, the pair in this repository; its draft model has one of the eight layers.
+#: assets/models/target/config.json and assets/models/draft/config.json, the pair in this repository.
 STORYBOOK = ModelShape("storybook", 8, 384, 6, 6, 64, 1024, 4096, tied=True)
+STORYBOOK_DRAFT = ModelShape("storybook's draft", 1, 192, 3, 3, 64, 512, 4096, tied=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ SIZES: dict[str, Size] = {
     for size in (
         Size("8b", LLAMA_3_8B, LLAMA_3_2_1B),
         Size("1b", LLAMA_3_2_1B, replace(LLAMA_3_2_1B, name="4 layers of Llama 3.2 1B", layers=4)),
-        Size("tiny", STORYBOOK, replace(STORYBOOK, name="1 layer of storybook", layers=1)),
+        Size("tiny", STORYBOOK, STORYBOOK_DRAFT),
     )
 }
 

@@ -109,5 +109,6 @@ def test_everything_that_can_be_found_has_its_words(language):
     named += [f"change_{what}" for what in ("gamma", "cost", "alpha")]
     named += [f"no_forecast_{reason}" for reason in ("tree", "short", "once")]
     named += [f"one_{source}" for source in ("plain", "passes", "round")]
-    named += [f"phase_{phase}" for phase in ("empty", "preparing", "running", "finished", "stopped", "failed")]
+    phases = ("empty", "preparing", "running", "finished", "stopped", "failed")
+    named += [f"{what}_phase_{phase}" for what in ("passes", "batches", "forced") for phase in phases]
     assert all(say(f"why.{name}") for name in named)

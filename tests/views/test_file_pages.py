@@ -60,19 +60,33 @@ def open_file(open_page, tmp_path) -> Callable[..., Page]:
     return opened
 
 
+def first_rejected(run: Run) -> tuple[int, int]:
+    """Round and place in it of the first draft token that the verdict refused."""
+    drafted = ((one.index, place, token) for one in run.rounds for place, token in enumerate(one.drafted))
+    return next((round, place) for round, place, token in drafted if token.outcome == "rejected")
+
+
+def german(number: str) -> str:
+    return number.replace(".", ",")
+
+
 def test_the_file_shows_rounds_inspector_figures_and_charts_of_the_run(open_file):
     run = recording_named("sampled").load()
     page = open_file(run)
     assert state(page, "text") == run.text and len(state(page, "rounds")) == len(run.rounds)
     assert state(page, "figures")["acceptance_rate"] == tally(run.rounds).acceptance_rate
-    expect(page.locator("[data-figure=speedup]")).to_have_text("1.33×")
-    chip(page, 0, 1).click()
-    assert "The coin came up u = 0.62: rejected" in said(page)
+    expect(page.locator("[data-figure=speedup]")).to_have_text(f"{run.measured.ratio:.2f}×")
+    round, token = first_rejected(run)
+    chip(page, round, token).click()
+    assert f"The coin came up u = {run.rounds[round].drafted[token].u:.2f}: rejected" in said(page)
     bars = page.locator("[data-chart='1'] rect title")
     told = [f"round {one.index + 1}: {len(one.emitted)} tokens" for one in run.rounds]
     assert bars.all_text_contents() == told
-    assert page.locator("[data-chart='2'] .value").all_text_contents() == ["90%", "56%", "80%", "100%"]
-    assert page.locator("[data-chart='0'] circle title").last.text_content() == "after round 10: 78.6%"
+    counted = tally(run.rounds)
+    by_position = [f"{kept / seen:.0%}" for kept, seen in zip(counted.accepted_at, counted.judged_at)]
+    assert page.locator("[data-chart='2'] .value").all_text_contents() == by_position
+    latest = f"after round {len(run.rounds)}: {counted.acceptance_rate:.1%}"
+    assert page.locator("[data-chart='0'] circle title").last.text_content() == latest
     assert page.locator("[data-chart='3'] rect").count() == 3
 
 
@@ -94,14 +108,19 @@ def test_the_file_plays_presents_and_asks_first_by_keyboard(open_file):
 
 
 def test_the_file_has_every_language_and_keeps_the_pinned_token(open_file):
-    page = open_file(recording_named("sampled").load(), color_scheme="dark")
-    chip(page, 0, 1).click()
+    run = recording_named("sampled").load()
+    page = open_file(run, color_scheme="dark")
+    round, token = first_rejected(run)
+    chip(page, round, token).click()
     page.get_by_role("button", name="Deutsch").press("Enter")
-    expect(page.locator("[data-figure=acceptance_length]")).to_have_text("3,20")
-    assert "Die Münze fiel auf u = 0,62: abgelehnt" in said(page)
+    counted, coin = tally(run.rounds), run.rounds[round].drafted[token].u
+    expect(page.locator("[data-figure=acceptance_length]")).to_have_text(german(f"{counted.acceptance_length:.2f}"))
+    assert f"Die Münze fiel auf u = {german(f'{coin:.2f}')}: abgelehnt" in said(page)
     assert page.evaluate("[document.documentElement.lang, document.body.className]") == ["de", "dark"]
     expect(page.get_by_role("button", name="English")).to_be_focused()
-    assert page.locator("[data-chart='3'] .value").first.text_content() == "16,4 ms · 42%"
+    each, share = counted.draft_seconds / counted.rounds, counted.draft_seconds / counted.seconds
+    told = german(f"{each * 1000:.1f} ms · {share:.0%}")
+    assert page.locator("[data-chart='3'] .value").first.text_content() == told
     assert violations(page) == []
     page.emulate_media(color_scheme="light")
     page.wait_for_function("() => document.body.className === ''")
