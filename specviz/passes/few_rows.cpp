@@ -33,6 +33,9 @@ constexpr int64_t PANEL = 2 * LANES;
 // Panels that the fewest rows are multiplied with at a time.
 constexpr int64_t GROUP = 4;
 
+// Floats by which memory is asked ahead: what it takes to answer. And how many it brings at a time.
+constexpr int64_t AHEAD = 1024, LINE = 16;
+
 typedef float Floats __attribute__((vector_size(4 * LANES)));
 typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
 
@@ -80,7 +83,7 @@ void multiply(const int32_t* panels, int64_t stride, const float* rows, int64_t 
 #pragma GCC unroll 16
     for (int i = 0; i < 2 * PANELS; i++) {
       const int32_t* from = panels + i / 2 * stride + k / WORD * PANEL + i % 2 * LANES;
-      __builtin_prefetch(from + 2048 / WORD);  // as long before it is needed as memory takes
+      __builtin_prefetch(from + AHEAD / WORD);
       std::memcpy(&words[i], from, sizeof words[i]);
     }
 #pragma GCC unroll 16  // or else the sums live in memory, and five rows take twice the time of one
@@ -284,7 +287,7 @@ struct Seen {
 };
 
 // Tokens whose attention is computed together: what all of them see is read once.
-constexpr int MOST_TOKENS = 4;
+constexpr int MOST_TOKENS = 5;
 
 // Products of ROWS queries with the keys at places[first] to places[end], LANES of them at a time, so that their sums
 // fold into one register. scores: [ROWS][wide]. BLOCKS: how many whole registers a key has; 0 if not known here.
@@ -297,7 +300,8 @@ void score(
     Floats parts[ROWS][LANES];
     for (int i = 0; i < LANES; i++) {
       const float* key = keys + places[std::min(first + i, end - 1)] * task.size;
-#pragma GCC unroll 4
+      for (int64_t k = 0; k < task.size; k += LINE) __builtin_prefetch(key + AHEAD + k);
+#pragma GCC unroll 8
       for (int r = 0; r < ROWS; r++) {
         const float* own = query + r * task.token_stride;
         Floats sum = {};
@@ -335,22 +339,23 @@ void gather(
     const Attention& task, const float* values, const int32_t* places, int64_t first, int64_t end, const float* weights,
     int64_t wide, float* out) {
   Floats sum[ROWS][WIDE];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int w = 0; w < WIDE; w++) sum[r][w] = load(out + r * task.heads * task.size + w * LANES);
   for (int64_t i = first; i < end; i++) {
     const float* from = values + places[i] * task.size;
-#pragma GCC unroll 4
+    for (int k = 0; k < WIDE * LANES; k += LINE) __builtin_prefetch(from + AHEAD + k);
+#pragma GCC unroll 8
     for (int w = 0; w < WIDE; w++) {
       const Floats value = load(from + w * LANES);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int r = 0; r < ROWS; r++) sum[r][w] += value * weights[r * wide + i];
     }
   }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int w = 0; w < WIDE; w++) store(out + r * task.heads * task.size + w * LANES, sum[r][w]);
 }
 
