@@ -79,7 +79,7 @@ def create_why_tab(desk: Desk) -> Tab:
 def _story(drafter: str) -> dict[str, Any]:
     """Settings for a first run that shows something."""
     preset = PRESETS[0]
-    return {"prompt": preset.prompt, "drafter": drafter, "num_draft_tokens": 4, "temperature": 0.8}
+    return {"prompt": preset.prompt, "drafter": drafter, "num_draft_tokens": 4, "temperature": 0.6}
 
 
 def time_passes(runner: Runner, lab: Lab, name: PairName, visit: Visit, say: Words) -> Iterator[str]:

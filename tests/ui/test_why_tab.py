@@ -274,7 +274,7 @@ def test_from_the_invitation_to_the_diagnosis_with_passes_measured_on_this_machi
     expect(part(page, "verdict")).to_be_in_viewport()
     run = lab(page, "lab.state.runs.at(-1)")
     figures, found = run["figures"], run["diagnosis"]
-    assert (run["drafter"], figures["num_draft_tokens"], run["temperature"]) == ("Draft model", 4, 0.8)
+    assert (run["drafter"], figures["num_draft_tokens"], run["temperature"]) == ("Draft model", 4, 0.6)
     assert figures["speedup"] == state(page, "figures")["speedup"]
     assert f"{figures['speedup']:.2f}×" in part(page, "verdict").inner_text()
     again = diagnose(RunFigures(**{name: figures[name] for name in RunFigures.__dataclass_fields__}))

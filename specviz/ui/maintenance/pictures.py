@@ -27,7 +27,8 @@ PATIENCE = 600_000
 
 
 def _view(name: str) -> str:
-    return f"document.querySelector('specviz-{name}')"
+    # Elements come with their tab's first message.
+    return f"document.querySelector('specviz-{name}')?"
 
 
 def _wait(tab: Any, condition: str) -> None:
@@ -103,7 +104,7 @@ def main(names: list[str]) -> None:
                 height, prepare = PICTURES[name]
                 tab = chromium.new_page(viewport={"width": WIDTH, "height": height})
                 tab.goto(page.local_url)
-                tab.wait_for_function(f"() => {_view('run')}?.recorded")
+                tab.wait_for_function(f"() => {_view('run')}.recorded")
                 tab.locator("#go:enabled").wait_for()
                 prepare(tab)
                 tab.mouse.move(0, 0)
