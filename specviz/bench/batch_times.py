@@ -16,6 +16,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from specviz.bench.machine_limits import models_of, no_memory, within_positions
 from specviz.models.pair import ModelPair
+from specviz.models.pass_timer import up_and_down
 from specviz.models.placement import dtype_name
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.passes.clock import synchronise
@@ -144,7 +145,7 @@ class _Measuring:
         for repeat in range(self.repeats):
             if repeat and time.perf_counter() - began > self.budget:
                 break
-            for role, requests, width in taken:
+            for role, requests, width in up_and_down(list(taken), repeat):
                 taken[role, requests, width].append(batches[role, requests].seconds(width))
                 yield _snapshot(start, taken, self._share(sum(map(len, taken.values())) / len(taken), began))
         yield _snapshot(start, taken, 1.0)

@@ -22,7 +22,7 @@ from specviz.bench.machine_limits import (
     within_positions,
 )
 from specviz.models.pair import ModelPair
-from specviz.models.pass_timer import PassTimer
+from specviz.models.pass_timer import PassTimer, up_and_down
 from specviz.models.placement import dtype_name
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.passes.several_devices import home_of
@@ -87,7 +87,7 @@ def _filled(start: PassTimes, timers: dict[str, PassTimer], repeats: int, budget
     for repeat in range(repeats):
         if repeat and time.perf_counter() - began > budget:
             break
-        for place, (role, width) in enumerate(turns):
+        for place, (role, width) in enumerate(up_and_down(turns, repeat)):
             taken[role, width].append(timers[role].seconds(width))
             yield _snapshot(start, taken, _share(repeat + (place + 1) / len(turns), repeats, began, budget))
     yield _snapshot(start, taken, 1.0)
