@@ -13,7 +13,7 @@ from specviz.bench import machine_limits
 from specviz.bench.machine_limits import model_size, peak_rate
 from specviz.bench.pass_times import measure_passes
 from specviz.models.pair import ModelPair
-from specviz.models.pass_timer import PassTimer
+from specviz.models.pass_timer import PassTimer, time_passes
 from specviz.passes.static_passes import FastPasses
 
 
@@ -52,6 +52,22 @@ def test_a_measurement_fills_in_pass_by_pass_and_ends_complete():
         assert [(point.width, point.repeats) for point in points] == [(1, 2), (2, 2), (4, 2)]
         assert all(0 < point.low <= point.seconds <= point.high for point in points)
     assert last.cost_coefficient == last.curve("draft").one / last.curve("target").one
+
+
+def test_no_short_pass_follows_a_much_wider_one(monkeypatch):
+    """Which the processor has clocked itself down for: one token right after 64 took up to half as long again."""
+    timed = []
+    monkeypatch.setattr(PassTimer, "seconds", lambda timer, width: timed.append(width) or 0.001)
+    widths = (1, 2, 4, 64)
+    pair = tiny_pair("llama")
+    list(measure_passes(pair, widths, context=8, repeats=5))
+    time_passes(pair.target, widths, context=8, repeats=5)
+    warm_up = len(widths)
+    by_measurement = timed[2 * warm_up : -5 * warm_up - warm_up], timed[-5 * warm_up :]
+    for ordered in by_measurement:
+        places = [widths.index(width) for width in ordered]
+        assert all(abs(this - last) <= 1 for last, this in zip(places, places[1:]))
+        assert all(ordered.count(width) == ordered.count(1) for width in widths)
 
 
 def test_a_slow_pair_is_measured_once_and_a_small_one_only_as_far_as_it_goes():
