@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 
 import pytest
@@ -66,7 +67,7 @@ def test_no_short_pass_follows_a_much_wider_one(monkeypatch):
     by_measurement = timed[2 * warm_up : -5 * warm_up - warm_up], timed[-5 * warm_up :]
     for ordered in by_measurement:
         places = [widths.index(width) for width in ordered]
-        assert all(abs(this - last) <= 1 for last, this in zip(places, places[1:]))
+        assert all(abs(this - last) <= 1 for last, this in itertools.pairwise(places))
         assert all(ordered.count(width) == ordered.count(1) for width in widths)
 
 
