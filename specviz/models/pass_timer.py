@@ -90,8 +90,8 @@ class PassTimer:
 def up_and_down(widths: Sequence[T], repeat: int) -> Sequence[T]:
     """The order of the widths in a repeat: upwards in the first, then back down, and so on.
 
-    Each so follows one of about its size. Right after a pass over 64 tokens, for which it has clocked itself down, a
-    processor with AVX-512 takes up to half as long again for one token.
+    Each so follows one of about its size. A single token right after a pass over 64 has taken up to half as long again,
+    and three passes later no longer.
     """
     return widths[::-1] if repeat % 2 else widths
 

@@ -56,7 +56,7 @@ def test_a_measurement_fills_in_pass_by_pass_and_ends_complete():
 
 
 def test_no_short_pass_follows_a_much_wider_one(monkeypatch):
-    """Which the processor has clocked itself down for: one token right after 64 took up to half as long again."""
+    """One token right after 64 took up to half as long again as after its like."""
     timed = []
     monkeypatch.setattr(PassTimer, "seconds", lambda timer, width: timed.append(width) or 0.001)
     widths = (1, 2, 4, 64)
