@@ -33,7 +33,7 @@ constexpr int64_t PANEL = 2 * LANES;
 // Panels that the fewest rows are multiplied with at a time.
 constexpr int64_t GROUP = 4;
 
-// Floats by which memory is asked ahead: what it takes to answer. And how many it brings at a time.
+// How many floats ahead memory is asked, so that it has answered when they are needed; and how many it brings at a time.
 constexpr int64_t AHEAD = 1024, LINE = 16;
 
 typedef float Floats __attribute__((vector_size(4 * LANES)));

@@ -13,6 +13,9 @@ class Preset:
     prompt: str
 
 
+#: At which the page starts: as the Llama 3 models are used by default (their generation_config.json).
+TEMPERATURE = 0.6
+
 PRESETS = (
     # Ordinary prose: the draft model is right more often than not.
     Preset("story", "Once upon a time there was a little girl who lived in a"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from specviz.records.presets import PRESETS
+from specviz.records.presets import PRESETS, TEMPERATURE
 from specviz.records.settings import AUTO, BITS, MAX_BRANCHES, PLAIN, DraftParams
 from specviz.records.words import Words
 from specviz.ui import engine
@@ -163,8 +163,7 @@ def create_controls(runner: Runner, say: Words) -> Controls:
         own["num_draft_tokens"] = gr.Slider(
             CHOSEN, most.max_draft_tokens, 4, step=1, label=say("controls.num_draft_tokens")
         )
-        # As the Llama 3 models are used by default (generation_config.json).
-        own["temperature"] = gr.Slider(0, 2, value=0.6, step=0.05, label=say("controls.temperature"))
+        own["temperature"] = gr.Slider(0, 2, value=TEMPERATURE, step=0.05, label=say("controls.temperature"))
         own["branches"] = gr.Slider(1, MAX_BRANCHES, 1, step=1, label=say("controls.branches"))
         own["exit_layer"] = gr.Slider(1, 2, 1, step=1, label=say("controls.exit_layer"), visible=False)
         own["bits"] = gr.Radio(BITS, value=BITS[0], label=say("controls.bits"), visible=False)

@@ -9,7 +9,7 @@ import gradio as gr
 from gradio.components import Component
 
 from specviz.records.errors import SpecvizError
-from specviz.records.presets import PRESETS
+from specviz.records.presets import PRESETS, TEMPERATURE
 from specviz.records.words import Words
 from specviz.ui import engine
 from specviz.ui.components import served_view, why_view
@@ -79,7 +79,7 @@ def create_why_tab(desk: Desk) -> Tab:
 def _story(drafter: str) -> dict[str, Any]:
     """Settings for a first run that shows something."""
     preset = PRESETS[0]
-    return {"prompt": preset.prompt, "drafter": drafter, "num_draft_tokens": 4, "temperature": 0.6}
+    return {"prompt": preset.prompt, "drafter": drafter, "num_draft_tokens": 4, "temperature": TEMPERATURE}
 
 
 def time_passes(runner: Runner, lab: Lab, name: PairName, visit: Visit, say: Words) -> Iterator[str]:
