@@ -367,6 +367,22 @@ def served(stand_in, deployment, tmp_path, monkeypatch):
     store.preparer.close()
 
 
+def test_nothing_below_moves_with_the_longest_text_of_the_chip_beside_the_embedded_pair(served, new_page):
+    url, _ = served
+    for path, say in (("", words()), ("de", words("de"))):
+        page = new_page(viewport={"width": 1280, "height": 900})
+        page.goto(url + path)
+        expect(page.locator("#passes")).to_contain_text(say("passes.plain"))
+        line = "storybook · target 16 M, draft 1 M · cpu, bfloat16"
+        page.locator(".sv-pair p").evaluate("(node, line) => node.textContent = line", line)
+        longest = say("passes.plain_yet", step=say.step(Sentence("looking for compiled ones")))
+        tops = []
+        for text in (say("passes.compiled"), longest):
+            page.locator("#passes p").evaluate("(node, text) => node.textContent = text", text)
+            tops.append(page.evaluate("document.querySelector('.sv-main').getBoundingClientRect().top"))
+        assert tops[0] == tops[1]
+
+
 def test_the_chip_follows_what_is_prepared_without_a_reload_and_without_moving_the_page(served, new_page, stand_in):
     url, store = served
     stand_in.reasons = {"exit 1": SpecvizError("The passes of a quantised model cannot be prepared.", "passes")}
