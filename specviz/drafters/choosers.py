@@ -31,6 +31,8 @@ class Children:
 class TopChoices:
     """Takes the likeliest tokens, each a point mass (q = 1): for greedy decoding and typical acceptance."""
 
+    temperature: float | None = 0.0  # at which tokens are drawn from whole rows, if nothing else shapes them
+
     def one(self, row: Tensor, u: Tensor) -> tuple[Tensor, None]:
         """The token [1] for a row of logits [1, vocab]."""
         return first_largest(row), None
@@ -60,6 +62,7 @@ class Draws:
 
     def __init__(self, warper: Warper):
         self.warper = warper
+        self.temperature = warper.temperature_alone
 
     def one(self, row: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         """The token [1] drawn from a row of logits [1, vocab], and the distribution it was drawn from."""

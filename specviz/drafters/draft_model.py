@@ -11,9 +11,11 @@ from specviz.drafters.base import Setting, Verdict
 from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair
 from specviz.passes.cached_model import reader
+from specviz.passes.static_passes import WIDEST
 from specviz.passes.tree_trial import why_no_trees
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams
+from specviz.rules.draft import Draft
 from specviz.rules.sampling import in_order
 
 
@@ -33,6 +35,8 @@ class DraftModel(Stepwise):
         self.model = reader(setting.pair.draft, setting.target.stopwatch, setting.passes.get("draft"))
         self.known_ids = setting.pair.draft.get_input_embeddings().num_embeddings
         self.columns = setting.pair.draft_columns
+        whole = self.columns is None and self.known_ids >= self.vocab_size
+        self.in_one_call = whole and self.chains_in_one_call(self.model)
 
     @classmethod
     def check(cls, pair: ModelPair, params: DraftParams) -> None:
@@ -45,6 +49,12 @@ class DraftModel(Stepwise):
 
     def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
         self.model.prefill(prompt)
+
+    def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
+        unread = self.unread(committed)
+        if self.in_one_call and unread.shape[0] <= WIDEST:
+            return self.chain_in_one_call(self.model, unread, budget, uniforms)
+        return super().propose(committed, budget, uniforms)
 
     def first_row(self, committed: Sequence[int]) -> Tensor:
         return self._whole(self.model.forward(self.unread(committed), keep=1))

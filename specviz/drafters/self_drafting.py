@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from specviz.drafters.base import Setting
 from specviz.drafters.stepwise import Stepwise
-from specviz.passes.static_passes import FastPasses
+from specviz.passes.static_passes import WIDEST, FastPasses
 from specviz.rules.draft import Draft
 
 
@@ -24,15 +24,19 @@ class SelfDrafting(Stepwise):
         super().__init__(setting)
         self.target = setting.target
         self.model = self.target.sharing_first_layers(model, layers, passes)
+        self.in_one_call = self.chains_in_one_call(self.model)
 
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
         try:
+            self.model.length = self.target.length
+            unread = self.model.unread(committed)
+            if self.in_one_call and unread.shape[0] <= WIDEST:
+                return self.chain_in_one_call(self.model, unread, budget, uniforms)
             return super().propose(committed, budget, uniforms)
         finally:
             self.model.rewind(self.target.length)
 
     def first_row(self, committed: Sequence[int]) -> Tensor:
-        self.model.length = self.target.length
         return self.model.forward(self.model.unread(committed), keep=1)
 
     def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:

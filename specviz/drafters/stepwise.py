@@ -15,6 +15,7 @@ from torch import Tensor
 from specviz.drafters.base import Drafter, Setting
 from specviz.drafters.choosers import Draws
 from specviz.models.pair import ModelPair
+from specviz.passes.cached_model import CachedModel
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, chain
 from specviz.rules.sampling import fit_width
@@ -72,7 +73,19 @@ class Stepwise(Drafter):
                 if sure < self.confidence:
                     stopped = sure
                     break
-        return self._draft(torch.cat(tokens), chain(len(tokens)), rows, probs, uniforms, stopped)
+        drawn_from = torch.cat(probs) if isinstance(self.chooser, Draws) else None
+        return self._draft(torch.cat(tokens), chain(len(tokens)), torch.cat(rows), drawn_from, uniforms, stopped)
+
+    def chains_in_one_call(self, reader: CachedModel) -> bool:
+        """Whether `reader` can draft this drafter's chains by itself: none that end early, and no filters."""
+        usual = self.width == 1 and not self.confidence and self.chooser.temperature is not None
+        width = reader.model.get_output_embeddings().weight.shape[0]
+        return usual and width == self.vocab_size and reader.drafts_in_one_call
+
+    def chain_in_one_call(self, reader: CachedModel, unread: Tensor, budget: int, uniforms: Tensor) -> Draft:
+        """As `_chain`, from the tokens that `reader` has not read, [n] int64."""
+        tokens, rows, probs = reader.draft(unread, budget, self.chooser.temperature, uniforms)
+        return self._draft(tokens, chain(budget), rows, probs, uniforms, None)
 
     def _tree(self, row: Tensor, budget: int, uniforms: Tensor) -> Draft:
         """Level by level, `branches` tokens each, where they are likeliest to be reached and kept."""
@@ -94,24 +107,25 @@ class Stepwise(Drafter):
             if depth < budget - 1 and max(level.sure) < self.confidence:
                 stopped = max(level.sure)
                 break
-        return self._draft(torch.cat(tokens), parents, rows, probs, uniforms, stopped)
+        drawn_from = torch.cat(probs) if isinstance(self.chooser, Draws) else None
+        return self._draft(torch.cat(tokens), parents, torch.cat(rows), drawn_from, uniforms, stopped)
 
     def _draft(
         self,
         tokens: Tensor,
         parents: tuple[int, ...],
-        rows: list[Tensor],
-        probs: list[Tensor | None],
+        rows: Tensor,
+        probs: Tensor | None,
         uniforms: Tensor,
         stopped: float | None,
     ) -> Draft:
-        drawn = isinstance(self.chooser, Draws)
+        drawn = probs is not None
         own_softmax = drawn and not self.chooser.warper.changes_logits and self.width == 1
         return Draft(
             tokens=tokens,
             parents=parents,
-            probs=torch.cat(probs) if drawn else None,
-            logits=None if own_softmax else torch.cat(rows),
+            probs=probs,
+            logits=None if own_softmax else rows,
             draws=uniforms[: len(parents)] if drawn else None,
             sources=self._sources(parents),
             confidence=stopped,

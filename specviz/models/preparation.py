@@ -30,6 +30,7 @@ from specviz.passes.cached_model import CachedModel, StaticModel
 from specviz.passes.clock import Stopwatch
 from specviz.passes.compiler import ProgramJob
 from specviz.passes.cuda_graphs import CudaRecorder, GraphedPasses, refuse_unrecordable
+from specviz.passes.draft_chains import drafting_in_one_call
 from specviz.passes.early_exits import check_exit, default_exit, layer_count
 from specviz.passes.few_rows import FewRows, in_float32
 from specviz.passes.kernel_library import cxx
@@ -255,7 +256,7 @@ class _Work:
         for one in group:
             if one.file.is_file():
                 whole = self.pair.passes.fast.get("target") if one.role.startswith("exit") else None
-                self._try(one.role, functools.partial(loaded, one.static, one.file, whole), ready)
+                self._try(one.role, functools.partial(loaded, one.static, one.file, whole, _drafts(one.role)), ready)
             elif one.role not in self.done.reasons:
                 self.done.refuse(one.role, _never_compiled())
         self.turn(lambda: self._give(ready))
@@ -287,12 +288,17 @@ class _Work:
             self.pair.passes.seconds_by_width = time_passes(self.pair.target, SHOWN_WIDTHS, budget=0.5, passes=passes)
 
 
-def loaded(static: Static, file: pathlib.Path, target: FastPasses | None = None) -> FastPasses:
+def loaded(static: Static, file: pathlib.Path, target: FastPasses | None = None, drafts: bool = False) -> FastPasses:
     """The passes compiled to `file`, if they are right and faster than operation by operation. target: see `check`.
+    drafts: whether they shall draft chains in one call.
 
     Raises SpecvizError (field ``passes``) if they are not.
     """
-    return _tried(FastPasses(static, compiler.Program(static, file), "compiled"), static, target)
+    program = compiler.Program(static, file)
+    passes = _tried(FastPasses(static, program, "compiled"), static, target)
+    if drafts:
+        passes.draft = drafting_in_one_call(static, program)
+    return passes
 
 
 def _tried(passes: FastPasses, slower: Static, target: FastPasses | None) -> FastPasses:
@@ -314,6 +320,11 @@ def _recorded(static: Static, recorder: CudaRecorder, target: GraphedPasses | No
         raise passes.refusal
     check(passes, target)
     return passes
+
+
+def _drafts(role: str) -> bool:
+    """Whether its passes draft step by step; heads do too, but read more than tokens."""
+    return role == "draft" or role.startswith("exit")
 
 
 def _no_memory() -> SpecvizError:

@@ -65,7 +65,7 @@ def _passes(static: StaticPass) -> FastPasses:
     if static.few_rows is None or not file.is_file():
         return passes
     try:
-        return loaded(static, file)
+        return loaded(static, file, drafts=True)
     except SpecvizError as error:
         passes.refusal = error.at("passes")
         return passes

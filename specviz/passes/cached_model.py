@@ -142,6 +142,11 @@ class CachedModel:
                 "A model with sliding-window attention takes chains only: set branches to 1.", "branches"
             )
 
+    @property
+    def drafts_in_one_call(self) -> bool:
+        """Whether it has `draft`."""
+        return False
+
     def rewind(self, length: int) -> None:
         """Forgets all rows after the first `length`.
 
@@ -237,6 +242,19 @@ class StaticModel(CachedModel):
         where, visible = self.buffers.places(length, token_ids.shape[0], visible)
         positions = where if positions is None else positions
         return self.passes.read(token_ids, positions, where, visible, self.buffers.tensors, self.feature_layers)
+
+    @property
+    def drafts_in_one_call(self) -> bool:
+        return self.passes.draft is not None
+
+    def draft(
+        self, unread: Tensor, steps: int, temperature: float, uniforms: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Reads what is unread, at most WIDEST tokens, and drafts a chain after it; see `DraftChains.draft`."""
+        length, self.length = self.length, self.length + unread.shape[0] + steps - 1
+        self.buffers.reserve(self.length)
+        with self.stopwatch.span():
+            return self.passes.draft(unread, length, self.buffers.tensors, steps, temperature, uniforms)
 
     def _forget(self, count: int) -> None:
         """Nothing to do: what lies beyond `length` is never attended to, and gets overwritten."""

@@ -21,6 +21,7 @@ import sys
 import tempfile
 import threading
 import traceback
+import zipfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -69,6 +70,7 @@ class Program:
     """
 
     def __init__(self, static: Static, path: pathlib.Path):
+        self.path = path
         # The bare loader: torch's wrapper around it inspects the shapes of all arguments on every call.
         self.loader = torch._inductor.aoti_load_package(str(path)).loader
         held = (static.named_parameters(remove_duplicate=False), static.named_buffers(remove_duplicate=False))
@@ -86,6 +88,19 @@ class Program:
 
     def __call__(self, *arguments: Tensor) -> list[Tensor]:
         return self.loader.run(arguments)
+
+    def machine_code(self) -> pathlib.Path:
+        """The program's shared library, unpacked beside its file."""
+        unpacked = _machine_code_of(self.path)
+        if not unpacked.is_file():
+            with zipfile.ZipFile(self.path) as package, tempfile.TemporaryDirectory(dir=self.path.parent) as scratch:
+                name = next(name for name in package.namelist() if name.endswith(".so"))
+                os.replace(package.extract(name, scratch), unpacked)
+        return unpacked
+
+
+def _machine_code_of(path: pathlib.Path) -> pathlib.Path:
+    return path.with_suffix(".so")
 
 
 def exported(static: Static) -> ExportedProgram:
@@ -297,6 +312,7 @@ def forget_old(keep_bytes: int = KEPT_BYTES) -> None:
         total += path.stat().st_size
         if total > keep_bytes:
             path.unlink()
+            _machine_code_of(path).unlink(missing_ok=True)
 
 
 def main(arguments: Sequence[str]) -> None:

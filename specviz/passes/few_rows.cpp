@@ -5,8 +5,7 @@
 // token does. Each panel of weights is read once for many rows, and every row is summed in an order that does not
 // depend on the others: a token's result is the same, bit by bit, whatever else is in its pass.
 //
-// Registers are the compiler's own vectors, which GCC and Clang know on every processor. The C functions at the end are
-// what Python and compiled programs call.
+// The C functions at the end are what Python and compiled programs call.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -16,16 +15,12 @@
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 
+#include "lanes.h"
+
 namespace {
 
-// Floats in a register; and how many rows' sums fit into the registers there are, at two registers a row.
-#if defined(__AVX512F__)
-constexpr int LANES = 16, MOST_ROWS = 12;
-#elif defined(__AVX__)
-constexpr int LANES = 8, MOST_ROWS = 6;
-#else
-constexpr int LANES = 4, MOST_ROWS = 6;
-#endif
+// How many rows' sums fit into the registers there are, at two registers a row.
+constexpr int MOST_ROWS = LANES == 16 ? 12 : 6;
 
 // Outputs in a panel of weights: two registers.
 constexpr int64_t PANEL = 2 * LANES;
@@ -35,15 +30,6 @@ constexpr int64_t GROUP = 4;
 
 // How many floats ahead memory is asked, so that it has answered when they are needed; and how many it brings at a time.
 constexpr int64_t AHEAD = 1024, LINE = 16;
-
-typedef float Floats __attribute__((vector_size(4 * LANES)));
-typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
-
-inline Floats load(const float* from) {
-  Floats loaded;
-  std::memcpy(&loaded, from, sizeof loaded);
-  return loaded;
-}
 
 // The weight at a place of each word, which holds WORD of them: one float32, two bfloat16s, four codes of 8 bits or
 // eight of 4. A bfloat16 is the upper half of a float32. A code from 0 to 2^bits − 1 becomes the upper end of a float's
@@ -62,15 +48,6 @@ inline Floats unpack(Ints words, int place) {
 
 // What `unpack` makes of the code that stands for 0.
 constexpr float MIDDLE = 1.5f;
-
-// The first `count` floats, then zeros.
-inline Floats load_some(const float* from, int64_t count) {
-  Floats loaded = {};
-  std::memcpy(&loaded, from, sizeof(float) * std::min<int64_t>(count, LANES));
-  return loaded;
-}
-
-inline void store(float* to, Floats values) { std::memcpy(to, &values, sizeof values); }
 
 // ------------------------------------------------------------------------------------------------------ linear layers
 
@@ -256,19 +233,6 @@ inline Floats fold(Floats* parts) {
     parts[i] = fold_two<WIDTH>(parts[i], parts[i + WIDTH], std::make_integer_sequence<int, LANES>());
   if constexpr (WIDTH > 1) return fold<WIDTH / 2>(parts);
   return parts[0];
-}
-
-// e to the power of x ≤ 0, to about 1e-7: a power of 2, times the Taylor series of what is left.
-inline Floats exponential(Floats x) {
-  constexpr float SHIFT = 12582912.f;  // 1.5 · 2^23: added and taken away, it leaves a whole number
-  const Floats least = Floats{} - 87.f;
-  x = x > least ? x : least;
-  const Floats whole = (x * 1.44269504f + SHIFT) - SHIFT;
-  // ln 2 in two parts, so that nothing of x is lost.
-  const Floats rest = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
-  Floats series = rest * (1.f / 5040) + 1.f / 720;
-  for (float factor : {1.f / 120, 1.f / 24, 1.f / 6, 1.f / 2, 1.f, 1.f}) series = series * rest + factor;
-  return series * reinterpret_cast<Floats>((__builtin_convertvector(whole, Ints) + 127) << 23);
 }
 
 struct Attention {

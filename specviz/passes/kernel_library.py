@@ -1,7 +1,7 @@
-"""Builds few_rows.cpp once a machine, and registers what it holds as operations of torch.
+"""Builds our C++ once a machine, and registers the kernels for few rows as operations of torch.
 
 `torch.ops.specviz.few_rows_linear` and `few_rows_attention` run in eager mode once `load` was called; compiled programs
-call the same library by its C functions (`C_SHIMS`).
+call the same library by its C functions (`C_SHIMS`), and drafting in one call is one of them (`draft_chains`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from specviz.records.errors import SpecvizError
 
-SOURCE = pathlib.Path(__file__).with_name("few_rows.cpp")
+SOURCES = tuple(map(pathlib.Path(__file__).with_name, ("few_rows.cpp", "draft_chain.cpp", "lanes.h")))
 
 #: For this processor, and only this one: the library is built where it runs.
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
@@ -99,6 +99,11 @@ def load() -> int:
     return _loaded[0].few_rows_panel()
 
 
+def library() -> ctypes.CDLL:
+    """What `load` has loaded: our C functions, and torch's."""
+    return _loaded[0]
+
+
 def _open() -> ctypes.CDLL:
     path = _library_file()
     if not path.is_file():
@@ -108,18 +113,20 @@ def _open() -> ctypes.CDLL:
 
 
 def _library_file() -> pathlib.Path:
-    facts = (SOURCE.read_text(encoding="utf-8"), _FLAGS, torch.__version__, platform.machine(), processor())
+    sources = [source.read_text(encoding="utf-8") for source in SOURCES]
+    facts = (sources, _FLAGS, torch.__version__, platform.machine(), processor())
     return cache_folder() / f"few-rows-{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}.so"
 
 
 def _build(path: pathlib.Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     torch_files = pathlib.Path(torch.__file__).parent
+    compiled = [str(source) for source in SOURCES if source.suffix == ".cpp"]
     needs = [f"-I{torch_files / 'include'}", f"-L{torch_files / 'lib'}", "-ltorch_cpu", "-lc10"]
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         made = pathlib.Path(scratch) / path.name
         done = subprocess.run(
-            [cxx(), *_FLAGS, str(SOURCE), "-o", str(made), *needs], capture_output=True, encoding="utf-8"
+            [cxx(), *_FLAGS, *compiled, "-o", str(made), *needs], capture_output=True, encoding="utf-8"
         )
         if done.returncode:
             lines = [line for line in done.stderr.splitlines() if "error" in line] or [f"status {done.returncode}"]

@@ -36,6 +36,9 @@ WIDEST = 512
 #: What runs a pass (`StaticPass.forward`): the module itself, a compiled program, or a graph of it.
 PassFunction = Callable[..., Sequence[Tensor]]
 
+#: What drafts a chain in one call (`DraftChains.draft`).
+ChainFunction = Callable[..., tuple[Tensor, Tensor, Tensor | None]]
+
 
 class Static(nn.Module, ABC):
     """A pass as a function of tensors: ``forward(token_ids, positions, where, visible, *inputs, *rows)``."""
@@ -323,6 +326,9 @@ class FirstLayerBuffers:
     def tensors(self) -> list[Tensor]:
         return self.whole.tensors[: 2 * self.layers]
 
+    def reserve(self, length: int) -> None:
+        self.whole.reserve(length)
+
     def places(self, length: int, count: int, visible: Tensor | None) -> tuple[Tensor, Tensor]:
         return self.whole.places(length, count, visible)
 
@@ -337,6 +343,7 @@ class FastPasses:
         self.run = run  # the same, made faster; or the module itself
         self.kind = kind  # what `run` is: ``kernels``, ``compiled``, ``graphs`` or ``plain``
         self.rows_are_alike = False  # a token's results are the same, bit by bit, whatever else is in its pass
+        self.draft: ChainFunction | None = None  # drafts a chain in one call, where that is possible
         self.refusal: SpecvizError | None = None  # why it is no longer what was prepared
 
     @classmethod
@@ -360,7 +367,7 @@ class FastPasses:
 
     def free(self) -> None:
         """Gives up model and programs, even if a past run still holds this object. It cannot run afterwards."""
-        self.static = self.run = None
+        self.static = self.run = self.draft = None
 
     def read(
         self,

@@ -51,6 +51,14 @@ class Warper:
         """False where the warped distribution is the model's own softmax."""
         return self.params.greedy or bool(self.filters)
 
+    @property
+    def temperature_alone(self) -> float | None:
+        """The temperature, if nothing else changes the distribution; 0 if greedy."""
+        if self.params.greedy:
+            return 0.0
+        others = [one for one in self.filters if not isinstance(one, TemperatureLogitsWarper)]
+        return None if others else float(self.params.temperature)
+
     def probabilities(self, logits: Tensor) -> Tensor:
         """float32 probabilities [rows, vocab] from logits [rows, vocab] of any float type."""
         logits = logits.float()

@@ -1,5 +1,6 @@
 """Fast passes are the same passes: over static buffers, as graphs, and compiled."""
 
+import ctypes
 import dataclasses
 import itertools
 import os
@@ -18,12 +19,15 @@ from specviz.passes import compiler, kernel_library
 from specviz.passes.cached_model import reader
 from specviz.passes.clock import Stopwatch
 from specviz.passes.cuda_graphs import GraphedPasses
+from specviz.passes.draft_chains import drafting_in_one_call
 from specviz.passes.few_rows import FewRows
 from specviz.passes.static_eagle import StaticEagle
 from specviz.passes.static_parallel import StaticParallel
 from specviz.passes.static_passes import BLOCK, FastPasses, StaticPass
 from specviz.records.errors import SpecvizError
+from specviz.records.runs import Run
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
+from specviz.rules.sampling import Warper, draw
 
 CPU = torch.device("cpu")
 #: Nearly a block of buffers.
@@ -271,6 +275,97 @@ def test_a_tokens_results_are_the_same_whatever_else_is_in_its_compiled_pass(com
     )
 
 
+# Chains in one call.
+
+
+def one_call(pair: ModelPair) -> FastPasses:
+    """The draft model's compiled passes, which draft chains in one call, faster here than others or not."""
+    threads = pair.passes.fast["target"].static.few_rows.threads
+    static = StaticPass(pair.draft, (), FewRows.ready(threads).fitting(pair.draft))
+    program = compiler.Program(static, compiler.file(StaticPass, static.described()))
+    passes = FastPasses(static, program, "compiled")
+    passes.draft = drafting_in_one_call(static, program)
+    return passes
+
+
+@pytest.mark.parametrize("temperature", [0, 0.6, 1])
+@torch.inference_mode()
+def test_a_chain_in_one_call_is_that_of_single_steps(compiled, temperature):
+    warper = Warper(SamplingParams(temperature=temperature))
+    uniforms = torch.rand(8, generator=torch.Generator().manual_seed(1)).double()
+    at_once, step_by_step = (reader(compiled.draft, Stopwatch(CPU), one_call(compiled)) for _ in range(2))
+    for text in (PROMPT, [*PROMPT, *range(1, 20)]):  # the buffers grow within a chain, then several tokens are unread
+        unread = at_once.unread(text)
+        chosen, logits, probs = at_once.draft(unread, 8, temperature, uniforms)
+        for depth, u in enumerate(uniforms):
+            row = step_by_step.forward(chosen[depth - 1 : depth] if depth else unread, keep=1)
+            assert torch.equal(logits[depth : depth + 1], row)
+            if temperature:
+                assert draw(probs[depth], u) == chosen[depth]
+                torch.testing.assert_close(probs[depth : depth + 1], warper.probabilities(row), atol=1e-6, rtol=1e-5)
+            else:
+                assert probs is None and chosen[depth] == row.argmax()
+        assert at_once.length == step_by_step.length == len(text) + 7
+        for given, expected in zip(at_once.rows(), step_by_step.rows(), strict=True):
+            assert torch.equal(given, expected)
+        at_once.rewind(len(text) - 3)
+        step_by_step.rewind(len(text) - 3)
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 151])
+def test_a_choice_in_one_call_draws_what_has_mass(compiled, count):
+    choose = kernel_library.library().few_rows_choose
+    choose.restype = ctypes.c_int64
+    generator = torch.Generator().manual_seed(count)
+    probs, mass = torch.empty(count), torch.rand(count, generator=generator) < 0.5
+    mass[-1] = True
+    logits = torch.randn(count, generator=generator).mul(30).where(mass, torch.tensor(float("-inf")))
+    vocab, place = ctypes.c_int64(count), ctypes.c_void_p(logits.data_ptr())
+    assert choose(place, vocab, ctypes.c_float(0), ctypes.c_double(0), None) == logits.argmax()
+    for u in (0.0, 0.3, 1 - 2**-24):
+        token = choose(place, vocab, ctypes.c_float(0.6), ctypes.c_double(u), ctypes.c_void_p(probs.data_ptr()))
+        torch.testing.assert_close(probs, (logits / 0.6).softmax(-1), atol=1e-6, rtol=1e-5)
+        assert mass[token] and token == draw(probs, torch.tensor(u, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    "sampling, drafting, calls",
+    [
+        (GREEDY, {}, True),
+        (SamplingParams(temperature=0.8), {}, True),
+        (SAMPLED, {}, False),
+        (GREEDY, {"branches": 3}, False),
+        (GREEDY, {"confidence": 0.1}, False),
+    ],
+)
+def test_a_run_drafts_in_one_call_where_it_can_and_is_the_same(compiled, sampling, drafting, calls):
+    passes, drafted = one_call(compiled), []
+    draft = passes.draft
+
+    def counted(*arguments):
+        drafted.append(arguments)
+        return draft(*arguments)
+
+    def run(draft) -> Run:
+        passes.draft = draft
+        pair = with_passes(compiled, compiled.passes.fast | {"draft": passes})
+        params = DraftParams(**drafting)
+        return specviz.run(pair, PROMPT, sampling=sampling, max_new_tokens=NEW_TOKENS, seed=5, drafting=params)
+
+    in_one_call, step_by_step = run(counted), run(None)
+    assert bool(drafted) is calls
+    assert in_one_call.token_ids == step_by_step.token_ids
+    assert [[token.id for token in each.drafted] for each in in_one_call.rounds] == [
+        [token.id for token in each.drafted] for each in step_by_step.rounds
+    ]
+
+
+def test_a_program_that_cannot_be_opened_again_drafts_step_by_step(compiled):
+    passes = one_call(compiled)
+    passes.run.weights = {}
+    assert drafting_in_one_call(passes.static, passes.run) is None
+
+
 # What cannot be prepared stays plain, with a reason.
 
 
@@ -340,5 +435,8 @@ def test_old_programs_make_room_for_new_ones(tmp_path, monkeypatch):
         path.write_bytes(bytes(100))
         stamp = 1_000_000 - age
         os.utime(path, (stamp, stamp))
+        path.with_suffix(".so").touch()  # its machine code, unpacked
     compiler.forget_old(keep_bytes=250)
-    assert sorted(path.name for path in pathlib.Path(tmp_path).iterdir()) == ["middle.pt2", "new.pt2"]
+    assert sorted(path.name for path in pathlib.Path(tmp_path).iterdir()) == [
+        *("middle.pt2", "middle.so", "new.pt2", "new.so")
+    ]

@@ -1,0 +1,230 @@
+// A chain drafted in one call: passes of a compiled program, and the choice of a token after each.
+//
+// From Python, a third of a short pass's time goes by before the next one: each streams its weights through the cache and
+// pushes out of it the code that comes next. Here that code is a page long.
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <dlfcn.h>
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+
+#include "lanes.h"
+
+namespace {
+
+struct Failed {};
+
+void check(AOTITorchError error) {
+  if (error) throw Failed();
+}
+
+// A contiguous tensor's memory, which is the caller's.
+struct Memory {
+  void* data;
+  int32_t dtype;
+  int64_t dimensions;
+  int64_t sizes[4];
+};
+
+// Tensors of torch's that are ours to free.
+struct Tensors : std::vector<AtenTensorHandle> {
+  ~Tensors() {
+    for (AtenTensorHandle each : *this)
+      if (each) aoti_torch_delete_tensor_object(each);
+  }
+
+  AtenTensorHandle add(const Memory& memory) {
+    std::vector<int64_t> strides(memory.dimensions, 1);
+    for (int64_t i = memory.dimensions - 1; i > 0; i--) strides[i - 1] = strides[i] * memory.sizes[i];
+    push_back(nullptr);
+    check(aoti_torch_create_tensor_from_blob(
+        memory.data, memory.dimensions, memory.sizes, strides.data(), 0, memory.dtype, aoti_torch_device_type_cpu(), 0,
+        &back()));
+    return back();
+  }
+
+  void add_again(AtenTensorHandle tensor) {
+    push_back(nullptr);
+    check(aoti_torch_new_tensor_handle(tensor, &back()));
+  }
+};
+
+// A function of AOTInductor's C interface to programs (aoti_runtime/interface.h), of which torch has had several.
+template <typename... Arguments>
+struct Function {
+  AOTITorchError (*place)(Arguments...);
+
+  Function(void* library, const char* name) : place(nullptr) {
+    void* found = library ? dlsym(library, name) : nullptr;
+    if (!found) throw Failed();
+    std::memcpy(&place, &found, sizeof place);
+  }
+
+  void operator()(Arguments... arguments) const { check(place(arguments...)); }
+};
+
+// A weight by its name within the program.
+struct Constant {
+  const char* name;
+  AtenTensorHandle handle;
+};
+
+using Handle = void*;
+using Named = Function<Handle, size_t, const char**>;
+
+// A program, opened on weights that stay where they are.
+struct Program {
+  void* library;  // stays loaded, as torch leaves it
+  Function<Handle, AtenTensorHandle*, size_t, AtenTensorHandle*, size_t, void*, void*> run;
+  Function<Handle> close;
+  Handle handle = nullptr;
+  Tensors weights;
+
+  // file: its shared library. by_name: the weights that it may ask for.
+  Program(const char* file, const std::map<std::string, Memory>& by_name)
+      : library(dlopen(file, RTLD_NOW)),
+        run(library, "AOTInductorModelContainerRun"),
+        close(library, "AOTInductorModelContainerDelete") {
+    const Function<Handle*, size_t, const char*, const char*> create(
+        library, "AOTInductorModelContainerCreateWithDevice");
+    const Function<Handle, size_t*> count_constants(library, "AOTInductorModelContainerGetNumConstants");
+    const Named name(library, "AOTInductorModelContainerGetConstantName");
+    const Named original_name(library, "AOTInductorModelContainerGetConstantOriginalFQN");
+    const Function<Handle, const Constant*, size_t, bool, bool> use(
+        library, "AOTInductorModelContainerUpdateUserManagedConstantBufferPairs");
+    create(&handle, 1, "cpu", nullptr);
+    size_t count = 0;
+    count_constants(handle, &count);
+    std::vector<Constant> constants(count);
+    for (size_t i = 0; i < count; i++) {
+      const char* original = nullptr;
+      name(handle, i, &constants[i].name);
+      original_name(handle, i, &original);
+      if (!by_name.count(original)) throw Failed();
+      constants[i].handle = weights.add(by_name.at(original));
+    }
+    use(handle, constants.data(), count, false, true);
+  }
+
+  ~Program() { close(handle); }
+};
+
+float largest(const float* values, int64_t count) {
+  float most = -std::numeric_limits<float>::infinity();
+  Floats many = Floats{} + most;
+  int64_t i = 0;
+  for (; i + LANES <= count; i += LANES) many = many > load(values + i) ? many : load(values + i);
+  for (; i < count; i++) most = std::max(most, values[i]);
+  for (int lane = 0; lane < LANES; lane++) most = std::max(most, many[lane]);
+  return most;
+}
+
+// softmax(logits / temperature), to `probs`.
+void warp(const float* logits, int64_t count, float temperature, float* probs) {
+  const Floats least = Floats{} - 87.f, none = {};
+  const float most = largest(logits, count) / temperature;
+  Floats sums = {};
+  float total = 0;
+  for (int64_t i = 0; i < count; i += LANES) {
+    const Floats below = load_some(logits + i, count - i) / temperature - most;
+    Floats weights = exponential(below);
+    weights = below > least ? weights : none;
+    if (count - i >= LANES) sums += weights;
+    for (int64_t lane = 0; lane < count - i && count - i < LANES; lane++) total += weights[lane];
+    std::memcpy(probs + i, &weights, sizeof(float) * std::min<int64_t>(LANES, count - i));
+  }
+  for (int lane = 0; lane < LANES; lane++) total += sums[lane];
+  for (int64_t i = 0; i < count; i++) probs[i] /= total;
+}
+
+// The first token whose cumulative probability exceeds u, as `draw` in sampling.py finds it.
+int64_t draw(const float* probs, int64_t count, double u) {
+  static thread_local std::vector<double> cumulative;
+  cumulative.resize(count);
+  double sum = 0;
+  for (int64_t i = 0; i < count; i++) cumulative[i] = sum += probs[i];
+  return std::upper_bound(cumulative.begin(), cumulative.end(), u * sum) - cumulative.begin();
+}
+
+struct Text {
+  const Program& program;
+  Tensors rows;  // keys and values of each layer in turn
+  int64_t room;  // places in each of them
+
+  // One pass over `count` tokens after `length` others; the last one's logits go to `logits` [vocab].
+  void pass(int64_t* token_ids, int64_t count, int64_t length, float* logits, int64_t vocab) const {
+    std::vector<int64_t> places(count);
+    std::vector<uint8_t> visible(count * room);
+    for (int64_t i = 0; i < count; i++) {
+      places[i] = length + i;
+      std::fill_n(visible.begin() + i * room, places[i] + 1, 1);
+    }
+    Tensors inputs, outputs;
+    inputs.add({token_ids, aoti_torch_dtype_int64(), 1, {count}});
+    inputs.add({places.data(), aoti_torch_dtype_int64(), 1, {count}});  // their positions
+    inputs.add_again(inputs.back());
+    inputs.add({visible.data(), aoti_torch_dtype_bool(), 2, {count, room}});
+    for (AtenTensorHandle each : rows) inputs.add_again(each);
+    outputs.push_back(nullptr);
+    std::vector<AtenTensorHandle> given(inputs);
+    inputs.clear();  // the program takes them over
+    program.run(program.handle, given.data(), given.size(), outputs.data(), 1, nullptr, nullptr);
+    void* all = nullptr;
+    check(aoti_torch_get_data_ptr(outputs[0], &all));
+    std::memcpy(logits, static_cast<float*>(all) + (count - 1) * vocab, sizeof(float) * vocab);
+  }
+};
+
+}  // namespace
+
+extern "C" {
+
+// weights: all that the program may ask for, by name. Returns none if it cannot be opened.
+Program* few_rows_open(const char* file, int64_t count, const char* const* names, const Memory* weights) {
+  std::map<std::string, Memory> by_name;
+  for (int64_t i = 0; i < count; i++) by_name[names[i]] = weights[i];
+  try {
+    return new Program(file, by_name);
+  } catch (const Failed&) {
+    return nullptr;
+  }
+}
+
+void few_rows_close(Program* program) { delete program; }
+
+// The token drawn with u from softmax(logits / temperature), which goes to `probs` [vocab]; if that is none, the first of
+// the likeliest. Always a token, even where logits are not numbers.
+int64_t few_rows_choose(const float* logits, int64_t vocab, float temperature, double u, float* probs) {
+  if (!probs) return std::min(std::find(logits, logits + vocab, largest(logits, vocab)) - logits, vocab - 1);
+  warp(logits, vocab, temperature, probs);
+  return std::min(draw(probs, vocab, u), vocab - 1);
+}
+
+// Reads `count` unread tokens after `length` others, then drafts `steps` tokens, of which it reads all but the last.
+// tokens: [steps]. logits, probs: [steps][vocab]; no probs if the likeliest tokens are taken. uniforms: [steps].
+AOTITorchError few_rows_draft(
+    const Program* program, int64_t row_count, const Memory* rows, int64_t* unread, int64_t count, int64_t length,
+    int64_t steps, int64_t* tokens, float* logits, float* probs, const double* uniforms, int64_t vocab,
+    float temperature) {
+  try {
+    Text text = {*program, {}, rows[0].sizes[2]};
+    for (int64_t i = 0; i < row_count; i++) text.rows.add(rows[i]);
+    for (int64_t step = 0; step < steps; step++) {
+      float *row = logits + step * vocab, *drawn_from = probs ? probs + step * vocab : nullptr;
+      if (step == 0)
+        text.pass(unread, count, length, row, vocab);
+      else
+        text.pass(tokens + step - 1, 1, length + count + step - 1, row, vocab);
+      tokens[step] = few_rows_choose(row, vocab, temperature, uniforms[step], drawn_from);
+    }
+  } catch (const Failed&) {
+    return AOTI_TORCH_FAILURE;
+  }
+  return AOTI_TORCH_SUCCESS;
+}
+}

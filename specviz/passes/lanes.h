@@ -1,0 +1,50 @@
+// Floats by the register: the compiler's own vectors, which GCC and Clang know on every processor.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+namespace {
+
+// Floats in a register.
+#if defined(__AVX512F__)
+constexpr int LANES = 16;
+#elif defined(__AVX__)
+constexpr int LANES = 8;
+#else
+constexpr int LANES = 4;
+#endif
+
+typedef float Floats __attribute__((vector_size(4 * LANES)));
+typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
+
+inline Floats load(const float* from) {
+  Floats loaded;
+  std::memcpy(&loaded, from, sizeof loaded);
+  return loaded;
+}
+
+// The first `count` floats, then zeros.
+inline Floats load_some(const float* from, int64_t count) {
+  Floats loaded = {};
+  std::memcpy(&loaded, from, sizeof(float) * std::min<int64_t>(count, LANES));
+  return loaded;
+}
+
+inline void store(float* to, Floats values) { std::memcpy(to, &values, sizeof values); }
+
+// e to the power of x ≤ 0, to about 1e-7: a power of 2, times the Taylor series of what is left.
+inline Floats exponential(Floats x) {
+  constexpr float SHIFT = 12582912.f;  // 1.5 · 2^23: added and taken away, it leaves a whole number
+  const Floats least = Floats{} - 87.f;
+  x = x > least ? x : least;
+  const Floats whole = (x * 1.44269504f + SHIFT) - SHIFT;
+  // ln 2 in two parts, so that nothing of x is lost.
+  const Floats rest = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
+  Floats series = rest * (1.f / 5040) + 1.f / 720;
+  for (float factor : {1.f / 120, 1.f / 24, 1.f / 6, 1.f / 2, 1.f, 1.f}) series = series * rest + factor;
+  return series * reinterpret_cast<Floats>((__builtin_convertvector(whole, Ints) + 127) << 23);
+}
+
+}  // namespace
