@@ -14,6 +14,7 @@ from functools import partial
 
 import pytest
 from conftest import ROOT, wait_until
+from gradio import queueing
 from gradio_client import Client
 from gradio_client.exceptions import AppError
 from mcp import ClientSession
@@ -27,7 +28,7 @@ from specviz.theory import statistics
 from specviz.ui.api import Page, add_endpoints
 from specviz.ui.deployment import Deployment
 from specviz.ui.endpoints import ENDPOINTS
-from specviz.ui.page import launch
+from specviz.ui.page import LOOK_FOR_EVENTS, launch
 from specviz.ui.runner import Runner
 
 SECTION = (ROOT / "docs" / "python.md").read_text(encoding="utf-8").partition("## The page's API")[2]
@@ -189,3 +190,21 @@ def test_its_functions_and_nothing_else_are_tools(url):
     assert not done.isError and len(Run.from_dict(ast.literal_eval(done.content[0].text)).token_ids) > 1
     assert any(one.startswith("Progress Running speculative decoding …: Step ") for one in filter(None, heard)), heard
     assert refused.isError and refused.content[0].text == "runs: Give a whole number from 1 to 20000."
+
+
+def test_a_queue_without_events_seldom_interrupts_what_runs(url, monkeypatch):
+    naps = []
+
+    class Naps:
+        """asyncio, which notes for how long the queue sleeps."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(asyncio, name)
+
+        def sleep(self, seconds: float):
+            naps.append(seconds)
+            return asyncio.sleep(seconds)
+
+    monkeypatch.setattr(queueing, "asyncio", Naps())
+    wait_until(lambda: len(naps) > 10)
+    assert min(naps) >= LOOK_FOR_EVENTS
