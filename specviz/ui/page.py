@@ -47,8 +47,8 @@ SERVING_THREADS = 40
 #: Seconds that the first page has to itself before the pair is loaded.
 HEAD_START = 3.0
 
-#: Seconds between two looks of Gradio's queue for an event. Its own choice, a millisecond, takes a twelfth of a core for a
-#: page that nobody uses, and 6 to 9 % of its speed from a run, which each look interrupts.
+#: Seconds between two looks of Gradio's queue for an event. Its own choice, a millisecond, takes a twelfth of a core
+#: for a page that nobody uses, and 6 to 9 % of its speed from a run, which each look interrupts.
 LOOK_FOR_EVENTS = 0.01
 
 
