@@ -24,6 +24,7 @@ from transformers import PreTrainedModel
 
 from specviz.models.pair import ModelPair
 from specviz.models.pass_timer import SHOWN_WIDTHS, time_passes
+from specviz.models.placement import release_memory
 from specviz.models.refusals import first_line, refusing_out_of_memory
 from specviz.passes import compiler
 from specviz.passes.cached_model import CachedModel, StaticModel
@@ -136,6 +137,7 @@ def prepare_passes(
         if group is not ahead:
             work.take(group)
     compiler.forget_old()
+    turn(release_memory)
     return work.done
 
 

@@ -6,6 +6,7 @@ import psutil
 from torch import nn
 
 from specviz.models.pair import ModelPair, QuantisedTarget
+from specviz.models.placement import release_memory
 from specviz.models.preparation import loaded
 from specviz.passes import compiler
 from specviz.passes.quantisation import rounded_twin
@@ -47,6 +48,8 @@ def quantised_target(pair: ModelPair, bits: int, beside: FastPasses | None) -> Q
     kept = pair.passes.quantised.get(bits)
     if kept is None or kept.beside is not beside:
         kept = pair.passes.quantised[bits] = _made(pair, bits, beside)
+        # Rounding takes several times what is kept of it.
+        release_memory()
     return kept
 
 
