@@ -78,9 +78,9 @@ class Stepwise(Drafter):
 
     def chains_in_one_call(self, reader: CachedModel) -> bool:
         """Whether `reader` can draft this drafter's chains by itself: none that end early, and no filters."""
-        usual = self.width == 1 and not self.confidence and self.chooser.temperature is not None
-        width = reader.model.get_output_embeddings().weight.shape[0]
-        return usual and width == self.vocab_size and reader.drafts_in_one_call
+        if self.width > 1 or self.confidence or self.chooser.temperature is None or not reader.drafts_in_one_call:
+            return False
+        return reader.model.get_output_embeddings().weight.shape[0] == self.vocab_size
 
     def chain_in_one_call(self, reader: CachedModel, unread: Tensor, budget: int, uniforms: Tensor) -> Draft:
         """As `_chain`, from the tokens that `reader` has not read, [n] int64."""

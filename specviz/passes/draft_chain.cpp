@@ -175,7 +175,10 @@ struct Text {
     inputs.clear();  // the program takes them over
     program.run(program.handle, given.data(), given.size(), outputs.data(), 1, nullptr, nullptr);
     void* all = nullptr;
+    int64_t width = 0;
+    check(aoti_torch_get_size(outputs[0], 1, &width));
     check(aoti_torch_get_data_ptr(outputs[0], &all));
+    if (width != vocab) throw Failed();
     std::memcpy(logits, static_cast<float*>(all) + (count - 1) * vocab, sizeof(float) * vocab);
   }
 };
