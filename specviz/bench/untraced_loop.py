@@ -11,7 +11,6 @@ import torch
 from specviz.bench.bare_loop import Unwatched
 from specviz.decoding.decoder import decoder_of
 from specviz.decoding.request import Request
-from specviz.decoding.round_record import outline
 from specviz.decoding.round_times import length_of
 from specviz.passes.static_passes import between_rounds
 
@@ -25,7 +24,7 @@ def decode(request: Request) -> list[int]:
     while len(made) < wanted:
         between_rounds(request.passes)
         budget = min(decoder.length.choose().depth, wanted - len(made) - 1)
-        one = decoder.round(text, budget, outline)
+        one = decoder.round(text, budget)
         for token in one.tokens:
             made.append(token)
             if token in request.pair.eos_ids:

@@ -7,7 +7,8 @@ request             a run's settings, checked against its pair
 round_times         what rounds cost, by how deep they draft
 coins               where coins are flipped
 continuation        the growing text and why it ends
-round_record        a round's decision, from the device to plain values
+judged              a round as it was judged, before there is a record of it
+round_record        its record, from the device to plain values
 run_record          a whole run as a record
 replay              two rules judging the same drafts and coins
 lossless            the lab: many short runs against the exact distribution

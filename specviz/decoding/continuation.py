@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from specviz.decoding.judged import Judged
 from specviz.decoding.request import Request
-from specviz.decoding.round_record import Settled
+from specviz.decoding.round_record import Unrecorded
 from specviz.models.token_texts import Detokenizer
-from specviz.records.runs import LengthChoice, Round, Seconds, StopReason
+from specviz.records.runs import LengthChoice, Seconds, StopReason
 
 
 class Continuation:
@@ -15,7 +16,7 @@ class Continuation:
     """
 
     def __init__(self, request: Request):
-        self.settings, self.pair = request.settings, request.pair
+        self.settings, self.pair, self.rule = request.settings, request.pair, request.rule
         self.prompt_length = len(request.prompt.ids)
         self.committed = list(request.prompt.ids)
         self.detokenizer = Detokenizer(request.pair.texts, request.prompt.ids)
@@ -35,10 +36,10 @@ class Continuation:
             left = min(left, self.pair.context_length - len(self.committed))
         return left - 1
 
-    def extend(self, settled: Settled) -> tuple[list[int], list[str]]:
+    def extend(self, judged: Judged) -> tuple[list[int], list[str]]:
         """Commits the kept draft tokens and the next one, up to the run's end; returns both tokens and texts."""
         emitted, pieces = [], []
-        for token in [*(settled.drafted[index].id for index in settled.path), settled.next.id]:
+        for token in judged.tokens:
             self.committed.append(token)
             emitted.append(token)
             pieces.append(self.detokenizer.push(token))
@@ -64,21 +65,18 @@ class Continuation:
         return None
 
     def round(
-        self, settled: Settled, choice: LengthChoice, emitted: list[int], pieces: list[str], seconds: Seconds
-    ) -> Round:
-        """The record of the round just committed."""
+        self, judged: Judged, choice: LengthChoice, emitted: list[int], pieces: list[str], seconds: Seconds
+    ) -> Unrecorded:
+        """The round just committed."""
         self.rounds += 1
-        return Round(
+        return Unrecorded(
+            judged,
+            self.pair.texts,
+            self.rule,
             index=self.rounds - 1,
-            drafted=settled.drafted,
-            next=settled.next,
             emitted=tuple(emitted),
             pieces=tuple(pieces),
-            top=settled.top,
             seconds=seconds,
             stop_reason=self.stop_reason,
-            dropped=len(settled.path) + 1 - len(emitted),
-            confidence=settled.confidence,
-            distance=settled.distance,
             choice=None if choice.speed is None else choice,
         )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
 
 from torch import Tensor
 
 from specviz.decoding.coins import Coins
+from specviz.decoding.judged import Judged
 from specviz.decoding.request import Request
 from specviz.drafters.base import Drafter, Setting, Verdict
 from specviz.drafters.choosers import Chooser, Draws, Paths, TopChoices
@@ -22,20 +22,8 @@ from specviz.rules.sampling import Warper
 from specviz.rules.transfer import to_device
 from specviz.theory.draft_length import DraftLength
 
-
-class OnHost(Protocol):
-    """What the next round needs of a decision, on the host."""
-
-    path: tuple[int, ...]  # indices of the kept draft tokens
-    next_id: int
-    choices: tuple[int, ...]  # [n + 1] the target's likeliest token of each row
-
-
-Fetched = TypeVar("Fetched", bound=OnHost)
-
-#: A rule at work, and what fetches its decision to the host.
+#: A rule at work.
 Judge = Callable[[Draft, TargetRows, Uniforms], Decision]
-Fetch = Callable[[Draft, Decision, TargetRows, Uniforms], Fetched]
 
 
 @dataclass
@@ -55,7 +43,7 @@ class Decoder:
     def __post_init__(self) -> None:
         self.nothing = Draft.copied((), self.target.device)
 
-    def round(self, committed: Sequence[int], budget: int, fetch: Fetch[Fetched]) -> Fetched:
+    def round(self, committed: Sequence[int], budget: int) -> Judged:
         """One round: draft up to `budget` tokens deep, verify them in one target pass, judge, keep."""
         clock = self.target.stopwatch
         began = clock.mark()
@@ -65,11 +53,10 @@ class Decoder:
         logits = self.target.verify(committed, draft.tokens, draft.parents)
         self.marks = began, drafted, clock.mark()
         rows = TargetRows.of(logits, self.warper)
-        decision = self.judge(draft, rows, uniforms)
-        fetched = fetch(draft, decision, rows, uniforms)
-        self.keep(len(committed), draft, fetched, asked=budget > 0)
-        self.length.observe(depth(draft.parents), len(fetched.path))
-        return fetched
+        judged = Judged.of(draft, self.judge(draft, rows, uniforms), rows, uniforms)
+        self.keep(len(committed), judged, asked=budget > 0)
+        self.length.observe(depth(draft.parents), len(judged.path))
+        return judged
 
     def prefill(self, committed: Sequence[int]) -> None:
         """Reads all but the last token of the prompt."""
@@ -80,11 +67,11 @@ class Decoder:
     def draft(self, committed: Sequence[int], budget: int, uniforms: Uniforms) -> Draft:
         return self.drafter.propose(committed, budget, uniforms.draft) if budget else self.nothing
 
-    def keep(self, committed: int, draft: Draft, fetched: OnHost, asked: bool) -> None:
+    def keep(self, committed: int, judged: Judged, asked: bool) -> None:
         """Drops refused tokens from the caches. asked: the drafter was to propose something."""
-        self.target.keep(committed, fetched.path)
-        features = _kept_rows(self.target.features, len(draft.parents), fetched.path)
-        verdict = Verdict(committed, fetched.path, fetched.next_id, fetched.choices, features)
+        self.target.keep(committed, judged.path)
+        features = _kept_rows(self.target.features, len(judged.draft.parents), judged.path)
+        verdict = Verdict(committed, judged.path, judged.next_id, judged.choices, features)
         if asked:
             self.drafter.observe(verdict)
         else:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import torch
 
 from specviz.decoding.continuation import Continuation
 from specviz.decoding.decoder import Judge, decoder_of
 from specviz.decoding.request import Request
-from specviz.decoding.round_record import settle
+from specviz.decoding.round_record import Unrecorded
 from specviz.decoding.round_times import length_of
 from specviz.drafters.base import Drafter, Setting
 from specviz.models.refusals import refusing_out_of_memory
@@ -18,28 +19,28 @@ from specviz.passes.clock import Mark, Stopwatch
 from specviz.passes.static_passes import between_rounds
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Round, Seconds
-from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms
+
+Made = TypeVar("Made", Round, Unrecorded)
 
 
 @torch.inference_mode()
-def _rounds(request: Request, build: Callable[[Setting], Drafter] | None, judge: Judge | None) -> Iterator[Round]:
-    """The loop: wraps clock and record around the decoder's rounds."""
+def _decoded(
+    request: Request, build: Callable[[Setting], Drafter] | None = None, judge: Judge | None = None
+) -> Iterator[Unrecorded]:
+    """The loop: wraps clock and text around the decoder's rounds."""
     decoder, text = decoder_of(request, length_of(request), judge=judge, build=build), Continuation(request)
     clock = decoder.target.stopwatch
     start = clock.mark()
     decoder.prefill(text.committed)
     prefill = _since(clock, start)
 
-    def fetch(draft: Draft, decision: Decision, rows: TargetRows, uniforms: Uniforms):
-        return settle(draft, decision, rows, uniforms, request.pair.texts, request.rule)
-
     while text.stop_reason is None:
         between_rounds(request.passes)
         began = time.perf_counter()
         choice = decoder.length.choose()
-        settled = decoder.round(text.committed, min(choice.depth, text.room), fetch)
-        emitted, pieces = text.extend(settled)
-        yield text.round(settled, choice, emitted, pieces, _seconds(clock, began, decoder.marks, prefill))
+        judged = decoder.round(text.committed, min(choice.depth, text.room))
+        emitted, pieces = text.extend(judged)
+        yield text.round(judged, choice, emitted, pieces, _seconds(clock, began, decoder.marks, prefill))
         prefill = 0.0
 
 
@@ -51,6 +52,15 @@ def rounds(
     build: makes the caller's own drafter, which must draft no deeper than the request's, whose size was checked.
     judge: see `decoder_of`.
     """
+    return _guarded(request, (one.record() for one in _decoded(request, build, judge)))
+
+
+def unrecorded(request: Request) -> Iterator[Unrecorded]:
+    """The same before their records are made, for whoever times them."""
+    return _guarded(request, _decoded(request))
+
+
+def _guarded(request: Request, made: Iterator[Made]) -> Iterator[Made]:
     tokens = len(request.prompt.ids)
 
     def too_long() -> SpecvizError:
@@ -62,7 +72,7 @@ def rounds(
         )
 
     with refusing_out_of_memory(too_long):
-        for one in _rounds(request, build, judge):
+        for one in made:
             tokens += len(one.emitted)
             yield one
 

@@ -17,8 +17,8 @@ from specviz.decoding.exact_distribution import (
     Start,
     exact_distribution,
 )
+from specviz.decoding.judged import Origin
 from specviz.decoding.request import Request
-from specviz.decoding.round_record import Origin, outline
 from specviz.decoding.wrong_rules import Mislabelled, accept_everything, accept_likeliest
 from specviz.drafters.base import Drafter
 from specviz.drafters.stepwise import Stepwise
@@ -134,7 +134,7 @@ class Sampler:
             between_rounds(self.request.passes)
             with torch.inference_mode():
                 budget = min(self.length.choose().depth, length - given - 1)
-                made = decoder.round(text, budget, outline)
+                made = decoder.round(text, budget)
             origins: list[Origin] = [*["accepted"] * len(made.path), made.origin]
             for token, origin in list(zip(made.tokens, origins))[: wanted - given]:
                 text.append(token)

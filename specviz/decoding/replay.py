@@ -8,8 +8,9 @@ import torch
 
 from specviz.decoding.decoder import judge_of
 from specviz.decoding.engine import rounds
+from specviz.decoding.judged import Judged
 from specviz.decoding.request import Request, fitting_rule
-from specviz.decoding.round_record import settle
+from specviz.decoding.round_record import Unrecorded
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Round, Seconds
 from specviz.rules.base import Rule
@@ -44,16 +45,6 @@ def _replay(request: Request, other: Rule) -> Iterator[tuple[Round, Round]]:
 
 @torch.inference_mode()
 def _judged_by(rule: Rule, request: Request, index: int, draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Round:
-    decision = judge_of(request, rule)(draft, rows, uniforms)
-    settled = settle(draft, decision, rows, uniforms, request.pair.texts, rule)
-    kept = tuple(settled.drafted[place].id for place in settled.path)
-    return Round(
-        index=index,
-        drafted=settled.drafted,
-        next=settled.next,
-        emitted=(*kept, settled.next.id),
-        pieces=(),
-        top=settled.top,
-        seconds=Seconds(0.0, 0.0, 0.0, 0.0, 0.0),
-        distance=settled.distance,
-    )
+    judged = Judged.of(draft, judge_of(request, rule)(draft, rows, uniforms), rows, uniforms)
+    untimed = Seconds(0.0, 0.0, 0.0, 0.0, 0.0)
+    return Unrecorded(judged, request.pair.texts, rule, index, judged.tokens, (), untimed).record()

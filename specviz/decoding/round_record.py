@@ -1,4 +1,4 @@
-"""From tensors on the device to a round's plain values, in one transfer.
+"""From a round as it was judged to its record: from tensors on the device to plain values, in one transfer.
 
 The cost is in many small operations, not in arithmetic, so each part is fetched for all rows at once.
 """
@@ -8,97 +8,115 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Literal
 
 import torch
 from torch import Tensor
 
+from specviz.decoding.judged import Judged
 from specviz.models.token_texts import TokenTexts
-from specviz.records.runs import Candidates, DraftedToken, NextKind, NextToken, Outcome
+from specviz.records.runs import (
+    Candidates,
+    DraftedToken,
+    LengthChoice,
+    NextKind,
+    NextToken,
+    Outcome,
+    Round,
+    Seconds,
+    StopReason,
+)
 from specviz.rules.base import Rule
 from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms
-from specviz.rules.sampling import at_hand
+from specviz.rules.transfer import to_host
 from specviz.rules.tree_shape import tree_shape
 
 #: How many of the likeliest tokens a row lists, each for target and drafter.
 TOP = 5
 
+#: What rounds that wait for their records may take, most of it as wide as the vocabulary.
+MOST_BYTES = 2**25
+
 #: A record's parts by name: a value or list of values for each row or token, as from `Tensor.tolist`.
 Host = dict[str, list]
 Listed = tuple[tuple[int, float], ...]
-
-#: Where an emitted token came from; ``plain``: the target's own, with nothing drafted.
-Origin = Literal["accepted", "recovered", "bonus", "plain"]
 
 _VALUE = itemgetter(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """A round's decision as host values, ready for its record; see `Round` for the fields."""
+class Unrecorded:
+    """A round whose record is yet to be made. That takes a tenth of the round's time, and decoding does not need it."""
 
-    drafted: tuple[DraftedToken, ...]
-    next: NextToken
-    top: tuple[Candidates, ...]
-    path: tuple[int, ...]  # indices of the kept draft tokens
-    choices: tuple[int, ...]  # [n + 1] the target's likeliest token of each row
-    confidence: float | None = None
-    distance: float | None = None
+    judged: Judged
+    texts: TokenTexts
+    rule: Rule
+    index: int
+    emitted: tuple[int, ...]
+    pieces: tuple[str, ...]
+    seconds: Seconds
+    stop_reason: StopReason | None = None
+    choice: LengthChoice | None = None
 
     @property
-    def next_id(self) -> int:
-        return self.next.id
+    def bytes(self) -> int:
+        """What waiting takes."""
+        return self.judged.bytes
+
+    @torch.inference_mode()
+    def record(self) -> Round:
+        judged, draft = self.judged, self.judged.draft
+        host = _host(judged)
+        kept = host.get("kept", ())
+        outcomes = _outcomes(draft.parents, kept, host.get("weighed"))
+        drafted = [
+            _drafted_token(place, host, draft, outcome, self.texts, self.rule) for place, outcome in enumerate(outcomes)
+        ]
+        # Refused siblings of an accepted token leave nothing to recover from: only the last row decides.
+        rejected = ("rejected", host["row"][0] - 1) in zip(outcomes, draft.parents)
+        following = _next_token(host, self.texts, "recovered" if rejected else "bonus")
+        return Round(
+            index=self.index,
+            drafted=tuple(drafted),
+            next=following,
+            emitted=self.emitted,
+            pieces=self.pieces,
+            top=_candidates(host, draft, following if rejected else None),
+            seconds=self.seconds,
+            stop_reason=self.stop_reason,
+            dropped=len(judged.tokens) - len(self.emitted),
+            confidence=draft.confidence,
+            distance=host.get("distance"),
+            choice=self.choice,
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class Outline:
-    """The same where no record is kept: only what decoding needs to continue."""
+class Ledger:
+    """Rounds in order, recorded only once somebody asks for them, as far as memory allows."""
 
-    path: tuple[int, ...]
-    next_id: int
-    origin: Origin  # of the next token
-    tokens: tuple[int, ...]  # the kept draft tokens, then the next one
-    choices: tuple[int, ...]
+    def __init__(self) -> None:
+        self._rounds: list[Round] = []
+        self._waiting: list[Unrecorded] = []
+        self._bytes = 0
 
+    def add(self, one: Unrecorded) -> None:
+        self._waiting.append(one)
+        self._bytes += one.bytes
+        if self._bytes > MOST_BYTES:
+            self.rounds()
 
-def outline(draft: Draft, decision: Decision, rows: TargetRows, uniforms: Uniforms) -> Outline:
-    """Fetches what decoding needs to continue, in one transfer."""
-    n = len(draft.parents)
-    choices = rows.raw.argmax(-1) if rows.choices is None else rows.choices
-    parts = [draft.tokens, decision.kept[:n].long(), decision.row.long(), decision.next_token.reshape(1), choices]
-    host = torch.cat(parts).tolist()
-    path = tuple(index for index in range(n) if host[n + index])
-    row, next_id, *choices = host[2 * n :]
-    refused = any(parent + 1 == row for parent in draft.parents)
-    origin: Origin = "plain" if not draft.parents else "recovered" if refused else "bonus"
-    return Outline(path, next_id, origin, (*(host[index] for index in path), next_id), tuple(choices))
+    def rounds(self) -> list[Round]:
+        """All of them so far."""
+        self._rounds += [one.record() for one in self._waiting]
+        self._waiting, self._bytes = [], 0
+        return self._rounds
 
 
-def settle(
-    draft: Draft, decision: Decision, rows: TargetRows, uniforms: Uniforms, texts: TokenTexts, rule: Rule
-) -> Settled:
-    """Fetches what a record needs and builds it."""
+def _host(judged: Judged) -> Host:
+    """All that the record is made of, in one transfer."""
+    draft, decision = judged.draft, judged.decision
     drawn_from = draft.probs if decision.drawn_from is None else decision.drawn_from
-    parts = _decision_parts(draft, decision, uniforms) | _listed_parts(draft, rows, drawn_from)
-    host = _fetch(parts | _line_parts(decision, parts.get("residual_ids", parts["leading"])))
-    kept = host.get("kept", ())
-    outcomes = _outcomes(draft.parents, kept, host.get("weighed"))
-    drafted = tuple(
-        [_drafted_token(index, host, draft, outcome, texts, rule.weighs_all) for index, outcome in enumerate(outcomes)]
-    )
-    # Refused siblings of an accepted token leave nothing to recover from: only the last row decides.
-    last = host["row"][0] - 1
-    rejected = ("rejected", last) in zip(outcomes, draft.parents)
-    following = _next_token(host, texts, "recovered" if rejected else "bonus")
-    return Settled(
-        drafted=drafted,
-        next=following,
-        top=_candidates(host, draft, following if rejected else None),
-        path=tuple([index for index, taken in enumerate(kept) if taken]),
-        choices=tuple(host["choice"] if "choice" in host else [leading[0] for leading in host["leading"]]),
-        confidence=draft.confidence,
-        distance=host.get("distance"),
-    )
+    parts = _decision_parts(draft, decision, judged.uniforms) | _listed_parts(draft, judged.rows, drawn_from)
+    return to_host(parts | _line_parts(decision, parts.get("residual_ids", parts["leading"])))
 
 
 def _outcomes(parents: tuple[int, ...], kept: Sequence[float], weighed: Sequence[bool] | None) -> list[Outcome]:
@@ -147,9 +165,10 @@ def _listed_parts(draft: Draft, rows: TargetRows, drawn_from: Tensor | None) -> 
     The rows' own lists are [n + 1, TOP]. The draft tokens' lists, [n, 2 · TOP + 1], cover the rows that judged them:
     the target's likeliest, the drafter's, and the token itself.
     """
-    leading_raw, leading = rows.raw.topk(TOP)
+    raw = rows.raw
+    leading_raw, leading = raw.topk(TOP)
     parts = {"leading": leading, "leading_raw": leading_raw}
-    warped = rows.probs is not None and rows.probs is not rows.raw
+    warped = rows.probs is not None and rows.warped
     if rows.choices is not None:
         parts["choice"] = rows.choices
     if warped:
@@ -164,7 +183,7 @@ def _listed_parts(draft: Draft, rows: TargetRows, drawn_from: Tensor | None) -> 
         # Siblings were drafted from the same row.
         lists.insert(1, drafters_own if shape.is_chain else drafters_own.index_select(0, shape.families))
     ids = torch.cat(lists, dim=-1)
-    parts |= {"ids": ids, "ids_raw": shape.judging_cells(rows.raw, ids)}
+    parts |= {"ids": ids, "ids_raw": shape.judging_cells(raw, ids)}
     if warped:
         parts["ids_p"] = shape.judging_cells(rows.probs, ids)
     if draft_raw is not None:
@@ -186,16 +205,6 @@ def _line_parts(decision: Decision, likeliest: Tensor) -> dict[str, Tensor]:
         "line_ends": decision.next_sums.index_select(0, ids),
         "line_total": decision.next_sums[-1],
     }
-
-
-def _fetch(parts: dict[str, Tensor]) -> Host:
-    """All parts as lists. From another device they come in one copy, as float64, which holds every id and float32
-    exactly; on a CPU each is read in place."""
-    if not at_hand(parts["leading"]):
-        flat = torch.cat([part.reshape(-1) for part in parts.values()]).cpu()
-        cells = flat.split([part.numel() for part in parts.values()])
-        parts = {name: cell.view(part.shape).to(part.dtype) for cell, (name, part) in zip(cells, parts.items())}
-    return {name: part.tolist() for name, part in parts.items()}
 
 
 def _next_token(host: Host, texts: TokenTexts, kind: NextKind) -> NextToken:
@@ -229,10 +238,10 @@ def _line(host: Host) -> tuple[float, tuple[tuple[int, float, float], ...]]:
 
 
 def _drafted_token(
-    index: int, host: Host, draft: Draft, outcome: Outcome, texts: TokenTexts, weighs_all: bool
+    index: int, host: Host, draft: Draft, outcome: Outcome, texts: TokenTexts, rule: Rule
 ) -> DraftedToken:
     token, p = host["token"][index], host["p"][index]
-    weighed = host["weighed"][index] if "weighed" in host else weighs_all or outcome != "discarded"
+    weighed = host["weighed"][index] if "weighed" in host else rule.weighs_all or outcome != "discarded"
     p_left = host["p_left"][index] if "p_left" in host and weighed else p
     return DraftedToken(
         id=token,

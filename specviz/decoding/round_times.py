@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import time
 from collections import defaultdict
@@ -14,7 +13,6 @@ from torch import Tensor
 
 from specviz.decoding.decoder import decoder_of
 from specviz.decoding.request import Request
-from specviz.decoding.round_record import settle
 from specviz.drafters.base import Drafter, Verdict
 from specviz.passes.several_devices import agreed
 from specviz.passes.static_passes import between_rounds, kind_of
@@ -92,7 +90,6 @@ def _turn(request: Request) -> Iterator[tuple[int, float]]:
     drafter = _Whole.of(request.drafter)
     decoder = decoder_of(request, FixedLength(request.num_draft_tokens), build=drafter)
     decoder.prefill(text)
-    fetch = functools.partial(settle, texts=request.pair.texts, rule=request.rule)
     # Untimed: the first draft reads the whole text where later ones read what is new, and a step of plain decoding
     # follows another.
     untimed = (1, 0)
@@ -101,10 +98,10 @@ def _turn(request: Request) -> Iterator[tuple[int, float]]:
             return
         between_rounds(request.passes)
         start = time.perf_counter()
-        settled = decoder.round(text, deep, fetch)
+        judged = decoder.round(text, deep)
         if number >= len(untimed):
             yield decoder.drafter.depth if deep else 0, time.perf_counter() - start
-        text += [*(settled.drafted[place].id for place in settled.path), settled.next.id]
+        text += judged.tokens
 
 
 class _Whole(Drafter):

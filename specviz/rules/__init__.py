@@ -3,7 +3,7 @@
 sampling        logits -> the distribution a token is drawn from -> a token
 draft           what is judged (Draft, TargetRows, Uniforms) and the outcome (Decision)
 tree_shape      which draft token continues which
-transfer        from the host to a device, without waiting for it
+transfer        from the host to a device, without waiting for it, and back
 base            what a rule is; the residual
 token_by_token  rejection sampling of a chain: min(1, p/q)
 block           a chain judged as a whole

@@ -60,17 +60,27 @@ class TargetRows:
     """The target's n + 1 rows: row 0 follows the committed text, row i + 1 follows draft token i, so row parent + 1
     judges a token."""
 
-    raw: Tensor  # [n + 1, vocab] float32, its softmax at temperature 1
-    probs: Tensor | None  # as sampled from; `raw` itself if nothing warps it, None if greedy
+    logits: Tensor  # [n + 1, vocab] float32
+    probs: Tensor | None  # as sampled from; None if greedy
     choices: Tensor | None  # [n + 1] int64, the likeliest tokens; None unless greedy
+    warped: bool = True  # whether temperature or filters make `probs` another distribution than the model's own
 
     @classmethod
     def of(cls, logits: Tensor, warper: Warper) -> TargetRows:
         logits = logits.float()
-        raw = logits.softmax(-1)
         if warper.params.greedy:
-            return cls(raw, None, first_largest(logits))
-        return cls(raw, warper.probabilities(logits) if warper.changes_logits else raw, None)
+            return cls(logits, None, first_largest(logits))
+        return cls(logits, warper.probabilities(logits), None, warper.changes_logits)
+
+    @property
+    def raw(self) -> Tensor:
+        """The target's softmax at temperature 1, [n + 1, vocab]."""
+        return self.logits.softmax(-1) if self.warped or self.probs is None else self.probs
+
+    @property
+    def likeliest(self) -> Tensor:
+        """Each row's likeliest token, [n + 1] int64."""
+        return first_largest(self.logits) if self.choices is None else self.choices
 
 
 @dataclass(frozen=True, slots=True)

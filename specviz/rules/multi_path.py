@@ -37,7 +37,7 @@ def verify_multi_path(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Dec
     drawn_from = _largest_of(draft.probs.index_select(0, places), path_rows[:-1], to_device(alive, places.device))
     path = Draft(draft.tokens.index_select(0, places), chain(len(picked)), drawn_from)
     coins = Uniforms(uniforms.draft, uniforms.accept.index_select(0, places), uniforms.next)
-    judged = verify_block(path, TargetRows(path_rows, path_rows, None), coins)
+    judged = verify_block(path, TargetRows(rows.logits.index_select(0, before), path_rows, None), coins)
     return Decision(
         kept=torch.zeros_like(p, dtype=torch.bool).index_copy(0, places, judged.kept.bool()),
         p=p,

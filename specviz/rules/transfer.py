@@ -1,11 +1,13 @@
-"""From the host to a device, without waiting for what the device has been given to do."""
+"""From the host to a device, without waiting for what the device has been given to do; and back, in one transfer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
+
+from specviz.rules.sampling import at_hand
 
 
 def to_device(values: Sequence[int] | Tensor, device: torch.device) -> Tensor:
@@ -18,3 +20,13 @@ def to_device(values: Sequence[int] | Tensor, device: torch.device) -> Tensor:
     if device.type != "cuda":
         return host.to(device)
     return host.pin_memory().to(device, non_blocking=True)
+
+
+def to_host(parts: Mapping[str, Tensor]) -> dict[str, list]:
+    """All parts as by `Tensor.tolist`. From another device they come in one copy, as float64, which holds every id and
+    float32 exactly; on a CPU each is read in place."""
+    if not all(map(at_hand, parts.values())):
+        flat = torch.cat([part.reshape(-1) for part in parts.values()]).cpu()
+        cells = flat.split([part.numel() for part in parts.values()])
+        parts = {name: cell.view(part.shape).to(part.dtype) for cell, (name, part) in zip(cells, parts.items())}
+    return {name: part.tolist() for name, part in parts.items()}

@@ -35,7 +35,7 @@ class Report:
 def warm_up(request: Request, run: int) -> Iterator[Report | None]:
     """The first few tokens of a run, for nobody."""
     yield Report(run, warming=True)
-    for _ in engine.rounds(replace(request, settings=warm_up_of(request.settings))):
+    for _ in engine.unrecorded(replace(request, settings=warm_up_of(request.settings))):
         yield None
 
 
@@ -46,17 +46,19 @@ def warm_up_of(settings: RunSettings) -> RunSettings:
 def measure(request: Request, run: int) -> Iterator[Report | None]:
     """A run, with a report now and then and None between, where it can be ended."""
     yield Report(run)
-    made, tokens, began = [], 0, time.perf_counter()
+    # Records are made once the clock has stopped.
+    made, tokens, began = engine.Ledger(), 0, time.perf_counter()
     told = began
-    for one in engine.rounds(request):
-        made.append(one)
+    for one in engine.unrecorded(request):
+        made.add(one)
         tokens += len(one.emitted)
         if time.perf_counter() - told > REPORT_EVERY:
             told = time.perf_counter()
             yield Report(run, tokens)
         else:
             yield None
-    yield Report(run, tokens, made, time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    yield Report(run, tokens, made.rounds(), seconds)
 
 
 def take_turns(request: Request, contestants: Sequence[RunSettings], repeats: int) -> Iterator[Report | None]:

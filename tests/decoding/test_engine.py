@@ -11,15 +11,17 @@ from tiny import assert_same_rows, byte_tokenizer, generated, tiny_model, tiny_p
 
 import specviz
 from specviz.decoding import engine, round_record
+from specviz.decoding.judged import Judged
 from specviz.decoding.request import prepare
-from specviz.decoding.round_record import settle
+from specviz.decoding.round_record import Ledger, Unrecorded
 from specviz.decoding.run_record import collect
 from specviz.drafters.prompt_lookup import PromptLookup
 from specviz.models.pair import ModelPair
 from specviz.passes.cached_model import CachedModel
 from specviz.records.errors import SpecvizError
+from specviz.records.runs import Seconds
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
-from specviz.rules import base, sampling, token_by_token
+from specviz.rules import base, sampling, token_by_token, transfer
 from specviz.rules.base import residual
 from specviz.rules.draft import Draft, TargetRows, Uniforms, chain
 from specviz.rules.greedy import MATCH
@@ -253,7 +255,8 @@ def test_among_equal_logits_the_record_names_the_token_that_was_chosen():
     rows = TargetRows.of(torch.zeros(1, 4096), Warper(GREEDY))
     u = torch.zeros(1, dtype=torch.float64)
     nothing, uniforms = Draft.copied((), CPU), Uniforms(u, u, u[0])
-    told = settle(nothing, MATCH.decide(nothing, rows, uniforms), rows, uniforms, pair_of("llama").texts, MATCH)
+    judged = Judged.of(nothing, MATCH.decide(nothing, rows, uniforms), rows, uniforms)
+    told = Unrecorded(judged, pair_of("llama").texts, MATCH, 0, judged.tokens, (), Seconds(0, 0, 0, 0, 0)).record()
     assert told.top[0].p == ((told.next.id, 1.0),) == ((0, 1.0),)
 
 
@@ -304,9 +307,28 @@ def test_a_device_that_is_not_waited_for_makes_the_same_rounds(monkeypatch, draf
         return [dataclasses.replace(one, seconds=None) for one in run.rounds]
 
     near = rounds()
-    for module in (sampling, base, token_by_token, round_record):
+    for module in (sampling, base, token_by_token, transfer):
         monkeypatch.setattr(module, "at_hand", lambda tensor: False)
     assert rounds() == near
+
+
+@pytest.mark.parametrize("drafter", [None, "draft_model", "prompt_lookup", "lookahead"])
+@pytest.mark.parametrize("most_bytes", [round_record.MOST_BYTES, 2_000])
+@pytest.mark.parametrize("temperature", [0, 0.8])
+def test_records_made_late_are_those_made_at_once(monkeypatch, drafter, most_bytes, temperature):
+    monkeypatch.setattr(round_record, "MOST_BYTES", most_bytes)
+    settings = RunSettings(
+        tuple(PROMPT), drafter=drafter, sampling=SamplingParams(temperature), max_new_tokens=60, seed=3
+    )
+    request, ledger, waited = prepare(pair_of("llama"), settings), Ledger(), []
+    for one in engine.unrecorded(request):
+        ledger.add(one)
+        waited.append(sum(each.bytes for each in ledger._waiting))
+    assert max(waited) <= most_bytes and (most_bytes > 2_000 or 0 in waited)
+    late, at_once = ledger.rounds(), list(engine.rounds(request))
+    assert [dataclasses.replace(one, seconds=None) for one in late] == [
+        dataclasses.replace(one, seconds=None) for one in at_once
+    ]
 
 
 def test_the_joined_pieces_are_the_text_and_the_decoded_tokens():

@@ -30,7 +30,7 @@ def judged(
 ) -> Decision:
     """The decision about tokens [n] drawn from draft_probs [n, vocab] (None: point masses), by target rows [n + 1,
     vocab] and uniforms [n] and []."""
-    draft, rows = Draft(tokens, parents, draft_probs), TargetRows(target_probs, target_probs, None)
+    draft, rows = Draft(tokens, parents, draft_probs), TargetRows(target_probs.log(), target_probs, None)
     return verify(draft, rows, Uniforms(NOTHING, coins, next_u))
 
 
@@ -51,7 +51,7 @@ def verify_by_multi_path(tokens, parents, draft_probs, target_probs, coins, next
 
 
 def verify_by_typical(tokens, parents, target_probs, next_u, **constants):
-    rows = TargetRows(target_probs, target_probs, None)
+    rows = TargetRows(target_probs.log(), target_probs, None)
     return verify_typical(Draft(tokens, parents), rows, Uniforms(NOTHING, NOTHING, next_u), **constants)
 
 

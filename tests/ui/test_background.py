@@ -241,13 +241,17 @@ def taken(pair, monkeypatch) -> list[bool]:
     """Of each run that begins: whether it takes prepared passes, which the pair gets with the second one."""
     taken = []
 
-    def watched(request):
-        taken.append(bool(request.passes))
-        if len(taken) > 1:
-            pair.passes.fast = passes_called_compiled(pair)
-        return rounds(request)
+    def watched(run):
+        def begun(request):
+            taken.append(bool(request.passes))
+            if len(taken) > 1:
+                pair.passes.fast = passes_called_compiled(pair)
+            return run(request)
 
-    monkeypatch.setattr(engine, "rounds", watched)
+        return begun
+
+    for name in ("rounds", "unrecorded"):
+        monkeypatch.setattr(engine, name, watched(getattr(engine, name)))
     # As often as short runs are measured, however busy the machine is.
     monkeypatch.setattr(duel, "MOST_SECONDS", float("inf"))
     return taken

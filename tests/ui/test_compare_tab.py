@@ -188,8 +188,8 @@ def test_a_comparison_that_cannot_be_names_its_control(runner, pair, order_chang
 
 def test_contestants_take_turns_within_each_repeat_after_a_warm_up(runner, pair, monkeypatch):
     ran, pieces = [], []
-    real, batches = engine.rounds, runner.batches
-    monkeypatch.setattr(engine, "rounds", lambda request: ran.append(request.settings) or real(request))
+    real, batches = engine.unrecorded, runner.batches
+    monkeypatch.setattr(engine, "unrecorded", lambda request: ran.append(request.settings) or real(request))
     monkeypatch.setattr(runner, "batches", lambda *all, **others: pieces.append(all) or batches(*all, **others))
     contest = contest_of(runner, pair, ORDER.but(max_new_tokens=20), replace(CHOICE, gammas=[2]))
     said = list(contest.progress(words()))

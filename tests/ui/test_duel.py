@@ -1,5 +1,7 @@
 """A run and its plain rival, measured: which of several measurements counts."""
 
+import types
+
 import pytest
 from handmade import a_round
 from tiny import tiny_pair
@@ -21,14 +23,15 @@ def timed(monkeypatch):
     def take(*seconds: float) -> list[RunSettings]:
         left, made = list(seconds), []
 
-        def rounds(request):
+        def unrecorded(request):
             made.append(request.settings)
             warming = request.settings.max_new_tokens == unwatched.WARM_UP_TOKENS
             took = 0.0 if warming else left.pop(0)
             drafted = "" if request.settings.drafter is None else "a"
-            yield a_round(drafted, seconds=Seconds(0.0, took, 0.0, took, took), stop_reason="length")
+            one = a_round(drafted, seconds=Seconds(0.0, took, 0.0, took, took), stop_reason="length")
+            yield types.SimpleNamespace(emitted=one.emitted, bytes=0, record=lambda: one)
 
-        monkeypatch.setattr(engine, "rounds", rounds)
+        monkeypatch.setattr(engine, "unrecorded", unrecorded)
         return made
 
     return take
