@@ -20,6 +20,7 @@ from specviz.ui.components import beside_view, charts_view, gallery_view, run_vi
 from specviz.ui.duel import Duel, duel, progress, runs_of
 from specviz.ui.events import HEARD
 from specviz.ui.live_runs import LiveRun, LiveRuns
+from specviz.ui.offered_files import RunFiles
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Desk, Tab
@@ -49,8 +50,8 @@ def create_generate_tab(desk: Desk) -> Tab:
         return generate(runner, runs, order, measured, visit, say)
 
     def offer(visit: Visit) -> list[Any]:
-        trace = runs.trace_of(visit.session)
-        return traces.offers(trace) if trace else [gr.skip()] * len(traces.FILES)
+        files = runs.files_of(visit.session)
+        return files.offers() if files else [gr.skip()] * len(RunFiles.SUFFIXES)
 
     shown.view.submit(on_kept, None, [shown.view, *shown.files], **HEARD)
     own = {"measured": desk.controls.measured}
@@ -65,7 +66,7 @@ class Viewer:
     """What shows a run, and lets traces in and out."""
 
     view: gr.HTML
-    files: list[gr.DownloadButton]  # in the order of `traces.FILES`
+    files: list[gr.DownloadButton]  # in the order of `RunFiles.SUFFIXES`
     share: gr.HTML  # the link to the run
 
 
@@ -76,16 +77,15 @@ def create_viewer(runs: LiveRuns, links: bool, say: Words) -> Viewer:
     recordings are shown without a model, and past any run in line.
     """
     first = RECORDINGS[0].load()
-    shown, trace = traces.show(first, RECORDINGS[0], say), traces.save_trace(first, say)
+    shown, made = traces.show(first, RECORDINGS[0], say), RunFiles(first, say)
+    trace, page, cells = map(str, made.paths)
     view = run_view(say, runs.missing_rounds, value=shown.message)
     beside_view(say)
     charts_view(say, shown.charts, shown.share["file"])
     with gr.Row(elem_classes=["sv-traces"]):
         download = gr.DownloadButton(say("generate.download"), value=trace, size="sm", elem_id="download-trace")
-        html = gr.DownloadButton(
-            say("traces.page"), value=traces.beside(trace, ".html"), size="sm", elem_id="download-page"
-        )
-        table = gr.DownloadButton(say("traces.table"), value=traces.beside(trace, ".csv"), size="sm")
+        html = gr.DownloadButton(say("traces.page"), value=page, size="sm", elem_id="download-page")
+        table = gr.DownloadButton(say("traces.table"), value=cells, size="sm")
         upload = gr.UploadButton(say("generate.upload"), file_types=[".json"], file_count="single", size="sm")
         share = share_view(say, shown.share, links)
     gallery = gallery_view(say, shown.share["recording"])
@@ -124,8 +124,8 @@ def bring_back(runs: LiveRuns, key: str) -> list[Any]:
     """The run that was on the screen before the page was loaded again, as far as it had come, and its downloads."""
     live = runs.kept(key, PATIENCE)
     if live is None or not live.rounds:
-        return [gr.skip()] * (1 + len(traces.FILES))
-    return [live.whole(), *traces.offers(live.trace or traces.save_trace(live.run(), live.say))]
+        return [gr.skip()] * (1 + len(RunFiles.SUFFIXES))
+    return [live.whole(), *(live.files.offers() if live.files else traces.offered(live.run(), live.say))]
 
 
 def _carried_out(runner: Runner, live: LiveRun, order: Order, measured: bool, visit: Visit) -> Iterator[str]:
@@ -143,7 +143,7 @@ def _carried_out(runner: Runner, live: LiveRun, order: Order, measured: bool, vi
         else:
             failure = messages.error_message(say.error(error))
     # Written only now: it would slow down what is measured.
-    live.trace = traces.save_trace(live.run(), say)
+    live.files = RunFiles(live.run(), say)
     yield failure or live.end(note)
 
 

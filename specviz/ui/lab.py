@@ -33,7 +33,7 @@ class Lab:
 
     def runs_of(self, session: str | None) -> list[LabRun]:
         """The visitor's runs that are over and drafted something, the latest last."""
-        over = [live for live in self.runs.runs.values() if live.session == session and live.trace is not None]
+        over = [live for live in self.runs.runs.values() if live.session == session and live.files is not None]
         return [run for live in over if (run := self._run(live)) is not None]
 
     def _run(self, live: LiveRun) -> LabRun | None:

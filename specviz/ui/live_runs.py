@@ -13,6 +13,7 @@ from specviz.records.metrics import Tally
 from specviz.records.runs import Round, Run, Speedup
 from specviz.records.words import Words
 from specviz.ui import engine
+from specviz.ui.offered_files import RunFiles
 from specviz.views import run_messages as messages
 from specviz.views.charts import Trail
 from specviz.views.whole_run import headline, opening
@@ -40,7 +41,7 @@ class LiveRun:
     batches: int = 0
     measured: Speedup | None = None
     beside: tuple[Tally, Tally] | None = None  # plain decoding and this run once more, timed unwatched
-    trace: str | None = None  # its file, once it is over
+    files: RunFiles | None = None  # once it is over
     over: threading.Event = field(default_factory=threading.Event)  # set then, however it ended
 
     def start(self) -> str:
@@ -106,10 +107,10 @@ class LiveRuns:
             self.runs.popitem(last=False)
         return live
 
-    def trace_of(self, session: str | None) -> str | None:
-        """The trace file of the visitor's latest run."""
-        traces = (live.trace for live in reversed(self.runs.values()) if live.session == session)
-        return next(filter(None, traces), None)
+    def files_of(self, session: str | None) -> RunFiles | None:
+        """Those of the visitor's latest run."""
+        files = (live.files for live in reversed(self.runs.values()) if live.session == session)
+        return next(filter(None, files), None)
 
     def kept(self, key: str, patience: float) -> LiveRun | None:
         """A run that is over, or is within so many seconds; None for others, and for one that is no longer kept."""

@@ -23,6 +23,7 @@ from specviz.ui.generate_tab import create_generate_tab, create_viewer
 from specviz.ui.head import create_head, create_viewer_head
 from specviz.ui.lossless_tab import create_lossless_tab
 from specviz.ui.models_tab import create_models_tab
+from specviz.ui.offered_files import KEPT
 from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.race_tab import create_race_tab
 from specviz.ui.runner import Runner
@@ -57,7 +58,7 @@ def build(runner: Runner) -> gr.Blocks:
     fill = _fill if runner.store.has_models else _fill_viewer
     visitors = Visitors()
     first, *others = LANGUAGES
-    with Page(title=words(first)("page.title"), analytics_enabled=False) as page:
+    with Page(title=words(first)("page.title"), analytics_enabled=False, delete_cache=KEPT) as page:
         fill(page, runner, visitors, words(first))
         add_endpoints(runner)
     for language in others:

@@ -1,4 +1,4 @@
-"""Runs that are over: opened trace files, the recordings that come with the page, and the files it offers of a run."""
+"""Runs that are over: opened trace files, and the recordings that come with the page."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import contextlib
 import gc
 import html
 import pathlib
-import tempfile
 import uuid
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,15 +18,14 @@ from specviz.records import links
 from specviz.records.errors import SpecvizError
 from specviz.records.recordings import Recording, recording_named
 from specviz.records.runs import Run
-from specviz.records.tables import save_table
 from specviz.records.words import Words
+from specviz.ui.offered_files import RunFiles
 from specviz.views import run_messages as messages
 from specviz.views.charts import Trail
-from specviz.views.run_page import run_page
 from specviz.views.whole_run import headline, opening
 
-#: The files that the page offers of a run: its trace, its page, its table.
-FILES = (".json", ".html", ".csv")
+#: Of the runs that were opened last: the files are still there when Gradio copies them.
+_OPENED: deque[RunFiles] = deque(maxlen=64)
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def open_trace(path: str, say: Words) -> str:
 def offer_opened(path: str, say: Words) -> list[gr.DownloadButton]:
     """The downloads for a trace file that is on the screen: later than the view, which need not wait for them."""
     with _collector_at_rest():
-        return offers(save_trace(_loaded(path, say), say))
+        return offered(_loaded(path, say), say)
 
 
 def _loaded(path: str, say: Words) -> Run:
@@ -77,14 +76,15 @@ def open_recording(name: str, say: Words) -> list[Any]:
     """The view's message and the downloads for a recording; nothing changes for a name that no recording has."""
     recording = recording_named(name)
     if recording is None:
-        return [gr.skip()] * (1 + len(FILES))
+        return [gr.skip()] * (1 + len(RunFiles.SUFFIXES))
     run = recording.load()
-    return [show(run, recording, say).message, *offers(save_trace(run, say))]
+    return [show(run, recording, say).message, *offered(run, say)]
 
 
-def offers(trace: str) -> list[gr.DownloadButton]:
-    """The downloads of the run on the screen, in the order of `FILES`."""
-    return [gr.DownloadButton(value=beside(trace, suffix), interactive=True) for suffix in FILES]
+def offered(run: Run, say: Words) -> list[gr.DownloadButton]:
+    """Its downloads."""
+    _OPENED.append(RunFiles(run, say))
+    return _OPENED[-1].offers()
 
 
 @contextlib.contextmanager
@@ -95,16 +95,3 @@ def _collector_at_rest() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-
-
-def save_trace(run: Run, say: Words) -> str:
-    """Writes the trace, and beside it its page and its table, where Gradio may serve them from; returns its path."""
-    path = pathlib.Path(tempfile.mkdtemp(prefix="specviz-")) / f"{links.file_stem(run)}.json"
-    run.save(path)
-    path.with_suffix(".html").write_text(run_page(run, say.language), encoding="utf-8")
-    save_table(run, path.with_suffix(".csv"))
-    return str(path)
-
-
-def beside(trace: str, suffix: str) -> str:
-    return str(pathlib.Path(trace).with_suffix(suffix))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pathlib
-import tempfile
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 
 from specviz.ui.lab import Lab
 from specviz.ui.live_runs import LiveRuns
+from specviz.ui.offered_files import ResultPage
 
 
 class Stops:
@@ -37,19 +36,17 @@ class Results:
 
     def __init__(self, most: int = 256):
         self.most = most
-        self._paths: OrderedDict[tuple[str | None, str], str] = OrderedDict()
+        self._pages: OrderedDict[tuple[str | None, str], ResultPage] = OrderedDict()
 
     def keep(self, session: str | None, kind: str, page: str) -> None:
-        """Writes it where Gradio may serve it from."""
-        path = pathlib.Path(tempfile.mkdtemp(prefix="specviz-")) / f"specviz-{kind}.html"
-        path.write_text(page, encoding="utf-8")
-        self._paths[session, kind] = str(path)
-        self._paths.move_to_end((session, kind))
-        while len(self._paths) > self.most:
-            self._paths.popitem(last=False)
+        self._pages[session, kind] = ResultPage(kind, page)
+        self._pages.move_to_end((session, kind))
+        while len(self._pages) > self.most:
+            self._pages.popitem(last=False)
 
     def path(self, session: str | None, kind: str) -> str | None:
-        return self._paths.get((session, kind))
+        page = self._pages.get((session, kind))
+        return page and str(page.file)
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def visit(runner: Runner) -> dict[str, Any]:
     say, runs, me = words("de"), LiveRuns(), Visit("me", threading.Event())
     found: dict[str, Any] = {
         "run": list(map(json.loads, generate(runner, runs, ORDER, True, me, say))),
-        "trace": json.loads(pathlib.Path(runs.trace_of("me")).read_text()),
+        "trace": json.loads(runs.files_of("me").trace.read_text()),
         "compare": list(map(json.loads, compare(runner, ORDER.but(max_new_tokens=2), CHOICE, me.halt, say))),
         "seconds": runner.last_seconds,
         "trees": reads_trees(runner.store.get(PairName()).target),

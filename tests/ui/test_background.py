@@ -276,7 +276,7 @@ def test_a_run_and_the_measuring_of_its_speedup_take_the_same_passes(pair, runne
         assert opened["settings"].endswith(f"{kind} passes")
         assert set(taken) == {kind == "compiled"} and len(taken) == 1 + RACED
         taken.clear()
-        assert Run.load(runs.trace_of("me")).pair.passes == kind
+        assert Run.load(runs.files_of("me").trace).pair.passes == kind
 
 
 def test_all_runs_of_a_comparison_take_the_same_passes_and_the_summary_says_which(pair, runner, taken):

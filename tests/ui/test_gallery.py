@@ -27,8 +27,9 @@ from specviz.records.tables import rounds_table, save_table, tokens_table
 from specviz.records.words import LANGUAGES, words
 from specviz.ui.deployment import Deployment
 from specviz.ui.maintenance.recorder import record
+from specviz.ui.offered_files import RunFiles
 from specviz.ui.pairs import PairName, PairStore
-from specviz.ui.traces import FILES, show
+from specviz.ui.traces import show
 from specviz.views.run_page import run_page
 
 MOST_BYTES = 150_000
@@ -186,7 +187,9 @@ def test_any_recording_is_shown_and_every_file_of_it_is_what_it_claims(page, tmp
         path = saved(page, page.locator(f'.sv-chart-files [data-format="{format}"]').nth(1).click, tmp_path)
         assert path.name == f"specviz-prompt_lookup-seed0-tokens-per-pass.{format}"
         assert path.read_bytes().startswith(magic)
-    assert {trace.name, html.name, table.name} == {f"specviz-prompt_lookup-seed0{suffix}" for suffix in FILES}
+    assert {trace.name, html.name, table.name} == {
+        f"specviz-prompt_lookup-seed0{suffix}" for suffix in RunFiles.SUFFIXES
+    }
 
 
 def test_a_picture_from_a_dark_page_has_the_dark_ground_written_into_it(visit, tmp_path):

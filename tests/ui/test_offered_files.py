@@ -1,0 +1,64 @@
+"""Files for download are gone once nobody can ask for them any more: a page may be up for months."""
+
+import dataclasses
+import pathlib
+import tempfile
+
+import pytest
+from tiny import tiny_pair
+
+from specviz.decoding.engine import rounds
+from specviz.decoding.request import prepare
+from specviz.records.recordings import RECORDINGS
+from specviz.records.settings import RunSettings
+from specviz.records.words import words
+from specviz.ui import traces
+from specviz.ui.deployment import NO_MODELS, Deployment
+from specviz.ui.live_runs import LiveRuns
+from specviz.ui.offered_files import RunFiles
+from specviz.ui.page import build
+from specviz.ui.pairs import PairStore
+from specviz.ui.runner import Runner
+from specviz.ui.visitors import Results
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where temporary files go."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def made(folder):
+    return sorted(path.name for path in folder.glob("specviz-*/*"))
+
+
+def test_a_run_has_its_files_for_as_long_as_it_is_kept(folder):
+    runs, pair = LiveRuns(most=2), tiny_pair("llama")
+    for seed in range(5):
+        live = runs.open(prepare(pair, RunSettings("Once", seed=seed, max_new_tokens=4)), "me", words())
+        live.add(list(rounds(live.request)))
+        live.files = RunFiles(live.run(), live.say)
+        del live
+    kept = [one.files.trace.stem for one in runs.runs.values()]
+    assert made(folder) == sorted(f"{stem}{suffix}" for stem in kept for suffix in RunFiles.SUFFIXES)
+
+
+def test_so_do_results_and_opened_runs(folder, monkeypatch):
+    results = Results(most=2)
+    for session in "abc":
+        results.keep(session, "race", session)
+    assert results.path("a", "race") is None and made(folder) == ["specviz-race.html"] * 2
+    results.keep("c", "race", "again")
+    assert pathlib.Path(results.path("c", "race")).read_text() == "again" and made(folder) == ["specviz-race.html"] * 2
+    del results
+    monkeypatch.setattr(traces, "_OPENED", type(traces._OPENED)(maxlen=1))
+    for recording in RECORDINGS[:2]:
+        offered = traces.offered(dataclasses.replace(recording.load()), words())
+    assert sorted(offered[at].value["orig_name"] for at in range(3)) == made(folder)
+
+
+def test_gradio_is_asked_to_remove_its_copies_after_a_day():
+    deployment = dataclasses.replace(Deployment.from_environment(), target=NO_MODELS)
+    page = build(Runner(PairStore(deployment), deployment))
+    assert page.delete_cache == (3_600, 86_400)
