@@ -48,6 +48,13 @@ def test_short_texts_are_hardly_ever_slower_and_mostly_as_fast_as_can_be(alpha, 
     assert sum(speeds) / len(speeds) > 0.9 * best
 
 
+def test_two_unlucky_drafts_are_not_the_last():
+    length = AdaptiveLength(costs(0.15, start=0.15))
+    for _ in range(2):
+        length.observe(length.choose().depth, 0)
+        assert length.choose().depth > 0
+
+
 def test_near_certainty_drafts_are_as_long_as_they_may_be():
     _, chosen = simulated(costs(0.05), lambda made: 0.99)
     assert chosen[20:].count(8) > 0.8 * len(chosen[20:])
