@@ -12,8 +12,8 @@ from itertools import accumulate
 
 from specviz.records.runs import LengthChoice
 
-#: The acceptance rate assumed while nothing is known, and for how many judgements it counts: optimistic, and for long, so
-#: that a few unlucky drafts are not the last.
+#: The acceptance rate assumed while nothing is known, and for how many judgements it counts: optimistic, and for long,
+#: so that a few unlucky drafts are not the last.
 HOPE, HOPED = 0.7, 20
 
 #: How many judgements at a depth outweigh those at all depths together.
