@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 import time
-from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 
 import numpy as np
@@ -26,7 +26,7 @@ DEPTHS = (0, 1, 2, 4, 8, 16)
 TEXT = 64
 
 #: How often each depth is timed, and how many of these only warm up: a graph is recorded after its second meeting.
-REPEATS, WARM_UP = 9, 2
+REPEATS, WARM_UP = 17, 2
 
 #: Seconds after which a slow pair is not timed again.
 ENOUGH = 2.0
@@ -47,7 +47,7 @@ def round_seconds(request: Request) -> tuple[float, ...]:
     """
     key, known = _asked(request), request.pair.passes.round_seconds
     if key not in known:
-        known[key] = _between(_timed(request))
+        known[key] = _typical(_timed(request))
     return known[key]
 
 
@@ -63,25 +63,27 @@ def _asked(request: Request) -> tuple[Hashable, ...]:
     return *drafting, settings.sampling, request.rule.name, kind_of(request.passes)
 
 
-def _between(taken: dict[int, list[float]]) -> tuple[float, ...]:
-    depths = sorted(taken)
-    # The least: other work on the machine only ever adds time, and what is kept here is kept for long.
-    least = [min(taken[deep]) for deep in depths]
-    return tuple(np.interp(range(depths[-1] + 1), depths, least).tolist())
+def _typical(turns: Sequence[dict[int, float]]) -> tuple[float, ...]:
+    """Seconds of a round that drafts 0, 1, … deep, from turns of a plain round and one of each depth that a drafter came
+    to: depth -> seconds."""
+    depths = sorted(set().union(*turns))
+    plain = statistics.median(turn[0] for turn in turns)
+    # Against the plain round of the same turn: the machine's clock and its other work change from turn to turn.
+    ratios = [statistics.median(turn[deep] / turn[0] for turn in turns if deep in turn) for deep in depths]
+    return tuple((plain * np.interp(range(depths[-1] + 1), depths, ratios)).tolist())
 
 
 @torch.inference_mode()
-def _timed(request: Request) -> dict[int, list[float]]:
-    """Depth drafted -> seconds of each round. The depths take turns, so that a busy moment hits all of them."""
+def _timed(request: Request) -> list[dict[int, float]]:
+    """Several turns, each of one round of each depth: how deep it drafted -> its seconds."""
     target, end = request.pair.target, time.perf_counter() + ENOUGH
     for repeat in range(REPEATS):
         if repeat <= WARM_UP:
-            taken = defaultdict(list)
-        for deep, seconds in _turn(request):
-            taken[deep].append(agreed(seconds, target))
+            turns = []
+        turns.append({deep: agreed(seconds, target) for deep, seconds in _turn(request)})
         if agreed(time.perf_counter() > end, target):
             break
-    return taken
+    return turns
 
 
 def _turn(request: Request) -> Iterator[tuple[int, float]]:

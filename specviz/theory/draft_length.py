@@ -14,13 +14,13 @@ from specviz.records.runs import LengthChoice
 
 #: The acceptance rate assumed while nothing is known, and for how many judgements it counts: optimistic, and for long,
 #: so that a few unlucky drafts are not the last.
-HOPE, HOPED = 0.7, 20
+HOPE, HOPED = 0.75, 20
 
 #: How many judgements at a depth outweigh those at all depths together.
 OWN = 2
 
-#: How much of a judgement's weight each further round leaves: about the last 64 rounds count.
-FADING = 1 - 1 / 64
+#: How much of a judgement's weight each further round leaves: about the last 32 rounds count.
+FADING = 1 - 1 / 32
 
 #: How many plain steps the last `WINDOW` rounds may have lost to plain decoding before drafting stops.
 STAKE, WINDOW = 2.0, 100

@@ -147,7 +147,8 @@ def four_tokens(pair: ModelPair, params: SamplingParams, prompt: list[int]) -> d
     return texts
 
 
-def test_depths_between_those_timed_are_interpolated():
-    taken = {0: [1.0, 1.5], 2: [3.0, 2.0, 9.0], 4: [4.0]}
-    assert round_times._between(taken) == pytest.approx((1.0, 1.5, 2.0, 3.0, 4.0))
+def test_depths_are_timed_against_plain_rounds_of_the_same_moment_and_those_between_them_interpolated():
+    # The second turn fell into a slow moment; in the third a round of two was held up.
+    turns = [{0: 1.0, 2: 2.0, 4: 4.0}, {0: 3.0, 2: 6.0}, {0: 1.1, 2: 9.0, 4: 4.4}]
+    assert round_times._typical(turns) == pytest.approx((1.1, 1.65, 2.2, 3.3, 4.4))
     assert list(itertools.pairwise(round_times.DEPTHS))[-1] == (8, LONGEST_AUTO)
