@@ -64,8 +64,7 @@ def _asked(request: Request) -> tuple[Hashable, ...]:
 
 
 def _typical(turns: Sequence[dict[int, float]]) -> tuple[float, ...]:
-    """Seconds of a round that drafts 0, 1, … deep, from turns of a plain round and one of each depth that a drafter came
-    to: depth -> seconds."""
+    """Seconds of a round that drafts 0, 1, … deep, from turns: depth -> seconds of one round, plain rounds included."""
     depths = sorted(set().union(*turns))
     plain = statistics.median(turn[0] for turn in turns)
     # Against the plain round of the same turn: the machine's clock and its other work change from turn to turn.
