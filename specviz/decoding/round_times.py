@@ -26,7 +26,11 @@ DEPTHS = (0, 1, 2, 4, 8, 16)
 TEXT = 64
 
 #: How often each depth is timed, and how many of these only warm up: a graph is recorded after its second meeting.
-REPEATS, WARM_UP = 17, 2
+REPEATS, WARM_UP = 9, 2
+
+#: Rounds of the same depth in a row, as runs make them, of which the last counts: after wide passes a processor takes
+#: longer for the next ones, too.
+IN_A_ROW = 3
 
 #: Seconds after which a slow pair is not timed again.
 ENOUGH = 2.0
@@ -91,16 +95,15 @@ def _turn(request: Request) -> Iterator[tuple[int, float]]:
     drafter = _Whole.of(request.drafter)
     decoder = decoder_of(request, FixedLength(request.num_draft_tokens), build=drafter)
     decoder.prefill(text)
-    # Untimed: the first draft reads the whole text where later ones read what is new, and a step of plain decoding
-    # follows another.
-    untimed = (1, 0)
-    for number, deep in enumerate((*untimed, *DEPTHS)):
+    # The first draft reads the whole text where later ones read what is new: it does not count.
+    in_turn = [(deep, place == IN_A_ROW) for deep in DEPTHS for place in range(1, IN_A_ROW + 1)]
+    for deep, counts in [(1, False), *in_turn]:
         if deep > request.num_draft_tokens or (room is not None and len(text) + deep + 1 > room):
             return
         between_rounds(request.passes)
         start = time.perf_counter()
         judged = decoder.round(text, deep)
-        if number >= len(untimed):
+        if counts:
             yield decoder.drafter.depth if deep else 0, time.perf_counter() - start
         text += judged.tokens
 
