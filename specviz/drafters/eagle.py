@@ -73,7 +73,3 @@ class Eagle(Headed):
     def observe(self, verdict: Verdict) -> None:
         self.reader.rewind(self.text_rows)
         self.features = verdict.features
-
-    def watch(self, verdict: Verdict) -> None:
-        # Those of the rounds before are still to be read.
-        self.features = torch.cat([one for one in (self.features, verdict.features) if one is not None])

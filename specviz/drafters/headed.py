@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from specviz.drafters.base import Setting
+from specviz.drafters.base import Setting, Verdict
 from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair, Part
 from specviz.records.settings import DraftParams
@@ -19,7 +20,22 @@ class Headed(Stepwise):
         self.target = setting.pair.target
         self.stopwatch = setting.target.stopwatch
         self.feature_layers = self.head.feature_layers
-        self.features: Tensor | None = None  # the target's, for tokens the part has not read yet
+        self._features: list[Tensor] = []
+
+    @property
+    def features(self) -> Tensor | None:
+        """The target's, [n, width], for the n tokens that the part has not read yet."""
+        if len(self._features) > 1:
+            # Only now: to join them after every plain step would copy all of them each time.
+            self._features = [torch.cat(self._features)]
+        return self._features[0] if self._features else None
+
+    @features.setter
+    def features(self, features: Tensor | None) -> None:
+        self._features = [] if features is None else [features]
+
+    def watch(self, verdict: Verdict) -> None:
+        self._features.append(verdict.features)
 
     @classmethod
     def check(cls, pair: ModelPair, params: DraftParams) -> None:

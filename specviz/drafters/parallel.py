@@ -69,10 +69,6 @@ class Parallel(Masked, Headed):
     def observe(self, verdict: Verdict) -> None:
         self.features = verdict.features
 
-    def watch(self, verdict: Verdict) -> None:
-        # Those of the rounds before are still to be read.
-        self.features = torch.cat([one for one in (self.features, verdict.features) if one is not None])
-
 
 class ParallelDraftModel(Masked, DraftModel):
     """Drafts with a draft model that was adapted to masks: the same token again and again (PARD, arXiv 2504.18583)."""
