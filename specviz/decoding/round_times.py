@@ -91,7 +91,8 @@ def _timed(request: Request) -> list[dict[int, float]]:
 
 def _turn(request: Request) -> Iterator[tuple[int, float]]:
     """One round of each depth that there is room for: how deep it drafted, and its seconds."""
-    text, room = list(request.prompt.ids[-TEXT:]), request.pair.context_length
+    room = request.pair.context_length
+    text = list(request.prompt.ids[-(TEXT if room is None else min(TEXT, max(1, room // 4))) :])
     drafter = _Whole.of(request.drafter)
     decoder = decoder_of(request, FixedLength(request.num_draft_tokens), build=drafter)
     decoder.prefill(text)
