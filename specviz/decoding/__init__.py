@@ -7,6 +7,7 @@ request             a run's settings, checked against its pair
 round_times         what rounds cost, by how deep they draft
 coins               where coins are flipped
 continuation        the growing text and why it ends
+judging             who judges a round: the rule, or the same in one call
 judged              a round as it was judged, before there is a record of it
 round_record        its record, from the device to plain values
 run_record          a whole run as a record

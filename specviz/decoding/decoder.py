@@ -9,21 +9,17 @@ from torch import Tensor
 
 from specviz.decoding.coins import Coins
 from specviz.decoding.judged import Judged
+from specviz.decoding.judging import Judge, judge_of
 from specviz.decoding.request import Request
 from specviz.drafters.base import Drafter, Setting, Verdict
 from specviz.drafters.choosers import Chooser, Draws, Paths, TopChoices
 from specviz.passes.cached_model import CachedModel, reader
 from specviz.passes.clock import Mark, Stopwatch
 from specviz.records.coins import read_coins
-from specviz.rules.base import Rule
-from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms, depth
-from specviz.rules.greedy import MATCH
+from specviz.rules.draft import Draft, Uniforms, depth
 from specviz.rules.sampling import Warper
 from specviz.rules.transfer import to_device
 from specviz.theory.draft_length import DraftLength
-
-#: A rule at work.
-Judge = Callable[[Draft, TargetRows, Uniforms], Decision]
 
 
 @dataclass
@@ -33,7 +29,6 @@ class Decoder:
 
     target: CachedModel
     drafter: Drafter
-    warper: Warper
     coins: Coins
     judge: Judge
     length: DraftLength
@@ -52,8 +47,7 @@ class Decoder:
         drafted = clock.mark() if budget else began
         logits = self.target.verify(committed, draft.tokens, draft.parents)
         self.marks = began, drafted, clock.mark()
-        rows = TargetRows.of(logits, self.warper)
-        judged = Judged.of(draft, self.judge(draft, rows, uniforms), rows, uniforms)
+        judged = self.judge(draft, logits, uniforms)
         self.keep(len(committed), judged, asked=budget > 0)
         self.length.observe(depth(draft.parents), len(judged.path))
         return judged
@@ -92,12 +86,7 @@ def decoder_of(
     drafter = (build or request.drafter)(setting_of(request, target, warper))
     by_hand = read_coins(request.settings.coins)
     coins = Coins(request.settings.seed, request.most_draft_tokens, pair.device, by_hand)
-    return Decoder(target, drafter, warper, coins, judge or judge_of(request, request.rule), length)
-
-
-def judge_of(request: Request, rule: Rule) -> Judge:
-    """How a rule judges this request's drafts: greedy drafts are matched, whatever the rule."""
-    return (MATCH if request.settings.sampling.greedy else rule).decide
+    return Decoder(target, drafter, coins, judge or judge_of(request, request.rule), length)
 
 
 def setting_of(request: Request, target: CachedModel, warper: Warper, chooser: Chooser | None = None) -> Setting:

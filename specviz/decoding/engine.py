@@ -9,7 +9,8 @@ from typing import TypeVar
 import torch
 
 from specviz.decoding.continuation import Continuation
-from specviz.decoding.decoder import Judge, decoder_of
+from specviz.decoding.decoder import decoder_of
+from specviz.decoding.judging import Judge
 from specviz.decoding.request import Request
 from specviz.decoding.round_record import Unrecorded
 from specviz.decoding.round_times import length_of

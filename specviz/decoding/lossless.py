@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from specviz.decoding.coins import Coins
-from specviz.decoding.decoder import Decoder, judge_of, setting_of
+from specviz.decoding.decoder import Decoder, setting_of
 from specviz.decoding.exact_distribution import (
     COMPARED,
     RUN_TOKENS,
@@ -18,6 +18,7 @@ from specviz.decoding.exact_distribution import (
     exact_distribution,
 )
 from specviz.decoding.judged import Origin
+from specviz.decoding.judging import by_rule, judge_of
 from specviz.decoding.request import Request
 from specviz.decoding.wrong_rules import Mislabelled, accept_everything, accept_likeliest
 from specviz.drafters.base import Drafter
@@ -105,9 +106,9 @@ class Sampler:
     def __init__(self, request: Request, rule: LabRule):
         self.request = request
         self.mislabels = rule.mislabelled and not request.settings.sampling.greedy
-        # A wrong rule stays wrong at temperature 0, too.
-        self.judge = rule.wrong.decide if rule.wrong else judge_of(request, request.rule)
         self.warper = Warper(request.settings.sampling)
+        # A wrong rule stays wrong at temperature 0, too.
+        self.judge = by_rule(rule.wrong.decide, self.warper) if rule.wrong else judge_of(request, request.rule)
         self.coins = Coins(request.settings.seed, request.most_draft_tokens, request.pair.device)
         layers = self._drafter(CachedModel(request.pair.target, Stopwatch(request.pair.device)), 0).feature_layers
         with torch.inference_mode():
@@ -127,7 +128,7 @@ class Sampler:
             target = self.start.target()
             drafter = self._drafter(target, self.runs)
             drafter.prefill(self.start.ids, self.start.features)
-        decoder = Decoder(target, drafter, self.warper, self.coins, self.judge, self.length)
+        decoder = Decoder(target, drafter, self.coins, self.judge, self.length)
         self.runs += 1
         text, given = list(self.start.ids), 0
         while given < wanted:

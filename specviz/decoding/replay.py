@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
-from specviz.decoding.decoder import judge_of
 from specviz.decoding.engine import rounds
 from specviz.decoding.judged import Judged
+from specviz.decoding.judging import decided_by, judge_of, judged_as
 from specviz.decoding.request import Request, fitting_rule
 from specviz.decoding.round_record import Unrecorded
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Round, Seconds
 from specviz.rules.base import Rule
-from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms
+from specviz.rules.draft import Draft, Uniforms
 
 
 def replay(request: Request, rule: str) -> Iterator[tuple[Round, Round]]:
@@ -33,18 +34,19 @@ def replay(request: Request, rule: str) -> Iterator[tuple[Round, Round]]:
 
 
 def _replay(request: Request, other: Rule) -> Iterator[tuple[Round, Round]]:
-    decide, judged = judge_of(request, request.rule), []
+    judge, heard = judge_of(request, request.rule), []
 
-    def overheard(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
-        judged.append((draft, rows, uniforms))
-        return decide(draft, rows, uniforms)
+    def overheard(draft: Draft, logits: Tensor, uniforms: Uniforms) -> Judged:
+        heard.append(judge(draft, logits, uniforms))
+        return heard[-1]
 
     for one in rounds(request, judge=overheard):
-        yield one, _judged_by(other, request, one.index, *judged.pop())
+        yield one, _judged_by(other, request, one.index, heard.pop())
 
 
 @torch.inference_mode()
-def _judged_by(rule: Rule, request: Request, index: int, draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Round:
-    judged = Judged.of(draft, judge_of(request, rule)(draft, rows, uniforms), rows, uniforms)
+def _judged_by(rule: Rule, request: Request, index: int, one: Judged) -> Round:
+    rows, _ = one.judgement()
+    judged = judged_as(one.draft, rows, one.uniforms, decided_by(request, rule)(one.draft, rows, one.uniforms))
     untimed = Seconds(0.0, 0.0, 0.0, 0.0, 0.0)
     return Unrecorded(judged, request.pair.texts, rule, index, judged.tokens, (), untimed).record()

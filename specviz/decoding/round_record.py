@@ -113,9 +113,9 @@ class Ledger:
 
 def _host(judged: Judged) -> Host:
     """All that the record is made of, in one transfer."""
-    draft, decision = judged.draft, judged.decision
+    draft, (rows, decision) = judged.draft, judged.judgement()
     drawn_from = draft.probs if decision.drawn_from is None else decision.drawn_from
-    parts = _decision_parts(draft, decision, judged.uniforms) | _listed_parts(draft, judged.rows, drawn_from)
+    parts = _decision_parts(draft, decision, judged.uniforms) | _listed_parts(draft, rows, drawn_from)
     return to_host(parts | _line_parts(decision, parts.get("residual_ids", parts["leading"])))
 
 

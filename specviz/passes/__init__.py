@@ -7,13 +7,14 @@ grouped_attention: heads that share keys and values, without repeating those
 few_rows: a model's twin on our own kernels, whose passes cost little more over several tokens than over one
 quantisation: weights in few bits, and a model's twin with rounded ones
 narrow_head: an output head with rows for some of the tokens only
-kernel_library: builds these kernels (few_rows.cpp, draft_chain.cpp) and makes them known to torch
+kernel_library: builds our C++ (few_rows.cpp, draft_chain.cpp, judged_chain.cpp) and makes the kernels known to torch
 row_trial: tries whether a token's results depend on what else is in its pass
 twins: copies of a model on the same weights
 static_eagle: the same form of EAGLE and MTP heads, and a head reading one text
 static_parallel: that of the parallel head
 compiler: compiles passes to machine code, in processes of low priority, and keeps the programs
 draft_chains: whole chains drafted by a compiled model in one call
+judged_chains: whole chains judged in one call
 cuda_graphs: records passes as CUDA graphs and replays them
 trained_heads: Medusa heads, EAGLE and MTP heads, and their files
 mtp_layers: the multi-token-prediction modules of a checkpoint, each reading one text

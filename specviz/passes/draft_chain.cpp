@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -13,7 +12,7 @@
 #include <dlfcn.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 
-#include "lanes.h"
+#include "choices.h"
 
 namespace {
 
@@ -114,43 +113,6 @@ struct Program {
   ~Program() { close(handle); }
 };
 
-float largest(const float* values, int64_t count) {
-  float most = -std::numeric_limits<float>::infinity();
-  Floats many = Floats{} + most;
-  int64_t i = 0;
-  for (; i + LANES <= count; i += LANES) many = many > load(values + i) ? many : load(values + i);
-  for (; i < count; i++) most = std::max(most, values[i]);
-  for (int lane = 0; lane < LANES; lane++) most = std::max(most, many[lane]);
-  return most;
-}
-
-// softmax(logits / temperature), to `probs`.
-void warp(const float* logits, int64_t count, float temperature, float* probs) {
-  const Floats least = Floats{} - 87.f, none = {};
-  const float most = largest(logits, count) / temperature;
-  Floats sums = {};
-  float total = 0;
-  for (int64_t i = 0; i < count; i += LANES) {
-    const Floats below = load_some(logits + i, count - i) / temperature - most;
-    Floats weights = exponential(below);
-    weights = below > least ? weights : none;
-    if (count - i >= LANES) sums += weights;
-    for (int64_t lane = 0; lane < count - i && count - i < LANES; lane++) total += weights[lane];
-    std::memcpy(probs + i, &weights, sizeof(float) * std::min<int64_t>(LANES, count - i));
-  }
-  for (int lane = 0; lane < LANES; lane++) total += sums[lane];
-  for (int64_t i = 0; i < count; i++) probs[i] /= total;
-}
-
-// The first token whose cumulative probability exceeds u, as `draw` in sampling.py finds it.
-int64_t draw(const float* probs, int64_t count, double u) {
-  static thread_local std::vector<double> cumulative;
-  cumulative.resize(count);
-  double sum = 0;
-  for (int64_t i = 0; i < count; i++) cumulative[i] = sum += probs[i];
-  return std::upper_bound(cumulative.begin(), cumulative.end(), u * sum) - cumulative.begin();
-}
-
 struct Text {
   const Program& program;
   Tensors rows;  // keys and values of each layer in turn
@@ -203,9 +165,11 @@ void few_rows_close(Program* program) { delete program; }
 // The token drawn with u from softmax(logits / temperature), which goes to `probs` [vocab]; if that is none, the first of
 // the likeliest. Always a token, even where logits are not numbers.
 int64_t few_rows_choose(const float* logits, int64_t vocab, float temperature, double u, float* probs) {
-  if (!probs) return std::min(std::find(logits, logits + vocab, largest(logits, vocab)) - logits, vocab - 1);
+  static thread_local std::vector<double> sums;
+  if (!probs) return likeliest(logits, vocab);
+  sums.resize(vocab);
   warp(logits, vocab, temperature, probs);
-  return std::min(draw(probs, vocab, u), vocab - 1);
+  return draw(probs, vocab, u, sums.data());
 }
 
 // Reads `count` unread tokens after `length` others, then drafts `steps` tokens, of which it reads all but the last.

@@ -1,7 +1,8 @@
 """Builds our C++ once a machine, and registers the kernels for few rows as operations of torch.
 
 `torch.ops.specviz.few_rows_linear` and `few_rows_attention` run in eager mode once `load` was called; compiled programs
-call the same library by its C functions (`C_SHIMS`), and drafting in one call is one of them (`draft_chains`).
+call the same library by its C functions (`C_SHIMS`). Others draft a chain in one call (`draft_chains`), and judge one
+(`judged_chains`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,12 @@ from torch import Tensor
 
 from specviz.records.errors import SpecvizError
 
-SOURCES = tuple(map(pathlib.Path(__file__).with_name, ("few_rows.cpp", "draft_chain.cpp", "lanes.h")))
+SOURCES = tuple(
+    map(
+        pathlib.Path(__file__).with_name,
+        ("few_rows.cpp", "draft_chain.cpp", "judged_chain.cpp", "lanes.h", "choices.h"),
+    )
+)
 
 #: For this processor, and only this one: the library is built where it runs.
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")

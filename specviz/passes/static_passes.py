@@ -46,6 +46,7 @@ class Static(nn.Module, ABC):
     name: str  # of the model, for people
     device: torch.device
     dtype: torch.dtype  # of the model, and of what goes in and out beside logits
+    few_rows: FewRows | None  # if it runs on our own kernels
     inner_dtype: torch.dtype  # in which it is computed, and of the rows
     row_shapes: list[tuple[int, int]]  # (heads, head size) of each tensor of rows
     input_widths: tuple[int, ...] = ()  # of further inputs [n, width] beside the token ids
@@ -350,6 +351,11 @@ class FastPasses:
     def unprepared(cls, static: Static) -> FastPasses:
         """The pass operation by operation."""
         return cls(static, static, "plain")
+
+    @property
+    def by_kernels(self) -> bool:
+        """Whether our kernels run it: so they are loaded, everything lies in host memory, and logits are float32."""
+        return self.static.few_rows is not None
 
     def first_layers(self, layers: int) -> FastPasses:
         """Unprepared passes that leave the model after its first `layers` layers."""

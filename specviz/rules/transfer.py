@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +17,9 @@ def to_device(values: Sequence[int] | Tensor, device: torch.device) -> Tensor:
     CUDA copies from ordinary memory only once the stream has come that far: a target pass would not even be launched
     before the draft is done. From page-locked memory the copy takes its turn in the stream.
     """
-    host = values if isinstance(values, Tensor) else torch.tensor(values, dtype=torch.long)
+    host = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values, dtype=np.int64))
+    if device.type == "cpu":
+        return host
     if device.type != "cuda":
         return host.to(device)
     return host.pin_memory().to(device, non_blocking=True)

@@ -11,7 +11,7 @@ from tiny import assert_same_rows, byte_tokenizer, generated, tiny_model, tiny_p
 
 import specviz
 from specviz.decoding import engine, round_record
-from specviz.decoding.judged import Judged
+from specviz.decoding.judging import judged_as
 from specviz.decoding.request import prepare
 from specviz.decoding.round_record import Ledger, Unrecorded
 from specviz.decoding.run_record import collect
@@ -255,7 +255,7 @@ def test_among_equal_logits_the_record_names_the_token_that_was_chosen():
     rows = TargetRows.of(torch.zeros(1, 4096), Warper(GREEDY))
     u = torch.zeros(1, dtype=torch.float64)
     nothing, uniforms = Draft.copied((), CPU), Uniforms(u, u, u[0])
-    judged = Judged.of(nothing, MATCH.decide(nothing, rows, uniforms), rows, uniforms)
+    judged = judged_as(nothing, rows, uniforms, MATCH.decide(nothing, rows, uniforms))
     told = Unrecorded(judged, pair_of("llama").texts, MATCH, 0, judged.tokens, (), Seconds(0, 0, 0, 0, 0)).record()
     assert told.top[0].p == ((told.next.id, 1.0),) == ((0, 1.0),)
 

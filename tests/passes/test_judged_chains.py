@@ -1,0 +1,165 @@
+"""What judges a chain in one call decides as the rule does, for the same reasons."""
+
+import itertools
+
+import pytest
+import torch
+from tiny import tiny_pair
+from torch import Tensor
+
+import specviz
+from specviz.decoding import decoder, judging
+from specviz.decoding.request import prepare
+from specviz.passes import kernel_library
+from specviz.passes.few_rows import FewRows
+from specviz.passes.judged_chains import JudgedChain
+from specviz.passes.static_passes import FastPasses, StaticPass
+from specviz.records.runs import Run
+from specviz.records.settings import DraftParams, RunSettings, SamplingParams
+from specviz.rules import TOKEN
+from specviz.rules.base import Rule
+from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms, chain
+from specviz.rules.greedy import MATCH
+from specviz.rules.sampling import Warper, draw
+
+PROMPT = [5, 9, 33, 7, 7, 20, 11, 3]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def kernels():
+    kernel_library.load()
+
+
+def uniform(*sizes: int) -> Tensor:
+    return torch.rand(sizes).double()
+
+
+def a_round(n: int, vocab: int, points: bool) -> tuple[Draft, Tensor, Uniforms]:
+    """A draft near the target, so that some of it is kept; a fifth of the target's tokens are ruled out. points: tokens
+    are copied, often the target's likeliest."""
+    logits = torch.randn(n + 1, vocab) * 4
+    q = (logits[:n] + torch.randn(n, vocab)).softmax(-1)
+    tokens = draw(q, uniform(n, 1)) if n else torch.empty(0, dtype=torch.long)
+    logits[:, 1:][torch.rand(n + 1, vocab - 1) < 0.2] = float("-inf")
+    if points:
+        tokens = torch.where(torch.rand(n) < 0.7, logits[:n].argmax(-1), tokens)
+    return Draft(tokens, chain(n), None if points or not n else q), logits, Uniforms(uniform(9), uniform(9), uniform())
+
+
+def decided(rule: Rule, temperature: float, draft: Draft, logits: Tensor, uniforms: Uniforms) -> Decision:
+    return rule.decide(draft, TargetRows.of(logits, Warper(SamplingParams(temperature=temperature))), uniforms)
+
+
+@pytest.mark.parametrize("points", [False, True])
+@pytest.mark.parametrize("temperature", [0.6, 1.0])
+@pytest.mark.parametrize("vocab", [3, 151, 1000])
+def test_drawn_chains_are_judged_by_the_rule(vocab, temperature, points):
+    torch.manual_seed(vocab)
+    depths = set()
+    for n, _ in itertools.product(range(6), range(20)):
+        draft, logits, uniforms = a_round(n, vocab, points)
+        made = JudgedChain(draft, logits, uniforms, temperature)
+        expected = decided(TOKEN, temperature, draft, logits, uniforms)
+        row = int(expected.row)
+        assert made.tokens == (*draft.tokens[:row].tolist(), expected.next_token.item())
+        assert made.path == tuple(range(row))
+        assert list(made.choices) == logits.argmax(-1).tolist()
+        torch.testing.assert_close(made.probs(), (logits / temperature).softmax(-1), atol=1e-6, rtol=1e-5)
+        given = made.decision()
+        assert given.kept.tolist() == expected.kept.bool().tolist() and given.row == row
+        # A residual is a small difference of large numbers.
+        for name, nearly in {"p": 1e-6, "q": 0, "accept_prob": 1e-5, "next_probs": 1e-4, "next_sums": 1e-4}.items():
+            if n or name.startswith("next"):
+                torch.testing.assert_close(getattr(given, name), getattr(expected, name), atol=nearly, rtol=1e-5)
+        depths.add(len(made.path))
+    assert depths >= {0, 1, 2}
+
+
+@pytest.mark.parametrize("vocab", [3, 151, 1000])
+def test_greedy_chains_are_matched(vocab):
+    torch.manual_seed(vocab)
+    depths = set()
+    for n, _ in itertools.product(range(6), range(20)):
+        draft, logits, uniforms = a_round(n, vocab, points=True)
+        made, expected = JudgedChain(draft, logits, uniforms, 0.0), decided(MATCH, 0.0, draft, logits, uniforms)
+        row = int(expected.row)
+        assert made.tokens == (*draft.tokens[:row].tolist(), expected.next_token.item())
+        assert made.path == tuple(range(row)) and list(made.choices) == logits.argmax(-1).tolist()
+        depths.add(len(made.path))
+    assert depths >= {0, 1, 2}
+
+
+def test_of_equal_logits_the_first_is_the_likeliest():
+    draft, _, uniforms = a_round(0, 600, points=True)
+    logits = torch.zeros(1, 600)
+    assert JudgedChain(draft, logits, uniforms, 0.0).tokens == (0,)
+    logits[0, [300, 599]] = 1.0
+    assert JudgedChain(draft, logits, uniforms, 0.0).tokens == (300,)
+
+
+def test_a_draft_that_is_the_target_is_kept_whatever_the_coins():
+    _, logits, _ = a_round(3, 20, points=False)
+    probs = JudgedChain(Draft.copied((), torch.device("cpu")), logits[:1], Uniforms(*[uniform()] * 3), 0.6).probs()
+    tokens = draw(probs, uniform(1, 1))
+    highest = torch.full((9,), 1 - 2**-24, dtype=torch.float64)
+    draft, coins = Draft(tokens, chain(1), probs), Uniforms(highest, highest, highest[0])
+    assert JudgedChain(draft, logits[:2], coins, 0.6).path == (0,)
+
+
+def test_what_the_target_rules_out_is_refused_even_by_a_coin_that_is_zero():
+    logits, zeros = torch.tensor([[1.0, float("-inf"), 0.0]] * 2), torch.zeros(9, dtype=torch.float64)
+    draft = Draft(torch.tensor([1]), chain(1), torch.tensor([[0.2, 0.6, 0.2]]))
+    assert JudgedChain(draft, logits, Uniforms(zeros, zeros, zeros[0]), 0.6).tokens == (0,)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.6])
+def test_logits_that_are_not_numbers_still_lead_to_a_token(temperature):
+    draft, logits, uniforms = a_round(2, 40, points=False)
+    for broken in (float("nan"), float("inf"), float("-inf")):
+        tokens = JudgedChain(draft, torch.full_like(logits, broken), uniforms, temperature).tokens
+        assert all(0 <= token < 40 for token in tokens)
+
+
+@pytest.mark.parametrize("drafter", [None, "draft_model", "prompt_lookup", "early_exit"])
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+def test_a_run_is_the_one_that_the_rule_judges(drafter, temperature, monkeypatch):
+    pair, few_rows = tiny_pair("llama"), FewRows.ready(threads=1)
+    for role, model in (("target", pair.target), ("draft", pair.draft)):
+        pair.passes.fast[role] = FastPasses.unprepared(StaticPass(model, (), few_rows))
+    settings = {"drafter": drafter, "sampling": SamplingParams(temperature=temperature), "seed": 3}
+
+    def run() -> Run:
+        return specviz.run(pair, PROMPT * 3, max_new_tokens=60, **settings)
+
+    calls = []
+    monkeypatch.setattr(judging, "JudgedChain", lambda *given: calls.append(given) or JudgedChain(*given))
+    at_once = run()
+    assert len(calls) == len(at_once.rounds)
+    monkeypatch.setattr(
+        decoder,
+        "judge_of",
+        lambda request, rule: judging.by_rule(judging.decided_by(request, rule), Warper(request.settings.sampling)),
+    )
+    by_rule = run()
+    assert len(calls) == len(at_once.rounds) and at_once.token_ids == by_rule.token_ids
+    for one, other in zip(at_once.rounds, by_rule.rounds, strict=True):
+        assert [each.outcome for each in one.drafted] == [each.outcome for each in other.drafted]
+        assert [each.u for each in one.drafted] == [each.u for each in other.drafted]
+        assert [each.p for each in one.drafted] == pytest.approx([each.p for each in other.drafted], abs=1e-6)
+        assert (one.next.id, one.next.kind, one.next.u) == (other.next.id, other.next.kind, other.next.u)
+        assert one.next.prob == pytest.approx(other.next.prob, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"rule": "block"},
+        {"drafting": DraftParams(branches=3)},
+        {"sampling": SamplingParams(temperature=0.7, top_k=5)},
+    ],
+)
+def test_what_one_call_does_not_know_is_judged_by_the_rule(changed):
+    pair = tiny_pair("llama")
+    pair.passes.fast["target"] = FastPasses.unprepared(StaticPass(pair.target, (), FewRows.ready(threads=1)))
+    request = prepare(pair, RunSettings(tuple(PROMPT), **{"drafter": "draft_model"} | changed))
+    assert "by_rule" in judging.judge_of(request, request.rule).__qualname__
