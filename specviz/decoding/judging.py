@@ -9,11 +9,12 @@ from torch import Tensor
 from specviz.decoding.judged import Judged
 from specviz.decoding.request import Request
 from specviz.passes.judged_chains import JudgedChain
-from specviz.rules import TOKEN
 from specviz.rules.base import Rule
+from specviz.rules.block import BLOCK
 from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms
 from specviz.rules.greedy import MATCH
 from specviz.rules.sampling import Warper
+from specviz.rules.token_by_token import TOKEN
 from specviz.rules.transfer import to_host
 
 #: Judges a draft of n tokens by the target's logits [n + 1, vocab] and the round's coins.
@@ -44,11 +45,11 @@ def judged_as(draft: Draft, rows: TargetRows, uniforms: Uniforms, decision: Deci
     return Judged(draft, uniforms, lambda: (rows, decision), kept_bytes, path, tokens, tuple(host["choice"]))
 
 
-def in_one_call(warper: Warper) -> Judge:
-    """Chains at a temperature and without filters, by our own kernels: `TOKEN` and `MATCH`."""
+def in_one_call(warper: Warper, rule: Rule) -> Judge:
+    """Chains at a temperature and without filters, in C++: `TOKEN`, `BLOCK` and `MATCH`."""
 
     def judge(draft: Draft, logits: Tensor, uniforms: Uniforms) -> Judged:
-        made = JudgedChain(draft, logits, uniforms, warper.temperature_alone)
+        made = JudgedChain(draft, logits, uniforms, warper.temperature_alone, rule is BLOCK)
 
         def judgement() -> tuple[TargetRows, Decision]:
             if warper.params.greedy:
@@ -75,7 +76,7 @@ def decided_by(request: Request, rule: Rule) -> Decide:
 def judge_of(request: Request, rule: Rule) -> Judge:
     """The quickest way that comes to the same."""
     warper, passes = Warper(request.settings.sampling), request.passes.get("target")
-    chains = request.branches == 1 and (rule is TOKEN or warper.params.greedy)
+    chains = request.branches == 1 and (rule in (TOKEN, BLOCK) or warper.params.greedy)
     if chains and warper.temperature_alone is not None and passes is not None and passes.by_kernels:
-        return in_one_call(warper)
+        return in_one_call(warper, rule)
     return by_rule(decided_by(request, rule), warper)

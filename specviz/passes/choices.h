@@ -31,17 +31,18 @@ inline int64_t likeliest(const float* logits, int64_t vocab) {
   return std::min(std::find(found, logits + vocab, most) - logits, vocab - 1);
 }
 
-// Divides values by their sum, unless that is zero; returns whether it was not.
-inline bool normalise(float* values, int64_t count) {
+inline float sum(const float* values, int64_t count) {
   Floats sums = {};
   float total = 0;
   int64_t i = 0;
   for (; i + LANES <= count; i += LANES) sums += load(values + i);
   for (; i < count; i++) total += values[i];
   for (int lane = 0; lane < LANES; lane++) total += sums[lane];
-  const float share = 1 / total;
-  for (i = 0; i < count && total > 0; i++) values[i] *= share;
-  return total > 0;
+  return total;
+}
+
+inline void scale(float* values, int64_t count, float factor) {
+  for (int64_t i = 0; i < count; i++) values[i] *= factor;
 }
 
 // softmax(logits / temperature), to `probs`.
@@ -55,7 +56,7 @@ inline void warp(const float* logits, int64_t vocab, float temperature, float* p
   for (; i + LANES <= vocab; i += LANES) store(probs + i, weigh(load(logits + i)));
   const Floats last = weigh(load_some(logits + i, vocab - i));
   std::memcpy(probs + i, &last, sizeof(float) * (vocab - i));
-  normalise(probs, vocab);
+  scale(probs, vocab, 1 / sum(probs, vocab));
 }
 
 // The first token whose cumulative probability exceeds u times the last, as `draw` in sampling.py finds it. Always a

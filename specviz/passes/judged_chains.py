@@ -1,7 +1,7 @@
 """Chains judged in one call (judged_chain.cpp), at a temperature and without filters.
 
-The rule is `verify_token_by_token`. Operation by operation it takes a tenth of a short round: after a pass has streamed
-its weights through the cache, each operation must first be fetched anew.
+Operation by operation a rule takes a tenth of a short round and more: after a pass has streamed its weights through the
+cache, each operation must first be fetched anew.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from specviz.rules.draft import Decision, Draft, Uniforms
 class JudgedChain:
     """What was decided about a chain of n drafted tokens.
 
-    logits: [n + 1, vocab] float32, the target's. temperature: 0 for greedy drafts. The kernels must be loaded.
+    logits: [n + 1, vocab] float32, the target's. temperature: 0 for greedy drafts. as_block: by `verify_block`, not by
+    `verify_token_by_token`. The kernels must be loaded.
     """
 
-    def __init__(self, draft: Draft, logits: Tensor, uniforms: Uniforms, temperature: float):
+    def __init__(self, draft: Draft, logits: Tensor, uniforms: Uniforms, temperature: float, as_block: bool = False):
         n, vocab = self._shape = len(draft.parents), logits.shape[1]
         told = (ctypes.c_int64 * (2 * n + 2))()
-        given = logits.data_ptr(), n, vocab, temperature, draft.tokens.data_ptr()
+        given = logits.data_ptr(), n, vocab, temperature, as_block, draft.tokens.data_ptr()
         if temperature:
             # In one piece: running sums in float64, probabilities of rows and of the next token, three values a token.
             self._made = torch.empty((n + 4) * vocab + 3 * n)
@@ -61,6 +62,6 @@ class JudgedChain:
 def _judge() -> Callable[..., int]:
     function = kernel_library.library().few_rows_judge
     memory, number = ctypes.c_void_p, ctypes.c_int64
-    function.argtypes = [memory, number, number, ctypes.c_float, *[memory] * 6]
+    function.argtypes = [memory, number, number, ctypes.c_float, ctypes.c_bool, *[memory] * 6]
     function.restype = number
     return function

@@ -16,11 +16,12 @@ from specviz.passes.judged_chains import JudgedChain
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.runs import Run
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
-from specviz.rules import TOKEN
 from specviz.rules.base import Rule
+from specviz.rules.block import BLOCK
 from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms, chain
 from specviz.rules.greedy import MATCH
 from specviz.rules.sampling import Warper, draw
+from specviz.rules.token_by_token import TOKEN
 
 PROMPT = [5, 9, 33, 7, 7, 20, 11, 3]
 
@@ -50,16 +51,17 @@ def decided(rule: Rule, temperature: float, draft: Draft, logits: Tensor, unifor
     return rule.decide(draft, TargetRows.of(logits, Warper(SamplingParams(temperature=temperature))), uniforms)
 
 
+@pytest.mark.parametrize("rule", [TOKEN, BLOCK], ids=["token", "block"])
 @pytest.mark.parametrize("points", [False, True])
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
 @pytest.mark.parametrize("vocab", [3, 151, 1000])
-def test_drawn_chains_are_judged_by_the_rule(vocab, temperature, points):
+def test_drawn_chains_are_judged_by_the_rule(vocab, temperature, points, rule):
     torch.manual_seed(vocab)
     depths = set()
     for n, _ in itertools.product(range(6), range(20)):
         draft, logits, uniforms = a_round(n, vocab, points)
-        made = JudgedChain(draft, logits, uniforms, temperature)
-        expected = decided(TOKEN, temperature, draft, logits, uniforms)
+        made = JudgedChain(draft, logits, uniforms, temperature, rule is BLOCK)
+        expected = decided(rule, temperature, draft, logits, uniforms)
         row = int(expected.row)
         assert made.tokens == (*draft.tokens[:row].tolist(), expected.next_token.item())
         assert made.path == tuple(range(row))
@@ -122,11 +124,12 @@ def test_logits_that_are_not_numbers_still_lead_to_a_token(temperature):
 
 @pytest.mark.parametrize("drafter", [None, "draft_model", "prompt_lookup", "early_exit"])
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
-def test_a_run_is_the_one_that_the_rule_judges(drafter, temperature, monkeypatch):
+@pytest.mark.parametrize("rule", ["token", "block"])
+def test_a_run_is_the_one_that_the_rule_judges(drafter, temperature, rule, monkeypatch):
     pair, few_rows = tiny_pair("llama"), FewRows.ready(threads=1)
     for role, model in (("target", pair.target), ("draft", pair.draft)):
         pair.passes.fast[role] = FastPasses.unprepared(StaticPass(model, (), few_rows))
-    settings = {"drafter": drafter, "sampling": SamplingParams(temperature=temperature), "seed": 3}
+    settings = {"drafter": drafter, "sampling": SamplingParams(temperature=temperature), "seed": 3, "rule": rule}
 
     def run() -> Run:
         return specviz.run(pair, PROMPT * 3, max_new_tokens=60, **settings)
@@ -153,7 +156,7 @@ def test_a_run_is_the_one_that_the_rule_judges(drafter, temperature, monkeypatch
 @pytest.mark.parametrize(
     "changed",
     [
-        {"rule": "block"},
+        {"rule": "block", "sampling": SamplingParams(temperature=0.7, top_p=0.9)},
         {"drafting": DraftParams(branches=3)},
         {"sampling": SamplingParams(temperature=0.7, top_k=5)},
     ],
