@@ -53,7 +53,7 @@ class DraftModel(Stepwise):
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
         unread = self.unread(committed)
         if self.in_one_call and unread.shape[0] <= WIDEST:
-            return self.chain_in_one_call(self.model, unread, budget, uniforms)
+            return self.as_draft(self.model.draft(unread, budget, self.chooser.temperature, uniforms), uniforms)
         return super().propose(committed, budget, uniforms)
 
     def first_row(self, committed: Sequence[int]) -> Tensor:

@@ -11,6 +11,8 @@ from torch import Tensor
 from specviz.drafters.base import Setting, Verdict
 from specviz.drafters.headed import Headed
 from specviz.passes.static_eagle import EagleReader, StaticEagleReader
+from specviz.passes.static_passes import WIDEST
+from specviz.rules.draft import Draft
 from specviz.rules.transfer import to_device
 from specviz.rules.tree_shape import tree_shape
 
@@ -28,6 +30,7 @@ class Eagle(Headed):
     def __init__(self, setting: Setting):
         super().__init__(setting)
         self.reader = self.reader_of(setting)
+        self.in_one_call = self.chains_in_one_call(self.reader)
         self.text_rows = 0
         self.states: Tensor | None = None  # the text's last at `last`, then one for each draft token
         self.last = 0
@@ -42,6 +45,17 @@ class Eagle(Headed):
 
     def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
         self.features = features
+
+    def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
+        unread = len(committed) - 1 - self.reader.length
+        if not self.in_one_call or self.features is None or unread > WIDEST:
+            return super().propose(committed, budget, uniforms)
+        tokens = to_device(committed[self.reader.length + 1 :], self.features.device)
+        self.text_rows = self.reader.length + unread
+        with self.stopwatch.span():
+            features = self.head.fuse(self.features)
+            made = self.reader.draft(tokens, budget, self.chooser.temperature, uniforms, features)
+        return self.as_draft(made, uniforms)
 
     def first_row(self, committed: Sequence[int]) -> Tensor | None:
         """Reads the text's new rows, each a token's feature beside the embedding of the next token."""

@@ -15,6 +15,7 @@ from specviz.passes.cached_model import tree_view
 from specviz.passes.mtp_layers import ModuleReader, MtpModules
 from specviz.passes.static_eagle import EagleReader, StaticEagleReader
 from specviz.records.settings import DraftParams
+from specviz.rules.draft import Draft
 from specviz.rules.transfer import to_device
 from specviz.rules.tree_shape import tree_shape
 
@@ -52,6 +53,12 @@ class Mtp(Eagle):
     def source(self, depth: int) -> str:
         modules = len(self.readers)
         return super().source(depth) if modules == 1 else f"module {min(depth + 1, modules)}"
+
+    def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
+        draft = super().propose(committed, budget, uniforms)
+        if self.in_one_call:
+            self.features, self.held = None, [self.text_rows]
+        return draft
 
     def first_row(self, committed: Sequence[int]) -> Tensor | None:
         # So that every module has a row of the text: its first is that of the token as far on as it looks.

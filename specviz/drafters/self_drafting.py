@@ -31,7 +31,7 @@ class SelfDrafting(Stepwise):
             self.model.length = self.target.length
             unread = self.model.unread(committed)
             if self.in_one_call and unread.shape[0] <= WIDEST:
-                return self.chain_in_one_call(self.model, unread, budget, uniforms)
+                return self.as_draft(self.model.draft(unread, budget, self.chooser.temperature, uniforms), uniforms)
             return super().propose(committed, budget, uniforms)
         finally:
             self.model.rewind(self.target.length)

@@ -16,6 +16,7 @@ from specviz.drafters.base import Drafter, Setting
 from specviz.drafters.choosers import Draws
 from specviz.models.pair import ModelPair
 from specviz.passes.cached_model import CachedModel
+from specviz.passes.static_eagle import EagleReader, StaticEagleReader
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, chain
 from specviz.rules.sampling import fit_width
@@ -76,16 +77,16 @@ class Stepwise(Drafter):
         drawn_from = torch.cat(probs) if isinstance(self.chooser, Draws) else None
         return self._draft(torch.cat(tokens), chain(len(tokens)), torch.cat(rows), drawn_from, uniforms, stopped)
 
-    def chains_in_one_call(self, reader: CachedModel) -> bool:
+    def chains_in_one_call(self, reader: CachedModel | EagleReader | StaticEagleReader) -> bool:
         """Whether `reader` can draft this drafter's chains by itself: none that end early, and no filters."""
-        if self.width > 1 or self.confidence or self.chooser.temperature is None or not reader.drafts_in_one_call:
+        if self.width > 1 or self.confidence or self.chooser.temperature is None:
             return False
-        return reader.model.get_output_embeddings().weight.shape[0] == self.vocab_size
+        return reader.chain_width == self.vocab_size
 
-    def chain_in_one_call(self, reader: CachedModel, unread: Tensor, budget: int, uniforms: Tensor) -> Draft:
-        """As `_chain`, from the tokens that `reader` has not read, [n] int64."""
-        tokens, rows, probs = reader.draft(unread, budget, self.chooser.temperature, uniforms)
-        return self._draft(tokens, chain(budget), rows, probs, uniforms, None)
+    def as_draft(self, made: tuple[Tensor, Tensor, Tensor | None], uniforms: Tensor) -> Draft:
+        """The draft of a chain that a reader made in one call."""
+        tokens, rows, probs = made
+        return self._draft(tokens, chain(tokens.shape[0]), rows, probs, uniforms, None)
 
     def _tree(self, row: Tensor, budget: int, uniforms: Tensor) -> Draft:
         """Level by level, `branches` tokens each, where they are likeliest to be reached and kept."""

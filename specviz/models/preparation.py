@@ -325,8 +325,8 @@ def _recorded(static: Static, recorder: CudaRecorder, target: GraphedPasses | No
 
 
 def _drafts(role: str) -> bool:
-    """Whether its passes draft step by step; heads do too, but read more than tokens."""
-    return role == "draft" or role.startswith("exit")
+    """Whether its passes draft step by step."""
+    return role in ("draft", "eagle", "mtp") or role.startswith("exit")
 
 
 def _no_memory() -> SpecvizError:

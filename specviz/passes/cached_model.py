@@ -143,9 +143,9 @@ class CachedModel:
             )
 
     @property
-    def drafts_in_one_call(self) -> bool:
-        """Whether it has `draft`."""
-        return False
+    def chain_width(self) -> int | None:
+        """Of the logits with which it drafts a chain in one call (`draft`); None if it does not."""
+        return None
 
     def rewind(self, length: int) -> None:
         """Forgets all rows after the first `length`.
@@ -244,8 +244,8 @@ class StaticModel(CachedModel):
         return self.passes.read(token_ids, positions, where, visible, self.buffers.tensors, self.feature_layers)
 
     @property
-    def drafts_in_one_call(self) -> bool:
-        return self.passes.draft is not None
+    def chain_width(self) -> int | None:
+        return self.passes.chain_width
 
     def draft(
         self, unread: Tensor, steps: int, temperature: float, uniforms: Tensor

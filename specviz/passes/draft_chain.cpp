@@ -32,6 +32,8 @@ struct Memory {
 
 // Tensors of torch's that are ours to free.
 struct Tensors : std::vector<AtenTensorHandle> {
+  Tensors() = default;
+  Tensors(Tensors&&) = default;
   ~Tensors() {
     for (AtenTensorHandle each : *this)
       if (each) aoti_torch_delete_tensor_object(each);
@@ -118,30 +120,40 @@ struct Text {
   Tensors rows;  // keys and values of each layer in turn
   int64_t room;  // places in each of them
 
-  // One pass over `count` tokens after `length` others; the last one's logits go to `logits` [vocab].
-  void pass(int64_t* token_ids, int64_t count, int64_t length, float* logits, int64_t vocab) const {
+  // One pass over `count` tokens after `length` others, each beside its row of `states` if there are any; the last one's
+  // logits go to `logits` [vocab]. Returns the last one's own state, [1][width], if the program makes states.
+  Tensors pass(
+      int64_t* token_ids, int64_t count, int64_t length, const Tensors& states, float* logits, int64_t vocab) const {
     std::vector<int64_t> places(count);
     std::vector<uint8_t> visible(count * room);
     for (int64_t i = 0; i < count; i++) {
       places[i] = length + i;
       std::fill_n(visible.begin() + i * room, places[i] + 1, 1);
     }
-    Tensors inputs, outputs;
+    Tensors inputs, outputs, last;
     inputs.add({token_ids, aoti_torch_dtype_int64(), 1, {count}});
     inputs.add({places.data(), aoti_torch_dtype_int64(), 1, {count}});  // their positions
     inputs.add_again(inputs.back());
     inputs.add({visible.data(), aoti_torch_dtype_bool(), 2, {count, room}});
+    for (AtenTensorHandle each : states) inputs.add_again(each);
     for (AtenTensorHandle each : rows) inputs.add_again(each);
-    outputs.push_back(nullptr);
+    outputs.resize(1 + states.size());
     std::vector<AtenTensorHandle> given(inputs);
     inputs.clear();  // the program takes them over
-    program.run(program.handle, given.data(), given.size(), outputs.data(), 1, nullptr, nullptr);
+    program.run(program.handle, given.data(), given.size(), outputs.data(), outputs.size(), nullptr, nullptr);
     void* all = nullptr;
     int64_t width = 0;
     check(aoti_torch_get_size(outputs[0], 1, &width));
     check(aoti_torch_get_data_ptr(outputs[0], &all));
     if (width != vocab) throw Failed();
     std::memcpy(logits, static_cast<float*>(all) + (count - 1) * vocab, sizeof(float) * vocab);
+    if (!states.empty()) {
+      check(aoti_torch_get_size(outputs[1], 1, &width));
+      const int64_t sizes[] = {1, width}, strides[] = {width, 1};
+      last.push_back(nullptr);
+      check(aoti_torch__reinterpret_tensor(outputs[1], 2, sizes, strides, (count - 1) * width, &last.back()));
+    }
+    return last;
   }
 };
 
@@ -173,20 +185,22 @@ int64_t few_rows_choose(const float* logits, int64_t vocab, float temperature, d
 }
 
 // Reads `count` unread tokens after `length` others, then drafts `steps` tokens, of which it reads all but the last.
-// tokens: [steps]. logits, probs: [steps][vocab]; no probs if the likeliest tokens are taken. uniforms: [steps].
+// features: what a head reads beside the unread tokens, [count][width]; later ones it reads beside its own states. None for
+// models. tokens: [steps]. logits, probs: [steps][vocab]; no probs if the likeliest tokens are taken. uniforms: [steps].
 AOTITorchError few_rows_draft(
     const Program* program, int64_t row_count, const Memory* rows, int64_t* unread, int64_t count, int64_t length,
-    int64_t steps, int64_t* tokens, float* logits, float* probs, const double* uniforms, int64_t vocab,
-    float temperature) {
+    const Memory* features, int64_t steps, int64_t* tokens, float* logits, float* probs, const double* uniforms,
+    int64_t vocab, float temperature) {
   try {
     Text text = {*program, {}, rows[0].sizes[2]};
     for (int64_t i = 0; i < row_count; i++) text.rows.add(rows[i]);
+    Tensors states;
+    if (features) states.add(*features);
     for (int64_t step = 0; step < steps; step++) {
       float *row = logits + step * vocab, *drawn_from = probs ? probs + step * vocab : nullptr;
-      if (step == 0)
-        text.pass(unread, count, length, row, vocab);
-      else
-        text.pass(tokens + step - 1, 1, length + count + step - 1, row, vocab);
+      Tensors next = step == 0 ? text.pass(unread, count, length, states, row, vocab)
+                               : text.pass(tokens + step - 1, 1, length + count + step - 1, states, row, vocab);
+      states.swap(next);
       tokens[step] = few_rows_choose(row, vocab, temperature, uniforms[step], drawn_from);
     }
   } catch (const Failed&) {

@@ -34,6 +34,8 @@ class ModuleReader:
     It reads each token beside the state that the depth before has of the token before.
     """
 
+    chain_width: int | None = None  # see `CachedModel`
+
     def __init__(self, modules: MtpModules, depth: int):
         self.model, self.depth = modules.model, depth
         self.cache = MtpCache(config=self.model.config)

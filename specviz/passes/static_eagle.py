@@ -67,6 +67,10 @@ class StaticHead(Static):
     def get_output_embeddings(self) -> nn.Module:
         return self.ends[1]
 
+    @property
+    def vocab_size(self) -> int:
+        return self.target.get_output_embeddings().weight.shape[0]
+
     def turns(self, positions: Tensor) -> Tensor:
         return rotation(positions, self.head.config).to(self.inner_dtype)
 
@@ -96,6 +100,10 @@ class StaticEagle(StaticHead):
     def __init__(self, head: EagleHead, target: StaticPass):
         super().__init__(head, target, 1, head.config.hidden_size)
 
+    @property
+    def vocab_size(self) -> int:
+        return self.head.config.own_vocabulary or super().vocab_size
+
     def forward(
         self, token_ids: Tensor, positions: Tensor, where: Tensor, visible: Tensor, *others: Tensor
     ) -> tuple[Tensor, Tensor]:
@@ -109,6 +117,8 @@ class StaticEagle(StaticHead):
 
 class EagleReader:
     """An EAGLE head reading one text, run eagerly. length: rows held."""
+
+    chain_width: int | None = None  # see `CachedModel`
 
     def __init__(self, head: EagleHead, target: PreTrainedModel):
         self.head = head
@@ -157,6 +167,18 @@ class StaticEagleReader:
             states.append(given[1])
             self.length += len(ids)
         return torch.cat(logits)[-keep:], torch.cat(states)
+
+    @property
+    def chain_width(self) -> int | None:
+        return self.passes.chain_width
+
+    def draft(
+        self, tokens: Tensor, steps: int, temperature: float, uniforms: Tensor, features: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Reads at most WIDEST tokens beside their features, and drafts a chain after them; see `DraftChains.draft`."""
+        length, self.length = self.length, self.length + tokens.shape[0] + steps - 1
+        self.buffers.reserve(self.length)
+        return self.passes.draft(tokens, length, self.buffers.tensors, steps, temperature, uniforms, features)
 
     def rewind(self, length: int) -> None:
         self.length = length

@@ -60,6 +60,11 @@ class Static(nn.Module, ABC):
     def plain(self) -> Static:
         """The same pass by torch's own operations."""
 
+    @property
+    @abstractmethod
+    def vocab_size(self) -> int:
+        """The width of its logits."""
+
     @abstractmethod
     def get_input_embeddings(self) -> nn.Module:
         """Turns token ids into embeddings."""
@@ -123,6 +128,10 @@ class StaticPass(Static):
         model = self.original
         parts = (type(model), model.config, model.config._attn_implementation, self.dtype, few_numbers(model))
         return _static_without_weights, (*parts, self.feature_layers, self.few_rows)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.original.get_output_embeddings().weight.shape[0]
 
     def get_input_embeddings(self) -> nn.Module:
         return self.model.get_input_embeddings()
@@ -356,6 +365,11 @@ class FastPasses:
     def by_kernels(self) -> bool:
         """Whether our kernels run it: so they are loaded, everything lies in host memory, and logits are float32."""
         return self.static.few_rows is not None
+
+    @property
+    def chain_width(self) -> int | None:
+        """Of the logits of chains drafted in one call; None if they are not."""
+        return None if self.draft is None else self.static.vocab_size
 
     def first_layers(self, layers: int) -> FastPasses:
         """Unprepared passes that leave the model after its first `layers` layers."""

@@ -21,7 +21,7 @@ from specviz.passes.clock import Stopwatch
 from specviz.passes.cuda_graphs import GraphedPasses
 from specviz.passes.draft_chains import drafting_in_one_call
 from specviz.passes.few_rows import FewRows
-from specviz.passes.static_eagle import StaticEagle
+from specviz.passes.static_eagle import StaticEagle, StaticEagleReader
 from specviz.passes.static_parallel import StaticParallel
 from specviz.passes.static_passes import BLOCK, FastPasses, StaticPass
 from specviz.records.errors import SpecvizError
@@ -169,6 +169,48 @@ def test_what_is_compiled_reads_any_number_of_tokens_in_any_room(architecture):
         kept = [run(*static.examples(count, room)) for run in (static, program)]
         for expected, given in zip(*kept, strict=True):
             torch.testing.assert_close(given, expected)
+
+
+def drafting_chains(passes: FastPasses, calls: list[int]) -> FastPasses:
+    """Drafts chains at one go, by the uncompiled pass. calls: gets each one's number of steps."""
+
+    def draft(unread, length, rows, steps, temperature, uniforms, features):
+        calls.append(steps)
+        warper, cells = Warper(SamplingParams(temperature=temperature)), torch.arange(rows[0].shape[2])
+        chosen, logits = [], []
+        for u in uniforms[:steps]:
+            where = cells[length : length + len(unread)]
+            read, features = passes.static(unread, where, where, where.unsqueeze(-1) >= cells, features, *rows)
+            length, features = length + len(unread), features[-1:]
+            logits.append(read[-1:])
+            unread = draw(warper.probabilities(read[-1:]), u)
+            chosen.append(unread)
+        every = torch.cat(logits)
+        return torch.cat(chosen), every, warper.probabilities(every) if temperature else None
+
+    passes.draft = draft
+    return passes
+
+
+@pytest.mark.parametrize("temperature", [0, 0.8])
+@pytest.mark.parametrize("drafter", ["eagle", "mtp"])
+@pytest.mark.parametrize("prompt", [PROMPT, PROMPT[:1]])
+def test_heads_that_draft_chains_at_one_go_draft_the_same(prompt, drafter, temperature):
+    pair, calls = with_heads(tiny_pair("llama")), []
+
+    def run(make) -> Run:
+        passes = kernel_passes(pair)
+        made = with_passes(pair, passes | {drafter: make(passes[drafter])})
+        sampling = SamplingParams(temperature=temperature)
+        return specviz.run(made, prompt, drafter=drafter, sampling=sampling, max_new_tokens=NEW_TOKENS, seed=3)
+
+    step_by_step, at_one_go = run(lambda passes: passes), run(lambda passes: drafting_chains(passes, calls))
+    assert calls and at_one_go.token_ids == step_by_step.token_ids
+    assert drafted_ids(at_one_go) == drafted_ids(step_by_step)
+
+
+def drafted_ids(run: Run) -> list[list[int]]:
+    return [[token.id for token in each.drafted] for each in run.rounds]
 
 
 # Compiled for real, once for all tests below: this is what takes time.
@@ -355,9 +397,34 @@ def test_a_run_drafts_in_one_call_where_it_can_and_is_the_same(compiled, samplin
     in_one_call, step_by_step = run(counted), run(None)
     assert bool(drafted) is calls
     assert in_one_call.token_ids == step_by_step.token_ids
-    assert [[token.id for token in each.drafted] for each in in_one_call.rounds] == [
-        [token.id for token in each.drafted] for each in step_by_step.rounds
-    ]
+    assert drafted_ids(in_one_call) == drafted_ids(step_by_step)
+
+
+@pytest.mark.parametrize("temperature", [0, 0.8])
+@torch.inference_mode()
+def test_a_head_drafts_in_one_call_what_single_steps_draft(compiled, temperature):
+    static = StaticEagle(compiled.parts["eagle"], compiled.passes.fast["target"].static)
+    program = compiler.Program(static, compiler.file(StaticEagle, static.described()))
+    passes = FastPasses(static, program, "compiled")
+    passes.draft = drafting_in_one_call(static, program)
+    generator = torch.Generator().manual_seed(1)
+    uniforms = torch.rand(8, generator=generator).double()
+    at_once, step_by_step = StaticEagleReader(passes), StaticEagleReader(passes)
+    for text in (PROMPT, list(range(1, 20))):  # the buffers grow within a chain, then several tokens are unread
+        features, unread = torch.randn(len(text), static.input_widths[0], generator=generator), torch.tensor(text)
+        features = features.to(static.dtype)
+        chosen, logits, probs = at_once.draft(unread, 8, temperature, uniforms, features)
+        read = len(text) + step_by_step.length
+        for depth, u in enumerate(uniforms):
+            row, features = step_by_step.read(features[-1:] if depth else features, unread, keep=1)
+            assert torch.equal(logits[depth : depth + 1], row)
+            assert chosen[depth] == (draw(probs[depth], u) if temperature else row.argmax())
+            unread = chosen[depth : depth + 1]
+        assert at_once.length == step_by_step.length == read + 7
+        for given, expected in zip(at_once.buffers.tensors, step_by_step.buffers.tensors, strict=True):
+            assert torch.equal(given[:, :, : at_once.length], expected[:, :, : at_once.length])
+        at_once.rewind(read)
+        step_by_step.rewind(read)
 
 
 def test_a_program_that_cannot_be_opened_again_drafts_step_by_step(compiled):
