@@ -111,7 +111,7 @@ def test_size_decides_on_threads_and_a_small_model_leaves_a_core_free(cores, mos
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_the_embedded_pair_has_its_trained_parts_in_every_precision(dtype):
     pair = load_pair(dtype=dtype, device="cpu")
-    assert set(pair.parts) == {"medusa", "eagle", "parallel"} and not pair.flaws
+    assert set(pair.parts) == {"medusa", "eagle", "mtp", "parallel"} and not pair.flaws
 
 
 @pytest.mark.parametrize("multiplies, dtype", [(True, torch.bfloat16), (False, torch.float32)])
