@@ -31,7 +31,8 @@ class JudgedChain:
         if temperature:
             # In one piece: running sums in float64, probabilities of rows and of the next token, three values a token.
             self._made = torch.empty((n + 4) * vocab + 3 * n)
-            drawn_from = None if draft.probs is None else draft.probs.data_ptr()
+            probs = None if draft.probs is None else draft.probs.contiguous()
+            drawn_from = None if probs is None else probs.data_ptr()
             coins = uniforms.accept.data_ptr(), uniforms.next.data_ptr()
             kept = _judge()(*given, drawn_from, *coins, self._made.data_ptr(), told)
         else:

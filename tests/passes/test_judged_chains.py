@@ -4,12 +4,14 @@ import itertools
 
 import pytest
 import torch
-from tiny import tiny_pair
+from tiny import tiny_pair, with_heads
 from torch import Tensor
 
 import specviz
 from specviz.decoding import decoder, judging
 from specviz.decoding.request import prepare
+from specviz.drafters import DRAFTERS
+from specviz.models import preparation
 from specviz.passes import kernel_library
 from specviz.passes.few_rows import FewRows
 from specviz.passes.judged_chains import JudgedChain
@@ -122,14 +124,17 @@ def test_logits_that_are_not_numbers_still_lead_to_a_token(temperature):
         assert all(0 <= token < 40 for token in tokens)
 
 
-@pytest.mark.parametrize("drafter", [None, "draft_model", "prompt_lookup", "early_exit"])
+@pytest.mark.parametrize("drafter", [None, *(name for name in DRAFTERS if name != "lookahead")])  # which drafts trees
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("rule", ["token", "block"])
 def test_a_run_is_the_one_that_the_rule_judges(drafter, temperature, rule, monkeypatch):
-    pair, few_rows = tiny_pair("llama"), FewRows.ready(threads=1)
+    pair, few_rows = with_heads(tiny_pair("llama")), FewRows.ready(threads=1)
     for role, model in (("target", pair.target), ("draft", pair.draft)):
-        pair.passes.fast[role] = FastPasses.unprepared(StaticPass(model, (), few_rows))
-    settings = {"drafter": drafter, "sampling": SamplingParams(temperature=temperature), "seed": 3, "rule": rule}
+        layers = preparation._feature_layers(pair) if role == "target" else ()
+        pair.passes.fast[role] = FastPasses.unprepared(StaticPass(model, layers, few_rows))
+    # Some draft trees unless told otherwise.
+    settings = {"drafter": drafter, "drafting": DraftParams(branches=1), "seed": 3, "rule": rule}
+    settings["sampling"] = SamplingParams(temperature=temperature)
 
     def run() -> Run:
         return specviz.run(pair, PROMPT * 3, max_new_tokens=60, **settings)
