@@ -63,6 +63,23 @@ def test_a_run_is_shown_and_told_to_the_page_around_it(alone):
     assert finished["text"] == page.evaluate(f"{RUN}.text")
 
 
+def test_a_run_that_was_drawn_before_there_was_room_for_the_inspector_speaks_of_a_token(alone):
+    page = alone("run", viewport={"width": 390, "height": 800})
+    give(page, "run", run_of())
+    expect(page.locator('specviz-run [part="status"]')).to_have_text("It ended.")
+    assert page.locator('specviz-run [part="say"]').count() == 0
+    page.set_viewport_size({"width": 1100, "height": 900})
+    expect(page.locator('specviz-run [part="say"]')).to_be_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_what_the_browser_draws_itself_is_as_dark_as_the_page(alone, scheme: str):
+    page = alone("run", color_scheme=scheme)
+    expected = "dark" if scheme == "dark" else "normal"
+    for of in ("html", "specviz-run select"):
+        assert page.locator(of).first.evaluate("node => getComputedStyle(node).colorScheme") == expected
+
+
 @pytest.mark.parametrize("timing, words", [(True, "Timing rounds"), (False, "Reading the prompt")])
 def test_before_its_first_round_a_run_says_what_it_waits_for(alone, timing: bool, words: str):
     page = alone("run")

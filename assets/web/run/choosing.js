@@ -83,6 +83,7 @@ export function letChoiceGo(view) {
  * @param {View} view
  */
 export function showSomething(view) {
+  if (view.run.phase !== "finished" || view.playback.at) return;
   const spot = view.run.start.recorded ? firstRefusal(view.run) : newestRefusal(view.run);
   if (!spot || !view.run.rounds.length) return;
   if (!view.everOpened && isTree(view.run.at(spot.round))) setOpen(view, spot.round, true);

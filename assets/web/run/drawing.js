@@ -63,7 +63,7 @@ export function draw(view) {
   if (view.drawn < view.run.rounds.length) appendRounds(view);
   drawLossy(view);
   drawPlayback(view);
-  if (view.run.phase === "finished" && !view.playback.at) showSomething(view);
+  showSomething(view);
 }
 
 /** @param {View} view */

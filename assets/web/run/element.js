@@ -13,7 +13,7 @@
 // Its getters show what it holds.
 
 import { SpecvizElement, sheet } from "../shared/element.js";
-import { choose, letGo, onChipClick, onFocus, onPointer, onTextClick } from "./choosing.js";
+import { choose, letGo, onChipClick, onFocus, onPointer, onTextClick, showSomething } from "./choosing.js";
 import { draw, redraw, schedule } from "./drawing.js";
 import { figuresBar } from "./figures.js";
 import { inspectorCard, renderInspector } from "./inspector.js";
@@ -91,6 +91,7 @@ export class SpecvizRun extends SpecvizElement {
     if (view.ui.view.dataset.layout !== layout) {
       view.ui.view.dataset.layout = layout;
       renderInspector(view);
+      showSomething(view); // a run may have been drawn before its width was known
     }
     view.ui.view.toggleAttribute("data-small", width < SMALL);
   }
