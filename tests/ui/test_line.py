@@ -122,3 +122,23 @@ def test_stop_takes_the_place_of_the_button_and_a_second_press_starts_nothing(pa
     # What a press starts takes the button away at once.
     page.wait_for_timeout(1000)
     expect(page.locator(button)).to_be_visible()
+
+
+def test_a_server_that_does_not_answer_is_no_error_of_the_name_that_asks_it(alone):
+    page = alone("run")
+    page.clock.install()
+    asked = page.evaluate_handle(
+        """async () => {
+          const asked = [];
+          const element = document.createElement('div');
+          element.innerHTML = '<div><p>usual</p></div>';
+          document.body.append(element);
+          const { join } = await import('/gradio/brand.js');
+          join({ element, server: { in_line: async () => { asked.push(element.textContent); } } }, { words: {} });
+          return asked;
+        }"""
+    )
+    for _ in range(2):
+        page.clock.run_for(4000)
+    # Whatever it throws is an error of the page, which no page of a test may have.
+    assert asked.json_value() == ["usual", "usual"]

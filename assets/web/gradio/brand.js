@@ -11,7 +11,8 @@ export function join({ element, server }, { words }) {
   const told = /** @type {HTMLElement} */ (element.querySelector("p"));
   const usual = told.textContent;
   const brand = /** @type {HTMLElement} */ (told.parentElement);
-  const show = (/** @type {[string[], number | null]} */ [kinds, seconds]) => {
+  // Nothing, or an error, where the server is gone or the page is being left; the page says that itself.
+  const show = (/** @type {[string[], number | null]} */ [kinds, seconds] = [[], null]) => {
     const text = sentence(say, kinds, seconds);
     // Nothing beside it moves when it says less than usual.
     if (text !== null && !brand.style.length) brand.style.setProperty("--sv-room", `${brand.offsetWidth}px`);
@@ -19,8 +20,7 @@ export function join({ element, server }, { words }) {
     told.classList.toggle("sv-at-work", text !== null);
   };
   setInterval(() => {
-    // The page says itself that its server is gone.
-    if (document.visibilityState === "visible") server.in_line({}).then(show, () => show([[], null]));
+    if (document.visibilityState === "visible") server.in_line({}).then(show, () => show());
   }, ASK_EVERY);
   return () => {};
 }
