@@ -51,9 +51,9 @@ function drawPasses(lab, width) {
   });
   const target = curves.find((curve) => curve.role === "target");
   if (target && lab.state.measuring.passes.phase !== "running") chart.node.append(...cheapZone(lab, chart, target));
-  chart.node.append(...draftMark(lab, chart));
   chart.node.append(path([[chart.left, chart.y(1)], [chart.right, chart.y(1)]], { class: "flat" }));
   for (const curve of curves) chart.node.append(...passCurve(lab, chart, curve));
+  chart.node.append(...draftMark(lab, chart));
   if (!curves.length) chart.node.append(caption((chart.left + chart.right) / 2, chart.y(1.5), lab.say(isBusy(lab.state.measuring.passes.phase) ? "why.preparing" : "why.not_measured"), { "text-anchor": "middle", class: "hint" }));
   return chart.node;
 }
