@@ -52,6 +52,10 @@ HEAD_START = 3.0
 #: for a page that nobody uses, and 6 to 9 % of its speed from a run, which each look interrupts.
 LOOK_FOR_EVENTS = 0.01
 
+#: Of how many visitors Gradio remembers what their page looks like, the latest ones: 1 MB each, 2 MB with a run. It
+#: forgets nobody by itself, up to 10,000.
+REMEMBERED = 256
+
 
 def build(runner: Runner) -> gr.Blocks:
     """The whole page, for the models of `runner`; all languages share models, line and visitors."""
@@ -138,5 +142,5 @@ def launch(page: gr.Blocks, **options: Any) -> gr.Blocks:
     served = {"routes": [web_files.ROUTE, qr.ROUTE], "exception_handlers": {TypeError: refuse_parameters}}
     look = {"css": page_css(), "theme": gr.themes.Base(), "head": web_files.preloads(), "footer_links": ["api"]}
     page._queue.sleep_when_free = LOOK_FOR_EVENTS
-    page.launch(show_error=True, app_kwargs=served, **look, **options)
+    page.launch(show_error=True, app_kwargs=served, state_session_capacity=REMEMBERED, **look, **options)
     return page

@@ -1,10 +1,12 @@
-"""Files for download are gone once nobody can ask for them any more: a page may be up for months."""
+"""What visitors leave behind goes once nobody can ask for it any more: a page may be up for months."""
 
 import dataclasses
 import pathlib
 import tempfile
 
+import gradio as gr
 import pytest
+from gradio_client import Client
 from tiny import tiny_pair
 
 from specviz.decoding.engine import rounds
@@ -12,11 +14,12 @@ from specviz.decoding.request import prepare
 from specviz.records.recordings import RECORDINGS
 from specviz.records.settings import RunSettings
 from specviz.records.words import words
+from specviz.ui import page as page_module
 from specviz.ui import traces
 from specviz.ui.deployment import NO_MODELS, Deployment
 from specviz.ui.live_runs import LiveRuns
 from specviz.ui.offered_files import RunFiles
-from specviz.ui.page import build
+from specviz.ui.page import build, launch
 from specviz.ui.pairs import PairStore
 from specviz.ui.runner import Runner
 from specviz.ui.visitors import Results
@@ -62,3 +65,15 @@ def test_gradio_is_asked_to_remove_its_copies_after_a_day():
     deployment = dataclasses.replace(Deployment.from_environment(), target=NO_MODELS)
     page = build(Runner(PairStore(deployment), deployment))
     assert page.delete_cache == (3_600, 86_400)
+
+
+def test_only_the_latest_visitors_are_remembered_and_the_others_are_served_all_the_same(monkeypatch):
+    monkeypatch.setattr(page_module, "REMEMBERED", 2)
+    with gr.Blocks() as page:
+        gr.Button().click(lambda: "served", None, gr.Textbox(), api_name="ask")
+    launch(page, prevent_thread_lock=True, quiet=True)
+    visitors = [Client(page.local_url, verbose=False) for _ in range(4)]
+    for visitor in (*visitors, visitors[0]):
+        assert visitor.predict(api_name="/ask") == "served"
+    assert list(page.state_holder.session_data) == [visitors[3].session_hash, visitors[0].session_hash]
+    page.close()
