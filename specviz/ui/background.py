@@ -67,6 +67,11 @@ class Preparer:
                 return Stage(_LOOKING)
             return self._stages.get(pair, Stage())
 
+    def wait_for(self, pair: ModelPair) -> None:
+        """Returns once this pair's passes are what they will be."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.stage(pair).step is None)
+
     def forget(self, pair: ModelPair) -> None:
         """Ends what is being done for this pair; once it returns, the pair may be freed."""
         with self._changed:

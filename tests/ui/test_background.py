@@ -110,8 +110,8 @@ def test_pairs_are_prepared_in_turn_once_it_is_started(preparer, stand_in, pair)
     assert preparer.stage(pair).step == "1 of 2 compiled" and pair.passes.fast == {}
     assert preparer.stage(other).step is not None and stand_in.begun == [pair]
     stand_in.go_on.set()
-    wait_until(lambda: preparer.stage(other).step is None)
-    assert stand_in.begun == [pair, other]
+    preparer.wait_for(other)
+    assert stand_in.begun == [pair, other] and preparer.stage(other).step is None
     assert preparer.stage(pair).done.ready == list(pair.passes.fast) == ["target", "draft"]
 
 

@@ -40,6 +40,7 @@ from specviz.records.runs import Run
 from specviz.records.settings import RunSettings
 from specviz.records.words import words
 from specviz.ui.deployment import Deployment
+from specviz.ui.maintenance.page_cost import ORDER, watched_tokens
 from specviz.ui.orders import Order
 from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
@@ -819,3 +820,9 @@ def test_charts_that_were_drawn_in_a_hidden_tab_fit_when_it_is_opened(visit):
     assert page.evaluate(widths)[0][0] == 0, "they are hidden"
     page.get_by_role("tab", name="Generate").click()
     page.wait_for_function(f"{widths}.every(([frame, drawn]) => frame && frame === drawn)")
+
+
+def test_every_run_that_the_benchmark_watches_is_one_of_its_own(new_page, page_url):
+    tab = new_page()
+    for asked in (8, 12):
+        assert watched_tokens(tab, page_url, ORDER.but(max_new_tokens=asked)) == asked

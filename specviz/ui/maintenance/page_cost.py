@@ -23,7 +23,7 @@ ORDER = Order(PairName(), SETTINGS)
 
 
 def measure_page(deployment: Deployment, say: Callable[[str], None]) -> dict[str, Any]:
-    """Tokens per second of one order, watched by a headless browser and unwatched, in turn.
+    """Tokens per second of one order, watched by a headless browser and unwatched, in turn, on prepared passes.
 
     Wall time in the engine's thread, from the first prefill to the last round handed over. Needs the package
     playwright and a Chromium; raises SpecvizError without.
@@ -33,19 +33,22 @@ def measure_page(deployment: Deployment, say: Callable[[str], None]) -> dict[str
     page = launch(build(runner), prevent_thread_lock=True, quiet=True)
     speeds: dict[str, list[float]] = {"alone": [], "watched": []}
     try:
+        store.preparer.start()
+        store.preparer.wait_for(store.home)
         with browser() as chromium:
             tab = chromium.new_page(viewport={"width": 1280, "height": 900})
             for repeat in range(REPEATS + 1):  # the first one warms everything up
                 order = ORDER.but(seed=repeat)
                 tab.goto("about:blank")
                 alone = _tokens(runner, order) / runner.last_seconds
-                watched = _watched_tokens(tab, page.local_url, order) / runner.last_seconds
+                watched = watched_tokens(tab, page.local_url, order) / runner.last_seconds
                 if repeat:
                     speeds["alone"].append(alone)
                     speeds["watched"].append(watched)
                     say(f"page: {alone:.0f} tokens/s alone, {watched:.0f} watched")
     finally:
         page.close()
+        store.preparer.close()
     return {
         "tokens_per_second_alone": statistics.median(speeds["alone"]),
         "tokens_per_second_watched": statistics.median(speeds["watched"]),
@@ -58,10 +61,13 @@ def _tokens(runner: Runner, order: Order) -> int:
     return sum(len(one.emitted) for batch in runner.batches(order) for one in batch)
 
 
-def _watched_tokens(tab: Any, url: str, order: Order) -> int:
+def watched_tokens(tab: Any, url: str, order: Order) -> int:
     """Presses the button as a visitor would and waits for the end of the run."""
     say = words()
     tab.goto(url)
+    # Or the visit would open with the run of the one before, as after a reload.
+    tab.evaluate("() => sessionStorage.clear()")
+    tab.reload()
     tab.get_by_label(say("page.measured")).uncheck()
     tab.get_by_role("button", name=say("controls.more")).click()
     for name in ("max_new_tokens", "seed"):

@@ -7,7 +7,6 @@ figures are those of a page that has been up for a minute; the machine must have
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -97,8 +96,7 @@ def main(names: list[str]) -> None:
     page = launch(build(Runner(store, deployment)), prevent_thread_lock=True, quiet=True)
     try:
         store.preparer.start()
-        while store.preparer.stage(store.home).step is not None:
-            time.sleep(1)
+        store.preparer.wait_for(store.home)
         with browser() as chromium:
             for name in names or PICTURES:
                 height, prepare = PICTURES[name]
