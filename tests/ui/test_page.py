@@ -8,6 +8,7 @@ import time
 import types
 
 import pytest
+from conftest import wait_until
 from elements import element
 from gradio_client import Client
 from gradio_client.exceptions import AppError
@@ -826,3 +827,30 @@ def test_every_run_that_the_benchmark_watches_is_one_of_its_own(new_page, page_u
     tab = new_page()
     for asked in (8, 12):
         assert watched_tokens(tab, page_url, ORDER.but(max_new_tokens=asked)) == asked
+
+
+#: Counts what asks for a frame, from before the page's first script.
+COUNTING = """
+  window.framed = window.requestAnimationFrame.bind(window);
+  window.asked = 0;
+  window.requestAnimationFrame = (call) => { window.asked += 1; return window.framed(call); };
+"""
+
+#: How often a frame is asked for in thirty frames.
+ASKED = """async () => {
+  const before = window.asked;
+  for (let i = 0; i < 30; i += 1) await new Promise(window.framed);
+  return window.asked - before;
+}"""
+
+
+def test_no_choice_leaves_something_behind_that_asks_for_every_frame(browser, page_url):
+    tab = browser.new_page()
+    tab.add_init_script(COUNTING)
+    tab.goto(page_url)
+    settle(tab)
+    for name in 3 * ("suffix", "draft_model"):
+        choose_drafter(tab, name)
+    # Gradio's own sign that it is loading asks for one in each frame for as long as the page is open.
+    wait_until(lambda: tab.evaluate(ASKED) < 45)
+    tab.close()
