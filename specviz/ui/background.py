@@ -77,6 +77,7 @@ class Preparer:
         with self._changed:
             if pair in self._waiting:
                 self._waiting.remove(pair)
+                self._changed.notify_all()
             if self._current is pair:
                 self._halt.set()
                 self._changed.wait_for(lambda: self._current is not pair)

@@ -115,6 +115,21 @@ def test_pairs_are_prepared_in_turn_once_it_is_started(preparer, stand_in, pair)
     assert preparer.stage(pair).done.ready == list(pair.passes.fast) == ["target", "draft"]
 
 
+def test_who_waits_for_a_pair_goes_on_when_it_is_forgotten(preparer, stand_in, pair):
+    other = tiny_pair("gpt2")
+    preparer.add(pair)
+    preparer.add(other)
+    preparer.start()
+    waiter = threading.Thread(target=preparer.wait_for, args=[other], daemon=True)
+    waiter.start()
+    waiter.join(0.1)
+    assert waiter.is_alive()
+    preparer.forget(other)
+    waiter.join(PATIENCE)
+    assert not waiter.is_alive()
+    stand_in.go_on.set()
+
+
 def test_there_is_something_to_wait_for_from_the_first_moment(preparer, pair, monkeypatch):
     seen = []
 

@@ -8,7 +8,7 @@ import time
 import types
 
 import pytest
-from conftest import wait_until
+from conftest import PATIENCE, wait_until
 from elements import element
 from gradio_client import Client
 from gradio_client.exceptions import AppError
@@ -845,7 +845,8 @@ ASKED = """async () => {
 
 
 def test_no_choice_leaves_something_behind_that_asks_for_every_frame(browser, page_url):
-    tab = browser.new_page()
+    tab = browser.new_page()  # of its own: a script that is added stays for as long as a page does
+    tab.set_default_timeout(1000 * PATIENCE)
     tab.add_init_script(COUNTING)
     tab.goto(page_url)
     settle(tab)
