@@ -15,7 +15,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import torch
@@ -36,7 +36,6 @@ from specviz.passes.early_exits import check_exit, default_exit, layer_count
 from specviz.passes.few_rows import FewRows, in_float32
 from specviz.passes.kernel_library import cxx
 from specviz.passes.parallel_head import ParallelHead, ParallelReader
-from specviz.passes.quantisation import GROUPS
 from specviz.passes.row_trial import rows_are_alike
 from specviz.passes.several_devices import is_sharded, is_spread
 from specviz.passes.static_eagle import EagleReader, StaticEagle, StaticEagleReader, StaticHead
@@ -132,10 +131,8 @@ def prepare_passes(
     if compiling:
         work.start_on_kernels([one for one in every if not one.file.is_file()])
     groups = [[one for one in every if (one.role in _MODELS) is of_models] for of_models in (True, False)]
-    ahead = work.pass_files_ahead(statics.get("target")) if compiling else []
-    for group in work.compiled([*groups, ahead]) if compiling else groups:
-        if group is not ahead:
-            work.take(group)
+    for group in work.compiled(groups) if compiling else groups:
+        work.take(group)
     compiler.forget_old()
     turn(release_memory)
     return work.done
@@ -195,18 +192,6 @@ class _Work:
         return [
             _PassFile(role, static, compiler.file(type(static), static.described())) for role, static in statics.items()
         ]
-
-    def pass_files_ahead(self, target: StaticPass | None) -> list[_PassFile]:
-        """The missing programs of the target in few bits: it is made once it drafts (`quantised_target`), and shall not
-        have to wait for them then."""
-        missing = []
-        for bits in () if target is None else GROUPS:
-            described = StaticPass.description(target.original, (), replace(target.few_rows, bits=bits))
-            file = compiler.file(StaticPass, described)
-            if not file.is_file():
-                static = self.turn(functools.partial(target.quantised, bits))
-                missing.append(_PassFile(f"quantised {bits}", static, file))
-        return missing
 
     def compiled(self, groups: Sequence[Sequence[_PassFile]]) -> Iterator[Sequence[_PassFile]]:
         """Makes the missing programs and yields each group as soon as its own are done; notes why one was not made.

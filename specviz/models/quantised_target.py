@@ -62,7 +62,8 @@ def _made(pair: ModelPair, bits: int, beside: FastPasses | None) -> QuantisedTar
 
 
 def _passes(static: StaticPass) -> FastPasses:
-    """Compiled ones, if they were compiled here and are right and faster; or else operation by operation."""
+    """By the program of the target itself, if it was compiled here and is right and faster; or else operation by
+    operation."""
     passes = FastPasses(static, static, "plain" if static.few_rows is None else "kernels")
     file = compiler.file(StaticPass, static.described())
     if static.few_rows is None or not file.is_file():

@@ -84,6 +84,7 @@ struct Program {
   Function<Handle, AtenTensorHandle*, size_t, AtenTensorHandle*, size_t, void*, void*> run;
   Function<Handle> close;
   Handle handle = nullptr;
+  size_t outputs = 0;  // logits, and states
   Tensors weights;
 
   // file: its shared library. by_name: the weights that it may ask for.
@@ -93,12 +94,14 @@ struct Program {
         close(library, "AOTInductorModelContainerDelete") {
     const Function<Handle*, size_t, const char*, const char*> create(
         library, "AOTInductorModelContainerCreateWithDevice");
+    const Function<Handle, size_t*> count_outputs(library, "AOTInductorModelContainerGetNumOutputs");
     const Function<Handle, size_t*> count_constants(library, "AOTInductorModelContainerGetNumConstants");
     const Named name(library, "AOTInductorModelContainerGetConstantName");
     const Named original_name(library, "AOTInductorModelContainerGetConstantOriginalFQN");
     const Function<Handle, const Constant*, size_t, bool, bool> use(
         library, "AOTInductorModelContainerUpdateUserManagedConstantBufferPairs");
     create(&handle, 1, "cpu", nullptr);
+    count_outputs(handle, &outputs);
     size_t count = 0;
     count_constants(handle, &count);
     std::vector<Constant> constants(count);
@@ -121,7 +124,7 @@ struct Text {
   int64_t room;  // places in each of them
 
   // One pass over `count` tokens after `length` others, each beside its row of `states` if there are any; the last one's
-  // logits go to `logits` [vocab]. Returns the last one's own state, [1][width], if the program makes states.
+  // logits go to `logits` [vocab]. Returns the last one's own state, [1][width], if states were given.
   Tensors pass(
       int64_t* token_ids, int64_t count, int64_t length, const Tensors& states, float* logits, int64_t vocab) const {
     std::vector<int64_t> places(count);
@@ -137,7 +140,7 @@ struct Text {
     inputs.add({visible.data(), aoti_torch_dtype_bool(), 2, {count, room}});
     for (AtenTensorHandle each : states) inputs.add_again(each);
     for (AtenTensorHandle each : rows) inputs.add_again(each);
-    outputs.resize(1 + states.size());
+    outputs.resize(program.outputs);
     std::vector<AtenTensorHandle> given(inputs);
     inputs.clear();  // the program takes them over
     program.run(program.handle, given.data(), given.size(), outputs.data(), outputs.size(), nullptr, nullptr);

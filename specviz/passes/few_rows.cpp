@@ -84,7 +84,7 @@ void multiply(const int32_t* panels, int64_t stride, const float* rows, int64_t 
 template <int WORD>
 struct Layer {
   const int32_t* words;  // [panels][inputs / WORD][PANEL], last panel and last group filled up
-  const float* scales;   // [panels][scaled][PANEL], times 2^bits as `unpack` divides by it; or none
+  const float* scales;   // of codes: [panels][scaled][PANEL], times 2^bits as `unpack` divides by it
   const float* bias;     // [outputs], or none
   int64_t inputs, outputs;
   int64_t scaled;  // scales of an output: 1, or one for each group
@@ -422,6 +422,15 @@ int64_t stride(AtenTensorHandle tensor, int64_t dimension) {
   return found;
 }
 
+// Of each of these weights; eight codes of 4 bits lie in one number.
+int64_t bits(AtenTensorHandle weights) {
+  int32_t dtype = 0;
+  aoti_torch_get_dtype(weights, &dtype);
+  if (dtype == aoti_torch_dtype_float32()) return 32;
+  if (dtype == aoti_torch_dtype_bfloat16()) return 16;
+  return dtype == aoti_torch_dtype_uint8() ? 8 : 4;
+}
+
 // A new contiguous float32 tensor; returns torch's error code.
 AOTITorchError make(std::vector<int64_t> sizes, AtenTensorHandle* made) {
   std::vector<int64_t> strides(sizes.size(), 1);
@@ -458,12 +467,12 @@ void few_rows_attention(
 }
 
 AOTITorchError aoti_torch_cpu_few_rows_linear(
-    AtenTensorHandle x, AtenTensorHandle weights, AtenTensorHandle* scales, AtenTensorHandle* bias, int64_t bits,
-    int64_t outputs, int64_t threads, AtenTensorHandle* out) {
+    AtenTensorHandle x, AtenTensorHandle weights, AtenTensorHandle scales, AtenTensorHandle* bias, int64_t outputs,
+    int64_t threads, AtenTensorHandle* out) {
   if (const auto error = make({size(x, 0), outputs}, out)) return error;
   few_rows_linear(
-      floats(weights), scales ? floats(*scales) : nullptr, bias ? floats(*bias) : nullptr, floats(x), floats(*out), bits,
-      size(x, 0), size(x, 1), outputs, scales ? size(*scales, 1) : 0, threads);
+      floats(weights), floats(scales), bias ? floats(*bias) : nullptr, floats(x), floats(*out), bits(weights),
+      size(x, 0), size(x, 1), outputs, size(scales, 1), threads);
   return AOTI_TORCH_SUCCESS;
 }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +33,9 @@ class FewRowsLinear(nn.Module):
 
     panels: W in the order in which it is read, [outputs / panel, inputs / word, panel, word], filled up with zeros. A
     word of 32 bits holds one weight in float32, those of two inputs in bfloat16, or the codes of four or eight inputs
-    (`quantised`), which lie in one number. Those have scales too, [outputs / panel, groups, panel], times 2^bits.
+    (`quantisation.words`); its dtype says which (`kernel_library.BITS`).
+    scales: of codes, [outputs / panel, groups, panel], times 2^bits; other weights have them too, all 1 and never read,
+    so that one program serves all of them.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, few_rows: FewRows):
@@ -42,24 +44,22 @@ class FewRowsLinear(nn.Module):
         self.outputs, self.inputs = weight.shape
         self.threads = few_rows.threads
         half = few_rows.half or weight.dtype == torch.bfloat16
-        self.bits = few_rows.bits or (16 if half else 32)
+        bits = few_rows.bits or (16 if half else 32)
         if few_rows.bits is None:
-            kept, scales = weight.detach().to(torch.bfloat16 if half else torch.float32), None
+            kept, scales = weight.detach().to(torch.bfloat16 if half else torch.float32), torch.ones(len(weight), 1)
         else:
-            codes, scales = quantised(weight, self.bits)
-            kept, scales = codes.flatten(1), _in_panels(scales * 2**self.bits, few_rows.panel)
-        whole = functional.pad(kept, (0, -kept.shape[1] % (32 // self.bits if few_rows.bits is None else GROUPED)))
-        panels = _in_panels(whole.unflatten(1, (-1, 32 // self.bits)), few_rows.panel)
-        self.register_buffer("panels", panels if few_rows.bits is None else words(panels, self.bits))
-        self.register_buffer("scales", scales)
+            codes, scales = quantised(weight, bits)
+            kept, scales = codes.flatten(1), scales * 2**bits
+        whole = functional.pad(kept, (0, -kept.shape[1] % (32 // bits if few_rows.bits is None else GROUPED)))
+        panels = _in_panels(whole.unflatten(1, (-1, 32 // bits)), few_rows.panel)
+        self.register_buffer("panels", panels if few_rows.bits is None else words(panels, bits))
+        self.register_buffer("scales", _in_panels(scales, few_rows.panel))
         self.register_buffer("bias", None if bias is None else bias.detach().float())
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., inputs] -> [..., outputs]."""
         rows = x.reshape(-1, self.inputs).contiguous()
-        out = torch.ops.specviz.few_rows_linear(
-            rows, self.panels, self.scales, self.bias, self.bits, self.outputs, self.threads
-        )
+        out = torch.ops.specviz.few_rows_linear(rows, self.panels, self.scales, self.bias, self.outputs, self.threads)
         return out.view(*x.shape[:-1], self.outputs)
 
 
@@ -102,12 +102,12 @@ class WideEmbedding(nn.Module):
 
 @dataclass(frozen=True)
 class FewRows:
-    """How twins are made."""
+    """How twins are made. A program depends on what is printed of it."""
 
     panel: int  # outputs in a panel of weights, see `kernel_library.load`
     threads: int  # on which they will run
-    half: bool = False  # whether weights in float32 are kept in bfloat16
-    bits: int | None = None  # in which weights are kept instead: 8 or 4, see `quantised`
+    half: bool = field(default=False, repr=False)  # whether weights in float32 are kept in bfloat16
+    bits: int | None = field(default=None, repr=False)  # in which they are kept instead: 8 or 4, see `quantised`
 
     @classmethod
     def ready(cls, threads: int) -> FewRows:

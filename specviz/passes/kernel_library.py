@@ -35,8 +35,7 @@ _FLAGS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC")
 
 _OPERATIONS = torch.library.Library("specviz", "DEF")
 _OPERATIONS.define(
-    "few_rows_linear(Tensor x, Tensor weights, Tensor? scales, Tensor? bias, int bits, int outputs, int threads)"
-    " -> Tensor"
+    "few_rows_linear(Tensor x, Tensor weights, Tensor scales, Tensor? bias, int outputs, int threads) -> Tensor"
 )
 _OPERATIONS.define(
     "few_rows_attention(Tensor query, Tensor key, Tensor value, Tensor mask, float scale, int threads) -> Tensor"
@@ -46,7 +45,7 @@ _OPERATIONS.define(
 C_SHIMS = {
     torch.ops.specviz.few_rows_linear.default: [
         "AOTITorchError aoti_torch_cpu_few_rows_linear("
-        "AtenTensorHandle, AtenTensorHandle, AtenTensorHandle*, AtenTensorHandle*, int64_t, int64_t, int64_t, "
+        "AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, AtenTensorHandle*, int64_t, int64_t, "
         "AtenTensorHandle*)"
     ],
     torch.ops.specviz.few_rows_attention.default: [
@@ -54,6 +53,9 @@ C_SHIMS = {
         "AtenTensorHandle, double, int64_t, AtenTensorHandle*)"
     ],
 }
+
+#: The dtype of a layer's weights -> bits of each. A program is compiled without knowing which, so it serves them all.
+BITS = {torch.float32: 32, torch.bfloat16: 16, torch.uint8: 8, torch.int32: 4}
 
 _loaded: list[ctypes.CDLL] = []
 _loading = threading.Lock()
@@ -142,7 +144,7 @@ def _build(path: pathlib.Path) -> None:
 
 @torch.library.register_fake("specviz::few_rows_linear")
 def _linear_shape(
-    x: Tensor, weights: Tensor, scales: Tensor | None, bias: Tensor | None, bits: int, outputs: int, threads: int
+    x: Tensor, weights: Tensor, scales: Tensor, bias: Tensor | None, outputs: int, threads: int
 ) -> Tensor:
     return x.new_empty(x.shape[0], outputs)
 
@@ -152,15 +154,12 @@ def _attention_shape(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, sc
     return query.new_empty(1, query.shape[2], query.shape[1], query.shape[3])
 
 
-def _linear(
-    x: Tensor, weights: Tensor, scales: Tensor | None, bias: Tensor | None, bits: int, outputs: int, threads: int
-) -> Tensor:
-    """[n, inputs] float32, contiguous -> [n, outputs]. weights, scales, bits: see `FewRowsLinear`."""
+def _linear(x: Tensor, weights: Tensor, scales: Tensor, bias: Tensor | None, outputs: int, threads: int) -> Tensor:
+    """[n, inputs] float32, contiguous -> [n, outputs]. weights, scales: see `FewRowsLinear`."""
     out = torch.empty(x.shape[0], outputs)
-    scaled = 0 if scales is None else scales.shape[1]
     _loaded[0].few_rows_linear(
         *(None if tensor is None else _pointer(tensor) for tensor in (weights, scales, bias, x, out)),
-        *map(ctypes.c_int64, (bits, *x.shape, outputs, scaled)),
+        *map(ctypes.c_int64, (BITS[weights.dtype], *x.shape, outputs, scales.shape[1])),
         ctypes.c_int(threads),
     )
     return out

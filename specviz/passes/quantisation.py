@@ -62,8 +62,12 @@ def rounded_twin(model: PreTrainedModel, bits: int) -> PreTrainedModel:
 
 
 def words(codes: Tensor, bits: int) -> Tensor:
-    """The codes [..., 32 / bits] of inputs that follow each other, side by side in one int32 [...], the first lowest;
-    raised by 2^(bits − 1), so that none is negative."""
+    """The codes [..., 32 / bits] of inputs that follow each other, raised by 2^(bits − 1), so that none is negative.
+
+    Returns uint8 [..., 4]; or int32 [...], each of eight codes of 4 bits side by side, the first lowest.
+    """
     raised = codes.long() + 2 ** (bits - 1)
+    if bits == 8:
+        return raised.to(torch.uint8)
     joined = sum(raised[..., place] << place * bits for place in range(32 // bits))
     return joined.to(torch.int32)  # of the 32 lower bits, whatever their sign

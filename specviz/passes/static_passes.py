@@ -156,7 +156,7 @@ class StaticPass(Static):
         """The pass with the weights of the model's linear layers in so many bits; by the kernels, if this one is."""
         if self.few_rows is None:
             return StaticPass(rounded_twin(self.original, bits))
-        return StaticPass(self.original, (), replace(self.few_rows, bits=bits))
+        return StaticPass(self.original, self.feature_layers, replace(self.few_rows, bits=bits))
 
     def reference(self) -> PreTrainedModel:
         """A model that computes the same, in the same dtype, by torch's own operations."""

@@ -26,7 +26,7 @@ from specviz.passes.static_parallel import StaticParallel
 from specviz.passes.static_passes import BLOCK, FastPasses, StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run
-from specviz.records.settings import DraftParams, RunSettings, SamplingParams
+from specviz.records.settings import BITS, DraftParams, RunSettings, SamplingParams
 from specviz.rules.sampling import Warper, draw
 
 CPU = torch.device("cpu")
@@ -224,7 +224,6 @@ def compiled(tmp_path_factory) -> ModelPair:
         pair = with_heads(tiny_pair("llama", layers=1))
         # An EAGLE head in another size: it would take another quarter of a minute.
         del pair.parts["mtp"]
-        patch.setattr(preparation, "GROUPS", (4,))
         done = preparation.prepare_passes(pair)
         # What is compiled but no faster on the machine at hand would be refused: speed is for the benchmark to say.
         assert set(done.reasons) <= {"eagle", "parallel", "draft"}, done.reasons
@@ -242,19 +241,18 @@ def test_every_drafter_draws_the_same_with_compiled_passes(compiled, drafter):
     assert tokens(compiled, drafter, SAMPLED) == tokens(with_passes(compiled, {}), drafter, SAMPLED)
 
 
-def test_a_target_in_few_bits_takes_the_program_that_was_compiled_ahead(compiled, monkeypatch):
+@pytest.mark.parametrize("bits", BITS)
+def test_a_target_in_few_bits_runs_the_targets_own_program(compiled, monkeypatch, bits):
     monkeypatch.setattr(preparation, "_refuse_slower", lambda passes, slower: None)
-    run = specviz.run(
-        compiled,
-        PROMPT,
-        drafter="quantised_self",
-        drafting=DraftParams(bits=4),
-        sampling=GREEDY,
-        max_new_tokens=NEW_TOKENS,
-    )
+    order = {"drafter": "quantised_self", "drafting": DraftParams(bits=bits), "max_new_tokens": NEW_TOKENS}
+    run = specviz.run(compiled, PROMPT, sampling=GREEDY, **order)
     assert list(run.token_ids) == generated(compiled, PROMPT, NEW_TOKENS)
-    passes = compiled.passes.quantised[4].passes
-    assert passes.kind == "compiled" and passes.rows_are_alike
+    passes = compiled.passes.quantised[bits].passes
+    assert passes.kind == "compiled" and passes.rows_are_alike and passes.draft
+    assert passes.run.path == compiled.passes.fast["target"].run.path
+    # And drafts what the same weights draft operation by operation.
+    by_operations = with_passes(compiled, kernel_passes(compiled))
+    assert drafted_ids(run) == drafted_ids(specviz.run(by_operations, PROMPT, sampling=GREEDY, **order))
 
 
 @torch.inference_mode()
