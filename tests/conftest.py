@@ -84,7 +84,10 @@ def page_url(page_folder: pathlib.Path, pytestconfig: pytest.Config) -> Iterator
 
 @contextlib.contextmanager
 def running_app(root: pathlib.Path, folder: pathlib.Path) -> Iterator[str]:
-    """The address of the app of a checkout while it runs; it writes its log, and what it keeps, into `folder`."""
+    """The address of the app of a checkout while it runs; it writes its log, and what it keeps, into `folder`.
+
+    It ends when it is asked to, and then leaves nothing of its own there.
+    """
     port, log = _free_port(), folder / "app.log"
     environment = {
         "GRADIO_SERVER_NAME": "127.0.0.1",
@@ -105,6 +108,8 @@ def running_app(root: pathlib.Path, folder: pathlib.Path) -> Iterator[str]:
     try:
         _wait_until_it_answers(app, url, log)
         yield url
+        app.terminate()
+        assert app.wait(PATIENCE) == 0 and not list(folder.glob("specviz-*")), log.read_text()[-4000:]
     finally:
         app.kill()
         app.wait()

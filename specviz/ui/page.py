@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
@@ -112,10 +114,13 @@ def serve(mcp: bool = False) -> None:
     refuse_more_than_one()
     if mcp and find_spec("mcp") is None:
         raise SpecvizError('The package mcp is missing: pip install "mcp>=1.21,<2".', "mcp")
+    # It ends as by Ctrl+C, so that what was offered for download goes with it; and the first process of a container is
+    # not ended at all by a signal that it does not listen to.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     deployment = Deployment.from_environment()
     store = PairStore(deployment)
     store.preparer.start()
-    try:
+    with contextlib.closing(store.preparer), contextlib.suppress(KeyboardInterrupt):
         if lent_by_the_call():
             # What a call finds on its GPU is what was there at the launch.
             _load(store)
@@ -128,8 +133,6 @@ def serve(mcp: bool = False) -> None:
         store.wanted.wait(HEAD_START)
         _load(store)
         page.block_thread()
-    finally:
-        store.preparer.close()
 
 
 def _load(store: PairStore) -> None:
