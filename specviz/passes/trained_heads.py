@@ -402,6 +402,14 @@ def save(head: nn.Module, folder: str | os.PathLike[str], fingerprint: str) -> N
     save_torch_state_dict(weights, folder, max_shard_size=_SHARD)
 
 
+def is_head(folder: str | os.PathLike[str]) -> bool:
+    """Whether a trained part lies in `folder`, of whatever kind and for whatever target."""
+    try:
+        return "kind" in json.loads((pathlib.Path(folder) / "config.json").read_text())
+    except (OSError, ValueError):
+        return False
+
+
 def load_medusa(folder: str | os.PathLike[str], target: PreTrainedModel) -> MedusaHeads:
     """Medusa heads from `folder`, in evaluation mode, on the target's device and in its dtype.
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specviz.models.loading import load_pair
@@ -18,11 +19,13 @@ from specviz.models.vocabularies import same_vocabulary
 from specviz.models.weights import load_weights
 from specviz.passes.several_devices import is_spread
 from specviz.passes.torchrun import refuse_more_than_one
+from specviz.passes.trained_heads import EagleConfig, is_head
 from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
 from specviz.training.data import Corpus, read_corpus, with_own_text
 from specviz.training.draft import DraftRecipe
-from specviz.training.eagle import EagleRecipe
+from specviz.training.eagle import EagleRecipe, head_from
+from specviz.training.head import HeadRecipe
 from specviz.training.loop import Recipe, Schedule, train
 from specviz.training.medusa import MedusaRecipe
 from specviz.training.mtp import MtpRecipe
@@ -39,8 +42,8 @@ _DEFAULTS = {
     "parallel": (1_500_000, 3e-3),
 }
 
-#: Recipes of heads that start from nothing.
-_FROM_NOTHING = {"medusa": MedusaRecipe, "mtp": MtpRecipe, "parallel": ParallelRecipe}
+#: Recipes of heads on the frozen target.
+_HEADS = {recipe.name: recipe for recipe in (MedusaRecipe, EagleRecipe, MtpRecipe, ParallelRecipe)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,7 +80,6 @@ def _parser() -> argparse.ArgumentParser:
             recipe.add_argument("--width", type=int, default=width, help="a multiple of 64 (default: %(default)s)")
         if name == "target":
             recipe.add_argument("--tokenizer", default=str(EMBEDDED / "target"), help="folder (default: the embedded)")
-            recipe.add_argument("--start", metavar="FOLDER", help="a Llama to train on, instead of a new one")
             recipe.add_argument(
                 "--feed-forward", type=int, metavar="N", help="with --start: widen its feed-forward to N units first"
             )
@@ -90,9 +92,9 @@ def _parser() -> argparse.ArgumentParser:
                 metavar="N",
                 help="tokens the target itself writes, for half of the training; 0: none (default: %(default)s)",
             )
-        if name in ("draft", "eagle"):
-            help_text = "a draft model to improve" if name == "draft" else "a one-layer draft model to start from"
-            recipe.add_argument("--start", metavar="FOLDER", help=f"{help_text}, instead of a new one")
+        starts = {"target": "a Llama", "draft": "a draft model", "eagle": "an EAGLE head, or a one-layer draft model,"}
+        start = starts.get(name, "a head of this kind")
+        recipe.add_argument("--start", metavar="FOLDER", help=f"{start} to train on, instead of a new one")
     return parser
 
 
@@ -175,10 +177,8 @@ def _on_a_target(options: argparse.Namespace, work: pathlib.Path) -> tuple[Recip
     if options.recipe == "draft":
         return DraftRecipe(pair.target, _draft(options, pair), pair.tokenizer), corpus
     sample = corpus.batch(options.batch, options.seed, step=0)
-    if options.recipe in _FROM_NOTHING:
-        return _FROM_NOTHING[options.recipe](pair.target, sample, options.seed), corpus
-    start = None if options.start is None else _start(options, pair.tokenizer, pair.device)
-    return EagleRecipe(pair.target, sample, options.seed, start), corpus
+    recipe = _HEADS[options.recipe]
+    return recipe(pair.target, sample, options.seed, _head(options, pair, recipe)), corpus
 
 
 def _load(options: argparse.Namespace) -> ModelPair:
@@ -204,6 +204,15 @@ def _draft(options: argparse.Namespace, pair: ModelPair) -> PreTrainedModel:
     if options.start is None:
         return small_llama(pair.tokenizer, options.layers, options.width, seed=options.seed).to(pair.device)
     return _start(options, pair.tokenizer, pair.device)
+
+
+def _head(options: argparse.Namespace, pair: ModelPair, recipe: type[HeadRecipe]) -> nn.Module | None:
+    """The head to train on, in float32; None: a new one."""
+    if options.start is None:
+        return None
+    if recipe is EagleRecipe and not is_head(options.start):
+        return head_from(_start(options, pair.tokenizer, pair.device), EagleConfig.of(pair.target))
+    return recipe.head_in(pathlib.Path(options.start), pair.target)
 
 
 def _start(options: argparse.Namespace, tokenizer: PreTrainedTokenizerBase, device: torch.device) -> PreTrainedModel:

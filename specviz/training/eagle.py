@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pathlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -11,10 +10,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specviz.passes.trained_heads import EagleConfig, EagleHead, fingerprint, rotation, save
+from specviz.passes.trained_heads import EagleConfig, EagleHead, rotation
 from specviz.records.errors import SpecvizError
-from specviz.training.frozen import FrozenTarget
-from specviz.training.loop import Recipe
+from specviz.training.head import HeadRecipe
 from specviz.training.losses import agreement, distillation, of_one_width
 
 #: Draft steps that are unrolled, and the weight of each relative to the one before.
@@ -25,30 +23,11 @@ _DECAY = 0.8
 _MEASURED = 5
 
 
-class EagleRecipe(Recipe):
-    """0.5 · KL + TV to the frozen target's distribution at each unrolled draft step, weighted 0.8^j.
-
-    sample: [rows, n] int64, some text from which to set the head's scale. start: a one-layer draft model to start from.
-    """
+class EagleRecipe(HeadRecipe):
+    """0.5 · KL + TV to the frozen target's distribution at each unrolled draft step, weighted 0.8^j."""
 
     name = "eagle"
-
-    def __init__(self, target: PreTrainedModel, sample: Tensor, seed: int = 0, start: PreTrainedModel | None = None):
-        torch.manual_seed(seed)
-        self.device, self.dtype = target.device, target.dtype
-        if start is None:
-            self.student = self.new_head(target).to(self.device)
-        else:
-            self.student = head_from(start, EagleConfig.of(target)).to(self.device)
-        self.target = FrozenTarget(target, self.student.feature_layers)
-        if start is None:
-            with torch.no_grad():
-                self.student.scale.fill_(self.target.last_scale(sample.to(self.device)))
-
-    @staticmethod
-    def new_head(target: PreTrainedModel) -> EagleHead:
-        """An untrained head for this target."""
-        return EagleHead(EagleConfig.of(target))
+    head_class, config_class = EagleHead, EagleConfig
 
     def loss(self, ids: Tensor, step: int) -> Tensor:
         weights = [_DECAY**j for j in range(_UNROLLED)]
@@ -57,9 +36,6 @@ class EagleRecipe(Recipe):
 
     def measure(self, ids: Tensor) -> dict[str, Tensor]:
         return {f"step {j + 1}": agreement(*both) for j, both in enumerate(self._drafts(ids, _MEASURED))}
-
-    def save(self, folder: pathlib.Path) -> None:
-        save(self.student, folder, fingerprint(self.target.model))
 
     def _drafts(self, ids: Tensor, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The head's and the target's logits, [rows, n, vocab] each, at every draft step, for chains from n rows.

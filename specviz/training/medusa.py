@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
-from specviz.passes.trained_heads import MedusaConfig, MedusaHeads, fingerprint, save
-from specviz.training.frozen import FrozenTarget
-from specviz.training.loop import Recipe
+from specviz.passes.trained_heads import MedusaConfig, MedusaHeads
+from specviz.training.head import HeadRecipe
 from specviz.training.losses import agreement, distillation
 
 #: The weight of each head relative to the one before (§2.2.1: λ_k).
 _DECAY = 0.8
 
 
-class MedusaRecipe(Recipe):
-    """0.5 · KL + TV of head k at row t to the frozen target's distribution at row t + k along the text.
-
-    sample: [rows, n] int64, some text from which to set the heads' scale.
-    """
+class MedusaRecipe(HeadRecipe):
+    """0.5 · KL + TV of head k at row t to the frozen target's distribution at row t + k along the text."""
 
     name = "medusa"
-
-    def __init__(self, target: PreTrainedModel, sample: Tensor, seed: int = 0):
-        torch.manual_seed(seed)
-        self.device, self.dtype = target.device, target.dtype
-        self.student = MedusaHeads(MedusaConfig.of(target)).to(self.device)
-        self.target = FrozenTarget(target, self.student.feature_layers)
-        with torch.no_grad():
-            self.student.scale.fill_(self.target.last_scale(sample.to(self.device)))
+    head_class, config_class = MedusaHeads, MedusaConfig
 
     def loss(self, ids: Tensor, step: int) -> Tensor:
         weights = [_DECAY**k for k in range(self.student.config.num_heads)]
@@ -41,9 +27,6 @@ class MedusaRecipe(Recipe):
 
     def measure(self, ids: Tensor) -> dict[str, Tensor]:
         return {f"head {k + 1}": agreement(*both) for k, both in enumerate(self._heads(ids))}
-
-    def save(self, folder: pathlib.Path) -> None:
-        save(self.student, folder, fingerprint(self.target.model))
 
     def _heads(self, ids: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Each head's and the target's logits, [rows · n, vocab] each, at the n rows where all heads have a label."""

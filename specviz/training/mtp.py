@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from transformers import PreTrainedModel
-
 from specviz.passes.trained_heads import MtpConfig, MtpHead
 from specviz.training.eagle import EagleRecipe
 
@@ -13,7 +11,4 @@ class MtpRecipe(EagleRecipe):
     (arXiv 2412.19437, eq. 24 and 25); here the target is there already, and its distributions are the labels."""
 
     name = "mtp"
-
-    @staticmethod
-    def new_head(target: PreTrainedModel) -> MtpHead:
-        return MtpHead(MtpConfig.of(target))
+    head_class, config_class = MtpHead, MtpConfig

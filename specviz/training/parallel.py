@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers import PreTrainedModel
 
 from specviz.passes.parallel_head import ParallelConfig, ParallelHead
-from specviz.passes.trained_heads import fingerprint, rotation, save
-from specviz.training.frozen import FrozenTarget
-from specviz.training.loop import Recipe
+from specviz.passes.trained_heads import rotation
+from specviz.training.head import HeadRecipe
 from specviz.training.losses import agreement, distillation
 
 #: Places in a block of text from which drafts are made, and the weight of each depth relative to the one before.
@@ -21,22 +18,14 @@ _ANCHORS = 32
 _DECAY = 0.8
 
 
-class ParallelRecipe(Recipe):
+class ParallelRecipe(HeadRecipe):
     """0.5 · KL + TV to the frozen target's distribution at each depth, along the text.
 
     The first depth is learnt at every row of the text, the others after rows chosen anew in each step.
-    sample: [rows, n] int64, some text from which to set the head's scale.
     """
 
     name = "parallel"
-
-    def __init__(self, target: PreTrainedModel, sample: Tensor, seed: int = 0):
-        torch.manual_seed(seed)
-        self.device, self.dtype = target.device, target.dtype
-        self.student = ParallelHead(ParallelConfig.of(target)).to(self.device)
-        self.target = FrozenTarget(target, self.student.feature_layers)
-        with torch.no_grad():
-            self.student.scale.fill_(self.target.last_scale(sample.to(self.device)))
+    head_class, config_class = ParallelHead, ParallelConfig
 
     def loss(self, ids: Tensor, step: int) -> Tensor:
         generator = torch.Generator().manual_seed(step)
@@ -48,9 +37,6 @@ class ParallelRecipe(Recipe):
     def measure(self, ids: Tensor) -> dict[str, Tensor]:
         anchors = torch.arange(_ANCHORS, device=ids.device) * self._places(ids) // _ANCHORS
         return {f"depth {k + 1}": agreement(*both) for k, both in enumerate(self._drafts(ids, anchors))}
-
-    def save(self, folder: pathlib.Path) -> None:
-        save(self.student, folder, fingerprint(self.target.model))
 
     def _places(self, ids: Tensor) -> int:
         """How many rows of the text are followed by a token for every depth."""

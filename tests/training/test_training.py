@@ -280,6 +280,23 @@ def test_an_eagle_head_learns_on_from_a_draft_model(target_folder, target, story
     assert load_eagle(tmp_path / "eagle", target).config.own_vocabulary == 136
 
 
+@pytest.mark.parametrize("name", list(RECIPES))
+def test_a_head_that_is_there_learns_on(name, target_folder, story, tmp_path, capsys):
+    given = ("--target", target_folder, "--text", story, "--continuations", 0, *SMALL)
+    assert run(name, *given, "--out", tmp_path / "first") == 0
+    first = held_out_losses(capsys.readouterr().out)
+    assert run(name, *given, "--out", tmp_path / "second", "--start", tmp_path / "first") == 0
+    for predictor, values in held_out_losses(capsys.readouterr().out).items():
+        assert values[0] == pytest.approx(first[predictor][-1], rel=0.02)  # saved in bfloat16
+        assert values[-1] < values[0]
+
+
+def test_what_is_no_head_is_nothing_to_train_on(target_folder, story, tmp_path, capsys):
+    given = ("--target", target_folder, "--text", story, "--continuations", 0, "--out", tmp_path, "--held-out", 512)
+    assert run("mtp", *given, "--start", tmp_path / "nowhere") == 2
+    assert "no mtp weights in" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "unlike",
     [
