@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -18,6 +19,9 @@ Made = TypeVar("Made")
 
 #: The one thread of all engine work: one run at a time, and its pool of helper threads stays warm.
 thread: ThreadPoolExecutor
+
+#: Set once the page ends: whatever is worked on, or waits for its turn, stops within a round.
+ending = threading.Event()
 
 
 def _begin_thread() -> None:

@@ -14,7 +14,7 @@ from specviz.passes.torchrun import refuse_more_than_one
 from specviz.passes.zero_gpu import lent_by_the_call
 from specviz.records.errors import SpecvizError
 from specviz.records.words import LANGUAGES, Words, words
-from specviz.ui import qr, web_files
+from specviz.ui import device, qr, web_files
 from specviz.ui.api import Page, add_endpoints, refuse_parameters
 from specviz.ui.applying import wire_remote
 from specviz.ui.compare_tab import create_compare_tab
@@ -114,9 +114,10 @@ def serve(mcp: bool = False) -> None:
     refuse_more_than_one()
     if mcp and find_spec("mcp") is None:
         raise SpecvizError('The package mcp is missing: pip install "mcp>=1.21,<2".', "mcp")
-    # It ends as by Ctrl+C, so that what was offered for download goes with it; and the first process of a container is
-    # not ended at all by a signal that it does not listen to.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Either ends it as Ctrl+C does, so that what was offered for download goes with it; and the first process of a
+    # container is not ended at all by a signal that it does not listen to.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _end)
     deployment = Deployment.from_environment()
     store = PairStore(deployment)
     store.preparer.start()
@@ -133,6 +134,11 @@ def serve(mcp: bool = False) -> None:
         store.wanted.wait(HEAD_START)
         _load(store)
         page.block_thread()
+
+
+def _end(*_: Any) -> None:
+    device.ending.set()
+    raise KeyboardInterrupt
 
 
 def _load(store: PairStore) -> None:

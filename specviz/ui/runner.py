@@ -132,7 +132,7 @@ def _hand_over(
             for one in items:
                 if one is not None:
                     made.put(one)
-                if halt.is_set():
+                if halt.is_set() or device.ending.is_set():
                     break
     except SpecvizError as refusal:
         error = refusal

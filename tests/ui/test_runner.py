@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import threading
 import time
 import types
 
@@ -129,6 +130,18 @@ def test_work_that_hands_nothing_over_can_be_ended(store, deployment):
     assert next(work) == [], "whoever listens gets a word in"
     work.close()
     assert ended
+
+
+def test_work_stops_when_the_page_ends_whoever_waits_for_it(store, deployment, monkeypatch):
+    monkeypatch.setattr(device, "ending", threading.Event())
+
+    def long(request):
+        for number in range(1000):
+            if number == 5:
+                device.ending.set()
+            yield number
+
+    assert [one for batch in Runner(store, deployment).batches(ORDER, long) for one in batch] == list(range(6))
 
 
 @pytest.mark.parametrize(
