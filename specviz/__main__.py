@@ -1,7 +1,7 @@
 """The command line: `run` a prompt, `check` and `bench` this machine, `advise` on a drafter, read the `metrics` of a
 server, `serve` the page, `compile` a pair beforehand.
 
-Under torchrun, all processes run the same command on one shared target; the first one prints and writes.
+Under torchrun, all processes of a `run` or a `bench` share one target, and the first one prints and writes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import asdict
 
 from specviz.bench import advise_command, check_command
 from specviz.bench import commands as bench_commands
-from specviz.passes.torchrun import is_leader, process_count, tells
+from specviz.passes.torchrun import is_leader, process_count, refuse_more_than_one, tells
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
 from specviz.records.names import DRAFTERS, RULES
@@ -29,6 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         _check_file(options)
+        if options.command not in (_run, _bench):
+            refuse_more_than_one()
         status = options.command(options)
     except SpecvizError as error:
         if tells():
@@ -331,8 +333,7 @@ def _advise(options: argparse.Namespace) -> int:
 def _compile(options: argparse.Namespace) -> int:
     pair = _load(options)
     done, info = _prepare(pair), pair.info()
-    if is_leader():
-        print(f"{info.name} on {info.device} in {info.dtype}, {info.passes} passes: {', '.join(done.ready) or 'all'}")
+    print(f"{info.name} on {info.device} in {info.dtype}, {info.passes} passes: {', '.join(done.ready) or 'all'}")
     return 0 if "target" in done.ready else 1
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from specviz.bench.advice import FINALISTS, Offer
 from specviz.bench.contestants import PLAIN, Contestant, Say
-from specviz.passes.torchrun import process_count
 from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS, Preset
 from specviz.records.settings import SamplingParams
@@ -29,9 +28,6 @@ def measure(options: argparse.Namespace, pair: ModelPair, load: Callable[[str], 
 
     load: the pair with the draft model of this name. Raises SpecvizError where the pair has nothing to draft with.
     """
-    if process_count() > 1:
-        # Each would find others the fastest, by a clock of its own, and wait for passes that nobody makes.
-        raise SpecvizError("advise measures in one process: start it without torchrun.")
     SamplingParams(options.temperature)
     offers = list(_measured(options, pair, options.draft, say))
     for name in _other_drafts(options):

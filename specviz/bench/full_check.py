@@ -20,7 +20,7 @@ from specviz.records.assets import ASSETS
 from specviz.records.words import Sentence
 
 #: Lossless rules, and the branches with which each is tried.
-RULES = (("token", 1), ("block", 1), ("tree", 3))
+RULES = (("token", 1), ("block", 1), ("tree", 3), ("multi_path", 3))
 
 DTYPES = ("float32", "bfloat16", "float16")
 

@@ -7,7 +7,8 @@ grouped_attention: heads that share keys and values, without repeating those
 few_rows: a model's twin on our own kernels, whose passes cost little more over several tokens than over one
 quantisation: weights in few bits, and a model's twin with rounded ones
 narrow_head: an output head with rows for some of the tokens only
-kernel_library: builds our C++ (few_rows.cpp, draft_chain.cpp, judged_chain.cpp) and makes the kernels known to torch
+kernel_library: builds our C++ and makes the kernels known to torch: few_rows.cpp over lanes.h, draft_chain.cpp and
+  judged_chain.cpp over choices.h
 row_trial: tries whether a token's results depend on what else is in its pass
 twins: copies of a model on the same weights
 static_eagle: the same form of EAGLE and MTP heads, and a head reading one text

@@ -252,9 +252,12 @@ def test_what_runs_in_one_process_refuses_several(monkeypatch, tmp_path, capsys)
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert "without torchrun" in refusal("device", serve)
     assert train(["eagle", f"--text={tmp_path}"]) == 2
+    assert "without torchrun" in capsys.readouterr().err
+    for command in (["serve"], ["check"], ["advise"], ["compile"], ["metrics", str(tmp_path)]):
+        assert main(command) == 2
+        assert "without torchrun" in capsys.readouterr().err
     assert main(["run", "hi", "--device=cpu"]) == 2
-    told = capsys.readouterr().err
-    assert "without torchrun" in told and "torchrun started 2 processes" in told
+    assert "torchrun started 2 processes" in capsys.readouterr().err
 
 
 def test_a_refusal_is_told_once(monkeypatch, capsys):
