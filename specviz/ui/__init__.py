@@ -22,7 +22,8 @@ orders           what a visitor asks for: a form's values become a run's setting
 pairs            the models in memory
 runner           carries orders out, in batches; device: where, in one thread or on a lent GPU; gpu_time: for how long
 background       prepares passes while the page is served
-visitors         what is kept of the visitors; offered_files: the files they may download
+visitors         what is kept of the visitors; visits: who pressed a button, and Stop; offered_files: the files that
+                 they may download
 deployment       what whoever deploys the page decides
 ways             drafters and rules as the page calls them
 components       the page's own components, around the elements of assets/web; web_files: serves those

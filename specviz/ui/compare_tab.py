@@ -26,7 +26,7 @@ from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Desk, Tab
 from specviz.ui.unwatched import REPORT_EVERY
-from specviz.ui.visitors import Visit
+from specviz.ui.visits import Visit
 from specviz.ui.ways import WAYS, available, default_branches, drafter_of, refusal
 from specviz.views import compare_messages as messages
 from specviz.views.result_pages import comparison_page

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
@@ -25,7 +25,7 @@ from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Desk, Tab
 from specviz.ui.unwatched import Report
-from specviz.ui.visitors import Visit
+from specviz.ui.visits import Visit
 from specviz.views import run_messages as messages
 
 if TYPE_CHECKING:
@@ -44,13 +44,13 @@ def create_generate_tab(desk: Desk) -> Tab:
     wire_links(desk.controls, shown.share)
 
     def on_kept(wanted: gr.EventData) -> list[Any]:
-        return bring_back(runs, str(wanted.run))
+        return bring_back(runs, str(wanted.run), say)
 
     def stream(visit: Visit, order: Order, measured: bool) -> Iterator[str]:
         return generate(runner, runs, order, measured, visit, say)
 
     def offer(visit: Visit) -> list[Any]:
-        files = runs.files_of(visit.session)
+        files = runs.files_of(visit)
         return files.offers() if files else [gr.skip()] * len(RunFiles.SUFFIXES)
 
     shown.view.submit(on_kept, None, [shown.view, *shown.files], **HEARD)
@@ -90,7 +90,10 @@ def create_viewer(runs: LiveRuns, links: bool, say: Words) -> Viewer:
         share = share_view(say, shown.share, links)
     gallery = gallery_view(say, shown.share["recording"])
 
-    def on_upload(path: str) -> str:
+    def on_upload(path: str, request: gr.Request) -> str:
+        if runs.under_way(request.session_hash):
+            # What comes of the run would take its place.
+            raise gr.Error(say("gallery.busy"), print_exception=False)
         return traces.open_trace(path, say)
 
     def on_opened(path: str) -> list[Any]:
@@ -110,7 +113,7 @@ def generate(runner: Runner, runs: LiveRuns, order: Order, measured: bool, visit
     """Messages for the live view while an order is carried out; Stop ends it and keeps what there is."""
     yield messages.waiting_message(say("common.preparing"))
     try:
-        live = runs.open(order.request(runner.store.get(order.pair), runner.deployment), visit.session, say)
+        live = runs.open(order.request(runner.store.get(order.pair), runner.deployment), visit, say)
     except SpecvizError as error:
         yield messages.error_message(say.error(error))
         return
@@ -120,12 +123,16 @@ def generate(runner: Runner, runs: LiveRuns, order: Order, measured: bool, visit
         live.over.set()
 
 
-def bring_back(runs: LiveRuns, key: str) -> list[Any]:
-    """The run that was on the screen before the page was loaded again, as far as it had come, and its downloads."""
+def bring_back(runs: LiveRuns, key: str, say: Words) -> list[Any]:
+    """The run that was on the screen before the page was loaded again, as far as it had come, and its downloads.
+
+    In the page's language: it may be another one now.
+    """
     live = runs.kept(key, PATIENCE)
     if live is None or not live.rounds:
         return [gr.skip()] * (1 + len(RunFiles.SUFFIXES))
-    return [live.whole(), *(live.files.offers() if live.files else traces.offered(live.run(), live.say))]
+    here = live.files is not None and live.say is say
+    return [replace(live, say=say).whole(), *(live.files.offers() if here else traces.offered(live.run(), say))]
 
 
 def _carried_out(runner: Runner, live: LiveRun, order: Order, measured: bool, visit: Visit) -> Iterator[str]:
@@ -133,7 +140,7 @@ def _carried_out(runner: Runner, live: LiveRun, order: Order, measured: bool, vi
     say = live.say
     measured = measured and order.settings.drafter is not None
     others = runs_of(order.settings) if measured else []
-    failure, note = None, ""
+    note = ""
     try:
         for batch in closing(runner.batches(order, watched, measured, others=others), visit.halt):
             yield from _told(batch, live)
@@ -141,10 +148,10 @@ def _carried_out(runner: Runner, live: LiveRun, order: Order, measured: bool, vi
         if live.finished:
             note = say("generate.not_measured", reason=say.error(error))
         else:
-            failure = messages.error_message(say.error(error))
+            live.failure = error
     # Written only now: it would slow down what is measured.
     live.files = RunFiles(live.run(), say)
-    yield failure or live.end(note)
+    yield live.end(note) if live.failure is None else messages.error_message(say.error(live.failure))
 
 
 def watched(request: Request, measured: bool) -> Iterator[Round | Report | Duel | None]:
@@ -161,6 +168,6 @@ def _told(batch: list[Round | Report | Duel], live: LiveRun) -> Iterator[str]:
     for one in batch:
         if isinstance(one, Report):
             what, _ = progress(one, live.request.settings, live.say)
-            yield live.end(live.say("generate.measuring_now", what=what))
+            yield live.end(live.say("generate.measuring_now", what=what), more=True)
         elif isinstance(one, Duel):
             live.measured, live.beside = one.speedup(live.request), (tally(one.plain), tally(one.fast))

@@ -33,11 +33,11 @@ class Lab:
 
     def runs_of(self, session: str | None) -> list[LabRun]:
         """The visitor's runs that are over and drafted something, the latest last."""
-        over = [live for live in self.runs.runs.values() if live.session == session and live.files is not None]
+        over = [live for live in self.runs.runs.values() if live.visit.session == session and live.files is not None]
         return [run for live in over if (run := self._run(live)) is not None]
 
     def _run(self, live: LiveRun) -> LabRun | None:
-        request, passes = live.request, self.passes.get(live.session)
+        request, passes = live.request, self.passes.get(live.visit.session)
         target = passes.curve("target") if passes and _taken_by(request, passes) else None
         # Timed unwatched where it was: drawing a page slows the models down.
         plain, counts = live.beside or (None, live.trail.counts)

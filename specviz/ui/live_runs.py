@@ -9,11 +9,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from specviz.records import links
+from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
 from specviz.records.runs import Round, Run, Speedup
 from specviz.records.words import Words
 from specviz.ui import engine
 from specviz.ui.offered_files import RunFiles
+from specviz.ui.visits import Visit
 from specviz.views import run_messages as messages
 from specviz.views.charts import Trail
 from specviz.views.whole_run import headline, opening
@@ -30,7 +32,7 @@ class LiveRun:
     """A run while it is shown: every message about it, each holding only what is new."""
 
     key: str
-    session: str | None  # the visitor's
+    visit: Visit  # the visitor's
     request: Request
     opened: Run  # without rounds, from when its pair was there: a guest pair may leave before the page has everything
     share: dict[str, Any]  # see `links.share`
@@ -41,12 +43,14 @@ class LiveRun:
     batches: int = 0
     measured: Speedup | None = None
     beside: tuple[Tally, Tally] | None = None  # plain decoding and this run once more, timed unwatched
+    failure: SpecvizError | None = None  # what ended it before its own end
     files: RunFiles | None = None  # once it is over
     over: threading.Event = field(default_factory=threading.Event)  # set then, however it ended
 
-    def start(self) -> str:
+    def start(self, charts: messages.Charts | None = None) -> str:
+        """charts: of what the page has lost; by default empty ones."""
         timing = not self.rounds and engine.must_be_timed(self.request)
-        charts = Trail().charts(self.say)
+        charts = charts or Trail().charts(self.say)
         return opening(self.key, self.opened, self.say, share=self.share, charts=charts, timing=timing)
 
     def add(self, batch: list[Round]) -> str:
@@ -63,7 +67,7 @@ class LiveRun:
             self.key, batch, words, figures=headline(self.trail, self.speedup), sent=sent, charts=charts
         )
 
-    def end(self, note: str = "") -> str:
+    def end(self, note: str = "", more: bool = False) -> str:
         reason = (self.rounds[-1].stop_reason if self.rounds else None) or "stopped"
         return messages.end_message(
             self.key,
@@ -72,11 +76,14 @@ class LiveRun:
             figures=headline(self.trail, self.speedup),
             note=note,
             charts=self.trail.charts(self.say),
+            more=more,
         )
 
     def whole(self) -> str:
         """One message for all of it, once it is over."""
         parts = [self.start(), self.message(self.rounds, None), self.end()]
+        if self.failure is not None:
+            parts.append(messages.error_message(self.say.error(self.failure)))
         return messages.trace_message(parts, share=self.share, charts=self.trail.charts(self.say))
 
     @property
@@ -99,18 +106,21 @@ class LiveRuns:
         self.most = most
         self.runs: OrderedDict[str, LiveRun] = OrderedDict()
 
-    def open(self, request: Request, session: str | None, say: Words) -> LiveRun:
+    def open(self, request: Request, visit: Visit, say: Words) -> LiveRun:
         opened = engine.collect(request, ())
-        live = LiveRun(uuid.uuid4().hex, session, request, opened, links.share(opened), say)
+        live = LiveRun(uuid.uuid4().hex, visit, request, opened, links.share(opened), say)
         self.runs[live.key] = live
         while len(self.runs) > self.most:
             self.runs.popitem(last=False)
         return live
 
-    def files_of(self, session: str | None) -> RunFiles | None:
-        """Those of the visitor's latest run."""
-        files = (live.files for live in reversed(self.runs.values()) if live.session == session)
-        return next(filter(None, files), None)
+    def files_of(self, visit: Visit) -> RunFiles | None:
+        """Those of the run that came of this press, if one did."""
+        return next((live.files for live in reversed(self.runs.values()) if live.visit == visit), None)
+
+    def under_way(self, session: str | None) -> bool:
+        """Whether a run of this visitor is being carried out."""
+        return any(live.visit.session == session and not live.over.is_set() for live in self.runs.values())
 
     def kept(self, key: str, patience: float) -> LiveRun | None:
         """A run that is over, or is within so many seconds; None for others, and for one that is no longer kept."""
@@ -123,4 +133,4 @@ class LiveRuns:
         first = wanted.get("first")
         if live is None or not isinstance(first, int) or first < 0:
             return []
-        return [live.start(), live.message(live.rounds[first:], None)]
+        return [live.start(live.trail.charts(live.say)), live.message(live.rounds[first:], None)]

@@ -23,7 +23,7 @@ from specviz.ui.deployment import Deployment
 from specviz.ui.orders import Order, whole_up_to
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Desk, Tab
-from specviz.ui.visitors import Visit
+from specviz.ui.visits import Visit
 from specviz.views import lossless_messages as messages
 from specviz.views.run_messages import passes_words
 from specviz.views.whole_run import label

@@ -22,7 +22,7 @@ from specviz.ui.orders import Order
 from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Action, Desk, Tab
-from specviz.ui.visitors import Visit
+from specviz.ui.visits import Visit
 from specviz.views.run_messages import pair_line, passes_words
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Desk, Tab
 from specviz.ui.unwatched import Report
-from specviz.ui.visitors import Visit
+from specviz.ui.visits import Visit
 from specviz.views import run_messages as messages
 from specviz.views.result_pages import race_page
 from specviz.views.whole_run import label

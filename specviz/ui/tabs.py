@@ -16,7 +16,8 @@ from specviz.ui.head import Head
 from specviz.ui.orders import Order
 from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
-from specviz.ui.visitors import Visit, Visitors
+from specviz.ui.visitors import Visitors
+from specviz.ui.visits import Visit
 
 if TYPE_CHECKING:
     from specviz.models.pair import ModelPair

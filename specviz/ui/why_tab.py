@@ -17,7 +17,7 @@ from specviz.ui.lab import Lab
 from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Action, Desk, Tab
-from specviz.ui.visitors import Visit
+from specviz.ui.visits import Visit
 from specviz.ui.ways import WAYS, available
 from specviz.views.why_messages import Measuring, why_message
 
@@ -79,7 +79,7 @@ def create_why_tab(desk: Desk) -> Tab:
 def _story(drafter: str) -> dict[str, Any]:
     """Settings for a first run that shows something."""
     preset = PRESETS[0]
-    return {"prompt": preset.prompt, "drafter": drafter, "num_draft_tokens": 4, "temperature": TEMPERATURE}
+    return {"prompt": preset.prompt, "drafter": drafter, "num_draft_tokens": 4, "temperature": TEMPERATURE, "coins": ""}
 
 
 def time_passes(runner: Runner, lab: Lab, name: PairName, visit: Visit, say: Words) -> Iterator[str]:

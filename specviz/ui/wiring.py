@@ -14,7 +14,7 @@ import gradio as gr
 from specviz.records.errors import SpecvizError
 from specviz.ui.events import HEARD, QUIET
 from specviz.ui.tabs import Action, Desk, Tab
-from specviz.ui.visitors import Stops, Visit
+from specviz.ui.visits import Stops, Visit
 
 
 def wire_tabs(desk: Desk, tabs: gr.Tabs, made: Sequence[tuple[gr.Tab, Tab]]) -> None:

@@ -118,7 +118,8 @@ def tokens_per_pass_chart(trail: Trail, say: Words) -> go.Figure:
 
 
 def position_chart(trail: Trail, say: Words) -> go.Figure:
-    """Conditional acceptance rate by draft position: accepted at i / rounds in which i was judged."""
+    """Conditional acceptance rate by draft position: accepted at i / judged at i, in trees each sibling that
+    was tried."""
     counts = trail.counts
     rates = counts.conditional_position_rates()
     shown = [(i + 1, rate) for i, rate in enumerate(rates) if rate is not None]

@@ -173,10 +173,11 @@ def end_message(
     figures: Mapping[str, float | None] | None = None,
     note: str = "",
     charts: Charts | None = None,
+    more: bool = False,
 ) -> str:
     """The run is over after `total` rounds. reason: why, in a sentence. note: shown beside it.
 
-    May be sent again for the same run once the speedup has been measured.
+    more: it will be sent again for the same run, once the speedup has been measured.
     """
     return as_json(
         {
@@ -187,6 +188,7 @@ def end_message(
             "note": note,
             "figures": _figures(figures),
             "charts": charts,
+            "more": more,
         }
     )
 

@@ -29,7 +29,7 @@ from specviz.ui.live_runs import LiveRuns
 from specviz.ui.orders import Order
 from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
-from specviz.ui.visitors import Visit
+from specviz.ui.visits import Visit
 
 ORDER = Order(PairName(), RunSettings("Once upon a time", sampling=SamplingParams(0), max_new_tokens=3))
 #: Seconds.
@@ -51,7 +51,7 @@ def visit(runner: Runner) -> dict[str, Any]:
     say, runs, me = words("de"), LiveRuns(), Visit("me", threading.Event())
     found: dict[str, Any] = {
         "run": list(map(json.loads, generate(runner, runs, ORDER, True, me, say))),
-        "trace": json.loads(runs.files_of("me").trace.read_text()),
+        "trace": json.loads(runs.files_of(me).trace.read_text()),
         "compare": list(map(json.loads, compare(runner, ORDER.but(max_new_tokens=2), CHOICE, me.halt, say))),
         "seconds": runner.last_seconds,
         "trees": reads_trees(runner.store.get(PairName()).target),

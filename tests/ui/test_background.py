@@ -43,7 +43,7 @@ from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.race_tab import race
 from specviz.ui.runner import Runner
 from specviz.ui.traces import show
-from specviz.ui.visitors import Visit
+from specviz.ui.visits import Visit
 
 ORDER = Order(
     PairName(),
@@ -291,7 +291,7 @@ def test_a_run_and_the_measuring_of_its_speedup_take_the_same_passes(pair, runne
         assert opened["settings"].endswith(f"{kind} passes")
         assert set(taken) == {kind == "compiled"} and len(taken) == 1 + RACED
         taken.clear()
-        assert Run.load(runs.files_of("me").trace).pair.passes == kind
+        assert Run.load(runs.files_of(ME).trace).pair.passes == kind
 
 
 def test_all_runs_of_a_comparison_take_the_same_passes_and_the_summary_says_which(pair, runner, taken):
@@ -455,7 +455,7 @@ def test_a_page_that_keeps_to_plain_passes_says_why(page):
 @pytest.mark.parametrize("drafter", ["draft_model", "early_exit"])
 def test_the_rounds_of_a_run_are_there_after_its_pair_was_freed(pair, deployment, drafter):
     runs = LiveRuns()
-    live = runs.open(ORDER.but(drafter=drafter).request(pair, deployment), "me", words())
+    live = runs.open(ORDER.but(drafter=drafter).request(pair, deployment), ME, words())
     live.add(list(rounds(live.request)))
     wanted = {"run": live.key, "first": 0}
     before = runs.missing_rounds(wanted)

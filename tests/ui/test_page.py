@@ -315,6 +315,8 @@ def test_a_reload_in_the_middle_of_a_run_keeps_what_was_made(new_page, page_url,
     set_control(page, "New tokens", 1024)
     start(page)
     wait_for_rounds(page, 3)
+    open_trace(page, json.dumps(RECORDINGS[0].load().to_dict()))
+    page.get_by_text(words()("gallery.busy")).first.wait_for()
     text, run = state(page, "text"), kept_run(page)
     page.reload()
     page.wait_for_function(f"() => {VIEW}?.state === 'finished' && !{VIEW}.recorded")

@@ -54,6 +54,7 @@ def test_a_longer_draft_that_is_slower_solves_the_first(alone):
     finished(page, "c", settings={"num_draft_tokens": 1}, speedup=0.9)
     finished(page, "d", settings={"num_draft_tokens": 12}, start={"file": "trace.json"}, speedup=0.8)
     finished(page, "e", settings={"num_draft_tokens": 12}, start={"recorded": "A story"}, speedup=0.8)
+    finished(page, "p", settings={"num_draft_tokens": 12}, start={"pair": "Another"}, speedup=0.8)
     assert solved(page) == []
     finished(page, "f", settings={"num_draft_tokens": 12, "seed": 3}, speedup=0.86)
     assert solved(page) == ["turn"]

@@ -364,6 +364,15 @@ def test_the_end_is_followed_until_heights_have_settled(show, style):
 # Presentation
 
 
+def test_presentation_ends_where_the_browser_goes_back(show):
+    page = show(opened(run_of(*RUNS["chain"])))
+    page.evaluate("location.hash = 'race'")
+    press(page, "p")
+    expect(page.get_by_role("dialog", name="Presentation")).to_be_visible()
+    page.go_back()
+    expect(page.get_by_role("dialog", name="Presentation")).not_to_be_visible()
+
+
 @pytest.mark.parametrize("name", ["chain", "tree"])
 def test_presentation_is_large_follows_the_place_and_gives_the_focus_back(show, name):
     rounds = RUNS[name]

@@ -4,9 +4,9 @@
 import { fixed } from "../shared/numbers.js";
 import { quoted } from "../shared/tokens.js";
 
-/** @typedef {{ settings: Record<string, any>, figures: any, rounds: any[] }} Run made on this page */
+/** @typedef {{ settings: Record<string, any>, figures: any, pair: string }} Run made on this page */
 /** @typedef {Record<string, string | number>} Values */
-/** @typedef {{ name: string, run?(run: Run, earlier: Run[], say: import("../shared/words.js").Say): Values | null, trial?(trial: any): Values | null }} Challenge */
+/** @typedef {{ name: string, run?(run: Run & { rounds: any[] }, earlier: Run[], say: import("../shared/words.js").Say): Values | null, trial?(trial: any): Values | null }} Challenge */
 
 const FEW_RUNS = 1000;
 const LONG_ENOUGH = 32; // tokens of a copied text
@@ -23,10 +23,10 @@ export const CHALLENGES = [
 /** @param {number} x */
 const times = (x) => `${fixed(x, 2)}×`;
 
-/** Two runs that differ in γ alone, of which the longer drafts were slower than plain decoding. @param {Run} run @param {Run[]} earlier */
+/** Two runs of a pair that differ in γ alone, of which the longer drafts were slower than plain decoding. @param {Run} run @param {Run[]} earlier */
 function turned(run, earlier) {
-  const others = (settings) => JSON.stringify({ ...settings, num_draft_tokens: null, seed: null });
-  const alike = ({ settings, figures }) => typeof figures.speedup === "number" && typeof settings.num_draft_tokens === "number" && others(settings) === others(run.settings);
+  const others = ({ settings, pair }) => JSON.stringify({ ...settings, num_draft_tokens: null, seed: null, pair });
+  const alike = (one) => typeof one.figures.speedup === "number" && typeof one.settings.num_draft_tokens === "number" && others(one) === others(run);
   const runs = [run, ...earlier].filter(alike);
   for (const fast of runs) {
     const slow = runs.find((one) => one.figures.speedup < 1 && one.settings.num_draft_tokens > fast.settings.num_draft_tokens);

@@ -50,11 +50,11 @@ class SpecvizChallenges extends SpecvizElement {
   onRun({ run, start, rounds, figures }) {
     const settings = start.share?.settings;
     if (!settings || start.recorded || start.file) return;
-    const made = { settings, rounds, figures };
+    const made = { settings, figures, pair: start.pair };
     this.runs.delete(run);
     const earlier = [...this.runs.values()];
     this.runs.set(run, made);
-    this.check((one) => one.run?.(made, earlier, this.say));
+    this.check((one) => one.run?.({ ...made, rounds }, earlier, this.say));
   }
 
   /** @param {(one: import("./checks.js").Challenge) => import("./checks.js").Values | null | undefined} met */

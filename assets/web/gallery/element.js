@@ -49,7 +49,7 @@ class SpecvizGallery extends SpecvizElement {
   /** @param {string} name */
   open(name) {
     const live = liveRun();
-    const busy = live && ["waiting", "running"].includes(live.state);
+    const busy = Boolean(live?.busy);
     this.status.textContent = busy ? this.say("gallery.busy") : "";
     if (busy) return;
     this.tell("specviz-choose", { name });

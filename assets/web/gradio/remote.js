@@ -39,13 +39,32 @@ export function join({ trigger }) {
   };
 }
 
-/** When the run is over: from the tab that shows it to the tab that asked for it. @param {string} from @param {string} to */
+/** Ends what waits for a run to be over. */
+let forget = () => {};
+
+/**
+ * When the run is over: from the tab that shows it to the tab that asked for it. A button that the visitor presses has
+ * nothing to do with that: then the run that was asked for was refused, or is over.
+ *
+ * @param {string} from @param {string} to
+ */
 function comeBack(from, to) {
+  forget();
   let begun = false;
   const unwatch = watchButtons(() => {
     begun ||= !isIdle();
     if (!begun || !isIdle()) return;
-    unwatch();
+    forget();
     if (isOpen(from)) openTab(to);
   });
+  const onClick = (/** @type {MouseEvent} */ event) => {
+    const pressed = event.isTrusted && event.target instanceof Element && Object.values(BUTTONS).some((button) => /** @type {Element} */ (event.target).closest(button));
+    if (pressed) forget();
+  };
+  document.addEventListener("click", onClick, { capture: true });
+  forget = () => {
+    unwatch();
+    document.removeEventListener("click", onClick, { capture: true });
+    forget = () => {};
+  };
 }

@@ -273,7 +273,7 @@ const visible = (text) => text.replaceAll(" ", "\u00b7").replaceAll("\n", "⏎")
 function decades(low, high) {
   const first = Math.floor(Math.log10(low));
   const last = Math.ceil(Math.log10(high));
-  return Array.from({ length: last - first + 1 }, (_, i) => 10 ** (first + i));
+  return Array.from({ length: last - first + 1 }, (_, i) => Number(`1e${first + i}`));
 }
 
 function emptyRow() {

@@ -160,9 +160,10 @@ class SpecvizRace extends SpecvizElement {
 
   play() {
     if (this.held.clock >= this.held.end) this.seek(0);
+    setText(this.ui.play, this.say("race.pause"));
+    if (this.held.playing) return;
     this.held.playing = true;
     this.held.last = performance.now();
-    setText(this.ui.play, this.say("race.pause"));
     requestAnimationFrame((now) => this.tick(now));
   }
 
@@ -275,7 +276,7 @@ class SpecvizRace extends SpecvizElement {
     const { greedy, identical, parting } = this.held.comparison;
     if (!greedy) return this.say("race.sampled");
     if (identical) return this.say("race.identical");
-    if (!parting) return this.say("race.not_identical");
+    if (!parting || parting.margin === null) return this.say("race.not_identical");
     const where = this.say("race.parting", { place: parting.position + 1, plain: quoted(this.say, parting.plain), speculative: quoted(this.say, parting.speculative),
       margin: Number(parting.margin.toPrecision(2)) });
     return `${where} ${parting.half_precision ? this.say("race.half_precision") : this.say("race.full_precision")}`;

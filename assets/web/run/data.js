@@ -24,6 +24,8 @@ export class Run {
     this.vocabulary = new Map();
     /** @type {Figures} */
     this.figures = {};
+    /** Whether more is to come after its end: its measured speedup. */
+    this.awaited = false;
     /** @type {Set<number>} gaps that were asked about, by their first round */
     this.asked = new Set();
   }

@@ -128,6 +128,8 @@ export class SpecvizRun extends SpecvizElement {
   get figures() { return this.view?.run.figures ?? {}; }
   /** "empty", "waiting", "running", "finished" or "error". */
   get state() { return this.view?.run.phase ?? "empty"; }
+  /** Whether more is to come for the run on the screen, its measured speedup included. */
+  get busy() { return ["waiting", "running"].includes(this.state) || Boolean(this.view?.run.awaited); }
   /** Why a run failed. */
   get note() { return this.view?.run.note ?? ""; }
   get recorded() { return Boolean(this.view?.run.start.recorded); }

@@ -38,7 +38,7 @@ export function questionAt({ run }, place) {
 /** Where one decision is made on all draft tokens. @param {Run} run @param {Round} round @returns {Question} */
 function askKept(run, round) {
   const most = Math.max(...round.drafted.map((_, index) => depthOf(round, index)));
-  const options = Array.from({ length: most + 1 }, (_, n) => ({ value: String(n), key: String(n), text: String(n) }));
+  const options = Array.from({ length: most + 1 }, (_, n) => ({ value: String(n), key: n < 10 ? String(n) : null, text: String(n) }));
   return { text: run.say("playback.ask_kept"), options, truth: String(acceptedIndexes(round).length) };
 }
 
@@ -112,7 +112,7 @@ function answers(view, { options }) {
     const name = token === undefined ? make("span", { class: "name", text }) : showToken(view.say, make("span", { class: "name" }), token);
     const label = token === undefined ? null : quoted(view.say, token);
     return make("button", { type: "button", class: token === undefined ? "go" : "go token", "data-value": value, "aria-keyshortcuts": key, "aria-label": label },
-      make("kbd", { "aria-hidden": "true", text: key.toUpperCase() }), name);
+      ...(key === null ? [] : [make("kbd", { "aria-hidden": "true", text: key.toUpperCase() })]), name);
   });
   return [...buttons, make("button", { type: "button", class: "go show", text: view.say("playback.show") })];
 }

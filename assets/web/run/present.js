@@ -50,6 +50,8 @@ export function buildPresentation(view, actions) {
   view.ui.view.append(view.ui.dialog);
   new ResizeObserver(() => fitRound(view)).observe(view.ui.presentRound);
   document.addEventListener("fullscreenchange", () => document.fullscreenElement === null && closePresentation(view));
+  // The tab before: the page behind an open dialog takes no clicks.
+  window.addEventListener("popstate", () => closePresentation(view));
 }
 
 /** @param {View} view */

@@ -31,6 +31,7 @@ export function handlersOf(view, ask) {
     },
     error(message) {
       view.run.phase = "error";
+      view.run.awaited = false;
       view.run.status = view.say("rounds.failed");
       view.run.note = message.text;
     },
@@ -41,15 +42,15 @@ export function handlersOf(view, ask) {
       view.ui.prompt.textContent = message.prompt;
     },
     rounds(message) {
-      if (message.run !== view.run.key) begin(view, message.run);
-      if (message.first !== null) askFor(message.first);
+      const unannounced = beginUnannounced(message.run);
+      if (message.first !== null) askFor(message.first, unannounced);
       if (view.run.add(message)) redraw(view);
     },
     end(message) {
-      if (message.run !== view.run.key) begin(view, message.run);
-      askFor(message.total);
+      askFor(message.total, beginUnannounced(message.run));
       view.run.measure(message.figures);
       view.run.phase = "finished";
+      view.run.awaited = message.more;
       view.run.status = [message.reason, message.note].filter(Boolean).join(" ");
     },
     trace(message) {
@@ -58,9 +59,16 @@ export function handlersOf(view, ask) {
     },
   };
 
-  /** @param {number} count */
-  function askFor(count) {
-    const gap = view.run.leaveHoles(count);
+  /** Whether this is of a run whose start was lost. @param {string} run */
+  function beginUnannounced(run) {
+    if (run === view.run.key) return false;
+    begin(view, run);
+    return true;
+  }
+
+  /** @param {number} count @param {boolean} unannounced the answer brings the start along, too */
+  function askFor(count, unannounced) {
+    const gap = view.run.leaveHoles(count) ?? (unannounced ? { run: /** @type {string} */ (view.run.key), first: 0, count } : null);
     if (gap) ask(gap);
   }
 

@@ -35,7 +35,7 @@ function tokenTable(run, round, nodes, chosen, columns, part) {
  *
  * @param {string} text
  */
-const cell = (text) => text.replace(/^0\./, ".");
+const cell = (text) => text.replace(/^0(?=[.,])/, "");
 
 /** @param {DraftedToken} token */
 const comparedCells = (token) => (hasCoin(token) ? compared(token.u, token.accept_prob).map(cell) : ["–", "–"]);

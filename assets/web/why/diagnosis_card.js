@@ -91,7 +91,7 @@ function changes(lab, { figures, diagnosis }) {
   const said = diagnosis.changes.map(({ what, value, speedup }, i) => {
     const values = { value: what === "gamma" ? value : two(value), speedup: times(speedup) };
     const item = make("li", { "data-change": what }, make("span", {}, i ? "" : "★ ", lab.say(`why.change_${what}`, values)));
-    if (what === "gamma") item.append(" ", action(lab, lab.say("why.run_with", { gamma: value }), { num_draft_tokens: value }));
+    if (what === "gamma") item.append(" ", action(lab, lab.say("why.run_with", { gamma: value }), { num_draft_tokens: value, coins: "" }));
     return item;
   });
   if (!said.some((item) => item.dataset.change === "gamma") && diagnosis.best_formula >= 1) lines.push(make("p", { text: lab.say("why.gamma_is_good", { gamma: figures.num_draft_tokens }) }));

@@ -1,0 +1,99 @@
+"""What is kept of a run: for the press that it came of, in the language of whoever asks, and with what ended it."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import threading
+import types
+
+import pytest
+from tiny import tiny_pair
+
+from specviz.records.errors import SpecvizError
+from specviz.records.settings import RunSettings
+from specviz.records.words import words
+from specviz.ui import engine, generate_tab
+from specviz.ui.deployment import Deployment
+from specviz.ui.generate_tab import bring_back, generate
+from specviz.ui.live_runs import LiveRuns
+from specviz.ui.orders import Order
+from specviz.ui.pairs import PairName
+from specviz.ui.runner import Runner
+from specviz.ui.visits import Stops, Visit
+
+ORDER = Order(PairName(), RunSettings("Once upon", num_draft_tokens=3, max_new_tokens=12, seed=5))
+
+
+def press() -> Visit:
+    return Visit("me", threading.Event())
+
+
+@pytest.fixture
+def runner():
+    pair = tiny_pair("llama")
+    return Runner(types.SimpleNamespace(get=lambda name: pair, home=pair), Deployment.from_environment())
+
+
+def made(runner: Runner, visit: Visit) -> tuple[LiveRuns, list[dict]]:
+    runs = LiveRuns()
+    return runs, [json.loads(one) for one in generate(runner, runs, ORDER, True, visit, words())]
+
+
+def test_files_are_those_of_the_run_that_a_press_made(runner):
+    first = press()
+    runs, _ = made(runner, first)
+    assert runs.files_of(first).trace.exists()
+    # Another press, of which nothing came: what is on the screen may be a recording by now.
+    assert runs.files_of(press()) is None
+
+
+def test_a_run_comes_back_in_the_pages_language(runner):
+    runs, said = made(runner, press())
+    key, german = said[1]["run"], words("de")
+    whole, _, page, _ = bring_back(runs, key, german)
+    start, _, end = json.loads(whole)["parts"]
+    assert start["drafter"] == german("ways.draft_model") and german("generate.end_length") == end["reason"]
+    assert start["settings"] != said[1]["settings"]
+    assert '<html lang="de"' in pathlib.Path(page.value["path"]).read_text(encoding="utf-8")
+    whole, _, page, _ = bring_back(runs, key, words())
+    assert json.loads(whole)["parts"][0] == said[1]
+    assert '<html lang="en"' in pathlib.Path(page.value["path"]).read_text(encoding="utf-8")
+
+
+def test_more_is_awaited_until_the_speedup_is_measured(runner):
+    _, said = made(runner, press())
+    ends = [one["more"] for one in said if one["kind"] == "end"]
+    assert len(ends) > 1 and ends == [True] * (len(ends) - 1) + [False]
+
+
+def test_a_run_is_under_way_until_it_is_over_and_comes_back_with_what_ended_it(runner, monkeypatch):
+    def failing(request, measured):
+        yield from list(engine.rounds(request))[:2]
+        raise SpecvizError("The device ran out of memory.", "max_new_tokens")
+
+    monkeypatch.setattr(generate_tab, "watched", failing)
+    runs, seen = LiveRuns(), []
+    for one in generate(runner, runs, ORDER, True, press(), words()):
+        seen.append(json.loads(one))
+        assert runs.under_way("me") == (seen[-1]["kind"] != "waiting") and not runs.under_way("another")
+    assert seen[-1]["kind"] == "error" and not runs.under_way("me")
+    whole, *_ = bring_back(runs, seen[1]["run"], words())
+    assert json.loads(whole)["parts"][-1] == seen[-1]
+
+
+def test_rounds_that_are_sent_again_come_with_the_charts_as_they_are(runner):
+    runs, said = made(runner, press())
+    key = said[1]["run"]
+    start, rounds = map(json.loads, runs.missing_rounds({"run": key, "first": 0}))
+    assert len(rounds["rounds"]) == said[-1]["total"]
+    assert start["charts"] == said[-1]["charts"] != said[1]["charts"]
+
+
+def test_who_visits_longest_is_forgotten_first():
+    stops = Stops(most=2)
+    for session in ("a", "b", "a", "c"):
+        stops.arm(session)
+    flag = stops.flag("a")
+    stops.press("a")
+    assert flag.is_set() and "b" not in stops.flags
