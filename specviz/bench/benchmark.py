@@ -123,11 +123,16 @@ def measure_setting(workload: Workload, contestants: Sequence[Contestant], plan:
     # The same decoding by several engines runs back to back: the differences between them are small.
     kinds = list(dict.fromkeys(replace(contestant, engine="specviz") for contestant in contestants))
     order = sorted(contestants, key=lambda contestant: kinds.index(replace(contestant, engine="specviz")))
+    # Plain decoding in the middle: nobody is far from what all are compared with.
+    others = [contestant for contestant in order if contestant.mode != PLAIN]
+    middle = len(others) // 2
+    order = [*others[:middle], *(one for one in order if one.mode == PLAIN), *others[middle:]]
     began = time.perf_counter()
     for repeat in range(plan.repeats):
         if repeat and plan.budget is not None and time.perf_counter() - began > plan.budget:
             break
         # Every other repeat backwards, so that a machine that keeps slowing down is not always unkind to the same ones.
+        # Of three repeats the median still leans towards the first and the last.
         for contestant in order if repeat % 2 == 0 else reversed(order):
             timings[contestant].append(timed(contestant, replace(workload, seed=repeat)))
     return [_row(contestant, timings, workload) for contestant in contestants]

@@ -55,7 +55,8 @@ class Continuation:
         if self.settings.stop:
             window = max(map(len, self.settings.stop)) - 1
             text = self.tail + piece
-            if any(stop in text for stop in self.settings.stop):
+            # Bytes are held back that may be whole characters already: a line's end is one in some vocabularies.
+            if any(stop in text + self.detokenizer.held for stop in self.settings.stop):
                 return "stop_string"
             self.tail = text[-window:] if window else ""
         if self.new_tokens >= self.settings.max_new_tokens:

@@ -17,7 +17,7 @@ from specviz.passes.cached_model import CachedModel, reader
 from specviz.passes.clock import Mark, Stopwatch
 from specviz.records.coins import read_coins
 from specviz.rules.draft import Draft, Uniforms, depth
-from specviz.rules.sampling import Warper
+from specviz.rules.sampling import Warper, at_hand, require_numbers
 from specviz.rules.transfer import to_device
 from specviz.theory.draft_length import DraftLength
 
@@ -47,6 +47,8 @@ class Decoder:
         drafted = clock.mark() if budget else began
         logits = self.target.verify(committed, draft.tokens, draft.parents)
         self.marks = began, drafted, clock.mark()
+        if at_hand(logits):  # elsewhere that would take a wait: the record looks, once its numbers are here
+            require_numbers(logits.amax().item())
         judged = self.judge(draft, logits, uniforms)
         self.keep(len(committed), judged, asked=budget > 0)
         self.length.observe(depth(draft.parents), len(judged.path))

@@ -30,6 +30,10 @@ def replay(request: Request, rule: str) -> Iterator[tuple[Round, Round]]:
     other = fitting_rule(request.pair, request.settings, rule)
     if other.lossless != request.rule.lossless:
         raise SpecvizError("A lossy rule judges top choices, a lossless one draws: these are different drafts.", "rule")
+    if request.branches > 1 and other.paths != request.rule.paths:
+        raise SpecvizError(
+            "Siblings and whole paths are drawn differently: these are different drafts of a tree.", "rule"
+        )
     return _replay(request, other)
 
 

@@ -27,6 +27,7 @@ from specviz.records.runs import (
 )
 from specviz.rules.base import Rule
 from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms
+from specviz.rules.sampling import require_numbers
 from specviz.rules.transfer import to_host
 from specviz.rules.tree_shape import tree_shape
 
@@ -66,6 +67,7 @@ class Unrecorded:
     def record(self) -> Round:
         judged, draft = self.judged, self.judged.draft
         host = _host(judged)
+        require_numbers(host["leading_raw"][0][0])
         kept = host.get("kept", ())
         outcomes = _outcomes(draft.parents, kept, host.get("weighed"))
         drafted = [

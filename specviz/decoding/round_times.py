@@ -6,6 +6,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -79,6 +80,9 @@ def _typical(turns: Sequence[dict[int, float]]) -> tuple[float, ...]:
 @torch.inference_mode()
 def _timed(request: Request) -> list[dict[int, float]]:
     """Several turns, each of one round of each depth: how deep it drafted -> its seconds."""
+    # However unsure the drafter is of this text, its drafts are as deep as they are timed to be.
+    settings = request.settings
+    request = replace(request, settings=replace(settings, drafting=replace(settings.drafting, confidence=0.0)))
     target, end = request.pair.target, time.perf_counter() + ENOUGH
     for repeat in range(REPEATS):
         if repeat <= WARM_UP:

@@ -204,7 +204,8 @@ class ModelPair:
         # Special tokens alone are no prompt: even an empty text has them.
         if not ids or (len(ids) < 4 and not encode(False)):
             raise SpecvizError("Write a prompt first: this one holds no token to start from.", "prompt")
-        return tuple(ids)
+        # A tokenizer may have gained tokens that the model has no rows for.
+        return self._checked_ids(ids)
 
     def _in_template(self, prompt: str) -> str:
         if not self.has_chat_template:

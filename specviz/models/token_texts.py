@@ -114,6 +114,11 @@ class Detokenizer:
                 return piece
         return self._push_slowly(token_id)
 
+    @property
+    def held(self) -> str:
+        """The text still held back, as it stands; an unfinished character is U+FFFD."""
+        return self._text(self._pending) if self._pending else ""
+
     def flush(self) -> str:
         """The text still held back, at the end; an unfinished character becomes U+FFFD."""
         return self._release() if self._pending else ""

@@ -351,8 +351,12 @@ def _request(number: int, name: str, tokens: Any, kind: Format, block: dict[str,
             accepted=kind.accepted[0],
             histogram=kind.histogram[0],
         )
-    read.at_most(kind.accepted, accepted, drafted, kind.drafted)
+    told = source if read.count(kind.accepted) is None else kind.accepted
+    read.at_most(told, accepted, drafted, kind.drafted)
+    if not passes:
+        read.at_most(told, accepted, 0, kind.passes)
     if longest is not None:
+        read.at_most(told, accepted, passes * longest, kind.longest)
         read.at_most(kind.drafted, drafted, passes * longest, kind.longest)
         read.at_most(source, _deepest(outcomes), longest, kind.longest)
     length = _length(kind, passes, drafted, longest, chains)

@@ -5,6 +5,8 @@ Target and drafter share these functions; that is half of why the output follows
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -16,12 +18,24 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from specviz.records.errors import SpecvizError
 from specviz.records.settings import SamplingParams
 
 
 def at_hand(tensor: Tensor) -> bool:
     """Whether it lies in host memory, where NumPy can read it without waiting for a device."""
     return tensor.device.type == "cpu"
+
+
+def require_numbers(largest: float) -> None:
+    """Raises SpecvizError (field ``dtype``) where the largest of the target's logits, or of its probabilities, is none:
+    the text would go on, and mean nothing. A NaN counts as the largest; a token may be ruled out by minus infinity."""
+    if not largest < math.inf:
+        raise SpecvizError(
+            "The target's logits are no numbers: it overflows in this precision, or its weights are damaged. Try "
+            "float32.",
+            "dtype",
+        )
 
 
 class Warper:

@@ -21,7 +21,8 @@ DRAWS = 4000
 #: The quantile of the noise that is shown: chance alone stays below it 999 times in 1,000.
 QUANTILE = 0.999
 
-#: Below this p-value a rule is called wrong, as happens to fewer than one in 1,000 correct ones.
+#: Below this p-value a rule is called wrong. That happens to one in 1,000 correct ones, and to up to three where many
+#: cells hold hardly more than `FEWEST_EXPECTED`, so that the statistic's own tail is heavier than chi-square's.
 SIGNIFICANT = 0.001
 
 
@@ -60,16 +61,18 @@ def chi_square(
 
     Each cell is compared with the expected count within its bounds that is nearest to the actual one, so that
     probabilities known up to rounding are never blamed for the rounding; where low = probs = high this is the plain
-    test. Cells expected to hold fewer than `FEWEST_EXPECTED` are pooled, together with `outside`. Where the pool itself
-    expects fewer, up to that many are no evidence either.
+    test. Cells expected to hold fewer than `FEWEST_EXPECTED` are pooled. Where the pool itself expects fewer, up to
+    that many are no evidence either; the same holds for `outside`, draws of what has no probability, on their own.
     """
     n = sum(counts) + outside
     cells = list(zip(probs, counts, low, high))
     compared = [(count, n * least, n * most) for p, count, least, most in cells if n * p >= FEWEST_EXPECTED]
     pool = [(count, n * least, n * most) for p, count, least, most in cells if n * p < FEWEST_EXPECTED]
-    if pool or outside:
-        count, least, most = (sum(column) for column in zip((outside, 0, 0), *pool))
+    if pool:
+        count, least, most = (sum(column) for column in zip(*pool))
         compared.append((count, least, max(most, FEWEST_EXPECTED)))
+    if outside:
+        compared.append((outside, 0, FEWEST_EXPECTED))
     statistic = sum(_distance(*cell) for cell in compared)
     degrees = len(compared) - 1
     return ChiSquare(statistic, len(compared), len(pool), tail(statistic, degrees) if degrees > 0 else None)

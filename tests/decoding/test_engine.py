@@ -3,14 +3,16 @@
 import dataclasses
 import weakref
 from functools import lru_cache
+from types import SimpleNamespace
 
 import pytest
 import torch
 from fake_target import copying
-from tiny import assert_same_rows, byte_tokenizer, generated, tiny_model, tiny_pair
+from tiny import assert_same_rows, byte_tokenizer, generated, sentencepiece_tokenizer, tiny_model, tiny_pair
 
 import specviz
-from specviz.decoding import engine, round_record
+from specviz.decoding import decoder, engine, round_record
+from specviz.decoding.continuation import Continuation
 from specviz.decoding.judging import judged_as
 from specviz.decoding.request import prepare
 from specviz.decoding.round_record import Ledger, Unrecorded
@@ -135,6 +137,33 @@ def test_a_stop_string_across_tokens_ends_the_run():
     run = specviz.run(pair, PROMPT, sampling=GREEDY, max_new_tokens=20, stop=[stop])
     assert run.stop_reason == "stop_string"
     assert run.text == free.text[: free.text.index(stop) + len(stop)]
+
+
+def test_a_stop_string_of_single_bytes_ends_the_run_at_once():
+    tokenizer = sentencepiece_tokenizer()
+    pair = ModelPair.of(tiny_model("llama", vocab=320), None, tokenizer)
+    b, end_of_line, c = tokenizer.convert_tokens_to_ids(["b", "<0x0A>", "c"])
+    text = Continuation(prepare(pair, RunSettings("a", drafter=None, stop=("\n",))))
+    emitted, pieces = text.extend(SimpleNamespace(tokens=(b, end_of_line, c)))
+    assert (emitted, pieces, text.stop_reason) == ([b, end_of_line], ["b", "\n"], "stop_string")
+
+
+@pytest.mark.parametrize("flaw", [float("nan"), float("inf")])
+@pytest.mark.parametrize("drafter", [None, "prompt_lookup"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_target_whose_logits_are_no_numbers_is_refused(flaw, drafter, temperature):
+    target = tiny_model("llama")
+    with torch.no_grad():
+        target.lm_head.weight[5] = flaw
+    pair = ModelPair.of(target, None, byte_tokenizer())
+    with pytest.raises(SpecvizError, match="no numbers") as caught:
+        specviz.run(pair, PROMPT, drafter=drafter, sampling=SamplingParams(temperature), max_new_tokens=8)
+    assert caught.value.field == "dtype"
+
+
+def test_where_logits_lie_elsewhere_the_record_tells(monkeypatch):
+    monkeypatch.setattr(decoder, "at_hand", lambda tensor: False)
+    test_a_target_whose_logits_are_no_numbers_is_refused(float("nan"), None, 0.0)
 
 
 def test_closing_the_generator_ends_the_run_and_the_rounds_so_far_are_a_run():

@@ -703,6 +703,8 @@ def test_a_replayed_text_is_that_of_its_own_rule():
         ({"rule": "typical"}, "token", "rule"),
         ({"drafting": DraftParams(branches=2)}, "block", "rule"),
         ({"drafting": DraftParams(branches=2)}, "token", "rule"),
+        ({"drafting": DraftParams(branches=2)}, "multi_path", "rule"),
+        ({"drafting": DraftParams(branches=2), "rule": "multi_path"}, "tree", "rule"),
         ({}, "by ear", "rule"),
     ],
 )

@@ -93,6 +93,13 @@ def test_ids_in_the_padding_that_only_the_target_has_are_refused():
     assert ModelPair.of(pair.target, None, pair.tokenizer).encode([150]).ids == (150,)
 
 
+def test_a_text_with_a_token_that_the_model_has_no_row_for_is_refused():
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens(["<extra>"])
+    pair = ModelPair.of(tiny_model("llama"), None, tokenizer)
+    assert "Token id 128 does not exist" in prompt_refusal(pair, "a tale <extra> told")
+
+
 def test_a_translated_draft_limits_neither_the_ids_nor_the_context():
     target, draft = tiny_model("llama", vocab=160), tiny_model("llama", max_position_embeddings=64)
     tokenizer = byte_tokenizer()

@@ -104,6 +104,10 @@ def test_the_example_in_the_docs_is_read():
     assert (second.name, second.passes, second.drafted) == ("b", 3, 7)
 
 
+def own(**request) -> str:
+    return json.dumps({"schema": "specviz.metrics/1", "requests": [request]})
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -128,6 +132,9 @@ def test_the_example_in_the_docs_is_read():
         ('{"per_step_accepted": [3], "per_step_drafted": [2]}', "per_step_drafted allows no more than 2"),
         ('{"per_step_accepted": [1], "per_step_drafted": [2, 2]}', "per_step_accepted and per_step_drafted"),
         ('{"per_step_accepted": [1, 0], "acceptance_histogram": [0, 2]}', "and acceptance_histogram"),
+        (own(passes=2, accepted=7, num_draft_tokens=3), "accepted comes to 7, and num_draft_tokens allows"),
+        (own(passes=0, accepted=5), "accepted comes to 5, and passes allows no more than 0"),
+        (own(histogram=[1, 1, 0, 3], drafted=9), "histogram comes to 10, and drafted allows no more than 9"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_request_and_the_field(text, said):

@@ -38,6 +38,9 @@ def test_what_cannot_happen_counts_against_it():
     assert chi_square([50, 50], probs, probs, probs).p_value == 1
     assert chi_square([45, 45], probs, probs, probs, outside=30).p_value < 1e-20
     assert total_variation([45, 45], probs, outside=10) == pytest.approx(0.1)
+    # Nor do rare outcomes that stayed away make up for it.
+    probs = [0.5, 0.49, *[0.0001] * 100]
+    assert chi_square([250, 245, *[0] * 100], probs, probs, probs, outside=20).p_value < 1e-6
     assert chi_square([100], [1.0], [1.0], [1.0]).p_value is None
 
 
