@@ -103,6 +103,8 @@ def test_the_recordings_show_what_their_cards_say():
     first = BY_NAME["tree"].load().rounds[0].drafted
     assert (first[0].outcome, first[1].outcome) == ("rejected", "accepted") and first[0].parent == first[1].parent
     assert BY_NAME["block"].load().rule == "block"
+    at_once = [sum(word[place] == "a" for word in outcomes("at_once") if len(word) == 4) for place in range(4)]
+    assert at_once[0] > at_once[1] > at_once[2] > at_once[3]
     assert sum(word.startswith("r") for word in outcomes("mismatch")) >= len(outcomes("mismatch")) / 2
     rate = {name: tally(BY_NAME[name].load().rounds).acceptance_rate for name in ("sampled", "mismatch")}
     assert rate["mismatch"] < rate["sampled"]
