@@ -34,6 +34,7 @@ def measure(options: argparse.Namespace, pair: ModelPair, load: Callable[[str], 
         say(f"loading {name}")
         other = load(name)
         offers += _measured(options, other, name, say, only="draft_model")
+        other.free()
     if not offers:
         raise SpecvizError("This pair brings nothing that could draft.", "target")
     return offers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import itertools
 import os
@@ -17,6 +18,7 @@ from specviz.drafters import DRAFTERS
 from specviz.models.pair import ModelPair
 from specviz.models.preparation import prepare_passes
 from specviz.records.assets import ASSETS
+from specviz.records.errors import SpecvizError
 from specviz.records.words import Sentence
 
 #: Lossless rules, and the branches with which each is tried.
@@ -62,7 +64,12 @@ def every_rule(pair: ModelPair) -> Iterator[Finding]:
 def every_dtype(load: Callable[[str], ModelPair]) -> Iterator[Finding]:
     """Greedy texts in every precision that models run in."""
     for dtype in DTYPES:
-        pair = load(dtype)
+        try:
+            pair = load(dtype)
+        except SpecvizError as refusal:
+            # It lies beside the pair in use, and memory may not hold both.
+            yield Finding("skipped", Sentence("texts in {dtype}", dtype=dtype), refusal)
+            continue
         for found in texts(pair):
             yield replace(found, what=Sentence("{what}, in {dtype}", what=found.what, dtype=dtype))
         pair.free()
@@ -92,14 +99,19 @@ def real_sizes(pair: ModelPair) -> Iterator[Finding]:
         yield Finding("skipped", Sentence("real sizes"), Sentence("there is no CUDA device in use"))
         return
     for size in SIZES:
-        sized = make_pair(size_named(size), pair.device)
-        yield _oracle(sized, size)
-        refused = prepare_passes(sized).reasons
-        if "target" in refused:
-            yield Finding("wrong", Sentence("CUDA graphs, size {size}", size=size), refused["target"])
-        else:
+        try:
+            sized = make_pair(size_named(size), pair.device)
+        except SpecvizError as refusal:
+            yield Finding("skipped", Sentence("size {size}", size=size), refusal)
+            continue
+        with contextlib.ExitStack() as made:
+            made.callback(sized.free)
             yield _oracle(sized, size)
-        sized.free()
+            refused = prepare_passes(sized).reasons
+            if "target" in refused:
+                yield Finding("wrong", Sentence("CUDA graphs, size {size}", size=size), refused["target"])
+            else:
+                yield _oracle(sized, size)
 
 
 def _oracle(pair: ModelPair, size: str) -> Finding:

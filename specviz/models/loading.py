@@ -111,6 +111,9 @@ def load_pair(
                 place = with_room(place, sources, wanted or half_precision(place.device, sources[0].config.dtype))
             chosen = wanted or choose_dtype(place, sources)
             check_memory(sources, place, chosen)
+            if place.device.type == "cuda":
+                # It would plan anew, for tens of milliseconds, for each length of a growing cache.
+                torch.backends.cuda.enable_cudnn_sdp(False)
             _load_models(models, sources, place, chosen, tell)
         columns, draft_name = None, sources[-1].name
         if draft_vocabulary is not None:

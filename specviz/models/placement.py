@@ -149,7 +149,8 @@ def automatic_dtype(place: Place, checkpoint: torch.dtype | None, full_bytes: in
 def half_precision(device: torch.device, checkpoint: torch.dtype | None) -> torch.dtype:
     """The half precision that the device multiplies in; where it has none, the checkpoint's own: no second rounding."""
     if device.type == "cuda":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+        # Of this device, which need not be the current one: bfloat16 came with compute capability 8.
+        return torch.bfloat16 if torch.cuda.get_device_properties(device).major >= 8 else torch.float16
     keeps = checkpoint == torch.float16 and not multiplies_in(torch.bfloat16)
     return torch.float16 if keeps else torch.bfloat16
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import psutil
 from torch import nn
 
 from specviz.models.pair import ModelPair, QuantisedTarget
-from specviz.models.placement import release_memory
+from specviz.models.placement import free_memory, release_memory
 from specviz.models.preparation import loaded
 from specviz.passes import compiler
 from specviz.passes.quantisation import rounded_twin
@@ -15,7 +14,8 @@ from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Bytes
 
-#: Bytes that each weight takes for a while: rounded in float32, to pack them or to check what was packed.
+#: Bytes that each weight takes for a while in host memory: rounded in float32, to pack them or to check what was
+#: packed. On a GPU they are rounded a few rows at a time, into a copy of their own kind.
 _ROUNDING_BYTES = 4
 
 
@@ -29,7 +29,8 @@ def check_quantisable(pair: ModelPair, bits: int) -> None:
             "drafter",
             name=pair.target_name,
         )
-    needed, free = _ROUNDING_BYTES * pair.target.num_parameters(), psutil.virtual_memory().available
+    each = pair.target.dtype.itemsize if pair.device.type == "cuda" else _ROUNDING_BYTES
+    needed, free = each * pair.target.num_parameters(), free_memory(pair.device)
     if bits not in pair.passes.quantised and needed > free:
         raise SpecvizError(
             "To round the weights of {name} takes {needed} of memory for a while, and only {free} are free.",

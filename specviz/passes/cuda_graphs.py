@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import gc
 import weakref
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -235,15 +236,17 @@ class CudaRecorder:
             # A pool that has lost its last graph takes no other.
             self.pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
+        _forget_workspaces()
         # Other threads allocate meanwhile, which only the mode "thread_local" allows.
         recording = torch.cuda.graph(graph, self.pool, self.stream, capture_error_mode="thread_local")
         try:
             # The outer context: `torch.cuda.graph` does not leave the stream when its own end fails.
-            with torch.cuda.stream(self.stream), recording:
+            with _garbage_kept(), torch.cuda.stream(self.stream), recording:
                 outputs = function(*inputs)
         except RuntimeError:
             self._abandon()
             raise
+        _forget_workspaces()
         self.graphs.add(graph)
         return graph, outputs
 
@@ -259,6 +262,29 @@ class CudaRecorder:
             with contextlib.suppress(RuntimeError):
                 torch._C._cuda_endAllocateToPool(device, self.pool)
                 torch._C._cuda_releasePool(device, self.pool)
+
+
+def _forget_workspaces() -> None:
+    """Has cuBLAS take a new workspace with its next product.
+
+    One taken outside a recording lies in ordinary memory, and when any graph of the stream dies torch gives it up
+    (pytorch issue 193402): the others would go on working in memory that is somebody else's. So each recording begins
+    without one and takes it from the pool, and nothing that is not recorded works in the pool's.
+    """
+    if hasattr(torch._C, "_cuda_clearCublasWorkspaces"):  # torch without CUDA has no such thing
+        torch._C._cuda_clearCublasWorkspaces()
+
+
+@contextlib.contextmanager
+def _garbage_kept() -> Iterator[None]:
+    """No garbage is collected: the end of another graph among it would end a recording as well."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 class _OnDevice(TorchDispatchMode):

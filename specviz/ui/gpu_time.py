@@ -23,6 +23,10 @@ LEAST_SECONDS, MOST_SECONDS = 20, 120
 #: For a process, CUDA and the weights to be there, and for the first, slow passes.
 START_SECONDS = 12
 
+#: For timing rounds before γ is chosen, and for the target's copy in few bits: what a call learns or makes ends with
+#: it.
+TIMING_SECONDS, ROUNDING_SECONDS = 3, 5
+
 #: What an eager pass is reckoned to take; GPUs that are lent have been at least twice as fast.
 LAYER_SECONDS, BYTES_PER_SECOND, OPERATIONS_PER_SECOND = 1e-3, 1e12, 1e14
 
@@ -30,8 +34,13 @@ LAYER_SECONDS, BYTES_PER_SECOND, OPERATIONS_PER_SECOND = 1e-3, 1e12, 1e14
 def seconds_for(pair: ModelPair, prompt_tokens: int, runs: Iterable[RunSettings]) -> int:
     """For how long to ask so that these runs can be made one after the other, even if every draft is rejected."""
     reading = 2 * pair.target.num_parameters() * prompt_tokens / OPERATIONS_PER_SECOND
-    needed = START_SECONDS + sum(reading + one.max_new_tokens * _round_seconds(pair, one) for one in runs)
+    needed = START_SECONDS + sum(_extra(one) + reading + one.max_new_tokens * _round_seconds(pair, one) for one in runs)
     return round(min(max(needed, LEAST_SECONDS), MOST_SECONDS))
+
+
+def _extra(settings: RunSettings) -> float:
+    chosen = settings.drafter is not None and settings.num_draft_tokens == AUTO
+    return TIMING_SECONDS * chosen + ROUNDING_SECONDS * (settings.drafter == "quantised_self")
 
 
 def _round_seconds(pair: ModelPair, settings: RunSettings) -> float:
@@ -39,8 +48,9 @@ def _round_seconds(pair: ModelPair, settings: RunSettings) -> float:
     if settings.drafter is None:
         return verify
     with_model = settings.drafter == "draft_model" and pair.draft is not None
-    # Whatever else drafts leaves the target half-way at the latest, or takes no layers at all.
-    draft = _pass_seconds(pair.draft) if with_model else verify / 2
+    # In few bits it is as deep as ever; whatever else drafts leaves it half-way at the latest, or takes none of it.
+    share = 1 if settings.drafter == "quantised_self" else 1 / 2
+    draft = _pass_seconds(pair.draft) if with_model else share * verify
     # Where γ is chosen, it is none as soon as drafting costs more than it brings.
     depth = 1 if settings.num_draft_tokens == AUTO else settings.num_draft_tokens
     return verify + depth * draft

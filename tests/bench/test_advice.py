@@ -18,7 +18,7 @@ from specviz.bench.benchmark import advised_chains
 from specviz.bench.contestants import Standing
 from specviz.drafters import DRAFTERS, PromptLookup
 from specviz.models import catalog
-from specviz.models.pair import ModelPair
+from specviz.models.pair import ModelPair, PairPasses
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings
 from specviz.records.words import words
@@ -107,7 +107,9 @@ def test_the_command_measures_what_is_at_hand_and_the_fastest_again(pair, short,
     monkeypatch.setattr(catalog, "drafts_at_hand", lambda target: [catalog.CATALOG[0]] if target == "t" else [])
     options = _parser().parse_args(["advise", "--target", "t", "--temperature", "0.8"])
     heard: list[str] = []
-    offers = advise_command.measure(options, pair, lambda name: pair, heard.append)
+    loaded = [replace(pair, passes=PairPasses())]
+    offers = advise_command.measure(options, pair, lambda name: loaded[0], heard.append)
+    assert loaded[0].target is None and pair.target is not None, "two pairs more would not fit everywhere"
     own, others = [one for one in offers if one.draft is None], [one for one in offers if one.draft]
     assert {one.mode for one in own} == {one.mode for one in advised_chains(pair)}
     assert [(one.mode, one.draft) for one in others] == [("draft_model", catalog.CATALOG[0].draft)]

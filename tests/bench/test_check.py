@@ -151,3 +151,14 @@ def test_the_page_lists_the_findings_in_its_language(language, monkeypatch):
     *_, last = shown(Runner(store, Deployment.from_environment()), PairName(), threading.Event(), say)
     assert last.count("\n") == 1 and last.startswith("- ✓ **")
     assert say.step(Sentence("read as the branches alone are")) in last
+
+
+def test_what_memory_does_not_hold_is_skipped_and_not_wrong(monkeypatch):
+    def refusing(*asked):
+        raise SpecvizError("Size 8b needs about 16 GB.", "size")
+
+    monkeypatch.setattr(full_check, "make_pair", refusing)
+    on_a_gpu = types.SimpleNamespace(device=torch.device("cuda"))
+    for found_there in (full_check.real_sizes(on_a_gpu), full_check.every_dtype(refusing)):
+        states = [one.state for one in found_there]
+        assert states == ["skipped"] * len(states) and len(states) > 1

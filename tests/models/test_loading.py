@@ -572,3 +572,12 @@ def test_all_files_come_from_one_commit_with_the_token_given(hub_cache, monkeypa
     sources.find_model("org/tiny", "target", "v1", "given")
     assert asked == [("org/tiny", "v1", "given")]
     assert told[0]["revision"] == "0" * 40 and told[0]["token"] == "given"
+
+
+def test_half_precision_is_what_that_gpu_multiplies_in(monkeypatch):
+    majors = {0: 7, 1: 8}
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: types.SimpleNamespace(major=majors[device.index])
+    )
+    assert placement.half_precision(torch.device("cuda:0"), None) == torch.float16
+    assert placement.half_precision(torch.device("cuda:1"), None) == torch.bfloat16

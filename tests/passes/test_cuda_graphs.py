@@ -4,6 +4,7 @@ Without a GPU: a stand-in records as CUDA does, and torch's own calls are writte
 """
 
 import contextlib
+import gc
 import types
 
 import pytest
@@ -307,6 +308,9 @@ class Cuda:
         ended = lambda device, pool: self.done.append(("ended", device, pool))  # noqa: E731
         monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", ended, raising=False)
         monkeypatch.setattr(torch._C, "_cuda_releasePool", lambda device, pool: None, raising=False)
+        self.cleared = []  # how many recordings had begun
+        cleared = lambda: self.cleared.append(len(self.done))  # noqa: E731
+        monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", cleared, raising=False)
 
     def device(self, device):
         before, self.current = self.current, device.index
@@ -325,7 +329,7 @@ class Cuda:
     def graph(self, graph, pool, stream, capture_error_mode):
         self.done.append(("recorded", self.current, pool))
         assert self.streams[self.current] is stream and stream.of == self.current
-        assert capture_error_mode == "thread_local"
+        assert capture_error_mode == "thread_local" and not gc.isenabled()
         self.streams[self.current] = "left behind"
         yield
         if self.fail:
@@ -343,6 +347,8 @@ def test_a_graph_is_recorded_on_the_models_device_and_leaves_the_threads_own_str
     replays = [recorder(doubled, [torch.ones(2)]) for _ in range(2)]
     (first, device, pool), second = cuda.done
     assert (first, device) == ("recorded", 1) and second == cuda.done[0], "one pool for all"
+    assert cuda.cleared == [0, 1, 1, 2], "workspaces of cuBLAS live in the pool, and only there"
+    assert gc.isenabled()
     assert cuda.current == 0 and cuda.streams == {0: "home 0", 1: "home 1"}
     del replays
     recorder(doubled, [torch.ones(2)])
