@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import itertools
 import os
@@ -104,14 +103,15 @@ def real_sizes(pair: ModelPair) -> Iterator[Finding]:
         except SpecvizError as refusal:
             yield Finding("skipped", Sentence("size {size}", size=size), refusal)
             continue
-        with contextlib.ExitStack() as made:
-            made.callback(sized.free)
+        try:
             yield _oracle(sized, size)
             refused = prepare_passes(sized).reasons
             if "target" in refused:
                 yield Finding("wrong", Sentence("CUDA graphs, size {size}", size=size), refused["target"])
             else:
                 yield _oracle(sized, size)
+        finally:
+            sized.free()
 
 
 def _oracle(pair: ModelPair, size: str) -> Finding:
