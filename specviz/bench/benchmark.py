@@ -120,13 +120,12 @@ def warm_up(workload: Workload, contestants: Sequence[Contestant]) -> None:
 def measure_setting(workload: Workload, contestants: Sequence[Contestant], plan: BenchPlan) -> list[BenchRow]:
     """One row a contestant, plain decoding among them; all were run before."""
     timings: dict[Contestant, list[Timing]] = {contestant: [] for contestant in contestants}
-    # The same decoding by several engines runs back to back: the differences between them are small.
+    # The same decoding by several engines runs back to back: the differences between them are small. Plain decoding in
+    # the middle: nobody is far from what all are compared with.
     kinds = list(dict.fromkeys(replace(contestant, engine="specviz") for contestant in contestants))
+    kinds.remove(Contestant(PLAIN))
+    kinds.insert(len(kinds) // 2, Contestant(PLAIN))
     order = sorted(contestants, key=lambda contestant: kinds.index(replace(contestant, engine="specviz")))
-    # Plain decoding in the middle: nobody is far from what all are compared with.
-    others = [contestant for contestant in order if contestant.mode != PLAIN]
-    middle = len(others) // 2
-    order = [*others[:middle], *(one for one in order if one.mode == PLAIN), *others[middle:]]
     began = time.perf_counter()
     for repeat in range(plan.repeats):
         if repeat and plan.budget is not None and time.perf_counter() - began > plan.budget:

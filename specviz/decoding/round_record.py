@@ -67,7 +67,8 @@ class Unrecorded:
     def record(self) -> Round:
         judged, draft = self.judged, self.judged.draft
         host = _host(judged)
-        require_numbers(host["leading_raw"][0][0])
+        for leading in host["leading_raw"]:
+            require_numbers(leading[0])
         kept = host.get("kept", ())
         outcomes = _outcomes(draft.parents, kept, host.get("weighed"))
         drafted = [

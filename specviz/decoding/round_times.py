@@ -82,7 +82,7 @@ def _timed(request: Request) -> list[dict[int, float]]:
     """Several turns, each of one round of each depth: how deep it drafted -> its seconds."""
     # However unsure the drafter is of this text, its drafts are as deep as they are timed to be.
     settings = request.settings
-    request = replace(request, settings=replace(settings, drafting=replace(settings.drafting, confidence=0.0)))
+    request = request.but(replace(settings, drafting=replace(settings.drafting, confidence=0.0)))
     target, end = request.pair.target, time.perf_counter() + ENOUGH
     for repeat in range(REPEATS):
         if repeat <= WARM_UP:

@@ -112,7 +112,7 @@ def load_pair(
             chosen = wanted or choose_dtype(place, sources)
             check_memory(sources, place, chosen)
             if place.device.type == "cuda":
-                # It would plan anew, for tens of milliseconds, for each length of a growing cache.
+                # cuDNN's attention would plan anew, for tens of milliseconds, for each length of a growing cache.
                 torch.backends.cuda.enable_cudnn_sdp(False)
             _load_models(models, sources, place, chosen, tell)
         columns, draft_name = None, sources[-1].name

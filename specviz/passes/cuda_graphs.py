@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import gc
 import weakref
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from specviz.passes.static_passes import FastPasses, FirstLayerBuffers, KeyValueBuffers, Static
 from specviz.records.errors import SpecvizError
+from specviz.records.garbage import collector_at_rest
 
 #: The most graphs kept at a time; the least recently used goes first. All share one memory pool.
 MOST_GRAPHS = 48
@@ -240,8 +240,9 @@ class CudaRecorder:
         # Other threads allocate meanwhile, which only the mode "thread_local" allows.
         recording = torch.cuda.graph(graph, self.pool, self.stream, capture_error_mode="thread_local")
         try:
-            # The outer context: `torch.cuda.graph` does not leave the stream when its own end fails.
-            with _garbage_kept(), torch.cuda.stream(self.stream), recording:
+            # The outer contexts: `torch.cuda.graph` does not leave the stream when its own end fails, and a graph that
+            # is collected meanwhile ends the recording of this one.
+            with collector_at_rest(), torch.cuda.stream(self.stream), recording:
                 outputs = function(*inputs)
         except RuntimeError:
             self._abandon()
@@ -273,18 +274,6 @@ def _forget_workspaces() -> None:
     """
     if hasattr(torch._C, "_cuda_clearCublasWorkspaces"):  # torch without CUDA has no such thing
         torch._C._cuda_clearCublasWorkspaces()
-
-
-@contextlib.contextmanager
-def _garbage_kept() -> Iterator[None]:
-    """No garbage is collected: the end of another graph among it would end a recording as well."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
 
 
 class _OnDevice(TorchDispatchMode):

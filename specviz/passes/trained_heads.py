@@ -406,7 +406,7 @@ def is_head(folder: str | os.PathLike[str]) -> bool:
     """Whether a trained part lies in `folder`, of whatever kind and for whatever target."""
     try:
         return "kind" in json.loads((pathlib.Path(folder) / "config.json").read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError):
         return False
 
 

@@ -11,6 +11,7 @@ recordings: runs that come with the repository
 presets: prompts that show something on the embedded pair
 coins: some of a run's coins, set by hand
 links: settings as the query of a link, and back
+garbage: work during which none is collected
 errors: `SpecvizError`, the one exception written for users
 words: the page's texts by language
 assets: where the files lie that come with the program

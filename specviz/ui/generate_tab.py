@@ -151,7 +151,7 @@ def _carried_out(runner: Runner, live: LiveRun, order: Order, measured: bool, vi
             live.failure = error
     # Written only now: it would slow down what is measured.
     live.files = RunFiles(live.run(), say)
-    yield live.end(note) if live.failure is None else messages.error_message(say.error(live.failure))
+    yield live.end(note) if live.failure is None else live.failed()
 
 
 def watched(request: Request, measured: bool) -> Iterator[Round | Report | Duel | None]:

@@ -79,11 +79,14 @@ class LiveRun:
             more=more,
         )
 
+    def failed(self) -> str:
+        return messages.error_message(self.say.error(self.failure))
+
     def whole(self) -> str:
         """One message for all of it, once it is over."""
         parts = [self.start(), self.message(self.rounds, None), self.end()]
         if self.failure is not None:
-            parts.append(messages.error_message(self.say.error(self.failure)))
+            parts.append(self.failed())
         return messages.trace_message(parts, share=self.share, charts=self.trail.charts(self.say))
 
     @property

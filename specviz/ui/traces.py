@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import html
 import pathlib
 import uuid
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +13,7 @@ import gradio as gr
 
 from specviz.records import links
 from specviz.records.errors import SpecvizError
+from specviz.records.garbage import collector_at_rest
 from specviz.records.recordings import Recording, recording_named
 from specviz.records.runs import Run
 from specviz.records.words import Words
@@ -54,13 +52,14 @@ def show(run: Run, recording: Recording | None, say: Words, file: str = "") -> S
 
 def open_trace(path: str, say: Words) -> str:
     """The view's message for a trace file; what is wrong with a bad one is a sentence, and the view stays."""
-    with _collector_at_rest():
+    # Millions of values and no cycle: searching for cycles again and again doubles the time to read them.
+    with collector_at_rest():
         return show(_loaded(path, say), None, say, pathlib.Path(path).name).message
 
 
 def offer_opened(path: str, say: Words) -> list[gr.DownloadButton]:
     """The downloads for a trace file that is on the screen: later than the view, which need not wait for them."""
-    with _collector_at_rest():
+    with collector_at_rest():
         return offered(_loaded(path, say), say)
 
 
@@ -85,13 +84,3 @@ def offered(run: Run, say: Words) -> list[gr.DownloadButton]:
     """Its downloads."""
     _OPENED.append(RunFiles(run, say))
     return _OPENED[-1].offers()
-
-
-@contextlib.contextmanager
-def _collector_at_rest() -> Iterator[None]:
-    """A trace is millions of values and no cycle: searching for cycles again and again doubles the time to read it."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()

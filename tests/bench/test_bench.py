@@ -278,6 +278,18 @@ def test_a_preset_is_measured_alone_and_a_wrong_one_refused():
     assert caught.value.field == "preset"
 
 
+def test_plain_decoding_runs_amid_the_others_and_engines_back_to_back(monkeypatch):
+    ours = [Contestant("plain"), *(Contestant("suffix", gamma) for gamma in (2, 4, 6, 8))]
+    contestants = [*ours, Contestant("plain", engine="bare"), Contestant("suffix", 4, engine="bare")]
+    ran = []
+    monkeypatch.setattr(benchmark, "timed", lambda contestant, workload: ran.append(contestant.title))
+    monkeypatch.setattr(benchmark, "_row", lambda contestant, timings, workload: contestant.title)
+    workload = Workload(None, (1,), temperature=0.0, max_new_tokens=4)
+    rows = benchmark.measure_setting(workload, contestants, replace(bench_plan.HEAT, repeats=2, budget=None))
+    first = ["suffix γ=2", "suffix γ=4", "bare suffix γ=4", "plain", "bare plain", "suffix γ=6", "suffix γ=8"]
+    assert ran == [*first, *reversed(first)] and rows == [one.title for one in contestants]
+
+
 # Equal texts before any time
 
 
