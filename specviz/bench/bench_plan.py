@@ -29,6 +29,8 @@ from specviz.records.settings import AUTO, BITS
 
 #: Drafters that copy: a longer draft costs them nothing.
 COPYING = (PromptLookup.name, Suffix.name)
+#: Trained drafters whose chains are judged as a block too.
+TOKEN_BY_TOKEN = (DraftModel.name, Eagle.name, Mtp.name)
 #: Drafters measured as trees too.
 BRANCHING = (DraftModel.name, Medusa.name, Eagle.name, Mtp.name, Parallel.name)
 
@@ -104,9 +106,9 @@ def entrants(pair: ModelPair, plan: BenchPlan, names: Sequence[str]) -> Iterator
         for gamma in _gammas(pair, plan, name):
             yield Contestant(name, gamma, branches=chain)
         yield Contestant(name, AUTO, branches=chain)
-        if name == DraftModel.name:
+        if name in TOKEN_BY_TOKEN:
             for gamma in plan.gammas:
-                yield Contestant(name, gamma, rule="block")
+                yield Contestant(name, gamma, branches=chain, rule="block")
         if name == QuantisedSelf.name:
             for gamma in plan.gammas:
                 yield Contestant(name, gamma, bits=BITS[-1])

@@ -21,7 +21,7 @@ from specviz.bench.machine_limits import BandwidthLimit, measure_limits
 from specviz.bench.report import BenchReport
 from specviz.bench.rule_replay import RulesRow, replay_rules
 from specviz.bench.timed_runs import Timing, Workload, request_of, timed
-from specviz.drafters import DRAFTERS
+from specviz.drafters import DRAFTERS, DraftModel
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS
@@ -175,8 +175,8 @@ def _with_rounds(row: BenchRow, contestant: Contestant, own: Sequence[Timing], w
 def _compare_rules(
     pair: ModelPair, contestants: Sequence[Contestant], plan: BenchPlan, temperature: float, say: Say
 ) -> Iterator[RulesRow]:
-    """One row a γ; nothing at temperature 0, where both rules come to the same."""
-    if temperature > 0 and any(contestant.rule == "block" for contestant in contestants):
+    """One row a γ, of the draft model; nothing at temperature 0, where both rules come to the same."""
+    if temperature > 0 and any((one.mode, one.rule) == (DraftModel.name, "block") for one in contestants):
         for gamma in plan.rule_gammas:
             say(f"two rules on the same draws, γ={gamma}, temperature {temperature:g}: {plan.rule_rounds} rounds")
             yield replay_rules(pair, plan.presets, gamma, temperature, plan.max_new_tokens, plan.rule_rounds)

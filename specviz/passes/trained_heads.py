@@ -107,16 +107,21 @@ class MedusaHeads(nn.Module):
 class EagleConfig:
     """Sizes of an EAGLE head."""
 
-    hidden_size: int  # d, the target's
+    hidden_size: int  # d, the target's; any other width with embeddings of its own
     num_attention_heads: int
     intermediate_size: int
     feature_layers: tuple[int, ...]  # the hidden states that are fused
     rope_theta: float = 10_000.0  # of rotary positions
     own_vocabulary: int = 0  # rows of the head's own embeddings, which are its output head too; 0: the target's
+    target_width: int = 0  # of each hidden state; 0: d
 
     @property
     def head_dim(self) -> int:
         return self.hidden_size // self.num_attention_heads
+
+    @property
+    def feature_width(self) -> int:
+        return self.target_width or self.hidden_size
 
     @classmethod
     def of(cls, target: PreTrainedModel) -> EagleConfig:
@@ -243,9 +248,12 @@ class EagleHead(nn.Module):
         self.feature_layers = config.feature_layers
         d, inner, layers = config.hidden_size, config.intermediate_size, len(config.feature_layers)
         self.table = nn.Embedding(config.own_vocabulary, d) if config.own_vocabulary else None
-        # A new head sees the last layer's feature unchanged; with that one alone there is nothing to fuse.
-        fusion = torch.cat([torch.zeros(d, (layers - 1) * d), torch.eye(d)], -1)
-        self.fusion = nn.Parameter(fusion) if layers > 1 else None
+        wide = layers * config.feature_width
+        self.fusion = None if wide == d else matrices(d, wide, std=wide**-0.5)
+        if config.feature_width == d and self.fusion is not None:
+            # A new head sees the last layer's feature unchanged.
+            with torch.no_grad():
+                self.fusion.copy_(torch.cat([torch.zeros(d, wide - d), torch.eye(d)], -1))
         # U, queries, keys, values: one product.
         self.entry = matrices(4, d, 2 * d, std=(2 * d) ** -0.5)
         with torch.no_grad():
@@ -267,8 +275,8 @@ class EagleHead(nn.Module):
         return self.product(normed, "table")
 
     def fuse(self, features: Tensor) -> Tensor:
-        """One feature [..., d] from the target's hidden states of the `feature_layers`, [..., layers · d]."""
-        layers = normalised(features.unflatten(-1, (-1, self.config.hidden_size))).flatten(-2)
+        """One feature [..., d] from the target's hidden states of the `feature_layers`, side by side."""
+        layers = normalised(features.unflatten(-1, (-1, self.config.feature_width))).flatten(-2)
         return layers if self.fusion is None else self.product(layers, "fusion")
 
     def forward(

@@ -62,26 +62,30 @@ def head_from(draft: PreTrainedModel, config: EagleConfig) -> EagleHead:
 
     Raises SpecvizError (field ``start``) if the draft model's shape is not the head's.
     """
-    sizes, heads = draft.config, draft.config.num_attention_heads
-    wanted = {"num_hidden_layers": 1, "hidden_size": config.hidden_size, "tie_word_embeddings": True}
+    sizes, heads, d = draft.config, draft.config.num_attention_heads, draft.config.hidden_size
+    wanted = {"num_hidden_layers": 1, "tie_word_embeddings": True}
     wanted |= {"attention_bias": False, "mlp_bias": False, "hidden_act": "silu"}
     if sizes.model_type != "llama" or any(getattr(sizes, name) != value for name, value in wanted.items()):
         raise SpecvizError(
-            "An EAGLE head can start from a draft model that is a one-layer Llama, {width} wide, with tied "
-            "embeddings and no biases; leave out --start to train a new one.",
+            "An EAGLE head can start from a draft model that is a one-layer Llama with tied embeddings and no biases; "
+            "leave out --start to train a new one.",
             "start",
-            width=config.hidden_size,
         )
-    if sizes.num_key_value_heads != heads or sizes.head_dim * heads != config.hidden_size:
-        raise SpecvizError("An EAGLE head has as many key heads as query heads, and this draft has fewer.", "start")
+    if sizes.num_key_value_heads != heads or sizes.head_dim * heads != d:
+        raise SpecvizError(
+            "An EAGLE head has as many key heads as query heads, together as wide as its states; this draft has not.",
+            "start",
+        )
     config = replace(
         config,
+        hidden_size=d,
         num_attention_heads=heads,
         intermediate_size=sizes.intermediate_size,
         rope_theta=sizes.rope_parameters["rope_theta"],
         own_vocabulary=sizes.vocab_size,
+        target_width=0 if d == config.feature_width else config.feature_width,
     )
-    head, layer, d = EagleHead(config), draft.model.layers[0], config.hidden_size
+    head, layer = EagleHead(config), draft.model.layers[0]
     attention, mlp = layer.self_attn, layer.mlp
     head.table.weight.copy_(draft.model.embed_tokens.weight)
     # Norm weights are folded into the matrices that follow.

@@ -251,6 +251,10 @@ def test_each_depth_of_a_parallel_head_is_held_to_the_targets_row_of_its_token(t
         torch.testing.assert_close(wanted, logits[:, anchors + ahead])
 
 
+#: A draft half as wide as the tests' target.
+NARROW = {"hidden_size": 24, "head_dim": 6}
+
+
 def one_layer_draft(**overrides):
     """A draft of the shape that an EAGLE head for the tests' target can begin with."""
     shape = {"layers": 1, "num_key_value_heads": 4, "tie_word_embeddings": True}
@@ -258,13 +262,18 @@ def one_layer_draft(**overrides):
 
 
 @torch.no_grad()
-def test_a_head_that_begins_with_a_draft_model_drafts_as_that_does(target, tmp_path):
-    draft = one_layer_draft()
+@pytest.mark.parametrize("shape", [{}, NARROW], ids=["as wide as the target", "narrower"])
+def test_a_head_that_begins_with_a_draft_model_drafts_as_that_does(shape, target, tmp_path):
+    draft = one_layer_draft(**shape)
     head = head_from(draft, EagleConfig.of(target))
-    ids, features = torch.arange(1, 21), torch.randn(19, head.config.hidden_size)
+    assert head.config.hidden_size == draft.config.hidden_size
+    ids = torch.arange(1, 21)
+    features = FrozenTarget(target, head.feature_layers).read(ids[None, :-1]).features[0]
 
     def drafted_by(head):
-        return head.logits(head(features, head.embed(ids[1:], target), torch.arange(19), EagleCache(head)), target)
+        embedded = head.embed(ids[1:], target)
+        fused = head.fuse(features.to(embedded.dtype))
+        return head.logits(head(fused, embedded, torch.arange(19), EagleCache(head)), target)
 
     expected = draft(input_ids=ids[None, 1:]).logits[0]
     torch.testing.assert_close(drafted_by(head), expected, rtol=1e-3, atol=1e-3)
@@ -272,8 +281,9 @@ def test_a_head_that_begins_with_a_draft_model_drafts_as_that_does(target, tmp_p
     torch.testing.assert_close(drafted_by(load_eagle(tmp_path, target)), expected, rtol=0.1, atol=0.1)  # bfloat16
 
 
-def test_an_eagle_head_learns_on_from_a_draft_model(target_folder, target, story, tmp_path, capsys):
-    start = save_model(tmp_path / "draft", one_layer_draft(vocab=136))
+@pytest.mark.parametrize("shape", [{}, NARROW], ids=["as wide as the target", "narrower"])
+def test_an_eagle_head_learns_on_from_a_draft_model(shape, target_folder, target, story, tmp_path, capsys):
+    start = save_model(tmp_path / "draft", one_layer_draft(vocab=136, **shape))
     text = ("--target", target_folder, "--text", story, "--continuations", 0, "--out", tmp_path / "eagle")
     assert run("eagle", *text, *SMALL, "--start", start) == 0
     assert all(values[-1] < 0.9 * values[0] for values in held_out_losses(capsys.readouterr().out).values())
@@ -301,7 +311,7 @@ def test_what_is_no_head_is_nothing_to_train_on(target_folder, story, tmp_path, 
     "unlike",
     [
         {"layers": 2},
-        {"hidden_size": 96, "head_dim": 24},
+        {"head_dim": 8},
         {"num_key_value_heads": 2},
         {"tie_word_embeddings": False},
         {"attention_bias": True},
