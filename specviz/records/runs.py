@@ -10,13 +10,14 @@ import dataclasses
 import json
 import pathlib
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic_core import from_json
 
 import specviz  # pages lie above the records: a run finds them through the front door
 from specviz.records.errors import SpecvizError, quoted
-from specviz.records.settings import PLAIN, SamplingParams
+from specviz.records.settings import MAX_SEED, PLAIN, SamplingParams
 
 SCHEMA = "specviz.run/1"
 
@@ -24,7 +25,11 @@ Outcome = Literal["accepted", "rejected", "discarded"]
 NextKind = Literal["recovered", "bonus"]
 StopReason = Literal["eos", "length", "context", "stop_string", "stopped"]
 
-#: For pydantic: no NaN and no infinity, both of which Python's JSON reader accepts.
+#: What the page's JavaScript holds exactly, and times whose sums stay numbers.
+Whole = Annotated[int, Field(ge=0, le=MAX_SEED)]
+Span = Annotated[float, Field(ge=0, le=1e9)]
+
+#: For pydantic: no NaN and no infinity, which no JSON can hold.
 _FINITE = {"allow_inf_nan": False}
 
 
@@ -33,7 +38,7 @@ class DraftedToken:
     """One draft token and its verdict."""
 
     __pydantic_config__ = _FINITE
-    id: int
+    id: Whole
     text: str
     parent: int  # index in `Round.drafted` of the token it continues; -1 is the committed text
     p: float  # probability as sampled from (after temperature and filters), under the target
@@ -55,7 +60,7 @@ class NextToken:
     """The token that the target itself supplied at the end of a round. Older traces lack `below` and `line`."""
 
     __pydantic_config__ = _FINITE
-    id: int
+    id: Whole
     text: str
     #: ``recovered``: drawn from the residual after a rejection. ``bonus``: drawn from the target's last row when every
     #: draft token was accepted; also the token of a plain step, where nothing was drafted.
@@ -67,7 +72,7 @@ class NextToken:
     below: float | None = None
     #: Where this token and the likeliest others lie on the line from 0 to 1 on which u fell, ordered by id:
     #: (token id, start, end), to six decimals.
-    line: tuple[tuple[int, float, float], ...] = ()
+    line: tuple[tuple[Whole, float, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +85,11 @@ class Candidates:
     """
 
     __pydantic_config__ = _FINITE
-    p: tuple[tuple[int, float], ...]
-    q: tuple[tuple[int, float], ...] = ()
-    residual: tuple[tuple[int, float], ...] = ()  # on the row whose token was rejected
-    p_raw: tuple[tuple[int, float], ...] = ()  # the models' own softmax at temperature 1
-    q_raw: tuple[tuple[int, float], ...] = ()
+    p: tuple[tuple[Whole, float], ...]
+    q: tuple[tuple[Whole, float], ...] = ()
+    residual: tuple[tuple[Whole, float], ...] = ()  # on the row whose token was rejected
+    p_raw: tuple[tuple[Whole, float], ...] = ()  # the models' own softmax at temperature 1
+    q_raw: tuple[tuple[Whole, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +97,12 @@ class Seconds:
     """Wall seconds of one round, measured on finished work: draft + verify + accept = total."""
 
     __pydantic_config__ = _FINITE
-    draft: float
-    verify: float
-    accept: float
-    total: float
-    models: float  # the part of the total inside forward passes, target and draft; the rest is the engine's overhead
-    prefill: float = 0.0  # reading the prompt into the caches: on the first round, and not part of its total
+    draft: Span
+    verify: Span
+    accept: Span
+    total: Annotated[Span, Field(gt=0)]
+    models: Span  # the part of the total inside forward passes, target and draft; the rest is the engine's overhead
+    prefill: Span = 0.0  # reading the prompt into the caches: on the first round, and not part of its total
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,7 @@ class LengthChoice:
     """How deep a round was to draft, and why (`specviz.theory.draft_length`)."""
 
     __pydantic_config__ = _FINITE
-    depth: int  # where the drafter finds less, or the text ends, less is drafted
+    depth: Whole  # where the drafter finds less, or the text ends, less is drafted
     speed: float | None = None  # the tokens expected in the time of a plain step; None if nothing was chosen
     kept: float | None = None  # the chance that one level more would be kept; None where there can be none
     cost: float | None = None  # and how many plain steps it would take
@@ -116,17 +121,18 @@ class LengthChoice:
 class Round:
     """One draft phase, one target pass, one verdict."""
 
-    index: int
+    __pydantic_config__ = _FINITE
+    index: Whole
     drafted: tuple[DraftedToken, ...]  # a chain or a tree; siblings in the order in which they are tried
     next: NextToken
-    emitted: tuple[int, ...]  # the token ids this round added to the text, after truncation
+    emitted: tuple[Whole, ...]  # the token ids this round added to the text, after truncation
     #: Their text, one piece per token; joined over all rounds, exactly the run's text. A token that ends inside a
     #: character has an empty piece, and the token that completes the character carries all of it.
     pieces: tuple[str, ...]
     top: tuple[Candidates, ...]  # one row more than draft tokens
     seconds: Seconds
     stop_reason: StopReason | None = None  # on the last round only
-    dropped: int = 0  # tokens decided but cut off by that stop
+    dropped: Whole = 0  # tokens decided but cut off by that stop
     confidence: float | None = None  # the drafter's probability for its last token, if that ended drafting early
     #: Under a lossy rule, the total variation between the distribution of this round's first token and the target's,
     #: given the text before it; None under a lossless rule, where it is 0.
@@ -149,7 +155,7 @@ class Prompt:
     """What the models read."""
 
     text: str
-    ids: tuple[int, ...]
+    ids: tuple[Whole, ...]
     message: str | None = None  # what was filled into the chat template to get `text`; None if none was used
 
 
@@ -159,9 +165,9 @@ class PairInfo:
 
     name: str
     target: str
-    target_parameters: int  # how many
+    target_parameters: Whole  # how many
     draft: str | None
-    draft_parameters: int | None
+    draft_parameters: Whole | None
     device: str
     dtype: str
     passes: str = "plain"  # what ran the target: ``plain``, or by our ``kernels``, ``compiled``, as CUDA ``graphs``
@@ -180,19 +186,20 @@ class Speedup:
 class Run:
     """One finished (or stopped) generation, with everything needed to show it again without a model."""
 
+    __pydantic_config__ = _FINITE
     pair: PairInfo
     drafter: str | None  # its name; None is plain decoding
     settings: dict[str, int | float | str | bool]  # the drafter's own
-    num_draft_tokens: int | Literal["auto"]
+    num_draft_tokens: Whole | Literal["auto"]
     sampling: SamplingParams
-    seed: int
-    max_new_tokens: int
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)]  # torch takes no other
+    max_new_tokens: Whole
     prompt: Prompt
     rounds: tuple[Round, ...]
     stop_reason: StopReason
     text: str
-    token_ids: tuple[int, ...]
-    vocabulary: dict[int, str] = field(default_factory=dict)  # the text of every token id in `rounds`
+    token_ids: tuple[Whole, ...]
+    vocabulary: dict[Whole, str] = field(default_factory=dict)  # the text of every token id in `rounds`
     versions: dict[str, str] = field(default_factory=dict)
     rule: str = "token"  # the acceptance rule's name; a plain run has one too, though it judges nothing
     #: What makes it a branch of the run with the same seed: the coins that were set by hand (`specviz.records.coins`).
@@ -265,10 +272,10 @@ class Run:
     def load(cls, path: str | pathlib.Path) -> Run:
         """Reads a trace file. Raises SpecvizError (field ``trace``) with the reason if it cannot."""
         try:
-            data = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+            data = from_json(pathlib.Path(path).read_bytes(), allow_inf_nan=False)
         except OSError as error:
             raise SpecvizError("The trace cannot be read: {reason}.", "trace", reason=error.strerror) from error
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise SpecvizError("The trace is not a JSON file: {reason}.", "trace", reason=str(error)) from error
         return cls.from_dict(data)
 

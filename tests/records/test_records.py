@@ -75,8 +75,14 @@ DAMAGED = {
     "pieces missing": changed(lambda data: data["rounds"][0].update(pieces=[])),
     "NaN": changed(lambda data: first_token(data).update(p=float("nan"))),
     "infinity": changed(lambda data: data["rounds"][0]["seconds"].update(total=float("inf"))),
+    "NaN among the settings": changed(lambda data: data["settings"].update(max_ngram=float("nan"))),
     "infinity in a list": changed(lambda data: data["rounds"][0]["top"][0]["p"].append([1, float("-inf")])),
     "a number beyond measure": changed(lambda data: first_token(data).update(p=0.5)).replace(b"0.5", b"1e999"),
+    "seconds whose sum no number holds": changed(lambda data: data["rounds"][0]["seconds"].update(draft=1e308)),
+    "a round that took no time": changed(lambda data: data["rounds"][0]["seconds"].update(total=0.0)),
+    "a negative token": changed(lambda data: first_token(data).update(id=-1)),
+    "more parameters than a float can count": changed(lambda data: data["pair"].update(target_parameters=10**400)),
+    "half a character": changed(lambda data: data.update(text="\ud800")),
     "a number of too many digits": changed(lambda data: data.update(seed=0)).replace(
         b'"seed": 0', b'"seed": ' + b"9" * 5000
     ),
