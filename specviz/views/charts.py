@@ -32,6 +32,7 @@ class Trail:
     counts: Tally = field(default_factory=Tally)
     rates: list[float | None] = field(default_factory=list)  # α after each round; None until a token is judged
     tokens: list[int] = field(default_factory=list)  # emitted by each round
+    siblings: bool = False  # whether any draft had some
 
     @classmethod
     def of(cls, rounds: Iterable[Round]) -> Trail:
@@ -44,6 +45,7 @@ class Trail:
         self.counts.add(one)
         self.rates.append(self.counts.acceptance_rate)
         self.tokens.append(len(one.emitted))
+        self.siblings |= len({token.parent for token in one.drafted}) < len(one.drafted)
 
     def charts(self, say: Words, turn: int | None = None) -> dict[int, dict[str, Any]]:
         """All four charts by position on the page, ready for JSON; given a turn, only the one whose turn it is.
@@ -135,7 +137,8 @@ def position_chart(trail: Trail, say: Words) -> go.Figure:
         "marker": {"color": GREEN},
         "hovertemplate": _hover(say("charts.position_hover")),
     }
-    titles = {"x_title": say("charts.position_axis"), "y_title": ""}
+    axis = "charts.position_axis_in_trees" if trail.siblings else "charts.position_axis"
+    titles = {"x_title": say(axis), "y_title": ""}
     figure = _figure([trace], say, say("charts.position"), **titles, y_range=[0, 1.16], y_format=".0%")
     figure._layout["xaxis"].update(
         range=[0.4, max(1, len(rates)) + 0.6], tick0=1, dtick=max(1, math.ceil(len(rates) / 8))

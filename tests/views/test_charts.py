@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from handmade import a_round, a_run, rounds_of
+from handmade import a_round, a_run, a_tree, rounds_of
 
 from specviz.records.metrics import tally
 from specviz.records.words import words
@@ -41,6 +41,11 @@ def test_positions_show_the_conditional_rate_with_its_counts():
     assert bars["y"] == counts.conditional_position_rates()
     assert bars["customdata"] == [[3, 4], [2, 3], [1, 2]]
     assert "if judged" in chart["layout"]["title"]["text"], "the screen says which of the two rates it shows"
+
+
+def test_of_trees_the_chart_says_that_it_counts_siblings():
+    chain, tree = (drawn(rounds)[2]["layout"]["xaxis"]["title"]["text"] for rounds in (RUN.rounds, [a_tree((-1, -1))]))
+    assert "siblings" in tree and "siblings" not in chain
 
 
 def test_a_position_that_was_never_judged_has_no_bar():
