@@ -1,6 +1,6 @@
 """Trained parts that draft from the target's hidden states: Medusa heads, EAGLE and MTP heads, and their files.
 
-Both end in the target's own frozen output head, so they need no vocabulary of their own and fit one target only; a
+They end in the target's own frozen output head, or an EAGLE head in a table of its own, and fit one target only; a
 fingerprint says which. `feature_layers` are indices into transformers' ``hidden_states``: 0 is the embeddings, i the
 output of layer i, the last one after the final norm.
 """
@@ -107,7 +107,7 @@ class MedusaHeads(nn.Module):
 class EagleConfig:
     """Sizes of an EAGLE head."""
 
-    hidden_size: int  # d, the target's; any other width with embeddings of its own
+    hidden_size: int  # d: the target's; any other width with embeddings of its own
     num_attention_heads: int
     intermediate_size: int
     feature_layers: tuple[int, ...]  # the hidden states that are fused
@@ -237,7 +237,7 @@ class EagleHead(nn.Module):
 
     Embedding and feature also enter the sum directly, as in the first EAGLE: without that, attention must first learn
     to look at its own row, and training takes half as long again. With its own embeddings and nothing taken from
-    features it is a one-layer Llama, so a head can start from a draft model.
+    features it is a one-layer Llama, so a head can start from a draft model, and be as narrow as that.
     """
 
     kind: ClassVar[str] = "eagle"
