@@ -31,6 +31,15 @@ constexpr int64_t GROUP = 4;
 // How many floats ahead memory is asked, so that it has answered when they are needed; and how many it brings at a time.
 constexpr int64_t AHEAD = 1024, LINE = 16;
 
+// The same for the weights of so many rows. While few rows leave it time, AMD's Zen does better by looking ahead itself.
+constexpr int64_t ahead(int rows) {
+#if defined(__znver3__) || defined(__znver4__) || defined(__znver5__)
+  return rows <= MOST_ROWS / 4 ? 128 : AHEAD;
+#else
+  return AHEAD;
+#endif
+}
+
 // The weight at a place of each word, which holds WORD of them: one float32, two bfloat16s, four codes of 8 bits or
 // eight of 4. A bfloat16 is the upper half of a float32. A code from 0 to 2^bits − 1 becomes the upper end of a float's
 // fraction, which makes it 1 + code / 2^bits: no conversion, and what is too much is taken off the whole sum.
@@ -60,7 +69,7 @@ void multiply(const int32_t* panels, int64_t stride, const float* rows, int64_t 
 #pragma GCC unroll 16
     for (int i = 0; i < 2 * PANELS; i++) {
       const int32_t* from = panels + i / 2 * stride + k / WORD * PANEL + i % 2 * LANES;
-      __builtin_prefetch(from + AHEAD / WORD);
+      __builtin_prefetch(from + ahead(ROWS) / WORD);
       std::memcpy(&words[i], from, sizeof words[i]);
     }
 #pragma GCC unroll 16  // or else the sums live in memory, and five rows take twice the time of one
