@@ -25,9 +25,10 @@ Outcome = Literal["accepted", "rejected", "discarded"]
 NextKind = Literal["recovered", "bonus"]
 StopReason = Literal["eos", "length", "context", "stop_string", "stopped"]
 
-#: What the page's JavaScript holds exactly, and times whose sums stay numbers.
+#: What the page's JavaScript holds exactly.
 Whole = Annotated[int, Field(ge=0, le=MAX_SEED)]
-Span = Annotated[float, Field(ge=0, le=1e9)]
+#: Times whose sums stay numbers; what two clocks differ by, a GPU's and the processor's, may fall below 0.
+Span = Annotated[float, Field(ge=-1e9, le=1e9)]
 
 #: For pydantic: no NaN and no infinity, which no JSON can hold.
 _FINITE = {"allow_inf_nan": False}
