@@ -30,7 +30,7 @@ Whole = Annotated[int, Field(ge=0, le=MAX_SEED)]
 #: Times whose sums stay numbers; what two clocks differ by, a GPU's and the processor's, may fall below 0.
 Span = Annotated[float, Field(ge=-1e9, le=1e9)]
 
-#: For pydantic: no NaN and no infinity, which no JSON can hold.
+#: For pydantic: no NaN and no infinity, both of which its JSON reader accepts.
 _FINITE = {"allow_inf_nan": False}
 
 
@@ -273,7 +273,7 @@ class Run:
     def load(cls, path: str | pathlib.Path) -> Run:
         """Reads a trace file. Raises SpecvizError (field ``trace``) with the reason if it cannot."""
         try:
-            data = from_json(pathlib.Path(path).read_bytes(), allow_inf_nan=False)
+            data = from_json(pathlib.Path(path).read_bytes())
         except OSError as error:
             raise SpecvizError("The trace cannot be read: {reason}.", "trace", reason=error.strerror) from error
         except ValueError as error:
