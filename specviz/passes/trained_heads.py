@@ -246,14 +246,9 @@ class EagleHead(nn.Module):
         super().__init__()
         self.config = config
         self.feature_layers = config.feature_layers
-        d, inner, layers = config.hidden_size, config.intermediate_size, len(config.feature_layers)
+        d, inner = config.hidden_size, config.intermediate_size
         self.table = nn.Embedding(config.own_vocabulary, d) if config.own_vocabulary else None
-        wide = layers * config.feature_width
-        self.fusion = None if wide == d else matrices(d, wide, std=wide**-0.5)
-        if config.feature_width == d and self.fusion is not None:
-            # A new head sees the last layer's feature unchanged.
-            with torch.no_grad():
-                self.fusion.copy_(torch.cat([torch.zeros(d, wide - d), torch.eye(d)], -1))
+        self.fusion = _new_fusion(config)
         # U, queries, keys, values: one product.
         self.entry = matrices(4, d, 2 * d, std=(2 * d) ** -0.5)
         with torch.no_grad():
@@ -327,6 +322,17 @@ class EagleHead(nn.Module):
     def normed(self, hidden: Tensor) -> Tensor:
         """What goes into the target's output head, [..., d]."""
         return functional.rms_norm(hidden, (self.config.hidden_size,), self.scale, EPSILON)
+
+
+def _new_fusion(config: EagleConfig) -> nn.Parameter | None:
+    """What makes one feature of several layers', [d, theirs side by side]; None if there is nothing to fuse."""
+    d, wide = config.hidden_size, len(config.feature_layers) * config.feature_width
+    if wide == d:
+        return None
+    if config.feature_width != d:
+        return matrices(d, wide, std=wide**-0.5)
+    # A new head sees the last layer's feature unchanged.
+    return nn.Parameter(torch.cat([torch.zeros(d, wide - d), torch.eye(d)], -1))
 
 
 class MtpHead(EagleHead):

@@ -83,7 +83,7 @@ def head_from(draft: PreTrainedModel, config: EagleConfig) -> EagleHead:
         intermediate_size=sizes.intermediate_size,
         rope_theta=sizes.rope_parameters["rope_theta"],
         own_vocabulary=sizes.vocab_size,
-        target_width=0 if d == config.feature_width else config.feature_width,
+        target_width=config.feature_width,
     )
     head, layer = EagleHead(config), draft.model.layers[0]
     attention, mlp = layer.self_attn, layer.mlp

@@ -32,7 +32,6 @@ class Trail:
     counts: Tally = field(default_factory=Tally)
     rates: list[float | None] = field(default_factory=list)  # α after each round; None until a token is judged
     tokens: list[int] = field(default_factory=list)  # emitted by each round
-    siblings: bool = False  # whether any draft had some
 
     @classmethod
     def of(cls, rounds: Iterable[Round]) -> Trail:
@@ -45,7 +44,6 @@ class Trail:
         self.counts.add(one)
         self.rates.append(self.counts.acceptance_rate)
         self.tokens.append(len(one.emitted))
-        self.siblings |= len({token.parent for token in one.drafted}) < len(one.drafted)
 
     def charts(self, say: Words, turn: int | None = None) -> dict[int, dict[str, Any]]:
         """All four charts by position on the page, ready for JSON; given a turn, only the one whose turn it is.
@@ -137,7 +135,7 @@ def position_chart(trail: Trail, say: Words) -> go.Figure:
         "marker": {"color": GREEN},
         "hovertemplate": _hover(say("charts.position_hover")),
     }
-    axis = "charts.position_axis_in_trees" if trail.siblings else "charts.position_axis"
+    axis = "charts.position_axis_in_trees" if counts.drafted_trees else "charts.position_axis"
     titles = {"x_title": say(axis), "y_title": ""}
     figure = _figure([trace], say, say("charts.position"), **titles, y_range=[0, 1.16], y_format=".0%")
     figure._layout["xaxis"].update(

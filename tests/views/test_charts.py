@@ -45,7 +45,15 @@ def test_positions_show_the_conditional_rate_with_its_counts():
 
 def test_of_trees_the_chart_says_that_it_counts_siblings():
     chain, tree = (drawn(rounds)[2]["layout"]["xaxis"]["title"]["text"] for rounds in (RUN.rounds, [a_tree((-1, -1))]))
-    assert "siblings" in tree and "siblings" not in chain
+    assert "sibling" in tree and "sibling" not in chain
+
+
+@pytest.mark.parametrize("language", ["en", "de"])
+def test_no_title_is_longer_than_its_chart_has_room_for(language):
+    # Four beside each other leave each some 200 pixels, of which a character takes five to six.
+    for chart in Trail.of([a_tree((-1, -1))]).charts(words(language)).values():
+        titles = [chart["layout"][axis]["title"]["text"] for axis in ("xaxis", "yaxis")]
+        assert max(map(len, titles)) <= 32, titles
 
 
 def test_a_position_that_was_never_judged_has_no_bar():
