@@ -60,6 +60,7 @@ def wait_until_drawn(page: Page) -> None:
     page.wait_for_function(
         """() => {
           const view = document.querySelector('specviz-run');
+          if (!view?.shadowRoot) return false;  // its script is still on its way
           const find = (what) => [...view.shadowRoot.querySelectorAll(what)];
           const unknown = (node) => typeof view.figures[node.dataset.figure] !== 'number';
           return find('[part=view]')[0].dataset.state === view.state
