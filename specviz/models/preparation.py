@@ -426,7 +426,7 @@ def _model_outputs(passes: FastPasses, target: FastPasses | None) -> Iterator[_C
         _clear(fast.buffers)
         both = [read_draft(cached, tokens, parents, kept) for cached in (own, fast)]
         for logits in zip(*both, strict=True):
-            yield static.inner_dtype, *logits
+            yield static.product_dtype, *logits
             if layers:
                 yield static.dtype, own.features, fast.features
 
@@ -436,7 +436,7 @@ def _head_outputs(passes: FastPasses) -> Iterator[_Compared]:
     static = passes.static
     head, target = static.original, static.target
     if static.inner_dtype != static.dtype:
-        head, target = copy.deepcopy(head).to(static.inner_dtype), in_float32(target)
+        head, target = copy.deepcopy(head).to(static.inner_dtype), in_float32(target, inputs=static.product_dtype)
     outputs = _parallel_outputs if isinstance(static, StaticParallel) else _eagle_outputs
     yield from outputs(passes, head, target)
 
@@ -453,7 +453,7 @@ def _parallel_outputs(passes: FastPasses, head: ParallelHead, target: PreTrained
             features = torch.randn(width, *static.input_widths, generator=generator).to(static.device, static.dtype)
             tokens = torch.tensor(some_tokens(static, width, seed), device=static.device)
             expected = own.read(features.to(static.inner_dtype), tokens, head.config.depths)
-            yield static.inner_dtype, expected, fast.read(features, tokens, head.config.depths)
+            yield static.product_dtype, expected, fast.read(features, tokens, head.config.depths)
 
 
 def _eagle_outputs(passes: FastPasses, head: EagleHead, target: PreTrainedModel) -> Iterator[_Compared]:
@@ -472,7 +472,7 @@ def _eagle_outputs(passes: FastPasses, head: EagleHead, target: PreTrainedModel)
                 siblings[:, : own.length] = True
                 given += [torch.full_like(given[0], own.length), siblings]
             expected = own.read(features.to(static.inner_dtype), *given)
-            yield from zip((static.inner_dtype, static.dtype), expected, fast.read(features, *given), strict=True)
+            yield from zip((static.product_dtype, static.dtype), expected, fast.read(features, *given), strict=True)
 
 
 def _clear(buffers: KeyValueBuffers | FirstLayerBuffers) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import weakref
 from collections.abc import Sequence
 
@@ -82,15 +81,9 @@ class DraftChains:
 def _memories(tensors: Sequence[Tensor]) -> ctypes.Array[_Memory]:
     memories = (_Memory * len(tensors))()
     for memory, tensor in zip(memories, tensors):
-        memory.data, memory.dtype, memory.dimensions = tensor.data_ptr(), _number(tensor.dtype), tensor.dim()
+        memory.data, memory.dtype, memory.dimensions = tensor.data_ptr(), kernel_library.dtype_number(tensor.dtype), tensor.dim()
         memory.sizes[: tensor.dim()] = tensor.shape
     return memories
-
-
-@functools.cache
-def _number(dtype: torch.dtype) -> int:
-    """By which torch's C interface knows it."""
-    return kernel_library.library()[f"aoti_torch_dtype_{str(dtype).removeprefix('torch.')}"]()
 
 
 def _pointer(tensor: Tensor) -> ctypes.c_void_p:

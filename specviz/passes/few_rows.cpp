@@ -1,5 +1,5 @@
-// Linear layers and attention over few tokens on a CPU: weights in float32, bfloat16, 8 or 4 bits, everything else in
-// float32.
+// Linear layers and attention over few tokens on a CPU: weights in float32, bfloat16, 8 or 4 bits; inputs in float32, or
+// rounded to bfloat16 for a processor that multiplies it; everything else in float32.
 //
 // Reading weights from memory is what takes the time, so a pass over several tokens should cost what one over a single
 // token does. Each panel of weights is read once for many rows, and every row is summed in an order that does not
@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -31,12 +32,17 @@ constexpr int64_t GROUP = 4;
 // How many floats ahead memory is asked, so that it has answered when they are needed; and how many it brings at a time.
 constexpr int64_t AHEAD = 1024, LINE = 16;
 
-// The same for the weights of so many rows. While few rows leave it time, AMD's Zen does better by looking ahead itself.
-constexpr int64_t ahead(int rows) {
+// Asks memory for weights that follow. AMD's Zen looks ahead itself while few rows leave it time; with more it does better
+// asked for those of the next panels, into its second cache.
+template <int ROWS, int WORD>
+inline void ask_ahead(const int32_t* words) {
 #if defined(__znver3__) || defined(__znver4__) || defined(__znver5__)
-  return rows <= MOST_ROWS / 4 ? 128 : AHEAD;
+  if constexpr (ROWS <= MOST_ROWS / 4)
+    __builtin_prefetch(words + 128 / WORD);
+  else
+    __builtin_prefetch(words + 16 * AHEAD / WORD, 0, 2);
 #else
-  return AHEAD;
+  __builtin_prefetch(words + AHEAD / WORD);
 #endif
 }
 
@@ -60,27 +66,35 @@ constexpr float MIDDLE = 1.5f;
 
 // ------------------------------------------------------------------------------------------------------ linear layers
 
-// rows [inputs][ROWS] times panels [inputs / WORD][PANEL], which lie `stride` words apart. sums: [ROWS][PANELS][PANEL].
-template <int ROWS, int PANELS, int WORD>
-void multiply(const int32_t* panels, int64_t stride, const float* rows, int64_t inputs, float* sums) {
+// rows [inputs][ROWS], or pairs of inputs, times panels [inputs / WORD][PANEL], which lie `stride` words apart.
+// sums: [ROWS][PANELS][PANEL].
+template <int ROWS, int PANELS, int WORD, class Input>
+void multiply(const int32_t* panels, int64_t stride, const Input* rows, int64_t inputs, float* sums) {
   Floats sum[ROWS][2 * PANELS] = {};
   for (int64_t k = 0; k < inputs; k += WORD) {
     Ints words[2 * PANELS];
 #pragma GCC unroll 16
     for (int i = 0; i < 2 * PANELS; i++) {
       const int32_t* from = panels + i / 2 * stride + k / WORD * PANEL + i % 2 * LANES;
-      __builtin_prefetch(from + ahead(ROWS) / WORD);
+      ask_ahead<ROWS, WORD>(from);
       std::memcpy(&words[i], from, sizeof words[i]);
     }
+    if constexpr (std::is_same_v<Input, Pair>) {
 #pragma GCC unroll 16  // or else the sums live in memory, and five rows take twice the time of one
-    for (int place = 0; place < WORD; place++) {
-      Floats weight[2 * PANELS];
-#pragma GCC unroll 16
-      for (int i = 0; i < 2 * PANELS; i++) weight[i] = unpack<WORD>(words[i], place);
-#pragma GCC unroll 16
       for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 16
-        for (int i = 0; i < 2 * PANELS; i++) sum[r][i] += weight[i] * rows[(k + place) * ROWS + r];
+        for (int i = 0; i < 2 * PANELS; i++) sum[r][i] = add_products(sum[r][i], words[i], rows[k / WORD * ROWS + r]);
+    } else {
+#pragma GCC unroll 16
+      for (int place = 0; place < WORD; place++) {
+        Floats weight[2 * PANELS];
+#pragma GCC unroll 16
+        for (int i = 0; i < 2 * PANELS; i++) weight[i] = unpack<WORD>(words[i], place);
+#pragma GCC unroll 16
+        for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 16
+          for (int i = 0; i < 2 * PANELS; i++) sum[r][i] += weight[i] * rows[(k + place) * ROWS + r];
+      }
     }
   }
 #pragma GCC unroll 16
@@ -90,7 +104,8 @@ void multiply(const int32_t* panels, int64_t stride, const float* rows, int64_t 
 }
 
 // WORD: weights in a word. Codes of few bits stand for (code − middle) · scale; other weights are as they are.
-template <int WORD>
+// Input: what the inputs are multiplied as, float or Pair.
+template <int WORD, class Input>
 struct Layer {
   const int32_t* words;  // [panels][inputs / WORD][PANEL], last panel and last group filled up
   const float* scales;   // of codes: [panels][scaled][PANEL], times 2^bits as `unpack` divides by it
@@ -103,17 +118,19 @@ struct Layer {
 
   int64_t groups() const { return (inputs + GROUPED - 1) / GROUPED; }
   int64_t filled_up() const { return groups() * GROUPED; }
+  int64_t wide() const { return std::is_same_v<Input, Pair> ? filled_up() / 2 : filled_up(); }  // Inputs of a row
 };
 
 // Rows of a layer's inputs.
+template <class Input>
 struct Rows {
-  const float* values;  // [inputs][ROWS]
+  const Input* values;  // [wide][ROWS]
   const float* totals;  // [groups][ROWS], the sums of the values; or none
 };
 
 // Sums of ROWS rows and PANELS panels from `panel` on, to `sums` [ROWS][PANELS][PANEL].
-template <int ROWS, int PANELS, int WORD>
-void sum_up(const Layer<WORD>& layer, Rows rows, int64_t panel, float* sums) {
+template <int ROWS, int PANELS, int WORD, class Input>
+void sum_up(const Layer<WORD, Input>& layer, Rows<Input> rows, int64_t panel, float* sums) {
   const int64_t stride = layer.filled_up() / WORD * PANEL, groups = layer.groups();
   const int32_t* words = layer.words + panel * stride;
   if constexpr (WORD <= 2) return multiply<ROWS, PANELS, WORD>(words, stride, rows.values, layer.filled_up(), sums);
@@ -135,8 +152,8 @@ void sum_up(const Layer<WORD>& layer, Rows rows, int64_t panel, float* sums) {
 }
 
 // Writes outputs of ROWS rows, to `out` [ROWS][outputs]: those of PANELS panels from `panel` on.
-template <int ROWS, int PANELS, int WORD>
-void write_panels(const Layer<WORD>& layer, Rows rows, float* out, int64_t panel) {
+template <int ROWS, int PANELS, int WORD, class Input>
+void write_panels(const Layer<WORD, Input>& layer, Rows<Input> rows, float* out, int64_t panel) {
   alignas(64) float sums[ROWS][PANELS * PANEL];
   const int64_t first = panel * PANEL, count = std::min(PANELS * PANEL, layer.outputs - first);
   sum_up<ROWS, PANELS>(layer, rows, panel, sums[0]);
@@ -147,16 +164,19 @@ void write_panels(const Layer<WORD>& layer, Rows rows, float* out, int64_t panel
 
 // The same for the panels from `panel` to `end`. Each sum waits for the one before it, and memory gives more to several
 // streams than to one: as many panels at a time as there are registers for their sums.
-template <int ROWS, int WORD>
-void write_group(const Layer<WORD>& layer, Rows rows, float* out, int64_t panel, int64_t end) {
+template <int ROWS, int WORD, class Input>
+void write_group(const Layer<WORD, Input>& layer, Rows<Input> rows, float* out, int64_t panel, int64_t end) {
   constexpr int some = ROWS <= std::max(1, MOST_ROWS / 4) ? GROUP : ROWS <= MOST_ROWS / 2 ? 2 : 1;
   for (; panel + some <= end; panel += some) write_panels<ROWS, some>(layer, rows, out, panel);
+  if constexpr (some > 2)
+    for (; panel + 2 <= end; panel += 2) write_panels<ROWS, 2>(layer, rows, out, panel);
   for (; panel < end; panel++) write_panels<ROWS, 1>(layer, rows, out, panel);
 }
 
 // The same for `count` rows, at most ROWS.
-template <int ROWS, int WORD>
-void write_rows(const Layer<WORD>& layer, int64_t count, Rows rows, float* out, int64_t panel, int64_t end) {
+template <int ROWS, int WORD, class Input>
+void write_rows(
+    const Layer<WORD, Input>& layer, int64_t count, Rows<Input> rows, float* out, int64_t panel, int64_t end) {
   if constexpr (ROWS > 1)
     if (count < ROWS) return write_rows<ROWS - 1>(layer, count, rows, out, panel, end);
   write_group<ROWS>(layer, rows, out, panel, end);
@@ -164,8 +184,8 @@ void write_rows(const Layer<WORD>& layer, int64_t count, Rows rows, float* out, 
 
 // Puts rows [ROWS][inputs] side by side, [inputs][ROWS]: a row's length apart they would compete for the same places of
 // the cache.
-template <int ROWS>
-void side_by_side(const float* x, int64_t count, int64_t inputs, float* to) {
+template <int ROWS, class Input>
+void side_by_side(const Input* x, int64_t count, int64_t inputs, Input* to) {
   if constexpr (ROWS > 1)
     if (count < ROWS) return side_by_side<ROWS - 1>(x, count, inputs, to);
   for (int64_t k = 0; k < inputs; k++)
@@ -183,20 +203,43 @@ float total(const float* values, int64_t count) {
   return all;
 }
 
+// x: [rows][inputs]. The same, or rounded to pairs, [rows][wide]; what is missing of a pair is 0.
+template <int WORD, class Input>
+const Input* given(const Layer<WORD, Input>& layer, const float* x, int64_t rows) {
+  if constexpr (std::is_same_v<Input, float>) {
+    return x;
+  } else {
+    static thread_local std::vector<Input> kept;
+    kept.resize(rows * layer.wide() + LANES);  // what is written past the end of a row, the next one replaces
+    for (int64_t row = 0; row < rows; row++) {
+      const float* from = x + row * layer.inputs;
+      Input* to = kept.data() + row * layer.wide();
+      int64_t k = 0;
+      for (; k + LANES <= layer.inputs; k += LANES) store_rounded(to + k / 2, load(from + k));
+      if (k < layer.inputs) store_rounded(to + k / 2, load_some(from + k, layer.inputs - k));
+    }
+    return kept.data();
+  }
+}
+
 // x: [rows][inputs]. out: [rows][outputs].
-template <int WORD>
-void linear(const Layer<WORD>& layer, const float* x, float* out, int64_t rows, int threads) {
+template <int WORD, class Input>
+void linear(const Layer<WORD, Input>& layer, const float* x, float* out, int64_t rows, int threads) {
   // Codes are read by drafters, a token or a few at a time: to build more takes its time.
   constexpr int MOST = WORD > 2 ? 3 : MOST_ROWS;
-  static thread_local std::vector<float> kept;
-  const int64_t inputs = layer.filled_up(), groups = WORD > 2 ? layer.groups() : 0;
-  kept.resize(rows * (inputs + groups));
-  float *beside = kept.data(), *totals = beside + rows * inputs;
+  static thread_local std::vector<Input> kept;
+  static thread_local std::vector<float> totals;
+  const int64_t wide = layer.wide(), groups = WORD > 2 ? layer.groups() : 0;
+  kept.resize(rows * wide);
+  totals.resize(rows * groups);
+  Input* beside = kept.data();
+  const Input* apart = given(layer, x, rows);
+  const int64_t length = std::is_same_v<Input, Pair> ? wide : layer.inputs;
   for (int64_t row = 0; row < rows; row += MOST) {
     const int64_t count = std::min<int64_t>(MOST, rows - row);
-    float* block = beside + row * inputs;
-    side_by_side<MOST>(x + row * layer.inputs, count, layer.inputs, block);
-    std::fill(block + count * layer.inputs, block + count * inputs, 0.f);
+    Input* block = beside + row * wide;
+    side_by_side<MOST>(apart + row * length, count, length, block);
+    std::fill(block + count * length, block + count * wide, Input());
     for (int64_t g = 0; g < groups; g++)
       for (int64_t r = 0; r < count; r++) {
         const int64_t first = g * layer.GROUPED, end = std::min(first + layer.GROUPED, layer.inputs);
@@ -204,13 +247,17 @@ void linear(const Layer<WORD>& layer, const float* x, float* out, int64_t rows, 
       }
   }
   const int64_t panels = (layer.outputs + PANEL - 1) / PANEL;
+  const float* sums = totals.data();
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int64_t panel = 0; panel < panels; panel += GROUP)
-    for (int64_t row = 0; row < rows; row += MOST) {
-      const int64_t count = std::min<int64_t>(MOST, rows - row), end = std::min(panel + GROUP, panels);
-      const Rows block = {beside + row * inputs, totals + row * groups};
-      write_rows<MOST>(layer, count, block, out + row * layer.outputs, panel, end);
-    }
+  for (int thread = 0; thread < threads; thread++) {
+    const int64_t last = panels * (thread + 1) / threads;
+    for (int64_t panel = panels * thread / threads; panel < last; panel += GROUP)
+      for (int64_t row = 0; row < rows; row += MOST) {
+        const int64_t count = std::min<int64_t>(MOST, rows - row), end = std::min(panel + GROUP, last);
+        const Rows<Input> block = {beside + row * wide, sums + row * groups};
+        write_rows<MOST>(layer, count, block, out + row * layer.outputs, panel, end);
+      }
+  }
 }
 
 // ---------------------------------------------------------------------------------------------------------- attention
@@ -431,13 +478,10 @@ int64_t stride(AtenTensorHandle tensor, int64_t dimension) {
   return found;
 }
 
-// Of each of these weights; eight codes of 4 bits lie in one number.
-int64_t bits(AtenTensorHandle weights) {
-  int32_t dtype = 0;
-  aoti_torch_get_dtype(weights, &dtype);
-  if (dtype == aoti_torch_dtype_float32()) return 32;
-  if (dtype == aoti_torch_dtype_bfloat16()) return 16;
-  return dtype == aoti_torch_dtype_uint8() ? 8 : 4;
+int32_t dtype(AtenTensorHandle tensor) {
+  int32_t found = 0;
+  aoti_torch_get_dtype(tensor, &found);
+  return found;
 }
 
 // A new contiguous float32 tensor; returns torch's error code.
@@ -454,17 +498,22 @@ extern "C" {
 
 int64_t few_rows_panel() { return PANEL; }
 
+bool few_rows_multiplies_bfloat16() { return MULTIPLIES_PAIRS; }
+
+// dtype: torch's number of it. bfloat16 has the inputs rounded as well, if the processor multiplies that; in int16 lie
+// weights in bfloat16 for inputs as they are; in int32 eight codes of 4 bits.
 void few_rows_linear(
-    const void* weights, const float* scales, const float* bias, const float* x, float* out, int64_t bits, int64_t rows,
+    const void* weights, const float* scales, const float* bias, const float* x, float* out, int32_t dtype, int64_t rows,
     int64_t inputs, int64_t outputs, int64_t scaled, int threads) {
   const auto run = [&](auto layer) {
     layer = {static_cast<const int32_t*>(weights), scales, bias, inputs, outputs, scaled};
     linear(layer, x, out, rows, threads);
   };
-  if (bits == 32) run(Layer<1>());
-  if (bits == 16) run(Layer<2>());
-  if (bits == 8) run(Layer<4>());
-  if (bits == 4) run(Layer<8>());
+  if (dtype == aoti_torch_dtype_float32()) run(Layer<1, float>());
+  if (dtype == aoti_torch_dtype_bfloat16()) run(Layer<2, std::conditional_t<MULTIPLIES_PAIRS, Pair, float>>());
+  if (dtype == aoti_torch_dtype_int16()) run(Layer<2, float>());
+  if (dtype == aoti_torch_dtype_uint8()) run(Layer<4, float>());
+  if (dtype == aoti_torch_dtype_int32()) run(Layer<8, float>());
 }
 
 void few_rows_attention(
@@ -480,7 +529,7 @@ AOTITorchError aoti_torch_cpu_few_rows_linear(
     int64_t threads, AtenTensorHandle* out) {
   if (const auto error = make({size(x, 0), outputs}, out)) return error;
   few_rows_linear(
-      floats(weights), floats(scales), bias ? floats(*bias) : nullptr, floats(x), floats(*out), bits(weights),
+      floats(weights), floats(scales), bias ? floats(*bias) : nullptr, floats(x), floats(*out), dtype(weights),
       size(x, 0), size(x, 1), outputs, size(scales, 1), threads);
   return AOTI_TORCH_SUCCESS;
 }

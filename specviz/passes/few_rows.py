@@ -29,11 +29,13 @@ GROUPED = 32
 
 
 class FewRowsLinear(nn.Module):
-    """x Wᵀ + b for few rows x in float32, with W in float32, bfloat16, 8 or 4 bits.
+    """x Wᵀ + b for few rows x in float32, with W in float32, bfloat16, 8 or 4 bits; sums in float32.
 
     panels: W in the order in which it is read, [outputs / panel, inputs / word, panel, word], filled up with zeros. A
     word of 32 bits holds one weight in float32, those of two inputs in bfloat16, or the codes of four or eight inputs
-    (`quantisation.words`); its dtype says which (`kernel_library.BITS`).
+    (`quantisation.words`); its dtype says which: float32, bfloat16, uint8, int32. Of weights that were in bfloat16 x is
+    rounded to it too where the processor multiplies that; int16 are weights in bfloat16 for x as it is. A program is
+    compiled without knowing the dtype, so it serves them all.
     scales: of codes, [outputs / panel, groups, panel], times 2^bits; other weights have them too, all 1 and never read,
     so that one program serves all of them.
     """
@@ -52,7 +54,11 @@ class FewRowsLinear(nn.Module):
             kept, scales = codes.flatten(1), scales * 2**bits
         whole = functional.pad(kept, (0, -kept.shape[1] % (32 // bits if few_rows.bits is None else GROUPED)))
         panels = _in_panels(whole.unflatten(1, (-1, 32 // bits)), few_rows.panel)
-        self.register_buffer("panels", panels if few_rows.bits is None else words(panels, bits))
+        if few_rows.bits is not None:
+            panels = words(panels, bits)
+        elif half and few_rows.multiplied_in(weight.dtype) != torch.bfloat16:
+            panels = panels.view(torch.int16)
+        self.register_buffer("panels", panels)
         self.register_buffer("scales", _in_panels(scales, few_rows.panel))
         self.register_buffer("bias", None if bias is None else bias.detach().float())
 
@@ -70,15 +76,17 @@ def _in_panels(rows: Tensor, panel: int) -> Tensor:
 
 
 class WideLinear(nn.Module):
-    """A linear layer in any dtype, computed in float32."""
+    """A linear layer in any dtype, computed in float32, on inputs rounded to `inputs`."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None):
+    def __init__(self, weight: Tensor, bias: Tensor | None, inputs: torch.dtype = torch.float32):
         super().__init__()
+        self.inputs = inputs
         # Not as parameters, by whose dtype a model knows its own.
         self.register_buffer("weight", weight)
         self.register_buffer("bias", bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        x = x.to(self.inputs).float()
         return functional.linear(x, self.weight.float(), None if self.bias is None else self.bias.float())
 
 
@@ -122,6 +130,11 @@ class FewRows:
         matrices = (weight for weight in module.parameters() if weight.dim() > 1)
         return replace(self, half=all(torch.equal(weight.bfloat16().to(weight.dtype), weight) for weight in matrices))
 
+    def multiplied_in(self, dtype: torch.dtype) -> torch.dtype:
+        """What weights in this dtype, and inputs, are multiplied in."""
+        rounds = dtype == torch.bfloat16 and self.bits is None and kernel_library.multiplies_bfloat16()
+        return torch.bfloat16 if rounds else torch.float32
+
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> FewRowsLinear:
         return FewRowsLinear(weight, bias, self)
 
@@ -148,13 +161,19 @@ class FewRows:
         return torch.ops.specviz.few_rows_attention(query, key, value, mask, scale, self.threads)
 
 
-def in_float32(model: PreTrainedModel, bits: int | None = None) -> PreTrainedModel:
+def in_float32(
+    model: PreTrainedModel, bits: int | None = None, inputs: torch.dtype = torch.float32
+) -> PreTrainedModel:
     """A twin of `model` that computes in float32 on the same weights: what other ways to do so are compared with.
 
-    bits: in which the linear layers' weights are kept.
+    bits: in which the linear layers' weights are kept. inputs: what their inputs are rounded to.
     """
+
+    def linear(weight: Tensor, bias: Tensor | None) -> WideLinear:
+        return WideLinear(weight if bits is None else rounded(weight.float(), bits), bias, inputs)
+
     twin = sharing_twin(model)
-    _widen(twin, WideLinear if bits is None else lambda weight, bias: WideLinear(rounded(weight.float(), bits), bias))
+    _widen(twin, linear)
     return twin
 
 

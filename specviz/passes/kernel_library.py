@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import hashlib
 import os
 import pathlib
@@ -54,9 +55,6 @@ C_SHIMS = {
     ],
 }
 
-#: The dtype of a layer's weights -> bits of each. A program is compiled without knowing which, so it serves them all.
-BITS = {torch.float32: 32, torch.bfloat16: 16, torch.uint8: 8, torch.int32: 4}
-
 _loaded: list[ctypes.CDLL] = []
 _loading = threading.Lock()
 
@@ -101,6 +99,7 @@ def load() -> int:
             except OSError as error:
                 raise SpecvizError("Our kernels cannot be loaded: {reason}", "passes", reason=str(error)) from error
             library.few_rows_panel.restype = ctypes.c_int64
+            library.few_rows_multiplies_bfloat16.restype = ctypes.c_bool
             _OPERATIONS.impl("few_rows_linear", _linear, "CPU")
             _OPERATIONS.impl("few_rows_attention", _attention, "CPU")
             _loaded.append(library)
@@ -110,6 +109,18 @@ def load() -> int:
 def library() -> ctypes.CDLL:
     """What `load` has loaded: our C functions, and torch's."""
     return _loaded[0]
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether the kernels, which are loaded, multiply weights and inputs in bfloat16; otherwise both as float32."""
+    load()
+    return library().few_rows_multiplies_bfloat16()
+
+
+@functools.cache
+def dtype_number(dtype: torch.dtype) -> int:
+    """By which torch's C interface knows it. Needs `load`."""
+    return library()[f"aoti_torch_dtype_{str(dtype).removeprefix('torch.')}"]()
 
 
 def _open() -> ctypes.CDLL:
@@ -159,7 +170,8 @@ def _linear(x: Tensor, weights: Tensor, scales: Tensor, bias: Tensor | None, out
     out = torch.empty(x.shape[0], outputs)
     _loaded[0].few_rows_linear(
         *(None if tensor is None else _pointer(tensor) for tensor in (weights, scales, bias, x, out)),
-        *map(ctypes.c_int64, (BITS[weights.dtype], *x.shape, outputs, scales.shape[1])),
+        ctypes.c_int32(dtype_number(weights.dtype)),
+        *map(ctypes.c_int64, (*x.shape, outputs, scales.shape[1])),
         ctypes.c_int(threads),
     )
     return out

@@ -5,6 +5,10 @@
 #include <cstdint>
 #include <cstring>
 
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
+
 namespace {
 
 // Floats in a register.
@@ -33,6 +37,25 @@ inline Floats load_some(const float* from, int64_t count) {
 }
 
 inline void store(float* to, Floats values) { std::memcpy(to, &values, sizeof values); }
+
+// Two numbers in bfloat16, the first in the lower half.
+enum class Pair : int32_t {};
+
+#if defined(__AVX512BF16__)
+constexpr bool MULTIPLIES_PAIRS = true;
+
+// Each sum, and the products of both numbers of its pair of weights with those of `inputs`, by one instruction.
+inline Floats add_products(Floats sum, Ints weights, Pair inputs) {
+  return _mm512_dpbf16_ps(sum, (__m512bh)weights, (__m512bh)(Ints{} + static_cast<int32_t>(inputs)));
+}
+
+inline void store_rounded(Pair* to, Floats values) {
+  const __m256bh rounded = _mm512_cvtneps_pbh(values);
+  std::memcpy(to, &rounded, sizeof rounded);
+}
+#else
+constexpr bool MULTIPLIES_PAIRS = false;
+#endif
 
 // e to the power of x ≤ 0, to about 1e-7: a power of 2, times the Taylor series of what is left.
 inline Floats exponential(Floats x) {

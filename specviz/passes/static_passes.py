@@ -47,10 +47,15 @@ class Static(nn.Module, ABC):
     device: torch.device
     dtype: torch.dtype  # of the model, and of what goes in and out beside logits
     few_rows: FewRows | None  # if it runs on our own kernels
-    inner_dtype: torch.dtype  # in which it is computed, and of the rows
+    inner_dtype: torch.dtype  # in which it is computed, products apart, and of the rows
     row_shapes: list[tuple[int, int]]  # (heads, head size) of each tensor of rows
     input_widths: tuple[int, ...] = ()  # of further inputs [n, width] beside the token ids
     reads_chains_only: bool = False  # each token's position is its place, as sliding windows need it
+
+    @property
+    def product_dtype(self) -> torch.dtype:
+        """What its linear layers' weights and inputs are multiplied in."""
+        return self.inner_dtype if self.few_rows is None else self.few_rows.multiplied_in(self.dtype)
 
     @abstractmethod
     def described(self) -> str:
@@ -159,9 +164,11 @@ class StaticPass(Static):
         return StaticPass(self.original, self.feature_layers, replace(self.few_rows, bits=bits))
 
     def reference(self) -> PreTrainedModel:
-        """A model that computes the same, in the same dtype, by torch's own operations."""
+        """A model that computes the same, in the same dtypes, by torch's own operations."""
         bits = None if self.few_rows is None else self.few_rows.bits
-        return self.original if self.inner_dtype == self.dtype and bits is None else in_float32(self.original, bits)
+        if self.inner_dtype == self.dtype and bits is None:
+            return self.original
+        return in_float32(self.original, bits, self.product_dtype)
 
     def forward(
         self, token_ids: Tensor, positions: Tensor, where: Tensor, visible: Tensor, *others: Tensor
