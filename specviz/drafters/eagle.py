@@ -53,7 +53,7 @@ class Eagle(Headed):
         tokens = to_device(committed[self.reader.length + 1 :], self.features.device)
         self.text_rows = self.reader.length + unread
         with self.stopwatch.span():
-            features = self.head.fuse(self.features)
+            features = self.reader.fuse(self.features)
             made = self.reader.draft(tokens, budget, self.chooser.temperature, uniforms, features)
         return self.as_draft(made, uniforms)
 
@@ -64,7 +64,7 @@ class Eagle(Headed):
         start = self.reader.length
         with self.stopwatch.span():
             tokens = to_device(committed[start + 1 :], self.features.device)
-            logits, states = self.reader.read(self.head.fuse(self.features), tokens, keep=1)
+            logits, states = self.reader.read(self.reader.fuse(self.features), tokens, keep=1)
             self.text_rows = self.reader.length
             self.states, self.last = states, len(states) - 1
             return logits

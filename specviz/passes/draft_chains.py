@@ -81,7 +81,8 @@ class DraftChains:
 def _memories(tensors: Sequence[Tensor]) -> ctypes.Array[_Memory]:
     memories = (_Memory * len(tensors))()
     for memory, tensor in zip(memories, tensors):
-        memory.data, memory.dtype, memory.dimensions = tensor.data_ptr(), kernel_library.dtype_number(tensor.dtype), tensor.dim()
+        memory.data, memory.dimensions = tensor.data_ptr(), tensor.dim()
+        memory.dtype = kernel_library.dtype_number(tensor.dtype)
         memory.sizes[: tensor.dim()] = tensor.shape
     return memories
 

@@ -7,6 +7,7 @@
 //
 // The C functions at the end are what Python and compiled programs call.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -193,11 +194,13 @@ void side_by_side(const Input* x, int64_t count, int64_t inputs, Input* to) {
     for (int r = 0; r < ROWS; r++) to[k * ROWS + r] = x[r * inputs + k];
 }
 
-float total(const float* values, int64_t count) {
+// The sum of what `of` makes of LANES values at a time, zeros beyond the last.
+template <class Of>
+float total(const float* values, int64_t count, Of of) {
   Floats sum = {};
   int64_t k = 0;
-  for (; k + LANES <= count; k += LANES) sum += load(values + k);
-  if (k < count) sum += load_some(values + k, count - k);
+  for (; k + LANES <= count; k += LANES) sum += of(load(values + k));
+  if (k < count) sum += of(load_some(values + k, count - k));
   float all = 0;
   for (int lane = 0; lane < LANES; lane++) all += sum[lane];
   return all;
@@ -243,7 +246,7 @@ void linear(const Layer<WORD, Input>& layer, const float* x, float* out, int64_t
     for (int64_t g = 0; g < groups; g++)
       for (int64_t r = 0; r < count; r++) {
         const int64_t first = g * layer.GROUPED, end = std::min(first + layer.GROUPED, layer.inputs);
-        totals[row * groups + g * count + r] = total(x + (row + r) * layer.inputs + first, end - first);
+        totals[row * groups + g * count + r] = total(x + (row + r) * layer.inputs + first, end - first, [](Floats each) { return each; });
       }
   }
   const int64_t panels = (layer.outputs + PANEL - 1) / PANEL;
@@ -514,6 +517,15 @@ void few_rows_linear(
   if (dtype == aoti_torch_dtype_int16()) run(Layer<2, float>());
   if (dtype == aoti_torch_dtype_uint8()) run(Layer<4, float>());
   if (dtype == aoti_torch_dtype_int32()) run(Layer<8, float>());
+}
+
+// Rows [rows][width], each divided by its root mean square. to: [rows][width].
+void few_rows_normalise(const float* x, float* to, int64_t rows, int64_t width, float epsilon) {
+  for (int64_t row = 0; row < rows; row++, x += width, to += width) {
+    const float squares = total(x, width, [](Floats each) { return each * each; });
+    const float scale = 1 / std::sqrt(squares / width + epsilon);
+    for (int64_t i = 0; i < width; i++) to[i] = scale * x[i];
+  }
 }
 
 void few_rows_attention(

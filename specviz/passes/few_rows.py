@@ -161,9 +161,7 @@ class FewRows:
         return torch.ops.specviz.few_rows_attention(query, key, value, mask, scale, self.threads)
 
 
-def in_float32(
-    model: PreTrainedModel, bits: int | None = None, inputs: torch.dtype = torch.float32
-) -> PreTrainedModel:
+def in_float32(model: PreTrainedModel, bits: int | None = None, inputs: torch.dtype = torch.float32) -> PreTrainedModel:
     """A twin of `model` that computes in float32 on the same weights: what other ways to do so are compared with.
 
     bits: in which the linear layers' weights are kept. inputs: what their inputs are rounded to.

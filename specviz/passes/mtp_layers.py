@@ -23,10 +23,6 @@ class MtpModules:
         self.feature_layers = (target.config.get_text_config().num_hidden_layers,)
         self.num_modules = len(model.layers)
 
-    def fuse(self, features: Tensor) -> Tensor:
-        """The target's last hidden states as they are: a module norms them itself."""
-        return features
-
 
 class ModuleReader:
     """One of them reading one text. depth: 1 for the first. length: rows held; row i is that of token i + depth.
@@ -42,6 +38,10 @@ class ModuleReader:
         # Otherwise sliding windows forget the rows that a rewind has to bring back.
         self.cache.activate_past_recording()
         self.length = 0
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """The target's last hidden states as they are: a module norms them itself."""
+        return features
 
     def read(
         self, features: Tensor, tokens: Tensor, keep: int, positions: Tensor | None = None, mask: Tensor | None = None

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from specviz.passes import kernel_library
 from specviz.passes.few_rows import FewRows, WideEmbedding
 from specviz.passes.static_passes import WIDEST, FastPasses, Static, StaticPass, additive_mask
-from specviz.passes.trained_heads import EagleCache, EagleHead, rotation
+from specviz.passes.trained_heads import EPSILON, EagleCache, EagleHead, rotation
 
 
 class FewRowsHead(EagleHead):
@@ -26,11 +27,20 @@ class FewRowsHead(EagleHead):
         self.feature_layers = head.feature_layers
         self.table = None if head.table is None else WideEmbedding(head.table)
         self.scale = nn.Parameter(head.scale.detach().float(), requires_grad=False)
-        names = ["entry", "out", "gate_up", "down", *(["table"] if self.table else [])]
+        names = ["entry", "out", "gate_up", "down"]
+        names += [name for name in ("table", "fusion") if getattr(head, name) is not None]
         self.products = nn.ModuleDict({name: few_rows.linear(head.matrix(name)) for name in names})
 
     def product(self, x: Tensor, name: str) -> Tensor:
         return self.products[name](x)
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """By two functions of ours, since it runs outside the compiled pass: by torch's operations it takes as long as
+        that does.
+        """
+        by_layer = features.float().unflatten(-1, (-1, self.config.feature_width))
+        layers = kernel_library.normalised(by_layer, EPSILON).flatten(-2)
+        return self.product(layers, "fusion") if "fusion" in self.products else layers
 
 
 class StaticHead(Static):
@@ -129,6 +139,10 @@ class EagleReader:
     def length(self) -> int:
         return self.rows.length
 
+    def fuse(self, features: Tensor) -> Tensor:
+        """What the head reads beside tokens whose features the target has computed; see `EagleHead.fuse`."""
+        return self.head.fuse(features)
+
     def read(
         self, features: Tensor, tokens: Tensor, keep: int, positions: Tensor | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
@@ -152,6 +166,11 @@ class StaticEagleReader:
         self.passes = passes
         self.buffers = passes.buffers(self)
         self.length = 0
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """As in `EagleReader`."""
+        static = self.passes.static
+        return static.head.fuse(features).to(static.dtype)
 
     def read(
         self, features: Tensor, tokens: Tensor, keep: int, positions: Tensor | None = None, mask: Tensor | None = None
