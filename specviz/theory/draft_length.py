@@ -6,7 +6,6 @@ Every length is exact, so the output follows the target's distribution whatever 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -22,8 +21,9 @@ OWN = 2
 #: How much of a judgement's weight each further round leaves: about the last 32 rounds count.
 FADING = 1 - 1 / 32
 
-#: How many plain steps the last `WINDOW` rounds may have lost to plain decoding before drafting stops.
-STAKE, WINDOW = 2.0, 100
+#: How many plain steps rounds may have lost to plain decoding before drafting stops, and how many of these are forgiven
+#: in each further round.
+STAKE, FORGIVEN = 2.0, 1 / 128
 
 
 class FixedLength:
@@ -48,8 +48,9 @@ class AdaptiveLength:
     time. Choosing by survival and measured cost is what servers do by now (vLLM's adaptive verification).
 
     Judgements fade towards `HOPE`: where drafting did not pay, it is tried again once that memory has faded. What that
-    may cost is bounded: once the last `WINDOW` rounds lag plain decoding by more than `STAKE`, the next step is plain,
-    so a drafter that is never right costs little more than STAKE / WINDOW of the speed.
+    may cost is bounded: while rounds lag plain decoding by more than `STAKE`, steps are plain, so a drafter that is never
+    right costs little more than STAKE · FORGIVEN of the speed. A lag is forgiven little by little, so that a drafter
+    that only began badly is tried again soon.
     """
 
     def __init__(self, seconds: Sequence[float]):
@@ -57,7 +58,7 @@ class AdaptiveLength:
         self.costs = [one / seconds[0] for one in seconds]  # in plain steps
         self._accepted = [0.0] * len(seconds)  # by depth, from 1 on
         self._judged = [0.0] * len(seconds)
-        self._window: deque[float] = deque(maxlen=WINDOW)  # what each round lost to plain decoding, in plain steps
+        self._lost = 0.0  # to plain decoding, in plain steps
 
     def survival(self) -> list[float]:
         """[longest + 1]: S(0) = 1, S(1), …"""
@@ -72,7 +73,7 @@ class AdaptiveLength:
         """The next round's depth, with its reason."""
         survival = self.survival()
         speeds = [tokens / cost for tokens, cost in zip(accumulate(survival), self.costs)]
-        behind = sum(self._window) > STAKE
+        behind = self._lost > STAKE
         depth = 0 if behind else max(range(len(speeds)), key=speeds.__getitem__)
         deeper = depth + 1
         if deeper == len(speeds):
@@ -88,7 +89,7 @@ class AdaptiveLength:
             self._judged[place] += 1
             self._accepted[place] += place <= accepted
         # At its measured cost, not at the time it took: a busy moment of the machine says nothing about a depth.
-        self._window.append(self.costs[depth] - (accepted + 1))
+        self._lost = (1 - FORGIVEN) * self._lost + self.costs[depth] - (accepted + 1)
 
 
 #: What decides how deep each round drafts.

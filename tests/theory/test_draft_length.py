@@ -55,6 +55,17 @@ def test_two_unlucky_drafts_are_not_the_last():
         assert length.choose().depth > 0
 
 
+def test_a_bad_beginning_is_forgiven_soon():
+    length = AdaptiveLength(costs(0.05, start=0.4))
+    for _ in range(4):
+        length.observe(4, 0)
+    assert length.choose().behind
+    for _ in range(40):
+        depth = length.choose().depth
+        length.observe(depth, depth)  # all is right from here on
+    assert length.choose().depth == 8
+
+
 def test_near_certainty_drafts_are_as_long_as_they_may_be():
     _, chosen = simulated(costs(0.05), lambda made: 0.99)
     assert chosen[20:].count(8) > 0.8 * len(chosen[20:])
