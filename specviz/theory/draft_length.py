@@ -48,9 +48,9 @@ class AdaptiveLength:
     time. Choosing by survival and measured cost is what servers do by now (vLLM's adaptive verification).
 
     Judgements fade towards `HOPE`: where drafting did not pay, it is tried again once that memory has faded. What that
-    may cost is bounded: while rounds lag plain decoding by more than `STAKE`, steps are plain, so a drafter that is never
-    right costs little more than STAKE · FORGIVEN of the speed. A lag is forgiven little by little, so that a drafter
-    that only began badly is tried again soon.
+    may cost is bounded: while rounds lag plain decoding by more than `STAKE`, steps are plain. A lag is forgiven little
+    by little, so that a drafter that only began badly is tried again soon, and one that is never right costs little
+    more than STAKE · FORGIVEN of the speed.
     """
 
     def __init__(self, seconds: Sequence[float]):

@@ -18,9 +18,10 @@ from specviz.passes import kernel_library
 from specviz.passes.few_rows import FewRows, _widen
 from specviz.passes.quantisation import rounded
 from specviz.passes.row_trial import rows_are_alike
-from specviz.passes.static_eagle import StaticEagle
+from specviz.passes.static_eagle import FewRowsHead, StaticEagle
 from specviz.passes.static_parallel import StaticParallel
 from specviz.passes.static_passes import FastPasses, StaticPass, additive_mask
+from specviz.passes.trained_heads import EagleConfig, EagleHead
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import BITS, DraftParams, SamplingParams
 
@@ -53,6 +54,17 @@ def test_a_linear_layer_is_right_and_knows_no_neighbours(few_rows, outputs, inpu
         assert torch.equal(layer(x[:count]), given[:count])
     assert torch.equal(layer(x.unflatten(0, (2, 15)))[1], given[15:])
     assert torch.equal(FewRows.ready(threads=2).linear(weight, bias)(x), given)
+
+
+@pytest.mark.parametrize("outputs, inputs", SIZES)
+def test_weights_in_float32_that_are_kept_in_bfloat16_are_multiplied_as_float32(few_rows, outputs, inputs):
+    weight, x = drawn(outputs, inputs).to(HALF), drawn(9, inputs, seed=1)
+    kept = few_rows.fitting(nn.Linear(inputs, outputs)).linear(weight.float())
+    assert kept.panels.dtype == FULL, "weights that bfloat16 would change"
+    kept = dataclasses.replace(few_rows, half=True).linear(weight.float())
+    assert kept.panels.element_size() == 2
+    torch.testing.assert_close(kept(x), functional.linear(x.double(), weight.double()).float(), atol=1e-4, rtol=1e-5)
+    assert torch.equal(kept(x[:1]), kept(x)[:1])
 
 
 @pytest.mark.parametrize("outputs, inputs", SIZES)
@@ -157,6 +169,17 @@ def test_a_head_on_the_kernels_is_right_and_its_rows_are_alike(name, kind, dtype
     passes = FastPasses.unprepared(kind(pair.parts[name].to(dtype), target))
     preparation.check(passes)
     assert rows_are_alike(passes)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, HALF, FULL])
+@pytest.mark.parametrize("layers, width, own", [((1, 2, 3), 16, 40), ((1, 2, 3), 24, 0), ((3,), 24, 0)])
+def test_features_are_fused_as_the_head_itself_does(layers, width, own, dtype, few_rows):
+    """By a narrow head, by one as wide as the target, and where there is nothing to fuse."""
+    head = EagleHead(EagleConfig(width, 2, 8, layers, own_vocabulary=own, target_width=24)).to(dtype)
+    features = 3 * drawn(5, 24 * len(layers)).to(dtype)
+    fused = FewRowsHead(head, few_rows.fitting(head)).fuse(features)
+    expected = head.float().fuse(features.float())
+    torch.testing.assert_close(fused, expected, atol=2e-2 if dtype == HALF else 1e-4, rtol=0)
 
 
 def test_rows_that_know_of_each_other_are_found_out(few_rows):
