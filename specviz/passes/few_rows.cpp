@@ -246,7 +246,8 @@ void linear(const Layer<WORD, Input>& layer, const float* x, float* out, int64_t
     for (int64_t g = 0; g < groups; g++)
       for (int64_t r = 0; r < count; r++) {
         const int64_t first = g * layer.GROUPED, end = std::min(first + layer.GROUPED, layer.inputs);
-        totals[row * groups + g * count + r] = total(x + (row + r) * layer.inputs + first, end - first, [](Floats each) { return each; });
+        const float* values = x + (row + r) * layer.inputs + first;
+        totals[row * groups + g * count + r] = total(values, end - first, [](Floats each) { return each; });
       }
   }
   const int64_t panels = (layer.outputs + PANEL - 1) / PANEL;
