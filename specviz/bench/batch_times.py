@@ -54,7 +54,7 @@ class RequestBatch:
     @torch.inference_mode()
     def read(self, token_ids: Tensor) -> Tensor:
         """One pass over [requests, K] int64: logits [requests, K, vocab]."""
-        return self.model(input_ids=token_ids, past_key_values=self.cache, use_cache=True).logits
+        return self.model(input_ids=token_ids, cache=self.cache, use_cache=True).logits
 
     def seconds(self, width: int) -> float:
         """Wall seconds of one finished pass over `width` tokens of each request; leaves the cache as it was."""

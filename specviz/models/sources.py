@@ -207,7 +207,7 @@ def _is_tuned_for_other_work(config: PreTrainedConfig, model_class: type) -> boo
 
 
 def _rewinds(config: PreTrainedConfig, model_class: type) -> bool:
-    if model_class._is_stateful or "past_key_values" not in inspect.signature(model_class.forward).parameters:
+    if model_class._is_stateful or "cache" not in inspect.signature(model_class.forward).parameters:
         return False
     try:
         return DynamicCache(config=config).is_croppable

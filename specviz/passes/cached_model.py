@@ -94,7 +94,7 @@ class CachedModel:
             attention = {"attention_mask": additive_mask(visible, self.model.dtype), "position_ids": positions[None]}
         output = self.model(
             input_ids=token_ids.unsqueeze(0),
-            past_key_values=self.cache,
+            cache=self.cache,
             use_cache=True,
             logits_to_keep=keep,
             output_hidden_states=bool(self.feature_layers),

@@ -72,7 +72,7 @@ class ModuleReader:
             position_embeddings=model.rotary_emb(embeddings, position_ids=positions, **kind),
             attention_mask=additive_mask(mask, embeddings.dtype),
             position_ids=positions,
-            past_key_values=self.cache,
+            cache=self.cache,
         )
 
     def rewind(self, length: int) -> None:

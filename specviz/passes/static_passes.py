@@ -185,7 +185,7 @@ class StaticPass(Static):
             input_ids=token_ids[None],
             position_ids=positions[None],
             attention_mask=self._masks(visible, positions, where),
-            past_key_values=Cache(layers=layers),
+            cache=Cache(layers=layers),
             use_cache=True,
             output_hidden_states=bool(self.feature_layers),
         )
@@ -238,7 +238,7 @@ def few_numbers(model: nn.Module) -> dict[str, Tensor]:
 def _cache_after_one_token(model: PreTrainedModel) -> DynamicCache:
     cache = DynamicCache(config=model.config)
     with torch.inference_mode():
-        model(input_ids=torch.ones(1, 1, dtype=torch.long, device=model.device), past_key_values=cache, use_cache=True)
+        model(input_ids=torch.ones(1, 1, dtype=torch.long, device=model.device), cache=cache, use_cache=True)
     return cache
 
 

@@ -196,7 +196,7 @@ def write_on(target: PreTrainedModel, prompts: Tensor, temperature: float, seed:
     unread = written = prompts.to(target.device)
     cache = DynamicCache(config=target.config)
     while written.shape[1] < BLOCK:
-        output = target(input_ids=unread, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        output = target(input_ids=unread, cache=cache, use_cache=True, logits_to_keep=1)
         logits = output.logits[:, -1].float()
         if temperature:
             unread = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
