@@ -13,6 +13,7 @@ mtp            as eagle, by modules that come with the target
 at_once        what drafters share that make all depths in one pass: medusa, parallel (masks after the text)
 prompt_lookup  what followed the last few tokens at their previous occurrence
 suffix         the same, weighted by how often each token followed
+hybrid         the same where it promises most of a draft, elsewhere a model
 lookahead      the target's own guesses from earlier passes
 plain          nothing: plain decoding
 """
@@ -23,6 +24,7 @@ from specviz.drafters.base import Drafter
 from specviz.drafters.draft_model import DraftModel
 from specviz.drafters.eagle import Eagle
 from specviz.drafters.early_exit import EarlyExit
+from specviz.drafters.hybrid import Hybrid
 from specviz.drafters.lookahead import Lookahead
 from specviz.drafters.medusa import Medusa
 from specviz.drafters.mtp import Mtp
@@ -39,6 +41,7 @@ _CLASSES: tuple[type[Drafter], ...] = (
     DraftModel,
     PromptLookup,
     Suffix,
+    Hybrid,
     Lookahead,
     EarlyExit,
     QuantisedSelf,

@@ -149,8 +149,14 @@ class Suffix(Drafter):
         self._read(prompt)
 
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
+        return self.copied(self.found(committed, budget))
+
+    def found(self, committed: Sequence[int], budget: int) -> Tree:
+        """The most promising continuation, at most `budget` deep; without tokens if the text's end is new to it."""
         self._read(committed)
-        tree = self._best_tree(budget)
+        return self._best_tree(budget)
+
+    def copied(self, tree: Tree) -> Draft:
         tokens = to_device(tree.tokens, self.device)
         return Draft(tokens, tuple(tree.parents), sources=(f"match {tree.match}",) * len(tree.tokens))
 

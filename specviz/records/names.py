@@ -10,6 +10,7 @@ DRAFTERS = (
     "draft_model",
     "prompt_lookup",
     "suffix",
+    "hybrid",
     "lookahead",
     "early_exit",
     "quantised_self",

@@ -36,7 +36,18 @@ GREEDY, SAMPLED = SamplingParams(temperature=0), SamplingParams(temperature=1, t
 #: Enough for the buffers to grow once.
 NEW_TOKENS = 20
 WINDOWS = ("mistral", "gemma2", "gemma3")
-DRAFTERS = ("draft_model", "early_exit", "quantised_self", "medusa", "eagle", "mtp", "parallel", "suffix", "lookahead")
+DRAFTERS = (
+    "draft_model",
+    "early_exit",
+    "quantised_self",
+    "medusa",
+    "eagle",
+    "mtp",
+    "parallel",
+    "suffix",
+    "hybrid",
+    "lookahead",
+)
 
 
 def replayed(function, examples):

@@ -65,9 +65,6 @@ def watched_tokens(tab: Any, url: str, order: Order) -> int:
     """Presses the button as a visitor would and waits for the end of the run."""
     say = words()
     tab.goto(url)
-    # Or the visit would open with the run of the one before, as after a reload.
-    tab.evaluate("() => sessionStorage.clear()")
-    tab.reload()
     tab.get_by_label(say("page.measured")).uncheck()
     tab.get_by_role("button", name=say("controls.more")).click()
     for name in ("max_new_tokens", "seed"):
@@ -79,4 +76,7 @@ def watched_tokens(tab: Any, url: str, order: Order) -> int:
     view = "document.querySelector('specviz-run')"
     # Until the visitor's own run is over: the page opens with a recorded one.
     tab.wait_for_function(f"{view}.state === 'finished' && !{view}.recorded", timeout=120_000)
-    return tab.evaluate(f"{view}.figures.tokens")
+    tokens = tab.evaluate(f"{view}.figures.tokens")
+    # Or the next visit would open with this run, as after a reload.
+    tab.evaluate("() => sessionStorage.clear()")
+    return tokens

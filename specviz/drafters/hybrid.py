@@ -1,0 +1,86 @@
+"""Drafting by copying where the text repeats itself, and by a model where it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from specviz.drafters.base import Drafter, Setting, Verdict
+from specviz.drafters.draft_model import DraftModel
+from specviz.drafters.eagle import Eagle
+from specviz.drafters.mtp import Mtp
+from specviz.drafters.suffix import Suffix
+from specviz.drafters.translated import TranslatedDraftModel
+from specviz.models.pair import ModelPair
+from specviz.records.errors import SpecvizError
+from specviz.records.settings import DraftParams
+from specviz.rules.draft import Draft
+
+
+class Hybrid(Drafter):
+    """Each round copies as `suffix` does if that promises most of a draft, and asks the pair's model otherwise.
+
+    SuffixDecoding, Oliaro et al. 2024, arXiv 2411.04975, which falls back on EAGLE where the copies' score is low: so
+    does this, or on what else the pair has. Who drafts depends on the committed text alone, so nothing is drawn twice,
+    and q is that of whoever drafted. The model hears of the rounds in between, and reads what it missed when asked.
+    """
+
+    name: ClassVar[str] = "hybrid"
+    reads: ClassVar[frozenset[str]] = Suffix.reads | DraftModel.reads
+
+    #: Measured on the embedded pair (docs/ways.md): copies that promise less, or follow a single token, are worth less
+    #: than the model's drafts above temperature 0; greedily it makes no difference.
+    LEAST_SHARE = 0.7
+    LEAST_MATCH = 2
+
+    def __init__(self, setting: Setting):
+        self.copier = Suffix(setting)
+        self.model = model_of(setting.pair)(setting)
+        self.feature_layers = self.model.feature_layers
+        self.copies = False  # whether the last draft is a copy
+
+    @classmethod
+    def check(cls, pair: ModelPair, params: DraftParams) -> None:
+        model_of(pair).check(pair, params)
+
+    @classmethod
+    def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
+        model = model_of(pair)
+        return Suffix.settings(pair, params) | model.settings(pair, params) | {"model": model.name}
+
+    def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
+        self.copier.prefill(prompt)
+        self.model.prefill(prompt, features)
+
+    def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
+        found = self.copier.found(committed, budget)
+        self.copies = found.match >= self.LEAST_MATCH and found.score >= self.LEAST_SHARE * budget
+        return self.copier.copied(found) if self.copies else self.model.propose(committed, budget, uniforms)
+
+    def observe(self, verdict: Verdict) -> None:
+        if self.copies:
+            self.model.watch(verdict)
+        else:
+            self.model.observe(verdict)
+
+    def watch(self, verdict: Verdict) -> None:
+        self.model.watch(verdict)
+
+
+def model_of(pair: ModelPair) -> type[Drafter]:
+    """Who drafts where there is nothing to copy: the best guesser that the pair has.
+
+    Raises SpecvizError (field ``drafter``) if it has none.
+    """
+    for kind in (Eagle, Mtp):
+        if kind.name in pair.parts:
+            return kind
+    if pair.draft is None:
+        raise SpecvizError(
+            "This pair has no model to draft with where the text does not repeat itself: name a draft model when "
+            "loading it, or draft with suffix.",
+            "drafter",
+        )
+    return DraftModel if pair.translation is None else TranslatedDraftModel
