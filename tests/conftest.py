@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import gc
 import json
 import os
 import pathlib
@@ -39,6 +40,9 @@ WINDOW = {"width": 1280, "height": 900}
 BROWSER_OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 #: Nothing outside this machine is found; a route that asks Playwright about every request would slow each page down.
 BROWSER_OPTIONS += ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
+
+#: Scripts run once or a few times: to compile the busiest anew, and better, would not pay.
+BROWSER_OPTIONS += ["--js-flags=--no-opt --no-maglev --single-threaded-gc"]
 
 #: How the browser reports that Gradio refused a control's value: the sentence beside the control is what counts.
 REFUSED = "the server responded with a status of 422"
@@ -133,6 +137,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {name: place for place, name in enumerate(LONGEST)}
     folder = pathlib.Path(__file__).parent
     items.sort(key=lambda item: places.get(item.path.relative_to(folder).with_suffix("").as_posix(), len(places)))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays, and need not be looked through for garbage again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 @pytest.hookimpl(hookwrapper=True)

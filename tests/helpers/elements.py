@@ -12,7 +12,6 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from playwright.sync_api import Page
 
 from specviz.records.words import words
-from specviz.ui.components import AREAS, page_css
 from specviz.ui.web_files import FILES, TYPES
 
 
@@ -54,6 +53,9 @@ class _Answer(BaseHTTPRequestHandler):
 
 
 def _bare(name: str, language: str, scheme: str) -> str:
+    # Not above: the process that only hands tests to others would load gradio too, before they begin.
+    from specviz.ui.components import AREAS, page_css
+
     texts = json.dumps(words(language).texts("common", *AREAS[name])).replace("<", "\\u003c")
     return f"""<!doctype html><html lang="{language}"><meta charset="utf-8"><title>{name}</title>
       <meta name="viewport" content="width=device-width">
