@@ -100,6 +100,8 @@ def test_the_recordings_show_what_their_cards_say():
     assert outcomes("sampled")[0].startswith("ar")
     assert all(token.u is None for one in BY_NAME["greedy"].load().rounds for token in one.drafted)
     assert outcomes("lookup").count("aaaaaa") > 2
+    drafts = [one.drafted for one in BY_NAME["hybrid"].load().rounds if one.drafted]
+    assert {draft[0].source.split()[0] for draft in drafts} == {"match", "step"}
     first = BY_NAME["tree"].load().rounds[0].drafted
     assert (first[0].outcome, first[1].outcome) == ("rejected", "accepted") and first[0].parent == first[1].parent
     assert BY_NAME["block"].load().rule == "block"
