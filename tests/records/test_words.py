@@ -31,8 +31,8 @@ SCRIPTS = sorted((ROOT / "assets" / "web").rglob("*.js"))
 TEMPLATES = {"errors": "SpecvizError", "steps": "Sentence"}
 
 #: Words, units and signs that are the same in German.
-SAME = {"Prompt", "Python", "Seed", "Medusa", "EAGLE", "MTP", "Parallel", "Lookahead", "Suffix", "Pause", "Bonus"}
-SAME |= {"specviz", "greedy", "Top", "Min", "k", "p", "γ", "χ²", "c", "ms", "T", "K", "live", "Text", "QR"}
+SAME = {"Prompt", "Python", "Seed", "Medusa", "EAGLE", "MTP", "Parallel", "Lookahead", "Suffix", "Hybrid", "Bonus"}
+SAME |= {"specviz", "greedy", "Top", "Min", "k", "p", "γ", "χ²", "c", "ms", "T", "K", "live", "Text", "QR", "Pause"}
 
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
