@@ -13,6 +13,7 @@ from tiny import ARCHITECTURES, assert_same_rows, generated, tiny_model, tiny_pa
 import specviz
 from specviz.decoding import engine
 from specviz.decoding.request import prepare
+from specviz.drafters import DRAFTERS
 from specviz.models import preparation
 from specviz.models.pair import ModelPair, PairPasses
 from specviz.passes import compiler, kernel_library
@@ -36,18 +37,6 @@ GREEDY, SAMPLED = SamplingParams(temperature=0), SamplingParams(temperature=1, t
 #: Enough for the buffers to grow once.
 NEW_TOKENS = 20
 WINDOWS = ("mistral", "gemma2", "gemma3")
-DRAFTERS = (
-    "draft_model",
-    "early_exit",
-    "quantised_self",
-    "medusa",
-    "eagle",
-    "mtp",
-    "parallel",
-    "suffix",
-    "hybrid",
-    "lookahead",
-)
 
 
 def replayed(function, examples):
