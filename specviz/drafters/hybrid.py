@@ -30,8 +30,8 @@ class Hybrid(Drafter):
     name: ClassVar[str] = "hybrid"
     reads: ClassVar[frozenset[str]] = Suffix.reads | DraftModel.reads
 
-    #: Measured on the embedded pair (docs/performance.md): copies that promise less, or follow a single token, are
-    #: worth less than the model's drafts above temperature 0; greedily it makes no difference.
+    #: Measured on the embedded pair (docs/performance.md): above temperature 0 copies that follow a single token are
+    #: worth less than the model's drafts. Other shares, and any greedily, make no difference that could be measured.
     LEAST_SHARE = 0.7
     LEAST_MATCH = 2
 
