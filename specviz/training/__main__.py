@@ -30,7 +30,7 @@ from specviz.training.loop import Recipe, Schedule, train
 from specviz.training.medusa import MedusaRecipe
 from specviz.training.mtp import MtpRecipe
 from specviz.training.parallel import ParallelRecipe
-from specviz.training.target import TargetRecipe, small_llama, widen
+from specviz.training.target import TargetRecipe, add_units, freeze_all_but_added, join, small_llama
 
 #: Recipe -> default number of tokens to learn from, and default learning rate of the matrices.
 _DEFAULTS = {
@@ -82,6 +82,9 @@ def _parser() -> argparse.ArgumentParser:
             recipe.add_argument("--tokenizer", default=str(EMBEDDED / "target"), help="folder (default: the embedded)")
             recipe.add_argument(
                 "--feed-forward", type=int, metavar="N", help="with --start: widen its feed-forward to N units first"
+            )
+            recipe.add_argument(
+                "--only-added", action="store_true", help="with --feed-forward: the new units learn, all else stays"
             )
         else:
             recipe.add_argument("--target", default=str(EMBEDDED / "target"), help="folder (default: the embedded)")
@@ -137,6 +140,8 @@ def _check(options: argparse.Namespace) -> None:
         raise SpecvizError("--continuations must be a number of tokens, or 0.", "continuations")
     if getattr(options, "feed_forward", None) is not None and options.start is None:
         raise SpecvizError("--feed-forward widens a model that is there: name it with --start.", "feed-forward")
+    if getattr(options, "only_added", False) and options.feed_forward is None:
+        raise SpecvizError("--only-added trains what --feed-forward adds: say how many units.", "only-added")
     if options.recipe in ("target", "draft") and (options.layers < 1 or options.width < 64 or options.width % 64):
         raise SpecvizError("--layers must be at least 1, and --width a multiple of 64.", "width")
 
@@ -165,7 +170,9 @@ def _from_scratch(options: argparse.Namespace) -> tuple[Recipe, Corpus]:
         model = small_llama(tokenizer, options.layers, options.width, seed=options.seed).to(device)
     else:
         model = _start(options, tokenizer, device)
-        widen(model, options.feed_forward or model.config.intermediate_size, options.seed)
+        if options.feed_forward is not None:
+            add_units(model, options.feed_forward, options.seed)
+            freeze_all_but_added(model) if options.only_added else join(model)
     return TargetRecipe(model, tokenizer, _dtype(options), options.seed), corpus
 
 

@@ -60,8 +60,10 @@ def make_optimisers(module: nn.Module, lr: float, dtype: torch.dtype) -> list[to
     for parameter in module.parameters():
         if parameter.requires_grad:
             (matrices if parameter.dim() > 1 and id(parameter) not in tables else others).append(parameter)
-    adam = torch.optim.AdamW(others, lr=lr / 2, betas=(0.9, 0.95), weight_decay=0.0)
-    return [Muon(matrices, lr, dtype), adam] if matrices else [adam]
+    optimisers: list[torch.optim.Optimizer] = [Muon(matrices, lr, dtype)] if matrices else []
+    if others:
+        optimisers.append(torch.optim.AdamW(others, lr=lr / 2, betas=(0.9, 0.95), weight_decay=0.0))
+    return optimisers
 
 
 def learning_rate_factor(step: int, steps: int) -> float:

@@ -9,6 +9,7 @@ import random
 import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.models.llama.modeling_llama import LlamaMLP
 
 from specviz.records.errors import SpecvizError
 from specviz.training.loop import Recipe
@@ -39,34 +40,65 @@ def small_llama(
     return LlamaForCausalLM(config)
 
 
+class WidenedMLP(nn.Module):
+    """A feed-forward and further units beside it; `join` makes one of the two."""
+
+    def __init__(self, present: LlamaMLP, added: LlamaMLP):
+        super().__init__()
+        self.present, self.added = present, added
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.present(x) + self.added(x)
+
+
 @torch.no_grad()
-def widen(model: LlamaForCausalLM, feed_forward: int, seed: int = 0) -> None:
-    """Widens each layer's feed-forward in place to this many hidden units: the first step of training a larger model.
+def add_units(model: LlamaForCausalLM, feed_forward: int, seed: int = 0) -> None:
+    """Gives each layer's feed-forward units, in place, up to this many: the first step of training a larger model.
 
     The new units are random and nothing reads them yet, so the model writes what it wrote (Net2Net, arXiv 1511.05641).
 
-    Raises SpecvizError (field ``feed-forward``) if the model is wider already, or no Llama.
+    Raises SpecvizError (field ``feed-forward``) if the model is as wide already, or no Llama.
     """
     present = model.config.intermediate_size
-    if model.config.model_type != "llama" or feed_forward < present:
+    if model.config.model_type != "llama" or feed_forward <= present:
         raise SpecvizError(
             "Only a Llama's feed-forward can be widened, and only beyond its {present} units.",
             "feed-forward",
             present=present,
         )
     generator = torch.Generator().manual_seed(seed)
+    sizes = copy.deepcopy(model.config)
+    sizes.intermediate_size = feed_forward - present
     for layer in model.model.layers:
-        mlp = layer.mlp
-        for projection in (mlp.gate_proj, mlp.up_proj):
-            new = torch.empty(feed_forward - present, model.config.hidden_size)
-            new.normal_(0, projection.weight.std().item(), generator=generator)
-            projection.weight = nn.Parameter(torch.cat([projection.weight, new.to(model.device)]))
-            projection.out_features = feed_forward
-        unread = mlp.down_proj.weight.new_zeros(model.config.hidden_size, feed_forward - present)
-        mlp.down_proj.weight = nn.Parameter(torch.cat([mlp.down_proj.weight, unread], 1))
-        mlp.down_proj.in_features = feed_forward
-        mlp.intermediate_size = feed_forward
-    model.config.intermediate_size = feed_forward
+        added = LlamaMLP(sizes).to(model.device)
+        for name in ("gate_proj", "up_proj"):
+            weight = getattr(added, name).weight
+            spread = getattr(layer.mlp, name).weight.std().item()
+            weight.copy_(torch.empty(weight.shape).normal_(0, spread, generator=generator))
+        added.down_proj.weight.zero_()
+        layer.mlp = WidenedMLP(layer.mlp, added)
+
+
+def freeze_all_but_added(model: LlamaForCausalLM) -> None:
+    """From here on only the units of `add_units` learn."""
+    model.requires_grad_(False)
+    for layer in model.model.layers:
+        layer.mlp.added.requires_grad_(True)
+
+
+@torch.no_grad()
+def join(model: LlamaForCausalLM) -> None:
+    """Makes one feed-forward, in place, of each and the units beside it: the model is an ordinary Llama again."""
+    for layer in model.model.layers:
+        parts = (layer.mlp.present, layer.mlp.added)
+        sizes = copy.deepcopy(model.config)
+        sizes.intermediate_size = sum(part.intermediate_size for part in parts)
+        whole = LlamaMLP(sizes)
+        for name, along in (("gate_proj", 0), ("up_proj", 0), ("down_proj", 1)):
+            weight = torch.cat([getattr(part, name).weight for part in parts], along)
+            getattr(whole, name).weight = nn.Parameter(weight)
+        layer.mlp = whole
+    model.config.intermediate_size = sizes.intermediate_size
 
 
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: pathlib.Path) -> None:
@@ -100,7 +132,11 @@ class TargetRecipe(Recipe):
         return {name: loss.view(1) for name, loss in ({"last layer": next_token(output.logits, ids)} | losses).items()}
 
     def save(self, folder: pathlib.Path) -> None:
-        save_model(self.student, self.tokenizer, folder)
+        model = self.student
+        if isinstance(model.model.layers[0].mlp, WidenedMLP):
+            model = copy.deepcopy(model)
+            join(model)
+        save_model(model, self.tokenizer, folder)
 
     def _exit(self, hidden: Tensor) -> Tensor:
         return self.student.lm_head(self.student.model.norm(hidden))

@@ -27,7 +27,7 @@ from specviz.training.medusa import MedusaRecipe
 from specviz.training.mtp import MtpRecipe
 from specviz.training.optimisers import Muon, learning_rate_factor, orthogonalised
 from specviz.training.parallel import ParallelRecipe
-from specviz.training.target import widen
+from specviz.training.target import add_units, join
 
 
 @pytest.fixture(scope="module")
@@ -140,15 +140,38 @@ def test_the_target_recipe_trains_a_model_with_early_exits_from_nothing(story, t
 @torch.no_grad()
 def test_a_widened_target_writes_what_it_wrote_and_has_room_to_learn(target):
     ids, wider = torch.arange(5, 25)[None], copy.deepcopy(target)
-    widen(wider, 3 * target.config.intermediate_size)
+    add_units(wider, 3 * target.config.intermediate_size)
     torch.testing.assert_close(wider(ids).logits, target(ids).logits)
-    grown = wider.num_parameters() - target.num_parameters()
-    sizes = target.config
-    assert grown == 3 * sizes.num_hidden_layers * sizes.hidden_size * 2 * sizes.intermediate_size
     with torch.enable_grad():
         wider(ids).logits.square().mean().backward()
-    learns = wider.model.layers[0].mlp.down_proj.weight.grad[:, sizes.intermediate_size :]
-    assert learns.abs().max() > 0
+    assert wider.model.layers[0].mlp.added.down_proj.weight.grad.abs().max() > 0
+
+
+@torch.no_grad()
+def test_units_side_by_side_are_one_feed_forward(target):
+    ids, wider = torch.arange(5, 25)[None], copy.deepcopy(target)
+    sizes = target.config
+    add_units(wider, 3 * sizes.intermediate_size)
+    for layer in wider.model.layers:
+        layer.mlp.added.down_proj.weight.normal_(0, 0.1)
+    apart = wider(ids).logits
+    join(wider)
+    torch.testing.assert_close(wider(ids).logits, apart)
+    assert not torch.allclose(apart, target(ids).logits)
+    grown = wider.num_parameters() - target.num_parameters()
+    assert grown == 3 * sizes.num_hidden_layers * sizes.hidden_size * 2 * sizes.intermediate_size
+
+
+def test_only_added_units_learn_where_the_rest_is_to_stay(target_folder, target, story, tmp_path):
+    present = target.config.intermediate_size
+    start = ("--tokenizer", target_folder, "--start", target_folder, "--feed-forward", 2 * present, "--only-added")
+    few = ("--batch", 1, "--tokens", 4 * BLOCK, "--held-out", 512, "--device", "cpu", "--dtype", "float32")
+    assert run("target", "--text", story, *few, *start, "--out", tmp_path) == 0
+    after = AutoModelForCausalLM.from_pretrained(tmp_path).state_dict()
+    for name, before in target.to(torch.bfloat16).state_dict().items():
+        kept = after[name][tuple(slice(size) for size in before.shape)]
+        assert torch.equal(kept, before), name
+    assert after["model.layers.0.mlp.down_proj.weight"][:, present:].abs().max() > 0
 
 
 def test_a_target_is_widened_trained_on_and_saved(target_folder, target, story, tmp_path, monkeypatch):
@@ -168,6 +191,8 @@ def test_a_feed_forward_is_widened_of_a_model_that_is_there_only(target_folder, 
     assert "name it with --start" in capsys.readouterr().err
     assert run("target", *given, "--start", target_folder, "--feed-forward", 8) == 2
     assert "only beyond its" in capsys.readouterr().err
+    assert run("target", *given, "--start", target_folder, "--only-added") == 2
+    assert "say how many units" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", list(RECIPES))
