@@ -31,6 +31,10 @@ from specviz.ui.maintenance.chromium import INSTALLED
 
 ROOT = pathlib.Path(__file__).parent.parent
 
+#: Tests take the processor from each other: no speedup would be known.
+UNDISTURBED = {"SPECVIZ_LEAST_SHARE": "0"}
+os.environ |= UNDISTURBED
+
 #: Seconds the app may take to answer, and Playwright's steps to happen: generous, only a hang should reach them.
 PATIENCE = 60
 
@@ -93,7 +97,7 @@ def running_app(root: pathlib.Path, folder: pathlib.Path) -> Iterator[str]:
     It ends when it is asked to, and then leaves nothing of its own there.
     """
     port, log = _free_port(), folder / "app.log"
-    environment = {
+    environment = UNDISTURBED | {
         "GRADIO_SERVER_NAME": "127.0.0.1",
         "GRADIO_SERVER_PORT": str(port),
         "GRADIO_ANALYTICS_ENABLED": "False",
@@ -106,7 +110,11 @@ def running_app(root: pathlib.Path, folder: pathlib.Path) -> Iterator[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPECVIZ_", "GRADIO_"))}
     with log.open("wb") as output:
         app = subprocess.Popen(
-            [sys.executable, "app.py"], cwd=root, env=kept | environment, stdout=output, stderr=subprocess.STDOUT
+            [sys.executable, "app.py"],
+            cwd=root,
+            env=kept | environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
         )
     url = f"http://127.0.0.1:{port}/"
     try:

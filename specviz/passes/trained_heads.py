@@ -374,7 +374,10 @@ def _layers_of(target: PreTrainedModel) -> int:
 
 @torch.no_grad()
 def fingerprint(target: PreTrainedModel) -> str:
-    """Identifies a target by its sizes and a sample of its weights, as 64 hexadecimal digits.
+    """Identifies a target by its sizes and a sample of its embeddings and norms, as 64 hexadecimal digits.
+
+    Quantised loads keep these as they are. A target whose other matrices alone were tuned has the same fingerprint: its
+    heads still fit in shape and stay exact.
 
     The sample is rounded to bfloat16, so that a checkpoint has one fingerprint in float32 and in bfloat16. Loading in
     float16 rounds differently: there the sample is read from the checkpoint's files.

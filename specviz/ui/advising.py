@@ -36,13 +36,16 @@ def advise(runner: Runner, order: Order, halt: threading.Event, say: Words) -> I
             for text, fraction in contest.progress(say):
                 yield as_text(f"{(number + fraction) / 2:.0%} · {text}")
             offers |= offers_of(contest, pair)
-            if halt.is_set():
+            if halt.is_set() or not offers:
                 break
-            chains = sorted(chains, key=lambda one: -offers[one].standing.speedup_measured)[:FINALISTS]
+            known = [one for one in chains if one in offers]
+            chains = sorted(known, key=lambda one: -offers[one].standing.speedup_measured)[:FINALISTS]
     except SpecvizError as error:
         yield as_text(say.error(error))
         return
     parts = [as_text(say("advice.stopped" if offers else "advice.nothing"))] if halt.is_set() else []
+    if not offers and not parts:
+        parts = [as_text(say("advice.disturbed"))]
     if offers:
         request = order_of(order, Contestant(PLAIN)).request(pair, runner.deployment)
         passes = passes_words(engine.kind_of(request.passes), say)

@@ -273,8 +273,11 @@ def _summary(contest: Contest, pair: ModelPair, say: Words) -> str:
         "first": first,
     }
     if contest.repeats == 1:
-        return say("compare.summary", **known)
-    return say("compare.summary_of_repeats", **known, last=first + contest.repeats - 1)
+        told = say("compare.summary", **known)
+    else:
+        told = say("compare.summary_of_repeats", **known, last=first + contest.repeats - 1)
+    disturbed = sum(map(len, contest.disturbed.values()))
+    return f"{told} {say('compare.disturbed', n=disturbed)}" if disturbed else told
 
 
 def texts_of(contest: Contest, pair: ModelPair, say: Words) -> dict[str, Any] | None:

@@ -28,6 +28,7 @@ class Contest:
     halt: threading.Event
     left_out: tuple[Contestant, ...] = ()  # asked for, but their rule cannot judge them, or would judge alike
     tallies: dict[Contestant, list[Tally]] = field(default_factory=dict)  # one a finished repeat
+    disturbed: dict[Contestant, set[int]] = field(default_factory=dict)  # repeats in which others had the processor
     texts: dict[Contestant, list[Round]] = field(default_factory=dict)  # the rounds of the first repeat
     _seconds: dict[Contestant, float] = field(default_factory=dict)  # of the last repeat
 
@@ -42,10 +43,17 @@ class Contest:
                 yield self._heard(report, say)
 
     def standing(self, contestant: Contestant) -> Standing | None:
-        """What the contestant's finished repeats come to; None before the first."""
-        own = self.tallies.get(contestant)
-        beside = () if contestant.mode == PLAIN else self.tallies.get(self.contestants[0], ())
-        return standing(own, beside) if own else None
+        """What the contestant's finished repeats come to; None before the first.
+
+        A repeat in which it, or plain decoding, was disturbed does not count; if all were, there is no speedup.
+        """
+        own, plain = self.tallies.get(contestant), self.contestants[0]
+        if not own:
+            return None
+        unlucky = self.disturbed.get(contestant, set()) | self.disturbed.get(plain, set())
+        counting = [repeat for repeat in range(len(own)) if repeat not in unlucky]
+        beside = [] if contestant.mode == PLAIN else [self.tallies[plain][repeat] for repeat in counting]
+        return standing([own[repeat] for repeat in counting] or own, beside)
 
     def _heard(self, report: Report, say: Words) -> tuple[str, float]:
         count, runs = len(self.contestants), self.repeats * len(self.contestants)
@@ -57,6 +65,8 @@ class Contest:
         if report.rounds is None:
             done += report.tokens / self.order.settings.max_new_tokens
         else:
+            if report.share is not None and report.share < self.runner.deployment.least_share:
+                self.disturbed.setdefault(contestant, set()).add(report.run // count)
             self.tallies.setdefault(contestant, []).append(tally(report.rounds))
             self.texts.setdefault(contestant, report.rounds)
             self._seconds[contestant] = report.seconds

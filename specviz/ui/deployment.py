@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ class Deployment:
     queue_size: int  # visitors in line
     allow_loading: bool  # of other pairs
     passes: str  # one of `PASSES`
+    least_share: float  # of the time, in which a measured run had a processor, for its speedup to be known
 
     @property
     def without_models(self) -> bool:
@@ -53,6 +55,7 @@ class Deployment:
             # Weights reach a lent GPU at start, or not at all.
             allow_loading=os.environ.get("SPECVIZ_ALLOW_LOADING", "1") != "0" and not lent_by_the_call(),
             passes=_choice("SPECVIZ_PASSES", PASSES),
+            least_share=_share("SPECVIZ_LEAST_SHARE", "0.8"),
         )
 
 
@@ -66,6 +69,22 @@ def _count(name: str, default: int) -> int:
             value=quoted(text),
         )
     return int(text)
+
+
+def _share(name: str, default: str) -> float:
+    text = os.environ.get(name) or default
+    try:
+        share = float(text)
+    except ValueError:
+        share = math.nan
+    if not 0 <= share <= 1:
+        raise SpecvizError(
+            "The environment variable {name} must be a number from 0 to 1, not {value}.",
+            name,
+            name=name,
+            value=quoted(text),
+        )
+    return share
 
 
 def _choice(name: str, choices: Sequence[str]) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from specviz.records.comparison import speedup
+from specviz.records.comparison import compare, speedup
+from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally
 from specviz.records.runs import Round, Run, Speedup
 from specviz.records.settings import RunSettings
@@ -18,8 +19,10 @@ from specviz.ui.unwatched import Report, measure, warm_up, warm_up_of
 if TYPE_CHECKING:
     from specviz.decoding.request import Request
 
-#: How often a run and its plain rival are measured, unless that would take longer than so many seconds.
+#: How many undisturbed pairs of a run and its plain rival are wanted, how many are measured to find them, and after how
+#: many seconds there are no more.
 PAIRS = 3
+MOST_PAIRS = 6
 MOST_SECONDS = 3.0
 
 
@@ -30,6 +33,12 @@ class Duel:
     plain: list[Round]
     fast: list[Round]
     machine: str
+    share: float | None = None  # of the time, in which the less lucky of both had a processor; see `Report`
+    least_share: float = 0.0  # below it the speedup is not known
+
+    @property
+    def undisturbed(self) -> bool:
+        return self.share is None or self.share >= self.least_share
 
     @property
     def time_saved(self) -> float:
@@ -42,21 +51,44 @@ class Duel:
         return engine.collect(_plain(request), self.plain), engine.collect(request, self.fast)
 
     def speedup(self, request: Request) -> Speedup:
-        """The measured one. request: the checked order."""
+        """The measured one. request: the checked order.
+
+        Raises SpecvizError (field ``measured``) where the processor was others' for too long.
+        """
+        if not self.undisturbed:
+            raise SpecvizError(
+                "Something else had the processor for {percent} % of the time. Once it rests, try again.",
+                "measured",
+                percent=self.percent,
+            )
         return Speedup(speedup(*self.runs(request)), self.machine)
 
+    @property
+    def percent(self) -> int:
+        """In how many percent of the time it had no processor."""
+        return round(100 * (1 - self.share))
 
-def duel(request: Request) -> Iterator[Report | Duel | None]:
+    def outcome(self, request: Request) -> dict[str, Any]:
+        """How both runs compare, see `compare`. request: the checked order.
+
+        disturbed: in how many percent of the time something else had the processor, where that is too many for the
+        speedup to be known; else None.
+        """
+        outcome = compare(*self.runs(request)) | {"disturbed": None}
+        return outcome if self.undisturbed else outcome | {"speedup": None, "disturbed": self.percent}
+
+
+def duel(request: Request, least_share: float) -> Iterator[Report | Duel | None]:
     """Runs both: how far it is, then the duel that counts. They take turns: at once, each would slow the other down.
 
-    Short runs are measured several times, and the pair with the median speedup counts: a single one may fall into a
-    moment in which another program wants the processor.
+    Short runs are measured several times, and of the undisturbed pairs the one with the median speedup counts: a single
+    one may fall into a moment in which another program wants the memory. least_share: see `Duel`.
     """
     sides = (_plain(request), request)
     for side, one in enumerate(sides):
         yield from warm_up(one, side)
     duels, began, machine = [], time.monotonic(), engine.name_of(request.pair.device)
-    while len(duels) < PAIRS:
+    while sum(one.undisturbed for one in duels) < PAIRS and len(duels) < MOST_PAIRS:
         if duels and (time.monotonic() - began) * PAIRS / len(duels) > MOST_SECONDS:
             break
         done = []
@@ -65,10 +97,12 @@ def duel(request: Request) -> Iterator[Report | Duel | None]:
                 if report is None or report.rounds is None:
                     yield report
                 else:
-                    done.append(report.rounds)
-        duels.append(Duel(*done, machine))
+                    done.append(report)
+        share = min((one.share for one in done if one.share is not None), default=None)
+        duels.append(Duel(*(one.rounds for one in done), machine, share, least_share))
+    counting = [one for one in duels if one.undisturbed] or duels
     # Of two, the one that promises less.
-    yield sorted(duels, key=lambda one: one.time_saved)[(len(duels) - 1) // 2]
+    yield sorted(counting, key=lambda one: one.time_saved)[(len(counting) - 1) // 2]
 
 
 def _plain(request: Request) -> Request:

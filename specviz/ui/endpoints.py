@@ -143,7 +143,7 @@ def _race(runner: Runner, given: Given, tell: Tell) -> Answers:
     def work() -> Answers:
         for one in dueled(runner, order, NEVER):
             if isinstance(one, Duel):
-                yield answers.race_answer(*one.runs(request), one.machine)
+                yield answers.race_answer(*one.runs(request), one.outcome(request), one.machine)
             else:
                 tell(*progress(one, order.settings, SAY))
 

@@ -142,7 +142,8 @@ def _carried_out(runner: Runner, live: LiveRun, order: Order, measured: bool, vi
     others = runs_of(order.settings) if measured else []
     note = ""
     try:
-        for batch in closing(runner.batches(order, watched, measured, others=others), visit.halt):
+        least_share = runner.deployment.least_share if measured else None
+        for batch in closing(runner.batches(order, watched, least_share, others=others), visit.halt):
             yield from _told(batch, live)
     except SpecvizError as error:
         if live.finished:
@@ -154,11 +155,14 @@ def _carried_out(runner: Runner, live: LiveRun, order: Order, measured: bool, vi
     yield live.end(note) if live.failure is None else live.failed()
 
 
-def watched(request: Request, measured: bool) -> Iterator[Round | Report | Duel | None]:
-    """The rounds of a run and, if its speedup is to be measured, a duel that nobody watches: drawing takes time."""
+def watched(request: Request, least_share: float | None) -> Iterator[Round | Report | Duel | None]:
+    """The rounds of a run and, if its speedup is to be measured, a duel that nobody watches: drawing takes time.
+
+    least_share: see `Duel`; None: nothing is to be measured.
+    """
     yield from engine.rounds(request)
-    if measured:
-        yield from duel(request)
+    if least_share is not None:
+        yield from duel(request, least_share)
 
 
 def _told(batch: list[Round | Report | Duel], live: LiveRun) -> Iterator[str]:

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
-from specviz.records.comparison import compare
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Words
 from specviz.ui.components import race_view
@@ -53,9 +52,9 @@ def race(runner: Runner, order: Order, halt: threading.Event, say: Words) -> Gen
     if done is None:
         yield messages.race_error_message(say("race.stopped"))
         return None
-    runs = done.runs(request)
-    yield messages.race_message(*runs, compare(*runs), drafter=label(order.settings.drafter, say))
-    return race_page(*runs, done.machine, say.language)
+    runs, outcome = done.runs(request), done.outcome(request)
+    yield messages.race_message(*runs, outcome, drafter=label(order.settings.drafter, say))
+    return race_page(*runs, outcome, done.machine, say.language)
 
 
 def race_request(pair: ModelPair, order: Order, runner: Runner) -> Request:
@@ -67,5 +66,6 @@ def race_request(pair: ModelPair, order: Order, runner: Runner) -> Request:
 
 def dueled(runner: Runner, order: Order, halt: threading.Event) -> Iterator[Report | Duel]:
     """What is being measured and, unless `halt` is set before, the duel that counts."""
-    for batch in closing(runner.batches(order, duel, others=runs_of(order.settings)), halt):
+    made = runner.batches(order, duel, runner.deployment.least_share, others=runs_of(order.settings))
+    for batch in closing(made, halt):
         yield from batch

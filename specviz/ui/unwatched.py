@@ -29,6 +29,7 @@ class Report:
     tokens: int = 0  # new ones so far
     rounds: list[Round] | None = None  # all of them, once it is over
     seconds: float = 0.0  # it took, once it is over
+    share: float | None = None  # of these in which it had a processor; None on a GPU, where nobody can tell
     warming: bool = False  # only to warm it up
 
 
@@ -44,10 +45,13 @@ def warm_up_of(settings: RunSettings) -> RunSettings:
 
 
 def measure(request: Request, run: int) -> Iterator[Report | None]:
-    """A run, with a report now and then and None between, where it can be ended."""
+    """A run, with a report now and then and None between, where it can be ended.
+
+    What other programs take away from a run, and other threads of this one, shows as time in which it had no processor.
+    """
     yield Report(run)
     # Records are made once the clock has stopped.
-    made, tokens, began = engine.Ledger(), 0, time.perf_counter()
+    made, tokens, worked, began = engine.Ledger(), 0, time.thread_time(), time.perf_counter()
     told = began
     for one in engine.unrecorded(request):
         made.add(one)
@@ -58,7 +62,8 @@ def measure(request: Request, run: int) -> Iterator[Report | None]:
         else:
             yield None
     seconds = time.perf_counter() - began
-    yield Report(run, tokens, made.rounds(), seconds)
+    share = (time.thread_time() - worked) / seconds if request.pair.device.type == "cpu" else None
+    yield Report(run, tokens, made.rounds(), seconds, share)
 
 
 def take_turns(request: Request, contestants: Sequence[RunSettings], repeats: int) -> Iterator[Report | None]:

@@ -10,7 +10,6 @@ from dataclasses import asdict
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from specviz.records.comparison import compare
 from specviz.records.metrics import emission_times, tally
 from specviz.records.runs import Run
 from specviz.records.settings import PLAIN
@@ -24,10 +23,10 @@ if TYPE_CHECKING:
     from specviz.theory.roofline import PassTimes
 
 
-def race_answer(plain: Run, speculative: Run, machine: str) -> dict[str, Any]:
-    """Both runs on one clock that starts before the prompt is read, and how they compare."""
+def race_answer(plain: Run, speculative: Run, outcome: dict[str, Any], machine: str) -> dict[str, Any]:
+    """Both runs on one clock that starts before the prompt is read, and how they compare. outcome: see `Duel`."""
     head = {"schema": "specviz.race/1", "machine": machine, "pair": asdict(speculative.pair)}
-    return head | compare(plain, speculative) | {"plain": _side(plain), "speculative": _side(speculative)}
+    return head | outcome | {"plain": _side(plain), "speculative": _side(speculative)}
 
 
 def _side(run: Run) -> dict[str, Any]:

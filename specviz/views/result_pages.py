@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from specviz.records.comparison import compare
 from specviz.records.runs import Run
 from specviz.records.words import Words
 from specviz.views import run_messages as messages
@@ -12,9 +11,8 @@ from specviz.views.file_page import file_page
 from specviz.views.whole_run import label, settings_of
 
 
-def race_page(plain: Run, speculative: Run, machine: str, language: str) -> str:
-    """Both runs on one clock, as HTML. language: what it opens in."""
-    outcome = compare(plain, speculative)
+def race_page(plain: Run, speculative: Run, outcome: dict[str, object], machine: str, language: str) -> str:
+    """Both runs on one clock, as HTML. outcome: how they compare, see `Duel`. language: what it opens in."""
 
     def said(say: Words) -> dict[str, object]:
         return {

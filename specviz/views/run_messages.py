@@ -221,9 +221,10 @@ def error_message(text: str) -> str:
 def race_message(plain: Run, speculative: Run, comparison: Mapping[str, Any], *, drafter: str = "") -> str:
     """Both lanes of a finished race and how they compare. drafter: its display name.
 
-    comparison: ``{"speedup": float, "greedy": bool, "identical": bool | None, "parting": None | {"position": int,
-    "plain": str, "speculative": str, "margin": float, "half_precision": bool}}``; position counts emitted tokens
-    from 0, and margin is the log-probability gap between the target's two best tokens there.
+    comparison: ``{"speedup": float | None, "disturbed": int | None, "greedy": bool, "identical": bool | None,
+    "parting": None | {"position": int, "plain": str, "speculative": str, "margin": float, "half_precision": bool}}``;
+    disturbed is the percentage of the time for which the speedup is not known, position counts emitted tokens from 0,
+    and margin is the log-probability gap between the target's two best tokens there.
     """
     return as_json(
         {

@@ -12,7 +12,7 @@ import types
 from dataclasses import replace
 
 import pytest
-from conftest import PATIENCE, wait_until
+from conftest import PATIENCE, UNDISTURBED, wait_until
 from lent import lend
 from on_page import assert_no_sideways_scrolling, settle, start, violations
 from playwright.sync_api import expect
@@ -54,7 +54,7 @@ ME = Visit("me", threading.Event())
 
 @pytest.fixture
 def deployment(monkeypatch) -> Deployment:
-    for name in [name for name in os.environ if name.startswith("SPECVIZ_")]:
+    for name in [name for name in os.environ if name.startswith("SPECVIZ_") and name not in UNDISTURBED]:
         monkeypatch.delenv(name)
     return Deployment.from_environment()
 
@@ -236,6 +236,15 @@ def test_a_setting_that_is_no_choice_is_refused_by_name(deployment, monkeypatch)
     assert deployment.passes == "auto"
     monkeypatch.setenv("SPECVIZ_PASSES", "fast")
     with pytest.raises(SpecvizError, match="SPECVIZ_PASSES must be one of auto, plain, not 'fast'"):
+        Deployment.from_environment()
+
+
+@pytest.mark.parametrize("text", ["most", "-0.1", "1.5", "nan"])
+def test_a_share_is_a_number_from_0_to_1(text, monkeypatch):
+    monkeypatch.delenv("SPECVIZ_LEAST_SHARE")
+    assert Deployment.from_environment().least_share == 0.8
+    monkeypatch.setenv("SPECVIZ_LEAST_SHARE", text)
+    with pytest.raises(SpecvizError, match=f"SPECVIZ_LEAST_SHARE must be a number from 0 to 1, not '{text}'"):
         Deployment.from_environment()
 
 

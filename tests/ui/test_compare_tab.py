@@ -27,7 +27,7 @@ from specviz.records.runs import Run
 from specviz.records.settings import DraftParams, RunSettings
 from specviz.records.words import words
 from specviz.ui import engine, unwatched, ways
-from specviz.ui.compare_tab import Choice, compare, contest_of, replay_order
+from specviz.ui.compare_tab import Choice, _summary, compare, contest_of, replay_order
 from specviz.ui.contest import Contest
 from specviz.ui.controls import Controls, create_controls
 from specviz.ui.deployment import Deployment
@@ -211,6 +211,29 @@ def test_contestants_take_turns_within_each_repeat_after_a_warm_up(runner, pair,
     assert contest.standing(drafted).speedup_spread == (min(ratios), max(ratios))
 
 
+def test_a_repeat_in_which_something_else_had_the_processor_does_not_count(runner, pair, monkeypatch):
+    calm, held_up = iter([1.0, 0.5, 1.0, 1.0, 1.0, 1.0]), runner.deployment
+    runner.deployment = replace(held_up, least_share=0.8)
+    real = unwatched.measure
+
+    def measure(request, run):
+        for one in real(request, run):
+            yield replace(one, share=next(calm)) if one is not None and one.rounds is not None else one
+
+    monkeypatch.setattr(unwatched, "measure", measure)
+    contest = contest_of(runner, pair, ORDER.but(max_new_tokens=20), replace(CHOICE, gammas=[2]))
+    assert list(contest.progress(words()))
+    plain, drafted, copied = contest.contestants
+    assert contest.disturbed == {drafted: {0}}
+    second = contest.tallies[drafted][1].tokens_per_second / contest.tallies[plain][1].tokens_per_second
+    assert contest.standing(drafted).speedup_spread == (second, second)
+    assert contest.standing(drafted).tokens_per_second == contest.tallies[drafted][1].tokens_per_second
+    first, _ = contest.standing(copied).speedup_spread, contest.disturbed.update({plain: {0, 1}})
+    assert first[0] < first[1] and contest.standing(copied).speedup_measured is None
+    assert contest.standing(copied).acceptance_length >= 1
+    assert "During 3 of them something else had the processor" in _summary(contest, pair, words())
+
+
 def test_a_run_that_was_stopped_is_not_counted_and_the_finished_ones_are(runner, pair):
     halt = threading.Event()
     order = ORDER.but(max_new_tokens=200, temperature=0.0)
@@ -338,6 +361,8 @@ def test_a_tree_is_drafted_judged_and_recorded(page, tmp_path):
 
 
 def test_a_combination_that_makes_no_sense_is_a_sentence_at_the_rule(page):
+    # What a pair can do is known once it is there; pressed before, the sentence would stand where the run does.
+    expect(page.locator("#passes")).to_contain_text(words()("passes.plain"))
     set_control(page, "Branches (1: chain, more: tree)", 2)
     choose_rule(page, "Block verification")
     page.locator(".sv-fold").click()

@@ -6,6 +6,7 @@ import json
 import pathlib
 import threading
 import types
+from dataclasses import replace
 
 import pytest
 from tiny import tiny_pair
@@ -13,7 +14,7 @@ from tiny import tiny_pair
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings
 from specviz.records.words import words
-from specviz.ui import engine, generate_tab
+from specviz.ui import engine, generate_tab, unwatched
 from specviz.ui.deployment import Deployment
 from specviz.ui.generate_tab import bring_back, generate
 from specviz.ui.live_runs import LiveRuns
@@ -46,6 +47,18 @@ def test_files_are_those_of_the_run_that_a_press_made(runner):
     assert runs.files_of(first).trace.exists()
     # Another press, of which nothing came: what is on the screen may be a recording by now.
     assert runs.files_of(press()) is None
+
+
+def test_a_speedup_is_not_known_where_something_else_had_the_processor(runner, monkeypatch):
+    runner.deployment = replace(runner.deployment, least_share=1.0)
+    monkeypatch.setattr(unwatched.time, "thread_time", lambda: 0.0)
+    visit = press()
+    runs, said = made(runner, visit)
+    [live] = runs.runs.values()
+    assert live.finished and live.speedup is None and live.beside is None and live.run().measured is None
+    expected = "The speedup was not measured: Something else had the processor for 100 % of the time."
+    assert said[-1]["kind"] == "end" and said[-1]["note"].startswith(expected)
+    assert said[-1]["figures"]["speedup"] is None and runs.files_of(visit).trace.exists()
 
 
 def test_a_run_comes_back_in_the_pages_language(runner):

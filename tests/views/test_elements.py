@@ -174,6 +174,17 @@ def test_a_race_replays_what_it_is_given(alone):
     assert [one["tokens"] for one in page.evaluate(f"{element('race')}.lanes")] == [3, 3]
     assert page.locator("specviz-race .prompt").first.inner_text() == HOSTILE
     assert page.evaluate("window.hit ?? null") is None
+    crowns = page.locator("specviz-race [part=winner][data-on]")
+    expect(crowns).to_have_count(1)
+    # Something else had the processor: both lanes are shown, and no speedup.
+    race["comparison"] = comparison | {"speedup": None, "disturbed": 36}
+    give(page, "race", [json.dumps(race)])
+    page.evaluate(f"{element('race')}.pause()")
+    page.evaluate(f"{element('race')}.seek(1)")
+    expect(page.locator('specviz-race [part="speedup"]')).to_have_text("—")
+    expect(result).to_contain_text("Something else had the processor for 36 % of the time")
+    expect(result).not_to_contain_text("as fast")
+    expect(crowns).to_have_count(0)
 
 
 def test_a_comparison_sorts_what_it_is_given(alone):

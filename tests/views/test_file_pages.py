@@ -153,7 +153,7 @@ def a_race(*texts: str, prompt: str = "Once upon a time") -> tuple[Run, Run]:
 
 def test_the_file_of_a_race_replays_it_on_its_clock_in_every_language(open_page):
     look = {"viewport": {"width": 390, "height": 844}, "reduced_motion": "reduce", "color_scheme": "dark"}
-    page = open_page(race_page(*a_race(), "Abacus 9", "en"), **look)
+    page = open_page(race_page(*a_race(), compare(*a_race()), "Abacus 9", "en"), **look)
     expect(page).to_have_title("specviz: a race on one clock")
     expect(page.locator("header")).to_contain_text("γ = 2 · greedy · seed 0 · plain passes · Abacus 9")
     faster = page.locator("specviz-race [part=speedup]").inner_text()
@@ -194,7 +194,8 @@ def test_the_file_of_a_comparison_ranks_and_keeps_how_it_is_sorted(open_page):
 
 
 def test_a_race_of_hostile_texts_shows_them(open_page):
-    page = open_page(race_page(*a_race(HOSTILE, HOSTILE, "\ud800"), "Abacus 9", "en"), reduced_motion="reduce")
+    hostile = a_race(HOSTILE, HOSTILE, "\ud800")
+    page = open_page(race_page(*hostile, compare(*hostile), "Abacus 9", "en"), reduced_motion="reduce")
     lanes = page.locator("specviz-race").evaluate("race => race.lanes")
     assert [lane["text"][: len(HOSTILE)] for lane in lanes] == [HOSTILE] * 2
     assert page.locator("img, script[src]").count() == 0 and page.evaluate("window.hit ?? null") is None

@@ -240,12 +240,13 @@ class SpecvizRace extends SpecvizElement {
     view.text.scrollTop = view.text.scrollHeight;
   }
 
-  /** The mark goes to the higher rate; it shows once that lane is home. */
+  /** The mark goes to the higher rate, if the speedup is known; it shows once that lane is home. */
   drawWinner() {
     const [plain, speculative] = this.held.lanes;
     if (!plain) return;
+    const known = typeof this.held.comparison.speedup === "number";
     const best = (speculative.tokens_per_second ?? 0) >= (plain.tokens_per_second ?? 0) ? 1 : 0;
-    this.ui.lanes.forEach((view, i) => view.crown.toggleAttribute("data-on", i === best && this.held.lanes[i].done));
+    this.ui.lanes.forEach((view, i) => view.crown.toggleAttribute("data-on", known && i === best && this.held.lanes[i].done));
   }
 
   renderSummary() {
@@ -259,11 +260,13 @@ class SpecvizRace extends SpecvizElement {
   }
 
   verdictLines(plain, speculative) {
-    const { speedup } = this.held.comparison;
+    const { speedup, disturbed } = this.held.comparison;
     const lines = [];
     if (typeof speedup === "number") {
       const figures = { speedup: fixed(speedup, 2), fast: rate(speculative.tokens_per_second), slow: rate(plain.tokens_per_second) };
       lines.push(this.say(speedup >= 1 ? "race.paid" : "race.did_not_pay", figures));
+    } else if (disturbed) {
+      lines.push(this.say("race.disturbed", { percent: disturbed }));
     }
     lines.push(this.say("race.needed", { n: speculative.target_passes, tokens: this.say("common.tokens", { n: speculative.tokens }),
       plain_passes: plain.target_passes, plain_tokens: plain.tokens }));
