@@ -57,12 +57,12 @@ def add_units(model: LlamaForCausalLM, feed_forward: int, seed: int = 0) -> None
 
     The new units are random and nothing reads them yet, so the model writes what it wrote (Net2Net, arXiv 1511.05641).
 
-    Raises SpecvizError (field ``feed-forward``) if the model is as wide already, or no Llama.
+    Raises SpecvizError (field ``feed-forward``) if the model is as wide already, has biases there, or is no Llama.
     """
     present = model.config.intermediate_size
-    if model.config.model_type != "llama" or feed_forward <= present:
+    if model.config.model_type != "llama" or model.config.mlp_bias or feed_forward <= present:
         raise SpecvizError(
-            "Only a Llama's feed-forward can be widened, and only beyond its {present} units.",
+            "Only the feed-forward of a Llama without biases can be widened, and only beyond its {present} units.",
             "feed-forward",
             present=present,
         )

@@ -19,11 +19,11 @@ from specviz.ui.unwatched import Report, measure, warm_up, warm_up_of
 if TYPE_CHECKING:
     from specviz.decoding.request import Request
 
-#: How many undisturbed pairs of a run and its plain rival are wanted, how many are measured to find them, and after how
-#: many seconds there are no more.
+#: How many undisturbed pairs of a run and its plain rival are wanted, unless so many would take longer than so many
+#: seconds, and how many are measured at most to find them.
 PAIRS = 3
-MOST_PAIRS = 6
 MOST_SECONDS = 3.0
+MOST_PAIRS = 6
 
 
 @dataclass(frozen=True, slots=True)
