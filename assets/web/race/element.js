@@ -265,7 +265,7 @@ class SpecvizRace extends SpecvizElement {
     if (typeof speedup === "number") {
       const figures = { speedup: fixed(speedup, 2), fast: rate(speculative.tokens_per_second), slow: rate(plain.tokens_per_second) };
       lines.push(this.say(speedup >= 1 ? "race.paid" : "race.did_not_pay", figures));
-    } else if (disturbed) {
+    } else if (typeof disturbed === "number") {
       lines.push(this.say("race.disturbed", { percent: disturbed }));
     }
     lines.push(this.say("race.needed", { n: speculative.target_passes, tokens: this.say("common.tokens", { n: speculative.tokens }),
