@@ -110,11 +110,7 @@ def running_app(root: pathlib.Path, folder: pathlib.Path) -> Iterator[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPECVIZ_", "GRADIO_"))}
     with log.open("wb") as output:
         app = subprocess.Popen(
-            [sys.executable, "app.py"],
-            cwd=root,
-            env=kept | environment,
-            stdout=output,
-            stderr=subprocess.STDOUT,
+            [sys.executable, "app.py"], cwd=root, env=kept | environment, stdout=output, stderr=subprocess.STDOUT
         )
     url = f"http://127.0.0.1:{port}/"
     try:

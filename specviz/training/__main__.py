@@ -172,7 +172,10 @@ def _from_scratch(options: argparse.Namespace) -> tuple[Recipe, Corpus]:
         model = _start(options, tokenizer, device)
         if options.feed_forward is not None:
             add_units(model, options.feed_forward, options.seed)
-            freeze_all_but_added(model) if options.only_added else join(model)
+            if options.only_added:
+                freeze_all_but_added(model)
+            else:
+                join(model)
     return TargetRecipe(model, tokenizer, _dtype(options), options.seed), corpus
 
 
