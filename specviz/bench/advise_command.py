@@ -11,6 +11,7 @@ from specviz.bench.contestants import PLAIN, Contestant, Say
 from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS, Preset
 from specviz.records.settings import SamplingParams
+from specviz.records.stopwatch import nothing_known
 
 if TYPE_CHECKING:
     from specviz.models.pair import ModelPair
@@ -26,7 +27,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace, pair: ModelPair, load: Callable[[str], ModelPair], say: Say) -> list[Offer]:
     """What each way to draft came to, on this pair and with other draft models that are at hand.
 
-    load: the pair with the draft model of this name. Raises SpecvizError where the pair has nothing to draft with.
+    load: the pair with the draft model of this name. Raises SpecvizError where the pair has nothing to draft with, or
+    where something else had the processor in all of its runs.
     """
     SamplingParams(options.temperature)
     offers = list(_measured(options, pair, options.draft, say))
@@ -72,9 +74,11 @@ def _measured(
             warm_up(workload, [plain, *contestants])
         say(f"{len(contestants)} ways to draft beside plain decoding, {plan.repeats} × {plan.max_new_tokens} tokens")
         rows = measure_setting(workload, [plain, *contestants], plan)
-        found |= dict(zip(contestants, rows[1:]))
-        contestants = sorted(contestants, key=lambda one: -found[one].speedup_measured)[:FINALISTS]
+        found |= {one: row for one, row in zip(contestants, rows[1:]) if row.counted}
+        if not found:
+            raise nothing_known()
+        contestants = sorted(found, key=lambda one: -found[one].speedup_measured)[:FINALISTS]
     for one, row in found.items():
         needs = one.mode == "draft_model"
         other = needs and pair.translation is not None
-        yield Offer(one.mode, one.num_draft_tokens, row, len(row.wall_speeds), draft if needs else None, other)
+        yield Offer(one.mode, one.num_draft_tokens, row, row.counted, draft if needs else None, other)

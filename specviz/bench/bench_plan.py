@@ -26,6 +26,7 @@ from specviz.passes.torchrun import process_count
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.presets import PRESETS, Preset
 from specviz.records.settings import AUTO, BITS
+from specviz.records.stopwatch import LEAST_SHARE
 
 #: Drafters that copy: a longer draft costs them nothing.
 COPYING = (PromptLookup.name, Suffix.name)
@@ -50,6 +51,7 @@ class BenchPlan:
     max_new_tokens: int = 128
     repeats: int = 3
     budget: float | None = None  # seconds of one setting after which no further repeat begins
+    least_share: float = LEAST_SHARE  # see `stopwatch`: repeats in which a run had less of a processor do not count
 
 
 FULL = BenchPlan()

@@ -26,13 +26,16 @@ class BenchRow(Standing):
     num_draft_tokens: int | str | None
     temperature: float
     preset: str
-    tokens: int  # of all repeats together
+    tokens: int  # of all repeats that count
     rule: str | None = None  # these four as they were in the run, defaults filled in
     branches: int | None = None
     exit_layer: int | None = None
     bits: int | None = None
-    rounds: int | None = None  # of all repeats together
+    rounds: int | None = None  # the same
     peak_mb: float | None = None  # peak memory so far, of the process or the CUDA device
+    #: Repeats in which neither this contestant nor plain decoding was held up: the figures are theirs. Without any,
+    #: speed and acceptance are all repeats', and the speedup is not known.
+    counted: int
     #: Tokens per second of each repeat, by wall time around the whole run; `tokens_per_second` leaves out what happens
     #: between our rounds.
     wall_speeds: tuple[float, ...] = ()
@@ -76,9 +79,9 @@ class Summary:
     exit_layer: int | None
     bits: int | None
     tokens_per_second: float  # as of equally long texts
-    speedup_measured: float | None
+    speedup_measured: float | None  # of plain decoding itself, and where it is not known on each preset, None
     acceptance_length: float | None
-    against_transformers: float | None  # its speed over its counterpart's there
+    against_transformers: float | None  # its speed over its counterpart's there, the same
 
 
 def summaries(rows: Sequence[BenchRow]) -> list[Summary]:
@@ -91,18 +94,22 @@ def summaries(rows: Sequence[BenchRow]) -> list[Summary]:
 
 def _summary(rows: Sequence[BenchRow], by_title: dict[str, list[BenchRow]]) -> Summary:
     """rows: of one contestant; by_title: those of all contestants in the same group."""
-    one, speed = rows[0], _speed(rows)
+    one = rows[0]
     plain = by_title[Contestant(PLAIN, engine=one.engine).title]
     # A contestant of transformers is titled like ours, with the library's name before it.
     counterpart = by_title.get(f"transformers {one.title}")
     rounds = sum(row.rounds or 0 for row in rows)
     return Summary(
         **{name: getattr(one, name) for name in SHARED},
-        tokens_per_second=speed,
-        speedup_measured=None if one.mode == PLAIN else speed / _speed(plain),
+        tokens_per_second=_speed(rows),
+        speedup_measured=None if one.mode == PLAIN else _ratio(rows, plain),
         acceptance_length=sum(row.acceptance_length * row.rounds for row in rows) / rounds if rounds else None,
-        against_transformers=speed / _speed(counterpart) if counterpart else None,
+        against_transformers=_ratio(rows, counterpart) if counterpart else None,
     )
+
+
+def _ratio(rows: Sequence[BenchRow], others: Sequence[BenchRow]) -> float | None:
+    return _speed(rows) / _speed(others) if all(row.counted for row in (*rows, *others)) else None
 
 
 def _speed(rows: Sequence[BenchRow]) -> float:
@@ -191,5 +198,5 @@ def formula_checks(rows: Sequence[BenchRow]) -> list[FormulaCheck]:
             ratio=row.speedup_measured / row.speedup_formula,
         )
         for row in rows
-        if row.speedup_formula and row.rule == "token"
+        if row.speedup_formula and row.speedup_measured and row.rule == "token"
     ]

@@ -2,7 +2,7 @@
 
 Greedy texts are compared before anything is timed. Every contestant runs once a repeat before any runs again, so a
 machine that slows down slows all of them; speedups are ratios within a repeat. Nothing is estimated: a row is the
-median over repeats of what was measured.
+median over repeats of what was measured, without those that something else held up.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from specviz.drafters import DRAFTERS, DraftModel
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS
+from specviz.records.stopwatch import undisturbed
 
 #: New tokens of the run that warms a contestant up before anything is timed.
 WARM_UP_TOKENS = 16
@@ -134,12 +135,16 @@ def measure_setting(workload: Workload, contestants: Sequence[Contestant], plan:
         # Of three repeats the median still leans towards the first and the last.
         for contestant in order if repeat % 2 == 0 else reversed(order):
             timings[contestant].append(timed(contestant, replace(workload, seed=repeat)))
-    return [_row(contestant, timings, workload) for contestant in contestants]
+    return [_row(contestant, timings, workload, plan.least_share) for contestant in contestants]
 
 
-def _row(contestant: Contestant, timings: dict[Contestant, list[Timing]], workload: Workload) -> BenchRow:
-    own = timings[contestant]
-    plain = [] if contestant.mode == PLAIN else timings[Contestant(PLAIN, engine=contestant.engine)]
+def _row(
+    contestant: Contestant, timings: dict[Contestant, list[Timing]], workload: Workload, least_share: float
+) -> BenchRow:
+    made, beside = timings[contestant], timings[Contestant(PLAIN, engine=contestant.engine)]
+    pairs = [pair for pair in zip(made, beside) if undisturbed([one.share for one in pair], least_share)]
+    own = [one for one, _ in pairs] or made
+    plain = [] if contestant.mode == PLAIN else [other for _, other in pairs]
     if contestant.engine == "specviz":
         figures = standing([timing.counts for timing in own], [timing.counts for timing in plain])
     else:
@@ -153,7 +158,8 @@ def _row(contestant: Contestant, timings: dict[Contestant, list[Timing]], worklo
         preset=workload.preset,
         tokens=sum(timing.tokens for timing in own),
         peak_mb=peak_mb(workload.pair.device),
-        wall_speeds=tuple(timing.speed for timing in own),
+        counted=len(pairs),
+        wall_speeds=tuple(timing.speed for timing in made),
         **asdict(figures),
     )
     return _with_rounds(row, contestant, own, workload) if contestant.engine == "specviz" else row

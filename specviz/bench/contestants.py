@@ -88,8 +88,8 @@ class Forced:
     kind: str
     alpha: float  # asked for; `figures` has what came of it
     num_draft_tokens: int
-    repeats: int
-    figures: Standing | None  # reading the prompt left out; None before the first repeat
+    repeats: int  # that count: nothing else held them up
+    figures: Standing | None  # reading the prompt left out; None before the first of them
     fraction: float  # share of the measuring that is done
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from specviz.bench.bench_rows import STORY_GROUP, BenchRow, FormulaCheck, Summary
-from specviz.bench.contestants import PLAIN
 
 #: Repeats of one contestant further apart than this say something about the machine, not about the contestant.
 UNSTEADY = 2.0
@@ -23,7 +22,7 @@ def findings(groups: Sequence[Summary], checks: Sequence[FormulaCheck]) -> list[
 def _best(groups: Sequence[Summary]) -> Iterator[str]:
     contests: dict[tuple[float, str], list[Summary]] = {}
     for entry in groups:
-        if entry.engine == "specviz" and entry.mode != PLAIN:
+        if entry.engine == "specviz" and entry.speedup_measured is not None:
             contests.setdefault((entry.temperature, entry.group), []).append(entry)
     for (temperature, group), entries in contests.items():
         best = max(entries, key=lambda entry: entry.speedup_measured)
@@ -50,7 +49,7 @@ def _trees_beside_chains(stories: Sequence[Summary]) -> Iterator[str]:
     chains = {setting(entry): entry for entry in stories if entry.branches == 1 and entry.rule == "token"}
     for tree in stories:
         chain = chains.get(setting(tree)) if (tree.branches or 1) > 1 else None
-        if chain:
+        if chain and None not in (tree.speedup_measured, chain.speedup_measured):
             yield (
                 f"Tree beside chain at temperature {tree.temperature:g} on {STORY_GROUP}: {tree.title} "
                 f"{tree.acceptance_length:.2f} tokens a pass and {tree.speedup_measured:.2f} × plain, {chain.title} "
@@ -85,15 +84,24 @@ def busy(machine: dict[str, str | int | float | None]) -> str | None:
 
 
 def unsteady(rows: Sequence[BenchRow], settings: dict[str, Any]) -> str | None:
-    """A sentence where repeats of the same work took very different times, or where time allowed fewer repeats."""
+    """What disturbed the repeats: some do not count, the same work took very different times, or time ran short."""
     found = [row for row in rows if row.spread[1] > UNSTEADY * row.spread[0]]
     planned, made = settings.get("repeats"), settings.get("repeats_made")
-    cut = "" if made == planned else f" {made} of {planned} repeats fitted into the time of a quick run."
-    if not found:
-        return cut.strip() or None
-    worst = max(found, key=lambda row: row.spread[1] / row.spread[0])
-    return (
-        f"Something disturbed this benchmark: in {len(found)} of {len(rows)} rows the fastest repeat is more than "
-        f"{UNSTEADY:g} times as fast as the slowest ({worst.title} on {worst.preset}: {worst.spread[0]:.0f} to "
-        f"{worst.spread[1]:.0f} tokens/s).{cut}"
-    )
+    said = []
+    if any(row.counted < len(row.wall_speeds) for row in rows):
+        held_up = sum(len(row.wall_speeds) - row.counted for row in rows)
+        unknown = sum(not row.counted for row in rows)
+        said.append(
+            f"Something else had the processor in {held_up} of {sum(len(row.wall_speeds) for row in rows)} repeats, "
+            f"which do not count; in {unknown} of {len(rows)} rows none does, so no ratio is known."
+        )
+    if found:
+        worst = max(found, key=lambda row: row.spread[1] / row.spread[0])
+        said.append(
+            f"Something disturbed this benchmark: in {len(found)} of {len(rows)} rows the fastest repeat is more than "
+            f"{UNSTEADY:g} times as fast as the slowest ({worst.title} on {worst.preset}: {worst.spread[0]:.0f} to "
+            f"{worst.spread[1]:.0f} tokens/s)."
+        )
+    if made != planned:
+        said.append(f"{made} of {planned} repeats fitted into the time of a quick run.")
+    return " ".join(said) or None

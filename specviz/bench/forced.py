@@ -21,6 +21,7 @@ from specviz.records.metrics import Tally, tally
 from specviz.records.presets import PRESETS
 from specviz.records.runs import Round
 from specviz.records.settings import DraftParams, SamplingParams, check_gamma
+from specviz.records.stopwatch import LEAST_SHARE, Stopwatch, nothing_known, undisturbed
 
 #: New tokens of each run.
 TOKENS = 96
@@ -33,6 +34,7 @@ def measure_forced(
     pair: ModelPair,
     alpha: float,
     num_draft_tokens: int,
+    least_share: float = LEAST_SHARE,
     tokens: int = TOKENS,
     repeats: int = REPEATS,
     budget: float = BUDGET,
@@ -40,9 +42,10 @@ def measure_forced(
     """Greedy runs of a story, each with coins of its own: yields after every repeat, and None between, to be ended.
 
     Where rounding leads the text away from what the oracle was told, only the rounds before that count; and none for
-    whose whole draft the limit of tokens left no room.
+    whose whole draft the limit of tokens left no room. Repeats in which either run had a processor for less than
+    `least_share` of its time do not count.
     Raises SpecvizError: field ``alpha`` or ``num_draft_tokens`` for what is out of range, ``drafter`` for a pair whose
-    draft model is missing or counts in other tokens.
+    draft model is missing or counts in other tokens, ``measured`` where no repeat counts.
     """
     oracle.check(alpha, SamplingParams(temperature=0.0))
     check_gamma(num_draft_tokens)
@@ -53,19 +56,24 @@ def measure_forced(
     known = [token for one in answer for token in one.emitted]
     drafts = Contestant(DraftModel.name, num_draft_tokens)
     yield from _finished(rounds_of(drafts, workload, oracle.oracle(known, alpha, seed=0)))
-    asked = pair.name, kind_of(pair.passes.fast), alpha, num_draft_tokens
+    found = Forced(pair.name, kind_of(pair.passes.fast), alpha, num_draft_tokens, 0, None, 0.0)
     own: list[Tally] = []
     plain: list[Tally] = []
     began = time.perf_counter()
     for repeat in range(repeats):
         if repeat and time.perf_counter() - began > budget:
             break
-        plain.append(_counts((yield from _finished(rounds_of(Contestant(PLAIN), workload)))))
+        slow, slow_share = yield from _timed(rounds_of(Contestant(PLAIN), workload), pair)
         speaks = oracle.oracle(known, alpha, seed=repeat)
-        done = yield from _finished(rounds_of(drafts, workload, speaks))
-        own.append(_counts(_as_asked(done, known, num_draft_tokens)))
-        found = Forced(*asked, repeat + 1, standing(own, plain), (repeat + 1) / repeats)
+        fast, fast_share = yield from _timed(rounds_of(drafts, workload, speaks), pair)
+        if undisturbed([slow_share, fast_share], least_share):
+            plain.append(_counts(slow))
+            own.append(_counts(_as_asked(fast, known, num_draft_tokens)))
+        figures = standing(own, plain) if own else None
+        found = replace(found, repeats=len(own), figures=figures, fraction=(repeat + 1) / repeats)
         yield found
+    if found.figures is None:
+        raise nothing_known()
     yield replace(found, fraction=1.0)
 
 
@@ -85,6 +93,13 @@ def _finished(run: Iterator[Round]) -> Generator[None, None, list[Round]]:
         done.append(one)
         yield None
     return done
+
+
+def _timed(run: Iterator[Round], pair: ModelPair) -> Generator[None, None, tuple[list[Round], float | None]]:
+    """The same, and the part of its time in which it had a processor."""
+    watch = Stopwatch()
+    done = yield from _finished(run)
+    return done, watch.share(pair.device.type)
 
 
 def _as_asked(done: list[Round], known: Sequence[int], gamma: int) -> list[Round]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -21,6 +20,7 @@ from specviz.records.metrics import Tally, tally
 from specviz.records.presets import Preset
 from specviz.records.runs import Round
 from specviz.records.settings import RunSettings, SamplingParams
+from specviz.records.stopwatch import Stopwatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,7 @@ class Timing:
 
     token_ids: tuple[int, ...]  # new tokens
     seconds: float  # wall time around the whole run
+    share: float | None  # of these in which it had a processor, see `Stopwatch`
     counts: Tally | None = None  # of its rounds, where the engine records any
 
     @property
@@ -85,25 +86,25 @@ def rounds_of(
 
 def _with_engine(contestant: Contestant, workload: Workload) -> Timing:
     request = request_of(contestant, workload)
-    start, ledger = time.perf_counter(), Ledger()
+    watch, ledger = Stopwatch(), Ledger()
     for one in unrecorded(request):
         ledger.add(one)
-    seconds = time.perf_counter() - start
+    seconds, share = watch.seconds, watch.share(workload.pair.device.type)
     # With its full trace, as the page has it; what is kept of each round becomes its record once the clock has stopped.
     done = ledger.rounds()
-    return Timing(tuple(token for one in done for token in one.emitted), seconds, tally(done))
+    return Timing(tuple(token for one in done for token in one.emitted), seconds, share, tally(done))
 
 
 def _untraced(contestant: Contestant, workload: Workload) -> Timing:
     request = request_of(contestant, workload)
-    return _around(lambda: untraced_loop.decode(request))
+    return _around(lambda: untraced_loop.decode(request), workload)
 
 
 def _bare(contestant: Contestant, workload: Workload) -> Timing:
     given = (workload.pair, workload.prompt, workload.max_new_tokens)
     if contestant.mode == PLAIN:
-        return _around(lambda: bare_loop.plain(*given))
-    return _around(lambda: bare_loop.draft_model(*given, contestant.num_draft_tokens))
+        return _around(lambda: bare_loop.plain(*given), workload)
+    return _around(lambda: bare_loop.draft_model(*given, contestant.num_draft_tokens), workload)
 
 
 def _with_transformers(contestant: Contestant, workload: Workload) -> Timing:
@@ -130,13 +131,13 @@ def _with_transformers(contestant: Contestant, workload: Workload) -> Timing:
         output = pair.target.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config, **assistance)
         return output[0, ids.shape[1] :].tolist()
 
-    return _around(generate)
+    return _around(generate, workload)
 
 
-def _around(run: Callable[[], list[int]]) -> Timing:
-    start = time.perf_counter()
+def _around(run: Callable[[], list[int]], workload: Workload) -> Timing:
+    watch = Stopwatch()
     tokens = run()
-    return Timing(tuple(tokens), time.perf_counter() - start)
+    return Timing(tuple(tokens), watch.seconds, watch.share(workload.pair.device.type))
 
 
 _RUNS = {"specviz": _with_engine, "untraced": _untraced, "bare": _bare, "transformers": _with_transformers}

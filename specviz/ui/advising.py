@@ -11,6 +11,7 @@ from specviz.bench.advice import FINAL_REPEATS, FINAL_TOKENS, FINALISTS, HEAT_TO
 from specviz.bench.contestants import Contestant
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import PLAIN
+from specviz.records.stopwatch import nothing_known
 from specviz.records.words import Words
 from specviz.ui import engine
 from specviz.ui.components import as_text
@@ -45,7 +46,7 @@ def advise(runner: Runner, order: Order, halt: threading.Event, say: Words) -> I
         return
     parts = [as_text(say("advice.stopped" if offers else "advice.nothing"))] if halt.is_set() else []
     if not offers and not parts:
-        parts = [as_text(say("advice.disturbed"))]
+        parts = [as_text(say.error(nothing_known()))]
     if offers:
         request = order_of(order, Contestant(PLAIN)).request(pair, runner.deployment)
         passes = passes_words(engine.kind_of(request.passes), say)

@@ -10,6 +10,7 @@ from specviz.bench.contestants import Contestant, Standing, standing
 from specviz.records.metrics import Tally, tally
 from specviz.records.runs import Round
 from specviz.records.settings import PLAIN
+from specviz.records.stopwatch import undisturbed
 from specviz.records.words import Words
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
@@ -65,7 +66,7 @@ class Contest:
         if report.rounds is None:
             done += report.tokens / self.order.settings.max_new_tokens
         else:
-            if report.share is not None and report.share < self.runner.deployment.least_share:
+            if not undisturbed([report.share], self.runner.deployment.least_share):
                 self.disturbed.setdefault(contestant, set()).add(report.run // count)
             self.tallies.setdefault(contestant, []).append(tally(report.rounds))
             self.texts.setdefault(contestant, report.rounds)

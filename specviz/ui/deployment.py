@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from specviz.passes.zero_gpu import lent_by_the_call
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import MAX_DRAFT_TOKENS
+from specviz.records.stopwatch import LEAST_SHARE
 
 #: SPECVIZ_TARGET of a page without models.
 NO_MODELS = "none"
@@ -55,7 +56,7 @@ class Deployment:
             # Weights reach a lent GPU at start, or not at all.
             allow_loading=os.environ.get("SPECVIZ_ALLOW_LOADING", "1") != "0" and not lent_by_the_call(),
             passes=_choice("SPECVIZ_PASSES", PASSES),
-            least_share=_share("SPECVIZ_LEAST_SHARE", "0.8"),
+            least_share=_share("SPECVIZ_LEAST_SHARE", LEAST_SHARE),
         )
 
 
@@ -71,7 +72,7 @@ def _count(name: str, default: int) -> int:
     return int(text)
 
 
-def _share(name: str, default: str) -> float:
+def _share(name: str, default: float) -> float:
     text = os.environ.get(name) or default
     try:
         share = float(text)

@@ -12,6 +12,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally
 from specviz.records.runs import Round, Run, Speedup
 from specviz.records.settings import RunSettings
+from specviz.records.stopwatch import undisturbed
 from specviz.records.words import Words
 from specviz.ui import engine
 from specviz.ui.unwatched import Report, measure, warm_up, warm_up_of
@@ -38,7 +39,7 @@ class Duel:
 
     @property
     def undisturbed(self) -> bool:
-        return self.share is None or self.share >= self.least_share
+        return undisturbed([self.share], self.least_share)
 
     @property
     def time_saved(self) -> float:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from specviz.records.runs import Round
 from specviz.records.settings import RunSettings
+from specviz.records.stopwatch import Stopwatch
 from specviz.ui import engine
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Report:
     tokens: int = 0  # new ones so far
     rounds: list[Round] | None = None  # all of them, once it is over
     seconds: float = 0.0  # it took, once it is over
-    share: float | None = None  # of these in which it had a processor; None on a GPU, where nobody can tell
+    share: float | None = None  # of these in which it had a processor, see `Stopwatch`
     warming: bool = False  # only to warm it up
 
 
@@ -45,24 +45,19 @@ def warm_up_of(settings: RunSettings) -> RunSettings:
 
 
 def measure(request: Request, run: int) -> Iterator[Report | None]:
-    """A run, with a report now and then and None between, where it can be ended.
-
-    What other programs take away from a run, and other threads of this one, shows as time in which it had no processor.
-    """
+    """A run, with a report now and then and None between, where it can be ended."""
     yield Report(run)
     # Records are made once the clock has stopped.
-    made, tokens, worked, began = engine.Ledger(), 0, time.thread_time(), time.perf_counter()
-    told = began
+    made, tokens, watch, told = engine.Ledger(), 0, Stopwatch(), 0.0
     for one in engine.unrecorded(request):
         made.add(one)
         tokens += len(one.emitted)
-        if time.perf_counter() - told > REPORT_EVERY:
-            told = time.perf_counter()
+        if watch.seconds - told > REPORT_EVERY:
+            told = watch.seconds
             yield Report(run, tokens)
         else:
             yield None
-    seconds = time.perf_counter() - began
-    share = (time.thread_time() - worked) / seconds if request.pair.device.type == "cpu" else None
+    seconds, share = watch.seconds, watch.share(request.pair.device.type)
     yield Report(run, tokens, made.rounds(), seconds, share)
 
 

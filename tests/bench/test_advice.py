@@ -12,7 +12,7 @@ import pytest
 from tiny import tiny_pair
 
 from specviz.__main__ import _parser, main
-from specviz.bench import advice, advise_command, bench_plan
+from specviz.bench import advice, advise_command, bench_plan, benchmark
 from specviz.bench.advice import FINALISTS, Offer, ranked, server_flags
 from specviz.bench.benchmark import advised_chains
 from specviz.bench.contestants import Standing
@@ -21,6 +21,7 @@ from specviz.models import catalog
 from specviz.models.pair import ModelPair, PairPasses
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings
+from specviz.records.stopwatch import nothing_known
 from specviz.records.words import words
 from specviz.ui import advising
 from specviz.ui.deployment import Deployment
@@ -98,7 +99,7 @@ def test_a_models_name_is_one_word_for_a_shell_and_no_markdown():
 @pytest.fixture
 def short(monkeypatch) -> None:
     """Few and short runs; what is promised does not depend on their length."""
-    heat = replace(bench_plan.HEAT, gammas=(2,), copied_gammas=(2,), max_new_tokens=6)
+    heat = replace(bench_plan.HEAT, gammas=(2,), copied_gammas=(2,), max_new_tokens=6, least_share=0.0)
     monkeypatch.setattr(bench_plan, "HEAT", heat)
     monkeypatch.setattr(bench_plan, "FINAL", replace(heat, repeats=2))
 
@@ -118,6 +119,25 @@ def test_the_command_measures_what_is_at_hand_and_the_fastest_again(pair, short,
     assert any("medusa" in line for line in heard)
     text = as_table(in_words(offers, HOSTILE, "a\x1b[31m pair", "plain", 0.8, words()), words())
     assert "\x1b" not in text and "drafter" in text.splitlines()[0]
+
+
+@pytest.mark.parametrize("held_up", ["suffix", "plain"])
+def test_a_way_that_something_else_held_up_is_not_advised_and_beside_a_busy_core_none_is(
+    pair, short, monkeypatch, held_up
+):
+    monkeypatch.setattr(bench_plan, "HEAT", replace(bench_plan.HEAT, least_share=0.8))
+    monkeypatch.setattr(bench_plan, "FINAL", bench_plan.HEAT)
+    real, shares = benchmark.timed, {held_up: 0.1}
+    monkeypatch.setattr(
+        benchmark, "timed", lambda one, workload: replace(real(one, workload), share=shares.get(one.mode, 1.0))
+    )
+    options = _parser().parse_args(["advise"])
+    if held_up == "plain":
+        with pytest.raises(SpecvizError, match="Something else had the processor in every run"):
+            advise_command.measure(options, pair, None, lambda line: None)
+    else:
+        offers = advise_command.measure(options, pair, None, lambda line: None)
+        assert {one.mode for one in offers} == {one.mode for one in advised_chains(pair)} - {held_up}
 
 
 def test_the_command_prints_the_table_the_sentence_and_the_flags(pair, short, monkeypatch, capsys):
@@ -175,6 +195,13 @@ def test_stopped_it_keeps_what_was_measured(runner, pair, monkeypatch):
     monkeypatch.setattr(advising.engine, "advised_chains", lambda pair: chains, raising=False)
     halt = threading.Event()
     assert page_advice(runner, halt, stop_at="Warming")[-1] == "Stopped before anything was measured."
+
+
+def test_beside_a_busy_core_the_page_advises_nothing_and_says_why(runner, pair, monkeypatch):
+    chains = [one for one in advised_chains(pair) if one.mode == "suffix"]
+    monkeypatch.setattr(advising.engine, "advised_chains", lambda pair: chains, raising=False)
+    busy = Runner(runner.store, replace(runner.deployment, least_share=2.0))
+    assert page_advice(busy, threading.Event())[-1] == words().error(nothing_known())
 
 
 def test_a_page_that_allows_few_runs_says_so(runner, pair):

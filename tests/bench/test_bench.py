@@ -43,11 +43,15 @@ GREEDY = specviz.SamplingParams(temperature=0)
 TRAINED = {"medusa", "eagle", "mtp", "parallel"}
 
 
+#: The quick plan, quicker still, and on cores that the tests take from each other.
+SMALL = {"max_new_tokens": 6, "repeats": 2, "rule_rounds": 12, "least_share": 0.0}
+
+
 @pytest.fixture(autouse=True, scope="module")
 def small_plan():
-    """The quick plan, quicker still: what is promised does not depend on its size."""
+    """What is promised does not depend on its size."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bench_plan, "QUICK", replace(bench_plan.QUICK, max_new_tokens=6, repeats=2, rule_rounds=12))
+        patch.setattr(bench_plan, "QUICK", replace(bench_plan.QUICK, **SMALL))
         yield
 
 
@@ -206,7 +210,7 @@ def a_row(title, preset, speed, *, temperature=0.0, speedup=None, **known):
         spread=(speed, speed),
         speedup_measured=speedup,
         speedup_spread=None,
-        **(settings | known),
+        **(settings | {"counted": 3, "wall_speeds": (speed,) * 3} | known),
     )
 
 
@@ -283,11 +287,30 @@ def test_plain_decoding_runs_amid_the_others_and_engines_back_to_back(monkeypatc
     contestants = [*ours, Contestant("plain", engine="bare"), Contestant("suffix", 4, engine="bare")]
     ran = []
     monkeypatch.setattr(benchmark, "timed", lambda contestant, workload: ran.append(contestant.title))
-    monkeypatch.setattr(benchmark, "_row", lambda contestant, timings, workload: contestant.title)
+    monkeypatch.setattr(benchmark, "_row", lambda contestant, *others: contestant.title)
     workload = Workload(None, (1,), temperature=0.0, max_new_tokens=4)
     rows = benchmark.measure_setting(workload, contestants, replace(bench_plan.HEAT, repeats=2, budget=None))
     first = ["suffix γ=2", "suffix γ=4", "bare suffix γ=4", "plain", "bare plain", "suffix γ=6", "suffix γ=8"]
     assert ran == [*first, *reversed(first)] and rows == [one.title for one in contestants]
+
+
+def test_repeats_that_something_else_held_up_do_not_count_and_without_any_other_no_ratio_is_known(pair, monkeypatch):
+    plain, early, late = Contestant("plain"), Contestant("suffix", 2), Contestant("suffix", 4)
+    shares = {plain: [1.0, 0.1, 1.0], early: [0.9, 1.0, 1.0], late: [0.2, 1.0, 0.3]}
+    left, real = copy.deepcopy(shares), benchmark.timed
+    monkeypatch.setattr(benchmark, "timed", lambda one, work: replace(real(one, work), share=left[one].pop(0)))
+    plan = bench_plan.BenchPlan(max_new_tokens=6)
+    workload = Workload.of(pair, PRESETS[0], 0.0, 6)
+    rows = {row.title: row for row in benchmark.measure_setting(workload, list(shares), plan)}
+    assert {title: row.counted for title, row in rows.items()} == {"plain": 2, "suffix γ=2": 2, "suffix γ=4": 0}
+    known, unknown = rows["suffix γ=2"], rows["suffix γ=4"]
+    assert known.speedup_measured > 0 and known.tokens == 2 * 6 and len(known.wall_speeds) == 3
+    assert unknown.speedup_measured is unknown.speedup_spread is unknown.speedup_formula is None
+    report = BenchReport({}, {}, {"repeats": 3, "repeats_made": 3}, list(rows.values()))
+    (summary,) = (one for one in report.summary if one.title == "suffix γ=4")
+    assert summary.speedup_measured is None and summary.tokens_per_second > 0
+    assert "in 5 of 9 repeats, which do not count; in 1 of 3 rows none does" in report.unsteady
+    assert all("γ=4" not in line for line in report.findings) and any("γ=2" in line for line in report.findings)
 
 
 # Equal texts before any time

@@ -51,6 +51,12 @@ def test_a_right_pair_has_no_fault_and_everything_was_looked_at():
     assert any(what.startswith("a short race") for what in findings)
 
 
+def test_a_race_beside_a_busy_core_is_not_told(monkeypatch):
+    monkeypatch.setattr(pair_check, "LEAST_SHARE", 2.0)
+    (race,) = found(tiny_pair("llama"), pair_check.race).values()
+    assert race.state == "skipped" and "something else had the processor" in str(race.seen)
+
+
 def test_a_text_that_leaves_plain_decodings_is_found(monkeypatch):
     monkeypatch.setattr(type(MATCH), "decide", lambda rule, *given: accept_everything(*given))
     findings = found(tiny_pair("llama"), pair_check.texts)
