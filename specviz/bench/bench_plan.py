@@ -12,6 +12,7 @@ from specviz.drafters import (
     DRAFTERS,
     DraftModel,
     Eagle,
+    Hybrid,
     Medusa,
     Mtp,
     Parallel,
@@ -30,8 +31,8 @@ from specviz.records.stopwatch import LEAST_SHARE
 
 #: Drafters that copy: a longer draft costs them nothing.
 COPYING = (PromptLookup.name, Suffix.name)
-#: Trained drafters whose chains are judged as a block too.
-TOKEN_BY_TOKEN = (DraftModel.name, Eagle.name, Mtp.name)
+#: Drafters whose chains are judged as a block too, by default token by token.
+TOKEN_BY_TOKEN = (DraftModel.name, Hybrid.name, Eagle.name, Mtp.name)
 #: Drafters measured as trees too.
 BRANCHING = (DraftModel.name, Medusa.name, Eagle.name, Mtp.name, Parallel.name)
 
@@ -41,7 +42,8 @@ class BenchPlan:
     """How much is measured."""
 
     presets: Sequence[Preset] = PRESETS
-    gammas: Sequence[int] = (2, 4, 6)  # draft lengths of chains
+    #: Draft lengths of chains. 5 fills the rows that our kernels read at once without AVX-512, see `few_rows.cpp`.
+    gammas: Sequence[int] = (2, 4, 5, 6)
     copied_gammas: Sequence[int] = (2, 4, 8)  # draft lengths of drafters that copy
     tree_gamma: int = 4  # depth of trees
     tree_branches: Sequence[int] = (2, 3, 4)

@@ -70,7 +70,7 @@ LLAMA_3_8B = ModelShape("Llama 3 8B", 32, 4096, 32, 8, 128, 14336, 128256, tied=
 LLAMA_3_2_1B = ModelShape("Llama 3.2 1B", 16, 2048, 32, 8, 64, 8192, 128256, tied=True)
 
 #: assets/models/target/config.json and assets/models/draft/config.json, the pair in this repository.
-STORYBOOK = ModelShape("storybook", 8, 384, 6, 6, 64, 1024, 4096, tied=True)
+STORYBOOK = ModelShape("storybook", 8, 384, 6, 6, 64, 2304, 4096, tied=True)
 STORYBOOK_DRAFT = ModelShape("storybook's draft", 1, 192, 3, 3, 64, 512, 4096, tied=True)
 
 
