@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 from tiny import tiny_pair
 
-from specviz.records import stopwatch
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings
+from specviz.records.stopwatch import Stopwatch
 from specviz.records.words import words
 from specviz.ui import engine, generate_tab
 from specviz.ui.deployment import Deployment
@@ -52,7 +52,7 @@ def test_files_are_those_of_the_run_that_a_press_made(runner):
 
 def test_a_speedup_is_not_known_where_something_else_had_the_processor(runner, monkeypatch):
     runner.deployment = replace(runner.deployment, least_share=1.0)
-    monkeypatch.setattr(stopwatch.time, "thread_time", lambda: 0.0)
+    monkeypatch.setattr(Stopwatch, "share", lambda watch, device: 0.0)
     visit = press()
     runs, said = made(runner, visit)
     [live] = runs.runs.values()
