@@ -43,7 +43,7 @@ class BenchPlan:
 
     presets: Sequence[Preset] = PRESETS
     #: Draft lengths of chains. 5 fills the rows that our kernels read at once without AVX-512, see `few_rows.cpp`.
-    gammas: Sequence[int] = (2, 4, 5, 6)
+    gammas: Sequence[int] = (2, 3, 4, 5, 6)
     copied_gammas: Sequence[int] = (2, 4, 8)  # draft lengths of drafters that copy
     tree_gamma: int = 4  # depth of trees
     tree_branches: Sequence[int] = (2, 3, 4)

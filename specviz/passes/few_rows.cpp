@@ -21,8 +21,8 @@
 
 namespace {
 
-// How many rows' sums fit into the registers there are, at two registers a row.
-constexpr int MOST_ROWS = LANES == 16 ? 12 : 6;
+// How many registers there are at least, and how many rows' sums they hold beside all else, at two registers a row.
+constexpr int REGISTERS = LANES == 16 ? 32 : 16, MOST_ROWS = REGISTERS * 3 / 8;
 
 // Outputs in a panel of weights: two registers.
 constexpr int64_t PANEL = 2 * LANES;
@@ -50,11 +50,11 @@ inline void ask_ahead(const int32_t* words) {
 // The weight at a place of each word, which holds WORD of them: one float32, two bfloat16s, four codes of 8 bits or
 // eight of 4. A bfloat16 is the upper half of a float32. A code from 0 to 2^bits − 1 becomes the upper end of a float's
 // fraction, which makes it 1 + code / 2^bits: no conversion, and what is too much is taken off the whole sum.
+// upper: the mask of words' upper halves.
 template <int WORD>
-inline Floats unpack(Ints words, int place) {
+inline Floats unpack(Ints words, int place, Ints upper) {
   if constexpr (WORD == 1) return reinterpret_cast<Floats>(words);
-  if constexpr (WORD == 2)
-    return reinterpret_cast<Floats>(place == 0 ? words << 16 : words & static_cast<int32_t>(0xffff0000));
+  if constexpr (WORD == 2) return reinterpret_cast<Floats>(place == 0 ? words << 16 : words & upper);
   if constexpr (WORD > 2) {
     constexpr int BITS = 32 / WORD, MASK = ((1 << BITS) - 1) << (23 - BITS), ONE = 127 << 23;
     const int up = 23 - BITS - place * BITS;
@@ -72,15 +72,18 @@ constexpr float MIDDLE = 1.5f;
 template <int ROWS, int PANELS, int WORD, class Input>
 void multiply(const int32_t* panels, int64_t stride, const Input* rows, int64_t inputs, float* sums) {
   Floats sum[ROWS][2 * PANELS] = {};
+  Ints upper = Ints{} + static_cast<int32_t>(0xffff0000);
   for (int64_t k = 0; k < inputs; k += WORD) {
-    Ints words[2 * PANELS];
+    const int32_t* from[2 * PANELS];
 #pragma GCC unroll 16
     for (int i = 0; i < 2 * PANELS; i++) {
-      const int32_t* from = panels + i / 2 * stride + k / WORD * PANEL + i % 2 * LANES;
-      ask_ahead<ROWS, WORD>(from);
-      std::memcpy(&words[i], from, sizeof words[i]);
+      from[i] = panels + i / 2 * stride + k / WORD * PANEL + i % 2 * LANES;
+      ask_ahead<ROWS, WORD>(from[i]);
     }
     if constexpr (std::is_same_v<Input, Pair>) {
+      Ints words[2 * PANELS];
+#pragma GCC unroll 16
+      for (int i = 0; i < 2 * PANELS; i++) words[i] = load_words(from[i]);
 #pragma GCC unroll 16  // or else the sums live in memory, and five rows take twice the time of one
       for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 16
@@ -88,13 +91,17 @@ void multiply(const int32_t* panels, int64_t stride, const Input* rows, int64_t 
     } else {
 #pragma GCC unroll 16
       for (int place = 0; place < WORD; place++) {
+        // Where sums, words, weights, an input and the mask take all registers, words and mask are read again rather than
+        // kept: or else sums live in memory, and six rows take a quarter longer.
+        if constexpr (2 * PANELS * (ROWS + 2) + 2 >= REGISTERS) asm volatile("" : "+m"(upper) : : "memory");
         Floats weight[2 * PANELS];
 #pragma GCC unroll 16
-        for (int i = 0; i < 2 * PANELS; i++) weight[i] = unpack<WORD>(words[i], place);
+        for (int i = 0; i < 2 * PANELS; i++) weight[i] = unpack<WORD>(load_words(from[i]), place, upper);
 #pragma GCC unroll 16
         for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 16
-          for (int i = 0; i < 2 * PANELS; i++) sum[r][i] += weight[i] * rows[(k + place) * ROWS + r];
+          for (int i = 0; i < 2 * PANELS; i++)
+            sum[r][i] = add_product(sum[r][i], weight[i], broadcast(rows[(k + place) * ROWS + r]));
       }
     }
   }
@@ -147,7 +154,7 @@ void sum_up(const Layer<WORD, Input>& layer, Rows<Input> rows, int64_t panel, fl
         const int at = (r * 2 * PANELS + i) * LANES;
         const float* scales = layer.scales + ((panel + i / 2) * layer.scaled + scale) * PANEL + i % 2 * LANES;
         const Floats centred = load(part + at) - MIDDLE * rows.totals[g * ROWS + r];
-        store(sums + at, load(sums + at) + centred * load(scales));
+        store(sums + at, add_product(load(sums + at), centred, load(scales)));
       }
   }
 }
@@ -167,7 +174,7 @@ void write_panels(const Layer<WORD, Input>& layer, Rows<Input> rows, float* out,
 // streams than to one: as many panels at a time as there are registers for their sums.
 template <int ROWS, int WORD, class Input>
 void write_group(const Layer<WORD, Input>& layer, Rows<Input> rows, float* out, int64_t panel, int64_t end) {
-  constexpr int some = ROWS <= std::max(1, MOST_ROWS / 4) ? GROUP : ROWS <= MOST_ROWS / 2 ? 2 : 1;
+  constexpr int some = ROWS <= std::max(1, MOST_ROWS / 4) ? GROUP : ROWS <= MOST_ROWS / 3 ? 2 : 1;
   for (; panel + some <= end; panel += some) write_panels<ROWS, some>(layer, rows, out, panel);
   if constexpr (some > 2)
     for (; panel + 2 <= end; panel += 2) write_panels<ROWS, 2>(layer, rows, out, panel);
@@ -330,8 +337,8 @@ void score(
         const float* own = query + r * task.token_stride;
         Floats sum = {};
 #pragma GCC unroll 8
-        for (int64_t b = 0; b < blocks; b++) sum += load(own + b * LANES) * load(key + b * LANES);
-        if (left) sum += load_some(own + blocks * LANES, left) * load_some(key + blocks * LANES, left);
+        for (int64_t b = 0; b < blocks; b++) sum = add_product(sum, load(own + b * LANES), load(key + b * LANES));
+        if (left) sum = add_product(sum, load_some(own + blocks * LANES, left), load_some(key + blocks * LANES, left));
         parts[r][i] = sum;
       }
     }
@@ -374,7 +381,7 @@ void gather(
     for (int w = 0; w < WIDE; w++) {
       const Floats value = load(from + w * LANES);
 #pragma GCC unroll 8
-      for (int r = 0; r < ROWS; r++) sum[r][w] += value * weights[r * wide + i];
+      for (int r = 0; r < ROWS; r++) sum[r][w] = add_product(sum[r][w], value, broadcast(weights[r * wide + i]));
     }
   }
 #pragma GCC unroll 8
