@@ -20,8 +20,9 @@ from specviz.passes.static_passes import between_rounds, kind_of
 from specviz.rules.draft import Draft, depth
 from specviz.theory.draft_length import AdaptiveLength, DraftLength, FixedLength
 
-#: The depths that are timed; those between are interpolated.
-DEPTHS = (0, 1, 2, 4, 8, 16)
+#: The depths that are timed; those between are interpolated. Nearly all of the shallow ones: where kernels can take no
+#: more rows at once, a pass's time makes a step.
+DEPTHS = (0, 1, 2, 3, 4, 5, 6, 8, 16)
 
 #: Tokens of the prompt that are read before them.
 TEXT = 64

@@ -171,13 +171,11 @@ void write_panels(const Layer<WORD, Input>& layer, Rows<Input> rows, float* out,
 }
 
 // The same for the panels from `panel` to `end`. Each sum waits for the one before it, and memory gives more to several
-// streams than to one: as many panels at a time as there are registers for their sums.
+// streams than to one: the fewest rows are multiplied with several panels at a time.
 template <int ROWS, int WORD, class Input>
 void write_group(const Layer<WORD, Input>& layer, Rows<Input> rows, float* out, int64_t panel, int64_t end) {
-  constexpr int some = ROWS <= std::max(1, MOST_ROWS / 4) ? GROUP : ROWS <= MOST_ROWS / 3 ? 2 : 1;
+  constexpr int some = ROWS <= MOST_ROWS / 4 ? GROUP : ROWS <= 2 ? 2 : 1;
   for (; panel + some <= end; panel += some) write_panels<ROWS, some>(layer, rows, out, panel);
-  if constexpr (some > 2)
-    for (; panel + 2 <= end; panel += 2) write_panels<ROWS, 2>(layer, rows, out, panel);
   for (; panel < end; panel++) write_panels<ROWS, 1>(layer, rows, out, panel);
 }
 
