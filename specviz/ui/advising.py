@@ -15,7 +15,7 @@ from specviz.records.stopwatch import nothing_known
 from specviz.records.words import Words
 from specviz.ui import engine
 from specviz.ui.components import as_text
-from specviz.ui.contest import Contest, order_of
+from specviz.ui.contest import Contest, order_of, turns_of
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner
 from specviz.views.advice_text import advice, as_markdown
@@ -61,7 +61,8 @@ def chains_of(runner: Runner, pair: ModelPair, order: Order) -> list[Contestant]
     deployment = runner.deployment
     order_of(order, Contestant(PLAIN)).request(pair, deployment)
     chains = [one for one in engine.advised_chains(pair) if one.num_draft_tokens <= deployment.max_draft_tokens]
-    runs, most = 1 + len(chains) + (1 + FINALISTS) * FINAL_REPEATS, deployment.max_compare_runs
+    runs = len(turns_of((Contestant(PLAIN), *chains))) + (1 + FINALISTS) * FINAL_REPEATS
+    most = deployment.max_compare_runs
     if not chains:
         raise SpecvizError("This pair brings nothing that could draft.", "target")
     if runs > most:

@@ -20,7 +20,7 @@ from specviz.records.settings import AUTO, PLAIN
 from specviz.records.words import Words
 from specviz.ui import engine
 from specviz.ui.components import compare_view
-from specviz.ui.contest import Contest, order_of, title
+from specviz.ui.contest import Contest, order_of, title, turns_of
 from specviz.ui.controls import Fields, choices
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
@@ -136,7 +136,7 @@ def contest_of(
         raise error.at(FIELDS.get(error.field, error.field)) from error
     contestants = (plain, *(contestant for contestant, runs in entered if runs))
     left_out = tuple(contestant for contestant, runs in entered if not runs)
-    runs, most = len(contestants) * choice.repeats, runner.deployment.max_compare_runs
+    runs, most = len(turns_of(contestants)) * choice.repeats, runner.deployment.max_compare_runs
     if runs > most:
         raise SpecvizError(
             "That makes {runs} runs, more than the {most} that this page allows: choose fewer drafters, γ values or "
@@ -252,7 +252,7 @@ def _row(contest: Contest, pair: ModelPair, contestant: Contestant, say: Words) 
         rule="" if plain else _rule_words(contest, contestant, say),
         lossless=plain or engine.rule_named(contestant.rule).lossless,
         standing=contest.standing(contestant),
-        repeats=len(contest.tallies.get(contestant, ())),
+        repeats=min(contest.repeats, len(contest.tallies.get(contestant, ()))),
     )
 
 
@@ -268,7 +268,7 @@ def _summary(contest: Contest, pair: ModelPair, say: Words) -> str:
     plain = order_of(contest.order, contest.contestants[0]).request(pair, contest.runner.deployment)
     known = {
         "passes": passes_words(engine.kind_of(plain.passes), say),
-        "runs": contest.repeats * len(contest.contestants),
+        "runs": contest.repeats * len(contest.turns),
         "tokens": contest.order.settings.max_new_tokens,
         "first": first,
     }

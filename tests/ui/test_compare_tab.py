@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import statistics
 import threading
 import types
 from dataclasses import replace
@@ -26,6 +27,7 @@ from specviz.records.metrics import tally
 from specviz.records.runs import Run
 from specviz.records.settings import DraftParams, RunSettings
 from specviz.records.words import words
+from specviz.ui import contest as contests
 from specviz.ui import engine, unwatched, ways
 from specviz.ui.compare_tab import Choice, _summary, compare, contest_of, replay_order
 from specviz.ui.contest import Contest
@@ -232,6 +234,24 @@ def test_a_repeat_in_which_something_else_had_the_processor_does_not_count(runne
     assert first[0] < first[1] and contest.standing(copied).speedup_measured is None
     assert contest.standing(copied).acceptance_length >= 1
     assert "During 3 of them something else had the processor" in _summary(contest, pair, words())
+
+
+def test_among_many_each_is_measured_against_the_run_of_plain_decoding_before_it(runner, pair, monkeypatch):
+    monkeypatch.setattr(contests, "BESIDE_ONE", 1)
+    contest = contest_of(runner, pair, ORDER.but(max_new_tokens=20), replace(CHOICE, gammas=[2]))
+    plain, drafted, copied = contest.contestants
+    assert contest.turns == (plain, drafted, plain, copied)
+    assert list(contest.progress(words()))
+    assert {one: len(tallies) for one, tallies in contest.tallies.items()} == {plain: 4, drafted: 2, copied: 2}
+
+    speeds = {one: [counts.tokens_per_second for counts in tallies] for one, tallies in contest.tallies.items()}
+    for one, rivals in ((drafted, (0, 2)), (copied, (1, 3))):
+        ratios = [fast / speeds[plain][rival] for fast, rival in zip(speeds[one], rivals)]
+        assert contest.standing(one).speedup_spread == (min(ratios), max(ratios))
+    contest.disturbed[plain] = {1}
+    last = speeds[copied][1] / speeds[plain][3]
+    assert contest.standing(copied).speedup_spread == (last, last)
+    assert contest.standing(drafted).tokens_per_second == statistics.median(speeds[drafted])
 
 
 def test_a_run_that_was_stopped_is_not_counted_and_the_finished_ones_are(runner, pair):
