@@ -58,7 +58,7 @@ class BenchPlan:
 
 FULL = BenchPlan()
 #: Of the advice on which drafter to use: all of them briefly, then the fastest again.
-HEAT = BenchPlan(copied_gammas=(4, 8), max_new_tokens=HEAT_TOKENS, repeats=1)
+HEAT = BenchPlan(gammas=(3, 4, 5, 6), copied_gammas=(4, 8), max_new_tokens=HEAT_TOKENS, repeats=1)
 FINAL = replace(HEAT, max_new_tokens=FINAL_TOKENS, repeats=FINAL_REPEATS)
 QUICK = BenchPlan(
     presets=PRESETS[:1],

@@ -18,6 +18,7 @@ from specviz.bench.benchmark import advised_chains
 from specviz.bench.contestants import Standing
 from specviz.drafters import DRAFTERS, PromptLookup
 from specviz.models import catalog
+from specviz.models.loading import load_pair
 from specviz.models.pair import ModelPair, PairPasses
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings
@@ -202,6 +203,11 @@ def test_beside_a_busy_core_the_page_advises_nothing_and_says_why(runner, pair, 
     monkeypatch.setattr(advising.engine, "advised_chains", lambda pair: chains, raising=False)
     busy = Runner(runner.store, replace(runner.deployment, least_share=2.0))
     assert page_advice(busy, threading.Event())[-1] == words().error(nothing_known())
+
+
+def test_a_page_allows_the_advice_on_the_embedded_pair(runner):
+    modes = {one.mode for one in advising.chains_of(runner, load_pair(device="cpu"), ORDER)}
+    assert modes >= {"draft_model", "eagle", "mtp", "hybrid"}
 
 
 def test_a_page_that_allows_few_runs_says_so(runner, pair):
