@@ -119,6 +119,7 @@ def _parser() -> argparse.ArgumentParser:
 
     advise = commands.add_parser("advise", help="measure every drafter that is at hand, and say which to use: a minute")
     advise_command.add_options(advise)
+    bench_commands.add_work(advise)
     _add_pair(advise)
     advise.set_defaults(command=_advise)
 
@@ -272,11 +273,16 @@ def _bench(options: argparse.Namespace) -> int:
     pair = _load(options)
     if options.passes == "auto":
         _prepare(pair)
+    if options.prompts:
+        return _bench_work(options, pair)
     report = bench_commands.measure(options, pair, _say)
     if not is_leader():
         return 0
-    if options.growth or options.page:
-        _add_page(options, pair, report)
+    if options.page:
+        from specviz.ui.deployment import Deployment
+        from specviz.ui.maintenance.page_cost import measure_page
+
+        report.page = measure_page(Deployment.from_environment(), _say)
     bench_commands.tell(report, options.json)
     if options.figure:
         from specviz.views.bench_figure import bench_figure
@@ -285,18 +291,16 @@ def _bench(options: argparse.Namespace) -> int:
     return 0
 
 
-def _add_page(options: argparse.Namespace, pair, report) -> None:
-    """Measures the page for the report: how long visitors wait, and what a watching browser costs."""
-    from specviz.ui.deployment import Deployment
+def _bench_work(options: argparse.Namespace, pair) -> int:
+    """Every way to draft on prompts of one's own."""
+    from specviz.records.words import words
+    from specviz.views.advice_text import aligned, work_table
 
-    if options.growth:
-        from specviz.ui.maintenance.waiting import measure_visitors
-
-        report.growth.visitors = measure_visitors(pair, Deployment.from_environment(), _say)
-    if options.page:
-        from specviz.ui.maintenance.page_cost import measure_page
-
-        report.page = measure_page(Deployment.from_environment(), _say)
+    report = bench_commands.measure_work(options, pair, _say)
+    if is_leader():
+        print(aligned(work_table(report.rows, words())))
+        bench_commands.save(report, options.json)
+    return 0
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -323,10 +327,10 @@ def _advise(options: argparse.Namespace) -> int:
 
     pair = _load(options)
     _prepare(pair, compiling=False)
-    offers = advise_command.measure(options, pair, load, _say)
+    offers, rows = advise_command.measure(options, pair, load, _say)
     say, info = words(), pair.info()
-    told = advice(offers, name_of(pair.device), info.name, passes_words(info.passes, say), options.temperature, say)
-    print(as_table(told, say))
+    known = name_of(pair.device), info.name, passes_words(info.passes, say), options.temperature
+    print(as_table(advice(offers, *known, say, rows), say))
     return 0
 
 

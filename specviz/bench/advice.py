@@ -7,38 +7,53 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from specviz.bench.contestants import Standing
-
-#: All ways make one short run. The best of many short runs owes something to luck, so the fastest of them meet again,
-#: and only what they come to then is told of them.
-HEAT_TOKENS, FINAL_TOKENS, FINAL_REPEATS, FINALISTS = 64, 128, 3, 3
+from specviz.bench.work import ALL, WorkRow, as_good
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
     """One way to draft, and what it came to beside plain decoding."""
 
-    mode: str  # the drafter's name
-    num_draft_tokens: int
-    standing: Standing
-    repeats: int
+    row: WorkRow  # on all prompts
     draft: str | None = None  # the draft model that it needs, as it was named
     translated: bool = False  # whether that has another tokenizer
 
     @property
+    def mode(self) -> str:
+        """The drafter's name."""
+        return self.row.contestant.mode
+
+    @property
+    def num_draft_tokens(self) -> int:
+        return self.row.contestant.num_draft_tokens
+
+    @property
     def outcome(self) -> str:
-        """``plain`` where the median was no faster than plain decoding, ``once`` where there was a single run,
-        ``unclear`` where one of several was not faster; else ``pays``."""
-        if self.standing.speedup_measured <= 1:
+        """``plain`` where it is no faster than plain decoding, ``pays`` where its whole interval is, else
+        ``unclear``."""
+        ratio = self.row.speedup
+        if ratio.value <= 1:
             return "plain"
-        if self.repeats == 1:
-            return "once"
-        return "pays" if self.standing.speedup_spread[0] > 1 else "unclear"
+        return "pays" if ratio.low is not None and ratio.low > 1 else "unclear"
 
 
 def ranked(offers: Sequence[Offer]) -> list[Offer]:
-    """The most often measured first, and of these the fastest."""
-    return sorted(offers, key=lambda one: (-one.repeats, -one.standing.speedup_measured))
+    """The fastest first, as far as can be counted on: by the lower ends of their intervals."""
+    return sorted(offers, key=lambda one: -(one.row.speedup.low or 0.0))
+
+
+def offers_of(rows: Sequence[WorkRow], draft: str | None, translated: bool) -> list[Offer]:
+    """What was measured on all prompts. draft: the pair's draft model, as it was named; translated: see `Offer`."""
+    return [
+        Offer(row, draft, translated) if row.contestant.mode == "draft_model" else Offer(row)
+        for row in rows
+        if row.domain == ALL and row.speedup is not None
+    ]
+
+
+def good_lengths(offers: Sequence[Offer], best: Offer) -> list[int]:
+    """The γ of the best offer's drafter that cannot be told apart from its own."""
+    return as_good([one.row for one in offers if one.draft == best.draft], best.row)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,45 +1,54 @@
-"""The `advise` command: every drafter that is at hand, measured beside plain decoding, and what to use."""
+"""The `advise` command: every drafter that is at hand, measured in turn with plain decoding, and what to use."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from specviz.bench.advice import FINALISTS, Offer
+from specviz.bench.advice import Offer, offers_of
 from specviz.bench.contestants import PLAIN, Contestant, Say
-from specviz.records.errors import SpecvizError
-from specviz.records.presets import PRESETS, Preset
+from specviz.bench.work import WorkRow
 from specviz.records.settings import SamplingParams
-from specviz.records.stopwatch import nothing_known
 
 if TYPE_CHECKING:
+    from specviz.decoding.request import Request
     from specviz.models.pair import ModelPair
+
+#: Seconds between two lines that say how far it is.
+TELL_EVERY = 5.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """All options but those that name a pair."""
-    parser.add_argument("--prompt", help="measure on this text (default: the beginning of a story)")
-    parser.add_argument("--chat", action="store_true", help="wrap the prompt in the model's chat template")
+    """All options but those that name a pair or one's own work."""
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, default=1.0, help="how long it may take (default: %(default)s)")
 
 
-def measure(options: argparse.Namespace, pair: ModelPair, load: Callable[[str], ModelPair], say: Say) -> list[Offer]:
-    """What each way to draft came to, on this pair and with other draft models that are at hand.
+def measure(
+    options: argparse.Namespace, pair: ModelPair, load: Callable[[str], ModelPair], say: Say
+) -> tuple[list[Offer], list[WorkRow]]:
+    """What each way to draft came to, on this pair and with other draft models that are at hand; and by domain.
 
-    load: the pair with the draft model of this name. Raises SpecvizError where the pair has nothing to draft with, or
-    where something else had the processor in all of its runs.
+    load: the pair with the draft model of this name. Raises SpecvizError where the pair has nothing to draft with.
     """
+    from specviz.bench.advising import SECONDS, require_chains
+    from specviz.bench.benchmark import advised_chains
+
     SamplingParams(options.temperature)
-    offers = list(_measured(options, pair, options.draft, say))
-    for name in _other_drafts(options):
+    contestants, others = advised_chains(pair), list(_other_drafts(options))
+    require_chains([Contestant(PLAIN), *contestants, *map(Contestant, others)])
+    seconds = SECONDS * options.minutes / (1 + len(others))
+    rows = _measured(options, pair, contestants, seconds, say) if contestants else []
+    offers = offers_of(rows, ", ".join(options.draft or ()) or None, pair.translation is not None)
+    for name in others:
         say(f"loading {name}")
         other = load(name)
-        offers += _measured(options, other, name, say, only="draft_model")
+        with_model = [one for one in advised_chains(other) if one.mode == "draft_model"]
+        found = _measured(options, other, with_model, seconds, say)
+        offers += offers_of(found, name, other.translation is not None)
         other.free()
-    if not offers:
-        raise SpecvizError("This pair brings nothing that could draft.", "target")
-    return offers
+    return offers, rows
 
 
 def _other_drafts(options: argparse.Namespace) -> Iterator[str]:
@@ -48,37 +57,29 @@ def _other_drafts(options: argparse.Namespace) -> Iterator[str]:
     from specviz.models.placement import within_reach
 
     for entry in drafts_at_hand(options.target or ""):
-        if entry.draft != options.draft and needed_bytes(entry) <= within_reach(options.device):
+        if entry.draft not in (options.draft or ()) and needed_bytes(entry) <= within_reach(options.device):
             yield entry.draft
 
 
 def _measured(
-    options: argparse.Namespace, pair: ModelPair, draft: str | None, say: Say, only: str | None = None
-) -> Iterator[Offer]:
-    """One offer a chain of each drafter, or of the `only` one."""
-    from specviz.bench.bench_plan import FINAL, HEAT, chains
-    from specviz.bench.benchmark import able, measure_setting, warm_up
-    from specviz.bench.timed_runs import Workload
+    options: argparse.Namespace, pair: ModelPair, contestants: Sequence[Contestant], seconds: float, say: Say
+) -> list[WorkRow]:
+    from specviz.bench.advising import advise
+    from specviz.bench.commands import own_requests
 
-    contestants, refused = able(pair, iter(chains(pair, HEAT)))
-    for mode, error in dict(refused).items():
-        say(f"left out, {mode}: {error}")
-    contestants = [one for one in contestants if only in (None, one.mode)]
-    if not contestants:
-        return
-    plain, found = Contestant(PLAIN), {}
-    preset = PRESETS[0] if options.prompt is None else Preset("", options.prompt)
-    for plan in (HEAT, FINAL):
-        workload = Workload.of(pair, preset, options.temperature, plan.max_new_tokens, chat=options.chat)
-        if plan is HEAT:
-            warm_up(workload, [plain, *contestants])
-        say(f"{len(contestants)} ways to draft beside plain decoding, {plan.repeats} × {plan.max_new_tokens} tokens")
-        rows = measure_setting(workload, [plain, *contestants], plan)
-        found |= {one: row for one, row in zip(contestants, rows[1:]) if row.counted}
-        if not found:
-            raise nothing_known()
-        contestants = sorted(found, key=lambda one: -found[one].speedup_measured)[:FINALISTS]
-    for one, row in found.items():
-        needs = one.mode == "draft_model"
-        other = needs and pair.translation is not None
-        yield Offer(one.mode, one.num_draft_tokens, row, row.counted, draft if needs else None, other)
+    requests, domains = own_requests(options, pair, options.temperature)
+    return followed(advise(requests, domains, [Contestant(PLAIN), *contestants], seconds), say)
+
+
+def followed(courses: Iterator, say: Say) -> list[WorkRow]:
+    """Says how long it will take, and now and then how far it is. Returns what was measured in the end."""
+    rows, told = (), None
+    for course in courses:
+        if course is None:
+            continue
+        rows = course.rows or rows
+        if told is None or told - course.seconds_left >= TELL_EVERY:
+            told = course.seconds_left
+            what = f", {course.contestant.title}" if course.contestant else ""
+            say(f"about {course.seconds_left:.0f} s left{what}")
+    return list(rows)

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from specviz.bench.advice import FINAL_REPEATS, FINAL_TOKENS, HEAT_TOKENS
 from specviz.bench.contestants import PLAIN, Contestant
 from specviz.drafters import (
     DRAFTERS,
@@ -27,7 +26,6 @@ from specviz.passes.torchrun import process_count
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.presets import PRESETS, Preset
 from specviz.records.settings import AUTO, BITS
-from specviz.records.stopwatch import LEAST_SHARE
 
 #: Drafters that copy: a longer draft costs them nothing.
 COPYING = (PromptLookup.name, Suffix.name)
@@ -52,14 +50,12 @@ class BenchPlan:
     rule_rounds: int = 1200  # rounds compared for each of these, at least
     max_new_tokens: int = 128
     repeats: int = 3
-    budget: float | None = None  # seconds of one setting after which no further repeat begins
-    least_share: float = LEAST_SHARE  # see `stopwatch`: repeats in which a run had less of a processor do not count
+    budget: float | None = None  # seconds of one setting's turns after which no further repeat begins
 
 
 FULL = BenchPlan()
-#: Of the advice on which drafter to use: all of them briefly, then the fastest again.
-HEAT = BenchPlan(gammas=(3, 4, 5, 6), copied_gammas=(4, 8), max_new_tokens=HEAT_TOKENS, repeats=1)
-FINAL = replace(HEAT, max_new_tokens=FINAL_TOKENS, repeats=FINAL_REPEATS)
+#: Of the advice on which drafter to use, and of one's own prompts: only the lengths count.
+HEAT = BenchPlan(gammas=(2, 3, 4, 5, 6), copied_gammas=(4, 8))
 QUICK = BenchPlan(
     presets=PRESETS[:1],
     gammas=(4,),
@@ -102,7 +98,7 @@ def _preset_named(name: str) -> Preset:
 
 
 def entrants(pair: ModelPair, plan: BenchPlan, names: Sequence[str]) -> Iterator[Contestant]:
-    """Plain decoding and every drafter named, able to run or not; then the loops without records; then transformers."""
+    """Plain decoding and every drafter named, able to run or not; then the bare loop; then transformers."""
     yield Contestant(PLAIN)
     for name in names:
         # A drafter that makes trees by default has to be told to make chains.
@@ -121,10 +117,9 @@ def entrants(pair: ModelPair, plan: BenchPlan, names: Sequence[str]) -> Iterator
                 yield Contestant(name, plan.tree_gamma, branches=branches)
             yield Contestant(name, AUTO, branches=plan.tree_branches[-1])
     assisted = DraftModel.name in names and pair.draft is not None and pair.translation is None
-    for loop in ("untraced", "bare"):
-        yield Contestant(PLAIN, engine=loop)
-        if assisted:
-            yield Contestant(DraftModel.name, plan.yardstick_gammas[0], engine=loop)
+    yield Contestant(PLAIN, engine="bare")
+    if assisted:
+        yield Contestant(DraftModel.name, plan.yardstick_gammas[0], engine="bare")
     yardsticks = [DraftModel.name] * assisted + [PromptLookup.name] * (PromptLookup.name in names)
     if yardsticks:
         yield Contestant(PLAIN, engine="transformers")

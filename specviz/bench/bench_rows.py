@@ -6,8 +6,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specviz.bench.contestants import PLAIN, Contestant, Standing
+from specviz.bench.contestants import PLAIN, Standing
 from specviz.records.presets import STORIES
+from specviz.theory.ratios import Ratio
 
 #: The presets that are prose, taken together.
 STORY_GROUP = "stories"
@@ -26,24 +27,23 @@ class BenchRow(Standing):
     num_draft_tokens: int | str | None
     temperature: float
     preset: str
-    tokens: int  # of all repeats that count
+    domain: str = ""  # to which the prompt belongs, where it was read from a file
+    tokens: int  # of all repeats
     rule: str | None = None  # these four as they were in the run, defaults filled in
     branches: int | None = None
     exit_layer: int | None = None
     bits: int | None = None
     rounds: int | None = None  # the same
     peak_mb: float | None = None  # peak memory so far, of the process or the CUDA device
-    #: Repeats in which neither this contestant nor plain decoding was held up: the figures are theirs. Without any,
-    #: speed and acceptance are all repeats', and the speedup is not known.
-    counted: int
-    #: Tokens per second of each repeat, by wall time around the whole run; `tokens_per_second` leaves out what happens
-    #: between our rounds.
-    wall_speeds: tuple[float, ...] = ()
+    repeats: int  # that were made
+    busy: bool = False  # something else wanted the processor meanwhile, so the interval is wider
     round_microseconds: float | None = None  # of a round, mean
     outside_microseconds: float | None = None  # of its part outside the models' forward passes
 
     @property
     def group(self) -> str:
+        if self.domain:
+            return self.domain
         return STORY_GROUP if any(self.preset == story.name for story in STORIES) else self.preset
 
 
@@ -79,7 +79,7 @@ class Summary:
     exit_layer: int | None
     bits: int | None
     tokens_per_second: float  # as of equally long texts
-    speedup_measured: float | None  # of plain decoding itself, and where it is not known on each preset, None
+    speedup_measured: float | None  # the geometric mean over presets; of plain decoding itself None
     acceptance_length: float | None
     against_transformers: float | None  # its speed over its counterpart's there, the same
 
@@ -95,21 +95,26 @@ def summaries(rows: Sequence[BenchRow]) -> list[Summary]:
 def _summary(rows: Sequence[BenchRow], by_title: dict[str, list[BenchRow]]) -> Summary:
     """rows: of one contestant; by_title: those of all contestants in the same group."""
     one = rows[0]
-    plain = by_title[Contestant(PLAIN, engine=one.engine).title]
     # A contestant of transformers is titled like ours, with the library's name before it.
     counterpart = by_title.get(f"transformers {one.title}")
     rounds = sum(row.rounds or 0 for row in rows)
     return Summary(
         **{name: getattr(one, name) for name in SHARED},
         tokens_per_second=_speed(rows),
-        speedup_measured=None if one.mode == PLAIN else _ratio(rows, plain),
+        speedup_measured=None if one.mode == PLAIN else _mean_speedup(rows),
         acceptance_length=sum(row.acceptance_length * row.rounds for row in rows) / rounds if rounds else None,
         against_transformers=_ratio(rows, counterpart) if counterpart else None,
     )
 
 
-def _ratio(rows: Sequence[BenchRow], others: Sequence[BenchRow]) -> float | None:
-    return _speed(rows) / _speed(others) if all(row.counted for row in (*rows, *others)) else None
+def _mean_speedup(rows: Sequence[BenchRow]) -> float | None:
+    """The geometric mean over presets, each of which was measured in turn with plain decoding."""
+    known = [row.speedup_measured for row in rows]
+    return None if None in known else statistics.geometric_mean(known)
+
+
+def _ratio(rows: Sequence[BenchRow], others: Sequence[BenchRow]) -> float:
+    return _speed(rows) / _speed(others)
 
 
 def _speed(rows: Sequence[BenchRow]) -> float:
@@ -134,39 +139,28 @@ class RoundOverhead:
 
 @dataclass(frozen=True, slots=True)
 class TraceCost:
-    """The same decoding with its full trace and without one, in tokens per second of wall time."""
+    """The same decoding with its full trace and by the bare loop, in turn."""
 
     title: str
     preset: str
     temperature: float
-    #: The engine without: "untraced" (the same drafter, target passes, coins and rule) or "bare" (passes and argmax).
-    without: str
-    ratio: float  # traced over the other, the median over repeats
-    spread: tuple[float, float]  # least and greatest ratio
+    ratio: Ratio  # of the speeds, traced over bare
 
 
-@dataclass(frozen=True, slots=True)
-class Overhead:
-    rounds: list[RoundOverhead]
-    tracing: list[TraceCost]
-
-
-def overhead(rows: Sequence[BenchRow]) -> Overhead:
-    """What rounds and their records cost, by rows that include runs without records."""
-    known = {(row.preset, row.temperature, row.title): row for row in rows}
-    rounds, tracing = [], []
-    for row in rows:
-        if row.round_microseconds is None:
-            continue
-        place = (row.title, row.preset, row.temperature)
-        rounds.append(RoundOverhead(*place, row.round_microseconds, row.outside_microseconds, row.overhead_share))
-        for engine in ("untraced", "bare"):
-            other = known.get((row.preset, row.temperature, f"{engine} {row.title}"))
-            if other:
-                ratios = [with_trace / without for with_trace, without in zip(row.wall_speeds, other.wall_speeds)]
-                spread = (min(ratios), max(ratios))
-                tracing.append(TraceCost(*place, engine, statistics.median(ratios), spread))
-    return Overhead(rounds, tracing)
+def overhead(rows: Sequence[BenchRow]) -> list[RoundOverhead]:
+    """What rounds spend outside the models."""
+    return [
+        RoundOverhead(
+            row.title,
+            row.preset,
+            row.temperature,
+            row.round_microseconds,
+            row.outside_microseconds,
+            row.overhead_share,
+        )
+        for row in rows
+        if row.round_microseconds is not None
+    ]
 
 
 # The formula

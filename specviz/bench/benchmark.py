@@ -1,34 +1,31 @@
 """The benchmark: every way to decode in turn, warm, in one process, on the same prompts.
 
-Greedy texts are compared before anything is timed. Every contestant runs once a repeat before any runs again, so a
-machine that slows down slows all of them; speedups are ratios within a repeat. Nothing is estimated: a row is the
-median over repeats of what was measured, without those that something else held up.
+Greedy texts are compared before anything is timed. Contestants take turns with plain decoding (`specviz.bench.turns`),
+so a machine that slows down slows all of them, and each speedup comes with the interval in which it lies.
 """
 
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 
 from specviz.bench.bench_plan import HEAT, BenchPlan, chains, entrants, planned, takes_part
-from specviz.bench.bench_rows import BenchRow
-from specviz.bench.contestants import PLAIN, Contestant, Say, pace, standing
+from specviz.bench.bench_rows import BenchRow, TraceCost
+from specviz.bench.contestants import PLAIN, Contestant, Say, standing
 from specviz.bench.equal_texts import Agreement, require_equal_texts
+from specviz.bench.laps import TimedRun, busy, speedup_of
 from specviz.bench.machine import describe_machine, load_average, peak_mb
 from specviz.bench.machine_limits import BandwidthLimit, measure_limits
 from specviz.bench.report import BenchReport
 from specviz.bench.rule_replay import RulesRow, replay_rules
-from specviz.bench.timed_runs import Timing, Workload, request_of, timed
+from specviz.bench.timed_runs import Workload, lane, request_of, written
+from specviz.bench.turns import Plan, take_turns
 from specviz.drafters import DRAFTERS, DraftModel
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
+from specviz.records.metrics import tally
 from specviz.records.presets import PRESETS
-from specviz.records.stopwatch import undisturbed
-
-#: New tokens of the run that warms a contestant up before anything is timed.
-WARM_UP_TOKENS = 16
 
 
 def measure(
@@ -52,14 +49,16 @@ def measure(
         if mode in (PLAIN, *only) and not any(contestant.mode == mode for contestant in contestants):
             raise error
         say(f"left out, {mode}: {error}")
-    machine, equality, rows, rules = describe_machine(pair), [], [], []
+    machine, equality, rows, tracing, rules = describe_machine(pair), [], [], [], []
     for temperature in temperatures:
         present = [contestant for contestant in contestants if takes_part(contestant, temperature)]
         say(f"temperature {temperature:g}: {len(present)} contestants once" + ", equal texts" * (temperature == 0))
-        equality += _warm_up(pair, present, temperature, plan)
+        equality += _equal_texts(pair, present, temperature, plan)
         for preset in plan.presets:
             say(f"{preset.name}, temperature {temperature:g}: {len(present)} contestants, {plan.repeats} times")
-            rows += measure_setting(Workload.of(pair, preset, temperature, plan.max_new_tokens), present, plan)
+            workload = Workload.of(pair, preset, temperature, plan.max_new_tokens)
+            new_rows, new_costs = measure_setting(workload, present, plan)
+            rows, tracing = rows + new_rows, tracing + new_costs
         rules += _compare_rules(pair, present, plan, temperature, say)
     limit = _limits(pair, rows, plan)
     machine["load_average_end"] = load_average()
@@ -69,11 +68,12 @@ def measure(
         settings={
             "max_new_tokens": plan.max_new_tokens,
             "repeats": plan.repeats,
-            "repeats_made": min(len(row.wall_speeds) for row in rows),
+            "repeats_made": min(row.repeats for row in rows),
             "quick": quick,
             "only": list(only),
         },
         rows=rows,
+        tracing=tracing,
         rules=rules,
         left_out=[{"mode": mode, "reason": error.message} for mode, error in refused],
         equality=equality,
@@ -100,55 +100,52 @@ def able(pair: ModelPair, contestants: Iterator[Contestant]) -> tuple[list[Conte
     return able, list(refused.values())
 
 
-def _warm_up(
+def _equal_texts(
     pair: ModelPair, contestants: Sequence[Contestant], temperature: float, plan: BenchPlan
 ) -> Iterator[Agreement]:
-    """Runs every contestant once; at temperature 0 on every preset, and compares the texts."""
-    if temperature > 0:
-        warm_up(Workload.of(pair, plan.presets[0], temperature, WARM_UP_TOKENS), contestants)
-        return
+    """At temperature 0 compares everybody's text of each preset; above it, only runs what has to be warm."""
     for preset in plan.presets:
-        yield from require_equal_texts(contestants, Workload.of(pair, preset, temperature, plan.max_new_tokens))
+        workload = Workload.of(pair, preset, temperature, plan.max_new_tokens)
+        if temperature == 0:
+            yield from require_equal_texts(contestants, workload)
+        elif preset is plan.presets[0]:
+            for contestant in contestants:
+                if contestant.engine != "specviz":
+                    written(contestant, workload)
 
 
-def warm_up(workload: Workload, contestants: Sequence[Contestant]) -> None:
-    """The first few tokens of each."""
-    few = replace(workload, max_new_tokens=min(WARM_UP_TOKENS, workload.max_new_tokens))
-    for contestant in contestants:
-        timed(contestant, few)
+def measure_setting(
+    workload: Workload, contestants: Sequence[Contestant], plan: BenchPlan
+) -> tuple[list[BenchRow], list[TraceCost]]:
+    """One row a contestant, plain decoding among them, and what records cost where the bare loop takes part."""
+    rows, costs = [], []
+    for engine in ("specviz", "transformers"):
+        # The library's runs cannot stand still, so they take turns among themselves, whole runs at a time.
+        own = [one for one in contestants if one.engine == engine]
+        if own:
+            runs = _runs(own, workload, plan)
+            rows += [_row(one, runs[one], runs[own[0]], workload) for one in own]
+    for bare in contestants:
+        if bare.engine == "bare":
+            traced = replace(bare, engine="specviz")
+            runs = _runs([bare, traced], workload, plan)
+            ratio = speedup_of(runs[traced], runs[bare])
+            costs.append(TraceCost(traced.title, workload.preset, workload.temperature, ratio))
+    return rows, costs
 
 
-def measure_setting(workload: Workload, contestants: Sequence[Contestant], plan: BenchPlan) -> list[BenchRow]:
-    """One row a contestant, plain decoding among them; all were run before."""
-    timings: dict[Contestant, list[Timing]] = {contestant: [] for contestant in contestants}
-    # The same decoding by several engines runs back to back: the differences between them are small. Plain decoding in
-    # the middle: nobody is far from what all are compared with.
-    kinds = list(dict.fromkeys(replace(contestant, engine="specviz") for contestant in contestants))
-    kinds.remove(Contestant(PLAIN))
-    kinds.insert(len(kinds) // 2, Contestant(PLAIN))
-    order = sorted(contestants, key=lambda contestant: kinds.index(replace(contestant, engine="specviz")))
-    began = time.perf_counter()
-    for repeat in range(plan.repeats):
-        if repeat and plan.budget is not None and time.perf_counter() - began > plan.budget:
-            break
-        # Every other repeat backwards, so that a machine that keeps slowing down is not always unkind to the same ones.
-        # Of three repeats the median still leans towards the first and the last.
-        for contestant in order if repeat % 2 == 0 else reversed(order):
-            timings[contestant].append(timed(contestant, replace(workload, seed=repeat)))
-    return [_row(contestant, timings, workload, plan.least_share) for contestant in contestants]
+def _runs(contestants: Sequence[Contestant], workload: Workload, plan: BenchPlan) -> dict[Contestant, list[TimedRun]]:
+    """Everybody's runs, in turn with those of the first."""
+    made: dict[Contestant, list[TimedRun]] = {contestant: [] for contestant in contestants}
+    turns = Plan(workload.max_new_tokens, plan.repeats, float("inf") if plan.budget is None else plan.budget)
+    for one in take_turns([lane(contestant, workload) for contestant in contestants], turns):
+        if isinstance(one, TimedRun):
+            made[contestants[one.number]].append(one)
+    return made
 
 
-def _row(
-    contestant: Contestant, timings: dict[Contestant, list[Timing]], workload: Workload, least_share: float
-) -> BenchRow:
-    made, beside = timings[contestant], timings[Contestant(PLAIN, engine=contestant.engine)]
-    pairs = [pair for pair in zip(made, beside) if undisturbed([one.share for one in pair], least_share)]
-    own = [one for one, _ in pairs] or made
-    plain = [] if contestant.mode == PLAIN else [other for _, other in pairs]
-    if contestant.engine == "specviz":
-        figures = standing([timing.counts for timing in own], [timing.counts for timing in plain])
-    else:
-        figures = pace([timing.speed for timing in own], [timing.speed for timing in plain])
+def _row(contestant: Contestant, own: Sequence[TimedRun], plain: Sequence[TimedRun], workload: Workload) -> BenchRow:
+    figures = standing(own, () if contestant.mode == PLAIN else plain)
     row = BenchRow(
         title=contestant.title,
         engine=contestant.engine,
@@ -156,26 +153,28 @@ def _row(
         num_draft_tokens=contestant.num_draft_tokens,
         temperature=workload.temperature,
         preset=workload.preset,
-        tokens=sum(timing.tokens for timing in own),
+        domain=workload.domain,
+        tokens=sum(len(run.token_ids) for run in own),
         peak_mb=peak_mb(workload.pair.device),
-        counted=len(pairs),
-        wall_speeds=tuple(timing.speed for timing in made),
+        repeats=len(own),
+        busy=busy(own),
         **asdict(figures),
     )
     return _with_rounds(row, contestant, own, workload) if contestant.engine == "specviz" else row
 
 
-def _with_rounds(row: BenchRow, contestant: Contestant, own: Sequence[Timing], workload: Workload) -> BenchRow:
+def _with_rounds(row: BenchRow, contestant: Contestant, own: Sequence[TimedRun], workload: Workload) -> BenchRow:
     """What a row has where rounds are recorded; with drafts, their settings too, defaults filled in."""
-    rounds = sum(timing.counts.rounds for timing in own)
-    taken = 1e6 * sum(timing.counts.seconds for timing in own) / rounds
+    counts = [tally(run.rounds) for run in own]
+    rounds = sum(one.rounds for one in counts)
+    taken = 1e6 * sum(one.seconds for one in counts) / rounds
     row = replace(row, rounds=rounds, round_microseconds=taken, outside_microseconds=row.overhead_share * taken)
     if contestant.mode == PLAIN:
         return row
     request = request_of(contestant, workload)
     settings = request.drafter.settings(workload.pair, request.settings.drafting)
-    own = {name: settings.get(name) for name in ("exit_layer", "bits")}
-    return replace(row, rule=request.rule.name, branches=request.branches, **own)
+    own_settings = {name: settings.get(name) for name in ("exit_layer", "bits")}
+    return replace(row, rule=request.rule.name, branches=request.branches, **own_settings)
 
 
 def _compare_rules(

@@ -1,7 +1,7 @@
 """Ways to decode side by side: what a contestant is, and what several of its repeats come to.
 
-Everything is measured. Contestants take turns within a repeat, so a machine that slows down slows all of them, and a
-speedup is a ratio within a repeat.
+Everything is measured. Contestants take turns (`specviz.bench.turns`), so a machine that slows down slows all of them,
+and a speedup is the ratio of their times over the same parts of a text.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from specviz.records.metrics import Tally
+from specviz.bench.laps import TimedRun, speedup_of
+from specviz.records.metrics import Tally, tally
 from specviz.records.settings import PLAIN, DraftParams, RunSettings
 from specviz.theory.formulas import expected_tokens
 
@@ -29,7 +30,7 @@ class Contestant:
     rule: str = "auto"  # how drafts are judged: "auto" or a name from `RULES`
     exit_layer: int | None = None  # see `DraftParams`; None is the drafter's default
     bits: int | None = None  # the same
-    engine: str = "specviz"  # or "untraced", "bare", "transformers": see `timed_runs`
+    engine: str = "specviz"  # or "bare", "transformers": see `timed_runs`
 
     def applied(self, settings: RunSettings) -> RunSettings:
         """The settings of a run in which this contestant decodes."""
@@ -58,15 +59,12 @@ class Contestant:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a contestant's repeats come to, beside plain decoding in the same repeats; None where it does not apply.
+    """What a contestant's repeats come to, compared with plain decoding in turn; None where it does not apply."""
 
-    Speeds and speedups are medians over repeats; everything else is taken over all repeats together.
-    """
-
-    tokens_per_second: float  # by wall time, reading the prompt included
+    tokens_per_second: float  # by wall time, reading the prompt included; the median over repeats
     spread: tuple[float, float]  # slowest and fastest repeat
-    speedup_measured: float | None = None  # ratio to plain decoding within a repeat
-    speedup_spread: tuple[float, float] | None = None  # least and greatest ratio
+    speedup_measured: float | None = None  # ratio to plain decoding, all turns together (`speedup_of`)
+    speedup_interval: tuple[float, float] | None = None  # in which it lies, 90 %; None where that cannot be told
     acceptance_rate: float | None = None  # α: accepted / judged draft tokens
     acceptance_length: float | None = None  # tokens per target pass
     #: c: seconds of one draft step / seconds of one target pass in the plain run. A step is one level of the draft,
@@ -88,17 +86,32 @@ class Forced:
     kind: str
     alpha: float  # asked for; `figures` has what came of it
     num_draft_tokens: int
-    repeats: int  # that count: nothing else held them up
+    repeats: int
     figures: Standing | None  # reading the prompt left out; None before the first of them
     fraction: float  # share of the measuring that is done
 
 
-def standing(own: Sequence[Tally], plain: Sequence[Tally]) -> Standing:
+def standing(own: Sequence[TimedRun], plain: Sequence[TimedRun] = ()) -> Standing:
     """The figures of a contestant's repeats beside those of plain decoding.
 
-    own: one tally a repeat, at least one, each with at least one round. plain: in the same order; may hold more
-    repeats, and is empty where there is nothing to compare with, as for plain decoding itself.
+    own: at least one run, each with a turn. plain: the runs that it took turns with, in any order; empty where there
+    is nothing to compare with, as for plain decoding itself.
     """
+    speeds = [run.speed for run in own]
+    ratio = speedup_of(own, plain) if plain else None
+    found = Standing(
+        tokens_per_second=statistics.median(speeds),
+        spread=(min(speeds), max(speeds)),
+        speedup_measured=None if ratio is None else ratio.value,
+        speedup_interval=None if ratio is None or ratio.low is None else (ratio.low, ratio.high),
+    )
+    if not all(run.rounds for run in own):
+        return found
+    return _counted(found, [tally(run.rounds) for run in own], [tally(run.rounds) for run in plain])
+
+
+def _counted(found: Standing, own: Sequence[Tally], plain: Sequence[Tally]) -> Standing:
+    """With what rounds tell beside the time that they took, over all repeats together."""
     rounds, seconds = _total(own, "rounds"), _total(own, "seconds")
     drafted, judged, accepted = (_total(own, name) for name in ("drafted", "judged", "accepted"))
     alpha = accepted / judged if judged else None
@@ -107,7 +120,7 @@ def standing(own: Sequence[Tally], plain: Sequence[Tally]) -> Standing:
     distances = _total(own, "measured_distances")
     trees = any(counts.drafted_trees for counts in own)
     return replace(
-        pace([counts.tokens_per_second for counts in own], [counts.tokens_per_second for counts in plain]),
+        found,
         acceptance_rate=alpha,
         acceptance_length=1 + accepted / rounds,
         cost_coefficient=cost,
@@ -121,20 +134,6 @@ def standing(own: Sequence[Tally], plain: Sequence[Tally]) -> Standing:
         drafted_per_round=drafted / rounds,
         levels_per_round=_total(own, "levels") / rounds,
         distance=_total(own, "distance_sum") / distances if distances else None,
-    )
-
-
-def pace(own: Sequence[float], plain: Sequence[float]) -> Standing:
-    """The figures of speeds alone, in tokens per second, one a repeat: all there is where no rounds are recorded.
-
-    own, plain: as for `standing`.
-    """
-    ratios = [fast / slow for fast, slow in zip(own, plain)]
-    return Standing(
-        tokens_per_second=statistics.median(own),
-        spread=(min(own), max(own)),
-        speedup_measured=statistics.median(ratios) if ratios else None,
-        speedup_spread=(min(ratios), max(ratios)) if ratios else None,
     )
 
 

@@ -14,7 +14,7 @@ import torch
 
 from specviz.bench.bare_loop import Unwatched
 from specviz.bench.contestants import PLAIN, Contestant
-from specviz.bench.timed_runs import Workload, request_of, timed
+from specviz.bench.timed_runs import Workload, request_of, written
 from specviz.decoding.engine import rounds
 from specviz.decoding.run_record import collect
 from specviz.passes.cached_model import CachedModel
@@ -50,7 +50,7 @@ def require_equal_texts(contestants: Sequence[Contestant], workload: Workload) -
     """
     request = request_of(Contestant(PLAIN), workload)
     plain = collect(request, list(rounds(request)))
-    return [agreement(contestant, timed(contestant, workload).token_ids, plain, workload) for contestant in contestants]
+    return [agreement(contestant, written(contestant, workload), plain, workload) for contestant in contestants]
 
 
 def agreement(contestant: Contestant, tokens: Sequence[int], plain: Run, workload: Workload) -> Agreement:

@@ -9,9 +9,6 @@ from typing import Any
 
 from specviz.bench.bench_rows import STORY_GROUP, BenchRow, FormulaCheck, Summary
 
-#: Repeats of one contestant further apart than this say something about the machine, not about the contestant.
-UNSTEADY = 2.0
-
 
 def findings(groups: Sequence[Summary], checks: Sequence[FormulaCheck]) -> list[str]:
     """The best drafter, EAGLE beside the draft model, trees beside chains, theory beside measurement."""
@@ -78,30 +75,19 @@ def busy(machine: dict[str, str | int | float | None]) -> str | None:
     if load is None or cores is None or load <= cores:
         return None
     return (
-        f"The machine was busy when this began: a load of {load:g} on {cores} cores. Trust ratios within a repeat, "
-        "not tokens per second."
+        f"The machine was busy when this began: a load of {load:g} on {cores} cores. Trust ratios and their "
+        "intervals, not tokens per second."
     )
 
 
 def unsteady(rows: Sequence[BenchRow], settings: dict[str, Any]) -> str | None:
-    """What disturbed the repeats: some do not count, the same work took very different times, or time ran short."""
-    found = [row for row in rows if row.spread[1] > UNSTEADY * row.spread[0]]
+    """What disturbed the benchmark: others wanted the processor, or time ran short."""
+    disturbed, said = sum(row.busy for row in rows), []
+    if disturbed:
+        said.append(
+            f"Something else wanted the processor in {disturbed} of {len(rows)} rows: their intervals allow for it."
+        )
     planned, made = settings.get("repeats"), settings.get("repeats_made")
-    said = []
-    if any(row.counted < len(row.wall_speeds) for row in rows):
-        held_up = sum(len(row.wall_speeds) - row.counted for row in rows)
-        unknown = sum(not row.counted for row in rows)
-        said.append(
-            f"Something else had the processor in {held_up} of {sum(len(row.wall_speeds) for row in rows)} repeats, "
-            f"which do not count; in {unknown} of {len(rows)} rows none does, so no ratio is known."
-        )
-    if found:
-        worst = max(found, key=lambda row: row.spread[1] / row.spread[0])
-        said.append(
-            f"Something disturbed this benchmark: in {len(found)} of {len(rows)} rows the fastest repeat is more than "
-            f"{UNSTEADY:g} times as fast as the slowest ({worst.title} on {worst.preset}: {worst.spread[0]:.0f} to "
-            f"{worst.spread[1]:.0f} tokens/s)."
-        )
     if made != planned:
         said.append(f"{made} of {planned} repeats fitted into the time of a quick run.")
     return " ".join(said) or None

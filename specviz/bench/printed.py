@@ -8,9 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from specviz.bench.bench_rows import FormulaCheck, Overhead
+from specviz.bench.bench_rows import FormulaCheck, RoundOverhead, TraceCost
 from specviz.bench.equal_texts import Agreement
-from specviz.bench.growth import Growth
 from specviz.bench.machine import Facts
 from specviz.bench.machine_limits import BandwidthLimit
 from specviz.bench.report import BenchReport
@@ -32,7 +31,7 @@ CELLS: Cells = {
     "tokens_per_second": ("tok/s", "{:.0f}"),
     "spread": ("spread", "{0[0]:.0f}–{0[1]:.0f}"),
     "speedup_measured": ("speedup", "{:.2f}"),
-    "speedup_spread": ("spread", "{0[0]:.2f}–{0[1]:.2f}"),
+    "speedup_interval": ("90 %", "{0[0]:.2f}–{0[1]:.2f}"),
     "speedup_formula": ("formula", "{:.2f}"),
     "measured_over_formula": ("ratio", "{:.2f}"),
     "speedup_by_rounds": ("by rounds", "{:.2f}"),
@@ -64,7 +63,7 @@ SIZE_CELLS: Cells = CELLS | {
     "cost_coefficient": ("c", "{:.3f}"),
 }
 
-SPEED = ("tokens_per_second", "spread", "speedup_measured", "speedup_spread", "speedup_formula")
+SPEED = ("tokens_per_second", "spread", "speedup_measured", "speedup_interval", "speedup_formula")
 JUDGED = ("acceptance_rate", "acceptance_length", "cost_coefficient")
 PHASES = ("phase_share.draft", "phase_share.verify", "phase_share.rest")
 ROW_FIELDS = (*SPEED, *JUDGED, *PHASES, "overhead_share")
@@ -81,11 +80,10 @@ def bench_text(report: BenchReport) -> str:
         _table(_frame(report.rows), ["preset", "temperature", "title"], ROW_FIELDS),
         _table(_frame(report.summary), ["group", "temperature", "title"], SUMMARY_FIELDS),
         _rules_lines(report.rules),
-        _overhead_lines(report.overhead),
+        _overhead_lines(report.overhead, report.tracing),
         [f"The page, watched by a browser: {report.page['ratio']:.2f} of the speed without one"] if report.page else (),
         _limit_lines(report.limit),
         _formula_lines(report.formula),
-        growth_lines(report.growth) if report.growth else (),
         report.findings,
         [f"Left out, {entry['mode']}: {entry['reason']}" for entry in report.left_out],
         [f"Peak memory of this process up to the last row: {max(row.peak_mb or 0 for row in report.rows):.0f} MB"],
@@ -128,7 +126,7 @@ def _frame(entries: Sequence[Any]) -> pd.DataFrame:
     return frame
 
 
-def _by_contestant(entries: Sequence[Any], **figures: Any) -> pd.DataFrame:
+def _by_contestant(entries: Sequence[Any], **figures: str) -> pd.DataFrame:
     """Figures of all presets together, by temperature and contestant, in the order in which these come."""
     return _frame(entries).groupby(["temperature", "title"], sort=False).agg(figures).reset_index()
 
@@ -156,20 +154,14 @@ def _rules_lines(rules: Sequence[RulesRow]) -> Iterator[str]:
         yield from _table(_frame(rules), ["temperature", "mode", "num_draft_tokens"])
 
 
-def _overhead_lines(overhead: Overhead) -> Iterator[str]:
+def _overhead_lines(overhead: Sequence[RoundOverhead], tracing: Sequence[TraceCost]) -> Iterator[str]:
     yield "Overhead, a round's time outside the models; medians over presets:"
     medians = dict.fromkeys(("round_microseconds", "outside_microseconds", "share"), "median")
-    yield from _table(_by_contestant(overhead.rounds, **medians), ["temperature", "title"])
-    for without, what in (("untraced", "the same loop without records"), ("bare", "a bare loop")):
-        if costs := [one for one in overhead.tracing if one.without == without]:
-            yield f"Tracing, speed with the full trace over that of {what}, in the same repeats:"
-            found = _by_contestant(costs, ratio="median", spread=_widest)
-            yield from _table(found.rename(columns={"spread": "speedup_spread"}), ["temperature", "title"])
-
-
-def _widest(spreads: Iterable[tuple[float, float]]) -> tuple[float, float]:
-    lows, highs = zip(*spreads)
-    return min(lows), max(highs)
+    yield from _table(_by_contestant(overhead, **medians), ["temperature", "title"])
+    if tracing:
+        yield "Tracing, speed with the full trace over that of a bare loop, in turn; medians over presets:"
+        found = _by_contestant(tracing, **{"ratio.value": "median"}).rename(columns={"ratio.value": "ratio"})
+        yield from _table(found, ["temperature", "title"])
 
 
 def _formula_lines(checks: Sequence[FormulaCheck]) -> Iterator[str]:
@@ -186,20 +178,6 @@ def _limit_lines(limits: Sequence[BandwidthLimit]) -> Iterator[str]:
     for one in limits:
         if one.limit_seconds is None:
             yield f"The {one.role}'s passes are faster than that bandwidth allows: their limit is not known."
-
-
-def growth_lines(growth: Growth) -> Iterator[str]:
-    yield f"Growth, {growth.drafter} γ={growth.num_draft_tokens}, with the tokens of text before; medians:"
-    yield from _table(_frame(growth.contexts), ["context"])
-    yield "With the rounds before, in runs of bounded length; medians since the last line:"
-    yield from _table(_frame(growth.rounds), ["rounds"])
-    yield "The first and the last tenth of all these rounds, and of one run to the end of the context; medians:"
-    yield from _table(_frame([growth.many_runs, growth.long_run]), ["rounds"])
-    yield "With the draft length; medians:"
-    yield from _table(_frame(growth.gammas), ["num_draft_tokens"])
-    if growth.visitors:
-        yield "With the number of visitors who press at once, the median one's first round and the last one's:"
-        yield from _table(_frame(growth.visitors), ["visitors"])
 
 
 # Sentences

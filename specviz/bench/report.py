@@ -5,9 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from specviz.bench import findings
-from specviz.bench.bench_rows import BenchRow, FormulaCheck, Overhead, Summary, formula_checks, overhead, summaries
+from specviz.bench.bench_rows import (
+    BenchRow,
+    FormulaCheck,
+    RoundOverhead,
+    Summary,
+    TraceCost,
+    formula_checks,
+    overhead,
+    summaries,
+)
 from specviz.bench.equal_texts import Agreement
-from specviz.bench.growth import Growth
 from specviz.bench.machine import Facts
 from specviz.bench.machine_limits import BandwidthLimit
 from specviz.bench.rule_replay import RulesRow
@@ -23,13 +31,13 @@ class BenchReport:
     pair: dict[str, str | int | None]
     settings: dict[str, int | float | bool | list[str]]
     rows: list[BenchRow]
+    tracing: list[TraceCost] = field(default_factory=list)  # the full trace beside the bare loop
     rules: list[RulesRow] = field(default_factory=list)  # one a γ
     left_out: list[dict[str, str]] = field(default_factory=list)  # drafters this pair cannot run: "mode" and "reason"
     equality: list[Agreement] = field(default_factory=list)  # of each greedy text, before anything was timed
     limit: list[BandwidthLimit] = field(default_factory=list)  # of target and draft model
-    growth: Growth | None = None  # where asked for
     page: dict[str, float] | None = None  # speeds with and without a browser watching, where asked for
-    overhead: Overhead = field(init=False)
+    overhead: list[RoundOverhead] = field(init=False)
     formula: list[FormulaCheck] = field(init=False)
     busy: str | None = field(init=False)  # a sentence where the machine was busy at the start
     unsteady: str | None = field(init=False)  # a sentence where it was disturbed meanwhile

@@ -6,21 +6,21 @@ adaptive draft length is ever slower than plain decoding. It says nothing about 
 
 from __future__ import annotations
 
-import itertools
 import random
-import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 import torch
 
 from specviz.bench import oracle
 from specviz.bench.contestants import PLAIN, Contestant, Say, Standing, formula_speedup, standing
+from specviz.bench.laps import TimedRun
 from specviz.bench.machine import Facts, describe_machine
 from specviz.bench.machine_limits import model_size, read_bandwidth
 from specviz.bench.model_sizes import make_pair, size_named
-from specviz.bench.timed_runs import Workload, rounds_of
+from specviz.bench.timed_runs import Workload, lane, request_of, written
+from specviz.bench.turns import Lane, Plan, lane_of, take_turns
 from specviz.drafters import DraftModel
 from specviz.models.pair import ModelPair
 from specviz.models.pass_timer import PassTimer
@@ -44,21 +44,19 @@ class SizePlan:
 
     prompt_tokens: int = 64  # of each run
     new_tokens: int = 128
-    repeats: int = 5  # of all contestants, in turn
-    seconds: float = 60.0  # until these are over, more repeats follow
+    repeats: int = 12  # of all contestants, in turn
+    seconds: float = 60.0  # no repeat begins that would end after these
 
 
 FULL = SizePlan()
-QUICK = SizePlan(prompt_tokens=16, new_tokens=32, repeats=2, seconds=0.0)
+QUICK = SizePlan(prompt_tokens=16, new_tokens=32, repeats=2, seconds=10.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeRow(Standing):
     """One contestant over all repeats; None where a figure does not apply.
 
-    Speed and speedup are all tokens over all seconds of decoding, reading the prompt left out: each repeat has coins of
-    its own, so a median over repeats would not match an acceptance rate over all of them. Both spreads are as in
-    `Standing`.
+    Reading the prompt is left out.
     """
 
     title: str
@@ -135,16 +133,17 @@ def measure(
 
 def measure_pair(pair: ModelPair, alpha: float, gamma: int, plan: SizePlan, say: Say = lambda line: None) -> SizeReport:
     """The same for a pair that is loaded; its draft model must share the target's vocabulary."""
-    contest = _Contest(pair, alpha, plan)
+    workload = _workload(pair, plan)
+    known = written(Contestant(PLAIN), workload)
     contestants = [Contestant(PLAIN), Contestant("oracle", gamma), Contestant("oracle", AUTO)]
-    say(f"warming up, and asking the target for its answer: {plan.new_tokens} tokens")
-    contest.warm_up({*range(1, LONGEST_AUTO + 1), gamma})
-    done: dict[Contestant, list[_Timed]] = {contestant: [] for contestant in contestants}
-    for repeat in _repeats(plan):
-        say(f"repeat {repeat + 1}: {', '.join(one.title for one in contestants)}")
-        for contestant, runs in done.items():
-            runs.append(contest.run(contestant, seed=repeat))
-    rows = [contest.row(contestant, done[contestant], done[contestants[0]]) for contestant in contestants]
+    say(f"in turn: {', '.join(one.title for one in contestants)}")
+    lanes = [_lane(one, workload, known, alpha) for one in contestants]
+    done: dict[Contestant, list[TimedRun]] = {contestant: [] for contestant in contestants}
+    turns = Plan(workload.max_new_tokens, plan.repeats, plan.seconds, with_prompt=False)
+    for one in take_turns(lanes, turns):
+        if isinstance(one, TimedRun):
+            done[contestants[one.number]].append(one)
+    rows = [_row(one, done[one], done[contestants[0]], known, alpha) for one in contestants]
     settings = {"alpha": alpha, "num_draft_tokens": gamma, "longest": LONGEST_AUTO, "temperature": 0.0}
     settings |= {"prompt_tokens": plan.prompt_tokens, "new_tokens": plan.new_tokens}
     return SizeReport(
@@ -158,73 +157,41 @@ def measure_pair(pair: ModelPair, alpha: float, gamma: int, plan: SizePlan, say:
     )
 
 
-def _repeats(plan: SizePlan) -> Iterator[int]:
-    began = time.perf_counter()
-    for repeat in itertools.count():
-        if repeat >= plan.repeats and time.perf_counter() - began > plan.seconds:
-            return
-        yield repeat
+def _workload(pair: ModelPair, plan: SizePlan) -> Workload:
+    prompt = random.Random(0).choices(range(pair.vocab_size), k=plan.prompt_tokens)
+    return Workload(pair, tuple(prompt), temperature=0.0, max_new_tokens=plan.new_tokens)
 
 
-@dataclass(frozen=True, slots=True)
-class _Timed:
-    """One run."""
-
-    counts: Tally  # without reading the prompt
-    rounds_known: int  # see `oracle.rounds_known`
-
-
-class _Contest:
-    """Runs of one prompt, and what the target answers to it."""
-
-    def __init__(self, pair: ModelPair, alpha: float, plan: SizePlan):
-        self.alpha = alpha
-        prompt = random.Random(0).choices(range(pair.vocab_size), k=plan.prompt_tokens)
-        self.workload = Workload(pair, tuple(prompt), temperature=0.0, max_new_tokens=plan.new_tokens)
-        self.known = [token for one in rounds_of(Contestant(PLAIN), self.workload) for token in one.emitted]
-
-    def warm_up(self, lengths: set[int]) -> None:
-        """Every width of the target pass a few times: the first can cost more than all later ones, and a graph is
-        recorded after the second."""
-        for length in sorted(lengths):
-            short = replace(self.workload, max_new_tokens=min(3 * (length + 1), self.workload.max_new_tokens))
-            for _ in rounds_of(Contestant(DraftModel.name, length), short, oracle.oracle(self.known, 1.0, seed=0)):
-                pass
-
-    def run(self, contestant: Contestant, seed: int) -> _Timed:
-        passes, build = contestant, None
-        if contestant.mode != PLAIN:
-            # The draft model makes all its passes, and the oracle speaks in its place.
-            passes = replace(contestant, mode=DraftModel.name)
-            build = oracle.oracle(self.known, self.alpha, seed)
-        done = list(rounds_of(passes, self.workload, build))
-        return _Timed(replace(tally(done), prefill=0.0), oracle.rounds_known(done, self.known))
-
-    def row(self, contestant: Contestant, runs: Sequence[_Timed], plain_runs: Sequence[_Timed]) -> SizeRow:
-        drafts = contestant.mode != PLAIN
-        own, plain = ([run.counts for run in each] for each in (runs, plain_runs))
-        figures = standing(own, plain if drafts else [])
-        rounds = sum(counts.rounds for counts in own)
-        speed, speedup = _speed(own), _speed(own) / _speed(plain) if drafts else None
-        measured = {"tokens_per_second": speed, "speedup_measured": speedup}
-        return SizeRow(
-            title=contestant.title,
-            mode=contestant.mode,
-            num_draft_tokens=contestant.num_draft_tokens,
-            alpha_asked=self.alpha if drafts else None,
-            rounds=rounds,
-            tokens=sum(counts.tokens for counts in own),
-            measured_over_formula=speedup / figures.speedup_formula if figures.speedup_formula else None,
-            speedup_by_rounds=_speedup_by_rounds(own, plain, figures.acceptance_rate),
-            pass_ratio=_mean(own, "verify_seconds") / _mean(plain, "verify_seconds"),
-            known_share=sum(run.rounds_known for run in runs) / rounds if drafts else None,
-            rounds_by_length=dict(sorted(_lengths(own).items())),
-            **(asdict(figures) | measured),
-        )
+def _lane(contestant: Contestant, workload: Workload, known: Sequence[int], alpha: float) -> Lane:
+    if contestant.mode == PLAIN:
+        return lane(contestant, workload)
+    # The draft model makes all its passes, and the oracle speaks in its place.
+    request = request_of(replace(contestant, mode=DraftModel.name), workload)
+    return lane_of(request, lambda repeat: oracle.oracle(known, alpha, seed=repeat))
 
 
-def _speed(tallies: Sequence[Tally]) -> float:
-    return sum(counts.tokens for counts in tallies) / sum(counts.seconds for counts in tallies)
+def _row(
+    contestant: Contestant, runs: Sequence[TimedRun], plain_runs: Sequence[TimedRun], known: Sequence[int], alpha: float
+) -> SizeRow:
+    drafts = contestant.mode != PLAIN
+    own, plain = ([replace(tally(run.rounds), prefill=0.0) for run in each] for each in (runs, plain_runs))
+    figures = standing(runs, plain_runs if drafts else ())
+    rounds, speedup = sum(counts.rounds for counts in own), figures.speedup_measured
+    rounds_known = sum(oracle.rounds_known(run.rounds, known) for run in runs)
+    return SizeRow(
+        title=contestant.title,
+        mode=contestant.mode,
+        num_draft_tokens=contestant.num_draft_tokens,
+        alpha_asked=alpha if drafts else None,
+        rounds=rounds,
+        tokens=sum(counts.tokens for counts in own),
+        measured_over_formula=speedup / figures.speedup_formula if figures.speedup_formula else None,
+        speedup_by_rounds=_speedup_by_rounds(own, plain, figures.acceptance_rate),
+        pass_ratio=_mean(own, "verify_seconds") / _mean(plain, "verify_seconds"),
+        known_share=rounds_known / rounds if drafts else None,
+        rounds_by_length=dict(sorted(_lengths(own).items())),
+        **asdict(figures),
+    )
 
 
 def _speedup_by_rounds(own: Sequence[Tally], plain: Sequence[Tally], alpha: float | None) -> float | None:

@@ -1,26 +1,23 @@
-"""One timed run of a contestant: by the engine, without its records, by a bare loop, or by transformers' `generate`."""
+"""What a contestant does on a workload: by the engine, by a bare loop, or by transformers' `generate`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 import transformers
 
-from specviz.bench import bare_loop, untraced_loop
+from specviz.bench import bare_loop
 from specviz.bench.contestants import PLAIN, Contestant
-from specviz.decoding.engine import rounds, unrecorded
+from specviz.bench.turns import Lane, lane_of
+from specviz.decoding.engine import unrecorded
 from specviz.decoding.request import Request, prepare
-from specviz.decoding.round_record import Ledger
 from specviz.drafters import DraftModel, PromptLookup
-from specviz.drafters.base import Drafter, Setting
 from specviz.models.pair import ModelPair
-from specviz.records.metrics import Tally, tally
 from specviz.records.presets import Preset
-from specviz.records.runs import Round
 from specviz.records.settings import RunSettings, SamplingParams
-from specviz.records.stopwatch import Stopwatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +30,7 @@ class Workload:
     max_new_tokens: int
     seed: int = 0
     preset: str = ""  # name of the preset the prompt is from, if it is
+    domain: str = ""  # of the prompt, if it was read from a file
 
     @classmethod
     def of(
@@ -44,30 +42,6 @@ class Workload:
         return cls(pair, prompt, temperature, min(max_new_tokens, room), seed, preset.name)
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """One finished run."""
-
-    token_ids: tuple[int, ...]  # new tokens
-    seconds: float  # wall time around the whole run
-    share: float | None  # of these in which it had a processor, see `Stopwatch`
-    counts: Tally | None = None  # of its rounds, where the engine records any
-
-    @property
-    def tokens(self) -> int:
-        return len(self.token_ids)
-
-    @property
-    def speed(self) -> float:
-        """Tokens per second of wall time, reading the prompt included."""
-        return self.tokens / self.seconds
-
-
-def timed(contestant: Contestant, workload: Workload) -> Timing:
-    """One run. Whoever has the last token on the host has waited for the device."""
-    return _RUNS[contestant.engine](contestant, workload)
-
-
 def request_of(contestant: Contestant, workload: Workload) -> Request:
     """The engine's checked request for a contestant. Raises SpecvizError where the pair cannot run it."""
     sampling = SamplingParams(workload.temperature)
@@ -77,38 +51,41 @@ def request_of(contestant: Contestant, workload: Workload) -> Request:
     return prepare(workload.pair, contestant.applied(settings))
 
 
-def rounds_of(
-    contestant: Contestant, workload: Workload, build: Callable[[Setting], Drafter] | None = None
-) -> Iterator[Round]:
-    """The engine's rounds for a contestant. build: makes another drafter than the contestant's, see `oracle`."""
-    return rounds(request_of(contestant, workload), build)
+@dataclass(frozen=True, slots=True)
+class Block:
+    """All new tokens of a run at once: what decodes elsewhere does not hand them over one by one."""
+
+    emitted: Sequence[int]
 
 
-def _with_engine(contestant: Contestant, workload: Workload) -> Timing:
-    request = request_of(contestant, workload)
-    watch, ledger = Stopwatch(), Ledger()
-    for one in unrecorded(request):
-        ledger.add(one)
-    seconds, share = watch.seconds, watch.share(workload.pair.device.type)
-    # With its full trace, as the page has it; what is kept of each round becomes its record once the clock has stopped.
-    done = ledger.rounds()
-    return Timing(tuple(token for one in done for token in one.emitted), seconds, share, tally(done))
+def lane(contestant: Contestant, workload: Workload) -> Lane:
+    """A contestant on a workload, to take turns; what is not the engine's must have written the text once before.
+
+    Raises SpecvizError where the pair cannot run it.
+    """
+    if contestant.engine == "specviz":
+        return lane_of(request_of(contestant, workload))
+
+    def start(repeat: int) -> Iterator[Block]:
+        yield Block(written(contestant, replace(workload, seed=workload.seed + repeat)))
+
+    return Lane(start, divisible=False, warm=True)
 
 
-def _untraced(contestant: Contestant, workload: Workload) -> Timing:
-    request = request_of(contestant, workload)
-    return _around(lambda: untraced_loop.decode(request), workload)
+def written(contestant: Contestant, workload: Workload) -> list[int]:
+    """The new tokens of one run."""
+    if contestant.engine == "transformers":
+        return _by_transformers(contestant, workload)
+    if contestant.engine == "bare":
+        given = (workload.pair, workload.prompt, workload.max_new_tokens)
+        if contestant.mode == PLAIN:
+            return bare_loop.plain(*given)
+        return bare_loop.draft_model(*given, contestant.num_draft_tokens)
+    return [token for one in unrecorded(request_of(contestant, workload)) for token in one.emitted]
 
 
-def _bare(contestant: Contestant, workload: Workload) -> Timing:
-    given = (workload.pair, workload.prompt, workload.max_new_tokens)
-    if contestant.mode == PLAIN:
-        return _around(lambda: bare_loop.plain(*given), workload)
-    return _around(lambda: bare_loop.draft_model(*given, contestant.num_draft_tokens), workload)
-
-
-def _with_transformers(contestant: Contestant, workload: Workload) -> Timing:
-    """The library's own `generate`: no trace, γ held constant, nothing taken from a checkpoint's defaults."""
+def _by_transformers(contestant: Contestant, workload: Workload) -> list[int]:
+    """By the library's own `generate`: γ held constant, and of the checkpoint's defaults nothing but its end tokens."""
     pair, sampled = workload.pair, workload.temperature > 0
     options: dict[str, object] = {"do_sample": sampled, "max_new_tokens": workload.max_new_tokens, "use_cache": True}
     if sampled:
@@ -117,27 +94,30 @@ def _with_transformers(contestant: Contestant, workload: Workload) -> Timing:
     config = transformers.GenerationConfig(**options, pad_token_id=ends[0] if ends else 0, eos_token_id=ends or None)
     assistance: dict[str, object] = {}
     if contestant.mode == DraftModel.name:
-        drafting = pair.draft.generation_config
-        drafting.num_assistant_tokens = contestant.num_draft_tokens
-        drafting.num_assistant_tokens_schedule = "constant"
-        drafting.assistant_confidence_threshold = 0.0
         assistance["assistant_model"] = pair.draft
     elif contestant.mode == PromptLookup.name:
         config.prompt_lookup_num_tokens = contestant.num_draft_tokens
     ids = torch.tensor([workload.prompt], device=pair.device)
     torch.manual_seed(workload.seed)
-
-    def generate() -> list[int]:
+    with _without_defaults(pair, contestant.num_draft_tokens):
         output = pair.target.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config, **assistance)
-        return output[0, ids.shape[1] :].tolist()
-
-    return _around(generate, workload)
+    return output[0, ids.shape[1] :].tolist()
 
 
-def _around(run: Callable[[], list[int]], workload: Workload) -> Timing:
-    watch = Stopwatch()
-    tokens = run()
-    return Timing(tuple(tokens), watch.seconds, watch.share(workload.pair.device.type))
-
-
-_RUNS = {"specviz": _with_engine, "untraced": _untraced, "bare": _bare, "transformers": _with_transformers}
+@contextlib.contextmanager
+def _without_defaults(pair: ModelPair, num_draft_tokens: int | None) -> Iterator[None]:
+    """Sets the models' own generation settings aside: what a call leaves open is filled in from these."""
+    models = [model for model in (pair.target, pair.draft) if model is not None]
+    kept = [model.generation_config for model in models]
+    for model in models:
+        model.generation_config = transformers.GenerationConfig()
+    if pair.draft is not None:
+        drafting = pair.draft.generation_config
+        drafting.num_assistant_tokens = num_draft_tokens
+        drafting.num_assistant_tokens_schedule = "constant"
+        drafting.assistant_confidence_threshold = 0.0
+    try:
+        yield
+    finally:
+        for model, config in zip(models, kept):
+            model.generation_config = config

@@ -56,9 +56,9 @@ def rounds(
     return _guarded(request, (one.record() for one in _decoded(request, build, judge)))
 
 
-def unrecorded(request: Request) -> Iterator[Unrecorded]:
-    """The same before their records are made, for whoever times them."""
-    return _guarded(request, _decoded(request))
+def unrecorded(request: Request, build: Callable[[Setting], Drafter] | None = None) -> Iterator[Unrecorded]:
+    """The same before their records are made, so that these can be left to a time that nobody measures."""
+    return _guarded(request, _decoded(request, build))
 
 
 def _guarded(request: Request, made: Iterator[Made]) -> Iterator[Made]:

@@ -171,6 +171,13 @@ class ModelPair:
         self._check_room(len(ids))
         return Prompt(text, ids, prompt if chat else None)
 
+    def conversation(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+        """Token ids of a conversation in the chat template, awaiting an answer.
+
+        messages: turns with ``role`` and ``content``. Raises SpecvizError (field ``chat``) if it cannot be filled in.
+        """
+        return self._tokenise(self._filled_in([dict(message) for message in messages]), add_special_tokens=False)
+
     def missing_part(self, name: str) -> SpecvizError:
         """Why the trained part of this name cannot draft here, and what to do about it."""
         if name in self.flaws:
@@ -208,15 +215,17 @@ class ModelPair:
         return self._checked_ids(ids)
 
     def _in_template(self, prompt: str) -> str:
+        return self._filled_in([{"role": "user", "content": prompt}])
+
+    def _filled_in(self, turns: list[dict[str, str]]) -> str:
         if not self.has_chat_template:
             raise SpecvizError(
                 "{name} has no chat template: untick it, and the prompt is continued as it stands.",
                 "chat",
                 name=self.target_name,
             )
-        turn = [{"role": "user", "content": prompt}]
         try:
-            return self.tokenizer.apply_chat_template(turn, add_generation_prompt=True, tokenize=False)
+            return self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
         except (TemplateError, TypeError, ValueError, KeyError) as error:
             raise SpecvizError(
                 "The chat template of {name} cannot be filled in: {reason}.",

@@ -5,12 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+#: A turn of a conversation: its ``role`` and its ``content``.
+Message = dict[str, str]
+
+
 @dataclass(frozen=True, slots=True)
 class Preset:
     """A prompt with a name."""
 
     name: str
     prompt: str
+    domain: str = ""  # under which results are told, for prompts that were read from a file
+    messages: tuple[Message, ...] = ()  # a conversation in the prompt's place, for the chat template
 
 
 #: At which the page starts: as the Llama 3 models are used by default (their generation_config.json).

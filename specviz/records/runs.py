@@ -181,6 +181,9 @@ class Speedup:
     __pydantic_config__ = _FINITE
     ratio: float
     machine: str  # what its processor or GPU calls itself
+    low: float | None = None  # where it lies, 90 %; None in files of earlier versions
+    high: float | None = None
+    busy: bool = False  # something else wanted the processor meanwhile
 
 
 @dataclass(frozen=True, slots=True, repr=False)

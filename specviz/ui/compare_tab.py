@@ -20,12 +20,11 @@ from specviz.records.settings import AUTO, PLAIN
 from specviz.records.words import Words
 from specviz.ui import engine
 from specviz.ui.components import compare_view
-from specviz.ui.contest import Contest, order_of, title, turns_of
+from specviz.ui.contest import Contest, order_of, title
 from specviz.ui.controls import Fields, choices
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Desk, Tab
-from specviz.ui.unwatched import REPORT_EVERY
 from specviz.ui.visits import Visit
 from specviz.ui.ways import WAYS, available, default_branches, drafter_of, refusal
 from specviz.views import compare_messages as messages
@@ -136,7 +135,7 @@ def contest_of(
         raise error.at(FIELDS.get(error.field, error.field)) from error
     contestants = (plain, *(contestant for contestant, runs in entered if runs))
     left_out = tuple(contestant for contestant, runs in entered if not runs)
-    runs, most = len(turns_of(contestants)) * choice.repeats, runner.deployment.max_compare_runs
+    runs, most = engine.runs_in_turn(len(contestants)) * choice.repeats, runner.deployment.max_compare_runs
     if runs > most:
         raise SpecvizError(
             "That makes {runs} runs, more than the {most} that this page allows: choose fewer drafters, γ values or "
@@ -190,8 +189,7 @@ def compare(
         yield _table(contest, pair, "running", say("common.warming_up"), 0.0, say)
         finished = 0
         for text, fraction in contest.progress(say):
-            runs = sum(map(len, contest.tallies.values()))
-            new, finished = runs > finished, runs
+            new, finished = contest.finished > finished, contest.finished
             phase = messages.contest_phase_message(text, fraction)
             yield _table(contest, pair, "running", text, fraction, say) if new else phase
     except SpecvizError as error:
@@ -199,7 +197,7 @@ def compare(
         return None
     yield _outcome(contest, pair, say)
     plain = contest.contestants[0]
-    if plain not in contest.texts:
+    if plain not in contest.runs:
         return None
     return comparison_page(
         run_of(contest, pair, plain), lambda one: _outcome(contest, pair, one), machine_of(pair), say.language
@@ -252,8 +250,13 @@ def _row(contest: Contest, pair: ModelPair, contestant: Contestant, say: Words) 
         rule="" if plain else _rule_words(contest, contestant, say),
         lossless=plain or engine.rule_named(contestant.rule).lossless,
         standing=contest.standing(contestant),
-        repeats=min(contest.repeats, len(contest.tallies.get(contestant, ()))),
+        repeats=min(contest.repeats, _repeats(contest, contestant)),
     )
+
+
+def _repeats(contest: Contest, contestant: Contestant) -> int:
+    """How many are finished; plain decoding makes one in each group."""
+    return len({run.repeat for run in contest.runs.get(contestant, ())})
 
 
 def _rule_words(contest: Contest, contestant: Contestant, say: Words) -> str:
@@ -268,7 +271,7 @@ def _summary(contest: Contest, pair: ModelPair, say: Words) -> str:
     plain = order_of(contest.order, contest.contestants[0]).request(pair, contest.runner.deployment)
     known = {
         "passes": passes_words(engine.kind_of(plain.passes), say),
-        "runs": contest.repeats * len(contest.turns),
+        "runs": contest.count,
         "tokens": contest.order.settings.max_new_tokens,
         "first": first,
     }
@@ -276,14 +279,13 @@ def _summary(contest: Contest, pair: ModelPair, say: Words) -> str:
         told = say("compare.summary", **known)
     else:
         told = say("compare.summary_of_repeats", **known, last=first + contest.repeats - 1)
-    disturbed = sum(map(len, contest.disturbed.values()))
-    return f"{told} {say('compare.disturbed', n=disturbed)}" if disturbed else told
+    return f"{told} {say('common.busy')}" if contest.busy else told
 
 
 def texts_of(contest: Contest, pair: ModelPair, say: Words) -> dict[str, Any] | None:
     """How the greedy texts compare with plain decoding's; None where they are sampled, or nothing is there yet."""
     plain, *others = contest.contestants
-    finished = [contestant for contestant in others if contestant in contest.texts]
+    finished = [contestant for contestant in others if contestant in contest.runs]
     if not contest.order.settings.sampling.greedy or not finished:
         return None
     expected = run_of(contest, pair, plain)
@@ -297,7 +299,7 @@ def texts_of(contest: Contest, pair: ModelPair, say: Words) -> dict[str, Any] | 
 def run_of(contest: Contest, pair: ModelPair, contestant: Contestant) -> Run:
     """Its run in the first repeat."""
     request = order_of(contest.order, contestant).request(pair, contest.runner.deployment)
-    return engine.collect(request, contest.texts[contestant])
+    return engine.collect(request, contest.runs[contestant][0].rounds)
 
 
 def replay_order(order: Order) -> Order:
@@ -319,7 +321,7 @@ def compare_rules(runner: Runner, order: Order, halt: threading.Event, say: Word
             for token, block in batch:
                 counts.add(token, block)
                 tokens += len(token.emitted)
-            if time.monotonic() - told > REPORT_EVERY:
+            if time.monotonic() - told > engine.REPORT_EVERY:
                 told = time.monotonic()
                 fraction = tokens / order.settings.max_new_tokens
                 yield messages.replay_message(

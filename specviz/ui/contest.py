@@ -5,32 +5,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from specviz.bench.contestants import Contestant, Standing, standing
-from specviz.records.metrics import Tally, tally
-from specviz.records.runs import Round
-from specviz.records.stopwatch import undisturbed
+from specviz.bench.laps import Progress, TimedRun, busy
+from specviz.records.settings import RunSettings
 from specviz.records.words import Words
+from specviz.ui import engine
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
-from specviz.ui.unwatched import Report, take_turns, warm_up_of
 from specviz.views.whole_run import label
 
-#: How many others follow a run of plain decoding before there is another: all their speedups rest on it, and a machine
-#: changes its pace within seconds.
-BESIDE_ONE = 8
-
-
-def turns_of(contestants: Sequence[Contestant]) -> tuple[Contestant, ...]:
-    """Who runs in a repeat, one after another. contestants: each once, plain decoding first."""
-    plain, *others = contestants
-    firsts = range(0, max(1, len(others)), BESIDE_ONE)
-    return tuple(one for first in firsts for one in (plain, *others[first : first + BESIDE_ONE]))
+if TYPE_CHECKING:
+    from specviz.decoding.request import Request
 
 
 @dataclass
 class Contest:
-    """The contestants take turns, several times over, plain decoding more often than others. `progress` runs them."""
+    """The contestants take turns, several times over. `progress` runs them."""
 
     runner: Runner
     order: Order
@@ -38,80 +30,66 @@ class Contest:
     repeats: int
     halt: threading.Event
     left_out: tuple[Contestant, ...] = ()  # asked for, but their rule cannot judge them, or would judge alike
-    tallies: dict[Contestant, list[Tally]] = field(default_factory=dict)  # one a finished run
-    disturbed: dict[Contestant, set[int]] = field(default_factory=dict)  # those in which others had the processor
-    texts: dict[Contestant, list[Round]] = field(default_factory=dict)  # the rounds of the first repeat
-    _seconds: dict[Contestant, float] = field(default_factory=dict)  # of the last repeat
-
-    @property
-    def turns(self) -> tuple[Contestant, ...]:
-        """Who runs in each repeat, one after another."""
-        return turns_of(self.contestants)
+    runs: dict[Contestant, list[TimedRun]] = field(default_factory=dict)  # those that are over
 
     def progress(self, say: Words) -> Iterator[tuple[str, float]]:
         """What is being done, and how far it is; once more after each run, when its figures are there."""
         plain = order_of(self.order, self.contestants[0])
-        contestants = [one.applied(self.order.settings) for one in self.turns]
-        made = [*map(warm_up_of, contestants), *contestants * self.repeats]
-        work = self.runner.batches(plain, take_turns, contestants, self.repeats, others=made)
+        settings = [one.applied(self.order.settings) for one in self.contestants]
+        work = self.runner.batches(plain, in_turn, settings, self.repeats, others=settings * self.repeats)
         for batch in closing(work, self.halt):
-            for report in batch:
-                yield self._heard(report, say)
+            for one in batch:
+                yield self._heard(one, say)
 
     def standing(self, contestant: Contestant) -> Standing | None:
-        """What the contestant's finished repeats come to; None before the first.
-
-        A run that was disturbed, or beside one of plain decoding that was, does not count; if all were, there is no
-        speedup.
-        """
-        own, plain = self.tallies.get(contestant), self.contestants[0]
+        """What the contestant's finished runs come to; None before the first."""
+        own = self.runs.get(contestant)
         if not own:
             return None
-        pairs = [(number, self._rival(contestant, number)) for number in range(len(own))]
-        counting = [
-            (number, rival)
-            for number, rival in pairs
-            if number not in self.disturbed.get(contestant, ()) and rival not in self.disturbed.get(plain, ())
-        ]
-        beside = [] if contestant == plain else [self.tallies[plain][rival] for _, rival in counting]
-        return standing([own[number] for number, _ in counting] or own, beside)
+        return standing(own, () if contestant == self.contestants[0] else self.runs[self.contestants[0]])
 
-    def _rival(self, contestant: Contestant, number: int) -> int:
-        """Which run of plain decoding was the last one before a contestant's run `number`; its own is its own rival."""
-        plain = self.contestants[0]
-        if contestant == plain:
-            return number
-        before = self.turns[: self.turns.index(contestant)]
-        return number * self.turns.count(plain) + before.count(plain) - 1
+    @property
+    def finished(self) -> int:
+        """How many runs are over."""
+        return sum(map(len, self.runs.values()))
 
-    def _heard(self, report: Report, say: Words) -> tuple[str, float]:
-        count, runs = len(self.turns), self.repeats * len(self.turns)
-        contestant = self.turns[report.run % count]
-        name = title(contestant, say)
-        if report.warming:
-            return say("compare.warming_up", number=report.run + 1, of=count, what=name), 0.0
-        what, done = say("compare.run", number=report.run + 1, of=runs, what=name), float(report.run)
-        if report.rounds is None:
-            done += report.tokens / self.order.settings.max_new_tokens
-        else:
-            tallies = self.tallies.setdefault(contestant, [])
-            if not undisturbed([report.share], self.runner.deployment.least_share):
-                self.disturbed.setdefault(contestant, set()).add(len(tallies))
-            tallies.append(tally(report.rounds))
-            self.texts.setdefault(contestant, report.rounds)
-            self._seconds[contestant] = report.seconds
-            done += 1
-        return self._said(what, int(done), say), done / runs
+    @property
+    def count(self) -> int:
+        """How many there will be."""
+        return self.repeats * engine.runs_in_turn(len(self.contestants))
 
-    def _said(self, what: str, done: int, say: Words) -> str:
-        """With about how long all but the first `done` runs will take, once every contestant has been timed."""
-        if len(self._seconds) < len(self.contestants):
+    @property
+    def busy(self) -> bool:
+        """Whether something else wanted the processor."""
+        return busy([run for runs in self.runs.values() for run in runs])
+
+    def _heard(self, one: Progress | TimedRun, say: Words) -> tuple[str, float]:
+        contestant = self.contestants[one.number]
+        if isinstance(one, TimedRun):
+            self.runs.setdefault(contestant, []).append(one)
+        done, name = self.finished / self.count, title(contestant, say)
+        if isinstance(one, Progress) and one.warming:
+            return say("compare.warming_up", number=one.number + 1, of=len(self.contestants), what=name), done
+        what = say("compare.run", number=min(self.finished + 1, self.count), of=self.count, what=name)
+        return self._said(what, say), done
+
+    def _said(self, what: str, say: Words) -> str:
+        """With about how long the rest will take, once a run of some contestants has been timed."""
+        seconds = [run.seconds for runs in self.runs.values() for run in runs]
+        if not seconds:
             return say("compare.running", what=what)
-        runs = self.turns * self.repeats
-        left = sum(self._seconds[contestant] for contestant in runs[done:])
+        left = (self.count - self.finished) * sum(seconds) / len(seconds)
         if left > 90:
             return say("compare.minutes_left", what=what, minutes=f"{left / 60:.0f}")
         return say("compare.seconds_left", what=what, seconds=f"{left:.0f}")
+
+
+def in_turn(
+    request: Request, contestants: Sequence[RunSettings], repeats: int
+) -> Iterator[Progress | TimedRun | None]:
+    """The contestants' runs, plain decoding first among them; each repeat has the next seed."""
+    lanes = [engine.lane_of(request.but(settings)) for settings in contestants]
+    yield from engine.take_turns(lanes, engine.Plan(request.settings.max_new_tokens, repeats))
 
 
 def order_of(order: Order, contestant: Contestant) -> Order:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ from dataclasses import dataclass
 from specviz.passes.zero_gpu import lent_by_the_call
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import MAX_DRAFT_TOKENS
-from specviz.records.stopwatch import LEAST_SHARE
 
 #: SPECVIZ_TARGET of a page without models.
 NO_MODELS = "none"
@@ -34,7 +32,6 @@ class Deployment:
     queue_size: int  # visitors in line
     allow_loading: bool  # of other pairs
     passes: str  # one of `PASSES`
-    least_share: float  # of the time, in which a measured run had a processor, for its speedup to be known
 
     @property
     def without_models(self) -> bool:
@@ -56,7 +53,6 @@ class Deployment:
             # Weights reach a lent GPU at start, or not at all.
             allow_loading=os.environ.get("SPECVIZ_ALLOW_LOADING", "1") != "0" and not lent_by_the_call(),
             passes=_choice("SPECVIZ_PASSES", PASSES),
-            least_share=_share("SPECVIZ_LEAST_SHARE", LEAST_SHARE),
         )
 
 
@@ -70,22 +66,6 @@ def _count(name: str, default: int) -> int:
             value=quoted(text),
         )
     return int(text)
-
-
-def _share(name: str, default: float) -> float:
-    text = os.environ.get(name) or default
-    try:
-        share = float(text)
-    except ValueError:
-        share = math.nan
-    if not 0 <= share <= 1:
-        raise SpecvizError(
-            "The environment variable {name} must be a number from 0 to 1, not {value}.",
-            name,
-            name=name,
-            value=quoted(text),
-        )
-    return share
 
 
 def _choice(name: str, choices: Sequence[str]) -> str:

@@ -23,7 +23,6 @@ from specviz.ui.orders import Order, read_form, whole_up_to
 from specviz.ui.pairs import PairName
 from specviz.ui.race_tab import dueled, race_request
 from specviz.ui.runner import Runner
-from specviz.ui.unwatched import Report
 from specviz.ui.ways import available
 from specviz.views import answers
 
@@ -126,7 +125,7 @@ def _followed(runner: Runner, given: Given, tell: Tell) -> Iterator[tuple[list[R
         for batch in filter(None, runner.batches(order)):
             done += batch
             tokens += sum(len(one.emitted) for one in batch)
-            tell(*progress(Report(int(order.settings.drafter is not None), tokens), order.settings, SAY))
+            tell(SAY("race.running_speculative" if order.settings.drafter else "race.running_plain"), tokens / order.settings.max_new_tokens)
             yield batch, None
         yield [], engine.collect(request, done)
 
@@ -170,7 +169,7 @@ def _compare(runner: Runner, given: Given, tell: Tell) -> Answers:
         made = 0
         for text, fraction in contest.progress(SAY):
             tell(text, fraction)
-            if (runs := sum(map(len, contest.tallies.values()))) > made:
+            if (runs := contest.finished) > made:
                 made = runs
                 yield answer(False)
         yield answer(True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
+from specviz.bench.laps import Progress
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally
 from specviz.records.recordings import RECORDINGS
@@ -24,7 +25,6 @@ from specviz.ui.offered_files import RunFiles
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Desk, Tab
-from specviz.ui.unwatched import Report
 from specviz.ui.visits import Visit
 from specviz.views import run_messages as messages
 
@@ -142,8 +142,7 @@ def _carried_out(runner: Runner, live: LiveRun, order: Order, measured: bool, vi
     others = runs_of(order.settings) if measured else []
     note = ""
     try:
-        least_share = runner.deployment.least_share if measured else None
-        for batch in closing(runner.batches(order, watched, least_share, others=others), visit.halt):
+        for batch in closing(runner.batches(order, watched, measured, others=others), visit.halt):
             yield from _told(batch, live)
     except SpecvizError as error:
         if live.finished:
@@ -155,23 +154,21 @@ def _carried_out(runner: Runner, live: LiveRun, order: Order, measured: bool, vi
     yield live.end(note) if live.failure is None else live.failed()
 
 
-def watched(request: Request, least_share: float | None) -> Iterator[Round | Report | Duel | None]:
-    """The rounds of a run and, if its speedup is to be measured, a duel that nobody watches: drawing takes time.
-
-    least_share: see `Duel`; None: nothing is to be measured.
-    """
+def watched(request: Request, measured: bool) -> Iterator[Round | Progress | Duel | None]:
+    """The rounds of a run and, if its speedup is to be measured, a duel that nobody watches: drawing takes time."""
     yield from engine.rounds(request)
-    if least_share is not None:
-        yield from duel(request, least_share)
+    if measured:
+        yield from duel(request, whole=False)
 
 
-def _told(batch: list[Round | Report | Duel], live: LiveRun) -> Iterator[str]:
+def _told(batch: list[Round | Progress | Duel], live: LiveRun) -> Iterator[str]:
     """The messages for a batch of `watched`."""
     if done := [one for one in batch if isinstance(one, Round)]:
         yield live.add(done)
     for one in batch:
-        if isinstance(one, Report):
+        if isinstance(one, Progress):
             what, _ = progress(one, live.request.settings, live.say)
             yield live.end(live.say("generate.measuring_now", what=what), more=True)
         elif isinstance(one, Duel):
-            live.measured, live.beside = one.speedup(live.request), (tally(one.plain), tally(one.fast))
+            live.measured = one.speedup()
+            live.beside = tally(one.plain[0].rounds), tally(one.fast[0].rounds)

@@ -64,7 +64,7 @@ class LiveRun:
     def message(self, batch: list[Round], sent: set[int] | None, charts: messages.Charts | None = None) -> str:
         words = engine.vocabulary(self.request.pair, batch)
         return messages.rounds_message(
-            self.key, batch, words, figures=headline(self.trail, self.speedup), sent=sent, charts=charts
+            self.key, batch, words, figures=headline(self.trail, self.measured), sent=sent, charts=charts
         )
 
     def end(self, note: str = "", more: bool = False) -> str:
@@ -73,7 +73,7 @@ class LiveRun:
             self.key,
             total=len(self.rounds),
             reason=self.say(f"generate.end_{reason}"),
-            figures=headline(self.trail, self.speedup),
+            figures=headline(self.trail, self.measured),
             note=note,
             charts=self.trail.charts(self.say),
             more=more,

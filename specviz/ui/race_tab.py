@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Words
 from specviz.ui.components import race_view
+from specviz.bench.laps import Progress
 from specviz.ui.duel import Duel, duel, progress, runs_of
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Desk, Tab
-from specviz.ui.unwatched import Report
 from specviz.ui.visits import Visit
 from specviz.views import run_messages as messages
 from specviz.views.result_pages import race_page
@@ -64,8 +64,8 @@ def race_request(pair: ModelPair, order: Order, runner: Runner) -> Request:
     return order.request(pair, runner.deployment)
 
 
-def dueled(runner: Runner, order: Order, halt: threading.Event) -> Iterator[Report | Duel]:
+def dueled(runner: Runner, order: Order, halt: threading.Event) -> Iterator[Progress | Duel]:
     """What is being measured and, unless `halt` is set before, the duel that counts."""
-    made = runner.batches(order, duel, runner.deployment.least_share, others=runs_of(order.settings))
+    made = runner.batches(order, duel, True, others=runs_of(order.settings))
     for batch in closing(made, halt):
         yield from batch

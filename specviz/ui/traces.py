@@ -38,7 +38,7 @@ class Shown:
 def show(run: Run, recording: Recording | None, say: Words, file: str = "") -> Shown:
     """A trace with the name of its file, or a recording with its title and what to look for in it."""
     trail, key = Trail.of(run.rounds), uuid.uuid4().hex
-    figures, charts = headline(trail, run.measured and run.measured.ratio), trail.charts(say)
+    figures, charts = headline(trail, run.measured), trail.charts(say)
     share = links.share(run) | {"recording": recording.name if recording else None}
     title = say("traces.recorded", title=say(f"traces.{recording.name}_title")) if recording else ""
     end = say(f"traces.{recording.name}_about") if recording else say(f"generate.end_{run.stop_reason}")

@@ -60,7 +60,7 @@ def create_why_tab(desk: Desk) -> Tab:
             yield why_message(batches=one)
 
     def forced(visit: Visit, pair: dict[str, Any], details: dict[str, Any]) -> Iterator[str]:
-        asked = details.get("alpha"), details.get("num_draft_tokens"), runner.deployment.least_share
+        asked = details.get("alpha"), details.get("num_draft_tokens")
         for one in measure(runner, PairName(**pair), visit, say, engine.measure_forced, *asked):
             yield why_message(forced=one)
 

@@ -20,7 +20,16 @@ from specviz.records.words import Words
 Charts = Mapping[int, dict[str, Any]]
 
 #: The headline figures, in page order; each is a number or None (shown as a dash, never guessed).
-FIGURES = ("acceptance_length", "acceptance_rate", "tokens_per_second", "speedup", "tokens", "target_passes")
+FIGURES = (
+    "acceptance_length",
+    "acceptance_rate",
+    "tokens_per_second",
+    "speedup",
+    "speedup_low",
+    "speedup_high",
+    "tokens",
+    "target_passes",
+)
 
 #: In the race, one letter per token: where it came from.
 SOURCE_LETTERS = {"accepted": "a", "recovered": "r", "bonus": "b", "plain": "p"}
@@ -221,10 +230,10 @@ def error_message(text: str) -> str:
 def race_message(plain: Run, speculative: Run, comparison: Mapping[str, Any], *, drafter: str = "") -> str:
     """Both lanes of a finished race and how they compare. drafter: its display name.
 
-    comparison: ``{"speedup": float | None, "disturbed": int | None, "greedy": bool, "identical": bool | None,
-    "parting": None | {"position": int, "plain": str, "speculative": str, "margin": float, "half_precision": bool}}``;
-    disturbed is the percentage of the time for which the speedup is not known, position counts emitted tokens from 0,
-    and margin is the log-probability gap between the target's two best tokens there.
+    comparison: ``{"speedup": float | None, "low": float, "high": float, "busy": bool, "greedy": bool, "identical": bool
+    | None, "parting": None | {"position": int, "plain": str, "speculative": str, "margin": float, "half_precision":
+    bool}}``; see `Duel.outcome`. position counts emitted tokens from 0, and margin is the log-probability gap between
+    the target's two best tokens there.
     """
     return as_json(
         {

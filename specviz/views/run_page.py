@@ -18,7 +18,7 @@ _KEY = "run"
 def run_page(run: Run, language: str = next(iter(LANGUAGES))) -> str:
     """The page as HTML. language: what it opens in."""
     trail = Trail.of(run.rounds)
-    figures = headline(trail, run.measured and run.measured.ratio)
+    figures = headline(trail, run.measured)
     rounds = messages.rounds_message(_KEY, run.rounds, run.vocabulary, figures=figures)
     return file_page("run", language, run, lambda say: _said(run, trail, say), rounds=rounds)
 

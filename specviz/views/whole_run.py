@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from specviz.records.names import DRAFTERS
-from specviz.records.runs import Run
+from specviz.records.runs import Run, Speedup
 from specviz.records.settings import PLAIN
 from specviz.records.words import Words
 from specviz.views import run_messages as messages
@@ -52,14 +52,16 @@ def opening(key: str, run: Run, say: Words, **others: Any) -> str:
     )
 
 
-def headline(trail: Trail, measured_speedup: float | None) -> dict[str, float | None]:
+def headline(trail: Trail, measured: Speedup | None) -> dict[str, float | None]:
     """The headline figures; None is shown as a dash."""
     counts = trail.counts
     return {
         "acceptance_length": counts.acceptance_length,
         "acceptance_rate": counts.acceptance_rate,
         "tokens_per_second": counts.tokens_per_second,
-        "speedup": measured_speedup,
+        "speedup": measured and measured.ratio,
+        "speedup_low": measured and measured.low,
+        "speedup_high": measured and measured.high,
         "tokens": counts.tokens,
         "target_passes": counts.rounds,
     }

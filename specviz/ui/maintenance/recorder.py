@@ -24,15 +24,12 @@ from specviz.ui.duel import duel
 #: Processes that want a core; with more, times are not those of the machine.
 IDLE = 0.5
 
-#: Of the time, in which a run must have had a processor.
-LEAST_SHARE = 0.95
-
 
 def record(recording: Recording, pair: ModelPair) -> Run:
     """The run that the recording's settings describe, with its measured speedup."""
     request = prepare(pair, recording.settings)
-    *_, done = duel(request, LEAST_SHARE)  # warms up as well: the times of the run are on record too
-    return replace(collect(request, list(rounds(request))), measured=done.speedup(request))
+    *_, done = duel(request, whole=True)  # warms up as well: the times of the run are on record too
+    return replace(collect(request, list(rounds(request))), measured=done.speedup())
 
 
 def main() -> None:

@@ -1,0 +1,237 @@
+"""The one way in which speed is measured: contestants take turns on the same text.
+
+Each decodes a part of the text, a few hundred milliseconds' worth, then the next one decodes the same part, plain
+decoding among them. So whatever else the machine does meanwhile meets all of them, and what is told is the ratio of
+their times with its interval (`specviz.theory.ratios`). Race, Compare, the speedup after a run, advice, forced
+acceptance, `check` and `bench` all measure here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from specviz.bench.laps import Progress, TimedRun, Turn, speedup_of
+from specviz.decoding.engine import unrecorded
+from specviz.decoding.request import Request
+from specviz.decoding.round_record import Ledger, Unrecorded
+from specviz.drafters.base import Drafter, Setting
+from specviz.records.settings import RunSettings
+from specviz.records.stopwatch import Stopwatch
+
+#: New tokens of the runs that warm everything up before anything is timed; the later half tells what a token takes.
+WARM_UP_TOKENS = 16
+
+#: Makes a run's drafter.
+Speaker = Callable[[Setting], Drafter]
+
+#: Seconds of plain decoding in a turn, and the least number of turns into which a text is cut; but a turn has at least
+#: so many tokens, since a round of speculation brings several at once.
+TURN_SECONDS, LEAST_TURNS, LEAST_PART = 0.25, 8, 6
+
+#: How many others take turns with one run of plain decoding.
+AT_ONCE = 4
+
+#: Of a text that need not be whole, at least so many turns are taken.
+LEAST_CUT = 4
+
+#: Seconds between two reports: a page has next to nothing to draw while it is being measured.
+REPORT_EVERY = 0.5
+
+
+class Emits(Protocol):
+    """A step of decoding: the new tokens that it brought."""
+
+    emitted: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A contestant: starts its run number `repeat`, as steps that are made when they are asked for."""
+
+    start: Callable[[int], Iterator[Emits]]
+    divisible: bool = True  # False: no other can decode between two of its steps, so a turn is a whole run
+    warm: bool = False  # it has run before, and cannot be stopped after a few tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is measured.
+
+    No further repeat begins that would end after `budget` seconds, nor once all intervals reach no further than the
+    share `precise` above their ratios. A first repeat that takes longer is cut short if the text need not be `whole`.
+    """
+
+    tokens: int  # new ones in each run
+    repeats: int
+    budget: float = float("inf")
+    whole: bool = True
+    precise: float = 0.0
+    with_prompt: bool = True  # reading the prompt counts
+
+
+def lane_of(request: Request, speaks: Callable[[int], Speaker] | None = None) -> Lane:
+    """The engine's run of a checked request. Each repeat has the next seed: one sampled text may be a lucky one.
+
+    speaks: what drafts in the drafter's place in each repeat, see `specviz.bench.oracle`.
+    """
+
+    def start(repeat: int) -> Iterator[Unrecorded]:
+        settings = request.settings
+        seeded = replace(request, settings=replace(settings, seed=settings.seed + repeat))
+        return unrecorded(seeded, speaks and speaks(repeat))
+
+    # Where graphs were recorded there is one set of buffers for all texts.
+    return Lane(start, divisible=request.pair.device.type != "cuda")
+
+
+def warm_up_of(settings: RunSettings) -> RunSettings:
+    """The settings of the first few tokens of a run, for an estimate of its time."""
+    return replace(settings, max_new_tokens=min(WARM_UP_TOKENS, settings.max_new_tokens))
+
+
+def take_turns(lanes: Sequence[Lane], plan: Plan) -> Iterator[Progress | TimedRun | None]:
+    """All contestants, plain decoding first among `lanes`: how far it is, each run once it is over, and None between,
+    where it can be ended. A text is cut short where the budget ends; turns and tokens then cover what there is.
+
+    At most `AT_ONCE` others take turns with one run of plain decoding, so that nobody is far from it, and the caches of
+    few texts are in memory.
+    """
+    groups = _groups(len(lanes))
+    share = replace(plan, budget=plan.budget / len(groups))
+    for number, members in enumerate(groups):
+        yield from _Group(number, [(member, lanes[member]) for member in members], share).runs()
+
+
+def _groups(count: int) -> list[tuple[int, ...]]:
+    """Who takes turns with whom, by number."""
+    others = range(1, count)
+    return [(0, *others[first : first + AT_ONCE]) for first in range(0, max(1, len(others)), AT_ONCE)]
+
+
+def runs_in_turn(count: int) -> int:
+    """How many runs a repeat of so many contestants has: plain decoding, among them, makes one in each group."""
+    return sum(map(len, _groups(count)))
+
+
+@dataclass
+class _Group:
+    """Plain decoding and those that take turns with it."""
+
+    number: int
+    lanes: Sequence[tuple[int, Lane]]
+    plan: Plan
+    done: list[TimedRun] = field(default_factory=list)
+
+    def runs(self) -> Iterator[Progress | TimedRun | None]:
+        plan, seconds = self.plan, []
+        for member, lane in self.lanes:
+            if not lane.warm:
+                yield Progress(member, self.number, warming=True)
+                seconds.append((yield from _warm_up(lane, plan.tokens)))
+        part = plan.tokens
+        if all(lane.divisible for _, lane in self.lanes):
+            part = max(LEAST_PART, min(round(TURN_SECONDS / seconds[0]), -(-plan.tokens // LEAST_TURNS)))
+        began = time.perf_counter()
+        for repeat in range(plan.repeats):
+            taken = time.perf_counter() - began
+            if repeat and (taken * (repeat + 1) / repeat > plan.budget or self._precise()):
+                return
+            running = [_Run(lane, (member, self.number, repeat), plan.with_prompt) for member, lane in self.lanes]
+            for place, until in enumerate(range(part, plan.tokens + part, part)):
+                if not plan.whole and place >= LEAST_CUT and time.perf_counter() - began > plan.budget:
+                    break
+                for run in _in_order(running, place + repeat):
+                    yield from run.turn(place, until)
+                if all(run.over for run in running):
+                    break
+            for run in running:
+                self.done.append(run.end())
+                yield self.done[-1]
+
+    def _precise(self) -> bool:
+        """Whether all that is to be known is known as precisely as asked."""
+        if not self.plan.precise:
+            return False
+        plain = [run for run in self.done if run.number == 0]
+        others = {run.number for run in self.done if run.number}
+        found = [speedup_of([run for run in self.done if run.number == number], plain) for number in others]
+        return all(one.low is not None and one.high <= (1 + self.plan.precise) * one.value for one in found)
+
+
+def _in_order(runs: Sequence[_Run], number: int) -> Sequence[_Run]:
+    """Plain decoding in the middle: nobody is far from it. Every other time backwards, so that a machine that keeps
+    slowing down is not always unkind to the same ones."""
+    plain, *others = runs
+    middle = len(others) // 2
+    order = [*others[:middle], plain, *others[middle:]]
+    return order if number % 2 else order[::-1]
+
+
+def _warm_up(lane: Lane, tokens: int) -> Iterator[None]:
+    """The first few tokens of a run, for nobody. Returns about how many seconds a further one takes."""
+    made, wanted, steps = 0, min(WARM_UP_TOKENS, tokens), lane.start(0)
+    began, counted = time.perf_counter(), 0
+    for step in steps:
+        made += len(step.emitted)
+        if made <= wanted / 2:
+            began, counted = time.perf_counter(), made
+        if made >= wanted:
+            break
+        yield None
+    steps.close()
+    return max(1e-5, (time.perf_counter() - began) / max(1, made - counted))
+
+
+class _Run:
+    """One run as far as it has come."""
+
+    def __init__(self, lane: Lane, named: tuple[int, int, int], with_prompt: bool):
+        self.named, (*_, repeat) = named, named  # of contestant, group and repeat
+        self.with_prompt = with_prompt
+        self.steps = lane.start(repeat)
+        self.turns: list[Turn] = []
+        self.token_ids: list[int] = []
+        self.ledger: Ledger | None = None  # where steps are rounds of the engine's
+        self.over = False
+        self.told = time.perf_counter()
+
+    def turn(self, place: int, until: int) -> Iterator[Progress | None]:
+        """Decodes on to `until` new tokens. Only its steps are on the clock, not what happens between them."""
+        before, seconds, interruptions = len(self.token_ids), 0.0, 0
+        while len(self.token_ids) < until and not self.over:
+            watch = Stopwatch()
+            step = next(self.steps, None)
+            seconds += watch.seconds
+            interruptions += watch.interruptions
+            if step is None:
+                self.over = True
+            else:
+                seconds -= self._take(step)
+            yield self._progress()
+        if len(self.token_ids) > before:
+            self.turns.append(Turn(place, len(self.token_ids) - before, seconds, interruptions))
+
+    def _take(self, step: Emits) -> float:
+        """Keeps what came of a step. Returns the seconds of it that do not count."""
+        self.token_ids += step.emitted
+        if not isinstance(step, Unrecorded):
+            return 0.0
+        self.ledger = self.ledger or Ledger()
+        self.ledger.add(step)
+        # Its next step would only find that out, on the clock.
+        self.over = step.stop_reason is not None
+        return 0.0 if self.with_prompt else step.seconds.prefill
+
+    def _progress(self) -> Progress | None:
+        if time.perf_counter() - self.told < REPORT_EVERY:
+            return None
+        self.told = time.perf_counter()
+        return Progress(*self.named, len(self.token_ids))
+
+    def end(self) -> TimedRun:
+        self.steps.close()
+        rounds = () if self.ledger is None else tuple(self.ledger.rounds())
+        return TimedRun(*self.named, tuple(self.turns), tuple(self.token_ids), rounds, self.over)

@@ -1,0 +1,74 @@
+"""Prompts of one's own, from a file: a text a line, or JSON lines."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from specviz.records.errors import SpecvizError, quoted
+from specviz.records.presets import Message, Preset
+
+#: More would take hours to measure, and tell no more.
+MOST_PROMPTS = 1000
+
+#: Keys of a JSON line.
+KEYS = ("prompt", "messages", "domain")
+
+
+def read_prompts(text: str) -> list[Preset]:
+    """The prompts of a file, each named after its line.
+
+    Either every line is a text, or every line is a JSON object with ``prompt`` (a text) or ``messages`` (a list of
+    ``{"role": …, "content": …}``), and optionally ``domain``, under which results are told. Empty lines are left out.
+    Raises SpecvizError (field ``prompts``) naming the line.
+    """
+    lines = [(number, line) for number, line in enumerate(text.lstrip("\ufeff").splitlines(), start=1) if line.strip()]
+    if not lines:
+        raise SpecvizError("The file of prompts is empty: write one a line.", "prompts")
+    if len(lines) > MOST_PROMPTS:
+        raise SpecvizError(
+            "The file has {count} prompts; at most {most} are read.", "prompts", count=len(lines), most=MOST_PROMPTS
+        )
+    as_json = lines[0][1].lstrip().startswith("{")
+    return [_from_json(number, line) if as_json else Preset(f"line {number}", line) for number, line in lines]
+
+
+def _from_json(number: int, line: str) -> Preset:
+    try:
+        given = json.loads(line)
+    except ValueError as error:
+        raise SpecvizError(
+            "Line {number} of the prompts is not JSON, though the first line is: {reason}.",
+            "prompts",
+            number=number,
+            reason=str(error),
+        ) from error
+    if not isinstance(given, dict) or ("prompt" in given) == ("messages" in given):
+        raise _wrong(number, "an object with either prompt or messages", given)
+    domain = given.get("domain", "")
+    if not isinstance(domain, str):
+        raise _wrong(number, "a text as its domain", domain)
+    if "messages" in given:
+        return Preset(f"line {number}", "", domain, _messages(number, given["messages"]))
+    if not isinstance(given["prompt"], str):
+        raise _wrong(number, "a text as its prompt", given["prompt"])
+    return Preset(f"line {number}", given["prompt"], domain)
+
+
+def _messages(number: int, given: Any) -> tuple[Message, ...]:
+    def is_message(one: Any) -> bool:
+        return isinstance(one, dict) and all(isinstance(one.get(key), str) for key in ("role", "content"))
+
+    if not isinstance(given, list) or not given or not all(map(is_message, given)):
+        raise _wrong(number, "messages with the texts role and content", given)
+    return tuple({"role": one["role"], "content": one["content"]} for one in given)
+
+
+def _wrong(number: int, wanted: str, given: Any) -> SpecvizError:
+    return SpecvizError(
+        "Line {number} of the prompts must hold {wanted}, not {value}.",
+        "prompts",
+        number=number,
+        wanted=wanted,
+        value=quoted(given),
+    )
