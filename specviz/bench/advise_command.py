@@ -31,7 +31,8 @@ def measure(options: argparse.Namespace, pair: ModelPair, load: Callable[[str], 
     where something else had the processor in all of its runs.
     """
     SamplingParams(options.temperature)
-    offers = list(_measured(options, pair, options.draft, say))
+    named = pair.draft.name_or_path if options.draft and pair.draft else None
+    offers = list(_measured(options, pair, named, say))
     for name in _other_drafts(options):
         say(f"loading {name}")
         other = load(name)
@@ -48,7 +49,7 @@ def _other_drafts(options: argparse.Namespace) -> Iterator[str]:
     from specviz.models.placement import within_reach
 
     for entry in drafts_at_hand(options.target or ""):
-        if entry.draft != options.draft and needed_bytes(entry) <= within_reach(options.device):
+        if entry.draft not in options.draft and needed_bytes(entry) <= within_reach(options.device):
             yield entry.draft
 
 

@@ -84,7 +84,7 @@ def measure(options: argparse.Namespace, pair: ModelPair, say: Say) -> BenchRepo
 
 def measure_size(options: argparse.Namespace, say: Say) -> SizeReport:
     """The benchmark of a size. Raises SpecvizError for options that it would ignore, and as `size_benchmark` does."""
-    for name in ("only", "preset", "page", "target", "draft", "medusa", "eagle", "mtp", "parallel"):
+    for name in ("only", "preset", "page", "target", "draft"):
         if getattr(options, name):
             raise SpecvizError("--size makes models and runs of its own: leave --{name} out.", name, name=name)
     from specviz.bench import size_benchmark

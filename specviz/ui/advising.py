@@ -81,7 +81,7 @@ def offers_of(contest: Contest, pair: ModelPair) -> dict[Contestant, Offer]:
     for one in contest.contestants[1:]:
         standing, needs = contest.standing(one), one.mode == "draft_model"
         if standing is not None and standing.speedup_measured is not None:
-            draft = contest.order.pair.draft if needs else None
+            draft = pair.draft.name_or_path if needs and contest.order.pair.draft else None
             other, repeats = needs and pair.translation is not None, len(contest.tallies[one])
             offers[one] = Offer(one.mode, one.num_draft_tokens, standing, repeats, draft, other)
     return offers
