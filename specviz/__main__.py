@@ -11,7 +11,7 @@ import json
 import pathlib
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from specviz.bench import advise_command, check_command
 from specviz.bench import commands as bench_commands
@@ -68,9 +68,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("prompt")
     run.add_argument(
         "--drafter",
-        default="draft_model",
         metavar="NAME",
-        help=f"{', '.join(DRAFTERS)}, or plain (default: %(default)s)",
+        help=f"{', '.join(DRAFTERS)}, or plain (default: the fastest known for the pair)",
     )
     run.add_argument(
         "--num-draft-tokens",
@@ -157,18 +156,21 @@ def _count_or_auto(text: str) -> int | str:
 
 
 def _add_pair(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--target", metavar="ID", help="folder or Hub id (default: the embedded pair)")
-    parser.add_argument("--draft", metavar="ID", help="folder or Hub id of the draft model")
+    parser.add_argument("--target", metavar="NAME", help="folder, GGUF file or Hub id (default: the embedded pair)")
+    parser.add_argument(
+        "--draft",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="what drafts for it: a draft model, or a trained part (Medusa, EAGLE, MTP or parallel head, DFlash "
+        "drafter); repeatable",
+    )
     parser.add_argument(
         "--draft-vocabulary",
         type=int,
         metavar="N",
-        help="leave its head only N frequent tokens (FR-Spec; default: all)",
+        help="leave the draft model's head only N frequent tokens (FR-Spec; default: all)",
     )
-    parser.add_argument("--medusa", metavar="FOLDER", help="trained Medusa heads of this target")
-    parser.add_argument("--eagle", metavar="FOLDER", help="a trained EAGLE head of this target")
-    parser.add_argument("--parallel", metavar="FOLDER", help="a parallel head of this target, or a DFlash drafter")
-    parser.add_argument("--mtp", metavar="FOLDER", help="a trained MTP head of this target")
     parser.add_argument(
         "--device",
         default="auto",
@@ -195,10 +197,6 @@ def _load(options: argparse.Namespace, dtype: str | None = None):
     return load_pair(
         options.target,
         options.draft,
-        medusa=options.medusa,
-        eagle=options.eagle,
-        parallel=options.parallel,
-        mtp=options.mtp,
         draft_vocabulary=options.draft_vocabulary,
         device="parallel" if several else options.device,
         dtype=dtype or options.dtype,
@@ -222,11 +220,14 @@ def _run(options: argparse.Namespace) -> int:
     from specviz.decoding.engine import rounds
     from specviz.decoding.request import prepare
     from specviz.decoding.run_record import collect
+    from specviz.drafters import usual
     from specviz.views import terminal
 
     pair = _load(options)
     if options.passes != "plain":
         _prepare(pair, compiling=options.passes == "auto")
+    if options.drafter is None:
+        settings = replace(settings, drafter=usual(pair, preparing=False))
     request = prepare(pair, settings)
     if not is_leader():
         # Does its share of the work; the leader reports it.

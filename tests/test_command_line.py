@@ -174,7 +174,7 @@ def test_help_names_every_drafter_and_rule_without_loading_torch():
         ("run text --temperature -1", "specviz: --temperature: Temperature cannot be negative"),
         ("run text --target no/such/folder/anywhere", "no/such/folder/anywhere"),
         ("run text --branches 9", "--branches: Branches must be a whole number from 1 to 8"),
-        ("run text --medusa no/such/folder --dtype float32", "no/such/folder"),
+        ("run text --draft no/such/folder --dtype float32", "--draft: There is no folder or file no/such/folder"),
         ("run text --rule block --branches 2 --dtype float32", "The rule block judges chains only"),
         ("run text --exit-layer 99 --drafter early_exit --dtype float32", "layers"),
         ("run text --max-new-tokens 0", "--max-new-tokens: Ask for at least one new token"),

@@ -12,7 +12,6 @@ from specviz.bench.work import WorkRow
 from specviz.records.settings import SamplingParams
 
 if TYPE_CHECKING:
-    from specviz.decoding.request import Request
     from specviz.models.pair import ModelPair
 
 #: Seconds between two lines that say how far it is.
@@ -40,7 +39,8 @@ def measure(
     require_chains([Contestant(PLAIN), *contestants, *map(Contestant, others)])
     seconds = SECONDS * options.minutes / (1 + len(others))
     rows = _measured(options, pair, contestants, seconds, say) if contestants else []
-    offers = offers_of(rows, ", ".join(options.draft or ()) or None, pair.translation is not None)
+    named = pair.draft.name_or_path if options.draft and pair.draft else None
+    offers = offers_of(rows, named, pair.translation is not None)
     for name in others:
         say(f"loading {name}")
         other = load(name)
@@ -57,7 +57,7 @@ def _other_drafts(options: argparse.Namespace) -> Iterator[str]:
     from specviz.models.placement import within_reach
 
     for entry in drafts_at_hand(options.target or ""):
-        if entry.draft not in (options.draft or ()) and needed_bytes(entry) <= within_reach(options.device):
+        if entry.draft not in options.draft and needed_bytes(entry) <= within_reach(options.device):
             yield entry.draft
 
 

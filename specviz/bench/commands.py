@@ -60,7 +60,12 @@ def add_work(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     kinds = "a text a line, or JSON lines with prompt or messages, and optionally a domain"
     add("--prompts", type=pathlib.Path, metavar="FILE", help=f"measure on these prompts: {kinds}")
-    add("--chat", action=argparse.BooleanOptionalAction, default=None, help="fill prompts into the model's chat template (default: if it has one)")
+    add(
+        "--chat",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="fill prompts into the model's chat template (default: if it has one)",
+    )
     add("--max-new-tokens", type=int, default=128, metavar="N", help="of each run (default: %(default)s)")
 
 
@@ -68,9 +73,7 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def own_requests(
-    options: argparse.Namespace, pair: ModelPair, temperature: float
-) -> tuple[list[Request], list[str]]:
+def own_requests(options: argparse.Namespace, pair: ModelPair, temperature: float) -> tuple[list[Request], list[str]]:
     """Plain decoding of each prompt, and the domain of each; without a file, of the first preset that fits the pair.
 
     Raises SpecvizError, whose field is an option's, for a file that cannot be read or prompts that do not fit.
@@ -78,7 +81,9 @@ def own_requests(
     from specviz.decoding.request import prepare
 
     chat = pair.has_chat_template if options.chat is None else options.chat
-    prompts = (CHAT_PRESETS if chat else PRESETS)[:1] if options.prompts is None else read_prompts(_text_of(options.prompts))
+    prompts = (
+        (CHAT_PRESETS if chat else PRESETS)[:1] if options.prompts is None else read_prompts(_text_of(options.prompts))
+    )
     requests = []
     for prompt in prompts:
         settings = RunSettings(
@@ -145,7 +150,7 @@ def measure(options: argparse.Namespace, pair: ModelPair, say: Say) -> BenchRepo
 
 def measure_size(options: argparse.Namespace, say: Say) -> SizeReport:
     """The benchmark of a size. Raises SpecvizError for options that it would ignore, and as `size_benchmark` does."""
-    for name in ("only", "preset", "page", "target", "draft", "medusa", "eagle", "mtp", "parallel"):
+    for name in ("only", "preset", "page", "target", "draft"):
         if getattr(options, name):
             raise SpecvizError("--size makes models and runs of its own: leave --{name} out.", name, name=name)
     from specviz.bench import size_benchmark

@@ -2,7 +2,9 @@
 
 pair: `ModelPair`, what was loaded, with `PairPasses` beside it: what was measured and prepared; reads prompts
 loading: `load_pair`, from names to a pair
-sources: where a model comes from (folder or Hub), its configuration, its tokenizer, and whether it can run here
+sources: where a model comes from (folder, GGUF file or Hub), its configuration and tokenizer, whether it can run here
+gguf_files: finding GGUF files and reading their headers
+trained_parts: what was named to draft with, and the trained parts among it
 mtp_modules: multi-token-prediction modules that lie in a target's own checkpoint
 weights: whether a model's weights fit, and reading them
 placement: devices, dtypes and the memory they have

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import pathlib
+from collections.abc import Sequence
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specviz.models.frequent_tokens import keep_frequent
-from specviz.models.mtp_modules import load_mtp_modules
-from specviz.models.pair import ModelPair, PairPasses, Part
+from specviz.models.pair import ModelPair, PairPasses
 from specviz.models.pass_timer import SHOWN_WIDTHS, settle_threads, time_passes
 from specviz.models.placement import (
     Place,
@@ -30,13 +30,11 @@ from specviz.models.sources import (
     load_tokenizer,
     quietly,
 )
+from specviz.models.trained_parts import Name, load_parts, sort_drafts
 from specviz.models.vocabularies import Translation, same_vocabulary
 from specviz.models.weights import check_memory, choose_dtype, load_weights, with_room
-from specviz.passes.dflash import is_dflash, load_dflash
-from specviz.passes.parallel_head import load_parallel
 from specviz.passes.several_devices import home_of, keep_in_step
 from specviz.passes.torchrun import process_count
-from specviz.passes.trained_heads import load_eagle, load_medusa, load_mtp
 from specviz.passes.tree_trial import reads_trees
 from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
@@ -47,13 +45,9 @@ _LEAST_SHARED = 0.01
 
 
 def load_pair(
-    target: str | os.PathLike[str] | None = None,
-    draft: str | os.PathLike[str] | None = None,
+    target: Name | None = None,
+    draft: Name | Sequence[Name] | None = None,
     *,
-    medusa: str | os.PathLike[str] | None = None,
-    eagle: str | os.PathLike[str] | None = None,
-    mtp: str | os.PathLike[str] | None = None,
-    parallel: str | os.PathLike[str] | None = None,
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "auto",
     revision: str | None = None,
@@ -62,12 +56,14 @@ def load_pair(
     token: str | None = None,
     progress: Progress | None = None,
 ) -> ModelPair:
-    """Load a target and, if named, a draft model; with neither, the embedded pair.
+    """Load a target and what drafts for it; with neither, the embedded pair.
 
-    target, draft: local folders in transformers' format, or model ids on the Hugging Face Hub.
-    medusa, eagle, mtp, parallel: folders of parts trained on this target (for the last one a DFlash drafter will do
-        too); by default those of these names in the target's own folder, which is where the training recipes put them,
-        and for ``mtp`` else the modules in its checkpoint.
+    target: a local folder in transformers' format, a GGUF file or a folder with one, whose weights are unpacked, or a
+        model id on the Hugging Face Hub (``org/model``, ``org/model/file.gguf``).
+    draft: one name or several: a draft model, found like a target, and parts trained on this target (Medusa heads, an
+        EAGLE, MTP or parallel head, a published DFlash drafter), folders or Hub ids. Its files tell which it is. Parts
+        in the target's own folder, which is where the training recipes put them, are loaded unasked, and so are the MTP
+        modules in its checkpoint.
     device: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"auto"``: a GPU if there is one, all GPUs for a pair too large for
         one, else the CPU. ``"spread"`` puts the target's layers on all GPUs, then in main memory, then on disk.
         ``"parallel"`` shards each layer over the processes of torchrun, all of which call this and make the same runs;
@@ -83,24 +79,18 @@ def load_pair(
 
     Raises SpecvizError, its `field` being ``target``, ``draft``, ``device``, ``dtype`` or ``draft_vocabulary``.
     """
-    if target is None and draft is not None:
-        raise SpecvizError("Name a target too: a draft model alone has nothing to draft for.", "target")
     tell = progress or (lambda fraction, sentence: None)
     place, wanted = place_named(device), dtype_named(dtype)
     set_libraries_aside()
-    embedded = target is None
-    if embedded:
-        target, draft = EMBEDDED / "target", EMBEDDED / "draft"
     token = token or os.environ.get("HF_TOKEN") or None
     models: list[PreTrainedModel] = []
     try:
         with quietly():
             tell(0.0, Sentence("Looking for the models."))
-            sources = [find_model(target, "target", revision, token)]
-            if draft is not None:
-                sources.append(find_model(draft, "draft", draft_revision, token))
+            named = [] if draft is None else [draft] if isinstance(draft, (str, os.PathLike)) else list(draft)
+            model, part_folders = sort_drafts(named, draft_revision, token)
+            sources = _find_models(target, model, (revision, draft_revision), token)
             for source in sources:
-                source.name = f"storybook {source.field}" if embedded else source.name
                 _check(source, place)
             tell(0.1, Sentence("Reading the tokenizer."))
             tokenizers = [load_tokenizer(source) for source in sources]
@@ -128,23 +118,41 @@ def load_pair(
     for model in models:
         # Now, or else the first visitor would wait for it.
         reads_trees(model)
-    folders = {"medusa": medusa, "eagle": eagle, "mtp": mtp, "parallel": parallel}
-    parts, flaws = _load_parts(models[0], sources[0], embedded, folders)
+    home = EMBEDDED if target is None else pathlib.Path(sources[0].location).expanduser()
+    parts, flaws = load_parts(models[0], home, part_folders)
     passes = _measured(models[0], place, tell)
     tell(1.0, Sentence("Ready."))
     return ModelPair.of(
         models[0],
         models[1] if len(models) == 2 else None,
         tokenizers[0],
-        name="storybook" if embedded else None,
+        name="storybook" if target is None else None,
         target_name=sources[0].name,
         draft_name=draft_name,
+        stored={source.field: source.stored for source in sources if source.stored is not None},
         translation=translation,
         draft_columns=columns,
         parts=parts,
         flaws=flaws,
         passes=passes,
     )
+
+
+def _find_models(
+    target: Name | None, draft: Name | None, revisions: tuple[str | None, str | None], token: str | None
+) -> list[ModelSource]:
+    """The target, and the draft model if one was named; without a target, the embedded models."""
+    if target is None:
+        if draft is not None:
+            raise SpecvizError("Name a target too: a draft model alone has nothing to draft for.", "target")
+        sources = [find_model(EMBEDDED / role, role, None, None) for role in ("target", "draft")]
+        for source in sources:
+            source.name = f"storybook {source.field}"
+        return sources
+    sources = [find_model(target, "target", revisions[0], token)]
+    if draft is not None:
+        sources.append(find_model(draft, "draft", revisions[1], token))
+    return sources
 
 
 def _check(source: ModelSource, place: Place) -> None:
@@ -179,28 +187,6 @@ def _measured(target: PreTrainedModel, place: Place, tell: Progress) -> PairPass
     return PairPasses(seconds_by_width=seconds_by_width, threads=threads)
 
 
-def _load_parts(
-    target: PreTrainedModel, source: ModelSource, embedded: bool, named: dict[str, str | os.PathLike[str] | None]
-) -> tuple[dict[str, Part], dict[str, SpecvizError]]:
-    """The trained parts, and why any found beside the target is unusable; for one that was named, that is an error."""
-    home = EMBEDDED if embedded else pathlib.Path(source.location).expanduser()
-    parts, flaws = {}, {}
-    loads = {"medusa": load_medusa, "eagle": load_eagle, "mtp": load_mtp, "parallel": load_parallel}
-    for name, load in loads.items():
-        folder = home / name if named[name] is None else pathlib.Path(named[name]).expanduser()
-        try:
-            if named[name] is not None or (folder / "config.json").is_file():
-                parts[name] = (load_dflash if is_dflash(folder) else load)(folder, target)
-            elif name == "mtp" and (modules := load_mtp_modules(target)):
-                parts[name] = modules
-        except SpecvizError as error:
-            if named[name] is not None:
-                raise error.at(name) from error
-            # A copy: the error itself holds on to the frames it passed through.
-            flaws[name] = error.at("drafter")
-    return parts, flaws
-
-
 def _load_models(
     models: list[PreTrainedModel],
     sources: list[ModelSource],
@@ -221,6 +207,8 @@ def _load_models(
 
 
 def _announce(source: ModelSource) -> Sentence:
+    if source.stored is not None:
+        return Sentence("Unpacking {name} ({stored}).", name=source.name, stored=source.stored)
     size = source.weight_bytes(source.config.dtype or torch.float32)
     if source.options.get("local_files_only"):
         if not size:

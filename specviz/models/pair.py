@@ -90,6 +90,8 @@ class ModelPair:
     draft_columns: torch.Tensor | None = None  # see `keep_frequent`; None if the draft's head knows all of its tokens
     parts: dict[str, Part] = field(default_factory=dict)  # by the names of their drafters
     flaws: dict[str, SpecvizError] = field(default_factory=dict)  # why a part that lies beside the target is unusable
+    #: By role, how weights were stored that run otherwise: ``Q4_1`` of a GGUF file.
+    stored: dict[str, str] = field(default_factory=dict)
     passes: PairPasses = field(default_factory=PairPasses)  # measured and prepared here, beside what was loaded
 
     @classmethod
@@ -102,6 +104,7 @@ class ModelPair:
         name: str | None = None,
         target_name: str = "target",
         draft_name: str = "draft",
+        stored: dict[str, str] | None = None,
         translation: Translation | None = None,
         draft_columns: torch.Tensor | None = None,
         parts: dict[str, Part] | None = None,
@@ -130,6 +133,7 @@ class ModelPair:
             draft_columns=draft_columns,
             parts=parts or {},
             flaws=flaws or {},
+            stored=stored or {},
             passes=passes or PairPasses(),
         )
 

@@ -8,6 +8,7 @@ from specviz.models.pair import ModelPair, QuantisedTarget
 from specviz.models.placement import free_memory, release_memory
 from specviz.models.preparation import loaded
 from specviz.passes import compiler
+from specviz.passes.kernel_library import cxx
 from specviz.passes.quantisation import rounded_twin
 from specviz.passes.several_devices import is_sharded, is_spread
 from specviz.passes.static_passes import FastPasses, StaticPass
@@ -39,6 +40,20 @@ def check_quantisable(pair: ModelPair, bits: int) -> None:
             needed=Bytes(needed),
             free=Bytes(free),
         )
+
+
+def read_by_kernels(pair: ModelPair, preparing: bool) -> bool:
+    """Whether our kernels read the target, which take less time where weights have fewer bits; torch's operations do
+    not. preparing: whether passes that are not there yet are going to be prepared."""
+    passes = pair.passes.fast.get("target")
+    if passes is not None or not preparing or pair.device.type != "cpu":
+        return passes is not None and passes.by_kernels
+    try:
+        cxx()
+        StaticPass(pair.target)
+    except SpecvizError:
+        return False
+    return True
 
 
 def quantised_target(pair: ModelPair, bits: int, beside: FastPasses | None) -> QuantisedTarget:

@@ -63,7 +63,7 @@ def _refusal(
         refusal = hub_refusal(name, field, link)
         if refusal is not None:
             return refusal
-    if _is_out_of_memory(error):
+    if is_out_of_memory(error):
         return None
     known = {"name": name, "method": quantisation_name(config), "reason": first_line(error)}
     if isinstance(error, ImportError):
@@ -162,7 +162,10 @@ def hub_refusal(name: str, field: str, error: BaseException) -> SpecvizError | N
         )
     if isinstance(error, hub.EntryNotFoundError):
         return SpecvizError(
-            "{name} on the Hub is not a model in transformers' format: one of its files is missing.", field, name=name
+            "{name} on the Hub is not a model in transformers' format: one of its files is missing. A GGUF file there "
+            "is named {name}/FILE.gguf.",
+            field,
+            name=name,
         )
     if isinstance(error, hub.HfHubHTTPError):
         status = error.response.status_code
@@ -187,7 +190,7 @@ def refusing_out_of_memory(refusal: Callable[[], SpecvizError]) -> Iterator[None
     try:
         yield
     except (RuntimeError, MemoryError, OSError) as error:
-        if not _is_out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         _drop_frames(error)
         release_memory()
@@ -205,7 +208,7 @@ _NO_MEMORY = (
 )
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Within a recording the first error says so, and the last only that the recording has failed."""
     return any(
         isinstance(link, (torch.OutOfMemoryError, MemoryError))

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, hf_hub_download
 from huggingface_hub import errors as hub
 from huggingface_hub import utils as hub_utils
 from transformers import (
@@ -33,6 +33,7 @@ from transformers import (
 from transformers.quantizers import AutoHfQuantizer
 from transformers.utils import logging as transformers_logging
 
+from specviz.models.gguf_files import explaining_gguf, gguf_at, read_header
 from specviz.models.refusals import explaining, hub_refusal, quantisation_name, quantisation_of
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.words import Sentence
@@ -52,6 +53,7 @@ class ModelSource:
     location: str  # what `from_pretrained` is given: a folder or a Hub id
     options: dict[str, Any]  # and with it: revision, token, or to stay offline
     config: PreTrainedConfig | None = None
+    stored: str | None = None  # how a GGUF file stores the weights, which are unpacked
 
     @property
     def quantised(self) -> bool:
@@ -77,35 +79,73 @@ class ModelSource:
 
     def explaining(self, part: str) -> contextlib.AbstractContextManager[None]:
         """Within it, whatever goes wrong while reading this `part` of the model becomes a sentence."""
+        if self.stored is not None:
+            return explaining_gguf(self.name, self.field)
         return explaining(part, self.name, self.field, self.config)
 
 
 def find_model(named: str | os.PathLike[str], field: str, revision: str | None, token: str | None) -> ModelSource:
-    """Finds a model by folder or Hub id and reads its configuration. Raises SpecvizError with this `field`."""
+    """Finds a model by folder, GGUF file or Hub id, and reads its configuration. Raises SpecvizError (this `field`)."""
     name = os.fspath(named).strip()
-    folder = pathlib.Path(name).expanduser()
+    path = pathlib.Path(name).expanduser()
     if not name:
-        raise SpecvizError("Name a model: a folder or a Hub id such as Qwen/Qwen3-0.6B.", field)
-    if folder.is_dir():
-        source = ModelSource(field, folder.resolve().name, str(folder), {"local_files_only": True})
-        if not (folder / "config.json").is_file():
+        raise SpecvizError("Name a model: a folder, a GGUF file or a Hub id such as Qwen/Qwen3-0.6B.", field)
+    if is_hub_id(named):
+        if name.endswith(".gguf"):
+            return _gguf_source(_fetched(name, field, revision, token), field)
+        source = ModelSource(field, name, name, on_the_hub(name, field, revision, token))
+    elif file := gguf_at(path, field):
+        return _gguf_source(file, field)
+    elif path.is_dir():
+        source = ModelSource(field, path.resolve().name, str(path), {"local_files_only": True})
+        if not (path / "config.json").is_file():
             raise SpecvizError(
                 "The folder {name} is not a model in transformers' format: it has no config.json.", field, name=name
             )
-    elif folder.is_file():
+    elif path.is_file():
         raise SpecvizError(
-            "{name} is a file: name the folder that holds config.json and the weights.", field, name=name
+            "{name} is a file, but not a GGUF file: name the folder that holds config.json and the weights.",
+            field,
+            name=name,
         )
-    elif isinstance(named, os.PathLike) or name.startswith((".", "~")) or folder.is_absolute() or name.count("/") > 1:
-        raise SpecvizError("There is no folder {name}.", field, name=name)
     else:
-        source = ModelSource(field, name, name, _on_the_hub(name, field, revision, token))
+        raise SpecvizError("There is no folder or file {name}.", field, name=name)
     with source.explaining("configuration"):
         source.config = AutoConfig.from_pretrained(source.location, trust_remote_code=False, **source.options)
     return source
 
 
-def _on_the_hub(name: str, field: str, revision: str | None, token: str | None) -> dict[str, Any]:
+def is_hub_id(named: str | os.PathLike[str]) -> bool:
+    """Whether a name is no path on this machine and can be one of the Hub's: ``model``, ``org/model``, or
+    ``org/model/file.gguf``."""
+    name = os.fspath(named).strip()
+    path = pathlib.Path(name).expanduser()
+    if path.exists() or path.is_absolute() or isinstance(named, os.PathLike) or name.startswith((".", "~")):
+        return False
+    return name.count("/") >= 2 if name.endswith(".gguf") else name.count("/") <= 1
+
+
+def _gguf_source(file: pathlib.Path, field: str) -> ModelSource:
+    header = read_header(file, field)
+    # By its whole path: a name alone would first be looked for where the program was started.
+    options = {"local_files_only": True, "gguf_file": str(file)}
+    source = ModelSource(field, header.name, str(file.parent), options, stored=header.stored)
+    with source.explaining("configuration"):
+        source.config = config = AutoConfig.from_pretrained(source.location, trust_remote_code=False, **options)
+    if header.turn_end is not None and header.turn_end != config.eos_token_id:
+        # A checkpoint in transformers' format has this in generation_config.json.
+        config.eos_token_id = [config.eos_token_id, header.turn_end]
+    return source
+
+
+def _fetched(name: str, field: str, revision: str | None, token: str | None) -> pathlib.Path:
+    """The file of a repository on the Hub, in the cache: ``org/model/file.gguf``."""
+    owner, model, file = name.split("/", 2)
+    with explaining("configuration", f"{owner}/{model}", field):
+        return pathlib.Path(hf_hub_download(f"{owner}/{model}", file, revision=revision, token=token))
+
+
+def on_the_hub(name: str, field: str, revision: str | None, token: str | None) -> dict[str, Any]:
     """The options with which `from_pretrained` reads all files of one commit, or only what is cached.
 
     Asking the Hub once, up front, gets its reason for a refusal at once; a download retries for half a minute.

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.distributed import DistributedConfig
+from transformers.utils.quantization_config import GgufConfig
 
 from specviz.models.placement import (
     Place,
@@ -103,6 +104,8 @@ def load_weights(source: ModelSource, place: Place, dtype: torch.dtype, kept: in
     # A quantised checkpoint's scales belong to the dtype it was made in.
     kept_dtype = "auto" if source.quantised else dtype
     options = dict(source.options, dtype=kept_dtype, config=source.config, trust_remote_code=False)
+    if source.stored is not None:
+        options["quantization_config"] = GgufConfig(dequantize=True)
     read_to = torch.device("cpu") if place.lent else place.device  # transformers reads weights in threads of its own
     if place.way == "spread":
         # For weights that stay on disk but cannot be read straight from the checkpoint.
@@ -131,6 +134,15 @@ def load_weights(source: ModelSource, place: Place, dtype: torch.dtype, kept: in
             count=len(missing),
             first=missing[0],
         )
+    if source.stored is not None:
+        _settle_unpacked(model, source)
     if place.way == "spread":
         weakref.finalize(model, offloaded.cleanup)
     return model.eval()
+
+
+def _settle_unpacked(model: PreTrainedModel, source: ModelSource) -> None:
+    """A model out of a GGUF file is an ordinary one, and its name is the file, by which it is found again."""
+    model.config.name_or_path = model.name_or_path = source.options["gguf_file"]
+    # It describes the file, not the weights.
+    model.config.__dict__.pop("quantization_config", None)

@@ -419,12 +419,14 @@ def save(head: nn.Module, folder: str | os.PathLike[str], fingerprint: str) -> N
     save_torch_state_dict(weights, folder, max_shard_size=_SHARD)
 
 
-def is_head(folder: str | os.PathLike[str]) -> bool:
-    """Whether a trained part lies in `folder`, of whatever kind and for whatever target."""
+def settings_in(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """What the config.json in `folder` says; nothing if there is none that can be read. A trained part's has a
+    ``kind``."""
     try:
-        return "kind" in json.loads((pathlib.Path(folder) / "config.json").read_text())
-    except (OSError, ValueError, TypeError):
-        return False
+        settings = json.loads((pathlib.Path(folder) / "config.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return settings if isinstance(settings, dict) else {}
 
 
 def load_medusa(folder: str | os.PathLike[str], target: PreTrainedModel) -> MedusaHeads:

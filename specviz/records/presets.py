@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
 #: A turn of a conversation: its ``role`` and its ``content``.
 Message = dict[str, str]
 

@@ -19,7 +19,7 @@ from specviz.models.vocabularies import same_vocabulary
 from specviz.models.weights import load_weights
 from specviz.passes.several_devices import is_spread
 from specviz.passes.torchrun import refuse_more_than_one
-from specviz.passes.trained_heads import EagleConfig, is_head
+from specviz.passes.trained_heads import EagleConfig, settings_in
 from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
 from specviz.training.data import Corpus, read_corpus, with_own_text
@@ -220,7 +220,7 @@ def _head(options: argparse.Namespace, pair: ModelPair, recipe: type[HeadRecipe]
     """The head to train on, in float32; None: a new one."""
     if options.start is None:
         return None
-    if recipe is EagleRecipe and not is_head(options.start):
+    if recipe is EagleRecipe and "kind" not in settings_in(options.start):
         return head_from(_start(options, pair.tokenizer, pair.device), EagleConfig.of(pair.target))
     return recipe.head_in(pathlib.Path(options.start), pair.target)
 

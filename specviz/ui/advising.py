@@ -56,7 +56,7 @@ def _said(course: Course, say: Words) -> str:
 def _parts(
     rows: Sequence[WorkRow], runner: Runner, order: Order, pair: ModelPair, halt: threading.Event, say: Words
 ) -> Iterator[str]:
-    draft = ", ".join(order.pair.draft) or None
+    draft = pair.draft.name_or_path if order.pair.draft and pair.draft else None
     offers = offers_of(rows, draft, pair.translation is not None)
     if halt.is_set() or not offers:
         yield as_text(say("advice.stopped" if offers else "advice.nothing"))

@@ -84,9 +84,7 @@ class Contest:
         return say("compare.seconds_left", what=what, seconds=f"{left:.0f}")
 
 
-def in_turn(
-    request: Request, contestants: Sequence[RunSettings], repeats: int
-) -> Iterator[Progress | TimedRun | None]:
+def in_turn(request: Request, contestants: Sequence[RunSettings], repeats: int) -> Iterator[Progress | TimedRun | None]:
     """The contestants' runs, plain decoding first among them; each repeat has the next seed."""
     lanes = [engine.lane_of(request.but(settings)) for settings in contestants]
     yield from engine.take_turns(lanes, engine.Plan(request.settings.max_new_tokens, repeats))

@@ -21,8 +21,8 @@ PASSES = ("auto", "plain")
 class Deployment:
     """The pair that the page starts with, and what one visitor may ask of a shared machine."""
 
-    target: str | None  # folder or Hub id; None is the embedded pair, `NO_MODELS` none at all
-    draft: str | None
+    target: str | None  # None is the embedded pair, `NO_MODELS` none at all
+    draft: tuple[str, ...]  # a draft model, trained parts
     device: str
     dtype: str
     max_prompt_tokens: int
@@ -42,7 +42,7 @@ class Deployment:
     def from_environment(cls) -> Deployment:
         return cls(
             target=os.environ.get("SPECVIZ_TARGET") or None,
-            draft=os.environ.get("SPECVIZ_DRAFT") or None,
+            draft=_names("SPECVIZ_DRAFT"),
             device=os.environ.get("SPECVIZ_DEVICE", "auto"),
             dtype=os.environ.get("SPECVIZ_DTYPE", "auto"),
             max_prompt_tokens=_count("SPECVIZ_MAX_PROMPT_TOKENS", 4096),
@@ -54,6 +54,10 @@ class Deployment:
             allow_loading=os.environ.get("SPECVIZ_ALLOW_LOADING", "1") != "0" and not lent_by_the_call(),
             passes=_choice("SPECVIZ_PASSES", PASSES),
         )
+
+
+def _names(name: str) -> tuple[str, ...]:
+    return tuple(filter(None, map(str.strip, os.environ.get(name, "").split(","))))
 
 
 def _count(name: str, default: int) -> int:

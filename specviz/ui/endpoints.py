@@ -125,7 +125,10 @@ def _followed(runner: Runner, given: Given, tell: Tell) -> Iterator[tuple[list[R
         for batch in filter(None, runner.batches(order)):
             done += batch
             tokens += sum(len(one.emitted) for one in batch)
-            tell(SAY("race.running_speculative" if order.settings.drafter else "race.running_plain"), tokens / order.settings.max_new_tokens)
+            tell(
+                SAY("race.running_speculative" if order.settings.drafter else "race.running_plain"),
+                tokens / order.settings.max_new_tokens,
+            )
             yield batch, None
         yield [], engine.collect(request, done)
 

@@ -146,12 +146,6 @@ def _create_form(runner: Runner, shown: list[Any], say: Words) -> Any:
     with gr.Row():
         revision = gr.Textbox(label=say("models.revision"))
         dtype = gr.Dropdown(DTYPES, value="auto", label=say("models.dtype"))
-    with gr.Row():
-        medusa = gr.Textbox(label=say("models.medusa"))
-        eagle = gr.Textbox(label=say("models.eagle"))
-    with gr.Row():
-        mtp = gr.Textbox(label=say("models.mtp"))
-        parallel = gr.Textbox(label=say("models.parallel"))
     vocabulary = gr.Number(None, label=say("models.draft_vocabulary"), precision=0, elem_id="draft-vocabulary")
     problem = gr.Markdown(elem_classes=["sv-problem"])
     load = gr.Button(say("models.load"), variant="primary")
@@ -165,19 +159,16 @@ def _create_form(runner: Runner, shown: list[Any], say: Words) -> Any:
         draft: str,
         revision: str,
         dtype: str,
-        medusa: str,
-        eagle: str,
-        mtp: str,
-        parallel: str,
         vocabulary: int | None,
         progress: gr.Progress = gr.Progress(),
     ) -> Any:
-        draft, revision, *parts = (text.strip() or None for text in (draft, revision, medusa, eagle, mtp, parallel))
-        return _load(runner, PairName(target.strip(), draft, revision, dtype, *parts, vocabulary), progress, say)
+        drafts = tuple(filter(None, map(str.strip, draft.split(","))))
+        name = PairName(target.strip(), drafts, revision.strip() or None, dtype, vocabulary)
+        return _load(runner, name, progress, say)
 
     return load.click(
         load_own,
-        [target, draft, revision, dtype, medusa, eagle, mtp, parallel, vocabulary],
+        [target, draft, revision, dtype, vocabulary],
         [*shown, problem],
         validator=check,
         **LOADING,
@@ -193,7 +184,7 @@ def _catalog_button(desk: Desk, entry: HubPair, outputs: list[Any]) -> Any:
         return gr.update(value=catalog_label(entry, available, say), interactive=needed_bytes(entry) <= available)
 
     def load(progress: gr.Progress = gr.Progress()) -> Any:
-        return _load(runner, PairName(entry.target, entry.draft), progress, say)
+        return _load(runner, PairName(entry.target, (entry.draft,)), progress, say)
 
     desk.arrivals.append((button, measured))
 

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PairName:
-    """How to load a pair."""
+    """How to load a pair; see `load_pair`."""
 
-    target: str | None = None  # folder or Hub id; None is the pair the page starts with
-    draft: str | None = None
+    target: str | None = None  # None is the pair the page starts with
+    draft: tuple[str, ...] = ()  # a draft model, trained parts
     revision: str | None = None
     dtype: str = "auto"
-    medusa: str | None = None  # folder of trained Medusa heads
-    eagle: str | None = None  # folder of a trained EAGLE head
-    mtp: str | None = None  # folder of a trained MTP head
-    parallel: str | None = None  # folder of a trained parallel head
     draft_vocabulary: int | None = None  # how many frequent tokens the draft's head is left
+
+    def __post_init__(self) -> None:
+        # On its way through the browser a tuple becomes a list.
+        object.__setattr__(self, "draft", tuple(self.draft))
 
 
 class PairStore:
@@ -98,10 +98,6 @@ class PairStore:
                 self.guest = engine.load_pair(
                     name.target,
                     name.draft,
-                    medusa=name.medusa,
-                    eagle=name.eagle,
-                    mtp=name.mtp,
-                    parallel=name.parallel,
                     draft_vocabulary=name.draft_vocabulary,
                     revision=name.revision,
                     device=self.deployment.device,

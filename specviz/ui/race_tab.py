@@ -6,10 +6,10 @@ import threading
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
+from specviz.bench.laps import Progress
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Words
 from specviz.ui.components import race_view
-from specviz.bench.laps import Progress
 from specviz.ui.duel import Duel, duel, progress, runs_of
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from specviz.bench.advice import Offer, good_lengths, ranked, server_flags
 from specviz.bench.work import ALL, WorkRow
-from specviz.theory.ratios import Ratio
 from specviz.records.words import Words
+from specviz.theory.ratios import Ratio
 from specviz.views.terminal import harmless
 from specviz.views.whole_run import label
 

@@ -155,7 +155,7 @@ def by_hand(weights, target, ids, depths):
 
 @torch.inference_mode()
 def test_a_dflash_drafter_computes_what_its_paper_says(dflash, monkeypatch):
-    pair, weights = loaded(dflash[0], parallel=dflash[1]), load_file(dflash[1] / "model.safetensors")
+    pair, weights = loaded(dflash[0], draft=dflash[1]), load_file(dflash[1] / "model.safetensors")
     run, looked = looked_at(monkeypatch, pair, Parallel)
     for text, rows, _ in looked:
         torch.testing.assert_close(rows, by_hand(weights, pair.target, text, len(rows)), rtol=1e-3, atol=1e-3)
@@ -163,7 +163,7 @@ def test_a_dflash_drafter_computes_what_its_paper_says(dflash, monkeypatch):
 
 
 def test_greedy_text_with_a_dflash_drafter_is_generates(dflash):
-    pair = loaded(dflash[0], parallel=dflash[1])
+    pair = loaded(dflash[0], draft=dflash[1])
     run = specviz.run(pair, PROMPT, drafter="parallel", sampling=GREEDY, max_new_tokens=20, num_draft_tokens=20)
     assert list(run.token_ids) == generated(pair, PROMPT, 20)
     assert max(len(one.drafted) for one in run.rounds) == 7
@@ -185,10 +185,10 @@ def test_other_dflash_drafters_are_refused_by_name(dflash, changes, sentence, tm
     (tmp_path / "config.json").write_text(json.dumps(PUBLISHED | changes))
     (tmp_path / "model.safetensors").write_bytes((dflash[1] / "model.safetensors").read_bytes())
     with pytest.raises(SpecvizError, match=sentence) as caught:
-        specviz.load_pair(dflash[0], parallel=tmp_path, device="cpu", dtype="float32")
-    assert caught.value.field == "parallel"
+        specviz.load_pair(dflash[0], draft=tmp_path, device="cpu", dtype="float32")
+    assert caught.value.field == "draft"
 
 
 def test_half_precision_keeps_the_positions(dflash):
-    head = specviz.load_pair(dflash[0], parallel=dflash[1], device="cpu", dtype="bfloat16").parts["parallel"]
+    head = specviz.load_pair(dflash[0], draft=dflash[1], device="cpu", dtype="bfloat16").parts["parallel"]
     assert head.norm.weight.dtype == torch.bfloat16 and head.rotary_emb.inv_freq.dtype == torch.float32

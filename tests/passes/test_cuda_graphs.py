@@ -16,7 +16,7 @@ from specviz.decoding.request import prepare
 from specviz.models import preparation
 from specviz.models.pair import PairPasses
 from specviz.models.pass_timer import PassTimer
-from specviz.models.refusals import _is_out_of_memory
+from specviz.models.refusals import is_out_of_memory
 from specviz.passes.cached_model import reader
 from specviz.passes.clock import Stopwatch
 from specviz.passes.cuda_graphs import (
@@ -236,10 +236,10 @@ def test_a_recording_that_fails_leaves_plain_passes_and_the_first_reason(model):
 def test_running_out_of_memory_is_recognised_within_a_recording():
     with pytest.raises(RuntimeError) as caught:
         failing(None, None)
-    assert _is_out_of_memory(caught.value)
-    assert _is_out_of_memory(RuntimeError("CUDA error: out of memory"))
-    assert _is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
-    assert not _is_out_of_memory(RuntimeError("CUDA error: operation not permitted when stream is capturing"))
+    assert is_out_of_memory(caught.value)
+    assert is_out_of_memory(RuntimeError("CUDA error: out of memory"))
+    assert is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
+    assert not is_out_of_memory(RuntimeError("CUDA error: operation not permitted when stream is capturing"))
 
 
 def test_preparation_refuses_graphs_that_replay_something_else(model):
