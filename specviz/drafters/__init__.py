@@ -36,6 +36,7 @@ from specviz.drafters.suffix import Suffix
 from specviz.drafters.translated import TranslatedDraftModel
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError, quoted
+from specviz.records.settings import DraftParams
 
 _CLASSES: tuple[type[Drafter], ...] = (
     DraftModel,
@@ -53,6 +54,17 @@ _CLASSES: tuple[type[Drafter], ...] = (
 
 #: The names of all drafters; None stands for plain decoding.
 DRAFTERS: tuple[str, ...] = tuple(drafter.name for drafter in _CLASSES)
+
+
+def usual(pair: ModelPair) -> str:
+    """The drafter to start with for this pair."""
+    for drafter in (DraftModel, QuantisedSelf):
+        try:
+            drafter_class(pair, drafter.name).check(pair, DraftParams())
+        except SpecvizError:
+            continue
+        return drafter.name
+    return PromptLookup.name
 
 
 def drafter_class(pair: ModelPair, name: str | None) -> type[Drafter]:

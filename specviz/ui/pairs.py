@@ -23,14 +23,14 @@ class PairName:
     """How to load a pair."""
 
     target: str | None = None  # folder or Hub id; None is the pair the page starts with
-    draft: str | None = None
+    draft: tuple[str, ...] = ()  # all that drafts: a draft model, trained parts
     revision: str | None = None
     dtype: str = "auto"
-    medusa: str | None = None  # folder of trained Medusa heads
-    eagle: str | None = None  # folder of a trained EAGLE head
-    mtp: str | None = None  # folder of a trained MTP head
-    parallel: str | None = None  # folder of a trained parallel head
     draft_vocabulary: int | None = None  # how many frequent tokens the draft's head is left
+
+    def __post_init__(self) -> None:
+        # It comes back from the browser as JSON.
+        object.__setattr__(self, "draft", tuple(self.draft))
 
 
 class PairStore:
@@ -97,11 +97,7 @@ class PairStore:
                 self.guest, self.guest_name = None, None
                 self.guest = engine.load_pair(
                     name.target,
-                    name.draft,
-                    medusa=name.medusa,
-                    eagle=name.eagle,
-                    mtp=name.mtp,
-                    parallel=name.parallel,
+                    name.draft[0] if name.draft else None,
                     draft_vocabulary=name.draft_vocabulary,
                     revision=name.revision,
                     device=self.deployment.device,
