@@ -93,6 +93,8 @@ class ModelPair:
     #: By role, how weights were stored that run otherwise: ``Q4_1`` of a GGUF file.
     stored: dict[str, str] = field(default_factory=dict)
     passes: PairPasses = field(default_factory=PairPasses)  # measured and prepared here, beside what was loaded
+    #: By role, how weights were stored that run otherwise: ``Q4_1`` of a GGUF file.
+    stored: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(

@@ -42,5 +42,26 @@ PRESETS = (
     ),
 )
 
+#: For models that answer: something to say at length, to copy from, to translate, and to repeat.
+CHAT_PRESETS = (
+    Preset("question", "Why is the sky blue at noon and red in the evening?"),
+    Preset(
+        "summary",
+        "Summarise this text in two sentences.\n\nThe lighthouse on the northern cape was built in 1871, after three "
+        "ships had been lost on its rocks in a single winter. Its keeper climbed the 212 steps of the tower twice a "
+        "night to wind the clockwork that turned the lamp. In 1934 a motor took over the winding, and in 1979 the last "
+        "keeper left. Today the lighthouse on the northern cape is a museum, and its lamp is lit on one night of the "
+        "year, in memory of the three ships.",
+    ),
+    Preset("code", "Write a Python function that counts how often each word occurs in a file."),
+    Preset(
+        "translation", "Translate into French: The library opens at nine, and the children are waiting at the door."
+    ),
+    Preset(
+        "list",
+        "Write one line for each month of the year, like this: January is month 1 of 12. February is month 2 of 12.",
+    ),
+)
+
 #: The presets that are prose; speed over "the stories" is measured on these.
 STORIES = tuple(preset for preset in PRESETS if preset.name.startswith("story"))

@@ -118,7 +118,8 @@ def linked(
         except SpecvizError as error:
             errors.append(error)
             del settings[name]
-    return settings, errors
+    # A link leaves it out where it is off; here it may be on.
+    return settings and {"chat": False} | settings, errors
 
 
 def _check_pair(used: ModelPair, wanted: str | None) -> None:
@@ -138,6 +139,8 @@ def _check_linked(controls: Controls, pair: ModelPair, name: str, value: Any) ->
         DraftParams(bits=value)
     if name == "drafter":
         drafter_of(pair, value).check(pair, DraftParams())
+    if name == "chat" and value and not pair.has_chat_template:
+        raise SpecvizError("The link asks for a chat template, and {name} has none.", "chat", name=pair.target_name)
     control = controls.fields[name]
     if not isinstance(control, gr.Slider) or value is None or is_auto(name, value):
         return

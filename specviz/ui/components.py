@@ -60,12 +60,12 @@ def run_view(say: Words, missing_rounds: Callable[[dict], list[str]] | None = No
 
 def race_view(say: Words, **options) -> gr.HTML:
     """Two recorded runs replayed on one clock (element id ``race-view``)."""
-    return _component("race", say, **options)
+    return _component("race", say, measures=True, **options)
 
 
 def compare_view(say: Words) -> gr.HTML:
     """Table, heat map and replayed rules of the Compare tab (element id ``compare-view``)."""
-    return _component("compare", say)
+    return _component("compare", say, measures=True)
 
 
 def why_view(say: Words, **options) -> gr.HTML:
@@ -84,7 +84,7 @@ def served_view(say: Words) -> gr.HTML:
 
 def lossless_view(say: Words) -> gr.HTML:
     """The test of the emitted distribution (element id ``lossless-view``)."""
-    return _component("lossless", say)
+    return _component("lossless", say, measures=True)
 
 
 def beside_view(say: Words) -> gr.HTML:
@@ -163,6 +163,37 @@ def remote() -> gr.HTML:
     return _joined("gradio/remote.js", {}, elem_id="remote", visible="hidden")
 
 
+def lacking_view(say: Words) -> gr.HTML:
+    """The drafters that the pair in use lacks, each with its reason; switches them off above (assets/web/gradio).
+
+    Its values, as JSON: ``{"pair": name, "name": PairName, "off": [{"drafter", "label", "why": [brief, whole]}]}``.
+    Other parts of the page hear of the pair from it.
+    """
+    summary = html.escape(say("controls.lacking"))
+    template = f'<details class="sv-lacking" hidden><summary>{summary} <b></b></summary><ul></ul></details>'
+    return _joined("gradio/pair.js", {}, html_template=template, elem_id="lacking")
+
+
+def reading_view(say: Words, read: Callable[[dict], list[Any]]) -> gr.HTML:
+    """The prompt as the model reads it, unfolded on demand; hidden at first (assets/web/gradio/reading.js).
+
+    read: asked with ``{"name": PairName, "prompt": text, "chat": bool}``; returns the text and the number of its
+        tokens, or what is wrong and None.
+    """
+    summary = html.escape(say("controls.reading"))
+    template = f'<details class="sv-reading"><summary>{summary} <b></b></summary><pre tabindex="0"></pre></details>'
+    texts = {"common.tokens": say.texts("common")["common.tokens"]}
+    asked = _server_function("read", read)
+    return _joined(
+        "gradio/reading.js",
+        {"words": texts},
+        html_template=template,
+        server_functions=[asked],
+        elem_id="reading",
+        visible="hidden",
+    )
+
+
 def tab_history(first: str) -> gr.HTML:
     """Nothing to see: tabs make history (assets/web/gradio/history.js). first: the tab that a page opens with."""
     return _joined("gradio/history.js", {"first": first}, elem_id="history", visible="hidden")
@@ -226,14 +257,22 @@ def _server_function(name: str, function: Callable[[dict], Any]) -> Callable[[di
 
 
 def _component(
-    name: str, say: Words, *, join: str = "gradio/view.js", submits: str | None = None, **options
+    name: str,
+    say: Words,
+    *,
+    join: str = "gradio/view.js",
+    submits: str | None = None,
+    measures: bool = False,
+    **options,
 ) -> gr.HTML:
     """A component around <specviz-NAME>, which assets/web/NAME/element.js defines.
 
-    join: the module that joins the two. submits: the element's event on which the component submits.
+    join: the module that joins the two. submits: the element's event on which the component submits. measures: whether
+        it shows nothing but what was measured of the pair in use: another pair empties it.
     """
     tag = f"specviz-{name}"
     given = {"tag": tag, "module": f"{name}/element.js", "words": say.texts("common", *AREAS[name]), "submits": submits}
+    given["measures"] = measures
     template = f"<{tag}></{tag}>"
     return _joined(join, given, html_template=template, elem_id=f"{name}-view", **options)
 

@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from specviz.records.presets import PRESETS, TEMPERATURE
+from specviz.records.errors import SpecvizError
+from specviz.records.presets import CHAT_PRESETS, PRESETS, TEMPERATURE, Preset
 from specviz.records.settings import AUTO, BITS, MAX_BRANCHES, PLAIN, DraftParams
 from specviz.records.words import Words
 from specviz.ui import engine
-from specviz.ui.components import as_text, corrected, fold_switch, refused, remote
+from specviz.ui.components import as_text, corrected, fold_switch, lacking_view, reading_view, refused, remote
+from specviz.ui.deployment import Deployment
 from specviz.ui.events import QUIET
 from specviz.ui.orders import Order, read_form
 from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
-from specviz.ui.ways import RULE_CHOICES, WAYS, about, available, default_branches, drafter_of
+from specviz.ui.ways import RULE_CHOICES, WAYS, about, default_branches, drafter_of, lacks, refusal
+from specviz.views.run_messages import as_json
 
 if TYPE_CHECKING:
     from specviz.models.pair import ModelPair
@@ -39,6 +42,9 @@ class Controls:
     say: Words
     fields: Fields  # by the flat name of the setting each one holds
     pair: gr.JSON  # hidden: the name of the pair in use
+    presets: Mapping[bool, gr.Row]  # for models that continue a text, and for those that answer: one row is shown
+    reading: gr.HTML  # the prompt as the model reads it
+    lacking: gr.HTML  # the drafters that the pair in use lacks
     drafter_note: gr.Markdown
     rule_note: gr.Markdown
     lossy_note: gr.Markdown
@@ -56,8 +62,8 @@ class Controls:
         return [*self.fields.values(), self.pair]
 
     def order(self, values: Sequence[Any]) -> Order:
-        """The order that the values of `inputs` describe; a control that the drafter does not read has no say, once
-        the first pair is there to tell.
+        """The order that the values of `inputs` describe; a control that drafter or pair do not read has no say,
+        once the first pair is there to tell.
 
         Raises SpecvizError with the control's name in `field`.
         """
@@ -65,7 +71,11 @@ class Controls:
         asked = dict(zip(self.fields, values))
         if asked["num_draft_tokens"] == CHOSEN:
             asked["num_draft_tokens"] = AUTO
-        unread = DRAFTING - drafter_of(store.in_use(name), asked["drafter"]).reads if store.is_ready else set()
+        unread: set[str] = set()
+        if store.is_ready:
+            pair = store.in_use(name)
+            unread = DRAFTING - drafter_of(pair, asked["drafter"]).reads
+            unread |= set() if pair.has_chat_template else {"chat"}
         if asked["drafter"] == PLAIN:
             unread |= {"rule"}
         return Order(name, read_form({field: value for field, value in asked.items() if field not in unread}))
@@ -85,22 +95,42 @@ class Controls:
         drafter.input(self._on_drafter, [self.pair, drafter], self._of_drafter, **QUIET)
         rule.input(self.about_rule, rule, [self.rule_note, self.lossy_note], **QUIET)
 
-    def follow(self, loaded: Any) -> None:
-        """Offers what the pair can do that the event `loaded` has put into `pair`."""
-        drafter = self.fields["drafter"]
-        loaded.success(self._on_pair, [self.pair, drafter], [drafter, *self._of_drafter], **QUIET)
+    def caught_up(self, values: Sequence[Any], name: PairName) -> list[Any]:
+        """The values of `inputs`, and any that follow, as if this pair had been in use when the button was pressed."""
+        pair, place, values = self.runner.store.in_use(name), list(self.fields).index("drafter"), [*values]
+        values[len(self.fields)] = asdict(name)
+        if refusal(pair, values[place]):
+            values[place] = engine.usual(pair)
+        return values
 
     @property
-    def arriving(self) -> list[gr.components.Component]:
-        """What `arrived` changes."""
-        return [self.fields["drafter"], *self._of_drafter]
+    def of_pair(self) -> list[gr.components.Component]:
+        """What `suited` changes."""
+        own = [self.fields[name] for name in ("prompt", "chat", "drafter")]
+        return [*own, *self.presets.values(), self.reading, self.lacking, *self._of_drafter]
 
-    def arrived(self, name: str) -> list[Any]:
-        """The first pair is there: offers what it can do. What the visitor has set meanwhile stays."""
-        offered = available(self.runner.store.home)
-        if name in offered:
-            return [gr.update(choices=choices(offered, self.say)), *[gr.skip()] * len(self._of_drafter)]
-        return self._on_pair(asdict(PairName()), name)
+    def suited(self, name: PairName, drafter: str, prompt: str, keep: bool) -> dict[gr.components.Component, Any]:
+        """How the controls change once the page uses a pair, which is in memory.
+
+        drafter, prompt: as they stand; a preset's prompt for another kind of model is replaced. keep: the drafter stays
+        if the pair has it; else it becomes the pair's usual one.
+        """
+        pair, say = self.runner.store.in_use(name), self.say
+        chats, missing = pair.has_chat_template, lacks(pair, say)
+        off = [{"drafter": way, "label": say(f"ways.{way}"), "why": why} for way, why in missing.items()]
+        changes = {
+            self.fields["chat"]: gr.update(visible=chats),
+            self.reading: gr.update(visible=True if chats else "hidden"),
+            self.lacking: as_json({"pair": pair.info().name, "name": asdict(name), "off": off}),
+            **{row: gr.update(visible=suits == chats) for suits, row in self.presets.items()},
+        }
+        if prompt in (preset.prompt for preset in _presets(not chats)):
+            changes[self.fields["prompt"]] = _presets(chats)[0].prompt
+        chosen = drafter if keep and drafter not in missing else engine.usual(pair)
+        if chosen != drafter:
+            changes[self.fields["drafter"]] = chosen
+            changes |= zip(self._of_drafter, self._on_drafter(asdict(name), chosen))
+        return changes
 
     @property
     def _of_drafter(self) -> list[gr.components.Component]:
@@ -109,13 +139,6 @@ class Controls:
     def _on_drafter(self, pair: dict[str, Any], name: str) -> list[Any]:
         used = self.runner.store.in_use(PairName(**pair))
         return [self.about_drafter(used, name), *(gr.update(**one) for one in properties(used, name).values())]
-
-    def _on_pair(self, pair: dict[str, Any], name: str) -> list[Any]:
-        """The starting pair offers what it can do; with another one, each drafter says for itself what it lacks."""
-        home = PairName(**pair) == PairName()
-        offered = available(self.runner.store.home) if home else list(WAYS)
-        chosen = name if name in offered else offered[0]
-        return [gr.update(choices=choices(offered, self.say), value=chosen), *self._on_drafter(pair, chosen)]
 
 
 #: The controls that come and go with the drafter, in the order of the page.
@@ -141,54 +164,23 @@ def properties(pair: ModelPair, name: str) -> dict[str, Mapping[str, Any]]:
 
 
 def create_controls(runner: Runner, say: Words) -> Controls:
-    """Lays out the column: prompt and presets, drafter, γ and the tree's width, temperature; the rest folded away.
+    """Lays out the column: what to run, which scrolls in a low window, and below it the buttons that start it.
 
     As it suits a pair with all parts and its first drafter, the draft model: the first pair itself may come later.
     """
     own: Fields = {}
-    most = runner.deployment
-    own["prompt"] = gr.Textbox(
-        PRESETS[0].prompt, label=say("controls.prompt"), lines=2, max_lines=10, elem_classes=["sv-prompt"]
-    )
-    with gr.Row(elem_classes=["sv-presets"]):
-        for preset in PRESETS:
-            name = say(f"controls.preset_{preset.name}")
-            button = gr.Button(name, size="sm", min_width=40, elem_classes=["sv-preset"])
-            button.click(lambda text=preset.prompt: text, None, own["prompt"], **QUIET)
-    with gr.Group(elem_classes=["sv-drafting"]):
-        own["drafter"] = gr.Radio(
-            choices(WAYS, say), value=WAYS[0], label=say("controls.drafter"), elem_classes=["sv-drafters"]
-        )
-        drafter_note = gr.Markdown(as_text(say(f"ways.{WAYS[0]}_about")), elem_classes=["sv-note"])
-        own["num_draft_tokens"] = gr.Slider(
-            CHOSEN, most.max_draft_tokens, 4, step=1, label=say("controls.num_draft_tokens")
-        )
-        own["temperature"] = gr.Slider(0, 2, value=TEMPERATURE, step=0.05, label=say("controls.temperature"))
-        own["branches"] = gr.Slider(1, MAX_BRANCHES, 1, step=1, label=say("controls.branches"))
-        own["exit_layer"] = gr.Slider(1, 2, 1, step=1, label=say("controls.exit_layer"), visible=False)
-        own["bits"] = gr.Radio(BITS, value=BITS[0], label=say("controls.bits"), visible=False)
-    # There only while something is set: a part of the page, or a link, sets it.
-    own["coins"] = gr.Textbox("", label=say("controls.coins"), visible=False, elem_id="coins")
-    fold_switch(say("controls.more"), "more-controls")
-    with gr.Column(elem_id="more-controls", elem_classes=["sv-more"]):
-        tokens = min(128, most.max_new_tokens)
-        own["max_new_tokens"] = gr.Slider(1, most.max_new_tokens, tokens, step=1, label=say("controls.max_new_tokens"))
-        own["seed"] = gr.Number(0, label=say("controls.seed"))
-        own["top_k"] = gr.Number(0, label=say("controls.top_k"))
-        own["top_p"] = gr.Number(1, step=0.05, label=say("controls.top_p"))
-        own["min_p"] = gr.Number(0, step=0.01, label=say("controls.min_p"))
-        own["chat"] = gr.Checkbox(False, label=say("controls.chat"))
-        own["confidence"] = gr.Number(0, step=0.05, label=say("controls.confidence"))
-        own["rule"] = gr.Dropdown(
-            [(say(f"ways.rule_{name}"), name) for name in RULE_CHOICES],
-            value="auto",
-            label=say("controls.rule"),
-            filterable=False,
-        )
-        rule_note = gr.Markdown(say("ways.rule_auto_about"), elem_classes=["sv-note"])
-    # Below the fold, so that it is seen while the rule is folded away.
-    lossy_note = gr.Markdown(say("ways.lossy"), visible=False, elem_classes=["sv-warning"])
-    measured = gr.Checkbox(True, label=say("page.measured"), elem_id="measured")
+    with gr.Column(elem_classes=["sv-fields"]):
+        presets, reading = _create_prompt(own, runner, say)
+        with gr.Group(elem_classes=["sv-drafting"]):
+            lacking, drafter_note = _create_drafting(own, runner.deployment, say)
+        # There only while something is set: a part of the page, or a link, sets it.
+        own["coins"] = gr.Textbox("", label=say("controls.coins"), visible=False, elem_id="coins")
+        fold_switch(say("controls.more"), "more-controls")
+        with gr.Column(elem_id="more-controls", elem_classes=["sv-more"]):
+            rule_note = _create_more(own, runner.deployment, say)
+        # Below the fold, so that it is seen while the rule is folded away.
+        lossy_note = gr.Markdown(say("ways.lossy"), visible=False, elem_classes=["sv-warning"])
+        measured = gr.Checkbox(True, label=say("page.measured"), elem_id="measured")
     with gr.Column(elem_classes=["sv-go"]):
         refused()
         corrected(say)
@@ -200,9 +192,75 @@ def create_controls(runner: Runner, say: Words) -> Controls:
     name = gr.JSON(asdict(PairName()), visible=False)
     notes = drafter_note, rule_note, lossy_note
     hidden = gr.JSON({}, visible=False), remote()
-    controls = Controls(runner, say, own, name, *notes, measured, go, race, stop, stop_race, *hidden)
+    shown = presets, reading, lacking, *notes
+    controls = Controls(runner, say, own, name, *shown, measured, go, race, stop, stop_race, *hidden)
     controls.wire()
     return controls
+
+
+def _create_prompt(own: Fields, runner: Runner, say: Words) -> tuple[dict[bool, gr.Row], gr.HTML]:
+    """The prompt, presets for both kinds of models, and what a model with a chat template makes of the prompt."""
+
+    def read(wanted: dict[str, Any]) -> list[Any]:
+        pair = runner.store.in_use(PairName(**wanted["name"]))
+        try:
+            prompt = pair.encode(wanted["prompt"], wanted["chat"])
+        except SpecvizError as error:
+            return [say.error(error), None]
+        return [prompt.text, len(prompt.ids)]
+
+    own["prompt"] = gr.Textbox(
+        PRESETS[0].prompt, label=say("controls.prompt"), lines=2, max_lines=10, elem_classes=["sv-prompt"]
+    )
+    rows: dict[bool, gr.Row] = {}
+    for chats in (False, True):
+        with gr.Row(elem_classes=["sv-presets"], visible=not chats) as rows[chats]:
+            for preset in _presets(chats):
+                label = say(f"controls.preset_{preset.name}")
+                button = gr.Button(label, size="sm", min_width=40, elem_classes=["sv-preset"])
+                button.click(lambda text=preset.prompt: text, None, own["prompt"], **QUIET)
+    # On for every model that has a template; where it is hidden, it has no say.
+    own["chat"] = gr.Checkbox(True, label=say("controls.chat"), visible=False, elem_id="chat")
+    return rows, reading_view(say, read)
+
+
+def _presets(chats: bool) -> Sequence[Preset]:
+    return CHAT_PRESETS if chats else PRESETS
+
+
+def _create_drafting(own: Fields, most: Deployment, say: Words) -> tuple[gr.HTML, gr.Markdown]:
+    """Drafter, γ, temperature, and what some drafters need beside; what this pair lacks, and the chosen one's note."""
+    own["drafter"] = gr.Radio(
+        choices(WAYS, say), value=WAYS[0], label=say("controls.drafter"), elem_classes=["sv-drafters"]
+    )
+    lacking = lacking_view(say)
+    note = gr.Markdown(as_text(say(f"ways.{WAYS[0]}_about")), elem_classes=["sv-note"])
+    own["num_draft_tokens"] = gr.Slider(
+        CHOSEN, most.max_draft_tokens, 4, step=1, label=say("controls.num_draft_tokens")
+    )
+    own["temperature"] = gr.Slider(0, 2, value=TEMPERATURE, step=0.05, label=say("controls.temperature"))
+    own["branches"] = gr.Slider(1, MAX_BRANCHES, 1, step=1, label=say("controls.branches"))
+    own["exit_layer"] = gr.Slider(1, 2, 1, step=1, label=say("controls.exit_layer"), visible=False)
+    own["bits"] = gr.Radio(BITS, value=BITS[0], label=say("controls.bits"), visible=False)
+    return lacking, note
+
+
+def _create_more(own: Fields, most: Deployment, say: Words) -> gr.Markdown:
+    """Length, seed, sampling, rule; the rule's note."""
+    tokens = min(128, most.max_new_tokens)
+    own["max_new_tokens"] = gr.Slider(1, most.max_new_tokens, tokens, step=1, label=say("controls.max_new_tokens"))
+    own["seed"] = gr.Number(0, label=say("controls.seed"))
+    own["top_k"] = gr.Number(0, label=say("controls.top_k"))
+    own["top_p"] = gr.Number(1, step=0.05, label=say("controls.top_p"))
+    own["min_p"] = gr.Number(0, step=0.01, label=say("controls.min_p"))
+    own["confidence"] = gr.Number(0, step=0.05, label=say("controls.confidence"))
+    own["rule"] = gr.Dropdown(
+        [(say(f"ways.rule_{name}"), name) for name in RULE_CHOICES],
+        value="auto",
+        label=say("controls.rule"),
+        filterable=False,
+    )
+    return gr.Markdown(say("ways.rule_auto_about"), elem_classes=["sv-note"])
 
 
 def choices(drafters: Sequence[str], say: Words) -> list[tuple[str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -40,7 +39,6 @@ def create_generate_tab(desk: Desk) -> Tab:
     """Lays out the tab; its buttons stand below the controls."""
     runner, runs, say = desk.runner, desk.visitors.runs, desk.say
     shown = create_viewer(runs, True, say)
-    desk.arrivals.append((shown.share, lambda pair: json.dumps({"kind": "pair", "pair": pair.info().name})))
     wire_links(desk.controls, shown.share)
 
     def on_kept(wanted: gr.EventData) -> list[Any]:

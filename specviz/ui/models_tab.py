@@ -1,65 +1,84 @@
-"""The Models tab: which pair, what fits, and what a pass over several tokens costs on this machine."""
+"""The Models tab: which pair is in use, a check of it and advice on it, and other pairs."""
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
 from specviz.models.catalog import CATALOG, HubPair, needed_bytes, size_bytes
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, quoted
 from specviz.records.words import Bytes, Words
 from specviz.ui import engine
 from specviz.ui.advising import advise, chains_of
-from specviz.ui.background import Stage
-from specviz.ui.components import as_text
+from specviz.ui.components import as_text, fold_switch
 from specviz.ui.events import INTERNAL, QUIET
 from specviz.ui.head import look, look_ahead
 from specviz.ui.orders import Order
-from specviz.ui.pairs import PairName, PairStore
+from specviz.ui.pair_status import describe, notes
+from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Action, Desk, Tab
 from specviz.ui.visits import Visit
-from specviz.views.run_messages import pair_line, passes_words
+from specviz.views.run_messages import pair_line
 
 if TYPE_CHECKING:
     from specviz.bench.pair_check import Finding
-    from specviz.models.pair import ModelPair, QuantisedTarget
-
-#: Loading shows how far it is.
-LOADING = {"concurrency_limit": None, **INTERNAL}
+    from specviz.models.pair import ModelPair
 
 DTYPES = ["auto", "bfloat16", "float16", "float32"]
+
+#: What an event changes, and how.
+Changes = dict[gr.components.Component, Any]
+
+
+@dataclass(frozen=True)
+class Status:
+    """What the tab says of the pair in use."""
+
+    table: gr.Markdown
+    notes: gr.Markdown
+    found: gr.Markdown  # by the check
+    advice: gr.Markdown
+
+
+@dataclass(frozen=True)
+class Form:
+    """The fields for a pair of the visitor's own, and below each the place for what is wrong with it."""
+
+    fields: dict[str, gr.components.Component]  # by the names of `load_pair`
+    problems: dict[str, gr.Markdown]
+    load: gr.Button
 
 
 def create_models_tab(desk: Desk) -> Tab:
     """Lays out the tab and wires its buttons: what is in use, a check of it, and other pairs."""
-    runner, say, pair = desk.runner, desk.say, desk.controls.pair
-    status = gr.Markdown(elem_classes=["sv-pair-status"])
-    shown = [pair, status, desk.head.line]
-    checked = _create_check(desk)
-    home = gr.Button(say("models.home"), size="sm")
-    loads = [home.click(lambda: _in_use(PairName(), runner.store, say), None, shown, **INTERNAL)]
-    if runner.deployment.allow_loading:
-        loads += [*_create_catalog(desk, shown), _create_form(runner, shown, say)]
-    for loaded in loads:
-        desk.controls.follow(loaded)
+    say, allowed = desk.say, desk.runner.deployment.allow_loading
+    gr.Markdown(say("models.in_use"))
+    table = gr.Markdown(elem_classes=["sv-table", "sv-pair-status"])
+    fold_switch(say("models.notes"), "pair-notes")
+    with gr.Column(elem_id="pair-notes", elem_classes=["sv-more"]):
+        about = gr.Markdown(elem_classes=["sv-note", "sv-notes"])
+    checked, found, advice = _create_check(desk)
+    status = Status(table, about, found, advice)
+    loads = _create_others(desk, status) if allowed else []
     _wire_passes(desk, status, loads)
     return checked
 
 
-def _create_check(desk: Desk) -> Tab:
-    """Lays out the check of the pair in use, and the advice on its drafters."""
+def _create_check(desk: Desk) -> tuple[Tab, gr.Markdown, gr.Markdown]:
+    """Lays out the check of the pair in use, and the advice on its drafters; where both say what they found."""
     runner, say = desk.runner, desk.say
     with gr.Row(elem_classes=["sv-actions"]):
         go = gr.Button(say("models.check"), elem_id="check-pair")
         ask = gr.Button(say("advice.go"), elem_id="advise")
         stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop-check")
     found = gr.Markdown(say("models.check_about"), elem_classes=["sv-note", "sv-findings"])
-    told = gr.Markdown(say("advice.about_button"), elem_classes=["sv-note", "sv-findings", "sv-advice"])
+    told = gr.Markdown(say("advice.about_button"), elem_classes=["sv-note", "sv-findings", "sv-table"])
 
     def no_objection(pair: dict[str, Any]) -> list[dict[str, Any]]:
         return [gr.validate(True, "")]
@@ -74,7 +93,7 @@ def _create_check(desk: Desk) -> Tab:
         return advise(runner, order, visit.halt, say)
 
     checked = Action(go, found, [desk.controls.pair], no_objection, stream, as_text, as_text)
-    return Tab([checked, desk.ordered(ask, told, stream_advice, as_text, as_text, check)], stop)
+    return Tab([checked, desk.ordered(ask, told, stream_advice, as_text, as_text, check)], stop), found, told
 
 
 def check_pair(runner: Runner, name: PairName, halt: threading.Event, say: Words) -> Iterator[str]:
@@ -103,175 +122,179 @@ def _found(finding: Finding, say: Words) -> str:
     return f"- {say(f'models.found_{finding.state}')} **{what}**: {as_text(seen)}{advice}"
 
 
-def _wire_passes(desk: Desk, status: gr.Markdown, loads: list[Any]) -> None:
+def _wire_passes(desk: Desk, status: Status, loads: list[Any]) -> None:
     """Looks at the passes when the page is opened, when another pair is in use, and on until there is nothing to wait
     for; first of all for the starting pair.
 
     Small requests of their own rather than an open stream: a page that is only looked at keeps no connection.
     """
     head, controls, store, say = desk.head, desk.controls, desk.runner.store, desk.say
-    arriving = [*controls.arriving, *(component for component, _ in desk.arrivals)]
 
-    def on_look(name: dict[str, Any], line: str, drafter: str) -> list[Any]:
+    def on_look(request: gr.Request, name: dict[str, Any], line: str, drafter: str, prompt: str) -> Changes:
         store.wanted.set()
         if not store.is_ready:
-            return [*look_ahead(store, say), say("models.loading"), gr.skip(), *[gr.skip()] * len(arriving)]
+            chip, timer = look_ahead(store, say)
+            return {head.chip: chip, head.timer: timer, status.table: say("models.loading")}
         pair = store.in_use(PairName(**name))
         stage = store.preparer.stage(pair)
-        looked = [*look(pair, stage, say), describe(pair, stage, say)]
-        if line:
-            return [*looked, gr.skip(), *[gr.skip()] * len(arriving)]
-        arrived = [*controls.arrived(drafter), *(made(pair) for _, made in desk.arrivals)]
-        return [*looked, as_text(pair_line(pair.info(), say)), *arrived]
+        chip, timer = look(pair, stage, say)
+        told = {status.table: describe(pair, stage, say), status.notes: notes(pair, stage, say)}
+        # A link has a prompt of its own.
+        first = {} if line else _used(desk, PairName(), drafter, "" if request.query_params else prompt, keep=True)
+        return {head.chip: chip, head.timer: timer, **told, **first}
 
     for moment in (desk.page.load, head.timer.tick, *(loaded.success for loaded in loads)):
-        asked = [controls.pair, head.line, controls.fields["drafter"]]
-        moment(on_look, asked, [head.chip, head.timer, status, head.line, *arriving], **QUIET)
+        asked = [controls.pair, head.line, *(controls.fields[field] for field in ("drafter", "prompt"))]
+        shown = [head.chip, head.timer, status.table, status.notes, *_of_pair(desk)]
+        moment(on_look, asked, shown, **QUIET)
 
 
-def _create_catalog(desk: Desk, shown: list[Any]) -> list[Any]:
-    """A button for each known pair; returns the events of loading them."""
-    gr.Markdown(desk.say("models.catalog"))
-    problem = gr.Markdown(elem_classes=["sv-problem"])
-    with gr.Row(elem_classes=["sv-catalog"]):
-        return [_catalog_button(desk, entry, [*shown, problem]) for entry in CATALOG]
+def _of_pair(desk: Desk) -> list[gr.components.Component]:
+    """What `_used` changes."""
+    return [desk.head.line, *desk.controls.of_pair, *(component for component, _ in desk.arrivals)]
 
 
-def _create_form(runner: Runner, shown: list[Any], say: Words) -> Any:
-    """Fields for a pair of the visitor's own; returns the event of loading it."""
+def _used(desk: Desk, name: PairName, drafter: str, prompt: str, keep: bool = False) -> Changes:
+    """How the page changes once it uses this pair, which is in memory. drafter, prompt, keep: see `Controls.suited`."""
+    pair = desk.runner.store.in_use(name)
+    arrived = {component: made(pair) for component, made in desk.arrivals}
+    line = as_text(pair_line(pair.info(), desk.say))
+    return {desk.head.line: line, **desk.controls.suited(name, drafter, prompt, keep), **arrived}
+
+
+def _create_others(desk: Desk, status: Status) -> list[Any]:
+    """A form for a pair of the visitor's own, and known pairs as cards; returns the events of loading them."""
+    say = desk.say
+    form = _create_form(say)
+    shown = gr.Markdown(elem_classes=["sv-loading"])
+    gr.Markdown(say("models.catalog"))
+    problem = gr.Markdown(visible=False, elem_classes=["sv-problem"])
+    with gr.Row(elem_classes=["sv-cards"]):
+        home = gr.Button(say("models.home"), size="sm", min_width=200, elem_id="load-home")
+        cards = [_catalog_card(desk, entry) for entry in CATALOG]
+    # All that follows the pair is there only now.
+    loading = _Loading(desk, status, shown, {None: problem})
+    loads = [loading.wire(home, [], lambda: PairName())]
+    loads += [
+        loading.wire(card, [], lambda entry=entry: PairName(entry.target, (entry.draft,)))
+        for card, entry in zip(cards, CATALOG)
+    ]
+    own = _Loading(desk, status, shown, form.problems)
+    return [
+        own.wire(form.load, list(form.fields.values()), lambda *given: named(dict(zip(form.fields, given)))),
+        *loads,
+    ]
+
+
+def _create_form(say: Words) -> Form:
+    fields: dict[str, gr.components.Component] = {}
+    problems: dict[str, gr.Markdown] = {}
+
+    def text(name: str, **options: Any) -> None:
+        field(name, gr.Textbox, info=say(f"models.{name}_about"), **options)
+
+    def field(name: str, kind: Callable[..., gr.components.Component], **options: Any) -> None:
+        with gr.Column(min_width=220):
+            fields[name] = kind(label=say(f"models.{name}"), elem_id=f"load-{name.replace('_', '-')}", **options)
+            problems[name] = gr.Markdown(visible=False, elem_classes=["sv-problem"])
+
     gr.Markdown(say("models.own"))
     with gr.Row():
-        target = gr.Textbox(label=say("models.target"), placeholder=say("models.target_placeholder"))
-        draft = gr.Textbox(label=say("models.draft"))
-    with gr.Row():
-        revision = gr.Textbox(label=say("models.revision"))
-        dtype = gr.Dropdown(DTYPES, value="auto", label=say("models.dtype"))
-    vocabulary = gr.Number(None, label=say("models.draft_vocabulary"), precision=0, elem_id="draft-vocabulary")
-    problem = gr.Markdown(elem_classes=["sv-problem"])
-    load = gr.Button(say("models.load"), variant="primary")
-
-    def check(target: str, *others: str) -> list[dict[str, Any]]:
-        named = gr.validate(bool(target.strip()), say("models.no_target"))
-        return [named, *(gr.validate(True, "") for _ in others)]
-
-    def load_own(
-        target: str,
-        draft: str,
-        revision: str,
-        dtype: str,
-        vocabulary: int | None,
-        progress: gr.Progress = gr.Progress(),
-    ) -> Any:
-        drafts = tuple(filter(None, map(str.strip, draft.split(","))))
-        name = PairName(target.strip(), drafts, revision.strip() or None, dtype, vocabulary)
-        return _load(runner, name, progress, say)
-
-    return load.click(
-        load_own,
-        [target, draft, revision, dtype, vocabulary],
-        [*shown, problem],
-        validator=check,
-        **LOADING,
-    )
+        text("target")
+        text("draft", max_lines=6)
+    fold_switch(say("models.advanced"), "load-advanced")
+    with gr.Row(elem_id="load-advanced", elem_classes=["sv-more"]):
+        text("revision")
+        field("dtype", gr.Dropdown, choices=DTYPES, value="auto", info=say("models.dtype_about"), filterable=False)
+        # Not a number: an empty one is shown, and sent, as 0 once its tab is opened.
+        text("draft_vocabulary")
+    with gr.Row(elem_classes=["sv-actions"]):
+        load = gr.Button(say("models.load"), variant="primary", elem_id="load-pair")
+    return Form(fields, problems, load)
 
 
-def _catalog_button(desk: Desk, entry: HubPair, outputs: list[Any]) -> Any:
+def named(given: dict[str, str]) -> PairName:
+    """The pair that the form's fields name. Raises SpecvizError with the field's name."""
+    texts = {name: (text or "").strip() for name, text in given.items()}
+    if not texts["target"]:
+        raise SpecvizError("Name a target model first.", "target")
+    draft = tuple(filter(None, map(str.strip, re.split(r"[,\n]", texts["draft"]))))
+    count = texts["draft_vocabulary"]
+    if count and not (count.isascii() and count.isdigit()):
+        raise SpecvizError("Give a whole number here, not {value}.", "draft_vocabulary", value=quoted(count))
+    return PairName(texts["target"], draft, texts["revision"] or None, texts["dtype"], int(count) if count else None)
+
+
+@dataclass(frozen=True)
+class _Loading:
+    """What a button that loads a pair changes.
+
+    shown: where to show how far it is. problems: where to say what is wrong, by field; of others at the first.
+    """
+
+    desk: Desk
+    status: Status
+    shown: gr.Markdown
+    problems: dict[str | None, gr.Markdown]
+
+    def wire(self, button: gr.Button, inputs: list[gr.components.Component], name: Callable[..., PairName]) -> Any:
+        """Has the button load the pair that `name` makes of the inputs; returns the event."""
+        controls, status = self.desk.controls, self.status
+
+        def load(request: gr.Request, progress: gr.Progress = gr.Progress(), *values: Any) -> Changes:
+            drafter, prompt, *given = values
+            try:
+                pair = name(*given)
+                self._load(pair, progress)
+            except SpecvizError as error:
+                return self._told(error)
+            self.desk.visitors.use(request.session_hash, pair)
+            found = {
+                status.found: self.desk.say("models.check_about"),
+                status.advice: self.desk.say("advice.about_button"),
+            }
+            return {**self._told(None), controls.pair: asdict(pair), **found, **_used(self.desk, pair, drafter, prompt)}
+
+        asked = [controls.fields["drafter"], controls.fields["prompt"], *inputs]
+        shown = [*self.problems.values(), controls.pair, status.found, status.advice, *_of_pair(self.desk)]
+        return button.click(load, asked, shown, concurrency_limit=None, show_progress_on=[self.shown], **INTERNAL)
+
+    def _load(self, pair: PairName, progress: gr.Progress) -> None:
+        runner, say = self.desk.runner, self.desk.say
+        with runner.line.joined("load") as turn:
+            runner.line.reached(turn)
+            runner.store.get(pair, lambda fraction, step: progress(fraction, say.step(step)))
+
+    def _told(self, error: SpecvizError | None) -> Changes:
+        """The sentence at its field, and nothing at the others."""
+        first, *_ = self.problems
+        at = error and (error.field if error.field in self.problems else first)
+        say = self.desk.say
+        return {
+            place: gr.update(
+                value=as_text(say.error(error)) if error and name == at else "", visible=bool(error) and name == at
+            )
+            for name, place in self.problems.items()
+        }
+
+
+def _catalog_card(desk: Desk, entry: HubPair) -> gr.Button:
     runner, say = desk.runner, desk.say
-    button = gr.Button(catalog_label(entry, None, say), interactive=False, size="sm", min_width=240)
+    button = gr.Button(catalog_label(entry, None, say), interactive=False, size="sm", min_width=200)
 
     def measured(pair: ModelPair) -> Any:
         available = engine.within_reach(runner.deployment.device)
         return gr.update(value=catalog_label(entry, available, say), interactive=needed_bytes(entry) <= available)
 
-    def load(progress: gr.Progress = gr.Progress()) -> Any:
-        return _load(runner, PairName(entry.target, (entry.draft,)), progress, say)
-
     desk.arrivals.append((button, measured))
-
-    return button.click(load, None, outputs, **LOADING)
+    return button
 
 
 def catalog_label(entry: HubPair, available: int | None, say: Words) -> str:
-    """The pair and its size, or what it needs where `available` bytes are known to be too few."""
+    """The pair and, on a second line, its size, or what it needs where `available` bytes are known to be too few."""
     needed = needed_bytes(entry)
     if available is not None and needed > available:
         known = {"needed": Bytes(needed), "free": Bytes(available)}
         return say("models.entry_too_large", name=entry.name, **known)
     key = "models.entry_gated" if entry.gated else "models.entry"
     return say(key, name=entry.name, size=Bytes(size_bytes(entry)))
-
-
-def _load(runner: Runner, name: PairName, progress: gr.Progress, say: Words) -> list[Any]:
-    """Values for the pair, its description, the head's line and the place for a problem, beside what was pressed.
-
-    A pair that cannot be loaded is a sentence there, and the pair in use stays.
-    """
-    try:
-        with runner.line.joined("load") as turn:
-            runner.line.reached(turn)
-            runner.store.get(name, lambda fraction, step: progress(fraction, say.step(step)))
-    except SpecvizError as error:
-        return [gr.skip(), gr.skip(), gr.skip(), say("models.problem", reason=as_text(say.error(error)))]
-    return [*_in_use(name, runner.store, say), ""]
-
-
-def _in_use(name: PairName, store: PairStore, say: Words) -> list[Any]:
-    pair = store.get(name)
-    return [asdict(name), describe(pair, store.preparer.stage(pair), say), as_text(pair_line(pair.info(), say))]
-
-
-def describe(pair: ModelPair, stage: Stage, say: Words) -> str:
-    """The pair in use, T(K)/T(1) of the passes that runs take, and what became of better ones."""
-    lines = [say("models.in_use", pair=as_text(pair_line(pair.info(), say)))]
-    if pair.passes.seconds_by_width:
-        one = pair.passes.seconds_by_width[1]
-        costs = ", ".join(
-            say("models.pass_cost", width=width, cost=say.number(cost / one, ".2f"))
-            for width, cost in pair.passes.seconds_by_width.items()
-            if width > 1
-        )
-        passes = passes_words(pair.passes.kind, say)
-        lines.append(say("models.pass", passes=passes, milliseconds=say.number(1000 * one, ".1f"), costs=costs))
-    lines += _about_passes(pair, stage, say)
-    lines += [_about_quantised(bits, made, say) for bits, made in pair.passes.quantised.items()]
-    if pair.passes.threads:
-        lines.append(say("models.threads", count=pair.passes.threads))
-    return "\n\n".join(lines)
-
-
-def _about_passes(pair: ModelPair, stage: Stage, say: Words) -> list[str]:
-    """What is being prepared; or which passes were, and why others were not."""
-    by_kind: dict[str, list[str]] = {}
-    lost = {role: passes.refusal for role, passes in pair.passes.fast.items() if passes.refusal is not None}
-    for role, passes in pair.passes.fast.items():
-        if role not in lost:
-            by_kind.setdefault(passes.kind, []).append(role)
-    lines = [say(f"models.prepared_{kind}", roles=_roles(roles, say)) for kind, roles in by_kind.items()]
-    alike = [role for role, passes in pair.passes.fast.items() if passes.rows_are_alike and role not in lost]
-    if "target" in alike:
-        lines.append(say("models.rows_alike", roles=_roles(alike, say)))
-    if stage.step is not None:
-        return [*lines, as_text(say(f"passes.{pair.passes.kind}_yet", step=say.step(stage.step)))]
-    refused: dict[tuple[str, str], list[str]] = {}
-    for role, reason in (stage.done.reasons | lost).items():
-        # Where kernels of our own are in use, only something better still was refused.
-        key = "models.unprepared" if role in lost or role not in pair.passes.fast else "models.no_better"
-        refused.setdefault((key, as_text(say.error(reason))), []).append(role)
-    for (key, reason), roles in refused.items():
-        lines.append(say(key, roles=_roles(roles, say), reason=reason))
-    return lines
-
-
-def _about_quantised(bits: int, made: QuantisedTarget, say: Words) -> str:
-    """What the target in few bits takes, once it has drafted, what runs it, and why nothing better does."""
-    kind, role = "plain" if made.passes is None else made.passes.kind, _roles([f"quantised {bits}"], say)
-    lines = [say("models.quantised", role=role, size=Bytes(made.bytes), passes=passes_words(kind, say))]
-    if made.passes is not None and made.passes.refusal is not None:
-        lines.append(say("models.no_better", roles=role, reason=as_text(say.error(made.passes.refusal))))
-    return "\n\n".join(lines)
-
-
-def _roles(roles: Iterable[str], say: Words) -> str:
-    """Roles of `PairPasses.fast` in words: ``target, draft model, exit after layer 2``."""
-    named = (role.partition(" ") for role in roles)
-    return ", ".join(say(f"passes.role_{kind}", n=number) for kind, _, number in named)

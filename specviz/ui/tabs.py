@@ -58,7 +58,7 @@ class Desk:
     head: Head
     controls: Controls
     say: Words
-    #: What is made of the starting pair once it is there: a component, and how it changes then.
+    #: What is made of the pair in use, once it is there: a component, and how it changes then.
     arrivals: list[tuple[gr.components.Component, Callable[[ModelPair], Any]]] = field(default_factory=list)
 
     def kept(self, kind: str) -> tuple[gr.DownloadButton, Callable[[Visit], list[Any]]]:
@@ -110,9 +110,14 @@ class Desk:
             return verdicts(names, None, self.say)
 
         def carry_out(visit: Visit, *values: Any) -> Iterator[str]:
-            if not self.runner.store.is_ready:
+            if early := not self.runner.store.is_ready:
                 yield waiting(self.say("common.starting"))
             self.runner.store.get(PairName())
+            pressed = PairName(**values[len(controls.fields)])
+            used = self.visitors.pair_of(visit.session) or pressed
+            if early or used != pressed:
+                # It was pressed while the pair was still being loaded.
+                values = controls.caught_up(values, used)
             order, pair, given = asked(values)
             yield from stream(visit, order.settled(pair), **given)
 

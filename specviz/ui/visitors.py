@@ -7,6 +7,7 @@ from collections import OrderedDict
 from specviz.ui.lab import Lab
 from specviz.ui.live_runs import LiveRuns
 from specviz.ui.offered_files import ResultPage
+from specviz.ui.pairs import PairName
 from specviz.ui.visits import Stops
 
 
@@ -36,3 +37,15 @@ class Visitors:
         self.lab = Lab(self.runs)
         self.stops = Stops()
         self.results = Results()
+        self._pairs: OrderedDict[str | None, PairName] = OrderedDict()
+
+    def use(self, session: str | None, pair: PairName, most: int = 1024) -> None:
+        """From now on this visitor's page uses that pair."""
+        self._pairs[session] = pair
+        self._pairs.move_to_end(session)
+        while len(self._pairs) > most:
+            self._pairs.popitem(last=False)
+
+    def pair_of(self, session: str | None) -> PairName | None:
+        """The pair that this visitor loaded last; None if it was none."""
+        return self._pairs.get(session)

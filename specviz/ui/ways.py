@@ -40,6 +40,13 @@ def refusal(pair: ModelPair, name: str, branches: int | None = None) -> SpecvizE
     return None
 
 
+def lacks(pair: ModelPair, say: Words) -> dict[str, tuple[str, str]]:
+    """By the drafters that this pair cannot use, why: the sentence's first half, which says it, and all of it."""
+    refused = {name: refusal(pair, name) for name in WAYS}
+    reasons = {name: say.error(error) for name, error in refused.items() if error}
+    return {name: (reason.partition(": ")[0].rstrip("."), reason) for name, reason in reasons.items()}
+
+
 def about(pair: ModelPair, name: str, say: Words) -> str:
     """A sentence about how it drafts for this pair, or why it cannot."""
     if reason := refusal(pair, name):

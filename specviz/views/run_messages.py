@@ -125,14 +125,15 @@ def settings_line(
 def pair_line(info: PairInfo, say: Words) -> str:
     """One line about a pair: name, sizes, device and precision."""
     known = {"name": info.name, "device": info.device, "dtype": info.dtype}
-    known["target"] = _millions(info.target_parameters, say)
+    known["target"] = parameters(info.target_parameters, say)
     if not info.draft_parameters:
         return say("page.pair", **known)
-    return say("page.pair_with_draft", **known, draft=_millions(info.draft_parameters, say))
+    return say("page.pair_with_draft", **known, draft=parameters(info.draft_parameters, say))
 
 
-def _millions(parameters: int, say: Words) -> str:
-    return f"{say.number(parameters / 1e9, '.1f')} B" if parameters >= 1e9 else f"{parameters / 1e6:.0f} M"
+def parameters(count: int, say: Words) -> str:
+    """So many parameters: ``135 M``, ``1.7 B``."""
+    return f"{say.number(count / 1e9, '.1f')} B" if count >= 1e9 else f"{count / 1e6:.0f} M"
 
 
 def passes_words(kind: str, say: Words) -> str:

@@ -10,6 +10,13 @@ export function join({ element, server }, { words }) {
   const say = speaker(words);
   const told = /** @type {HTMLElement} */ (element.querySelector("p"));
   const usual = told.textContent;
+  const head = /** @type {HTMLElement} */ (element.closest(".sv-head"));
+  // The controls end with the window, however high the head above them is.
+  const measure = () => {
+    const below = head.parentElement?.querySelector(".sv-main") ?? head;
+    document.documentElement.style.setProperty("--sv-above", `${Math.ceil(below.getBoundingClientRect().top + window.scrollY)}px`);
+  };
+  new ResizeObserver(measure).observe(head);
   const brand = /** @type {HTMLElement} */ (told.parentElement);
   // Nothing, or an error, where the server is gone or the page is being left; the page says that itself.
   const show = (/** @type {[string[], number | null]} */ [kinds, seconds] = [[], null]) => {

@@ -1,5 +1,6 @@
 // Joins a gr.HTML component to the element in it: the component's values are the element's messages, as JSON; an event
-// of the element submits the component, and rounds that were lost are asked of the server.
+// of the element submits the component, and rounds that were lost are asked of the server. What was measured of a pair
+// goes when the page uses another one.
 
 /**
  * What a component gives (load.js).
@@ -9,20 +10,38 @@
 
 /**
  * @param {Component} component
- * @param {{ module: string, tag: string, words: Record<string, import("../shared/words.js").Text>, submits: string | null }} given
- *   the element's module, beside this folder, and its tag; the texts it says; the event on which to submit
+ * @param {{ module: string, tag: string, words: Record<string, import("../shared/words.js").Text>, submits: string | null,
+ *   measures: boolean }} given the element's module, beside this folder, and its tag; the texts it says; the event on which
+ *   to submit; whether it shows what was measured of the pair in use, and nothing else
  * @returns {(value: string) => void} takes a value
  */
-export function join({ element, trigger, server }, { module, tag, words, submits }) {
-  const view = /** @type {import("../shared/element.js").SpecvizElement} */ (element.querySelector(tag));
+export function join({ element, trigger, server }, { module, tag, words, submits, measures }) {
+  let view = /** @type {import("../shared/element.js").SpecvizElement} */ (element.querySelector(tag));
   if (submits) view.addEventListener(submits, (event) => trigger("submit", /** @type {CustomEvent} */ (event).detail));
   view.addEventListener("specviz-ask-missing", (event) => answer(server, /** @type {CustomEvent} */ (event).detail));
   view.addEventListener("specviz-ask-served", (event) => read(server, /** @type {CustomEvent} */ (event).detail));
   const there = import(new URL(`../${module}`, import.meta.url).href).then(() => (view.words = words));
+  if (measures) whenAnotherPairIsUsed(() => {
+    const fresh = /** @type {typeof view} */ (document.createElement(tag));
+    view.replaceWith(fresh);
+    view = fresh;
+    there.then(() => (fresh.words = words));
+  });
   return (value) => {
     const message = parsed(value);
     if (message) there.then(() => view.receive(message));
   };
+}
+
+/** @param {() => void} call */
+function whenAnotherPairIsUsed(call) {
+  /** @type {string | undefined} */
+  let before;
+  document.addEventListener("specviz-pair", (event) => {
+    const { pair } = /** @type {CustomEvent} */ (event).detail;
+    if (before !== undefined && before !== pair) call();
+    before = pair;
+  });
 }
 
 /** An empty or foreign value is no message. @param {string} value */

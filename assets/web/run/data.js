@@ -20,6 +20,8 @@ export class Run {
     /** @type {(Round | null)[]} as the messages carry them; null where one never arrived */
     this.rounds = [];
     this.text = "";
+    /** The name of the pair that made it; empty while nobody has said. */
+    this.pair = "";
     /** @type {Map<number, string>} */
     this.vocabulary = new Map();
     /** @type {Figures} */

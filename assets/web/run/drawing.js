@@ -8,7 +8,7 @@ import { CHUNK, ROW_GUESS, chunkOf, ensureTabStop, fill } from "./list.js";
 import { forgetDrawn, isLater, noteRound } from "./place.js";
 import { drawPlayback } from "./playback.js";
 import { roundRow } from "./rows.js";
-import { countDistance, drawLossy, drawNote, metaLine } from "./status.js";
+import { countDistance, drawLossy, drawNote, drawOther, metaLine } from "./status.js";
 import { hideLater, textSpans, writeToken } from "./text.js";
 
 /** @typedef {import("./view.js").View} View */
@@ -56,6 +56,7 @@ export function draw(view) {
   setText(view.ui.recorded, source);
   view.ui.recorded.classList.toggle("hidden", !source);
   drawNote(view);
+  drawOther(view);
   drawFigures(view);
   const some = view.run.key !== null;
   view.ui.textEmpty.classList.toggle("hidden", some);

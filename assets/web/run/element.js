@@ -1,7 +1,7 @@
 // <specviz-run>: the live view of a run. Headline figures, the text with its provenance, every round, and an inspector.
 //
 // Takes the messages of specviz/views/run_messages.py: `waiting`, `left`, `error`, `start`, `rounds`, `end`, and `trace`, which
-// holds several. Fires
+// holds several; and { kind: "pair", pair }: the name of the pair that the page uses now. Fires
 //   specviz-finished     a run has ended, or its speedup came in; detail: { run, start, rounds, text, figures }
 //   specviz-charts       what the charts draw now; detail: figures by their place
 //   specviz-share        the link to the run; detail: as the message has it
@@ -104,9 +104,13 @@ export class SpecvizRun extends SpecvizElement {
   receive(message) {
     super.receive(message);
     if (!this.view || !message || !Object.hasOwn(this.handlers, message.kind)) return;
+    if (message.kind === "pair") return schedule(this.view);
     Object.assign(this.told.charts, message.charts);
     if (message.charts) this.tell("specviz-charts", message.charts);
-    if (message.share) this.tell("specviz-share", (this.told.share = message.share));
+    if (message.share) {
+      this.view.run.pair = message.share.pair ?? "";
+      this.tell("specviz-share", (this.told.share = message.share));
+    }
     // Again for the same run when its speedup was measured, or when rounds that were missing have come.
     if (this.finished) this.tell("specviz-finished", this.finished);
     schedule(this.view);

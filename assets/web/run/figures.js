@@ -14,15 +14,16 @@ const FIGURES = [
   ["tokens_per_second", rate],
 ];
 
-/** Four figures in a row. @param {View} view */
+/** Four figures in a row, above them whose they are while that is not plain. @param {View} view */
 export function figuresBar(view) {
   view.ui.figures = {};
+  view.ui.other = make("p", { class: "foreign hidden", part: "foreign", role: "status" });
   const figures = make("div", { class: "figures", part: "figures", role: "group", "aria-label": view.say("rounds.figures") });
   for (const [name] of FIGURES) {
     view.ui.figures[name] = make("b", { "data-figure": name, text: "—" });
     figures.append(make("div", { class: "figure" }, view.ui.figures[name], ...labels(view, name)));
   }
-  return figures;
+  return make("div", { class: "top" }, view.ui.other, figures);
 }
 
 /** @param {View} view @param {string} name */

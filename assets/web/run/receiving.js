@@ -10,7 +10,7 @@ import { resetPlayback } from "./playback.js";
 /** @typedef {import("./types.js").Gap} Gap */
 
 /**
- * Takes a message by its kind, one of `waiting`, `left`, `error`, `start`, `rounds`, `end` and `trace`.
+ * Takes a message by its kind, one of `waiting`, `left`, `error`, `start`, `rounds`, `end`, `trace` and `pair`.
  *
  * @param {View} view
  * @param {(gap: Gap) => void} ask asks for rounds that never arrived
@@ -52,6 +52,9 @@ export function handlersOf(view, ask) {
       view.run.phase = "finished";
       view.run.awaited = message.more;
       view.run.status = [message.reason, message.note].filter(Boolean).join(" ");
+    },
+    pair(message) {
+      view.pair = message.pair;
     },
     trace(message) {
       for (const part of message.parts) handlers[part.kind](part);

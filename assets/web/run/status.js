@@ -26,6 +26,15 @@ export function drawNote(view) {
   view.ui.note.classList.toggle("hidden", !view.run.note && !hole);
 }
 
+/** Says of a run of another pair that it is one: its figures are not those of the pair in use. @param {View} view */
+export function drawOther(view) {
+  const { run, pair } = view;
+  const other = Boolean(run.key && run.pair && pair && run.pair !== pair);
+  setText(view.ui.other, other ? view.say(run.start.recorded ? "rounds.recorded_with" : "rounds.made_with", { pair: run.pair, now: pair }) : "");
+  view.ui.other.classList.toggle("hidden", !other);
+  view.ui.view.toggleAttribute("data-other", other);
+}
+
 /** @param {View} view @param {Round | null} round */
 export function countDistance(view, round) {
   if (!round || !isLossy(round)) return;

@@ -54,6 +54,8 @@ export class View {
     guesses: /** @type {Map<string, boolean | null>} */ (new Map()), // by place, whether it was right; null: only shown
   };
 
+  pair = ""; // the name of the pair that the page uses; empty while nobody has said
+
   presentation = { open: false, drawn: "", before: /** @type {HTMLElement | null} */ (null) };
 
   /** @param {HTMLElement} host @param {ShadowRoot} shadow @param {Say} say */

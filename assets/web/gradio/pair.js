@@ -1,0 +1,53 @@
+// Tells the page in the browser which pair is in use: drafters that it lacks are switched off, each with its reason;
+// the elements hear its name, and mark what comes from another pair.
+
+/**
+ * @typedef {{ drafter: string, label: string, why: [string, string] }} Off what is missing in brief, and what to do too
+ * @typedef {{ pair: string, name: Record<string, unknown>, off: Off[] }} Facts pair: its name; name: how it was loaded
+ */
+
+/** @type {Facts | null} the last that was told */
+let told = null;
+
+/** The pair in use; null before there is one. */
+export const pairInUse = () => told;
+
+/** Elements that show a pair's name beside its runs. */
+const NAMING = ["specviz-run", "specviz-share"];
+
+/** @param {import("./view.js").Component} component */
+export function join({ element }) {
+  const box = /** @type {HTMLDetailsElement} */ (element.querySelector("details"));
+  return (/** @type {string} */ value) => {
+    const facts = /** @type {Facts} */ (JSON.parse(value));
+    told = facts;
+    switchOff(facts.off);
+    list(box, facts.off);
+    for (const tag of NAMING) {
+      const view = /** @type {any} */ (document.querySelector(tag));
+      customElements.whenDefined(tag).then(() => view?.receive({ kind: "pair", pair: facts.pair }));
+    }
+    document.dispatchEvent(new CustomEvent("specviz-pair", { detail: facts }));
+  };
+}
+
+/** @param {Off[]} off */
+function switchOff(off) {
+  const reasons = new Map(off.map(({ drafter, why }) => [drafter, why[1]]));
+  for (const input of /** @type {NodeListOf<HTMLInputElement>} */ (document.querySelectorAll(".sv-drafters input"))) {
+    input.disabled = reasons.has(input.value);
+    for (const node of [input, input.closest("label")]) node?.setAttribute("title", reasons.get(input.value) ?? "");
+  }
+}
+
+/** @param {HTMLDetailsElement} box @param {Off[]} off */
+function list(box, off) {
+  box.hidden = !off.length;
+  /** @type {HTMLElement} */ (box.querySelector("b")).textContent = String(off.length);
+  /** @type {HTMLElement} */ (box.querySelector("ul")).replaceChildren(...off.map(({ label, why }) => {
+    const [line, name] = [document.createElement("li"), document.createElement("b")];
+    name.textContent = label;
+    line.append(name, `: ${why[0]}`);
+    return line;
+  }));
+}
