@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from specviz.bench import advise_command, check_command
+from specviz.bench import advise_command, check_command, work_command
 from specviz.bench import commands as bench_commands
 from specviz.passes.torchrun import is_leader, process_count, refuse_more_than_one, tells
 from specviz.records.errors import SpecvizError
@@ -118,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
 
     advise = commands.add_parser("advise", help="measure every drafter that is at hand, and say which to use: a minute")
     advise_command.add_options(advise)
-    bench_commands.add_work(advise)
+    work_command.add_options(advise)
     _add_pair(advise)
     advise.set_defaults(command=_advise)
 
@@ -297,7 +297,7 @@ def _bench_work(options: argparse.Namespace, pair) -> int:
     from specviz.records.words import words
     from specviz.views.advice_text import aligned, work_table
 
-    report = bench_commands.measure_work(options, pair, _say)
+    report = work_command.measure(options, pair, _say)
     if is_leader():
         print(aligned(work_table(report.rows, words())))
         bench_commands.save(report, options.json)
@@ -308,7 +308,7 @@ def _check(options: argparse.Namespace) -> int:
     """Exit status 1 where something is wrong."""
     pair = _load(options)
     _prepare(pair, compiling=False)
-    report = check_command.check(pair, lambda dtype: _load(options, dtype), options.full, _say)
+    report = check_command.check(pair, lambda dtype: _load(options, dtype), options.minutes, options.full, _say)
     if options.json:
         options.json.write_text(json.dumps(report, indent=1, ensure_ascii=False), encoding="utf-8")
     return int(any(found["state"] == "wrong" for found in report["findings"]))

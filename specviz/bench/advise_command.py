@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from specviz.bench import work_command
 from specviz.bench.advice import Offer, offers_of
 from specviz.bench.contestants import PLAIN, Contestant, Say
 from specviz.bench.work import WorkRow
@@ -13,9 +14,6 @@ from specviz.records.settings import SamplingParams
 
 if TYPE_CHECKING:
     from specviz.models.pair import ModelPair
-
-#: Seconds between two lines that say how far it is.
-TELL_EVERY = 5.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -65,21 +63,6 @@ def _measured(
     options: argparse.Namespace, pair: ModelPair, contestants: Sequence[Contestant], seconds: float, say: Say
 ) -> list[WorkRow]:
     from specviz.bench.advising import advise
-    from specviz.bench.commands import own_requests
 
-    requests, domains = own_requests(options, pair, options.temperature)
-    return followed(advise(requests, domains, [Contestant(PLAIN), *contestants], seconds), say)
-
-
-def followed(courses: Iterator, say: Say) -> list[WorkRow]:
-    """Says how long it will take, and now and then how far it is. Returns what was measured in the end."""
-    rows, told = (), None
-    for course in courses:
-        if course is None:
-            continue
-        rows = course.rows or rows
-        if told is None or told - course.seconds_left >= TELL_EVERY:
-            told = course.seconds_left
-            what = f", {course.contestant.title}" if course.contestant else ""
-            say(f"about {course.seconds_left:.0f} s left{what}")
-    return list(rows)
+    requests, domains = work_command.requests_of(options, pair, options.temperature)
+    return work_command.followed(advise(requests, domains, [Contestant(PLAIN), *contestants], seconds), say)

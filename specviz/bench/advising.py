@@ -6,7 +6,7 @@ It times a few tokens first, says how long the rest will take, and scales what i
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from specviz.bench.contestants import Contestant
@@ -20,7 +20,7 @@ from specviz.records.errors import SpecvizError
 #: Seconds that advice takes unless more is allowed, and the share of it in which all compete for the final.
 SECONDS, HEAT = 60.0, 0.5
 
-#: New tokens of each run: so many if there is time, and hardly ever fewer than so many, since the first ones tell little.
+#: New tokens of each run: so many if there is time, and never fewer than so many, since the first ones tell little.
 MOST_TOKENS, LEAST_TOKENS = 128, 24
 
 #: How many meet again, and how often at most.
@@ -47,19 +47,19 @@ def advise(
 
     requests: plain decoding of each prompt, checked. domains: of each. contestants: plain decoding first.
     """
-    token_seconds = yield from _token_seconds(requests[0])
+    each = yield from token_seconds(requests[0])
     plain, *others = contestants
-    tokens, worth = requests[0].settings.max_new_tokens, seconds / token_seconds
+    tokens, worth = requests[0].settings.max_new_tokens, seconds / each
     heat = _fitting(others, tokens, len(requests), HEAT * worth)
     rest = (1 - HEAT) * worth
-    yield Course(None, 0.0, token_seconds * (heat.cost() + rest))
+    yield Course(None, 0.0, each * (heat.cost() + rest))
     work = Work((plain, *heat.others), [domains[number] for number in heat.prompts])
-    yield from _told(_measured(heat, requests, work), work, None, _Bill(heat, 0.0, rest, token_seconds))
+    yield from _told(_measured(heat, requests, work), work, None, _Bill(heat, 0.0, rest, each))
     ranked = sorted((row for row in work.rows() if row.domain == ALL), key=lambda row: -row.speedup_measured)
     final = _fitting([row.contestant for row in ranked[:FINALISTS]], tokens, len(requests), rest)
     final = replace(final, repeats=max(1, min(REPEATS, int(rest / final.cost()))))
     second = Work((plain, *final.others), [domains[number] for number in final.prompts])
-    bill = _Bill(final, heat.cost(), 0.0, token_seconds)
+    bill = _Bill(final, heat.cost(), 0.0, each)
     yield from _told(_measured(final, requests, second), second, work, bill)
 
 
@@ -67,11 +67,11 @@ def work_on(
     requests: Sequence[Request], domains: Sequence[str], contestants: Sequence[Contestant]
 ) -> Iterator[Course | None]:
     """All contestants on all prompts, once each, however long it takes; told as by `advise`."""
-    token_seconds = yield from _token_seconds(requests[0])
+    each = yield from token_seconds(requests[0])
     whole = _Heat(contestants[1:], requests[0].settings.max_new_tokens, range(len(requests)))
-    yield Course(None, 0.0, token_seconds * whole.cost())
+    yield Course(None, 0.0, each * whole.cost())
     work = Work(contestants, domains)
-    yield from _told(_measured(whole, requests, work), work, None, _Bill(whole, 0.0, 0.0, token_seconds))
+    yield from _told(_measured(whole, requests, work), work, None, _Bill(whole, 0.0, 0.0, each))
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class _Bill:
 
 
 def _fitting(others: Sequence[Contestant], tokens: int, prompts: int, worth: float) -> _Heat:
-    """As much as fits into `worth` tokens of plain decoding: all of them, or one γ a drafter; fewer prompts; shorter."""
+    """As much as fits into `worth` tokens of plain decoding: all, or one γ a drafter; on fewer prompts; shorter."""
     runs = runs_in_turn(1 + len(others))
     if worth < LEAST_TOKENS * runs and any(one.num_draft_tokens == ONLY_GAMMA for one in others):
         others = [one for one in others if one.num_draft_tokens == ONLY_GAMMA]
@@ -128,7 +128,7 @@ def _measured(heat: _Heat, requests: Sequence[Request], work: Work) -> Iterator[
             yield one
 
 
-def _token_seconds(request: Request) -> Iterator[None]:
+def token_seconds(request: Request) -> Generator[None, None, float]:
     """Seconds that a token takes in plain decoding, by a few; the first ones warm it up."""
     taken, began = [], time.perf_counter()
     for _ in unrecorded(replace(request, settings=replace(request.settings, max_new_tokens=8))):

@@ -23,6 +23,7 @@ SIGNS = {"right": "✓", "wrong": "✗", "slow": "!", "skipped": "–"}
 def add_options(parser: argparse.ArgumentParser) -> None:
     """All options but those that name a pair."""
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write all findings there")
+    parser.add_argument("--minutes", type=float, default=1.0, help="how long it may take (default: %(default)s)")
     parser.add_argument(
         "--full",
         action="store_true",
@@ -30,18 +31,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check(pair: ModelPair, load: Callable[[str], ModelPair], full: bool, say: Say) -> dict[str, Any]:
+def check(pair: ModelPair, load: Callable[[str], ModelPair], minutes: float, full: bool, say: Say) -> dict[str, Any]:
     """Prints every finding as it comes, and returns them all as plain values.
 
     load: the pair once more, in the dtype of this name. say: hears what is being checked.
     """
-    from specviz.bench import pair_check
     from specviz.bench.full_check import long_checks
     from specviz.bench.machine import describe_machine
-    from specviz.bench.pair_check import Finding, carried_out
+    from specviz.bench.pair_check import Finding, check_pair
 
     began, findings = time.perf_counter(), []
-    for one in carried_out((*pair_check.SHORT, *(long_checks(load) if full else ())), pair):
+    for one in check_pair(pair, 60 * minutes, long_checks(load) if full else ()):
         if isinstance(one, Finding):
             findings.append(one)
             print(line_of(one), flush=True)

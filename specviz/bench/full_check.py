@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from specviz.bench.model_sizes import make_pair, size_named
-from specviz.bench.pair_check import Check, Finding, distribution, sampled, testable, texts
+from specviz.bench.pair_check import SECONDS, Check, Finding, distribution, sampled, testable, texts
 from specviz.bench.size_benchmark import QUICK, SizeRow, measure_pair
 from specviz.drafters import DRAFTERS
 from specviz.models.pair import ModelPair
@@ -69,7 +69,7 @@ def every_dtype(load: Callable[[str], ModelPair]) -> Iterator[Finding]:
             # It lies beside the pair in use, and memory may not hold both.
             yield Finding("skipped", Sentence("texts in {dtype}", dtype=dtype), refusal)
             continue
-        for found in texts(pair):
+        for found in texts(pair, SECONDS):
             yield replace(found, what=Sentence("{what}, in {dtype}", what=found.what, dtype=dtype))
         pair.free()
 

@@ -1,47 +1,58 @@
-"""Does everything run here as it should? A pair's texts, distributions, passes, memory and speed, in about a minute."""
+"""Does everything run here as it should? A pair's texts, distributions, passes, memory and speed.
+
+A pass is timed first, and what is done is scaled to the time that there is: a minute, unless more is allowed.
+"""
 
 from __future__ import annotations
 
+import functools
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from specviz.bench.contestants import PLAIN, Contestant, standing
+from specviz.bench.contestants import PLAIN, Contestant, Standing, standing
 from specviz.bench.equal_texts import agreement
+from specviz.bench.laps import TimedRun, busy
 from specviz.bench.machine import peak_mb
 from specviz.bench.pass_times import measure_passes
-from specviz.bench.timed_runs import Workload, request_of, timed
+from specviz.bench.timed_runs import Workload, lane, request_of, written
+from specviz.bench.turns import Plan, take_turns
 from specviz.decoding.engine import rounds
 from specviz.decoding.exact_distribution import RUN_TOKENS, exact_distribution
 from specviz.decoding.lossless import LAB_RULES, Sampler, check_lossless
 from specviz.decoding.request import Request, prepare
 from specviz.decoding.run_record import collect
-from specviz.drafters import DRAFTERS
+from specviz.drafters import DRAFTERS, usual
 from specviz.models.pair import ModelPair
 from specviz.models.placement import dtype_name, free_memory
 from specviz.models.preparation import check
+from specviz.models.refusals import first_line
 from specviz.passes.tree_trial import why_no_trees
 from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
-from specviz.records.stopwatch import LEAST_SHARE, undisturbed
 from specviz.records.words import Bytes, Sentence
 from specviz.theory.statistics import SIGNIFICANT, Evidence
 
-#: Of each greedy text that is compared, and the draft tokens a round.
-TEXT_TOKENS, GAMMA = 48, 4
+#: Seconds that a check takes unless more is allowed; and the shares of them for texts, for samples and for the race.
+SECONDS = 60.0
+OF_TEXTS, OF_SAMPLES, OF_RACE = 0.35, 0.3, 0.1
+
+#: The most tokens, and the least, of each greedy text that is compared; and the draft tokens a round.
+TEXT_TOKENS, LEAST_TEXT, GAMMA = 48, 16, 4
 
 #: The widest pass that is timed, and the widths that are told.
 WIDEST, TOLD = 17, (2, 3, 5, 9, 17)
 
-#: Samples of the first two tokens: so many, fewer if they take longer than so many seconds, but at least so many.
-SAMPLES, SAMPLING_SECONDS, LEAST_SAMPLES = 2000, 6.0, 400
+#: Samples of the first two tokens: so many, fewer if there is no time for them, but at least so many.
+SAMPLES, LEAST_SAMPLES = 2000, 40
 SAMPLING = SamplingParams(0.8, top_k=8)
 
-#: The race: so many runs of each, over so many tokens.
-RACE_REPEATS, RACE_TOKENS = 3, 96
+#: The race: so many runs of each at most, over so many tokens.
+RACE_REPEATS, RACE_TOKENS = 4, 96
 
 #: With less than this share of memory free, the next text may not fit.
 LITTLE_MEMORY = 0.05
@@ -62,24 +73,46 @@ class Finding:
 Check = tuple[Sentence, Callable[[ModelPair], Iterator[Finding]]]
 
 
-def check_pair(pair: ModelPair) -> Iterator[Sentence | Finding]:
-    """What is being checked, and what was found. Prepared passes are checked as they are; none are made."""
-    return carried_out(SHORT, pair)
+def check_pair(
+    pair: ModelPair, seconds: float = SECONDS, further: Sequence[Check] = ()
+) -> Iterator[Sentence | Finding]:
+    """What is being checked, and what was found. Prepared passes are checked as they are; none are made.
 
-
-def carried_out(checks: Sequence[Check], pair: ModelPair) -> Iterator[Sentence | Finding]:
-    """A check that ends in a refusal ends alone: the others may tell why."""
-    for what, work in checks:
+    further: checks that follow, however long they take.
+    """
+    yield Sentence("timing a pass; all of it takes about {seconds} s", seconds=round(seconds))
+    for what, work in (*short_checks(seconds), *further):
         yield what
         try:
             yield from work(pair)
         except SpecvizError as error:
             yield Finding("wrong", what, error)
+        except Exception as failure:
+            # A check that fails ends alone, however it does: the others may tell why.
+            reason = Sentence("{kind}: {reason}", kind=type(failure).__name__, reason=first_line(failure))
+            yield Finding("wrong", what, reason)
 
 
-def texts(pair: ModelPair) -> Iterator[Finding]:
+def short_checks(seconds: float) -> tuple[Check, ...]:
+    """What is looked at within so many seconds, on a pair whose passes take no longer than a fifth of one."""
+    return (
+        (Sentence("comparing greedy texts"), functools.partial(texts, seconds=OF_TEXTS * seconds)),
+        (Sentence("trying trees"), trees),
+        (Sentence("sampling two tokens many times"), functools.partial(distributions, seconds=OF_SAMPLES * seconds)),
+        (Sentence("comparing prepared passes"), prepared),
+        (Sentence("looking at memory"), memory),
+        (Sentence("timing passes"), pass_times),
+        (Sentence("racing plain decoding"), functools.partial(race, seconds=OF_RACE * seconds)),
+    )
+
+
+def texts(pair: ModelPair, seconds: float) -> Iterator[Finding]:
     """Greedy texts: plain decoding's beside transformers' `generate`, and every drafter's beside plain decoding's."""
     workload = Workload.of(pair, PRESETS[0], 0.0, TEXT_TOKENS)
+    one, eager = _token_seconds(pair, workload)
+    writers = sum(_refusal(contestant, workload) is None for contestant, _ in _writers(pair, workload))
+    tokens = max(LEAST_TEXT, min(TEXT_TOKENS, int(seconds / (writers * one + eager))))
+    workload = replace(workload, max_new_tokens=min(tokens, workload.max_new_tokens))
     request = request_of(Contestant(PLAIN), workload)
     plain = collect(request, list(rounds(request)))
     for contestant, what in _writers(pair, workload):
@@ -87,7 +120,7 @@ def texts(pair: ModelPair) -> Iterator[Finding]:
             yield Finding("skipped", what, refusal)
             continue
         try:
-            found = agreement(contestant, timed(contestant, workload).token_ids, plain, workload)
+            found = agreement(contestant, written(contestant, workload), plain, workload)
         except SpecvizError as error:
             advice = Sentence("Report this with the JSON file; meanwhile choose another drafter or float32.")
             yield Finding("wrong", what, error, advice)
@@ -118,6 +151,17 @@ def _writers(pair: ModelPair, workload: Workload) -> Iterator[tuple[Contestant, 
                 yield tree, Sentence("greedy text, {drafter} with {n} branches", drafter=name, n=tree.branches)
 
 
+def _token_seconds(pair: ModelPair, workload: Workload) -> tuple[float, float]:
+    """Seconds that a token takes in plain decoding, and in transformers' `generate`, which knows only its own passes."""
+    few = replace(workload, max_new_tokens=4)
+    taken = []
+    for engine in ("specviz", "transformers"):
+        began = time.perf_counter()
+        written(Contestant(PLAIN, engine=engine), few)
+        taken.append((time.perf_counter() - began) / few.max_new_tokens)
+    return taken[0], taken[1]
+
+
 def _refusal(contestant: Contestant, workload: Workload) -> SpecvizError | None:
     """Why the pair cannot be decoded for in this way; None if it can."""
     try:
@@ -127,14 +171,14 @@ def _refusal(contestant: Contestant, workload: Workload) -> SpecvizError | None:
     return None
 
 
-def distributions(pair: ModelPair) -> Iterator[Finding]:
-    """The distribution of the first two tokens under the usual rules: a chain, and a tree where the pair has any."""
-    for name, branches in itertools.product(DRAFTERS, (1, 3)):
-        request = testable(pair, sampled(name, branches, "auto"))
-        if request is not None and request.branches == branches:
-            yield distribution(request)
-            if branches == 3:
-                return
+def distributions(pair: ModelPair, seconds: float) -> Iterator[Finding]:
+    """The distribution of the first two tokens under the usual rules: chains, and a tree where the pair has any."""
+    found = [testable(pair, sampled(*one, "auto")) for one in itertools.product(DRAFTERS, (1, 3))]
+    tested = [request for request in found if request is not None]
+    chains = [request for request in tested if request.branches == 1]
+    asked = [*chains, *[request for request in tested if request.branches == 3][:1]]
+    for request in dict.fromkeys(asked):
+        yield distribution(request, seconds / len(asked))
 
 
 def testable(pair: ModelPair, settings: RunSettings) -> Request | None:
@@ -147,8 +191,8 @@ def testable(pair: ModelPair, settings: RunSettings) -> Request | None:
     return request
 
 
-def distribution(request: Request) -> Finding:
-    """Many runs of two tokens beside the exact distribution."""
+def distribution(request: Request, seconds: float = math.inf) -> Finding:
+    """Many runs of two tokens beside the exact distribution; after so many seconds no more than `LEAST_SAMPLES`."""
     settings = request.settings
     known = {"drafter": settings.drafter, "rule": request.rule.name}
     if request.branches == 1:
@@ -157,7 +201,7 @@ def distribution(request: Request) -> Finding:
         what = Sentence("distribution, {drafter}, rule {rule}, {n} branches", **known, n=request.branches)
     exact, sampler, began = exact_distribution(request), Sampler(request, LAB_RULES["auto"]), time.perf_counter()
     evidence = Evidence(exact.outcomes, exact.probs, exact.low, exact.high, SAMPLES)
-    while evidence.n < LEAST_SAMPLES or (evidence.n < SAMPLES and time.perf_counter() - began < SAMPLING_SECONDS):
+    while evidence.n < LEAST_SAMPLES or (evidence.n < SAMPLES and time.perf_counter() - began < seconds):
         evidence.add(sampler.sample().tokens)
     p_value = evidence.test().p_value
     if p_value is None:
@@ -233,38 +277,33 @@ def pass_times(pair: ModelPair) -> Iterator[Finding]:
         yield Finding("slow", Sentence("a target pass"), seen, advice)
 
 
-def race(pair: ModelPair) -> Iterator[Finding]:
-    """The first drafter that fits beside plain decoding, greedily, in turn."""
+def race(pair: ModelPair, seconds: float) -> Iterator[Finding]:
+    """The drafter to start with in turn with plain decoding, greedily."""
     workload = Workload.of(pair, PRESETS[0], 0.0, RACE_TOKENS)
-    drafter = next(name for name in DRAFTERS if _refusal(Contestant(name, GAMMA), workload) is None)
-    plain, fast = Contestant(PLAIN), Contestant(drafter, GAMMA)
-    for contestant in (plain, fast):
-        timed(contestant, workload)
-    runs = [[timed(one, workload) for one in (plain, fast)] for _ in range(RACE_REPEATS)]
-    pairs = [pair for pair in runs if undisturbed([one.share for one in pair], LEAST_SHARE)]
-    what = Sentence("a short race, {drafter}, {n} draft tokens", drafter=drafter, n=GAMMA)
-    if not pairs:
-        yield Finding("skipped", what, Sentence("something else had the processor for too much of the time"))
-        return
-    figures = standing([own.counts for _, own in pairs], [own.counts for own, _ in pairs])
+    plain, fast = Contestant(PLAIN), Contestant(usual(pair), GAMMA)
+    runs: tuple[list[TimedRun], list[TimedRun]] = [], []
+    plan = Plan(workload.max_new_tokens, RACE_REPEATS, seconds, whole=False)
+    for one in take_turns([lane(plain, workload), lane(fast, workload)], plan):
+        if isinstance(one, TimedRun):
+            runs[one.number].append(one)
+    figures = standing(runs[1], runs[0])
+    what = Sentence("a short race, {drafter}, {n} draft tokens", drafter=fast.mode, n=GAMMA)
+    yield _raced(what, figures, busy((*runs[0], *runs[1])))
+
+
+def _raced(what: Sentence, figures: Standing, disturbed: bool) -> Finding:
+    """The verdict on a race: it pays only if all of its interval does."""
+    low, high = figures.speedup_interval or (0.0, math.inf)
     seen = Sentence(
-        "{speedup}× plain decoding: {speed} tokens a second, {length} tokens a pass",
+        "{speedup}× plain decoding ({low} to {high}, 90 %): {speed} tokens a second, {length} tokens a pass",
         speedup=float(f"{figures.speedup_measured:.2f}"),
+        low=float(f"{low:.2f}"),
+        high=float(f"{high:.2f}"),
         speed=f"{figures.tokens_per_second:.0f}",
         length=float(f"{figures.acceptance_length:.2f}"),
     )
-    if figures.speedup_measured > 1:
-        yield Finding("right", what, seen)
-    else:
-        yield Finding("slow", what, seen, Sentence("The page's Why it works tab says what limits it."))
-
-
-SHORT: tuple[Check, ...] = (
-    (Sentence("comparing greedy texts"), texts),
-    (Sentence("trying trees"), trees),
-    (Sentence("sampling two tokens many times"), distributions),
-    (Sentence("comparing prepared passes"), prepared),
-    (Sentence("looking at memory"), memory),
-    (Sentence("timing passes"), pass_times),
-    (Sentence("racing plain decoding"), race),
-)
+    if low > 1:
+        return Finding("right", what, seen)
+    if disturbed:
+        return Finding("slow", what, seen, Sentence("Something else wants the processor: try again once it rests."))
+    return Finding("slow", what, seen, Sentence("The page's Why it works tab says what limits it."))

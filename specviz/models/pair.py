@@ -91,9 +91,7 @@ class ModelPair:
     parts: dict[str, Part] = field(default_factory=dict)  # by the names of their drafters
     flaws: dict[str, SpecvizError] = field(default_factory=dict)  # why a part that lies beside the target is unusable
     #: By role, how weights were stored that run otherwise: ``Q4_1`` of a GGUF file.
-    stored: dict[str, str] = field(default_factory=dict)
     passes: PairPasses = field(default_factory=PairPasses)  # measured and prepared here, beside what was loaded
-    #: By role, how weights were stored that run otherwise: ``Q4_1`` of a GGUF file.
     stored: dict[str, str] = field(default_factory=dict)
 
     @classmethod

@@ -56,11 +56,11 @@ class Duel:
             raise SpecvizError("The text was too short to time: ask for more new tokens.", "measured")
         if not ratio.known:
             raise SpecvizError(
-                "it lies between {low}× and {high}×, too far apart to say more. Something else may want the "
+                "It lies between {low}× and {high}×, too far apart to say more. Something else may want the "
                 "processor: try again once it rests.",
                 "measured",
-                low=f"{ratio.low:.2f}",
-                high=f"{ratio.high:.2f}",
+                low=round(ratio.low, 2),
+                high=round(ratio.high, 2),
             )
         return Speedup(ratio.value, self.machine, ratio.low, ratio.high, self.busy)
 

@@ -173,13 +173,13 @@ class SpecvizCompare extends SpecvizElement {
     return make("tr", { "data-best": row.best, "data-lossy": !row.lossless, "data-pending": !row.figures }, ...cells);
   }
 
-  /** Below a figure, the least and the most over the repeats, of which one alone has none; a lossy rule's distance. */
+  /** Below a figure, its interval, or the least and the most over several repeats; a lossy rule's distance. */
   smallPrint(key, { figures, repeats, branches, own_branches: own }) {
     if (key === "branches" && branches) return branches === 1 ? [this.small("compare.chain")] : own ? [this.small("compare.own_branches")] : [];
     if (!figures) return [];
-    const spread = (format, values) => (repeats > 1 && values ? [make("small", { text: values.map(format).join("–") })] : []);
-    if (key === "speedup") return spread((x) => fixed(x, 2), figures.speedup_spread);
-    if (key === "tokens_per_second") return spread(rate, figures.spread);
+    const range = (format, values) => (values ? [make("small", { text: values.map(format).join("–") })] : []);
+    if (key === "speedup") return range((x) => fixed(x, 2), figures.speedup_interval);
+    if (key === "tokens_per_second") return range(rate, repeats > 1 ? figures.spread : null);
     return key === "lossless" && isNumber(figures.distance) ? [make("small", { text: this.say("compare.off", { distance: fixed(figures.distance, 2) }) })] : [];
   }
 

@@ -253,20 +253,27 @@ class SpecvizRace extends SpecvizElement {
     const [plain, speculative] = this.held.lanes;
     const { speedup } = this.held.comparison;
     const big = make("div", { class: "speedup" }, make("b", { part: "speedup", "data-figure": "speedup", text: typeof speedup === "number" ? `${fixed(speedup, 2)}×` : "—" }),
-      make("span", { class: "quiet", text: this.say("race.speedup") }));
+      make("span", { class: "quiet", text: this.say("race.speedup") }), make("span", { class: "quiet", "data-figure": "interval", text: this.interval("race.interval") }));
     const verdicts = make("div", { class: "verdicts" }, ...this.verdictLines(plain, speculative).map((text) => make("p", { text })));
     if (this.held.comparison.parting) verdicts.append(make("button", { type: "button", part: "show-parting", text: this.say("race.show_parting"), on: { click: () => this.showParting() } }));
     this.ui.summary.replaceChildren(big, verdicts, this.resultTable());
   }
 
+  /** The ends of the speedup's interval in a sentence; nothing for files of earlier versions, which have none. */
+  interval(key) {
+    const { low, high } = this.held.comparison;
+    return typeof low === "number" && typeof high === "number" ? this.say(key, { low: fixed(low, 2), high: fixed(high, 2) }) : "";
+  }
+
   verdictLines(plain, speculative) {
-    const { speedup, disturbed } = this.held.comparison;
+    const { speedup, busy } = this.held.comparison;
     const lines = [];
     if (typeof speedup === "number") {
       const figures = { speedup: fixed(speedup, 2), fast: rate(speculative.tokens_per_second), slow: rate(plain.tokens_per_second) };
       lines.push(this.say(speedup >= 1 ? "race.paid" : "race.did_not_pay", figures));
-    } else if (typeof disturbed === "number") {
-      lines.push(this.say("race.disturbed", { percent: disturbed }));
+      if (busy) lines.push(this.say("common.busy"));
+    } else {
+      lines.push(this.interval("race.unknown"));
     }
     lines.push(this.say("race.needed", { n: speculative.target_passes, tokens: this.say("common.tokens", { n: speculative.tokens }),
       plain_passes: plain.target_passes, plain_tokens: plain.tokens }));

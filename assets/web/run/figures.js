@@ -21,9 +21,15 @@ export function figuresBar(view) {
   const figures = make("div", { class: "figures", part: "figures", role: "group", "aria-label": view.say("rounds.figures") });
   for (const [name] of FIGURES) {
     view.ui.figures[name] = make("b", { "data-figure": name, text: "—" });
-    figures.append(make("div", { class: "figure" }, view.ui.figures[name], ...labels(view, name)));
+    figures.append(make("div", { class: "figure" }, view.ui.figures[name], ...labels(view, name), ...(name === "speedup" ? [between(view)] : [])));
   }
   return make("div", { class: "top" }, view.ui.other, figures);
+}
+
+/** Where the interval of the speedup stands, 90 %. @param {View} view */
+function between(view) {
+  view.ui.between = make("small", { class: "between", "data-figure": "speedup_interval" });
+  return view.ui.between;
 }
 
 /** @param {View} view @param {string} name */
@@ -50,6 +56,9 @@ export function drawFigures(view) {
       if (figures[name]) setText(figures[name], typeof value === "number" ? format(value) : "—");
     }
   }
+  const { speedup_low: low, speedup_high: high } = here;
+  const known = typeof low === "number" && typeof high === "number";
+  setText(view.ui.between, known ? view.say("rounds.figure_speedup_between", { low: fixed(low, 2), high: fixed(high, 2) }) : "");
 }
 
 /** Says beside each figure what it is of, while that is not plain. @param {View} view */

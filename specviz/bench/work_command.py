@@ -1,0 +1,109 @@
+"""One's own work on the command line: the options that `bench` and `advise` share, and what becomes of them.
+
+Torch is loaded when something is measured, so that --help answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from specviz.bench.contestants import PLAIN, Contestant, Say
+from specviz.bench.work import WorkReport, WorkRow
+from specviz.records.errors import SpecvizError
+from specviz.records.presets import CHAT_PRESETS, PRESETS
+from specviz.records.prompts import read_prompts
+from specviz.records.settings import RunSettings, SamplingParams
+
+if TYPE_CHECKING:
+    from specviz.bench.advising import Course
+    from specviz.decoding.request import Request
+    from specviz.models.pair import ModelPair
+
+#: Seconds between two lines that say how far it is.
+TELL_EVERY = 5.0
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options that name one's own work, which `bench` and `advise` share."""
+    add = parser.add_argument
+    kinds = "a text a line, or JSON lines with prompt or messages, and optionally a domain"
+    add("--prompts", type=pathlib.Path, metavar="FILE", help=f"measure on these prompts: {kinds}")
+    add(
+        "--chat",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="fill prompts into the model's chat template (default: if it has one)",
+    )
+    add("--max-new-tokens", type=int, default=128, metavar="N", help="of each run (default: %(default)s)")
+
+
+def requests_of(options: argparse.Namespace, pair: ModelPair, temperature: float) -> tuple[list[Request], list[str]]:
+    """Plain decoding of each prompt, and the domain of each; without a file, of the first preset that fits the pair.
+
+    Raises SpecvizError, whose field is an option's, for a file that cannot be read or prompts that do not fit.
+    """
+    from specviz.decoding.request import prepare
+
+    chat = pair.has_chat_template if options.chat is None else options.chat
+    prompts = (
+        (CHAT_PRESETS if chat else PRESETS)[:1] if options.prompts is None else read_prompts(_text_of(options.prompts))
+    )
+    requests = []
+    for prompt in prompts:
+        settings = RunSettings(
+            pair.conversation(prompt.messages) if prompt.messages else prompt.prompt,
+            drafter=None,
+            sampling=SamplingParams(temperature),
+            max_new_tokens=options.max_new_tokens,
+            chat=chat and not prompt.messages,
+        )
+        try:
+            requests.append(prepare(pair, settings))
+        except SpecvizError as error:
+            if options.prompts is None:
+                raise
+            raise SpecvizError(
+                "{name} of the prompts: {reason}", "prompts", name=prompt.name, reason=error.message
+            ) from error
+    return requests, [prompt.domain for prompt in prompts]
+
+
+def _text_of(path: pathlib.Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise SpecvizError("The file of prompts cannot be read: {reason}.", "prompts", reason=reason) from error
+
+
+def measure(options: argparse.Namespace, pair: ModelPair, say: Say) -> WorkReport:
+    """The benchmark on prompts of one's own. Raises as `requests_of` does, and for a drafter that cannot run."""
+    from specviz.bench.advising import require_chains, work_on
+    from specviz.bench.benchmark import advised_chains
+    from specviz.bench.machine import describe_machine
+
+    temperature = 0.0 if options.temperature is None else options.temperature
+    chains = [one for one in advised_chains(pair) if one.mode in (options.only or [one.mode])]
+    contestants = [Contestant(PLAIN), *chains]
+    require_chains(contestants)
+    requests, domains = requests_of(options, pair, temperature)
+    rows = followed(work_on(requests, domains, contestants), say)
+    return WorkReport(describe_machine(pair), asdict(pair.info()), temperature, len(requests), rows)
+
+
+def followed(courses: Iterable[Course | None], say: Say) -> list[WorkRow]:
+    """Says how long it will take, and now and then how far it is. Returns what was measured in the end."""
+    rows, told = (), None
+    for course in courses:
+        if course is None:
+            continue
+        rows = course.rows or rows
+        if told is None or told - course.seconds_left >= TELL_EVERY:
+            told = course.seconds_left
+            what = f", {course.contestant.title}" if course.contestant else ""
+            say(f"about {course.seconds_left:.0f} s left{what}")
+    return list(rows)
