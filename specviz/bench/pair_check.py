@@ -152,7 +152,7 @@ def _writers(pair: ModelPair, workload: Workload) -> Iterator[tuple[Contestant, 
 
 
 def _token_seconds(pair: ModelPair, workload: Workload) -> tuple[float, float]:
-    """Seconds that a token takes in plain decoding, and in transformers' `generate`, which knows only its own passes."""
+    """Seconds that a token takes in plain decoding, and in transformers' `generate`, which has passes of its own."""
     few = replace(workload, max_new_tokens=4)
     taken = []
     for engine in ("specviz", "transformers"):
