@@ -6,15 +6,18 @@ transformers unpacks their weights; for that it needs the package `gguf`, which 
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib.util
 import pathlib
 import re
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
-from transformers import modeling_gguf_pytorch_utils
+import torch
+from transformers import AutoConfig, PreTrainedConfig, modeling_gguf_pytorch_utils
 from transformers.integrations.gguf import read_gguf_metadata
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import logging
 
 from specviz.models.refusals import first_line, is_out_of_memory
@@ -31,14 +34,8 @@ _SPLIT = re.compile(r"-\d{5}-of-(?!00001)\d{5}\.gguf$")
 #: Part of a file that was cut up.
 _PIECE = re.compile(r"\.gguf\.[\w-]+$")
 
-
-@dataclass(frozen=True)
-class GgufHeader:
-    """What a file says of itself."""
-
-    name: str  # for people
-    stored: str  # how the weights are stored, in llama.cpp's words: ``Q4_K_M``
-    turn_end: int | None  # the token that ends a turn of a chat, where that is not the end of a text
+#: What reading a damaged file may raise.
+_ASTRAY = (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError, struct.error)
 
 
 def gguf_at(path: pathlib.Path, field: str) -> pathlib.Path | None:
@@ -85,8 +82,12 @@ def _is_gguf(file: pathlib.Path, field: str) -> bool:
     return begins
 
 
-def read_header(file: pathlib.Path, field: str) -> GgufHeader:
-    """Raises SpecvizError (this `field`) if the file is damaged, or the package that reads it is missing."""
+def read_header(file: pathlib.Path, field: str) -> tuple[str, str, PreTrainedConfig]:
+    """A name for people, how the weights are stored in llama.cpp's words (``Q4_K_M``), and the model's configuration.
+
+    Raises SpecvizError (this `field`) if the file is damaged, cannot be unpacked to the model that it holds, or the
+    package that reads it is missing.
+    """
     if importlib.util.find_spec("gguf") is None:
         raise SpecvizError(
             "{name} is a GGUF file, and the package that reads those is missing: pip install gguf.",
@@ -96,12 +97,58 @@ def read_header(file: pathlib.Path, field: str) -> GgufHeader:
     from gguf import LlamaFileType
 
     with explaining_gguf(file.name, field):
-        says, _ = read_gguf_metadata(str(file))
+        says, tensors = read_gguf_metadata(str(file))
+        config = AutoConfig.from_pretrained(file.parent, gguf_file=str(file), local_files_only=True)
+        _stretch_positions(config, file, says, tensors, field)
+    turn_end = says.get("tokenizer.ggml.eot_token_id", config.eos_token_id)
+    if turn_end != config.eos_token_id:
+        # A chat's turns end there. A checkpoint in transformers' format has this in generation_config.json.
+        config.eos_token_id = [config.eos_token_id, turn_end]
     kinds = {kind.value: kind.name.removeprefix("MOSTLY_").removeprefix("ALL_") for kind in LlamaFileType}
     # Ollama's files are called by their hash.
     name = file.stem if file.suffix == ".gguf" else says.get("general.name") or file.name
-    kind, turn_end = kinds.get(says.get("general.file_type"), "GGUF"), says.get("tokenizer.ggml.eot_token_id")
-    return GgufHeader(name, kind, turn_end)
+    return name, kinds.get(says.get("general.file_type"), "GGUF"), config
+
+
+def _stretch_positions(
+    config: PreTrainedConfig, file: pathlib.Path, says: Mapping[str, Any], tensors: Collection[str], field: str
+) -> None:
+    """Rotary positions that are stretched for long contexts, which transformers leaves out where it reads a GGUF file.
+
+    Raises SpecvizError for ways other than Llama 3.1's and a single factor: the model would write another text.
+    """
+    kind = says["general.architecture"]
+    way, factor = (says.get(f"{kind}.rope.scaling.{key}") for key in ("type", "factor"))
+    tables = [name for name in tensors if name.startswith("rope_f")]
+    if kind == "gpt-oss" or (way in (None, "none") and not tables):  # transformers reads the first
+        return
+    found = {"rope_type": "linear", "factor": factor} if way == "linear" and not tables else None
+    if tables == ["rope_freqs.weight"]:
+        found = _as_in_llama3(config, file)
+    if found is None:
+        raise SpecvizError(
+            "{name} stretches its positions in a way ({kind}) that is lost when a GGUF file is unpacked: name the "
+            "model in transformers' format.",
+            field,
+            name=file.name,
+            kind=way or tables[0],
+        )
+    # Of two kinds of layer those with windows see nothing that lies far back.
+    config.rope_parameters.get("full_attention", config.rope_parameters).update(found)
+
+
+def _as_in_llama3(config: PreTrainedConfig, file: pathlib.Path) -> dict[str, Any] | None:
+    """The settings from which Llama 3.1 and later make the factors in this file; None if those are others."""
+    from gguf import GGUFReader
+
+    factors = next(tensor.data for tensor in GGUFReader(file).tensors if tensor.name == "rope_freqs.weight")
+    found = {"rope_type": "llama3", "factor": float(factors.max()), "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    found["original_max_position_embeddings"] = 8192
+    tried = copy.deepcopy(config)
+    tried.rope_parameters |= found
+    frequencies, _ = ROPE_INIT_FUNCTIONS["llama3"](tried)
+    plain = config.rope_parameters["rope_theta"] ** (-torch.arange(len(factors)) / len(factors))
+    return found if torch.allclose(plain / frequencies, torch.tensor(factors), rtol=1e-3) else None
 
 
 @contextlib.contextmanager
@@ -112,8 +159,10 @@ def explaining_gguf(name: str, field: str) -> Iterator[None]:
     """
     try:
         yield
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, struct.error) as error:
-        if isinstance(error, SpecvizError) or is_out_of_memory(error):
+    except Exception as error:
+        # Only the tokenizers library raises plain Exception.
+        astray = isinstance(error, _ASTRAY) or type(error) is Exception
+        if not astray or isinstance(error, SpecvizError) or is_out_of_memory(error):
             raise
         if kind := re.search(r"architecture ([\w.-]+) is not supported|Unknown gguf model_type: ([\w.-]+)", str(error)):
             raise SpecvizError(

@@ -126,16 +126,10 @@ def is_hub_id(named: str | os.PathLike[str]) -> bool:
 
 
 def _gguf_source(file: pathlib.Path, field: str) -> ModelSource:
-    header = read_header(file, field)
+    name, stored, config = read_header(file, field)
     # By its whole path: a name alone would first be looked for where the program was started.
     options = {"local_files_only": True, "gguf_file": str(file)}
-    source = ModelSource(field, header.name, str(file.parent), options, stored=header.stored)
-    with source.explaining("configuration"):
-        source.config = config = AutoConfig.from_pretrained(source.location, trust_remote_code=False, **options)
-    if header.turn_end is not None and header.turn_end != config.eos_token_id:
-        # A checkpoint in transformers' format has this in generation_config.json.
-        config.eos_token_id = [config.eos_token_id, header.turn_end]
-    return source
+    return ModelSource(field, name, str(file.parent), options, config, stored)
 
 
 def _fetched(name: str, field: str, revision: str | None, token: str | None) -> pathlib.Path:

@@ -13,10 +13,14 @@ from transformers import PreTrainedModel
 
 
 class StoredWeights:
-    """The tensors in the safetensors files that a model was loaded from; none of a model made in memory."""
+    """The tensors in the safetensors files, or the GGUF file, that a model was loaded from; none of a model made in
+    memory."""
 
     def __init__(self, model: PreTrainedModel):
         self.folder = _folder_of(model)
+        self._unpacked = None
+        if self.folder is not None and self.folder.is_file():
+            self._unpacked = _GgufWeights(self.folder, model.config.get_text_config().num_hidden_layers)
         self._files: dict[str, pathlib.Path] = {}  # by the tensor's name there
         for file in () if self.folder is None else sorted(self.folder.glob("model*.safetensors")):
             with safe_open(file, "pt") as opened:
@@ -34,6 +38,11 @@ class StoredWeights:
         Files may use other prefixes. Whatever is found must give `loaded` when it is rounded, or `loaded` itself is
         returned: the parameter may have been changed since, or converted.
         """
+        if self._unpacked is not None:
+            found = (self._unpacked.read(name, rows) for name in names)
+            # Gemma's norms are stored with the 1 that its model adds.
+            candidates = (weights for one in found if one is not None for weights in (one, one - 1))
+            return next((one for one in candidates if torch.equal(one.to(loaded.dtype), loaded)), loaded)
         for name in self._alike(names):
             with safe_open(self._files[name], "pt") as opened:
                 part = opened.get_slice(name)
@@ -51,8 +60,30 @@ class StoredWeights:
         return [stored for stored, count in shared.items() if count == most > 0]
 
 
+class _GgufWeights:
+    """The tensors of a GGUF file by transformers' names. layers: of the model in it."""
+
+    def __init__(self, file: pathlib.Path, layers: int):
+        from gguf import MODEL_ARCH_NAMES, GGUFReader, get_tensor_name_map  # an optional package
+
+        reader = GGUFReader(file)
+        kind = reader.get_field("general.architecture").contents()
+        self._names = get_tensor_name_map(next(key for key, name in MODEL_ARCH_NAMES.items() if name == kind), layers)
+        self._tensors = {tensor.name: tensor for tensor in reader.tensors}
+
+    def read(self, name: str, rows: Sequence[int] | None) -> Tensor | None:
+        """A tensor, or these `rows` of it, in float32; None if it is not there."""
+        from gguf import dequantize
+
+        stem, _, suffix = name.rpartition(".")
+        tensor = self._tensors.get(f"{self._names.get_name(stem)}.{suffix}")
+        if tensor is None or (rows is not None and max(rows) >= len(tensor.data)):
+            return None
+        return torch.tensor(dequantize(tensor.data if rows is None else tensor.data[list(rows)], tensor.tensor_type))
+
+
 def _folder_of(model: PreTrainedModel) -> pathlib.Path | None:
-    """Where the files lie; those of a model from the Hub in its cache."""
+    """Where the files lie, those of a model from the Hub in its cache; of an unpacked GGUF file, the file."""
     if not model.name_or_path:
         return None
     folder = pathlib.Path(model.name_or_path).expanduser()

@@ -181,6 +181,7 @@ def page_advice(runner: Runner, halt: threading.Event, stop_at: str = "nothing")
 
 
 def test_the_page_says_what_the_command_says(runner, pair, monkeypatch):
+    monkeypatch.setattr(pair.draft, "name_or_path", HOSTILE)
     chains = [
         one for one in advised_chains(pair) if one.mode in ("draft_model", "suffix") and one.num_draft_tokens == 4
     ]

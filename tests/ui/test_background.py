@@ -167,9 +167,9 @@ def test_a_guest_is_forgotten_before_it_is_freed(deployment, stand_in, tmp_path,
     store = PairStore(Deployment.from_environment())
     store.preparer.forget(store.home)
     store.preparer.start()
-    first = store.get(PairName(*folders[1], dtype="float32"))
+    first = store.get(PairName(folders[1][0], folders[1][1:], dtype="float32"))
     assert stand_in.step.wait(PATIENCE) and stand_in.begun == [first]
-    second = store.get(PairName(*folders[2], dtype="float32"))
+    second = store.get(PairName(folders[2][0], folders[2][1:], dtype="float32"))
     assert first.target is None and first.passes.fast == {}
     stand_in.go_on.set()
     wait_until(lambda: second.passes.fast)

@@ -1,0 +1,55 @@
+"""The drafter to start with: what was named, else what this machine makes of the target alone."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from tiny import tiny_model, tiny_pair, unprepared, with_heads
+
+from specviz.drafters import usual
+from specviz.models import quantised_target
+from specviz.models.pair import ModelPair, PairPasses
+from specviz.passes.few_rows import FewRows
+from specviz.records.errors import SpecvizError
+
+
+@pytest.fixture(scope="module")
+def pair() -> ModelPair:
+    return with_heads(tiny_pair("llama"))
+
+
+def with_parts(pair: ModelPair, *kinds: str, draft: bool = False) -> ModelPair:
+    parts = {kind: pair.parts[kind] for kind in kinds}
+    return dataclasses.replace(pair, draft=pair.draft if draft else None, parts=parts, passes=PairPasses())
+
+
+def test_it_is_what_was_named_to_draft_with(pair):
+    assert usual(with_parts(pair, "eagle", draft=True)) == "draft_model"
+    assert usual(with_parts(pair, "medusa", "mtp", "eagle")) == "eagle"
+    assert usual(with_parts(pair, "medusa")) == "medusa"
+
+
+def test_with_nothing_trained_it_is_the_target_in_few_bits_where_kernels_read_it(pair, monkeypatch):
+    alone = with_parts(pair)
+    assert usual(alone) == "quantised_self"
+    assert usual(alone, preparing=False) == "prompt_lookup"
+    alone.passes.fast = {"target": unprepared(alone.target, few_rows=FewRows.ready(1))}
+    assert usual(alone, preparing=False) == "quantised_self"
+    # On a GPU rounded weights are ordinary ones.
+    alone.passes.fast = {"target": unprepared(alone.target)}
+    assert usual(alone) == "prompt_lookup"
+
+
+def test_without_a_compiler_or_memory_or_fitting_passes_it_is_prompt_lookup(pair, monkeypatch):
+    hides = ModelPair.of(tiny_model("gpt_neo"), None, pair.tokenizer)
+    assert usual(hides) == "prompt_lookup"
+    with monkeypatch.context() as patch:
+        patch.setattr(quantised_target, "free_memory", lambda device: 1)
+        assert usual(with_parts(pair)) == "prompt_lookup"
+
+    def none() -> str:
+        raise SpecvizError("There is no C++ compiler.", "passes")
+
+    monkeypatch.setattr(quantised_target, "cxx", none)
+    assert usual(with_parts(pair)) == "prompt_lookup"

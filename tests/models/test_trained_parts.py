@@ -1,0 +1,133 @@
+"""One name for what drafts: its files tell whether it is a draft model or a part, and what is neither is refused."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+from dataclasses import asdict
+
+import pytest
+from huggingface_hub import constants
+from huggingface_hub import errors as hub
+from tiny import save_pair
+
+from specviz.models import sources
+from specviz.models.loading import load_pair
+from specviz.passes.parallel_head import ParallelConfig, ParallelHead
+from specviz.passes.trained_heads import (
+    EagleConfig,
+    EagleHead,
+    MedusaConfig,
+    MedusaHeads,
+    MtpConfig,
+    MtpHead,
+    fingerprint,
+    save,
+)
+from specviz.records.assets import EMBEDDED
+from specviz.records.errors import SpecvizError
+from specviz.ui.deployment import Deployment
+from specviz.ui.pairs import PairName
+
+KINDS = {
+    "medusa": (MedusaHeads, MedusaConfig),
+    "eagle": (EagleHead, EagleConfig),
+    "mtp": (MtpHead, MtpConfig),
+    "parallel": (ParallelHead, ParallelConfig),
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, pathlib.Path]:
+    """A target, its draft model, and parts trained on it under names that say nothing of their kind."""
+    base = tmp_path_factory.mktemp("parts")
+    named = dict(zip(("target", "draft"), save_pair(base)))
+    target = load_pair(named["target"], dtype="float32").target
+    for number, (kind, (head, config)) in enumerate(KINDS.items()):
+        named[kind] = base / f"part {number}"
+        save(head(config.of(target)), named[kind], fingerprint(target))
+    return named
+
+
+def refusal(*named, field: str = "draft", **settings) -> str:
+    with pytest.raises(SpecvizError) as caught:
+        load_pair(*named, dtype="float32", **settings)
+    assert caught.value.field == field
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_part_is_told_by_its_files(folders, kind):
+    pair = load_pair(folders["target"], str(folders[kind]), dtype="float32")
+    assert pair.draft is None and isinstance(pair.parts[kind], KINDS[kind][0]) and len(pair.parts) == 1
+
+
+def test_several_draft_together_in_any_order(folders):
+    named = [folders[kind] for kind in ("mtp", "draft", "eagle")]
+    pair = load_pair(folders["target"], named, dtype="float32")
+    assert pair.draft_name == "draft" and pair.parts.keys() == {"mtp", "eagle"}
+
+
+def test_the_embedded_target_takes_another_part_and_keeps_its_draft_model():
+    pair = load_pair(draft=EMBEDDED / "eagle", dtype="float32")
+    assert pair.draft is not None and "eagle" in pair.parts
+    assert "Name a target too" in refusal(None, EMBEDDED / "draft", field="target")
+
+
+def test_two_that_draft_in_the_same_way_are_one_too_many(folders):
+    for kind in ("draft", "eagle"):
+        assert "draft in the same way" in refusal(folders["target"], [folders[kind]] * 2)
+
+
+def test_a_part_of_another_target_is_refused_where_it_was_named(folders):
+    assert "belongs to another target" in refusal(folders["draft"], folders["eagle"])
+
+
+def test_a_name_of_nothing_is_refused(folders, tmp_path):
+    assert "There is no folder or file" in refusal(folders["target"], tmp_path / "nowhere")
+    assert "no config.json" in refusal(folders["target"], tmp_path)
+
+
+@pytest.mark.parametrize(
+    "published",
+    [
+        {"medusa_num_heads": 4, "base_model_name_or_path": "org/model"},
+        {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": 32000},
+        {"speculators_model_type": "eagle3"},
+        {"kind": "hydra"},
+    ],
+)
+def test_other_programs_formats_are_named(folders, published, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(published))
+    sentence = refusal(folders["target"], tmp_path)
+    assert "a trained part in a format that is not read here" in sentence
+    assert any(word in sentence for word in (*published, "hydra"))
+
+
+def test_a_part_on_the_hub_is_fetched(folders, tmp_path, monkeypatch):
+    repository = tmp_path / "models--org--head"
+    shutil.copytree(folders["eagle"], repository / "snapshots" / ("0" * 40))
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0" * 40)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+
+    def offline(*asked, **settings):
+        raise hub.OfflineModeIsEnabled("offline")
+
+    monkeypatch.setattr(sources.HfApi, "model_info", offline)
+    assert load_pair(folders["target"], "org/head", dtype="float32").parts.keys() == {"eagle"}
+    assert "cannot be reached" in refusal(folders["target"], "org/other")
+
+
+def test_a_pairs_name_survives_its_way_through_the_browser(folders):
+    name = PairName("target", ("draft", "eagle"), draft_vocabulary=64)
+    back = PairName(**json.loads(json.dumps(asdict(name))))
+    assert back == name and hash(back) == hash(name)
+
+
+def test_a_deployment_names_several(monkeypatch):
+    monkeypatch.setenv("SPECVIZ_DRAFT", " org/draft, /parts/eagle ,")
+    assert Deployment.from_environment().draft == ("org/draft", "/parts/eagle")
+    monkeypatch.delenv("SPECVIZ_DRAFT")
+    assert Deployment.from_environment().draft == ()
