@@ -30,9 +30,9 @@ GROUPED = 32
 
 #: Outputs whose weights are unpacked, converted or compared at a time: all of a large head's would take as much memory
 #: as the head once more.
-_SOME = 4096
+_SOME = 1024
 
-#: How many bytes of weights a model lets go of before they are returned to the system.
+#: After packing so many bytes of weights, counted in float32, freed memory is returned to the system.
 _TRIMMED_BYTES = 64 << 20
 
 
@@ -199,7 +199,7 @@ class FewRows:
         packed (`released_weights`), but for those that it reads otherwise too; else nothing of it is changed.
         """
         twin, kept = sharing_twin(model), shared_weights(model)
-        freed: list[int] = []
+        unreturned: list[int] = []
 
         def linear(part: nn.Module) -> FewRowsLinear:
             packed = packed_of(part)
@@ -207,11 +207,11 @@ class FewRows:
                 packed = self.linear(weight_of(part), part.bias)
             # What is smaller than a panel takes more room in one.
             if releasing and id(part.weight) not in kept and packed.outputs >= self.panel:
-                freed.append(part.weight.nbytes)
                 let_go(part, packed)
-            if sum(freed) >= _TRIMMED_BYTES:
+            unreturned.append(4 * packed.outputs * packed.inputs)
+            if sum(unreturned) >= _TRIMMED_BYTES:
                 trim()
-                freed.clear()
+                unreturned.clear()
             return packed
 
         _widen(twin, model, linear)

@@ -16,7 +16,7 @@ from specviz.passes.twins import sharing_twin
 GROUPS = {8: 0, 4: 32}
 
 #: Rows that are rounded at a time: more would only hold more copies of a large matrix at once.
-_ROWS = 4096
+_ROWS = 1024
 
 
 def quantised(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
