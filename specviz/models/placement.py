@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import gc
 import pathlib
-import sys
 from dataclasses import dataclass
 from typing import Literal
 
 import psutil
 import torch
 
+from specviz.passes.released_weights import trim
 from specviz.passes.several_devices import join, least
 from specviz.passes.torchrun import count_here
 from specviz.passes.zero_gpu import lent_by_the_call
@@ -211,6 +210,4 @@ def release_memory() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-    # Linux's usual C library keeps what was freed, and only there is this function.
-    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
-        trim(0)
+    trim()

@@ -36,6 +36,7 @@ from specviz.passes.early_exits import check_exit, default_exit, layer_count
 from specviz.passes.few_rows import FewRows, in_float32
 from specviz.passes.kernel_library import cxx
 from specviz.passes.parallel_head import ParallelHead, ParallelReader
+from specviz.passes.released_weights import let_go_again, take_back
 from specviz.passes.row_trial import rows_are_alike
 from specviz.passes.several_devices import is_sharded, is_spread
 from specviz.passes.static_eagle import EagleReader, StaticEagle, StaticEagleReader, StaticHead
@@ -134,7 +135,7 @@ def prepare_passes(
     for group in work.compiled(groups) if compiling else groups:
         work.take(group)
     compiler.forget_old()
-    turn(release_memory)
+    turn(work.settle)
     return work.done
 
 
@@ -183,8 +184,7 @@ class _Work:
         ready: dict[str, FastPasses] = {}
         for one in uncompiled:
             target = ready.get("target") if one.role.startswith("exit") else None
-            passes = FastPasses(one.static, one.static, "kernels")
-            self._try(one.role, functools.partial(_tried, passes, one.static.plain(), target), ready)
+            self._try(one.role, functools.partial(_on_kernels, one.static, target), ready)
         self.turn(lambda: self._give(ready))
 
     def pass_files(self, statics: dict[str, Static]) -> list[_PassFile]:
@@ -262,6 +262,15 @@ class _Work:
         except SpecvizError as error:
             self.done.refuse(role, error)
 
+    def settle(self) -> None:
+        """Lets go of weights that came back meanwhile; gives models that do not run on the kernels theirs for good."""
+        for role, model in zip(_MODELS, (self.pair.target, self.pair.draft)):
+            if model is not None and role in self.pair.passes.fast:
+                let_go_again(model)
+            elif model is not None:
+                take_back(model, for_good=True)
+        release_memory()
+
     def _give(self, ready: dict[str, FastPasses]) -> None:
         if self.halt.is_set():
             return
@@ -285,6 +294,23 @@ def loaded(static: Static, file: pathlib.Path, target: FastPasses | None = None,
     passes = _tried(FastPasses(static, program, "compiled"), static, target)
     if drafts:
         passes.draft = drafting_in_one_call(static, program)
+    return passes
+
+
+def _on_kernels(static: Static, target: FastPasses | None) -> FastPasses:
+    """The passes operation by operation on our kernels, if they are right and faster than by torch's own operations.
+
+    The first layers are timed for all, where a model has early exits: it has let go of its weights, and so only these
+    layers' come back.
+    """
+    passes, first = FastPasses(static, static, "kernels"), static
+    with contextlib.suppress(SpecvizError):
+        if isinstance(static, StaticPass) and target is None:
+            check_exit(static.original, static.name)
+            first = static.first_layers(default_exit(static.original))
+    check(passes, target)
+    _refuse_slower(FastPasses(first, first, "kernels"), first.plain())
+    passes.rows_are_alike = rows_are_alike(passes)
     return passes
 
 
@@ -357,7 +383,11 @@ def _static(
     described = StaticPass.description(model, feature_layers, few_rows)
     if not compiling and not compiler.file(StaticPass, described).is_file():
         raise _never_compiled()
-    return StaticPass(model, feature_layers, few_rows)
+    try:
+        return StaticPass(model, feature_layers, few_rows, few_rows.twin(model, releasing=True))
+    except BaseException:
+        take_back(model, for_good=True)
+        raise
 
 
 def _never_compiled() -> SpecvizError:
@@ -412,13 +442,13 @@ def _model_outputs(passes: FastPasses, target: FastPasses | None) -> Iterator[_C
     """Logits and features of the model's own passes over a growing cache, and of the fast ones over the same tokens."""
     static, stopwatch = passes.static, Stopwatch(passes.static.device)
     model, layers, reference = static.original, static.feature_layers, static.reference()
-    if target is None:
-        fast: CachedModel = StaticModel(model, stopwatch, passes)
-    else:
-        whole = StaticModel(target.static.original, stopwatch, target)
-        fast = whole.sharing_first_layers(model, layer_count(model), passes)
+    whole, passes_of_whole = (model, passes) if target is None else (target.static.original, target)
+    fast: CachedModel = StaticModel(whole, stopwatch, passes_of_whole)
+    if target is not None:
+        fast = fast.sharing_first_layers(model, layer_count(model), passes)
     fast.feature_layers = layers
-    drafts = [_CHAIN, _TREE] if reads_trees(model) else [_CHAIN]
+    # Asked of the whole model, which was tried when it was loaded.
+    drafts = [_CHAIN, _TREE] if reads_trees(whole) else [_CHAIN]
     for seed, (parents, kept) in itertools.product(range(_COMPARISONS), drafts):
         tokens = some_tokens(model, _TEXT + len(parents) + 1, seed)
         own = CachedModel(reference, stopwatch, layers)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import pathlib
+import sys
 import tempfile
+import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -119,7 +124,10 @@ def load_weights(source: ModelSource, place: Place, dtype: torch.dtype, kept: in
     def too_large() -> SpecvizError:
         return _too_large(source, source.weight_bytes(dtype), place.device, dtype, free_memory(place.device))
 
-    with refusing_out_of_memory(too_large), source.explaining("weights"):
+    # Where they are converted; those that are not stay where the file is mapped.
+    converted = read_to.type == "cpu" and not source.quantised and source.config.dtype not in (None, dtype)
+    reading = forgetting_read_pages() if converted else contextlib.nullcontext()
+    with refusing_out_of_memory(too_large), source.explaining("weights"), reading:
         model, report = AutoModelForCausalLM.from_pretrained(source.location, output_loading_info=True, **options)
         if place.lent:
             # Before it is moved: until the GPU is there nothing can be tried on it.
@@ -146,3 +154,47 @@ def _settle_unpacked(model: PreTrainedModel, source: ModelSource) -> None:
     model.config.name_or_path = model.name_or_path = source.options["gguf_file"]
     # It describes the file, not the weights.
     model.config.__dict__.pop("quantization_config", None)
+
+
+#: Seconds between two times that pages are forgotten, in which some ten megabytes are read.
+_FORGET_SECONDS = 0.01
+
+#: From Linux's headers: the pages' contents come from the file again if they are read again.
+_MADV_DONTNEED = 4
+
+
+@contextlib.contextmanager
+def forgetting_read_pages() -> Iterator[None]:
+    """Within it, memory does not fill up with pages of safetensors files that have been read, on Linux.
+
+    The files are mapped and count as the process's memory, all of it, until the last tensor is read.
+    """
+    done, before = threading.Event(), _mapped_files()
+
+    def forget() -> None:
+        advise = ctypes.CDLL(None).madvise
+        while not done.wait(_FORGET_SECONDS):
+            # Never those mapped earlier: another model's weights may lie there, and may have been changed since.
+            for first, end in _mapped_files() - before:
+                advise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), _MADV_DONTNEED)
+
+    thread = threading.Thread(target=forget, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _mapped_files() -> set[tuple[int, int]]:
+    """From where to where safetensors files lie in this process's memory; in the Hub's cache they are called blobs."""
+    if sys.platform != "linux":
+        return set()
+    lines = (line.split(maxsplit=5) for line in pathlib.Path("/proc/self/maps").read_text().splitlines())
+    named = ((line[0].split("-"), line[5]) for line in lines if len(line) == 6)
+    return {
+        (int(first, 16), int(end, 16))
+        for (first, end), path in named
+        if path.endswith(".safetensors") or pathlib.Path(path).parent.name == "blobs"
+    }

@@ -129,7 +129,10 @@ def build(static: Static, path: pathlib.Path) -> None:
         # Inductor takes equal tensors for one and the same, which in another model they are not.
         for number, weights in enumerate(itertools.chain(static.parameters(), static.buffers())):
             if weights.numel() > FEW_NUMBERS:
-                weights.fill_(number % 128).view(-1)[:1].fill_(number // 128)
+                # Two numbers will do: to fill the whole would take the memory of a whole model.
+                first, second = weights.view(-1)[:2]
+                first.fill_(number % 128)
+                second.fill_(number // 128)
         torch._inductor.aoti_compile_and_package(exported(static), package_path=str(path), inductor_configs=OPTIONS)
 
 

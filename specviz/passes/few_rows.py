@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
 from specviz.passes import kernel_library
-from specviz.passes.quantisation import quantised, rounded, words
+from specviz.passes.quantisation import codes_of, quantised, words
+from specviz.passes.released_weights import is_linear, let_go, packed_of, shared_weights, trim, weight_of
 from specviz.passes.twins import attending_by, sharing_twin
 
 _SDPA = AttentionInterface()["sdpa"]
@@ -26,6 +27,13 @@ _SDPA = AttentionInterface()["sdpa"]
 
 #: Inputs whose codes are summed at a time (few_rows.cpp).
 GROUPED = 32
+
+#: Outputs whose weights are unpacked, converted or compared at a time: all of a large head's would take as much memory
+#: as the head once more.
+_SOME = 1024
+
+#: After packing so many bytes of weights, counted in float32, freed memory is returned to the system.
+_TRIMMED_BYTES = 64 << 20
 
 
 class FewRowsLinear(nn.Module):
@@ -44,29 +52,61 @@ class FewRowsLinear(nn.Module):
         """weight: [outputs, inputs]."""
         super().__init__()
         self.outputs, self.inputs = weight.shape
-        self.threads = few_rows.threads
-        half = few_rows.half or weight.dtype == torch.bfloat16
-        bits = few_rows.bits or (16 if half else 32)
-        if few_rows.bits is None:
-            kept, scales = weight.detach().to(torch.bfloat16 if half else torch.float32), torch.ones(len(weight), 1)
-        else:
-            codes, scales = quantised(weight, bits)
-            kept, scales = codes.flatten(1), scales * 2**bits
-        whole = functional.pad(kept, (0, -kept.shape[1] % (32 // bits if few_rows.bits is None else GROUPED)))
-        panels = _in_panels(whole.unflatten(1, (-1, 32 // bits)), few_rows.panel)
-        if few_rows.bits is not None:
-            panels = words(panels, bits)
-        elif half and few_rows.multiplied_in(weight.dtype) != torch.bfloat16:
-            panels = panels.view(torch.int16)
-        self.register_buffer("panels", panels)
-        self.register_buffer("scales", _in_panels(scales, few_rows.panel))
+        self.few_rows, self.threads = few_rows, few_rows.threads
+        self.half = few_rows.half or weight.dtype == torch.bfloat16
+        self.pairs = weight.dtype == torch.bfloat16 and few_rows.multiplied_in(weight.dtype) == torch.bfloat16
+        packed = zip(*map(self._packed, weight.detach().split(_SOME)), strict=True)
+        for name, parts in zip(("panels", "scales"), packed, strict=True):
+            self.register_buffer(name, torch.cat(parts))
         self.register_buffer("bias", None if bias is None else bias.detach().float())
+
+    def _packed(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Panels and scales of some rows of the weight."""
+        bits = self.few_rows.bits or (16 if self.half else 32)
+        if self.few_rows.bits is None:
+            kept, scales = rows.to(torch.bfloat16 if self.half else torch.float32), torch.ones(len(rows), 1)
+        else:
+            codes, scales = quantised(rows, bits)
+            kept, scales = codes.flatten(1), scales * 2**bits
+        whole = functional.pad(kept, (0, -kept.shape[1] % (32 // bits if self.few_rows.bits is None else GROUPED)))
+        panels = _in_panels(whole.unflatten(1, (-1, 32 // bits)), self.few_rows.panel)
+        if self.few_rows.bits is not None:
+            panels = words(panels, bits)
+        elif self.half and not self.pairs:
+            panels = panels.view(torch.int16)
+        return panels, _in_panels(scales, self.few_rows.panel)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., inputs] -> [..., outputs]."""
         rows = x.reshape(-1, self.inputs).contiguous()
         out = torch.ops.specviz.few_rows_linear(rows, self.panels, self.scales, self.bias, self.outputs, self.threads)
         return out.view(*x.shape[:-1], self.outputs)
+
+    def unpacked(self) -> Tensor:
+        """[outputs, inputs]: the weights to the bit, or what codes stand for in float32."""
+        weight = torch.empty(self.outputs, self.inputs, dtype=self._unpacked_dtype, device=self.panels.device)
+        for some, rows in zip(weight.split(_SOME), self.unpacked_parts(), strict=True):
+            some.copy_(rows)
+        return weight
+
+    def unpacked_parts(self) -> Iterator[Tensor]:
+        """The rows of `unpacked`, at most `_SOME` at a time."""
+        bits, count = self.few_rows.bits, len(self.panels)
+        panels = self.panels.view(torch.int32).view(count, -1, self.scales.shape[-1])
+        for first in range(0, self.outputs, _SOME):
+            some = slice(first // panels.shape[-1], -(-min(first + _SOME, self.outputs) // panels.shape[-1]))
+            rows = panels[some].transpose(1, 2).flatten(0, 1)
+            if bits is None:
+                rows = rows.view(self._unpacked_dtype)
+            else:
+                scales = self.scales[some].transpose(1, 2).flatten(0, 1) / 2**bits
+                codes = codes_of(rows, bits).unflatten(1, (scales.shape[1], -1))
+                rows = (codes * scales.unsqueeze(-1)).flatten(1)
+            yield rows[: self.outputs - first, : self.inputs]
+
+    @property
+    def _unpacked_dtype(self) -> torch.dtype:
+        return torch.bfloat16 if self.half and self.few_rows.bits is None else torch.float32
 
 
 def _in_panels(rows: Tensor, panel: int) -> Tensor:
@@ -76,18 +116,28 @@ def _in_panels(rows: Tensor, panel: int) -> Tensor:
 
 
 class WideLinear(nn.Module):
-    """A linear layer in any dtype, computed in float32, on inputs rounded to `inputs`."""
+    """A linear layer in any dtype, computed in float32, on inputs rounded to `inputs`.
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, inputs: torch.dtype = torch.float32):
+    Weights are converted or unpacked some at a time, in every pass, so that they take no memory beside the layer's.
+    """
+
+    def __init__(self, part: nn.Module, inputs: torch.dtype = torch.float32):
+        """part: the layer, or its twin on the kernels."""
         super().__init__()
+        # Not as a module, by the dtype of whose parameters a model knows its own.
+        self.__dict__["part"] = part
         self.inputs = inputs
-        # Not as parameters, by whose dtype a model knows its own.
-        self.register_buffer("weight", weight)
-        self.register_buffer("bias", bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x.to(self.inputs).float()
-        return functional.linear(x, self.weight.float(), None if self.bias is None else self.bias.float())
+        x, bias = x.to(self.inputs).float(), self.part.bias
+        products = [functional.linear(x, some.float()) for some in _weight_parts(self.part)]
+        return torch.cat(products, -1) + (0 if bias is None else bias.float())
+
+
+def _weight_parts(part: nn.Module) -> Iterator[Tensor]:
+    """The weight [outputs, inputs] of a layer or its twin on the kernels, at most `_SOME` rows at a time."""
+    packed = part if isinstance(part, FewRowsLinear) else packed_of(part)
+    yield from weight_of(part).split(_SOME) if packed is None else packed.unpacked_parts()
 
 
 class WideEmbedding(nn.Module):
@@ -127,8 +177,12 @@ class FewRows:
 
         So a checkpoint in bfloat16 is read with half the bytes in float32 too.
         """
-        matrices = (weight for weight in module.parameters() if weight.dim() > 1)
-        return replace(self, half=all(torch.equal(weight.bfloat16().to(weight.dtype), weight) for weight in matrices))
+        packed = (packed_of(part) for part in module.modules())
+        if made := next(filter(None, packed), None):
+            return replace(self, half=made.few_rows.half)  # its weights may have been let go of since
+        matrices = (weight.split(_SOME) for weight in module.parameters() if weight.dim() > 1)
+        parts = itertools.chain.from_iterable(matrices)
+        return replace(self, half=all(torch.equal(part.bfloat16().to(part.dtype), part) for part in parts))
 
     def multiplied_in(self, dtype: torch.dtype) -> torch.dtype:
         """What weights in this dtype, and inputs, are multiplied in."""
@@ -138,13 +192,29 @@ class FewRows:
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> FewRowsLinear:
         return FewRowsLinear(weight, bias, self)
 
-    def twin(self, model: PreTrainedModel) -> PreTrainedModel:
+    def twin(self, model: PreTrainedModel, releasing: bool = False) -> PreTrainedModel:
         """`model` with its linear layers and its attention by the kernels, everything else in float32.
 
-        Nothing of the model itself is changed; tables of embeddings are shared with it.
+        Tables of embeddings are shared with it. releasing: whether the model lets go of each weight as soon as it is
+        packed (`released_weights`), but for those that it reads otherwise too; else nothing of it is changed.
         """
-        twin = sharing_twin(model)
-        _widen(twin, self.linear)
+        twin, kept = sharing_twin(model), shared_weights(model)
+        unreturned: list[int] = []
+
+        def linear(part: nn.Module) -> FewRowsLinear:
+            packed = packed_of(part)
+            if packed is None or packed.few_rows != self:
+                packed = self.linear(weight_of(part), part.bias)
+            # What is smaller than a panel takes more room in one.
+            if releasing and id(part.weight) not in kept and packed.outputs >= self.panel:
+                let_go(part, packed)
+            unreturned.append(4 * packed.outputs * packed.inputs)
+            if sum(unreturned) >= _TRIMMED_BYTES:
+                trim()
+                unreturned.clear()
+            return packed
+
+        _widen(twin, model, linear)
         if model.config.get_text_config()._attn_implementation != "sdpa" or not model._supports_attention_backend:
             return twin
         return attending_by(twin, self._attention_name())
@@ -161,35 +231,38 @@ class FewRows:
         return torch.ops.specviz.few_rows_attention(query, key, value, mask, scale, self.threads)
 
 
-def in_float32(model: PreTrainedModel, bits: int | None = None, inputs: torch.dtype = torch.float32) -> PreTrainedModel:
+def in_float32(
+    model: PreTrainedModel, packed: PreTrainedModel | None = None, inputs: torch.dtype = torch.float32
+) -> PreTrainedModel:
     """A twin of `model` that computes in float32 on the same weights: what other ways to do so are compared with.
 
-    bits: in which the linear layers' weights are kept. inputs: what their inputs are rounded to.
+    packed: the twin on the kernels whose weights it reads instead. inputs: what those of linear layers are rounded to.
     """
-
-    def linear(weight: Tensor, bias: Tensor | None) -> WideLinear:
-        return WideLinear(weight if bits is None else rounded(weight.float(), bits), bias, inputs)
-
     twin = sharing_twin(model)
-    _widen(twin, linear)
+    _widen(twin, model if packed is None else packed, functools.partial(WideLinear, inputs=inputs))
     return twin
 
 
-def _widen(twin: nn.Module, linear: Callable[[Tensor, Tensor | None], nn.Module]) -> None:
-    """Makes all of the twin compute in float32. linear: a linear layer of weight [outputs, inputs] and bias."""
-    for parent in list(twin.modules()):
-        for name, part in list(parent.named_children()):
-            if type(part) is nn.Linear:
-                setattr(parent, name, linear(part.weight, part.bias))
-            elif isinstance(part, Conv1D):
-                setattr(parent, name, linear(part.weight.T, part.bias))
-            elif isinstance(part, nn.Embedding):
-                setattr(parent, name, WideEmbedding(part))
+def _widen(twin: nn.Module, source: nn.Module, linear: Callable[[nn.Module], nn.Module]) -> None:
+    """Makes all of the twin compute in float32. linear: makes what replaces a layer, of the one there in `source`."""
+    _replace(twin, source, linear)
     for module in twin.modules():
         for name, weight in list(module.named_parameters(recurse=False)):
             module._parameters[name] = nn.Parameter(weight.detach().float(), requires_grad=False)
     # A model takes its own dtype to be that of its first parameter, and some have none left.
     twin.register_parameter("float32", nn.Parameter(torch.empty(0), requires_grad=False))
+
+
+def _replace(twin: nn.Module, source: nn.Module, linear: Callable[[nn.Module], nn.Module]) -> None:
+    # Going down by hand: a list of all modules would hold on to what was replaced.
+    for name, part in list(twin.named_children()):
+        given = getattr(source, name)
+        if is_linear(part):
+            setattr(twin, name, linear(given))
+        elif isinstance(part, nn.Embedding):
+            setattr(twin, name, WideEmbedding(part))
+        elif not isinstance(part, (FewRowsLinear, WideLinear, WideEmbedding)):
+            _replace(part, given, linear)
 
 
 def _attention(

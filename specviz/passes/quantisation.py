@@ -8,6 +8,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from specviz.passes.released_weights import is_linear, weight_of
 from specviz.passes.twins import sharing_twin
 
 #: Bits -> how many columns of a row share a scale; 0: all of them. Four bits are too coarse for a whole row, in which a
@@ -15,7 +16,7 @@ from specviz.passes.twins import sharing_twin
 GROUPS = {8: 0, 4: 32}
 
 #: Rows that are rounded at a time: more would only hold more copies of a large matrix at once.
-_ROWS = 4096
+_ROWS = 1024
 
 
 def quantised(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
@@ -53,11 +54,9 @@ def rounded_twin(model: PreTrainedModel, bits: int) -> PreTrainedModel:
     It takes the place that these weights take once more, and reads as many bytes in each pass.
     """
     twin = sharing_twin(model)
-    for part in twin.modules():
-        if type(part) is nn.Linear:
-            part.weight = nn.Parameter(rounded(part.weight, bits), requires_grad=False)
-        elif isinstance(part, Conv1D):
-            part.weight = nn.Parameter(rounded(part.weight.T, bits).T, requires_grad=False)
+    for part in filter(is_linear, twin.modules()):
+        weight = rounded(weight_of(part), bits)
+        part.weight = nn.Parameter(weight.T if isinstance(part, Conv1D) else weight, requires_grad=False)
     return twin
 
 
@@ -66,8 +65,18 @@ def words(codes: Tensor, bits: int) -> Tensor:
 
     Returns uint8 [..., 4]; or int32 [...], each of eight codes of 4 bits side by side, the first lowest.
     """
-    raised = codes.long() + 2 ** (bits - 1)
+    raised = (codes + (-128 if bits == 8 else 8)).view(torch.uint8)  # −128 is 128 in the eight bits there are
     if bits == 8:
-        return raised.to(torch.uint8)
-    joined = sum(raised[..., place] << place * bits for place in range(32 // bits))
-    return joined.to(torch.int32)  # of the 32 lower bits, whatever their sign
+        return raised
+    joined = torch.zeros(raised.shape[:-1], dtype=torch.int32)
+    for place in range(32 // bits):
+        joined |= raised[..., place].int() << place * bits
+    return joined
+
+
+def codes_of(rows: Tensor, bits: int) -> Tensor:
+    """The codes [n, 32 / bits · m] in float32 of which `words` made rows of 32 bits, [n, m] int32."""
+    raised = rows.view(torch.uint8)
+    if bits == 4:
+        raised = torch.stack([raised & 15, raised >> 4], -1).flatten(1)
+    return raised.float() - 2 ** (bits - 1)

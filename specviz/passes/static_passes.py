@@ -17,6 +17,7 @@ from torch.nn import functional
 from transformers import Cache, DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
+from specviz.passes import kernel_library
 from specviz.passes.early_exits import exit_after
 from specviz.passes.few_rows import FewRows, in_float32
 from specviz.passes.grouped_attention import with_grouped_attention
@@ -108,7 +109,7 @@ class StaticPass(Static):
         self.device, self.dtype = model.device, model.dtype
         self.inner_dtype = model.dtype if few_rows is None else torch.float32
         self.feature_layers = tuple(feature_layers)
-        layers = _cache_after_one_token(model).layers
+        layers = _cache_after_one_token(self.model).layers
         for layer in layers:
             if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
                 raise SpecvizError(
@@ -165,10 +166,9 @@ class StaticPass(Static):
 
     def reference(self) -> PreTrainedModel:
         """A model that computes the same, in the same dtypes, by torch's own operations."""
-        bits = None if self.few_rows is None else self.few_rows.bits
-        if self.inner_dtype == self.dtype and bits is None:
+        if self.few_rows is None:
             return self.original
-        return in_float32(self.original, bits, self.product_dtype)
+        return in_float32(self.original, self.model, self.product_dtype)
 
     def forward(
         self, token_ids: Tensor, positions: Tensor, where: Tensor, visible: Tensor, *others: Tensor
@@ -219,14 +219,22 @@ def _static_without_weights(
     feature_layers: tuple[int, ...],
     few_rows: FewRows | None,
 ) -> StaticPass:
-    """The same pass with arbitrary weights: programs do not depend on them, see `few_numbers`."""
+    """The same pass with arbitrary weights: programs do not depend on them, see `few_numbers`.
+
+    Nothing is written to most of their memory, so that it takes none.
+    """
     with torch.device("meta"):
-        model = kind._from_config(config, dtype=dtype, attn_implementation=attention)
+        model = kind._from_config(config, dtype=dtype, attn_implementation=attention).eval()
         narrow_like(model, config)
-    model = model.to_empty(device="cpu").eval()
-    for name, tensor in few_numbers(model).items():
-        tensor.data.copy_(numbers[name])
-    return StaticPass(model, feature_layers, few_rows)
+    if few_rows is not None:
+        kernel_library.load()
+    twin = None if few_rows is None else few_rows.twin(model)
+    for each in filter(None, (model, twin)):
+        each.to_empty(device="cpu")
+        for name, tensor in few_numbers(each).items():
+            if name in numbers:
+                tensor.data.copy_(numbers[name])
+    return StaticPass(model, feature_layers, few_rows, twin)
 
 
 def few_numbers(model: nn.Module) -> dict[str, Tensor]:

@@ -6,10 +6,13 @@ import copy
 
 from transformers import PreTrainedModel
 
+from specviz.passes.released_weights import packed_of
+
 
 def sharing_twin(model: PreTrainedModel) -> PreTrainedModel:
     """A copy of `model`, configurations included, because other runs read those of the original."""
-    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    packed = filter(None, map(packed_of, model.modules()))
+    shared = {id(kept): kept for kept in (*model.parameters(), *model.buffers(), *packed)}
     return copy.deepcopy(model, shared)
 
 

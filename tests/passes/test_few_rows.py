@@ -17,6 +17,7 @@ from specviz.models.pair import ModelPair, PairPasses
 from specviz.passes import kernel_library
 from specviz.passes.few_rows import FewRows, _widen
 from specviz.passes.quantisation import rounded
+from specviz.passes.released_weights import weight_of
 from specviz.passes.row_trial import rows_are_alike
 from specviz.passes.static_eagle import FewRowsHead, StaticEagle
 from specviz.passes.static_parallel import StaticParallel
@@ -233,7 +234,7 @@ def test_conv1d_weights_lie_the_other_way_round(few_rows):
     layer = Conv1D(24, 16)
     nn.init.normal_(layer.bias)
     parent = nn.Sequential(layer)
-    _widen(parent, few_rows.linear)
+    _widen(parent, parent, lambda part: few_rows.linear(weight_of(part), part.bias))
     x = drawn(3, 16)
     torch.testing.assert_close(parent(x), layer(x))
 
