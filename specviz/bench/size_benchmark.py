@@ -251,7 +251,8 @@ def _bandwidth(pair: ModelPair, plan: SizePlan, speed: float) -> Bandwidth:
         )
 
     with refusing_out_of_memory(too_large):
-        size = model_size(PassTimer(pair.target, (1,), plan.prompt_tokens + plan.new_tokens // 2))
+        context, passes = plan.prompt_tokens + plan.new_tokens // 2, pair.passes.fast.get("target")
+        size = model_size(PassTimer(pair.target, (1,), context, passes))
         rate = read_bandwidth(size.weight_bytes, pair.device)
     needed = size.bytes_moved(1)
     limit = rate / needed if speed <= rate / needed else None
