@@ -135,12 +135,18 @@ def _wire_passes(desk: Desk, status: Status, loads: list[Any]) -> None:
         if not store.is_ready:
             chip, timer = look_ahead(store, say)
             return {head.chip: chip, head.timer: timer, status.table: say("models.loading")}
-        pair = store.in_use(PairName(**name))
+        # What this session has loaded meanwhile counts, not what the page knew when it asked.
+        loaded = desk.visitors.pair_of(request.session_hash)
+        pair = store.in_use(loaded or PairName(**name))
         stage = store.preparer.stage(pair)
         chip, timer = look(pair, stage, say)
         told = {status.table: describe(pair, stage, say), status.notes: notes(pair, stage, say)}
         # A link has a prompt of its own.
-        first = {} if line else _used(desk, PairName(), drafter, "" if request.query_params else prompt, keep=True)
+        first = (
+            {}
+            if line or loaded
+            else _used(desk, PairName(), drafter, "" if request.query_params else prompt, keep=True)
+        )
         return {head.chip: chip, head.timer: timer, **told, **first}
 
     for moment in (desk.page.load, head.timer.tick, *(loaded.success for loaded in loads)):

@@ -168,7 +168,7 @@ def runner(pair) -> Runner:
     return Runner(store, Deployment.from_environment())
 
 
-ORDER = Order(PairName(draft=HOSTILE), RunSettings("Once upon", max_new_tokens=6, seed=5))
+ORDER = Order(PairName(draft=(HOSTILE,)), RunSettings("Once upon", max_new_tokens=6, seed=5))
 
 
 def page_advice(runner: Runner, halt: threading.Event, stop_at: str = "nothing") -> list[str]:
