@@ -56,9 +56,10 @@ _CLASSES: tuple[type[Drafter], ...] = (
 DRAFTERS: tuple[str, ...] = tuple(drafter.name for drafter in _CLASSES)
 
 
-def usual(pair: ModelPair) -> str:
-    """The drafter to start with for this pair."""
-    for drafter in (DraftModel, QuantisedSelf):
+def usual(pair: ModelPair, preparing: bool = True) -> str:
+    """The drafter to start with for this pair. preparing: whether passes that are not there yet are going to be
+    prepared."""
+    for drafter in (DraftModel, QuantisedSelf) if preparing else (DraftModel,):
         try:
             drafter_class(pair, drafter.name).check(pair, DraftParams())
         except SpecvizError:

@@ -72,9 +72,9 @@ def test_a_target_alone_is_loaded_and_run_and_the_page_goes_back_to_its_own_pair
 
     # What drafts is what this pair has; all else is off, with its reason.
     pair = load_pair(folder)
-    missing = lacks(pair, SAY)
-    assert {"draft_model", "medusa", "eagle", "mtp"} <= set(missing) and usual(pair) not in missing
-    expect(drafter(page, usual(pair))).to_be_checked()
+    missing, chosen = lacks(pair, SAY), usual(pair, preparing=False)  # the page keeps to plain passes
+    assert {"draft_model", "medusa", "eagle", "mtp"} <= set(missing) and chosen not in missing
+    expect(drafter(page, chosen)).to_be_checked()
     for way in WAYS:
         expect(drafter(page, way)).to_be_enabled(enabled=way not in missing)
     page.locator(".sv-lacking summary").click()
@@ -101,7 +101,7 @@ def test_a_target_alone_is_loaded_and_run_and_the_page_goes_back_to_its_own_pair
 
     generate(page, new_tokens=6)
     run = downloaded_trace(page, tmp_path)
-    assert (run.pair.name, run.drafter, run.prompt.message) == ("parrot", usual(pair), CHAT_PRESETS[2].prompt)
+    assert (run.pair.name, run.drafter, run.prompt.message) == ("parrot", chosen, CHAT_PRESETS[2].prompt)
     expect(foreign).to_be_hidden()
 
     open_tab(page, "models")

@@ -68,7 +68,7 @@ def test_a_page_without_its_pair_plays_recorded_runs_and_lets_what_is_pressed_wa
     go_on.set()
     settle(page)
     # This pair has no draft model, which stood there when the button was pressed: the run takes what the pair has.
-    drafter = usual(store.home)
+    drafter = usual(store.home, preparing=False)
     expect(page.locator("specviz-run [part=meta]")).to_contain_text(SAY(f"ways.{drafter}"))
     expect(page.locator("#passes")).to_have_text(SAY("passes.plain"))
     expect(page.locator(".sv-drafters").get_by_label(SAY("ways.draft_model"), exact=True)).to_be_disabled()
