@@ -61,21 +61,6 @@ _NAMED = (DraftModel, Eagle, Mtp, Parallel, Medusa)
 DRAFTERS: tuple[str, ...] = tuple(drafter.name for drafter in _CLASSES)
 
 
-<<<<<<< HEAD
-=======
-def usual(pair: ModelPair, preparing: bool = True) -> str:
-    """The drafter to start with for this pair. preparing: whether passes that are not there yet are going to be
-    prepared."""
-    for drafter in (DraftModel, QuantisedSelf) if preparing else (DraftModel,):
-        try:
-            drafter_class(pair, drafter.name).check(pair, DraftParams())
-        except SpecvizError:
-            continue
-        return drafter.name
-    return PromptLookup.name
-
-
->>>>>>> page
 def drafter_class(pair: ModelPair, name: str | None) -> type[Drafter]:
     """The drafter with this name, as this pair needs it; None is plain decoding.
 
