@@ -62,7 +62,8 @@ class Plan:
     """How much is measured.
 
     No further repeat begins that would end after `budget` seconds, nor once all intervals reach no further than the
-    share `precise` above their ratios. A first repeat that takes longer is cut short if the text need not be `whole`.
+    share `precise` above their ratios; but everyone has at least so many turns: fewer tell no interval. A first repeat
+    that takes longer is cut short if the text need not be `whole`.
     """
 
     tokens: int  # new ones in each run
@@ -71,6 +72,7 @@ class Plan:
     whole: bool = True
     precise: float = 0.0
     with_prompt: bool = True  # reading the prompt counts
+    least: int = 0  # turns
 
 
 def lane_of(request: Request, speaks: Callable[[int], Speaker] | None = None) -> Lane:
@@ -132,16 +134,18 @@ class _Group:
             if not lane.warm:
                 yield Progress(member, self.number, warming=True)
                 seconds.append((yield from _warm_up(lane, plan.tokens)))
-        part = plan.tokens
+        part = tokens = plan.tokens
         if all(lane.divisible for _, lane in self.lanes):
             part = max(LEAST_PART, min(round(TURN_SECONDS / seconds[0]), -(-plan.tokens // LEAST_TURNS)))
+        elif not plan.whole:
+            few = plan.budget / (LEAST_CUT * sum(seconds))
+            part = tokens = int(min(plan.tokens, max(WARM_UP_TOKENS, few)))
         began = time.perf_counter()
         for repeat in range(plan.repeats):
-            taken = time.perf_counter() - began
-            if repeat and (taken * (repeat + 1) / repeat > plan.budget or self._precise()):
+            if repeat and (self._over_budget(repeat, time.perf_counter() - began) or self._precise()):
                 return
             running = [_Run(lane, (member, self.number, repeat), plan.with_prompt) for member, lane in self.lanes]
-            for place, until in enumerate(range(part, plan.tokens + part, part)):
+            for place, until in enumerate(range(part, tokens + part, part)):
                 if not plan.whole and place >= LEAST_CUT and time.perf_counter() - began > plan.budget:
                     break
                 for run in _in_order(running, place + repeat):
@@ -151,6 +155,11 @@ class _Group:
             for run in running:
                 self.done.append(run.end())
                 yield self.done[-1]
+
+    def _over_budget(self, repeats: int, taken: float) -> bool:
+        """Whether there is no time for another repeat, after so many in so many seconds."""
+        turns = [sum(len(run.turns) for run in self.done if run.number == member) for member, _ in self.lanes]
+        return min(turns) >= self.plan.least and taken * (repeats + 1) / repeats > self.plan.budget
 
     def _precise(self) -> bool:
         """Whether all that is to be known is known as precisely as asked."""

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 from specviz.bench.contestants import PLAIN, Contestant, Say
 from specviz.bench.work import WorkReport, WorkRow
-from specviz.records.errors import SpecvizError
 from specviz.records.presets import CHAT_PRESETS, PRESETS
-from specviz.records.prompts import read_prompts
+from specviz.records.prompts import on_each, read_prompts, text_of
 from specviz.records.settings import RunSettings, SamplingParams
 
 if TYPE_CHECKING:
@@ -52,35 +51,19 @@ def requests_of(options: argparse.Namespace, pair: ModelPair, temperature: float
     from specviz.decoding.request import prepare
 
     chat = pair.has_chat_template if options.chat is None else options.chat
-    prompts = (
-        (CHAT_PRESETS if chat else PRESETS)[:1] if options.prompts is None else read_prompts(_text_of(options.prompts))
+    first, *_ = CHAT_PRESETS if chat else PRESETS
+    settings = RunSettings(
+        first.prompt,
+        drafter=None,
+        sampling=SamplingParams(temperature),
+        max_new_tokens=options.max_new_tokens or TOKENS,
+        chat=chat,
     )
-    requests = []
-    for prompt in prompts:
-        settings = RunSettings(
-            pair.conversation(prompt.messages) if prompt.messages else prompt.prompt,
-            drafter=None,
-            sampling=SamplingParams(temperature),
-            max_new_tokens=options.max_new_tokens or TOKENS,
-            chat=chat and not prompt.messages,
-        )
-        try:
-            requests.append(prepare(pair, settings))
-        except SpecvizError as error:
-            if options.prompts is None:
-                raise
-            raise SpecvizError(
-                "{name} of the prompts: {reason}", "prompts", name=prompt.name, reason=error.message
-            ) from error
+    if options.prompts is None:
+        return [prepare(pair, settings)], [first.domain]
+    prompts = read_prompts(text_of(options.prompts))
+    requests = on_each(prompts, settings, pair.conversation, lambda one: prepare(pair, one))
     return requests, [prompt.domain for prompt in prompts]
-
-
-def _text_of(path: pathlib.Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise SpecvizError("The file of prompts cannot be read: {reason}.", "prompts", reason=reason) from error
 
 
 def measure(options: argparse.Namespace, pair: ModelPair, say: Say) -> WorkReport:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import pathlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.presets import Message, Preset
+from specviz.records.settings import RunSettings
+
+Made = TypeVar("Made")
 
 #: More would take hours to measure, and tell no more.
 MOST_PROMPTS = 1000
@@ -15,8 +21,39 @@ MOST_PROMPTS = 1000
 KEYS = ("prompt", "messages", "domain")
 
 
+def text_of(path: pathlib.Path) -> str:
+    """What a file of prompts holds. Raises SpecvizError (field ``prompts``) where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise SpecvizError("The file of prompts cannot be read: {reason}.", "prompts", reason=reason) from error
+
+
+def on_each(
+    prompts: Sequence[Preset],
+    settings: RunSettings,
+    conversation: Callable[[Sequence[Message]], tuple[int, ...]],
+    make: Callable[[RunSettings], Made],
+) -> list[Made]:
+    """What is made of these settings with each prompt in turn. conversation: `ModelPair.conversation`.
+
+    Raises SpecvizError (field ``prompts``), with the line of a prompt that does not fit.
+    """
+    made = []
+    for prompt in prompts:
+        try:
+            text = conversation(prompt.messages) if prompt.messages else prompt.prompt
+            made.append(make(replace(settings, prompt=text, chat=settings.chat and not prompt.messages)))
+        except SpecvizError as error:
+            raise SpecvizError(
+                "Line {number} of the prompts: {reason}", "prompts", number=prompt.name, reason=error
+            ) from error
+    return made
+
+
 def read_prompts(text: str) -> list[Preset]:
-    """The prompts of a file, each named after its line.
+    """The prompts of a file, each named after the number of its line.
 
     Either every line is a text, or every line is a JSON object with ``prompt`` (a text) or ``messages`` (a list of
     ``{"role": …, "content": …}``), and optionally ``domain``, under which results are told. Empty lines are left out.
@@ -30,7 +67,7 @@ def read_prompts(text: str) -> list[Preset]:
             "The file has {count} prompts; at most {most} are read.", "prompts", count=len(lines), most=MOST_PROMPTS
         )
     as_json = lines[0][1].lstrip().startswith("{")
-    return [_from_json(number, line) if as_json else Preset(f"line {number}", line) for number, line in lines]
+    return [_from_json(number, line) if as_json else Preset(str(number), line) for number, line in lines]
 
 
 def _from_json(number: int, line: str) -> Preset:
@@ -49,10 +86,10 @@ def _from_json(number: int, line: str) -> Preset:
     if not isinstance(domain, str):
         raise _wrong(number, "a text as its domain", domain)
     if "messages" in given:
-        return Preset(f"line {number}", "", domain, _messages(number, given["messages"]))
+        return Preset(str(number), "", domain, _messages(number, given["messages"]))
     if not isinstance(given["prompt"], str):
         raise _wrong(number, "a text as its prompt", given["prompt"])
-    return Preset(f"line {number}", given["prompt"], domain)
+    return Preset(str(number), given["prompt"], domain)
 
 
 def _messages(number: int, given: Any) -> tuple[Message, ...]:

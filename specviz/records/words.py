@@ -60,8 +60,9 @@ class Words:
         return name in self.areas.get(area, ())
 
     def error(self, error: Exception) -> str:
-        """The sentence of a SpecvizError; in English if this language lacks it."""
-        return self._filled(str(self.areas["errors"].get(error.template, error.template)), error.values)
+        """The sentence of a SpecvizError, and of one that it quotes; in English if this language lacks it."""
+        known = {name: self.error(one) if isinstance(one, Exception) else one for name, one in error.values.items()}
+        return self._filled(str(self.areas["errors"].get(error.template, error.template)), known)
 
     def step(self, step: Sentence) -> str:
         """The same for a step of loading a pair or preparing its passes."""

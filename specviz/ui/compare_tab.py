@@ -1,8 +1,10 @@
-"""The Compare tab: one prompt, several ways to draft and to verify, each measured beside plain decoding."""
+"""The Compare tab: several ways to draft and to verify, each measured beside plain decoding, on one or more prompts."""
 
 from __future__ import annotations
 
+import html
 import itertools
+import pathlib
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -12,25 +14,29 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from specviz.bench.contestants import Contestant
+from specviz.bench.work import ALL, WorkRow
 from specviz.passes.zero_gpu import lent_by_the_call
 from specviz.records.comparison import compare as compare_texts
 from specviz.records.errors import SpecvizError
+from specviz.records.prompts import on_each, read_prompts, text_of
 from specviz.records.runs import Run
-from specviz.records.settings import AUTO, PLAIN
+from specviz.records.settings import AUTO, PLAIN, RunSettings
 from specviz.records.words import Words
 from specviz.ui import engine
-from specviz.ui.components import compare_view
-from specviz.ui.contest import Contest, order_of, title
+from specviz.ui.components import as_text, compare_view
+from specviz.ui.contest import Contest, order_of
 from specviz.ui.controls import Fields, choices
+from specviz.ui.events import HEARD, QUIET
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Desk, Tab
 from specviz.ui.visits import Visit
 from specviz.ui.ways import WAYS, available, default_branches, drafter_of, refusal
 from specviz.views import compare_messages as messages
+from specviz.views.advice_text import work_table
 from specviz.views.result_pages import comparison_page
 from specviz.views.run_messages import passes_words
-from specviz.views.whole_run import label
+from specviz.views.whole_run import label, title
 
 if TYPE_CHECKING:
     from specviz.drafters.base import Drafter
@@ -57,6 +63,7 @@ class Choice:
     widths: Sequence[int]  # branches; `OWN` for a drafter's default
     rules: Sequence[str]  # beside the usual one
     repeats: int
+    prompts: str = ""  # one's own, in the place of the order's, see `read_prompts`
 
 
 def create_compare_tab(desk: Desk) -> Tab:
@@ -85,6 +92,7 @@ def create_compare_tab(desk: Desk) -> Tab:
             label=say("compare.rules"),
         )
         own["repeats"] = gr.Slider(1, MOST_REPEATS, value=2, step=1, label=say("compare.repeats"))
+    own["prompts"] = _create_prompts(say)
     with gr.Row(elem_classes=["sv-actions"]):
         stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop-compare")
         go = gr.Button(say("compare.go"), variant="primary", elem_id="start-compare")
@@ -119,32 +127,90 @@ def create_compare_tab(desk: Desk) -> Tab:
     return Tab([comparison, desk.ordered(two_rules, view, stream_replay, *told_replay, check_replay)], stop)
 
 
+def _create_prompts(say: Words) -> gr.Textbox:
+    """The prompts of one's own: written, or from a file; what they come to, and a button that takes them away."""
+    given = gr.Textbox(
+        label=say("compare.prompts"),
+        placeholder=say("compare.prompts_kinds"),
+        lines=1,
+        max_lines=6,
+        elem_id="prompts",
+    )
+    with gr.Row(elem_classes=["sv-prompts"]):
+        upload = gr.UploadButton(say("compare.open_prompts"), file_types=[".txt", ".jsonl", ".json"], size="sm")
+        remove = gr.Button(say("compare.remove_prompts"), size="sm", visible=False, elem_id="remove-prompts")
+        note = gr.Markdown(visible=False, elem_id="prompts-note")
+
+    def on_change(text: str) -> list[Any]:
+        told = _told(text, say) if text else ""
+        return [gr.update(visible=bool(text)), gr.update(value=as_text(told), visible=bool(text))]
+
+    def on_upload(path: str) -> str:
+        try:
+            return text_of(pathlib.Path(path))
+        except SpecvizError as error:
+            raise gr.Error(html.escape(say.error(error)), print_exception=False) from error
+
+    given.change(on_change, given, [remove, note], **QUIET)
+    upload.upload(on_upload, upload, given, **HEARD)
+    remove.click(lambda: "", None, given, **QUIET)
+    return given
+
+
+def _told(text: str, say: Words) -> str:
+    try:
+        prompts = read_prompts(text)
+    except SpecvizError as error:
+        return say.error(error)
+    return say(
+        "compare.prompts_told",
+        prompts=say("compare.prompts_count", n=len(prompts)),
+        domains=say("compare.domains_count", n=len({one.domain for one in prompts})),
+    )
+
+
 def contest_of(
     runner: Runner, pair: ModelPair, order: Order, choice: Choice, halt: threading.Event | None = None
 ) -> Contest:
     """The checked comparison. Raises SpecvizError whose field is a shared control's or one of `Choice`."""
     plain = Contestant(PLAIN)
-    order_of(order, plain).request(pair, runner.deployment)
+    orders, domains = _on_prompts(runner, pair, order, choice.prompts)
     for field in ("drafters", "gammas", "widths"):
         if not getattr(choice, field):
             raise SpecvizError("Choose at least one.", field)
     try:
         # Each once, even where a rule that is asked for is the usual one.
-        entered = dict(_drafting(runner, pair, order, choice)).items()
+        entered = dict(_drafting(runner, pair, orders[0], choice)).items()
     except SpecvizError as error:
         raise error.at(FIELDS.get(error.field, error.field)) from error
     contestants = (plain, *(contestant for contestant, runs in entered if runs))
     left_out = tuple(contestant for contestant, runs in entered if not runs)
-    runs, most = engine.runs_in_turn(len(contestants)) * choice.repeats, runner.deployment.max_compare_runs
-    if runs > most:
+    contest = Contest(runner, orders, contestants, choice.repeats, halt or threading.Event(), left_out, domains)
+    if contest.count > runner.deployment.max_compare_runs:
         raise SpecvizError(
-            "That makes {runs} runs, more than the {most} that this page allows: choose fewer drafters, γ values or "
-            "repeats.",
+            "That makes {runs} runs, more than the {most} that this page allows: choose fewer drafters, γ values, "
+            "repeats or prompts.",
             "drafters",
-            runs=runs,
-            most=most,
+            runs=contest.count,
+            most=runner.deployment.max_compare_runs,
         )
-    return Contest(runner, order, contestants, choice.repeats, halt or threading.Event(), left_out)
+    return contest
+
+
+def _on_prompts(runner: Runner, pair: ModelPair, order: Order, text: str) -> tuple[tuple[Order, ...], tuple[str, ...]]:
+    """The order on each prompt of one's own, and their domains; without any, the order itself and none."""
+    if not text.strip():
+        order_of(order, Contestant(PLAIN)).request(pair, runner.deployment)
+        return (order,), ()
+
+    def checked(settings: RunSettings) -> Order:
+        made = replace(order, settings=settings)
+        order_of(made, Contestant(PLAIN)).request(pair, runner.deployment)
+        return made
+
+    prompts = read_prompts(text)
+    orders = on_each(prompts, order.settings, pair.conversation, checked)
+    return tuple(orders), tuple(prompt.domain for prompt in prompts)
 
 
 def _drafting(runner: Runner, pair: ModelPair, order: Order, choice: Choice) -> Iterator[tuple[Contestant, bool]]:
@@ -197,18 +263,16 @@ def compare(
         return None
     yield _outcome(contest, pair, say)
     plain = contest.contestants[0]
-    if plain not in contest.runs:
+    if (first := run_of(contest, pair, plain)) is None:
         return None
-    return comparison_page(
-        run_of(contest, pair, plain), lambda one: _outcome(contest, pair, one), machine_of(pair), say.language
-    )
+    return comparison_page(first, lambda one: _outcome(contest, pair, one), machine_of(pair), say.language)
 
 
 def _outcome(contest: Contest, pair: ModelPair, say: Words) -> str:
     """The table once it is over."""
     stopped = contest.halt.is_set()
     phase, text = ("stopped", say("compare.stopped")) if stopped else ("finished", _summary(contest, pair, say))
-    return _table(contest, pair, phase, text, 1.0, say, texts_of(contest, pair, say))
+    return _table(contest, pair, phase, text, 1.0, say, texts_of(contest, pair, say), contest.work())
 
 
 def machine_of(pair: ModelPair) -> str | None:
@@ -224,11 +288,23 @@ def _table(
     fraction: float,
     say: Words,
     texts: dict[str, Any] | None = None,
+    work: Sequence[WorkRow] = (),
 ) -> str:
-    rows = rows_of(contest, pair, say)
     return messages.contest_message(
-        rows, phase=phase, text=text, fraction=fraction, repeats=contest.repeats, texts=texts
+        [_over_prompts(row, work) for row in rows_of(contest, pair, say)],
+        phase=phase,
+        text=text,
+        fraction=fraction,
+        repeats=contest.repeats * len(contest.orders),
+        texts=texts,
+        domains=work_table(work, say) if work else (),
     )
+
+
+def _over_prompts(row: messages.ComparedRow, work: Sequence[WorkRow]) -> messages.ComparedRow:
+    """The row with the interval that its speedup has over prompts of one's own."""
+    found = [one for one in work if (one.domain, one.contestant) == (ALL, row.contestant)]
+    return replace(row, standing=replace(row.standing, speedup_interval=found[0].speedup_interval)) if found else row
 
 
 def rows_of(contest: Contest, pair: ModelPair, say: Words) -> list[messages.ComparedRow]:
@@ -250,13 +326,9 @@ def _row(contest: Contest, pair: ModelPair, contestant: Contestant, say: Words) 
         rule="" if plain else _rule_words(contest, contestant, say),
         lossless=plain or engine.rule_named(contestant.rule).lossless,
         standing=contest.standing(contestant),
-        repeats=min(contest.repeats, _repeats(contest, contestant)),
+        # Plain decoding makes one in each group.
+        repeats=len({(run.group[0], run.repeat) for run in contest.runs.get(contestant, ())}),
     )
-
-
-def _repeats(contest: Contest, contestant: Contestant) -> int:
-    """How many are finished; plain decoding makes one in each group."""
-    return len({run.repeat for run in contest.runs.get(contestant, ())})
 
 
 def _rule_words(contest: Contest, contestant: Contestant, say: Words) -> str:
@@ -279,27 +351,34 @@ def _summary(contest: Contest, pair: ModelPair, say: Words) -> str:
         told = say("compare.summary", **known)
     else:
         told = say("compare.summary_of_repeats", **known, last=first + contest.repeats - 1)
+    if contest.domains:
+        told = f"{say('compare.prompts_count', n=len(contest.orders))}: {told}"
     return f"{told} {say('common.busy')}" if contest.busy else told
 
 
 def texts_of(contest: Contest, pair: ModelPair, say: Words) -> dict[str, Any] | None:
     """How the greedy texts compare with plain decoding's; None where they are sampled, or nothing is there yet."""
     plain, *others = contest.contestants
-    finished = [contestant for contestant in others if contestant in contest.runs]
-    if not contest.order.settings.sampling.greedy or not finished:
+    met = [(one, prompt) for one in others for prompt in range(len(contest.orders)) if contest.first_run(one, prompt)]
+    if not contest.order.settings.sampling.greedy or not met:
         return None
-    expected = run_of(contest, pair, plain)
-    compared = {
-        contestant: compare_texts(expected, run_of(contest, pair, contestant))["parting"] for contestant in finished
-    }
-    partings = [{"name": title(contestant, say), **parting} for contestant, parting in compared.items() if parting]
-    return {"of": len(finished), "partings": partings}
+    expected = {prompt: run_of(contest, pair, plain, prompt) for _, prompt in met}
+    partings = []
+    for one, prompt in met:
+        parting = compare_texts(expected[prompt], run_of(contest, pair, one, prompt))["parting"]
+        if parting:
+            where = say("compare.on_prompt", number=prompt + 1) if contest.domains else ""
+            partings.append({"name": ", ".join(filter(None, (title(one, say), where))), **parting})
+    return {"of": len(met), "partings": partings}
 
 
-def run_of(contest: Contest, pair: ModelPair, contestant: Contestant) -> Run:
-    """Its run in the first repeat."""
-    request = order_of(contest.order, contestant).request(pair, contest.runner.deployment)
-    return engine.collect(request, contest.runs[contestant][0].rounds)
+def run_of(contest: Contest, pair: ModelPair, contestant: Contestant, prompt: int = 0) -> Run | None:
+    """Its run on a prompt in the first repeat; None before that is over."""
+    found = contest.first_run(contestant, prompt)
+    if found is None:
+        return None
+    request = order_of(contest.orders[prompt], contestant).request(pair, contest.runner.deployment)
+    return engine.collect(request, found.rounds)
 
 
 def replay_order(order: Order) -> Order:

@@ -1,4 +1,4 @@
-"""Several ways to decode one prompt, measured in turn: the Compare tab's table."""
+"""Several ways to decode, measured in turn on one prompt or on several: the Compare tab's table."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from specviz.bench.contestants import Contestant, Standing, standing
 from specviz.bench.laps import Progress, TimedRun, busy
+from specviz.bench.work import Work, WorkRow
 from specviz.records.settings import RunSettings
 from specviz.records.words import Words
 from specviz.ui import engine
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
-from specviz.views.whole_run import label
+from specviz.views.whole_run import title
 
 if TYPE_CHECKING:
     from specviz.decoding.request import Request
@@ -22,21 +23,29 @@ if TYPE_CHECKING:
 
 @dataclass
 class Contest:
-    """The contestants take turns, several times over. `progress` runs them."""
+    """The contestants take turns, several times over, on each prompt. `progress` runs them."""
 
     runner: Runner
-    order: Order
+    orders: tuple[Order, ...]  # one a prompt, otherwise the same
     contestants: tuple[Contestant, ...]  # plain decoding first; branches and rules resolved
     repeats: int
     halt: threading.Event
     left_out: tuple[Contestant, ...] = ()  # asked for, but their rule cannot judge them, or would judge alike
-    runs: dict[Contestant, list[TimedRun]] = field(default_factory=dict)  # those that are over
+    domains: tuple[str, ...] = ()  # of each prompt, where they are one's own
+    #: Those that are over; their group is the number of the prompt, and whom they took turns with.
+    runs: dict[Contestant, list[TimedRun]] = field(default_factory=dict)
+
+    @property
+    def order(self) -> Order:
+        """The order on the first prompt."""
+        return self.orders[0]
 
     def progress(self, say: Words) -> Iterator[tuple[str, float]]:
         """What is being done, and how far it is; once more after each run, when its figures are there."""
         plain = order_of(self.order, self.contestants[0])
-        settings = [one.applied(self.order.settings) for one in self.contestants]
-        work = self.runner.batches(plain, in_turn, settings, self.repeats, others=settings * self.repeats)
+        asked = [[order_of(order, one).settings for one in self.contestants] for order in self.orders]
+        others = [one for settings in asked for one in settings] * self.repeats
+        work = self.runner.batches(plain, in_turn, asked, self.repeats, others=others)
         for batch in closing(work, self.halt):
             for one in batch:
                 yield self._heard(one, say)
@@ -56,7 +65,16 @@ class Contest:
     @property
     def count(self) -> int:
         """How many there will be."""
-        return self.repeats * engine.runs_in_turn(len(self.contestants))
+        return len(self.orders) * self.repeats * engine.runs_in_turn(len(self.contestants))
+
+    def work(self) -> list[WorkRow]:
+        """On prompts of one's own, what the finished runs come to by domain; else nothing."""
+        return Work(self.contestants, self.domains, self.runs).rows() if self.domains else []
+
+    def first_run(self, contestant: Contestant, prompt: int) -> TimedRun | None:
+        """Its run on a prompt in the first repeat, once that is over."""
+        own = (run for run in self.runs.get(contestant, ()) if run.group[0] == prompt and run.repeat == 0)
+        return next(own, None)
 
     @property
     def busy(self) -> bool:
@@ -70,7 +88,7 @@ class Contest:
         done, name = self.finished / self.count, title(contestant, say)
         if isinstance(one, Progress) and one.warming:
             return say("compare.warming_up", number=one.number + 1, of=len(self.contestants), what=name), done
-        what = say("compare.run", number=min(self.finished + 1, self.count), of=self.count, what=name)
+        what = say("compare.run", done=self.finished, of=self.count, what=name)
         return self._said(what, say), done
 
     def _said(self, what: str, say: Words) -> str:
@@ -84,24 +102,20 @@ class Contest:
         return say("compare.seconds_left", what=what, seconds=f"{left:.0f}")
 
 
-def in_turn(request: Request, contestants: Sequence[RunSettings], repeats: int) -> Iterator[Progress | TimedRun | None]:
-    """The contestants' runs, plain decoding first among them; each repeat has the next seed."""
-    lanes = [engine.lane_of(request.but(settings)) for settings in contestants]
-    yield from engine.take_turns(lanes, engine.Plan(request.settings.max_new_tokens, repeats))
+def in_turn(
+    request: Request, asked: Sequence[Sequence[RunSettings]], repeats: int
+) -> Iterator[Progress | TimedRun | None]:
+    """The contestants' runs, plain decoding first among them; each repeat has the next seed.
+
+    asked: by prompt, the settings of all contestants. The group of a run begins with the number of its prompt.
+    """
+    plan = engine.Plan(request.settings.max_new_tokens, repeats)
+    for prompt, contestants in enumerate(asked):
+        lanes = [engine.lane_of(request.but(settings)) for settings in contestants]
+        for one in engine.take_turns(lanes, plan):
+            yield replace(one, group=(prompt, one.group)) if isinstance(one, TimedRun) else one
 
 
 def order_of(order: Order, contestant: Contestant) -> Order:
     """`order` as a contestant runs it: coins set by hand are another run's."""
     return replace(order, settings=replace(contestant.applied(order.settings), coins=""))
-
-
-def title(contestant: Contestant, say: Words) -> str:
-    """A contestant in words, with what differs from a chain judged token by token."""
-    parts = [label(contestant.mode, say)]
-    if contestant.num_draft_tokens is not None:
-        parts.append(f"γ = {contestant.num_draft_tokens}")
-    if contestant.branches not in (None, 1):
-        parts.append(say("generate.branches", n=contestant.branches))
-    if contestant.rule not in ("auto", "token", "tree"):
-        parts.append(say(f"ways.rule_{contestant.rule}"))
-    return ", ".join(parts)

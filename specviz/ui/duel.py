@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 #: Repeats of both runs, the seconds after which none begins, and the reach of the interval at which it is enough.
 REPEATS, BUDGET, PRECISE = 6, 6.0, 0.04
 
+#: Pairs of turns, of which an interval needs three.
+LEAST_TURNS = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Duel:
@@ -32,7 +35,8 @@ class Duel:
     machine: str
 
     @property
-    def ratio(self) -> Ratio | None:
+    def ratio(self) -> Ratio:
+        """How many times as fast, with an interval: there are turns enough for one, see `LEAST_TURNS`."""
         return speedup_of(self.fast, self.plain)
 
     @property
@@ -40,20 +44,20 @@ class Duel:
         """Whether something else wanted the processor."""
         return busy((*self.plain, *self.fast))
 
-    def runs(self, request: Request) -> tuple[Run, Run]:
-        """The two runs of one repeat, plain first: of the repeat whose own ratio is nearest to that of all.
+    @property
+    def typical(self) -> tuple[TimedRun, TimedRun]:
+        """The two runs of one repeat, plain first: of the repeat whose own ratio is nearest to that of all."""
+        whole = self.ratio.value
+        return min(zip(self.plain, self.fast), key=lambda pair: abs(math.log(pair[1].speed / pair[0].speed / whole)))
 
-        request: the checked order.
-        """
-        whole, pairs = self.ratio, list(zip(self.plain, self.fast))
-        plain, fast = min(pairs, key=lambda pair: abs(math.log(pair[1].speed / pair[0].speed / whole.value)))
+    def runs(self, request: Request) -> tuple[Run, Run]:
+        """The typical two as records. request: the checked order."""
+        plain, fast = self.typical
         return engine.collect(_plain(request), plain.rounds), engine.collect(request, fast.rounds)
 
     def speedup(self) -> Speedup:
         """Raises SpecvizError (field ``measured``) where the interval says nothing."""
         ratio = self.ratio
-        if ratio is None or ratio.low is None:
-            raise SpecvizError("The text was too short to time: ask for more new tokens.", "measured")
         if not ratio.known:
             raise SpecvizError(
                 "It lies between {low}× and {high}×, too far apart to say more. Something else may want the "
@@ -80,7 +84,7 @@ def duel(request: Request, whole: bool) -> Iterator[Progress | Duel | None]:
 
     whole: both come to their end, however long that takes; else a slow pair's texts are cut short.
     """
-    plan = engine.Plan(request.settings.max_new_tokens, REPEATS, BUDGET, whole, PRECISE)
+    plan = engine.Plan(request.settings.max_new_tokens, REPEATS, BUDGET, whole, PRECISE, least=LEAST_TURNS)
     done: tuple[list[TimedRun], list[TimedRun]] = [], []
     for one in engine.take_turns([engine.lane_of(_plain(request)), engine.lane_of(request)], plan):
         if isinstance(one, TimedRun):

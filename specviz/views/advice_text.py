@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specviz.bench.advice import Offer, good_lengths, ranked, server_flags
 from specviz.bench.work import ALL, WorkRow
 from specviz.records.words import Words
 from specviz.theory.ratios import Ratio
 from specviz.views.terminal import harmless
-from specviz.views.whole_run import label
+from specviz.views.whole_run import label, title
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def work_table(rows: Sequence[WorkRow], say: Words) -> tuple[tuple[str, ...], ..
 def _work_row(row: WorkRow, say: Words) -> tuple[str, ...]:
     return (
         say("advice.all_domains") if row.domain == ALL else row.domain or say("advice.no_domain"),
-        label(row.contestant.mode, say),
+        title(replace(row.contestant, num_draft_tokens=None), say),
         str(row.contestant.num_draft_tokens),
         str(row.prompts),
         _number(row.speedup_measured, say),

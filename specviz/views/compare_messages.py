@@ -33,8 +33,11 @@ def contest_message(
     fraction: float,
     repeats: int = 1,
     texts: dict[str, Any] | None = None,
+    domains: Sequence[Sequence[str]] = (),
 ) -> str:
     """The whole table. phase: ``running``, ``finished`` or ``stopped``. text: what is happening, in a sentence.
+
+    domains: on prompts of one's own, a second table with its head, by domain; see `advice_text.work_table`.
 
     texts: at temperature 0, how the lossless texts compare with plain decoding's: ``{"of": how many, "partings":
     [{"name": …, and the parting of specviz.records.comparison}]}``.
@@ -49,6 +52,7 @@ def contest_message(
             "repeats": repeats,
             "rows": [_row(row, best=row is best) for row in rows],
             "texts": texts,
+            "domains": domains,
         }
     )
 

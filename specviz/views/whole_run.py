@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from specviz.bench.contestants import Contestant
 from specviz.records.names import DRAFTERS
 from specviz.records.runs import Run, Speedup
 from specviz.records.settings import PLAIN
@@ -20,6 +21,18 @@ def label(name: str | None, say: Words) -> str:
     if name in (None, PLAIN):
         return say("ways.plain_label")
     return say(f"ways.{name}") if name in DRAFTERS else name
+
+
+def title(contestant: Contestant, say: Words) -> str:
+    """A contestant in words, with what differs from a chain judged token by token."""
+    parts = [label(contestant.mode, say)]
+    if contestant.num_draft_tokens is not None:
+        parts.append(f"γ = {contestant.num_draft_tokens}")
+    if contestant.branches not in (None, 1):
+        parts.append(say("generate.branches", n=contestant.branches))
+    if contestant.rule not in ("auto", "token", "tree"):
+        parts.append(say(f"ways.rule_{contestant.rule}"))
+    return ", ".join(parts)
 
 
 def settings_of(run: Run, say: Words) -> str:

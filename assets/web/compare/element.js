@@ -38,6 +38,7 @@ class SpecvizCompare extends SpecvizElement {
         this.renderTexts();
         this.renderTable();
         this.renderMap();
+        this.renderDomains(message.domains ?? []);
       },
       contest_phase: (message) => {
         this.open(this.ui.contest, this.ui.contestProgress, "running", message.text, message.fraction);
@@ -83,10 +84,12 @@ class SpecvizCompare extends SpecvizElement {
     this.ui.table = make("table", { class: "standings", part: "table", "aria-label": this.say("compare.contestants") },
       make("thead", {}, make("tr", {}, ...this.ui.heads)), this.ui.body);
     this.ui.map = make("div", { part: "map" });
+    this.ui.domains = make("div", { class: "card hidden" });
     const { text, track, note } = this.ui.contestProgress;
     return make("section", { class: "contest hidden", "aria-label": this.say("compare.comparison") },
       make("div", { class: "card" }, make("h3", { text: this.say("compare.measured") }), text, track, note, this.ui.texts,
         make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": this.say("compare.table") }, this.ui.table)),
+      this.ui.domains,
       make("div", { class: "card mapcard" }, make("h3", { text: this.say("compare.map_title") }),
         make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": this.say("compare.map") }, this.ui.map), this.scale()));
   }
@@ -214,6 +217,16 @@ class SpecvizCompare extends SpecvizElement {
     const speedup = row?.figures?.speedup_measured;
     if (!isNumber(speedup)) return make("td", { class: "unknown", text: row ? DASH : "" });
     return make("td", { style: tint(speedup), "data-best": row.best, text: `${row.best ? "★ " : ""}${times(speedup)}` });
+  }
+
+  /** A table of texts with its head, of prompts of one's own; nothing where there are none. */
+  renderDomains([head, ...rows]) {
+    this.ui.domains.classList.toggle("hidden", !head);
+    if (!head) return;
+    const line = (texts, tag) => make("tr", {}, ...texts.map((text, i) => make(tag, { scope: tag === "th" ? "col" : null, class: i < 2 ? "words" : "", text })));
+    const table = make("table", { class: "standings", part: "domains" }, make("thead", {}, line(head, "th")), make("tbody", {}, ...rows.map((row) => line(row, "td"))));
+    this.ui.domains.replaceChildren(make("h3", { text: this.say("compare.by_domain") }),
+      make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": this.say("compare.by_domain") }, table));
   }
 
   renderTexts() {
