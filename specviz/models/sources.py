@@ -69,6 +69,13 @@ class ModelSource:
         """Bytes of the model's weights in `dtype`; of a quantised model, of its files: 0 until they are here."""
         return self._file_bytes if self.quantised else self.parameters * dtype.itemsize
 
+    @property
+    def unpacking_bytes(self) -> int:
+        """Bytes of main memory that unpacking takes for a while beside the weights: transformers makes a few copies of
+        each tensor in float32, of which the embeddings are the largest."""
+        config = self.config.get_text_config()
+        return 0 if self.stored is None else 3 * 4 * config.vocab_size * config.hidden_size
+
     @functools.cached_property
     def _file_bytes(self) -> int:
         folder = pathlib.Path(self.location).expanduser()
