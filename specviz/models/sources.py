@@ -208,13 +208,13 @@ def check_quantisation(source: ModelSource, device: torch.device) -> None:
 def check_sharding(source: ModelSource, processes: int) -> None:
     """Refuses a target that this many processes cannot share."""
     config, known = source.config.get_text_config(), {"name": source.name, "kind": source.config.model_type}
-    if source.quantised:
+    if source.quantised or source.stored:
         raise SpecvizError(
             "{name} is quantised ({method}), and quantised weights are not sharded here: run without torchrun and "
             "use the device spread.",
             "device",
             name=source.name,
-            method=quantisation_name(source.config),
+            method=source.stored or quantisation_name(source.config),
         )
     if not config.base_model_tp_plan:
         raise SpecvizError(
