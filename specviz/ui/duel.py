@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 REPEATS, BUDGET, PRECISE = 6, 6.0, 0.04
 
 #: Pairs of turns, of which an interval needs three.
-LEAST_TURNS = 3
+LEAST_PAIRS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Duel:
 
     @property
     def ratio(self) -> Ratio:
-        """How many times as fast, with an interval: there are turns enough for one, see `LEAST_TURNS`."""
+        """How many times as fast, with an interval: there are turns enough for one, see `LEAST_PAIRS`."""
         return speedup_of(self.fast, self.plain)
 
     @property
@@ -84,7 +84,7 @@ def duel(request: Request, whole: bool) -> Iterator[Progress | Duel | None]:
 
     whole: both come to their end, however long that takes; else a slow pair's texts are cut short.
     """
-    plan = engine.Plan(request.settings.max_new_tokens, REPEATS, BUDGET, whole, PRECISE, least=LEAST_TURNS)
+    plan = engine.Plan(request.settings.max_new_tokens, REPEATS, BUDGET, whole, PRECISE, least=LEAST_PAIRS)
     done: tuple[list[TimedRun], list[TimedRun]] = [], []
     for one in engine.take_turns([engine.lane_of(_plain(request)), engine.lane_of(request)], plan):
         if isinstance(one, TimedRun):
