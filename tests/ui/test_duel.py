@@ -1,4 +1,4 @@
-"""A run and its plain rival, in turn: what ratio is told, with what interval, and what is said where that is too wide."""
+"""A run and its plain rival, in turn: the ratio and the interval that are told, and what is said where it is wide."""
 
 import math
 
