@@ -263,9 +263,6 @@ def _say(line: str) -> None:
 
 def _bench(options: argparse.Namespace) -> int:
     """The benchmark lives in its own folder; what needs the page or a browser is added here."""
-    if options.size is not None:
-        bench_commands.tell(bench_commands.measure_size(options, _say), options.json)
-        return 0
     bench_commands.check(options)
     from specviz.ui.maintenance.picture import check_picture, write_picture
 

@@ -15,6 +15,7 @@ from specviz.__main__ import main
 from specviz.decoding.lossless import LAB_RULES
 from specviz.drafters import DRAFTERS
 from specviz.records import names
+from specviz.records.assets import EMBEDDED
 from specviz.records.metrics import tally
 from specviz.records.runs import Run
 from specviz.rules import RULES
@@ -156,6 +157,16 @@ def test_run_drafts_and_judges_as_it_is_told(tmp_path, capfd):
     assert "LOSSY" in err and "draft tokens per depth" in err
 
 
+def test_a_target_alone_is_enough_and_parts_are_named_like_draft_models(tmp_path, capfd):
+    order = f"run Once --target {EMBEDDED / 'target'} --max-new-tokens 4 --passes plain --json"
+    for path, draft, drafter in (
+        (tmp_path / "1", [], "prompt_lookup"),
+        (tmp_path / "2", ["--draft", str(EMBEDDED / "eagle")], "eagle"),
+    ):
+        assert main([*order.split(), str(path), *draft]) == 0
+        assert Run.load(path).drafter == drafter
+
+
 def test_help_names_every_drafter_and_rule_without_loading_torch():
     assert (DRAFTERS, RULES, tuple(LAB_RULES)) == (names.DRAFTERS, names.RULES, names.LAB_RULES)
     code = (
@@ -174,7 +185,11 @@ def test_help_names_every_drafter_and_rule_without_loading_torch():
         ("run text --temperature -1", "specviz: --temperature: Temperature cannot be negative"),
         ("run text --target no/such/folder/anywhere", "no/such/folder/anywhere"),
         ("run text --branches 9", "--branches: Branches must be a whole number from 1 to 8"),
-        ("run text --draft no/such/folder --dtype float32", "--draft: There is no folder or file no/such/folder"),
+        (
+            f"run text --target {EMBEDDED / 'target'} --draft no/such/folder",
+            "--draft: There is no folder or file no/such/folder",
+        ),
+        ("run text --draft no/such/folder", "--target: Name a target too"),
         ("run text --rule block --branches 2 --dtype float32", "The rule block judges chains only"),
         ("run text --exit-layer 99 --drafter early_exit --dtype float32", "layers"),
         ("run text --max-new-tokens 0", "--max-new-tokens: Ask for at least one new token"),

@@ -24,7 +24,7 @@ from specviz.drafters.at_once import AtOnce
 from specviz.models.pair import ModelPair
 from specviz.passes.torchrun import process_count
 from specviz.records.errors import SpecvizError, quoted
-from specviz.records.presets import PRESETS, Preset
+from specviz.records.presets import CHAT_PRESETS, PRESETS, Preset
 from specviz.records.settings import AUTO, BITS
 
 #: Drafters that copy: a longer draft costs them nothing.
@@ -57,7 +57,6 @@ FULL = BenchPlan()
 #: Of the advice on which drafter to use, and of one's own prompts: only the lengths count.
 HEAT = BenchPlan(gammas=(2, 3, 4, 5, 6), copied_gammas=(4, 8))
 QUICK = BenchPlan(
-    presets=PRESETS[:1],
     gammas=(4,),
     copied_gammas=(4,),
     tree_branches=(3,),
@@ -69,8 +68,10 @@ QUICK = BenchPlan(
 )
 
 
-def planned(quick: bool, only: Sequence[str], presets: Sequence[str]) -> BenchPlan:
-    """The plan for these names; none named means all.
+def planned(
+    quick: bool, only: Sequence[str], names: Sequence[str], chat: bool = False, max_new_tokens: int | None = None
+) -> BenchPlan:
+    """The plan for these names; none named means all. chat: on prompts for models that answer.
 
     Raises SpecvizError (field ``only`` or ``preset``) for a drafter or a preset that does not exist.
     """
@@ -86,14 +87,17 @@ def planned(quick: bool, only: Sequence[str], presets: Sequence[str]) -> BenchPl
     if process_count() > 1:
         # Processes that share a model must make the same passes, and each has a clock of its own.
         plan = replace(plan, budget=None)
-    return replace(plan, presets=[_preset_named(name) for name in presets]) if presets else plan
+    known = CHAT_PRESETS if chat else PRESETS
+    presets = [preset_named(name, known) for name in names] or (known[:1] if quick else known)
+    return replace(plan, presets=presets, max_new_tokens=max_new_tokens or plan.max_new_tokens)
 
 
-def _preset_named(name: str) -> Preset:
-    for preset in PRESETS:
+def preset_named(name: str, known: Sequence[Preset]) -> Preset:
+    """Raises SpecvizError (field ``preset``) if there is none of this name."""
+    for preset in known:
         if preset.name == name:
             return preset
-    names = ", ".join(preset.name for preset in PRESETS)
+    names = ", ".join(preset.name for preset in known)
     raise SpecvizError("There is no preset {name}; choose from {names}.", "preset", name=quoted(name), names=names)
 
 

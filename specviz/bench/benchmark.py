@@ -35,15 +35,19 @@ def measure(
     only: Sequence[str] = (),
     temperatures: Sequence[float] = (0.0, 1.0),
     presets: Sequence[str] = (),
+    chat: bool | None = None,
+    max_new_tokens: int | None = None,
 ) -> BenchReport:
     """Runs the whole plan; `say` hears a line of progress a setting.
 
-    only: names of the drafters to measure; presets: names of the prompts; empty means all of the plan's. A drafter that
+    only: names of the drafters to measure; presets: names of the prompts; empty means all of the plan's. chat: on
+    prompts for models that answer, by default if the pair has a chat template. max_new_tokens: of each run, by default
+    the plan's. A drafter that
     this pair cannot run is left out, and the report says why. Raises SpecvizError for one that was named (field
     ``only`` if there is no such drafter), for a preset that does not exist (field ``preset``), and for a temperature
     out of range.
     """
-    plan = planned(quick, only, presets)
+    plan = planned(quick, only, presets, pair.has_chat_template if chat is None else chat, max_new_tokens)
     contestants, refused = able(pair, entrants(pair, plan, only or DRAFTERS))
     for mode, error in refused:
         if mode in (PLAIN, *only) and not any(contestant.mode == mode for contestant in contestants):

@@ -16,16 +16,12 @@ from typing import TYPE_CHECKING
 from specviz.bench import work_command
 from specviz.bench.contestants import Say
 from specviz.bench.work import WorkReport
-from specviz.records.errors import SpecvizError
+from specviz.records.presets import CHAT_PRESETS, PRESETS
 from specviz.records.settings import SamplingParams
 
 if TYPE_CHECKING:
     from specviz.bench.report import BenchReport
-    from specviz.bench.size_benchmark import SizeReport
     from specviz.models.pair import ModelPair
-
-#: For the help text; `model_sizes` loads torch.
-SIZE_NAMES = ("8b", "1b", "tiny")
 
 
 def add_options(parser: argparse.ArgumentParser, drafters: Sequence[str]) -> None:
@@ -47,10 +43,6 @@ def add_options(parser: argparse.ArgumentParser, drafters: Sequence[str]) -> Non
     )
     drawn = "draw the report: .html, or .png and .svg (needs playwright)"
     add("--figure", type=pathlib.Path, metavar="FILE", help=drawn)
-    sizes = f"instead: random models of a real size, {', '.join(SIZE_NAMES)}, and an oracle for a drafter"
-    add("--size", metavar="NAME", help=sizes)
-    add("--alpha", type=float, metavar="A", help="--size: how often the oracle is right (default: 0.8)")
-    add("--gamma", type=int, metavar="N", help="--size: draft tokens a round (default: 4)")
 
 
 def _names(text: str) -> list[str]:
@@ -59,14 +51,13 @@ def _names(text: str) -> list[str]:
 
 def check(options: argparse.Namespace) -> None:
     """Raises SpecvizError for what can be seen to be wrong before a model is loaded."""
-    for name in ("alpha", "gamma"):
-        if getattr(options, name) is not None:
-            raise SpecvizError("--{name} belongs to --size: name a size to measure.", name, name=name)
     if options.temperature is not None:
         SamplingParams(options.temperature)
-    from specviz.bench.bench_plan import planned
+    from specviz.bench.bench_plan import planned, preset_named
 
-    planned(options.quick, options.only, options.preset)
+    planned(options.quick, options.only, ())
+    for name in options.preset:
+        preset_named(name, (*PRESETS, *CHAT_PRESETS))
 
 
 def measure(options: argparse.Namespace, pair: ModelPair, say: Say) -> BenchReport:
@@ -74,38 +65,20 @@ def measure(options: argparse.Namespace, pair: ModelPair, say: Say) -> BenchRepo
     from specviz.bench import benchmark
 
     temperatures = (0.0, 1.0) if options.temperature is None else (options.temperature,)
-    return benchmark.measure(pair, options.quick, say, options.only, temperatures, options.preset)
-
-
-def measure_size(options: argparse.Namespace, say: Say) -> SizeReport:
-    """The benchmark of a size. Raises SpecvizError for options that it would ignore, and as `size_benchmark` does."""
-    for name in ("only", "preset", "page", "target", "draft"):
-        if getattr(options, name):
-            raise SpecvizError("--size makes models and runs of its own: leave --{name} out.", name, name=name)
-    from specviz.bench import size_benchmark
-
-    return size_benchmark.measure(
-        options.size,
-        0.8 if options.alpha is None else options.alpha,
-        4 if options.gamma is None else options.gamma,
-        device=options.device,
-        dtype=options.dtype,
-        temperature=options.temperature or 0.0,
-        quick=options.quick,
-        say=say,
+    return benchmark.measure(
+        pair, options.quick, say, options.only, temperatures, options.preset, options.chat, options.max_new_tokens
     )
 
 
-def tell(report: BenchReport | SizeReport, path: pathlib.Path | None) -> None:
+def tell(report: BenchReport, path: pathlib.Path | None) -> None:
     """Prints a report and writes its values to a file, if one is named."""
-    from specviz.bench import printed
-    from specviz.bench.report import BenchReport
+    from specviz.bench.printed import bench_text
 
-    print(printed.bench_text(report) if isinstance(report, BenchReport) else printed.size_text(report))
+    print(bench_text(report))
     save(report, path)
 
 
-def save(report: BenchReport | SizeReport | WorkReport, path: pathlib.Path | None) -> None:
+def save(report: BenchReport | WorkReport, path: pathlib.Path | None) -> None:
     """Writes a report's values to a file, if one is named."""
     if path:
         path.write_text(json.dumps(asdict(report), indent=1, ensure_ascii=False), encoding="utf-8")

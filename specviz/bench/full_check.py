@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from specviz.bench.forced import measure_forced
 from specviz.bench.model_sizes import make_pair, size_named
 from specviz.bench.pair_check import SECONDS, Check, Finding, distribution, sampled, testable, texts
-from specviz.bench.size_benchmark import QUICK, SizeRow, measure_pair
 from specviz.drafters import DRAFTERS
 from specviz.models.pair import ModelPair
 from specviz.models.preparation import prepare_passes
@@ -115,7 +115,8 @@ def real_sizes(pair: ModelPair) -> Iterator[Finding]:
 
 
 def _oracle(pair: ModelPair, size: str) -> Finding:
-    oracle: SizeRow = next(row for row in measure_pair(pair, ALPHA, GAMMA, QUICK).rows if row.mode == "oracle")
+    *_, found = measure_forced(pair, ALPHA, GAMMA)
+    oracle = found.figures
     what = Sentence(
         "size {size}, {kind} passes, an oracle with α = {alpha}", size=size, kind=pair.passes.kind, alpha=ALPHA
     )

@@ -15,6 +15,7 @@ from specviz.models.pass_timer import PassTimer
 from specviz.models.placement import free_memory
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.passes.clock import synchronise
+from specviz.passes.few_rows import FewRowsLinear
 from specviz.passes.several_devices import devices_of, home_of
 from specviz.records.errors import SpecvizError
 from specviz.theory.roofline import ModelSize
@@ -44,12 +45,12 @@ class BandwidthLimit:
 
     role: str  # "target" or "draft"
     context: int  # cached tokens before the pass
-    weight_bytes: int  # without tables that are only looked up
+    weight_bytes: int  # as the pass reads them: packed, and without tables that are only looked up
     cache_bytes: int  # keys and values of `context` positions
     copy_bandwidth: float  # bytes read plus bytes written a second, copying a buffer (see `_buffer_bytes`)
     read_bandwidth: float  # bytes a second, summing up such a buffer
     pass_seconds: float  # median of passes timed alone
-    #: The faster one: a copy touches two such buffers and a pass one, and the processor's cache may hold one, not two.
+    #: The faster one: on some processors writing takes longer than reading.
     bandwidth: float = field(init=False)
     limit_seconds: float | None = field(init=False)  # (weight_bytes + cache_bytes) / bandwidth
     share_of_pass: float | None = field(init=False)  # limit_seconds / pass_seconds
@@ -130,21 +131,29 @@ def model_size(timer: PassTimer) -> ModelSize:
     config = model.config.get_text_config()
     heads = config.num_attention_heads
     head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
-    looked_up = _looked_up(model)
     return ModelSize(
-        parameters=model.num_parameters() - sum(part.numel() for part in looked_up),
-        weight_bytes=_bytes(model.parameters()) - _bytes(looked_up),
+        parameters=model.num_parameters() - sum(part.numel() for part in _looked_up(model)),
+        weight_bytes=_bytes(weights_read(model if timer.passes is None else timer.passes.static.model)),
         position_bytes=cached / positions,
         positions=positions,
         attention_width=config.num_hidden_layers * heads * head_size,
     )
 
 
+def weights_read(model: PreTrainedModel) -> list[torch.Tensor]:
+    """What a pass of a model, or of its twin on our kernels, reads whole: each tensor once, as it lies in memory."""
+    kept = {id(table) for table in _looked_up(model)}
+    every = (
+        part.read if isinstance(part, FewRowsLinear) else part.parameters(recurse=False) for part in model.modules()
+    )
+    return list({id(weight): weight for weights in every for weight in weights if id(weight) not in kept}.values())
+
+
 def _looked_up(model: PreTrainedModel) -> list[torch.Tensor]:
     """Tables of which a pass reads one row a token: embeddings, unless they are the output head too."""
-    head = model.get_output_embeddings()
+    head = getattr(model.get_output_embeddings(), "weight", None)
     tables = [module.weight for module in model.modules() if isinstance(module, torch.nn.Embedding)]
-    return [table for table in tables if head is None or table is not head.weight]
+    return [table for table in tables if table is not head]
 
 
 def _bytes(parts: Iterable[torch.Tensor]) -> int:
@@ -168,9 +177,10 @@ def read_bandwidth(size: int, device: torch.device) -> float:
 def copy_bandwidth(size: int, device: torch.device) -> float:
     """Bytes a second, read and written together, copying a buffer over and over. size: as in `read_bandwidth`.
 
-    This is what a machine's bandwidth usually means; with torch's threads as they are set.
+    This is what a machine's bandwidth usually means; with torch's threads as they are set. Buffer and copy together are
+    as large as the weights.
     """
-    count = _buffer_bytes(size, device) // 4
+    count = _buffer_bytes(size // 2, device) // 4
     source, copy = (torch.ones(count, dtype=torch.float32, device=device) for _ in range(2))
     return 2 * source.numel() * 4 / _fastest(lambda: copy.copy_(source), device)
 

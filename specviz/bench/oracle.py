@@ -6,7 +6,7 @@ not one of `DRAFTERS` and runs only where a caller hands it to `engine.rounds`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -17,7 +17,6 @@ from specviz.drafters import DraftModel
 from specviz.drafters.base import Drafter, Setting, Verdict
 from specviz.drafters.choosers import Draws, TopChoices
 from specviz.records.errors import SpecvizError
-from specviz.records.runs import Round
 from specviz.records.settings import DraftParams, SamplingParams
 from specviz.rules.draft import Draft
 
@@ -32,7 +31,7 @@ def check(alpha: float, sampling: SamplingParams) -> None:
         )
     if not sampling.greedy:
         raise SpecvizError(
-            "The oracle knows one continuation, the greedy one: measure sizes at temperature 0.", "temperature"
+            "The oracle knows one continuation, the greedy one: set the temperature to 0.", "temperature"
         )
 
 
@@ -60,21 +59,6 @@ def script(known: Sequence[int], alpha: float, vocab_size: int, seed: int) -> li
     truth = torch.tensor(known, dtype=torch.long)
     other = (truth + torch.randint(1, vocab_size, truth.shape, generator=generator)) % vocab_size
     return torch.where(right, truth, other).tolist()
-
-
-def rounds_known(done: Iterable[Round], known: Sequence[int]) -> int:
-    """How many rounds began while the text was still the known one.
-
-    In half precision a pass over several tokens rounds differently from a pass over one. Where that decides between the
-    two likeliest tokens, the text leaves the known one, and from there on draft tokens are right only by chance.
-    """
-    count, place = 0, 0
-    for one in done:
-        count += 1
-        if tuple(known[place : place + len(one.emitted)]) != one.emitted:
-            break
-        place += len(one.emitted)
-    return count
 
 
 class Told(TopChoices):

@@ -1,4 +1,4 @@
-"""The reports of both benchmarks for people: sentences, and tables by pandas."""
+"""The benchmark's report for people: sentences, and tables by pandas."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from specviz.bench.machine import Facts
 from specviz.bench.machine_limits import BandwidthLimit
 from specviz.bench.report import BenchReport
 from specviz.bench.rule_replay import RulesRow
-from specviz.bench.size_benchmark import Bandwidth, SizeReport, SizeRow
-from specviz.records.settings import AUTO
 
 Cells = dict[str, tuple[str, str]]
 
@@ -33,18 +31,13 @@ CELLS: Cells = {
     "speedup_measured": ("speedup", "{:.2f}"),
     "speedup_interval": ("90 %", "{0[0]:.2f}–{0[1]:.2f}"),
     "speedup_formula": ("formula", "{:.2f}"),
-    "measured_over_formula": ("ratio", "{:.2f}"),
-    "speedup_by_rounds": ("by rounds", "{:.2f}"),
-    "alpha_asked": ("α asked", "{:g}"),
     "acceptance_rate": ("α", "{:.2f}"),
     "acceptance_length": ("len", "{:.2f}"),
     "cost_coefficient": ("c", "{:.2f}"),
     "phase_share.draft": ("draft", "{:.0%}"),
     "phase_share.verify": ("verify", "{:.0%}"),
     "phase_share.rest": ("rest", "{:.0%}"),
-    "pass_ratio": ("pass", "{:.2f}"),
     "overhead_share": ("outside", "{:.1%}"),
-    "known_share": ("known", "{:.0%}"),
     "against_transformers": ("vs transformers", "{:.2f}"),
     "difference": ("block − token a round", "{:+.3f}"),
     "standard_error": ("±", "{:.3f}"),
@@ -55,21 +48,12 @@ CELLS: Cells = {
     "plain_tokens_per_second": ("plain tok/s", "{:.0f}"),
     "share_of_plain": ("plain / limit", "{:.0%}"),
 }
-#: A size's figures are few and have more digits.
-SIZE_CELLS: Cells = CELLS | {
-    "tokens_per_second": ("tok/s", "{:.1f}"),
-    "spread": ("spread", "{0[0]:.1f}–{0[1]:.1f}"),
-    "acceptance_rate": ("α", "{:.3f}"),
-    "cost_coefficient": ("c", "{:.3f}"),
-}
 
 SPEED = ("tokens_per_second", "spread", "speedup_measured", "speedup_interval", "speedup_formula")
 JUDGED = ("acceptance_rate", "acceptance_length", "cost_coefficient")
 PHASES = ("phase_share.draft", "phase_share.verify", "phase_share.rest")
 ROW_FIELDS = (*SPEED, *JUDGED, *PHASES, "overhead_share")
 SUMMARY_FIELDS = ("tokens_per_second", "speedup_measured", "acceptance_length", "against_transformers")
-SIZE_FIELDS = (*SPEED, "measured_over_formula", "speedup_by_rounds", "alpha_asked", *JUDGED)
-SIZE_FIELDS += ("pass_ratio", "overhead_share", "known_share")
 
 
 def bench_text(report: BenchReport) -> str:
@@ -87,25 +71,6 @@ def bench_text(report: BenchReport) -> str:
         report.findings,
         [f"Left out, {entry['mode']}: {entry['reason']}" for entry in report.left_out],
         [f"Peak memory of this process up to the last row: {max(row.peak_mb or 0 for row in report.rows):.0f} MB"],
-    )
-
-
-def size_text(report: SizeReport) -> str:
-    """The benchmark of a size: its contestants, and what keeps them from the formula and from the machine's limit."""
-    pair = report.pair
-    return _paragraphs(
-        [
-            *_machine_lines(report.machine),
-            *(f"{role}: {pair[role]}, {pair[f'{role}_parameters']:,} parameters" for role in ("target", "draft")),
-            "{prompt_tokens} + {new_tokens} tokens, {repeats} repeats, greedy".format(**report.settings),
-            *report.notes,
-        ],
-        _table(_frame(report.rows), ["title"], SIZE_FIELDS, SIZE_CELLS),
-        [
-            *(_lengths_line(row) for row in report.rows if row.num_draft_tokens == AUTO),
-            *(_formula_line(row) for row in report.rows if row.measured_over_formula),
-            _bandwidth_line(report.bandwidth),
-        ],
     )
 
 
@@ -207,25 +172,3 @@ def equality_lines(agreements: Sequence[Agreement], dtype: str) -> Iterator[str]
             f"probability, which is rounding in {dtype}: {', '.join(one.title for one in found)}. From there on each "
             f"token is the target's best to within {max(one.largest_gap for one in found):.3f}."
         )
-
-
-def _lengths_line(row: SizeRow) -> str:
-    lengths = ", ".join(f"γ={length} {count / row.rounds:.0%}" for length, count in row.rounds_by_length.items())
-    return f"{row.title} drafted: {lengths} of its rounds."
-
-
-def _formula_line(row: SizeRow) -> str:
-    return (
-        f"{row.title}: measured / formula {row.measured_over_formula:.2f}. The formula knows only α and c, not that a "
-        f"target pass took {row.pass_ratio:.2f} times as long here as in a plain step, nor that "
-        f"{row.overhead_share:.1%} of a round is outside the models; with whole rounds as measured it says "
-        f"{row.speedup_by_rounds:.2f}."
-    )
-
-
-def _bandwidth_line(found: Bandwidth) -> str:
-    reads = f"Plain decoding reads {found.bytes_per_token / 1e9:.3f} GB a token."
-    measured = f"{found.bytes_per_second / 1e9:.1f} GB/s measured here"
-    if found.limit is None:
-        return f"{reads} It was faster than the {measured} allow, so its limit is not known."
-    return f"{reads} At the {measured} that allows {found.limit:.1f} tokens/s, of which it reached {found.share:.0%}."

@@ -33,11 +33,9 @@ class Workload:
     domain: str = ""  # of the prompt, if it was read from a file
 
     @classmethod
-    def of(
-        cls, pair: ModelPair, preset: Preset, temperature: float, max_new_tokens: int, seed: int = 0, chat: bool = False
-    ) -> Workload:
+    def of(cls, pair: ModelPair, preset: Preset, temperature: float, max_new_tokens: int, seed: int = 0) -> Workload:
         """A preset's workload, with no more new tokens than fit into the context: some loops would run past its end."""
-        prompt = pair.encode(preset.prompt, chat).ids
+        prompt = pair.encode(preset.prompt, preset.chat).ids
         room = max_new_tokens if pair.context_length is None else pair.context_length - len(prompt)
         return cls(pair, prompt, temperature, min(max_new_tokens, room), seed, preset.name)
 

@@ -22,8 +22,9 @@ from specviz.records.settings import RunSettings
 from specviz.records.stopwatch import Stopwatch
 from specviz.theory.ratios import Ratio
 
-#: New tokens of the runs that warm everything up before anything is timed; the later half tells what a token takes.
-WARM_UP_TOKENS = 16
+#: New tokens of the runs that warm everything up before anything is timed, and the seconds after which that is enough;
+#: the later half tells what a token takes.
+WARM_UP_TOKENS, MOST_WARM_UP = 16, 3.0
 
 #: Makes a run's drafter.
 Speaker = Callable[[Setting], Drafter]
@@ -187,12 +188,13 @@ def _in_order(runs: Sequence[_Run], number: int) -> Sequence[_Run]:
 def _warm_up(lane: Lane, tokens: int) -> Iterator[None]:
     """The first few tokens of a run, for nobody. Returns about how many seconds a further one takes."""
     made, wanted, steps = 0, min(WARM_UP_TOKENS, tokens), lane.start(0)
-    began, counted = time.perf_counter(), 0
+    first = began = time.perf_counter()
+    counted = 0
     for step in steps:
-        made += len(step.emitted)
+        made, now = made + len(step.emitted), time.perf_counter()
         if made <= wanted / 2:
-            began, counted = time.perf_counter(), made
-        if made >= wanted:
+            began, counted = now, made
+        if made >= wanted or now - first > MOST_WARM_UP:
             break
         yield None
     steps.close()

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from specviz.decoding.request import Request
     from specviz.models.pair import ModelPair
 
+#: New tokens of each run, unless others are asked for.
+TOKENS = 128
+
 #: Seconds between two lines that say how far it is.
 TELL_EVERY = 5.0
 
@@ -37,7 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="fill prompts into the model's chat template (default: if it has one)",
     )
-    add("--max-new-tokens", type=int, default=128, metavar="N", help="of each run (default: %(default)s)")
+    add("--max-new-tokens", type=int, metavar="N", help=f"of each run (default: {TOKENS}; bench --quick: fewer)")
 
 
 def requests_of(options: argparse.Namespace, pair: ModelPair, temperature: float) -> tuple[list[Request], list[str]]:
@@ -53,7 +56,7 @@ def requests_of(options: argparse.Namespace, pair: ModelPair, temperature: float
         first.prompt,
         drafter=None,
         sampling=SamplingParams(temperature),
-        max_new_tokens=options.max_new_tokens,
+        max_new_tokens=options.max_new_tokens or TOKENS,
         chat=chat,
     )
     if options.prompts is None:

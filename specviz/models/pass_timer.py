@@ -57,7 +57,7 @@ class PassTimer:
     def __init__(
         self, model: PreTrainedModel, widths: Iterable[int], context: int = 64, passes: FastPasses | None = None
     ):
-        self.model = model
+        self.model, self.passes = model, passes
         self.widths = sorted(set(widths))
         positions = position_limit(model)
         self.context = context if positions is None else max(1, min(context, positions - self.widths[-1]))

@@ -6,7 +6,7 @@ import os
 import pathlib
 from collections.abc import Mapping, Sequence
 
-from huggingface_hub import hf_hub_download, snapshot_download
+from huggingface_hub import snapshot_download
 from transformers import PreTrainedModel
 
 from specviz.models.mtp_modules import load_mtp_modules
@@ -39,32 +39,29 @@ def sort_drafts(
     sorted_names: dict[str, Name] = {}
     folders: dict[str, pathlib.Path] = {}
     for name in named:
-        folder = _folder(name, revision, token)
-        kind = (folder and _kind(folder, name)) or "draft_model"
+        kind = _kind(_folder(name, ["config.json"], revision, token), name) or "draft_model"
         if kind in sorted_names:
             raise SpecvizError(
                 "{first} and {second} draft in the same way ({kind}): name one of them.",
                 "draft",
-                first=sorted_names[kind],
-                second=name,
+                first=str(sorted_names[kind]),
+                second=str(name),
                 kind=kind,
             )
         sorted_names[kind] = name
         if kind in _LOADS:
-            folders[kind] = _fetched(name, folder, revision, token)
+            folders[kind] = _folder(name, ["*.json", "*.safetensors"], revision, token)
     return sorted_names.get("draft_model"), folders
 
 
-def _folder(named: Name, revision: str | None, token: str | None) -> pathlib.Path | None:
-    """Where the config.json of that name lies, fetched if it is on the Hub; None for a GGUF file."""
+def _folder(named: Name, files: Sequence[str], revision: str | None, token: str | None) -> pathlib.Path:
+    """The folder of that name; of one on the Hub, its place in the cache, once these `files` are there."""
     name = os.fspath(named).strip()
-    if not is_hub_id(named):
+    if not is_hub_id(named) or name.endswith(".gguf"):
         return pathlib.Path(name).expanduser()
-    if name.endswith(".gguf"):
-        return None
     options = on_the_hub(name, "draft", revision, token)
     with explaining("configuration", name, "draft"):
-        return pathlib.Path(hf_hub_download(name, "config.json", **options)).parent
+        return pathlib.Path(snapshot_download(name, allow_patterns=files, **options))
 
 
 def _kind(folder: pathlib.Path, name: Name) -> str | None:
@@ -78,20 +75,10 @@ def _kind(folder: pathlib.Path, name: Name) -> str | None:
             "{name} is a trained part in a format that is not read here ({kind}): name a draft model, a part made by "
             "python -m specviz.training, or a DFlash drafter.",
             "draft",
-            name=name,
+            name=str(name),
             kind=kind,
         )
     return kind
-
-
-def _fetched(named: Name, folder: pathlib.Path, revision: str | None, token: str | None) -> pathlib.Path:
-    """The part's folder with its weights."""
-    if not is_hub_id(named):
-        return folder
-    name = os.fspath(named).strip()
-    options = on_the_hub(name, "draft", revision, token)
-    with explaining("weights", name, "draft"):
-        return pathlib.Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors"], **options))
 
 
 def load_parts(

@@ -82,6 +82,12 @@ class FewRowsLinear(nn.Module):
         out = torch.ops.specviz.few_rows_linear(rows, self.panels, self.scales, self.bias, self.outputs, self.threads)
         return out.view(*x.shape[:-1], self.outputs)
 
+    @property
+    def read(self) -> list[Tensor]:
+        """What a pass reads of it."""
+        scales = None if self.few_rows.bits is None else self.scales
+        return [part for part in (self.panels, scales, self.bias) if part is not None]
+
     def unpacked(self) -> Tensor:
         """[outputs, inputs]: the weights to the bit, or what codes stand for in float32."""
         weight = torch.empty(self.outputs, self.inputs, dtype=self._unpacked_dtype, device=self.panels.device)
@@ -95,7 +101,7 @@ class FewRowsLinear(nn.Module):
         panels = self.panels.view(torch.int32).view(count, -1, self.scales.shape[-1])
         for first in range(0, self.outputs, _SOME):
             some = slice(first // panels.shape[-1], -(-min(first + _SOME, self.outputs) // panels.shape[-1]))
-            rows = panels[some].transpose(1, 2).flatten(0, 1)
+            rows = panels[some].transpose(1, 2).flatten(0, 1).contiguous()
             if bits is None:
                 rows = rows.view(self._unpacked_dtype)
             else:

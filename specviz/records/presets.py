@@ -16,6 +16,7 @@ class Preset:
     prompt: str
     domain: str = ""  # under which results are told, for prompts that were read from a file
     messages: tuple[Message, ...] = ()  # a conversation in the prompt's place, for the chat template
+    chat: bool = False  # the prompt is a user's turn, for the chat template
 
 
 #: At which the page starts: as the Llama 3 models are used by default (their generation_config.json).
@@ -44,7 +45,7 @@ PRESETS = (
 
 #: For models that answer: something to say at length, to copy from, to translate, and to repeat.
 CHAT_PRESETS = (
-    Preset("question", "Why is the sky blue at noon and red in the evening?"),
+    Preset("question", "Why is the sky blue at noon and red in the evening?", chat=True),
     Preset(
         "summary",
         "Summarise this text in two sentences.\n\nThe lighthouse on the northern cape was built in 1871, after three "
@@ -52,14 +53,18 @@ CHAT_PRESETS = (
         "night to wind the clockwork that turned the lamp. In 1934 a motor took over the winding, and in 1979 the last "
         "keeper left. Today the lighthouse on the northern cape is a museum, and its lamp is lit on one night of the "
         "year, in memory of the three ships.",
+        chat=True,
     ),
-    Preset("code", "Write a Python function that counts how often each word occurs in a file."),
+    Preset("code", "Write a Python function that counts how often each word occurs in a file.", chat=True),
     Preset(
-        "translation", "Translate into French: The library opens at nine, and the children are waiting at the door."
+        "translation",
+        "Translate into French: The library opens at nine, and the children are waiting at the door.",
+        chat=True,
     ),
     Preset(
         "list",
         "Write one line for each month of the year, like this: January is month 1 of 12. February is month 2 of 12.",
+        chat=True,
     ),
 )
 

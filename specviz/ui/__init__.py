@@ -14,7 +14,8 @@ compare_tab      several ways side by side; contest: all of them measured in tur
 unwatched        runs that take turns while nobody watches, for both
 why_tab          what passes cost; lab: what is kept to explain the visitors' runs
 lossless_tab     does the text follow the target's distribution?
-models_tab       which pair, and a check of it; advising: which of its drafters to use
+models_tab       which pair, and a check of it; pair_status: what it says of the one in use; advising: which of its
+                 drafters to use
 endpoints        the same for programs; api: as Gradio's functions and MCP's tools
 
 engine           what the page asks of the engine; loads torch on first use

@@ -41,7 +41,7 @@ class Controls:
     runner: Runner
     say: Words
     fields: Fields  # by the flat name of the setting each one holds
-    pair: gr.JSON  # hidden: the name of the pair in use
+    pair: gr.JSON  # hidden: the name of the pair in use; empty until the page has heard of one
     presets: Mapping[bool, gr.Row]  # for models that continue a text, and for those that answer: one row is shown
     reading: gr.HTML  # the prompt as the model reads it
     lacking: gr.HTML  # the drafters that the pair in use lacks
@@ -95,19 +95,29 @@ class Controls:
         drafter.input(self._on_drafter, [self.pair, drafter], self._of_drafter, **QUIET)
         rule.input(self.about_rule, rule, [self.rule_note, self.lossy_note], **QUIET)
 
-    def caught_up(self, values: Sequence[Any], name: PairName) -> list[Any]:
-        """The values of `inputs`, and any that follow, as if this pair had been in use when the button was pressed."""
-        pair, place, values = self.runner.store.in_use(name), list(self.fields).index("drafter"), [*values]
-        values[len(self.fields)] = asdict(name)
-        if refusal(pair, values[place]):
-            values[place] = engine.usual(pair)
-        return values
+    def caught_up(self, values: Sequence[Any], loaded: PairName | None) -> Sequence[Any]:
+        """The values of `inputs` as if the page had heard of the pair in use when the button was pressed: its name, and
+        a drafter that it has.
+
+        loaded: the pair that the visitor loaded last; None if it was none, or if that is not to be looked at.
+        """
+        heard, store = values[len(self.fields)], self.runner.store
+        name = loaded or PairName(**heard)
+        if not store.is_ready or (heard and name == PairName(**heard)):
+            return values
+        pair, asked = store.in_use(name), dict(zip(self.fields, values))
+        if refusal(pair, asked["drafter"]):
+            asked["drafter"] = self._usual(pair)
+        return [*asked.values(), asdict(name)]
+
+    def _usual(self, pair: ModelPair) -> str:
+        return engine.usual(pair, preparing=self.runner.store.preparer.refusal is None)
 
     @property
     def of_pair(self) -> list[gr.components.Component]:
         """What `suited` changes."""
         own = [self.fields[name] for name in ("prompt", "chat", "drafter")]
-        return [*own, *self.presets.values(), self.reading, self.lacking, *self._of_drafter]
+        return [self.pair, *own, *self.presets.values(), self.reading, self.lacking, *self._of_drafter]
 
     def suited(self, name: PairName, drafter: str, prompt: str, keep: bool) -> dict[gr.components.Component, Any]:
         """How the controls change once the page uses a pair, which is in memory.
@@ -119,6 +129,7 @@ class Controls:
         chats, missing = pair.has_chat_template, lacks(pair, say)
         off = [{"drafter": way, "label": say(f"ways.{way}"), "why": why} for way, why in missing.items()]
         changes = {
+            self.pair: asdict(name),
             self.fields["chat"]: gr.update(visible=chats),
             self.reading: gr.update(visible=True if chats else "hidden"),
             self.lacking: as_json({"pair": pair.info().name, "name": asdict(name), "off": off}),
@@ -126,7 +137,7 @@ class Controls:
         }
         if prompt in (preset.prompt for preset in _presets(not chats)):
             changes[self.fields["prompt"]] = _presets(chats)[0].prompt
-        chosen = drafter if keep and drafter not in missing else engine.usual(pair)
+        chosen = drafter if keep and drafter not in missing else self._usual(pair)
         if chosen != drafter:
             changes[self.fields["drafter"]] = chosen
             changes |= zip(self._of_drafter, self._on_drafter(asdict(name), chosen))
@@ -189,7 +200,7 @@ def create_controls(runner: Runner, say: Words) -> Controls:
         race = gr.Button(say("page.start_race"), elem_id="start-race")
         stop_race = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop-race")
     # A hidden value rather than a gr.State: a page with State keeps a connection open for as long as it is.
-    name = gr.JSON(asdict(PairName()), visible=False)
+    name = gr.JSON({}, visible=False)
     notes = drafter_note, rule_note, lossy_note
     hidden = gr.JSON({}, visible=False), remote()
     shown = presets, reading, lacking, *notes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
@@ -135,12 +135,13 @@ def _wire_passes(desk: Desk, status: Status, loads: list[Any]) -> None:
         if not store.is_ready:
             chip, timer = look_ahead(store, say)
             return {head.chip: chip, head.timer: timer, status.table: say("models.loading")}
-        pair = store.in_use(PairName(**name))
+        # What this session has loaded meanwhile counts, not what the page knew when it asked.
+        loaded = desk.visitors.pair_of(request.session_hash)
+        pair = store.in_use(loaded or PairName(**name))
         stage = store.preparer.stage(pair)
         chip, timer = look(pair, stage, say)
         told = {status.table: describe(pair, stage, say), status.notes: notes(pair, stage, say)}
-        # A link has a prompt of its own.
-        first = {} if line else _used(desk, PairName(), drafter, "" if request.query_params else prompt, keep=True)
+        first = {} if line or loaded else _used(desk, PairName(), drafter, prompt, keep=True)
         return {head.chip: chip, head.timer: timer, **told, **first}
 
     for moment in (desk.page.load, head.timer.tick, *(loaded.success for loaded in loads)):
@@ -253,10 +254,10 @@ class _Loading:
                 status.found: self.desk.say("models.check_about"),
                 status.advice: self.desk.say("advice.about_button"),
             }
-            return {**self._told(None), controls.pair: asdict(pair), **found, **_used(self.desk, pair, drafter, prompt)}
+            return {**self._told(None), **found, **_used(self.desk, pair, drafter, prompt)}
 
         asked = [controls.fields["drafter"], controls.fields["prompt"], *inputs]
-        shown = [*self.problems.values(), controls.pair, status.found, status.advice, *_of_pair(self.desk)]
+        shown = [*self.problems.values(), status.found, status.advice, *_of_pair(self.desk)]
         return button.click(load, asked, shown, concurrency_limit=None, show_progress_on=[self.shown], **INTERNAL)
 
     def _load(self, pair: PairName, progress: gr.Progress) -> None:

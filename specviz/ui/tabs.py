@@ -96,8 +96,11 @@ class Desk:
         # A tab's own field stands before a control of the same name.
         names = [*("" if name in own else name for name in controls.fields), "pair", *own]
 
-        def asked(values: Sequence[Any]) -> tuple[Order, ModelPair | None, dict[str, Any]]:
-            order = controls.order(values)
+        def asked(
+            values: Sequence[Any], loaded: PairName | None = None
+        ) -> tuple[Order, ModelPair | None, dict[str, Any]]:
+            """loaded: the pair that the visitor loaded last."""
+            order = controls.order(controls.caught_up(values, loaded))
             return order, self.runner.store.loaded(order.pair), dict(zip(own, values[len(controls.inputs) :]))
 
         def verdict(*values: Any) -> list[dict[str, Any]]:
@@ -110,15 +113,10 @@ class Desk:
             return verdicts(names, None, self.say)
 
         def carry_out(visit: Visit, *values: Any) -> Iterator[str]:
-            if early := not self.runner.store.is_ready:
+            if not self.runner.store.is_ready:
                 yield waiting(self.say("common.starting"))
             self.runner.store.get(PairName())
-            pressed = PairName(**values[len(controls.fields)])
-            used = self.visitors.pair_of(visit.session) or pressed
-            if early or used != pressed:
-                # It was pressed while the pair was still being loaded.
-                values = controls.caught_up(values, used)
-            order, pair, given = asked(values)
+            order, pair, given = asked(values, self.visitors.pair_of(visit.session))
             yield from stream(visit, order.settled(pair), **given)
 
         inputs = [*controls.inputs, *own.values()]

@@ -8,6 +8,8 @@ import pickle
 import pytest
 import torch
 from tiny import passes_called_compiled, tiny_model, tiny_pair
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from specviz.bench import machine_limits
@@ -15,7 +17,8 @@ from specviz.bench.machine_limits import model_size, peak_rate
 from specviz.bench.pass_times import measure_passes
 from specviz.models.pair import ModelPair
 from specviz.models.pass_timer import PassTimer, time_passes
-from specviz.passes.static_passes import FastPasses
+from specviz.passes.few_rows import FewRows
+from specviz.passes.static_passes import FastPasses, StaticPass
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "gpt_neox"])
@@ -39,6 +42,44 @@ def test_weights_that_are_only_looked_up_are_not_read():
     assert sizes[0].weight_bytes == 4 * tied.num_parameters()
     # 2 layers × 2 heads × 12 wide, keys and values, 4 bytes each.
     assert sizes[0].position_bytes == 2 * 2 * 12 * 2 * 4
+
+
+class Touched(TorchDispatchMode):
+    """Notes which of these tensors any operation reads, and what it is."""
+
+    def __init__(self, tensors):
+        super().__init__()
+        self.places = {tensor.data_ptr(): tensor for tensor in tensors}
+        self.reads: dict[int, set[str]] = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        for given in tree_leaves((args, kwargs)):
+            if isinstance(given, torch.Tensor) and given.data_ptr() in self.places:
+                self.reads.setdefault(given.data_ptr(), set()).add(func.name())
+        return func(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("way", ["plain", "kernels", 8, 4])
+def test_counted_bytes_are_those_of_the_tensors_that_a_pass_reads(way, tied):
+    model, passes = tiny_model("qwen2", tie_word_embeddings=tied).bfloat16().float(), None  # has biases
+    if way != "plain":
+        few_rows = FewRows.ready(1)
+        static = StaticPass(model, (), few_rows.fitting(model))
+        static = static if way == "kernels" else static.quantised(way)
+        passes = FastPasses(static, static, "kernels")
+    module = model if passes is None else passes.static.model
+    timer = PassTimer(model, [1], passes=passes)
+    with Touched([*module.parameters(), *module.buffers()]) as touched:
+        timer.seconds(1)
+    looked_up_only = {"aten::embedding"}
+    read = {place for place, ways in touched.reads.items() if ways - looked_up_only - {"aten::detach", "aten::alias"}}
+    never = [one.scales.data_ptr() for one in module.modules() if way == "kernels" and hasattr(one, "scales")]
+    turning = [tensor.data_ptr() for name, tensor in module.named_buffers() if name.endswith("inv_freq")]
+    weights = [touched.places[place].nbytes for place in read - {*never, *turning}]
+    assert model_size(timer).weight_bytes == sum(weights) > 0
+    if way == "kernels":
+        assert sum(weights) < 0.7 * model_size(PassTimer(model, [1])).weight_bytes, "in bfloat16"
 
 
 def test_a_measurement_fills_in_pass_by_pass_and_ends_complete():

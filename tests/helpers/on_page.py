@@ -27,7 +27,7 @@ def control(page: Page, label: str) -> Locator:
         return page.locator(".sv-prompt textarea")
     field = page.locator(f'input[type=number][aria-label="{label}"], input[aria-label="number input for {label}"]')
     if not field.is_visible():
-        page.locator(".sv-fold").click()
+        page.locator("[aria-controls=more-controls]").click()
     return field
 
 

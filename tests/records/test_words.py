@@ -198,10 +198,10 @@ def test_braces_in_values_are_not_filled_again():
 
 
 def test_a_refusal_keeps_its_values_across_processes_and_parameters():
-    error = SpecvizError("There is no folder {name}.", "target", name="a {name}")
+    error = SpecvizError("There is no folder or file {name}.", "target", name="a {name}")
     copy = pickle.loads(pickle.dumps(error)).at("draft")
-    assert (str(copy), copy.field) == ("There is no folder a {name}.", "draft")
-    assert words("de").error(copy) == "Es gibt keinen Ordner a {name}."
+    assert (str(copy), copy.field) == ("There is no folder or file a {name}.", "draft")
+    assert words("de").error(copy) == "Es gibt keinen Ordner und keine Datei a {name}."
 
 
 def test_a_step_is_its_english_sentence_and_can_be_said_in_german():

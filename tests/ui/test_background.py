@@ -36,9 +36,9 @@ from specviz.ui.deployment import Deployment
 from specviz.ui.generate_tab import generate
 from specviz.ui.lab import Lab
 from specviz.ui.live_runs import LiveRuns
-from specviz.ui.models_tab import describe
 from specviz.ui.orders import Order
 from specviz.ui.page import build, launch
+from specviz.ui.pair_status import describe, notes
 from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.race_tab import race
 from specviz.ui.runner import Runner
@@ -194,7 +194,7 @@ def test_what_cannot_be_prepared_has_its_reason_at_once(deployment, pair, monkey
         preparer.start()
         stage = preparer.stage(pair)
         assert stage.step is None and sentence in str(stage.done.reasons["target"])
-        assert sentence in describe(pair, stage, words("en")).replace("&#95;", "_")
+        assert sentence in notes(pair, stage, words("en")).replace("&#95;", "_")
         preparer.close()
 
 
@@ -202,14 +202,15 @@ def test_passes_that_were_lost_later_are_plain_ones_with_their_reason(pair):
     pair.passes.fast = passes_called_compiled(pair)
     lost = pair.passes.fast["target"]
     lost.kind, lost.refusal = "plain", SpecvizError("Recording failed.", "passes")
-    said = describe(pair, Stage(), words("en"))
+    said = notes(pair, Stage(), words("en"))
+    assert describe(pair, Stage(), words("en")).count("plain passes") == 1
     assert "No faster passes (target): Recording failed." in said and "(target, draft model)" not in said
 
 
 def test_passes_in_use_are_not_denied_where_only_better_ones_were_refused(pair):
     pair.passes.fast = passes_called_compiled(pair)
     stage = Stage(done=Preparation(reasons={"target": SpecvizError("They were slower.", "passes")}))
-    said = describe(pair, stage, words("en"))
+    said = notes(pair, stage, words("en"))
     assert "Nothing faster than that (target): They were slower." in said and "No faster passes" not in said
 
 
@@ -434,9 +435,9 @@ def test_the_chip_follows_what_is_prepared_without_a_reload_and_without_moving_t
     expect(page.locator("specviz-run [part=meta]")).to_contain_text(say("passes.compiled"))
     for visitor, own in ((page, say), (elsewhere, german)):
         visitor.get_by_role("tab", name=own("page.models"), exact=True).click()
-        status = visitor.locator(".block.sv-pair-status")
-        expect(status).to_contain_text(own.error(stand_in.reasons["exit 1"]))
-        expect(status).to_contain_text(own("passes.role_draft"))
+        visitor.locator("[aria-controls=pair-notes]").click()
+        expect(visitor.locator("#pair-notes")).to_contain_text(own.error(stand_in.reasons["exit 1"]))
+        expect(visitor.locator(".block.sv-pair-status")).to_contain_text(own("passes.compiled"))
     assert [line for line in violations(page) if "passes" in line] == []
 
     # Once it is over, the page asks no more: only the head does, of the line.
@@ -449,7 +450,8 @@ def test_the_chip_follows_what_is_prepared_without_a_reload_and_without_moving_t
 def test_a_page_that_keeps_to_plain_passes_says_why(page):
     expect(page.locator("#passes")).to_have_text("plain passes")
     page.get_by_role("tab", name="Models", exact=True).click()
-    expect(page.locator(".block.sv-pair-status")).to_contain_text("told to keep to plain passes (SPECVIZ_PASSES)")
+    page.locator("[aria-controls=pair-notes]").click()
+    expect(page.locator("#pair-notes")).to_contain_text("told to keep to plain passes (SPECVIZ_PASSES)")
 
 
 @pytest.mark.parametrize("drafter", ["draft_model", "early_exit"])

@@ -7,6 +7,7 @@
 // { before }, for whoever wants to bring that back.
 
 import { kept } from "../shared/kept.js";
+import { pairInUse } from "./pair.js";
 import { isIdle, isOpen, openTab, watchButtons } from "./tabs.js";
 
 /** @type {Record<string, string>} */
@@ -23,8 +24,12 @@ export function join({ trigger }) {
   });
   document.addEventListener("specviz-can-press", (event) => event.preventDefault());
   const settings = kept("settings");
-  // After a reload the controls say what the last run was made with; a link has its own.
-  if (settings && location.search.length < 2) trigger("submit", { settings, press: null, measure: null, pair: null, details: null });
+  // After a reload the controls say what the last run was made with, once they suit the pair; a link has its own.
+  const bringBack = () => trigger("submit", { settings, press: null, measure: null, pair: null, details: null });
+  if (settings && location.search.length < 2) {
+    if (pairInUse()) bringBack();
+    else document.addEventListener("specviz-pair", bringBack, { once: true });
+  }
   return (/** @type {string} */ value) => {
     const { press, before } = JSON.parse(value);
     if (before) document.dispatchEvent(new CustomEvent("specviz-set", { detail: { before } }));

@@ -2,6 +2,8 @@
 // of the element submits the component, and rounds that were lost are asked of the server. What was measured of a pair
 // goes when the page uses another one.
 
+import { pairInUse } from "./pair.js";
+
 /**
  * What a component gives (load.js).
  *
@@ -35,8 +37,7 @@ export function join({ element, trigger, server }, { module, tag, words, submits
 
 /** @param {() => void} call */
 function whenAnotherPairIsUsed(call) {
-  /** @type {string | undefined} */
-  let before;
+  let before = pairInUse()?.pair; // the tab may be opened late
   document.addEventListener("specviz-pair", (event) => {
     const { pair } = /** @type {CustomEvent} */ (event).detail;
     if (before !== undefined && before !== pair) call();

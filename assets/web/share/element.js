@@ -1,8 +1,8 @@
 // <specviz-share>: the link to the run on the screen.
 //
 // Takes { kind: "share", share }: the link's query, file name and pair as records/links.py gives them, of the run that
-// the page opens with; and { kind: "pair", pair }: the name of the page's own pair, once there is one. It follows the
-// page's <specviz-run>. Fires `specviz-opened` when the page was opened by such a link, so that somebody may run it, and
+// the page opens with; and { kind: "pair", pair }: the name of the pair that the page uses, once there is one. It follows
+// the page's <specviz-run>. Fires `specviz-opened` when there is a pair for the link that the page was opened by, and
 // `specviz-press` with { settings, press } for the controls to say what the run was made with.
 
 import { make } from "../shared/dom.js";
@@ -40,10 +40,11 @@ class SpecvizShare extends SpecvizElement {
       /** @param {any} message */
       share: ({ share }) => {
         this.share = liveRun()?.share ?? share;
-        if (location.search.length > 1) this.tell("specviz-opened");
       },
       /** @param {any} message */
       pair: ({ pair }) => {
+        // Only now: the controls suit the pair, and what the link says comes after that.
+        if (this.pair === undefined && location.search.length > 1) this.tell("specviz-opened");
         this.pair = pair;
       },
     };

@@ -1,0 +1,127 @@
+"""Weights that only our kernels read: models let go of them, and get them back to the bit."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+from tiny import tiny_model, tiny_pair
+from torch import nn
+
+import specviz
+from specviz.models import preparation
+from specviz.passes.few_rows import FewRows
+from specviz.passes.quantisation import rounded
+from specviz.passes.released_weights import let_go_again, packed_of, take_back, weight_of
+from specviz.passes.static_passes import FastPasses, StaticPass
+from specviz.passes.tree_trial import reads_trees
+from specviz.records.settings import BITS
+
+#: (outputs, inputs): whole panels, parts of one, more outputs than are unpacked at a time.
+SIZES = [(256, 64), (48, 37), (7, 64), (1, 5), (2100, 40)]
+
+IDS = torch.arange(2, 9)[None]
+
+
+@pytest.fixture(scope="module")
+def few_rows() -> FewRows:
+    return FewRows.ready(threads=1)
+
+
+def released(model, few_rows: FewRows) -> StaticPass:
+    """The pass on the kernels, for which the model has let go of its weights."""
+    few_rows = few_rows.fitting(model)
+    return StaticPass(model, (), few_rows, few_rows.twin(model, releasing=True))
+
+
+def held_bytes(*modules: nn.Module) -> int:
+    """Of all tensors of these modules that are in memory, each once."""
+    every = [tensor for one in modules for tensor in (*one.parameters(), *one.buffers()) if not tensor.is_meta]
+    return sum({tensor.data_ptr(): tensor.nbytes for tensor in every}.values())
+
+
+@pytest.mark.parametrize("outputs, inputs", SIZES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("half", [False, True])
+def test_packed_weights_unpack_to_the_bit(few_rows, outputs, inputs, dtype, half):
+    weight = torch.randn(outputs, inputs).bfloat16().to(dtype) if half else torch.randn(outputs, inputs).to(dtype)
+    packed = dataclasses.replace(few_rows, half=half).linear(weight)
+    assert torch.equal(packed.unpacked().to(dtype), weight)
+
+
+@pytest.mark.parametrize("outputs, inputs", SIZES)
+@pytest.mark.parametrize("bits", BITS)
+def test_packed_codes_unpack_to_what_they_stand_for(few_rows, outputs, inputs, bits):
+    weight = torch.randn(outputs, inputs)
+    packed = dataclasses.replace(few_rows, bits=bits).linear(weight)
+    torch.testing.assert_close(packed.unpacked(), rounded(weight, bits), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "gemma3", "qwen3_moe"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_model_that_runs_has_its_weights_back(few_rows, architecture, dtype):
+    model = tiny_model(architecture).to(dtype)
+    before, expected = copy.deepcopy(model.state_dict()), model(IDS).logits
+    parameters = model.num_parameters()
+    released(model, few_rows)
+    gone = [name for name, weight in model.named_parameters() if weight.is_meta]
+    assert gone, "some weights are the kernels' alone"
+    assert model.num_parameters() == parameters and (model.device.type, model.dtype) == ("cpu", dtype)
+    with torch.inference_mode():
+        assert torch.equal(model(IDS).logits, expected)
+    model(IDS).logits.sum().backward()  # as before, also by those that came back without gradients being recorded
+    take_back(model)  # experts that no token went to
+    for name, weight in model.state_dict().items():
+        assert torch.equal(weight, before[name]) and weight.stride() == before[name].stride()
+
+
+def test_what_is_held_is_little_more_than_what_is_packed(few_rows):
+    model = tiny_model("llama", hidden_size=64, intermediate_size=256).bfloat16().float()
+    whole = held_bytes(model)
+    table = model.get_input_embeddings().weight.nbytes
+    static = released(model, few_rows)
+    packed = sum(part.panels.nbytes for part in static.model.modules() if hasattr(part, "panels"))
+    assert packed < 0.6 * (whole - table), "in bfloat16"
+    assert held_bytes(model, static.model) < packed + table + 0.1 * whole
+    model(IDS)
+    assert held_bytes(model) == whole
+    let_go_again(model)
+    assert held_bytes(model) < table + 0.1 * whole
+
+
+def test_tied_embeddings_stay_and_twins_pack_nothing_twice(few_rows):
+    model = tiny_model("llama", tie_word_embeddings=True)
+    static = released(model, few_rows)
+    assert not model.lm_head.weight.is_meta and model.lm_head.weight is model.model.embed_tokens.weight
+    again = released(model, few_rows)
+    panels = [
+        {name: part.data_ptr() for name, part in one.model.named_buffers() if "layers" in name and "panels" in name}
+        for one in (static, again)
+    ]
+    assert panels[0] == panels[1] != {}
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_what_is_made_of_a_model_is_the_same_without_its_weights(few_rows, bits):
+    model = tiny_model("llama")
+    assert reads_trees(model)  # tried when a model is loaded, never again
+    static, other = released(model, few_rows), StaticPass(copy.deepcopy(model), (), few_rows.fitting(model))
+    for one, two in [(static, other), (static.quantised(bits), other.quantised(bits))]:
+        assert all(torch.equal(*both) for both in zip(one.model.buffers(), two.model.buffers(), strict=True))
+        preparation.check(FastPasses(one, one, "kernels"))
+    first = static.first_layers(1)
+    preparation.check(FastPasses(first, first, "kernels"), FastPasses(static, static, "kernels"))
+    assert model.model.layers[0].mlp.up_proj.weight.is_meta, "a comparison leaves nothing behind"
+
+
+def test_a_pair_whose_passes_were_refused_keeps_its_weights(few_rows, monkeypatch):
+    pair = tiny_pair("llama")
+    expected = specviz.run(pair, [3, 4, 5], drafter=None, max_new_tokens=8).token_ids
+    refusal = specviz.SpecvizError("They are wrong.", "passes")
+    monkeypatch.setattr(preparation, "check", lambda *given: (_ for _ in ()).throw(refusal))
+    monkeypatch.setattr(preparation, "cxx", lambda: (_ for _ in ()).throw(refusal))
+    done = preparation.prepare_passes(pair)
+    assert done.ready == [] and not any(packed_of(part) for part in pair.target.modules())
+    assert not any(weight.is_meta for weight in pair.target.parameters())
+    assert specviz.run(pair, [3, 4, 5], drafter=None, max_new_tokens=8).token_ids == expected
+    assert weight_of(pair.target.lm_head) is pair.target.lm_head.weight

@@ -1,0 +1,212 @@
+"""A model of one's own on the page: from the tab as it stands when it is opened to a run, and back again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from conftest import PATIENCE
+from elements import element
+from on_page import (
+    assert_no_sideways_scrolling,
+    control,
+    downloaded_trace,
+    generate,
+    set_control,
+    settle,
+    state,
+    violations,
+)
+from playwright.sync_api import Locator, Page, expect
+from tiny import byte_tokenizer, save_model, tiny_model, tiny_pair
+
+from specviz import load_pair
+from specviz.drafters import usual
+from specviz.records.presets import CHAT_PRESETS, PRESETS
+from specviz.records.words import words
+from specviz.ui import engine
+from specviz.ui.deployment import Deployment
+from specviz.ui.page import build, launch
+from specviz.ui.pairs import PairStore
+from specviz.ui.runner import Runner
+from specviz.ui.ways import WAYS, lacks
+
+SAY = words()
+
+TEMPLATE = "{% for turn in messages %}<{{ turn.role }}>{{ turn.content }}</>{% endfor %}<answer>"
+
+RACE = element("race")
+
+
+@pytest.fixture
+def folder(tmp_path) -> str:
+    """A target that answers, alone."""
+    model = tiny_model("llama", max_position_embeddings=1024)
+    return str(save_model(tmp_path / "parrot", model, byte_tokenizer(chat_template=TEMPLATE)))
+
+
+def open_tab(page: Page, name: str) -> None:
+    page.get_by_role("tab", name=SAY(f"page.{name}"), exact=True).click()
+
+
+def load(page: Page, target: str) -> None:
+    """With the form as it stands when its tab is opened."""
+    open_tab(page, "models")
+    page.locator("#load-target textarea, #load-target input").fill(target)
+    page.locator("#load-pair").click()
+
+
+def drafter(page: Page, name: str) -> Locator:
+    return page.locator(f'.sv-drafters input[value="{name}"]')
+
+
+def test_a_target_alone_is_loaded_and_run_and_the_page_goes_back_to_its_own_pair(page, folder, tmp_path):
+    open_tab(page, "race")
+    page.wait_for_function(f"() => {RACE}?.built")
+    page.evaluate(f"{RACE}.receive({{kind: 'error', text: 'of the pair before'}})")
+    load(page, folder)
+    expect(page.locator(".sv-pair").first).to_contain_text("parrot")
+    expect(page.locator(".block.sv-pair-status")).to_contain_text("parrot")
+    open_tab(page, "generate")
+
+    # What drafts is what this pair has; all else is off, with its reason.
+    pair = load_pair(folder)
+    missing, chosen = lacks(pair, SAY), usual(pair, preparing=False)  # the page keeps to plain passes
+    assert {"draft_model", "medusa", "eagle", "mtp"} <= set(missing) and chosen not in missing
+    expect(drafter(page, chosen)).to_be_checked()
+    for way in WAYS:
+        expect(drafter(page, way)).to_be_enabled(enabled=way not in missing)
+    page.locator(".sv-lacking summary").click()
+    for way, (brief, whole) in missing.items():
+        assert drafter(page, way).get_attribute("title") == whole
+        expect(page.locator(".sv-lacking")).to_contain_text(f"{SAY(f'ways.{way}')}: {brief}")
+
+    # The recorded run is not this pair's, and says so; what was measured of the pair before is gone.
+    foreign = page.locator('specviz-run [part="foreign"]')
+    expect(foreign).to_have_text(SAY("rounds.recorded_with", pair="storybook", now="parrot"))
+    assert page.evaluate(f"{RACE}.state") != "error"
+
+    # It has a chat template: on, beside the prompt, and legible.
+    asked = CHAT_PRESETS[0].prompt
+    expect(control(page, "Prompt")).to_have_value(asked)
+    expect(page.get_by_label(SAY("controls.chat"))).to_be_checked()
+    page.locator(".sv-reading summary").click()
+    expect(page.locator(".sv-reading pre")).to_have_text(f"<user>{asked}</><answer>")
+    read = pair.encode(asked, chat=True)
+    expect(page.locator(".sv-reading summary")).to_contain_text(SAY("common.tokens", n=len(read.ids)))
+    page.get_by_role("button", name=SAY("controls.preset_code"), exact=True).click()
+    expect(page.locator(".sv-reading pre")).to_contain_text(CHAT_PRESETS[2].prompt)
+    assert violations(page) == []
+
+    generate(page, new_tokens=6)
+    run = downloaded_trace(page, tmp_path)
+    assert (run.pair.name, run.drafter, run.prompt.message) == ("parrot", chosen, CHAT_PRESETS[2].prompt)
+    expect(foreign).to_be_hidden()
+
+    open_tab(page, "models")
+    page.locator("#load-home").click()
+    expect(page.locator(".sv-pair").first).to_contain_text("storybook")
+    open_tab(page, "generate")
+    for way in WAYS:
+        expect(drafter(page, way)).to_be_enabled()
+    expect(drafter(page, "draft_model")).to_be_checked()
+    expect(foreign).to_have_text(SAY("rounds.made_with", pair="parrot", now="storybook"))
+    expect(page.get_by_label(SAY("controls.chat"))).to_be_hidden()
+    expect(page.locator(".sv-reading")).to_be_hidden()
+    expect(control(page, "Prompt")).to_have_value(PRESETS[0].prompt)
+    generate(page, new_tokens=4)
+    assert downloaded_trace(page, tmp_path).prompt.message is None
+    expect(foreign).to_be_hidden()
+
+
+def test_what_is_wrong_with_a_field_stands_at_it_and_what_was_typed_stays(page, folder, tmp_path):
+    problems = page.locator(".block.sv-problem")
+    open_tab(page, "models")
+    page.locator("[aria-controls=load-advanced]").click()
+    for target, more, place in (
+        ("", {}, "#load-target"),
+        ("/no/such/folder", {}, "#load-target"),
+        (folder, {"draft": "/no/such/draft"}, "#load-draft"),
+        (folder, {"draft-vocabulary": "many"}, "#load-draft-vocabulary"),
+        (folder, {"draft-vocabulary": "64"}, "#load-draft-vocabulary"),
+    ):
+        for name in ("draft", "draft-vocabulary"):
+            page.locator(f"#load-{name} textarea, #load-{name} input").fill(more.get(name, ""))
+        load(page, target)
+        beside = page.locator(f".column:has({place})").last.locator(".block.sv-problem")
+        expect(beside).to_be_visible()
+        expect(problems).to_have_count(1)
+        expect(page.locator("#load-target textarea, #load-target input")).to_have_value(target)
+        expect(page.locator(".sv-pair").first).to_contain_text("storybook")
+    for name, value in more.items():
+        expect(page.locator(f"#load-{name} textarea, #load-{name} input")).to_have_value(value)
+
+
+@pytest.fixture
+def held(monkeypatch) -> Iterator[tuple[str, threading.Event]]:
+    """A page in this process whose next pair is loaded once the event is set."""
+    monkeypatch.setenv("SPECVIZ_PASSES", "plain")
+    go_on = threading.Event()
+
+    def load(*asked, **others):
+        assert go_on.wait(PATIENCE)
+        pair = tiny_pair("llama", layers=6)
+        pair.draft, pair.draft_name, pair.name = None, None, "late"
+        return pair
+
+    monkeypatch.setattr(engine, "load_pair", load)
+    deployment = Deployment.from_environment()
+    store = PairStore(deployment, tiny_pair("llama"))
+    page = launch(build(Runner(store, deployment)), prevent_thread_lock=True, quiet=True)
+    yield page.local_url, go_on
+    go_on.set()
+    page.close()
+
+
+def test_a_run_that_is_asked_for_while_a_pair_is_loaded_waits_and_is_made_with_that_pair(held, new_page, tmp_path):
+    url, go_on = held
+    page = new_page()
+    page.goto(url)
+    expect(page.locator(".sv-pair").first).to_contain_text("tiny llama")
+    set_control(page, SAY("controls.max_new_tokens"), 6)
+    page.get_by_label(SAY("page.measured")).uncheck()
+    load(page, "elsewhere")
+    page.locator("#go").click()
+    expect(page.locator("specviz-run [part=status]")).to_contain_text(SAY("line.load"))
+    go_on.set()
+    page.wait_for_function("!document.querySelector('specviz-run').recorded")
+    settle(page)
+    run = downloaded_trace(page, tmp_path)
+    assert run.pair.name == "late" and run.drafter not in (None, "draft_model")
+    expect(page.locator('specviz-run [part="foreign"]')).to_be_hidden()
+
+
+#: Whether an element covers a point of another one inside the box that scrolls it.
+COVERED = """() => {
+  const inside = (a, b) => a.left < b.right && a.right > b.left && a.top < b.bottom - 1 && a.bottom > b.top + 1;
+  const fields = document.querySelector('.sv-fields'), go = document.querySelector('.sv-go').getBoundingClientRect();
+  const box = getComputedStyle(fields).overflowY === 'auto' ? fields.getBoundingClientRect() : null;
+  const seen = [...fields.querySelectorAll('input, textarea, button, select')].filter(one => one.checkVisibility());
+  return seen.filter(one => {
+    const { left, right, top, bottom } = one.getBoundingClientRect();
+    const cut = { left, right, top: Math.max(top, box?.top ?? top), bottom: Math.min(bottom, box?.bottom ?? bottom) };
+    return cut.top < cut.bottom && inside(cut, go);
+  }).map(one => one.outerHTML.slice(0, 80));
+}"""
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 720), (1280, 600), (390, 844)])
+def test_the_buttons_lie_over_no_control(visit, width, height):
+    page = visit(viewport={"width": width, "height": height})
+    for _ in range(2):
+        for at in (0, 300, 10_000):
+            page.evaluate("at => { scrollTo(0, at); document.querySelector('.sv-fields').scrollTop = at; }", at)
+            assert page.evaluate(COVERED) == []
+        page.evaluate("scrollTo(0, 0)")
+        if width > 900:
+            for button in ("#go", "#start-race"):
+                expect(page.locator(button)).to_be_in_viewport(ratio=1)
+        page.locator("[aria-controls=more-controls]").click()
+    assert_no_sideways_scrolling(page)
+    assert state(page, "recorded")
