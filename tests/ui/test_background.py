@@ -240,15 +240,6 @@ def test_a_setting_that_is_no_choice_is_refused_by_name(deployment, monkeypatch)
         Deployment.from_environment()
 
 
-@pytest.mark.parametrize("text", ["most", "-0.1", "1.5", "nan"])
-def test_a_share_is_a_number_from_0_to_1(text, monkeypatch):
-    monkeypatch.delenv("SPECVIZ_LEAST_SHARE")
-    assert Deployment.from_environment().least_share == 0.8
-    monkeypatch.setenv("SPECVIZ_LEAST_SHARE", text)
-    with pytest.raises(SpecvizError, match=f"SPECVIZ_LEAST_SHARE must be a number from 0 to 1, not '{text}'"):
-        Deployment.from_environment()
-
-
 # One action, one kind of passes
 
 
