@@ -17,9 +17,6 @@ Made = TypeVar("Made")
 #: More would take hours to measure, and tell no more.
 MOST_PROMPTS = 1000
 
-#: Keys of a JSON line.
-KEYS = ("prompt", "messages", "domain")
-
 
 def text_of(path: pathlib.Path) -> str:
     """What a file of prompts holds. Raises SpecvizError (field ``prompts``) where it cannot be read."""
