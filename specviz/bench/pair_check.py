@@ -280,7 +280,7 @@ def pass_times(pair: ModelPair) -> Iterator[Finding]:
 def race(pair: ModelPair, seconds: float) -> Iterator[Finding]:
     """The drafter to start with in turn with plain decoding, greedily."""
     workload = Workload.of(pair, PRESETS[0], 0.0, RACE_TOKENS)
-    plain, fast = Contestant(PLAIN), Contestant(usual(pair), GAMMA)
+    plain, fast = Contestant(PLAIN), Contestant(usual(pair, preparing=False), GAMMA)
     runs: tuple[list[TimedRun], list[TimedRun]] = [], []
     plan = Plan(workload.max_new_tokens, RACE_REPEATS, seconds, whole=False)
     for one in take_turns([lane(plain, workload), lane(fast, workload)], plan):
