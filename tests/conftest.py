@@ -31,10 +31,6 @@ from specviz.ui.maintenance.chromium import INSTALLED
 
 ROOT = pathlib.Path(__file__).parent.parent
 
-#: Tests take the processor from each other: no speedup would be known.
-UNDISTURBED = {"SPECVIZ_LEAST_SHARE": "0"}
-os.environ |= UNDISTURBED
-
 #: Seconds the app may take to answer, and Playwright's steps to happen: generous, only a hang should reach them.
 PATIENCE = 60
 
@@ -97,7 +93,7 @@ def running_app(root: pathlib.Path, folder: pathlib.Path) -> Iterator[str]:
     It ends when it is asked to, and then leaves nothing of its own there.
     """
     port, log = _free_port(), folder / "app.log"
-    environment = UNDISTURBED | {
+    environment = {
         "GRADIO_SERVER_NAME": "127.0.0.1",
         "GRADIO_SERVER_PORT": str(port),
         "GRADIO_ANALYTICS_ENABLED": "False",

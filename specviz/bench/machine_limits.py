@@ -141,7 +141,7 @@ def model_size(timer: PassTimer) -> ModelSize:
 
 
 def weights_read(model: PreTrainedModel) -> list[torch.Tensor]:
-    """What a pass of a model, or of its twin on our kernels, reads whole: each tensor once, as it lies in memory."""
+    """What a pass of a model, or of its twin on our kernels, reads whole: each tensor once, in the form it lies in."""
     kept = {id(table) for table in _looked_up(model)}
     every = (
         part.read if isinstance(part, FewRowsLinear) else part.parameters(recurse=False) for part in model.modules()

@@ -21,6 +21,7 @@ from specviz.drafters.base import Drafter, Setting
 from specviz.passes.torchrun import process_count
 from specviz.records.settings import RunSettings
 from specviz.records.stopwatch import Stopwatch
+from specviz.theory.ratios import Ratio
 
 #: New tokens of the runs that warm everything up before anything is timed, and the seconds after which that is enough;
 #: the later half tells what a token takes.
@@ -74,6 +75,7 @@ class Plan:
     precise: float = 0.0
     with_prompt: bool = True  # reading the prompt counts
     least: int = 0  # turns
+    patience: float = 1.0  # by how much more than the budget may be spent while an interval says nothing
 
 
 def lane_of(request: Request, speaks: Callable[[int], Speaker] | None = None) -> Lane:
@@ -161,16 +163,19 @@ class _Group:
     def _over_budget(self, repeats: int, taken: float) -> bool:
         """Whether there is no time for another repeat, after so many in so many seconds."""
         turns = [sum(len(run.turns) for run in self.done if run.number == member) for member, _ in self.lanes]
-        return min(turns) >= self.plan.least and taken * (repeats + 1) / repeats > self.plan.budget
+        budget = self.plan.budget * (1.0 if all(one.known for one in self._ratios()) else self.plan.patience)
+        return min(turns) >= self.plan.least and taken * (repeats + 1) / repeats > budget
 
     def _precise(self) -> bool:
         """Whether all that is to be known is known as precisely as asked."""
-        if not self.plan.precise:
-            return False
+        reach = 1 + self.plan.precise
+        return reach > 1 and all(one.low is not None and one.high <= reach * one.value for one in self._ratios())
+
+    def _ratios(self) -> list[Ratio]:
+        """Everyone's speedup so far."""
         plain = [run for run in self.done if run.number == 0]
         others = {run.number for run in self.done if run.number}
-        found = [speedup_of([run for run in self.done if run.number == number], plain) for number in others]
-        return all(one.low is not None and one.high <= (1 + self.plan.precise) * one.value for one in found)
+        return [speedup_of([run for run in self.done if run.number == number], plain) for number in others]
 
 
 def _in_order(runs: Sequence[_Run], number: int) -> Sequence[_Run]:

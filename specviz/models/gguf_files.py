@@ -32,7 +32,7 @@ modeling_gguf_pytorch_utils.tqdm = logging.tqdm
 _SPLIT = re.compile(r"-\d{5}-of-(?!00001)\d{5}\.gguf$")
 
 #: Part of a file that was cut up.
-_PIECE = re.compile(r"\.gguf\.[\w-]+$")
+_PIECE = re.compile(r"\.gguf\.(part[-_]?)?(\d+|[a-z]{2})$")
 
 #: What reading a damaged file may raise.
 _ASTRAY = (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError, struct.error)
@@ -44,30 +44,31 @@ def gguf_at(path: pathlib.Path, field: str) -> pathlib.Path | None:
 
     Raises SpecvizError (this `field`) for several files, and for one that is not whole.
     """
-    if path.is_dir():
-        whole = not (path / "config.json").is_file()
-        found = sorted(one for one in path.glob("*.gguf*") if one.is_file()) if whole else []
-    else:
-        found = [path] if path.is_file() else []
-    known = {"name": found[0].name} if found else {}
-    if any(_PIECE.search(one.name) for one in found):
+    found = [path] if path.is_file() else []
+    if path.is_dir() and not (path / "config.json").is_file():
+        inside = sorted(one for one in path.iterdir() if one.is_file())
+        found = [one for one in inside if one.suffix == ".gguf"] or [one for one in inside if _PIECE.search(one.name)]
+    if not found:
+        return None
+    name = found[0].name
+    if _PIECE.search(name):
         raise SpecvizError(
             "{name} is a piece of a GGUF file: put the pieces together (cat {whole}.* > {whole}) and name the result.",
             field,
-            **known,
-            whole=found[0].name.rpartition(".")[0],
+            name=name,
+            whole=name.rpartition(".")[0],
         )
-    if any(_SPLIT.search(one.name) for one in found):
+    if _SPLIT.search(name):
         raise SpecvizError(
             "{name} is one part of a split GGUF file, and only whole ones can be read: join the parts with "
             "llama-gguf-split --merge and name the result.",
             field,
-            **known,
+            name=name,
         )
     if len(found) > 1:
         names = ", ".join(one.name for one in found[:6]) + (", …" if len(found) > 6 else "")
         raise SpecvizError("{folder} holds several GGUF files: name one of {names}.", field, folder=path, names=names)
-    return next((one.absolute() for one in found if _is_gguf(one, field)), None)
+    return found[0].absolute() if _is_gguf(found[0], field) else None
 
 
 def _is_gguf(file: pathlib.Path, field: str) -> bool:

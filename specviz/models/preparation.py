@@ -264,7 +264,8 @@ class _Work:
 
     def settle(self) -> None:
         """Lets go of weights that came back meanwhile; gives models that do not run on the kernels theirs for good."""
-        for role, model in zip(_MODELS, (self.pair.target, self.pair.draft)):
+        models = {} if self.halt.is_set() else {"target": self.pair.target, "draft": self.pair.draft}
+        for role, model in models.items():
             if model is not None and role in self.pair.passes.fast:
                 let_go_again(model)
             elif model is not None:

@@ -15,8 +15,8 @@ from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Bytes
 
-#: Bytes that each weight takes for a while in host memory: rounded in float32, to pack them or to check what was
-#: packed. On a GPU they are rounded a few rows at a time, into a copy of their own kind.
+#: Bytes that each weight takes in host memory at most: rounded in float32, where no kernels pack codes. On a GPU they
+#: are rounded a few rows at a time, into a copy of their own kind.
 _ROUNDING_BYTES = 4
 
 

@@ -69,6 +69,13 @@ class ModelSource:
         """Bytes of the model's weights in `dtype`; of a quantised model, of its files: 0 until they are here."""
         return self._file_bytes if self.quantised else self.parameters * dtype.itemsize
 
+    @property
+    def unpacking_bytes(self) -> int:
+        """Bytes of main memory that unpacking takes for a while beside the weights: transformers makes a few copies of
+        each tensor in float32, of which the embeddings are the largest."""
+        config = self.config.get_text_config()
+        return 0 if self.stored is None else 3 * 4 * config.vocab_size * config.hidden_size
+
     @functools.cached_property
     def _file_bytes(self) -> int:
         folder = pathlib.Path(self.location).expanduser()
@@ -201,13 +208,13 @@ def check_quantisation(source: ModelSource, device: torch.device) -> None:
 def check_sharding(source: ModelSource, processes: int) -> None:
     """Refuses a target that this many processes cannot share."""
     config, known = source.config.get_text_config(), {"name": source.name, "kind": source.config.model_type}
-    if source.quantised:
+    if source.quantised or source.stored:
         raise SpecvizError(
             "{name} is quantised ({method}), and quantised weights are not sharded here: run without torchrun and "
             "use the device spread.",
             "device",
             name=source.name,
-            method=quantisation_name(source.config),
+            method=source.stored or quantisation_name(source.config),
         )
     if not config.base_model_tp_plan:
         raise SpecvizError(

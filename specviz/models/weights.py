@@ -56,8 +56,9 @@ def check_memory(sources: Sequence[ModelSource], place: Place, dtype: torch.dtyp
     free = free_at(place)
     for source in sources:
         needed = _needed_at(place, source, dtype)
-        if needed > free:
-            raise _too_large(source, needed, place.device, dtype, free)
+        most = needed + (source.unpacking_bytes if place.device.type == "cpu" else 0)
+        if most > free:
+            raise _too_large(source, most, place.device, dtype, free)
         free -= needed
 
 

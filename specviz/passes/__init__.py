@@ -5,6 +5,7 @@ tree_trial: tries once whether a model reads trees, and compares two ways to rea
 static_passes: a pass over buffers that stay in place, the form in which it can be compiled or recorded
 grouped_attention: heads that share keys and values, without repeating those
 few_rows: a model's twin on our own kernels, whose passes cost little more over several tokens than over one
+released_weights: weights that only the kernels read: let go of, and unpacked again when something else reads them
 quantisation: weights in few bits, and a model's twin with rounded ones
 narrow_head: an output head with rows for some of the tokens only
 kernel_library: builds our C++ and makes the kernels known to torch: few_rows.cpp over lanes.h, draft_chain.cpp and

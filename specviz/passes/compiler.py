@@ -48,8 +48,9 @@ OPTIONS = {
     "aot_inductor.custom_ops_to_c_shims": C_SHIMS,
 }
 
-#: The kernels' own layout of the weights, and copies while a program is made: memory must have room for so many.
-COPIES = 2
+#: The kernels' own layout of the weights, beside the model's own where something else reads those too: memory must have
+#: room for so many copies.
+COPIES = 1
 
 #: The most bytes of programs that are kept; the oldest go first.
 KEPT_BYTES = 1 << 30

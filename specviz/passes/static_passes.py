@@ -17,7 +17,6 @@ from torch.nn import functional
 from transformers import Cache, DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
-from specviz.passes import kernel_library
 from specviz.passes.early_exits import exit_after
 from specviz.passes.few_rows import FewRows, in_float32
 from specviz.passes.grouped_attention import with_grouped_attention
@@ -109,7 +108,9 @@ class StaticPass(Static):
         self.device, self.dtype = model.device, model.dtype
         self.inner_dtype = model.dtype if few_rows is None else torch.float32
         self.feature_layers = tuple(feature_layers)
-        layers = _cache_after_one_token(self.model).layers
+        # Its twin on the kernels only where it has let go of weights: where programs are made there are no kernels.
+        whole = not any(weight.is_meta for weight in model.parameters())
+        layers = _cache_after_one_token(model if whole else self.model).layers
         for layer in layers:
             if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
                 raise SpecvizError(
@@ -226,8 +227,6 @@ def _static_without_weights(
     with torch.device("meta"):
         model = kind._from_config(config, dtype=dtype, attn_implementation=attention).eval()
         narrow_like(model, config)
-    if few_rows is not None:
-        kernel_library.load()
     twin = None if few_rows is None else few_rows.twin(model)
     for each in filter(None, (model, twin)):
         each.to_empty(device="cpu")

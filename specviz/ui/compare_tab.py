@@ -302,9 +302,12 @@ def _table(
 
 
 def _over_prompts(row: messages.ComparedRow, work: Sequence[WorkRow]) -> messages.ComparedRow:
-    """The row with the interval that its speedup has over prompts of one's own."""
-    found = [one for one in work if (one.domain, one.contestant) == (ALL, row.contestant)]
-    return replace(row, standing=replace(row.standing, speedup_interval=found[0].speedup_interval)) if found else row
+    """The row with the speedup, and its interval, over prompts of one's own."""
+    for one in work:
+        if (one.domain, one.contestant) == (ALL, row.contestant):
+            told = {"speedup_measured": one.speedup_measured, "speedup_interval": one.speedup_interval}
+            return replace(row, standing=replace(row.standing, **told))
+    return row
 
 
 def rows_of(contest: Contest, pair: ModelPair, say: Words) -> list[messages.ComparedRow]:

@@ -122,15 +122,15 @@ class Controls:
     def suited(self, name: PairName, drafter: str, prompt: str, keep: bool) -> dict[gr.components.Component, Any]:
         """How the controls change once the page uses a pair, which is in memory.
 
-        drafter, prompt: as they stand; a preset's prompt for another kind of model is replaced. keep: the drafter stays
-        if the pair has it; else it becomes the pair's usual one.
+        drafter, prompt: as they stand; a preset's prompt for another kind of model is replaced. keep: a drafter that
+        the pair has stays as it is set, and so does the chat template; else the pair's usual ones are set.
         """
         pair, say = self.runner.store.in_use(name), self.say
         chats, missing = pair.has_chat_template, lacks(pair, say)
         off = [{"drafter": way, "label": say(f"ways.{way}"), "why": why} for way, why in missing.items()]
         changes = {
             self.pair: asdict(name),
-            self.fields["chat"]: gr.update(visible=chats),
+            self.fields["chat"]: gr.update(visible=chats) if keep else gr.update(visible=chats, value=True),
             self.reading: gr.update(visible=True if chats else "hidden"),
             self.lacking: as_json({"pair": pair.info().name, "name": asdict(name), "off": off}),
             **{row: gr.update(visible=suits == chats) for suits, row in self.presets.items()},
@@ -138,7 +138,7 @@ class Controls:
         if prompt in (preset.prompt for preset in _presets(not chats)):
             changes[self.fields["prompt"]] = _presets(chats)[0].prompt
         chosen = drafter if keep and drafter not in missing else self._usual(pair)
-        if chosen != drafter:
+        if not keep or chosen != drafter:
             changes[self.fields["drafter"]] = chosen
             changes |= zip(self._of_drafter, self._on_drafter(asdict(name), chosen))
         return changes

@@ -19,11 +19,15 @@ from specviz.ui import engine
 if TYPE_CHECKING:
     from specviz.decoding.request import Request
 
-#: Repeats of both runs, the seconds after which none begins, and the reach of the interval at which it is enough.
-REPEATS, BUDGET, PRECISE = 6, 6.0, 0.04
+#: Repeats of both runs, of which only short texts need many; the seconds after which none begins, and the reach of the
+#: interval at which it is enough.
+REPEATS, BUDGET, PRECISE = 24, 6.0, 0.04
+
+#: By how much more time is taken rather than telling nothing.
+PATIENCE = 2.0
 
 #: Pairs of turns, of which an interval needs three.
-LEAST_TURNS = 3
+LEAST_PAIRS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,7 @@ class Duel:
 
     @property
     def ratio(self) -> Ratio:
-        """How many times as fast, with an interval: there are turns enough for one, see `LEAST_TURNS`."""
+        """How many times as fast, with an interval: there are turns enough for one, see `LEAST_PAIRS`."""
         return speedup_of(self.fast, self.plain)
 
     @property
@@ -84,7 +88,9 @@ def duel(request: Request, whole: bool) -> Iterator[Progress | Duel | None]:
 
     whole: both come to their end, however long that takes; else a slow pair's texts are cut short.
     """
-    plan = engine.Plan(request.settings.max_new_tokens, REPEATS, BUDGET, whole, PRECISE, least=LEAST_TURNS)
+    plan = engine.Plan(
+        request.settings.max_new_tokens, REPEATS, BUDGET, whole, PRECISE, least=LEAST_PAIRS, patience=PATIENCE
+    )
     done: tuple[list[TimedRun], list[TimedRun]] = [], []
     for one in engine.take_turns([engine.lane_of(_plain(request)), engine.lane_of(request)], plan):
         if isinstance(one, TimedRun):

@@ -149,6 +149,8 @@ def _carried_out(runner: Runner, live: LiveRun, order: Order, measured: bool, vi
             live.failure = error
     # Written only now: it would slow down what is measured.
     live.files = RunFiles(live.run(), say)
+    if live.measured and live.measured.busy:
+        note = say("common.busy")
     yield live.end(note) if live.failure is None else live.failed()
 
 

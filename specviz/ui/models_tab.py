@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
@@ -47,12 +47,18 @@ class Status:
 
 
 @dataclass(frozen=True)
-class Form:
-    """The fields for a pair of the visitor's own, and below each the place for what is wrong with it."""
+class Own:
+    """The form for a pair of the visitor's own: its fields, by the names of `PairName`, and below each the place for
+    what is wrong with it."""
 
-    fields: dict[str, gr.components.Component]  # by the names of `load_pair`
-    problems: dict[str, gr.Markdown]
-    load: gr.Button
+    fields: dict[str, gr.components.Component] = field(default_factory=dict)
+    problems: dict[str, gr.Markdown] = field(default_factory=dict)
+
+    def told(self, error: SpecvizError | None, say: Words) -> Changes:
+        """The sentence at its field, by default at the target, and nothing at the others."""
+        at = error and (error.field if error.field in self.problems else "target")
+        text = as_text(say.error(error)) if error else ""
+        return {place: gr.update(value=text, visible=name == at) for name, place in self.problems.items()}
 
 
 def create_models_tab(desk: Desk) -> Tab:
@@ -165,53 +171,42 @@ def _used(desk: Desk, name: PairName, drafter: str, prompt: str, keep: bool = Fa
 
 def _create_others(desk: Desk, status: Status) -> list[Any]:
     """A form for a pair of the visitor's own, and known pairs as cards; returns the events of loading them."""
-    say = desk.say
-    form = _create_form(say)
+    say, own = desk.say, Own()
+    _create_form(own, say)
+    with gr.Row(elem_classes=["sv-actions"]):
+        load = gr.Button(say("models.load"), variant="primary", elem_id="load-pair")
     shown = gr.Markdown(elem_classes=["sv-loading"])
     gr.Markdown(say("models.catalog"))
-    problem = gr.Markdown(visible=False, elem_classes=["sv-problem"])
+    problem = {"target": gr.Markdown(visible=False, elem_classes=["sv-problem"])}
     with gr.Row(elem_classes=["sv-cards"]):
         home = gr.Button(say("models.home"), size="sm", min_width=200, elem_id="load-home")
-        cards = [_catalog_card(desk, entry) for entry in CATALOG]
-    # All that follows the pair is there only now.
-    loading = _Loading(desk, status, shown, {None: problem})
-    loads = [loading.wire(home, [], lambda: PairName())]
-    loads += [
-        loading.wire(card, [], lambda entry=entry: PairName(entry.target, (entry.draft,)))
-        for card, entry in zip(cards, CATALOG)
-    ]
-    own = _Loading(desk, status, shown, form.problems)
-    return [
-        own.wire(form.load, list(form.fields.values()), lambda *given: named(dict(zip(form.fields, given)))),
-        *loads,
-    ]
+        cards = [(_catalog_card(desk, entry), PairName(entry.target, (entry.draft,))) for entry in CATALOG]
+
+    def wire(button: gr.Button, name: Callable[..., PairName], form: Own) -> Any:
+        return _wire_load(desk, status, shown, button, name, form)
+
+    # Only now: all that follows the pair is there.
+    known = [wire(card, lambda name=name: name, Own(problems=problem)) for card, name in [(home, PairName()), *cards]]
+    return [wire(load, lambda *given: named(dict(zip(own.fields, given))), own), *known]
 
 
-def _create_form(say: Words) -> Form:
-    fields: dict[str, gr.components.Component] = {}
-    problems: dict[str, gr.Markdown] = {}
-
-    def text(name: str, **options: Any) -> None:
-        field(name, gr.Textbox, info=say(f"models.{name}_about"), **options)
-
-    def field(name: str, kind: Callable[..., gr.components.Component], **options: Any) -> None:
+def _create_form(own: Own, say: Words) -> None:
+    def add(name: str, kind: Callable[..., gr.components.Component] = gr.Textbox, **options: Any) -> None:
+        words = {"label": say(f"models.{name}"), "info": say(f"models.{name}_about")}
         with gr.Column(min_width=220):
-            fields[name] = kind(label=say(f"models.{name}"), elem_id=f"load-{name.replace('_', '-')}", **options)
-            problems[name] = gr.Markdown(visible=False, elem_classes=["sv-problem"])
+            own.fields[name] = kind(**words, elem_id=f"load-{name.replace('_', '-')}", **options)
+            own.problems[name] = gr.Markdown(visible=False, elem_classes=["sv-problem"])
 
     gr.Markdown(say("models.own"))
     with gr.Row():
-        text("target")
-        text("draft", max_lines=6)
+        add("target")
+        add("draft", max_lines=6)
     fold_switch(say("models.advanced"), "load-advanced")
     with gr.Row(elem_id="load-advanced", elem_classes=["sv-more"]):
-        text("revision")
-        field("dtype", gr.Dropdown, choices=DTYPES, value="auto", info=say("models.dtype_about"), filterable=False)
-        # Not a number: an empty one is shown, and sent, as 0 once its tab is opened.
-        text("draft_vocabulary")
-    with gr.Row(elem_classes=["sv-actions"]):
-        load = gr.Button(say("models.load"), variant="primary", elem_id="load-pair")
-    return Form(fields, problems, load)
+        add("revision")
+        add("dtype", gr.Dropdown, choices=DTYPES, value="auto", filterable=False)
+        # Not a gr.Number: an empty one is shown, and sent, as 0 once its tab is opened.
+        add("draft_vocabulary")
 
 
 def named(given: dict[str, str]) -> PairName:
@@ -226,57 +221,31 @@ def named(given: dict[str, str]) -> PairName:
     return PairName(texts["target"], draft, texts["revision"] or None, texts["dtype"], int(count) if count else None)
 
 
-@dataclass(frozen=True)
-class _Loading:
-    """What a button that loads a pair changes.
+def _wire_load(
+    desk: Desk, status: Status, shown: gr.Markdown, button: gr.Button, name: Callable[..., PairName], own: Own
+) -> Any:
+    """Has a button load the pair that `name` makes of the form's values; returns the event.
 
-    shown: where to show how far it is. problems: where to say what is wrong, by field; of others at the first.
+    shown: where to show how far it is.
     """
+    runner, say, controls = desk.runner, desk.say, desk.controls
 
-    desk: Desk
-    status: Status
-    shown: gr.Markdown
-    problems: dict[str | None, gr.Markdown]
+    def load(request: gr.Request, progress: gr.Progress = gr.Progress(), *values: Any) -> Changes:
+        drafter, prompt, *given = values
+        try:
+            pair = name(*given)
+            with runner.line.joined("load") as turn:
+                runner.line.reached(turn)
+                runner.store.get(pair, lambda fraction, step: progress(fraction, say.step(step)))
+        except SpecvizError as error:
+            return own.told(error, say)
+        desk.visitors.use(request.session_hash, pair)
+        found = {status.found: say("models.check_about"), status.advice: say("advice.about_button")}
+        return {**own.told(None, say), **found, **_used(desk, pair, drafter, prompt)}
 
-    def wire(self, button: gr.Button, inputs: list[gr.components.Component], name: Callable[..., PairName]) -> Any:
-        """Has the button load the pair that `name` makes of the inputs; returns the event."""
-        controls, status = self.desk.controls, self.status
-
-        def load(request: gr.Request, progress: gr.Progress = gr.Progress(), *values: Any) -> Changes:
-            drafter, prompt, *given = values
-            try:
-                pair = name(*given)
-                self._load(pair, progress)
-            except SpecvizError as error:
-                return self._told(error)
-            self.desk.visitors.use(request.session_hash, pair)
-            found = {
-                status.found: self.desk.say("models.check_about"),
-                status.advice: self.desk.say("advice.about_button"),
-            }
-            return {**self._told(None), **found, **_used(self.desk, pair, drafter, prompt)}
-
-        asked = [controls.fields["drafter"], controls.fields["prompt"], *inputs]
-        shown = [*self.problems.values(), status.found, status.advice, *_of_pair(self.desk)]
-        return button.click(load, asked, shown, concurrency_limit=None, show_progress_on=[self.shown], **INTERNAL)
-
-    def _load(self, pair: PairName, progress: gr.Progress) -> None:
-        runner, say = self.desk.runner, self.desk.say
-        with runner.line.joined("load") as turn:
-            runner.line.reached(turn)
-            runner.store.get(pair, lambda fraction, step: progress(fraction, say.step(step)))
-
-    def _told(self, error: SpecvizError | None) -> Changes:
-        """The sentence at its field, and nothing at the others."""
-        first, *_ = self.problems
-        at = error and (error.field if error.field in self.problems else first)
-        say = self.desk.say
-        return {
-            place: gr.update(
-                value=as_text(say.error(error)) if error and name == at else "", visible=bool(error) and name == at
-            )
-            for name, place in self.problems.items()
-        }
+    asked = [controls.fields["drafter"], controls.fields["prompt"], *own.fields.values()]
+    changed = [*own.problems.values(), status.found, status.advice, *_of_pair(desk)]
+    return button.click(load, asked, changed, concurrency_limit=None, show_progress_on=[shown], **INTERNAL)
 
 
 def _catalog_card(desk: Desk, entry: HubPair) -> gr.Button:

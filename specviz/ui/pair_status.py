@@ -9,7 +9,7 @@ from specviz.records.words import Bytes, Words
 from specviz.ui import engine
 from specviz.ui.background import Stage
 from specviz.ui.components import as_text
-from specviz.views.run_messages import parameters, passes_words
+from specviz.views.run_messages import parameters
 
 if TYPE_CHECKING:
     from specviz.models.pair import ModelPair
@@ -51,7 +51,7 @@ def _rows(pair: ModelPair, say: Words) -> Iterator[list[str]]:
             _roles([f"quantised {bits}"], say),
             str(Bytes(made.bytes)),
             say("generate.bits", n=bits),
-            passes_words(kind, say),
+            say(f"models.on_{kind}"),
             _NONE,
             _NONE,
         ]
@@ -64,7 +64,7 @@ def _row(pair: ModelPair, role: str, name: str, size: int, dtype: str, measured:
     passes = pair.passes.fast.get(role)
     kind = "plain" if passes is None or passes.refusal is not None else passes.kind
     title = f"{label} **{as_text(name)}**" if name else label
-    return [title, parameters(size, say), precision, passes_words(kind, say), *measured]
+    return [title, parameters(size, say), precision, say(f"models.on_{kind}"), *measured]
 
 
 def notes(pair: ModelPair, stage: Stage, say: Words) -> str:

@@ -68,7 +68,11 @@ def test_greedy_text_is_generates(file, pair, drafter):
 
 
 def test_a_folder_that_holds_one_and_a_file_without_suffix_are_models(file, tmp_path, monkeypatch):
-    assert loaded(file.parent).name == "tiny.Q8_0"
+    beside = write_gguf(tmp_path / "folder.gguf", tiny_model("llama", **SIZES))
+    for name in ("folder.gguf.part00", "folder.gguf.sha256"):
+        (tmp_path / name).write_bytes(b"GGUF")
+    assert loaded(tmp_path).name == "folder"
+    beside.unlink()
     nameless = tmp_path / "sha256-0123"
     nameless.write_bytes(
         write_gguf(tmp_path / "named.gguf", tiny_model("llama", **SIZES), general__name="A tale").read_bytes()
@@ -134,7 +138,7 @@ def test_memory_is_reckoned_as_unpacked(file, monkeypatch):
         ("a.gguf", slice(2000), "The GGUF file a.gguf is damaged or incomplete"),
         ("a.gguf", slice(60_000), "The GGUF file a.gguf is damaged or incomplete"),
         ("a.gguf.part00", slice(None), "put the pieces together (cat a.gguf.* > a.gguf)"),
-        ("a.gguf.part01", slice(9000, None), "put the pieces together (cat a.gguf.* > a.gguf)"),
+        ("a.gguf.ab", slice(9000, None), "put the pieces together (cat a.gguf.* > a.gguf)"),
         ("a-00002-of-00003.gguf", slice(None), "llama-gguf-split --merge"),
         ("weights.bin", slice(9000, None), "is a file, but not a GGUF file"),
     ],

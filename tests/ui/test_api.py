@@ -99,8 +99,7 @@ def test_a_race_is_told_on_one_clock(shown):
         seconds, tokens = zip(*side["clock"])
         assert list(seconds) == sorted(seconds) and tokens[-1] == side["tokens"] > 9
         assert seconds[-1] == pytest.approx(side["seconds"]) and len(tokens) == side["target_passes"]
-    rates = [race[side]["tokens_per_second"] for side in ("speculative", "plain")]
-    assert race["speedup"] == pytest.approx(rates[0] / rates[1])
+    assert race["low"] < race["high"] and (race["speedup"] is None or race["low"] < race["speedup"] < race["high"])
 
 
 def test_a_comparison_has_a_row_for_each_way(shown):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import statistics
 import threading
 import types
 from dataclasses import replace
@@ -27,9 +26,8 @@ from specviz.records.metrics import tally
 from specviz.records.runs import Run
 from specviz.records.settings import DraftParams, RunSettings
 from specviz.records.words import words
-from specviz.ui import contest as contests
-from specviz.ui import engine, unwatched, ways
-from specviz.ui.compare_tab import Choice, _summary, compare, contest_of, replay_order
+from specviz.ui import ways
+from specviz.ui.compare_tab import Choice, compare, contest_of, replay_order
 from specviz.ui.contest import Contest
 from specviz.ui.controls import Controls, create_controls
 from specviz.ui.deployment import Deployment
@@ -189,80 +187,76 @@ def test_a_comparison_that_cannot_be_names_its_control(runner, pair, order_chang
 
 
 def test_contestants_take_turns_within_each_repeat_after_a_warm_up(runner, pair, monkeypatch):
-    ran, pieces = [], []
-    real, batches = engine.unrecorded, runner.batches
-    monkeypatch.setattr(engine, "unrecorded", lambda request: ran.append(request.settings) or real(request))
+    pieces, batches = [], runner.batches
     monkeypatch.setattr(runner, "batches", lambda *all, **others: pieces.append(all) or batches(*all, **others))
     contest = contest_of(runner, pair, ORDER.but(max_new_tokens=20), replace(CHOICE, gammas=[2]))
     said = list(contest.progress(words()))
     assert len(pieces) == 1, "one press is one piece of work, and asks for one GPU where they are lent"
-    assert [settings.drafter or "plain" for settings in ran] == ["plain", "draft_model", "prompt_lookup"] * 3
-    assert [settings.max_new_tokens for settings in ran] == [unwatched.WARM_UP_TOKENS] * 3 + [20] * 6
-    assert [settings.seed for settings in ran] == [5, 5, 5, 5, 5, 5, 6, 6, 6]
-    assert [len(tallies) for tallies in contest.tallies.values()] == [2, 2, 2]
+    assert [[run.repeat for run in contest.runs[one]] for one in contest.contestants] == [[0, 1]] * 3
+    assert contest.finished == contest.count == 6
     fractions = [fraction for _, fraction in said]
     assert fractions == sorted(fractions) and fractions[-1] == 1
-    # How long it will take is said once everything was timed once, and not guessed before.
-    runs = [(int(text.split()[1]), bool(re.search(r"about \d+ s left", text))) for text, _ in said if "Run" in text]
-    assert {number for number, told in runs if told} >= {4, 5, 6}
-    assert not any(told for number, told in runs if number < 3)
+    # How long it will take is said once runs were timed, and not guessed before.
+    assert all(("s left" in text) == (fraction > 0) for text, fraction in said)
     plain, drafted, _ = contest.contestants
     assert contest.standing(plain).speedup_measured is None
-    own, beside = contest.tallies[drafted], contest.tallies[plain]
-    ratios = [fast.tokens_per_second / slow.tokens_per_second for fast, slow in zip(own, beside)]
-    assert contest.standing(drafted).speedup_spread == (min(ratios), max(ratios))
+    figures = contest.standing(drafted)
+    assert figures.speedup_interval[0] < figures.speedup_measured < figures.speedup_interval[1]
 
 
-def test_a_repeat_in_which_something_else_had_the_processor_does_not_count(runner, pair, monkeypatch):
-    calm, held_up = iter([1.0, 0.5, 1.0, 1.0, 1.0, 1.0]), runner.deployment
-    runner.deployment = replace(held_up, least_share=0.8)
-    real = unwatched.measure
-
-    def measure(request, run):
-        for one in real(request, run):
-            yield replace(one, share=next(calm)) if one is not None and one.rounds is not None else one
-
-    monkeypatch.setattr(unwatched, "measure", measure)
-    contest = contest_of(runner, pair, ORDER.but(max_new_tokens=20), replace(CHOICE, gammas=[2]))
+def test_among_many_each_takes_turns_with_a_run_of_plain_decoding(runner, pair):
+    contest = contest_of(runner, pair, ORDER, replace(CHOICE, gammas=[1, 2, 3], repeats=1))
     assert list(contest.progress(words()))
-    plain, drafted, copied = contest.contestants
-    assert contest.disturbed == {drafted: {0}}
-    second = contest.tallies[drafted][1].tokens_per_second / contest.tallies[plain][1].tokens_per_second
-    assert contest.standing(drafted).speedup_spread == (second, second)
-    assert contest.standing(drafted).tokens_per_second == contest.tallies[drafted][1].tokens_per_second
-    first, _ = contest.standing(copied).speedup_spread, contest.disturbed.update({plain: {0, 1}})
-    assert first[0] < first[1] and contest.standing(copied).speedup_measured is None
-    assert contest.standing(copied).acceptance_length >= 1
-    assert "During 3 of them something else had the processor" in _summary(contest, pair, words())
-
-
-def test_among_many_each_is_measured_against_the_run_of_plain_decoding_before_it(runner, pair, monkeypatch):
-    monkeypatch.setattr(contests, "BESIDE_ONE", 1)
-    contest = contest_of(runner, pair, ORDER.but(max_new_tokens=20), replace(CHOICE, gammas=[2]))
-    plain, drafted, copied = contest.contestants
-    assert contest.turns == (plain, drafted, plain, copied)
-    assert list(contest.progress(words()))
-    assert {one: len(tallies) for one, tallies in contest.tallies.items()} == {plain: 4, drafted: 2, copied: 2}
-
-    speeds = {one: [counts.tokens_per_second for counts in tallies] for one, tallies in contest.tallies.items()}
-    for one, rivals in ((drafted, (0, 2)), (copied, (1, 3))):
-        ratios = [fast / speeds[plain][rival] for fast, rival in zip(speeds[one], rivals)]
-        assert contest.standing(one).speedup_spread == (min(ratios), max(ratios))
-    contest.disturbed[plain] = {1}
-    last = speeds[copied][1] / speeds[plain][3]
-    assert contest.standing(copied).speedup_spread == (last, last)
-    assert contest.standing(drafted).tokens_per_second == statistics.median(speeds[drafted])
+    plain, *others = contest.contestants
+    assert len(contest.runs[plain]) == 2 and contest.count == 8
+    groups = [contest.runs[one][0].group for one in others]
+    assert groups == [(0, 0)] * 4 + [(0, 1)] * 2 and {run.group for run in contest.runs[plain]} == set(groups)
 
 
 def test_a_run_that_was_stopped_is_not_counted_and_the_finished_ones_are(runner, pair):
     halt = threading.Event()
     order = ORDER.but(max_new_tokens=200, temperature=0.0)
-    contest = contest_of(runner, pair, order, replace(CHOICE, gammas=[2]), halt)
-    for text, _ in contest.progress(words()):
-        if "Run 2" in text:
+    contest = contest_of(runner, pair, order, replace(CHOICE, gammas=[2], repeats=5), halt)
+    for _ in contest.progress(words()):
+        if contest.finished >= 3:
             halt.set()
-    assert [one.mode for one in contest.tallies] == ["plain"]
-    assert contest.standing(contest.contestants[1]) is None
+    assert 3 <= contest.finished < contest.count
+    assert contest.standing(contest.contestants[1]).speedup_measured
+
+
+# Prompts of one's own
+
+LINES = ["One fish", "Two fish and three", "Four fish", "Five of them", "Six"]
+PROMPTS = "\n".join(
+    json.dumps({"prompt": text, "domain": "odd" if place % 2 else "even"}) for place, text in enumerate(LINES)
+)
+
+
+def test_every_choice_decodes_every_prompt_and_results_are_told_by_domain(runner, pair):
+    choice = replace(CHOICE, gammas=[2], repeats=1, prompts=PROMPTS)
+    *_, last = compare(runner, ORDER.but(temperature=0.0), choice, threading.Event(), words())
+    told = json.loads(last)
+    assert told["phase"] == "finished" and told["text"].startswith("5 prompts: 15 runs")
+    assert [one["repeats"] for one in told["rows"]] == [5, 5, 5] and told["texts"]["of"] == 10
+    head, *rows = told["domains"]
+    found = {(row[0], row[1]): row for row in rows}
+    assert {domain for domain, _ in found} == {"all", "even", "odd"} and len(rows) == 6
+    assert [found[domain, "Draft model"][head.index("prompts")] for domain in ("all", "even", "odd")] == ["5", "3", "2"]
+    # Over prompts, in both tables.
+    low, high = told["rows"][1]["figures"]["speedup_interval"]
+    assert found["all", "Draft model"][head.index("90 %")] == f"{low:.2f}–{high:.2f}"
+
+
+def test_prompts_are_decoded_in_place_of_the_one_on_the_left(runner, pair):
+    order = ORDER.but(prompt="", chat=True)
+    contest = contest_of(runner, pair, ORDER, replace(CHOICE, prompts="One fish\n\nTwo fish\n"))
+    assert [one.settings.prompt for one in contest.orders] == ["One fish", "Two fish"]
+    with pytest.raises(SpecvizError, match=r"Line 3 of the prompts: .* has no chat template") as caught:
+        contest_of(runner, pair, order, replace(CHOICE, prompts="\n\nTwo fish"))
+    assert caught.value.field == "prompts"
+    assert "Zeile 3 der Prompts: " in (said := words("de").error(caught.value)) and "Chat-Vorlage" in said
+    with pytest.raises(SpecvizError, match="Write a prompt"):
+        contest_of(runner, pair, order, CHOICE)
 
 
 # Two rules on the same draws
@@ -486,8 +480,8 @@ def assert_rows_are_the_figures(page: Page, rows: list[dict]) -> None:
             assert (shown["speedup"], shown["acceptance_rate"], figures["speedup_measured"]) == (DASH, DASH, None)
             continue
         assert float(shown["speedup"].rstrip("×")) == pytest.approx(figures["speedup_measured"], abs=0.0051)
-        least, most = figures["speedup_spread"]
-        assert least <= figures["speedup_measured"] <= most
+        least, most = figures["speedup_interval"]
+        assert least < figures["speedup_measured"] < most
     fastest = max(rows[1:], key=lambda one: one["figures"]["speedup_measured"])
     assert [one["best"] for one in rows] == [one is fastest for one in rows]
     expect(page.locator("specviz-compare [part=table] tr[data-best]")).to_contain_text(f"★ {fastest['drafter']}")

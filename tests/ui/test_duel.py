@@ -1,142 +1,89 @@
-"""A run and its plain rival, measured: which of several measurements counts, and when none does."""
+"""A run and its plain rival, in turn: the ratio and the interval that are told, and what is said where it is wide."""
 
-import time
-import types
-from dataclasses import replace
+import math
 
 import pytest
-import torch
-from handmade import a_round
 from tiny import tiny_pair
 
+from specviz.bench.laps import TimedRun, Turn
 from specviz.decoding.request import prepare
 from specviz.records.errors import SpecvizError
-from specviz.records.runs import Seconds
 from specviz.records.settings import RunSettings, SamplingParams
 from specviz.ui import duel as dueling
-from specviz.ui import engine, unwatched
-from specviz.ui.duel import Duel, duel, progress, runs_of
+from specviz.ui.duel import LEAST_PAIRS, Duel, duel, progress, runs_of
 
 REQUEST = prepare(tiny_pair("llama"), RunSettings("Once upon", sampling=SamplingParams(0), max_new_tokens=100))
 
 
-@pytest.fixture
-def timed(monkeypatch):
-    """Has runs take the seconds it is given, plain and speculative in turn; returns the settings of those made."""
-
-    def take(*seconds: float) -> list[RunSettings]:
-        left, made = list(seconds), []
-
-        def unrecorded(request):
-            made.append(request.settings)
-            warming = request.settings.max_new_tokens == unwatched.WARM_UP_TOKENS
-            took = 0.0 if warming else left.pop(0)
-            drafted = "" if request.settings.drafter is None else "a"
-            one = a_round(drafted, seconds=Seconds(0.0, took, 0.0, took, took), stop_reason="length")
-            yield types.SimpleNamespace(emitted=one.emitted, bytes=0, record=lambda: one)
-
-        monkeypatch.setattr(engine, "unrecorded", unrecorded)
-        return made
-
-    return take
+@pytest.fixture(scope="module")
+def fought() -> Duel:
+    [*_, done] = duel(REQUEST, whole=True)
+    return done
 
 
-@pytest.fixture
-def shares(monkeypatch):
-    """Has runs have a processor for these shares of their time, plain and speculative in turn, later ones always."""
-
-    def take(*given: float) -> None:
-        left, real = list(given), unwatched.measure
-
-        def measure(request, run):
-            for one in real(request, run):
-                over = one is not None and one.rounds is not None
-                yield replace(one, share=left.pop(0) if left else 1.0) if over else one
-
-        monkeypatch.setattr(dueling, "measure", measure)
-
-    return take
+def timed(number: int, repeat: int, *seconds: float, done: Duel | None = None) -> TimedRun:
+    """A run with turns of ten tokens; its text and rounds are those of a real one."""
+    like = (done.plain, done.fast)[number][0]
+    turns = tuple(Turn(place, 10, taken) for place, taken in enumerate(seconds))
+    return TimedRun(number, 0, repeat, turns, like.token_ids, like.rounds, True)
 
 
-def fought(least_share: float = 0.0) -> tuple[float, float]:
-    """The seconds of both sides, plain first."""
-    [*_, done] = duel(REQUEST, least_share)
-    assert isinstance(done, Duel) and done.undisturbed
-    return tuple(sum(one.seconds.total for one in side) for side in (done.plain, done.fast))
+def settled(done: Duel, plain: list[tuple[float, ...]], fast: list[tuple[float, ...]]) -> Duel:
+    """The duel with these seconds of each repeat's turns."""
+    sides = [
+        [timed(number, repeat, *seconds, done=done) for repeat, seconds in enumerate(side)]
+        for number, side in enumerate((plain, fast))
+    ]
+    return Duel(*sides, "Xeon")
 
 
-def test_the_pair_of_the_median_speedup_counts_whatever_befell_another(timed):
-    # 2x, then a moment in which something else had the processor, then 1.5x.
-    made = timed(2.0, 1.0, 2.0, 40.0, 3.0, 2.0)
-    assert fought() == (3.0, 2.0)
-    assert [one.drafter for one in made] == [None, "draft_model"] * 4
-    assert set(made) == set(runs_of(REQUEST.settings))
+def test_both_decode_the_whole_text_in_turn(fought):
+    assert {len(run.token_ids) for run in (*fought.plain, *fought.fast)} == {100}
+    assert len(fought.plain) == len(fought.fast) <= dueling.REPEATS
+    places = [[turn.place for turn in side[0].turns] for side in (fought.plain, fought.fast)]
+    assert places[0] == list(range(len(places[0]))) and len(places[0]) >= 8 and places[1] == places[0][: len(places[1])]
+    told = fought.ratio
+    assert told.low < told.value < told.high
 
 
-def test_long_runs_are_measured_once(timed, monkeypatch):
-    monkeypatch.setattr(dueling, "MOST_SECONDS", 0.0)
-    timed(2.0, 1.0)
-    assert fought() == (2.0, 1.0)
+def test_the_ratio_is_that_of_all_turns_and_its_interval_is_told_with_it(fought):
+    done = settled(fought, [(2.0, 2.2), (2.1, 2.0)], [(1.0, 1.1), (1.0, 1.0)])
+    told, outcome = done.speedup(), done.outcome(REQUEST)
+    assert told.ratio == outcome["speedup"] == pytest.approx(8.3 / 4.1) and told.machine == "Xeon"
+    assert told.low == outcome["low"] < told.ratio < told.high == outcome["high"] < 1.2 * told.ratio
 
 
-def test_of_two_pairs_the_one_that_promises_less_counts(timed, monkeypatch):
-    monkeypatch.setattr(dueling, "PAIRS", 2)
-    timed(2.0, 1.0, 3.0, 2.0)
-    assert fought() == (3.0, 2.0)
-
-
-def test_a_pair_in_which_something_else_had_the_processor_does_not_count(timed, shares):
-    # 4x, because plain decoding was held up, and 0.5x, because its rival was; then 2x, 3x and 1.5x in peace.
-    timed(8.0, 2.0, 1.0, 2.0, 2.0, 1.0, 3.0, 1.0, 3.0, 2.0)
-    shares(0.5, 1.0, 1.0, 0.7)
-    assert fought(0.8) == (2.0, 1.0)
-
-
-def test_where_every_pair_was_disturbed_the_speedup_is_not_known(timed, shares):
-    made = timed(*[2.0, 1.0] * dueling.MOST_PAIRS)
-    shares(*[0.9, 0.64] * dueling.MOST_PAIRS)
-    [*_, done] = duel(REQUEST, 0.8)
-    assert len(made) == 2 + 2 * dueling.MOST_PAIRS
-    assert not done.undisturbed
-    with pytest.raises(SpecvizError, match=r"Something else had the processor for 36 % of the time") as refused:
-        done.speedup(REQUEST)
-    assert refused.value.field == "measured"
+def test_where_the_interval_says_nothing_its_range_is_told_and_no_winner(fought):
+    done = settled(fought, [(1.0, 1.0), (1.0, 9.0)], [(9.0, 1.0), (1.0, 1.0)])
+    low, high = done.ratio.low, done.ratio.high
+    assert high > 2 * low
     outcome = done.outcome(REQUEST)
-    assert (outcome["speedup"], outcome["disturbed"]) == (None, 36)
-    calm = replace(done, share=0.8)
-    assert calm.undisturbed and calm.speedup(REQUEST).ratio == calm.outcome(REQUEST)["speedup"] == pytest.approx(
-        4
-    )  # two tokens a round, in half the time
+    assert (outcome["speedup"], outcome["low"], outcome["high"]) == (None, low, high)
+    with pytest.raises(SpecvizError, match=rf"It lies between {round(low, 2)}× and {round(high, 2)}×") as refused:
+        done.speedup()
+    assert refused.value.field == "measured"
 
 
-def share_of(device, seconds_of_work, monkeypatch):
-    """Of a run of one round that sleeps a while, then works so long."""
-
-    def unrecorded(request):
-        time.sleep(0.2)
-        end = time.thread_time() + seconds_of_work
-        while time.thread_time() < end:
-            pass
-        one = a_round("", stop_reason="length")
-        yield types.SimpleNamespace(emitted=one.emitted, bytes=0, record=lambda: one)
-
-    monkeypatch.setattr(engine, "unrecorded", unrecorded)
-    pair = types.SimpleNamespace(device=torch.device(device))
-    [*_, last] = unwatched.measure(types.SimpleNamespace(pair=pair), 0)
-    return last.share
+def test_the_runs_shown_are_those_of_the_repeat_nearest_to_the_ratio_of_all(fought):
+    # 1×, 2× and 4×: all together 21 s by 11 s.
+    done = settled(fought, [(6.0,), (7.0,), (8.0,)], [(6.0,), (3.5,), (2.0,)])
+    assert math.isclose(done.ratio.value, 21 / 11.5)
+    assert [run.repeat for run in done.typical] == [1, 1]
+    assert [run.drafter for run in done.runs(REQUEST)] == [None, "draft_model"]
 
 
-def test_a_run_that_waits_has_no_processor_meanwhile_and_a_gpus_run_may_wait(monkeypatch):
-    assert share_of("cpu", 0.0, monkeypatch) < 0.25 < 0.4 < share_of("cpu", 2.0, monkeypatch) <= 1
-    assert share_of("cuda", 0.0, monkeypatch) is None
-    assert Duel([], [], "H100", share=None, least_share=0.8).undisturbed
+def test_there_are_turns_enough_for_an_interval_however_long_they_take(monkeypatch):
+    monkeypatch.setattr(dueling, "BUDGET", 0.0)
+    short = REQUEST.but(RunSettings("Once upon", sampling=SamplingParams(0), max_new_tokens=4))
+    [*_, done] = duel(short, whole=True)
+    assert [len(run.turns) for run in done.plain] == [1] * LEAST_PAIRS and done.ratio.low is not None
+    [*_, cut] = duel(REQUEST, whole=False)
+    assert len(cut.plain) == 1 and len(cut.plain[0].token_ids) < 100 and cut.ratio.low is not None
 
 
-def test_nothing_of_a_round_is_handed_over_while_it_is_measured(monkeypatch):
-    monkeypatch.setattr(unwatched, "REPORT_EVERY", float("inf"))
-    [*handed, done] = [one for one in duel(REQUEST, 0.0) if one is not None]
-    sides = len(done.plain), len(done.fast)
-    assert sides[0] == 100 and {one.tokens for one in handed} == {0}
+def test_what_is_done_meanwhile_is_said():
+    handed = [one for one in duel(REQUEST, whole=False) if one is not None and not isinstance(one, Duel)]
     said = [progress(one, REQUEST.settings, "{}".format) for one in handed]
-    assert said[:2] == [("common.warming_up", 0.0)] * 2
-    assert {text for text, _ in said[2:]} == {"race.running_plain", "race.running_speculative"}
+    assert said[0] == said[1] == ("common.warming_up", 0.0)
+    assert {text for text, _ in said[2:]} <= {"race.in_turn"} and all(0 <= share <= 1 for _, share in said)
+    assert [one.drafter for one in runs_of(REQUEST.settings)] == [None, "draft_model"] * 2

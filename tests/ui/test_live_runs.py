@@ -6,17 +6,17 @@ import json
 import pathlib
 import threading
 import types
-from dataclasses import replace
 
 import pytest
 from tiny import tiny_pair
 
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings
-from specviz.records.stopwatch import Stopwatch
 from specviz.records.words import words
+from specviz.theory.ratios import Ratio
 from specviz.ui import engine, generate_tab
 from specviz.ui.deployment import Deployment
+from specviz.ui.duel import Duel
 from specviz.ui.generate_tab import bring_back, generate
 from specviz.ui.live_runs import LiveRuns
 from specviz.ui.orders import Order
@@ -50,15 +50,23 @@ def test_files_are_those_of_the_run_that_a_press_made(runner):
     assert runs.files_of(press()) is None
 
 
-def test_a_speedup_is_not_known_where_something_else_had_the_processor(runner, monkeypatch):
-    runner.deployment = replace(runner.deployment, least_share=1.0)
-    monkeypatch.setattr(Stopwatch, "share", lambda watch, device: 0.0)
+def test_a_run_ends_with_its_speedup_and_the_interval(runner, monkeypatch):
+    monkeypatch.setattr(Duel, "ratio", Ratio(1.5, 1.4, 1.6))
+    runs, said = made(runner, press())
+    [live] = runs.runs.values()
+    figures, measured = said[-1]["figures"], live.run().measured
+    assert (said[-1]["kind"], said[-1]["note"]) == ("end", "")
+    assert [figures[name] for name in ("speedup", "speedup_low", "speedup_high")] == [1.5, 1.4, 1.6]
+    assert (measured.ratio, measured.low, measured.high) == (1.5, 1.4, 1.6) and live.beside is not None
+
+
+def test_where_the_interval_says_nothing_a_run_ends_with_its_range(runner, monkeypatch):
+    monkeypatch.setattr(Duel, "ratio", Ratio(1.5, 0.9, 2.5))
     visit = press()
     runs, said = made(runner, visit)
     [live] = runs.runs.values()
-    assert live.finished and live.speedup is None and live.beside is None and live.run().measured is None
-    expected = "The speedup was not measured: Something else had the processor for 100 % of the time."
-    assert said[-1]["kind"] == "end" and said[-1]["note"].startswith(expected)
+    assert live.finished and live.speedup is None and live.run().measured is None
+    assert said[-1]["note"].startswith("The speedup is not known: It lies between 0.9× and 2.5×")
     assert said[-1]["figures"]["speedup"] is None and runs.files_of(visit).trace.exists()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 
@@ -23,6 +24,7 @@ from tiny import byte_tokenizer, save_model, tiny_model, tiny_pair
 
 from specviz import load_pair
 from specviz.drafters import usual
+from specviz.models.pair import ModelPair
 from specviz.records.presets import CHAT_PRESETS, PRESETS
 from specviz.records.words import words
 from specviz.ui import engine
@@ -124,18 +126,18 @@ def test_what_is_wrong_with_a_field_stands_at_it_and_what_was_typed_stays(page, 
     problems = page.locator(".block.sv-problem")
     open_tab(page, "models")
     page.locator("[aria-controls=load-advanced]").click()
-    for target, more, place in (
-        ("", {}, "#load-target"),
-        ("/no/such/folder", {}, "#load-target"),
-        (folder, {"draft": "/no/such/draft"}, "#load-draft"),
-        (folder, {"draft-vocabulary": "many"}, "#load-draft-vocabulary"),
-        (folder, {"draft-vocabulary": "64"}, "#load-draft-vocabulary"),
+    for target, more, place, sentence in (
+        ("", {}, "#load-target", "Name a target"),
+        ("/no/such/folder", {}, "#load-target", "/no/such/folder"),
+        (folder, {"draft": "/no/such/draft"}, "#load-draft", "/no/such/draft"),
+        (folder, {"draft-vocabulary": "many"}, "#load-draft-vocabulary", "whole number here, not 'many'"),
+        (folder, {"draft-vocabulary": "64"}, "#load-draft-vocabulary", "Name a draft model too"),
     ):
         for name in ("draft", "draft-vocabulary"):
             page.locator(f"#load-{name} textarea, #load-{name} input").fill(more.get(name, ""))
         load(page, target)
         beside = page.locator(f".column:has({place})").last.locator(".block.sv-problem")
-        expect(beside).to_be_visible()
+        expect(beside).to_contain_text(sentence)
         expect(problems).to_have_count(1)
         expect(page.locator("#load-target textarea, #load-target input")).to_have_value(target)
         expect(page.locator(".sv-pair").first).to_contain_text("storybook")
@@ -156,11 +158,17 @@ def held(monkeypatch) -> Iterator[tuple[str, threading.Event]]:
         return pair
 
     monkeypatch.setattr(engine, "load_pair", load)
+    with served(tiny_pair("llama")) as url:
+        yield url, go_on
+        go_on.set()
+
+
+@contextlib.contextmanager
+def served(home: ModelPair) -> Iterator[str]:
+    """The address of a page in this process that starts with this pair."""
     deployment = Deployment.from_environment()
-    store = PairStore(deployment, tiny_pair("llama"))
-    page = launch(build(Runner(store, deployment)), prevent_thread_lock=True, quiet=True)
-    yield page.local_url, go_on
-    go_on.set()
+    page = launch(build(Runner(PairStore(deployment, home), deployment)), prevent_thread_lock=True, quiet=True)
+    yield page.local_url
     page.close()
 
 
@@ -180,6 +188,21 @@ def test_a_run_that_is_asked_for_while_a_pair_is_loaded_waits_and_is_made_with_t
     run = downloaded_trace(page, tmp_path)
     assert run.pair.name == "late" and run.drafter not in (None, "draft_model")
     expect(page.locator('specviz-run [part="foreign"]')).to_be_hidden()
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_a_link_to_a_page_of_a_model_with_a_chat_template_says_whether_it_is_used(new_page, tmp_path, chat):
+    home = ModelPair.of(tiny_model("llama"), None, byte_tokenizer(chat_template=TEMPLATE), name="parrot")
+    query = "?prompt=abcabc&drafter=suffix&num_draft_tokens=3&temperature=0&max_new_tokens=4" + chat * "&chat=1"
+    with served(home) as url:
+        page = new_page()
+        page.goto(url + query)
+        page.wait_for_function("document.querySelector('specviz-run')?.recorded === false")
+        settle(page)
+        run = downloaded_trace(page, tmp_path)
+        assert (run.drafter, run.prompt.text) == ("suffix", "<user>abcabc</><answer>" if chat else "abcabc")
+        expect(drafter(page, "suffix")).to_be_checked()
+        expect(page.get_by_label(SAY("controls.chat"))).to_be_checked(checked=chat)
 
 
 #: Whether an element covers a point of another one inside the box that scrolls it.

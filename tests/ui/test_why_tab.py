@@ -20,14 +20,16 @@ from specviz.bench.machine import name_of
 from specviz.bench.pass_times import measure_passes
 from specviz.models.pair import ModelPair
 from specviz.records.metrics import tally
-from specviz.records.runs import Seconds, Speedup
+from specviz.records.runs import Seconds
 from specviz.records.settings import RunSettings
 from specviz.records.words import words
 from specviz.theory import formulas as theory
 from specviz.theory.diagnosis import RunFigures, diagnose, run_figures
+from specviz.theory.ratios import Ratio
 from specviz.theory.roofline import Limits, PassTimes
 from specviz.ui import engine
 from specviz.ui.deployment import Deployment
+from specviz.ui.duel import Duel
 from specviz.ui.generate_tab import generate
 from specviz.ui.lab import Lab
 from specviz.ui.live_runs import LiveRuns
@@ -63,7 +65,8 @@ def runner(pair, monkeypatch) -> Runner:
 ORDER = Order(PairName(), RunSettings("Once upon", num_draft_tokens=3, max_new_tokens=24, seed=5))
 
 
-def test_the_lab_reads_the_visitors_own_runs_and_passes(runner, pair):
+def test_the_lab_reads_the_visitors_own_runs_and_passes(runner, pair, monkeypatch):
+    monkeypatch.setattr(Duel, "ratio", Ratio(1.5, 1.4, 1.6))
     runs = LiveRuns()
     lab, me, another = Lab(runs), Visit("me", threading.Event()), Visit("another", threading.Event())
     for order, visit in ((ORDER, me), (ORDER, another), (ORDER.but(drafter="plain"), me)):
@@ -74,7 +77,9 @@ def test_the_lab_reads_the_visitors_own_runs_and_passes(runner, pair):
     assert (run.figures.num_draft_tokens, run.figures.one_source) == (3, "plain")
     assert run.figures.speedup == run.diagnosis.speedup == live.speedup and not run.diagnosis.with_passes
     # The trace keeps what was measured, and where.
-    assert live.run().measured == Speedup(live.speedup, name_of(torch.device("cpu"))) and live.speedup > 0
+    measured = live.run().measured
+    assert (measured.ratio, measured.low, measured.high) == (live.speedup, 1.4, 1.6) == (1.5, 1.4, 1.6)
+    assert measured.machine == name_of(torch.device("cpu"))
     messages = [json.loads(text) for text in time_passes(runner, lab, PairName(), me, words())]
     assert [one["passes"]["phase"] for one in (messages[0], messages[-1])] == ["preparing", "finished"]
     assert messages[-1]["passes"]["result"]["fraction"] == 1

@@ -176,13 +176,21 @@ def test_a_race_replays_what_it_is_given(alone):
     assert page.evaluate("window.hit ?? null") is None
     crowns = page.locator("specviz-race [part=winner][data-on]")
     expect(crowns).to_have_count(1)
-    # Something else had the processor: both lanes are shown, and no speedup.
-    race["comparison"] = comparison | {"speedup": None, "disturbed": 36}
+    # A trace of an earlier version has no interval.
+    interval = page.locator('specviz-race [data-figure="interval"]')
+    expect(interval).to_have_text("")
+    race["comparison"] = comparison | {"low": 1.42, "high": 1.58, "busy": True}
+    give(page, "race", [json.dumps(race)])
+    expect(interval).to_have_text("1.42 to 1.58, 90 %")
+    expect(result).to_contain_text("Something else wanted the processor meanwhile")
+    # Where the interval says nothing, both lanes are shown, its range, and no winner.
+    race["comparison"] = comparison | {"speedup": None, "low": 0.8, "high": 2.1, "busy": True}
     give(page, "race", [json.dumps(race)])
     page.evaluate(f"{element('race')}.pause()")
     page.evaluate(f"{element('race')}.seek(1)")
     expect(page.locator('specviz-race [part="speedup"]')).to_have_text("—")
-    expect(result).to_contain_text("Something else had the processor for 36 % of the time")
+    expect(interval).to_have_text("0.80 to 2.10, 90 %")
+    expect(result).to_contain_text("lies between 0.80× and 2.10×: too far apart to name a winner")
     expect(result).not_to_contain_text("as fast")
     expect(crowns).to_have_count(0)
 

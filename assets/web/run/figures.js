@@ -21,15 +21,12 @@ export function figuresBar(view) {
   const figures = make("div", { class: "figures", part: "figures", role: "group", "aria-label": view.say("rounds.figures") });
   for (const [name] of FIGURES) {
     view.ui.figures[name] = make("b", { "data-figure": name, text: "—" });
-    figures.append(make("div", { class: "figure" }, view.ui.figures[name], ...labels(view, name), ...(name === "speedup" ? [between(view)] : [])));
+    figures.append(make("div", { class: "figure" }, view.ui.figures[name], ...labels(view, name)));
   }
+  // Where the interval of the speedup stands, once it is measured.
+  view.ui.between = ["long", "brief"].map((length) => make("span", { class: `${length} between`, part: `speedup-interval-${length}` }));
+  view.ui.figures.speedup.parentElement?.append(...view.ui.between);
   return make("div", { class: "top" }, view.ui.other, figures);
-}
-
-/** Where the interval of the speedup stands, 90 %. @param {View} view */
-function between(view) {
-  view.ui.between = make("small", { class: "between", "data-figure": "speedup_interval" });
-  return view.ui.between;
 }
 
 /** @param {View} view @param {string} name */
@@ -57,8 +54,8 @@ export function drawFigures(view) {
     }
   }
   const { speedup_low: low, speedup_high: high } = here;
-  const known = typeof low === "number" && typeof high === "number";
-  setText(view.ui.between, known ? view.say("rounds.figure_speedup_between", { low: fixed(low, 2), high: fixed(high, 2) }) : "");
+  const ends = typeof low === "number" && typeof high === "number" ? { low: fixed(low, 2), high: fixed(high, 2) } : null;
+  ["between", "between_brief"].forEach((key, i) => setText(view.ui.between[i], ends ? view.say(`rounds.figure_speedup_${key}`, ends) : ""));
 }
 
 /** Says beside each figure what it is of, while that is not plain. @param {View} view */
