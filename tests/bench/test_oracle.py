@@ -162,16 +162,6 @@ def test_shapes_have_the_parameters_of_their_model_cards(shape, parameters):
     assert sources.ModelSource("size", shape.name, "", {}, shape.config).parameters == parameters
 
 
-@pytest.mark.parametrize("part, shape", [("target", sizes.SIZES["tiny"].target), ("draft", sizes.SIZES["tiny"].draft)])
-def test_the_tiny_size_is_that_of_the_embedded_pair(part, shape):
-    embedded = json.loads((EMBEDDED / part / "config.json").read_text())
-    config = shape.config.to_dict()
-    for name in ("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "vocab_size"):
-        assert config[name] == embedded[name]
-    for name in ("intermediate_size", "head_dim", "tie_word_embeddings"):
-        assert config[name] == embedded[name]
-
-
 @pytest.mark.parametrize("tied", [False, True])
 def test_nothing_rides_on_ties_so_half_precision_keeps_the_text(tied):
     shape = sizes.replace(SMALL, tied=tied)
@@ -187,5 +177,5 @@ def test_a_size_that_does_not_fit_is_refused_before_anything_is_made(monkeypatch
     monkeypatch.setattr(weights, "free_at", lambda place: 10**9)
     monkeypatch.setattr(sizes, "make_model", lambda *arguments: pytest.fail("made"))
     with pytest.raises(SpecvizError, match=r"16 GB of memory in bfloat16, and 1\.0 GB are free") as refusal:
-        sizes.make_pair(sizes.SIZES["8b"], "cpu", "bfloat16")
+        sizes.make_pair(sizes.SIZES[1], "cpu", "bfloat16")
     assert refusal.value.field == "size"
