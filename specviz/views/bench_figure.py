@@ -1,4 +1,4 @@
-"""A benchmark report as one figure: speeds, measured speedups beside the formula's, growth where measured.
+"""A benchmark report as one figure: speeds, and measured speedups beside the formula's.
 
 Takes the report as in its JSON file, so a figure can be drawn from a file.
 """
@@ -55,7 +55,6 @@ def bench_figure(report: Values) -> go.Figure:
     speeds = _speed_charts(report["rows"])
     rows = [speeds[start : start + CHARTS_PER_ROW] for start in range(0, len(speeds), CHARTS_PER_ROW)]
     rows += [[_formula_chart(report["formula"])]] if report["formula"] else []
-    rows += _growth_charts(report["growth"]) if report["growth"] else []
     heights = [max(chart.height for chart in row) for row in rows]
     inner = sum(heights) + BETWEEN * (len(rows) - 1)
     figure = make_subplots(
@@ -246,49 +245,3 @@ def _formula_chart(checks: Sequence[Values]) -> Chart:
         y={"title": {"text": "measured"}, "range": [0, most]},
         legend="legend2",
     )
-
-
-# Growth
-
-
-def _growth_charts(growth: Values) -> list[list[Chart]]:
-    contexts, rounds, gammas, visitors = (growth[key] for key in ("contexts", "rounds", "gammas", "visitors"))
-    round_time = ("a round", "round_seconds", 1000)
-    charts = [
-        _lines(
-            "Time by length of text, ms", contexts, "context", [("a plain token", "plain_seconds", 1000), round_time]
-        ),
-        _lines("Time of a round by rounds made, ms", rounds, "rounds", [round_time]),
-        _lines("Memory held by rounds made, MB", rounds, "rounds", [("", "resident_mb", 1)]),
-        _lines("Time of a round by γ, ms", gammas, "num_draft_tokens", [("", "round_seconds", 1000)]),
-        _lines("Tokens/s by γ", gammas, "num_draft_tokens", [("", "tokens_per_second", 1)]),
-    ]
-    if visitors:
-        waits = [("median visitor", "first_round_seconds", 1), ("last visitor", "last_first_round_seconds", 1)]
-        charts.append(_lines("Wait for the first round by visitors at once, s", visitors, "visitors", waits))
-    return [charts[:CHARTS_PER_ROW], charts[CHARTS_PER_ROW:]]
-
-
-def _lines(title: str, points: Sequence[Values], x: str, lines: Sequence[tuple[str, str, float]]) -> Chart:
-    """lines: name, key and factor of each, the lower one first."""
-    places = [point[x] for point in points]
-    traces, most = [], 0.0
-    for place, (name, key, scale) in enumerate(lines):
-        values, above = [scale * point[key] for point in points], place < len(lines) - 1
-        most = max(most, *values)
-        traces.append(
-            go.Scatter(
-                x=places,
-                y=values,
-                mode="lines+markers+text",
-                # Names stand near the lines' ends: the lower line's below it, the upper line's above.
-                text=[name if index == len(points) - (2 if above else 1) else "" for index in range(len(points))],
-                textposition="bottom right" if above else "top left",
-                line={"color": (BLUE, GREEN)[place], "width": 2},
-                marker={"size": 6},
-                showlegend=False,
-                hovertemplate="%{x}: %{y:.4g}<extra></extra>",
-            )
-        )
-    axis = {"type": "log", "tickvals": places, "ticktext": [f"{place:,}" for place in places]}
-    return Chart(title, traces, x=axis, y={"range": [0, 1.2 * most], "nticks": 5})
