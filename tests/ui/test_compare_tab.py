@@ -7,7 +7,7 @@ import math
 import re
 import threading
 import types
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import gradio as gr
 import pytest
@@ -82,7 +82,7 @@ def test_a_pair_offers_what_it_can_do_and_says_what_the_rest_lacks(pair):
 def filled_in(controls: Controls, **changes) -> list:
     """The values of the controls and the pair, with these settings."""
     asked = ORDER.settings.flat() | changes
-    return [*(asked[name] for name in controls.fields), {}]
+    return [*(asked[name] for name in controls.fields), asdict(PairName())]
 
 
 def test_a_control_that_is_hidden_has_no_say(controls):
