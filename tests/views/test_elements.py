@@ -182,7 +182,7 @@ def test_a_race_replays_what_it_is_given(alone):
     race["comparison"] = comparison | {"low": 1.42, "high": 1.58, "busy": True}
     give(page, "race", [json.dumps(race)])
     expect(interval).to_have_text("1.42 to 1.58, 90 %")
-    expect(result).to_contain_text("Something else wanted the processor meanwhile")
+    expect(result).to_contain_text("Others wanted the processor too")
     # Where the interval says nothing, both lanes are shown, its range, and no winner.
     race["comparison"] = comparison | {"speedup": None, "low": 0.8, "high": 2.1, "busy": True}
     give(page, "race", [json.dumps(race)])

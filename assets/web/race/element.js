@@ -15,6 +15,7 @@ const SMALL = 640; // px of width below which lanes stand one above the other
 /** @type {Record<string, string>} */
 const KIND = { a: "accepted", r: "recovered", b: "bonus", p: "plain" };
 const LANES = ["plain", "speculative"];
+const WINNERS = ["did_not_pay", "paid"]; // the verdicts that name them, lane by lane
 
 const sheets = [await sheet(new URL("race.css", import.meta.url))];
 
@@ -240,13 +241,19 @@ class SpecvizRace extends SpecvizElement {
     view.text.scrollTop = view.text.scrollHeight;
   }
 
-  /** The mark goes to the higher rate, if the speedup is known; it shows once that lane is home. */
+  /** The mark goes by the measured speedup, if that tells; it shows once that lane is home. */
   drawWinner() {
-    const [plain, speculative] = this.held.lanes;
-    if (!plain) return;
-    const known = typeof this.held.comparison.speedup === "number";
-    const best = (speculative.tokens_per_second ?? 0) >= (plain.tokens_per_second ?? 0) ? 1 : 0;
-    this.ui.lanes.forEach((view, i) => view.crown.toggleAttribute("data-on", known && i === best && this.held.lanes[i].done));
+    if (!this.held.lanes.length) return;
+    const best = WINNERS.indexOf(this.verdict());
+    this.ui.lanes.forEach((view, i) => view.crown.toggleAttribute("data-on", i === best && this.held.lanes[i].done));
+  }
+
+  /** Whether speculation paid off, as far as its interval tells; files of earlier versions have none. */
+  verdict() {
+    const { speedup, low = speedup, high = speedup } = this.held.comparison;
+    if (typeof speedup !== "number") return "unknown";
+    if (low < 1 && high > 1) return "too_close";
+    return speedup >= 1 ? "paid" : "did_not_pay";
   }
 
   renderSummary() {
@@ -268,12 +275,12 @@ class SpecvizRace extends SpecvizElement {
   verdictLines(plain, speculative) {
     const { speedup, busy } = this.held.comparison;
     const lines = [];
-    if (typeof speedup === "number") {
-      const figures = { speedup: fixed(speedup, 2), fast: rate(speculative.tokens_per_second), slow: rate(plain.tokens_per_second) };
-      lines.push(this.say(speedup >= 1 ? "race.paid" : "race.did_not_pay", figures));
-      if (busy) lines.push(this.say("common.busy"));
-    } else {
+    if (this.verdict() === "unknown") {
       lines.push(this.interval("race.unknown"));
+    } else {
+      const figures = { speedup: fixed(speedup, 2), fast: rate(speculative.tokens_per_second), slow: rate(plain.tokens_per_second) };
+      lines.push(this.say(`race.${this.verdict()}`, figures));
+      if (busy) lines.push(this.say("common.busy"));
     }
     lines.push(this.say("race.needed", { n: speculative.target_passes, tokens: this.say("common.tokens", { n: speculative.tokens }),
       plain_passes: plain.target_passes, plain_tokens: plain.tokens }));
