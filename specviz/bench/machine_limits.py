@@ -16,6 +16,7 @@ from specviz.models.placement import free_memory
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.passes.clock import synchronise
 from specviz.passes.few_rows import FewRowsLinear
+from specviz.passes.released_weights import let_go_again
 from specviz.passes.several_devices import devices_of, home_of
 from specviz.records.errors import SpecvizError
 from specviz.theory.roofline import ModelSize
@@ -78,6 +79,9 @@ def measure_limits(pair: ModelPair, context: int, repeats: int = REPEATS) -> lis
         timers = {
             role: PassTimer(model, (1,), context, pair.passes.fast.get(role)) for role, model in models_of(pair).items()
         }
+        for timer in timers.values():
+            if timer.passes is not None:
+                let_go_again(timer.model)  # what transformers' runs read makes room for the buffers
         seconds: dict[str, list[float]] = {role: [] for role in timers}
         for _ in range(repeats):
             for role, timer in timers.items():

@@ -6,8 +6,6 @@ All formulas assume that every draft token is accepted independently with the sa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 
 def _check(alpha: float, gamma: int, cost: float = 0.0) -> None:
     if not 0 <= alpha <= 1:
@@ -30,12 +28,6 @@ def expected_speedup(alpha: float, gamma: int, cost: float) -> float:
     return expected_tokens(alpha, gamma) / (gamma * cost + 1)
 
 
-def expected_operations(alpha: float, gamma: int, draft_operations: float = 0.0) -> float:
-    """Growth of arithmetic per token: (γĉ + γ + 1) / expected tokens, Thm 3.11; ĉ: the draft's share of operations."""
-    _check(alpha, gamma, draft_operations)
-    return (gamma * draft_operations + gamma + 1) / expected_tokens(alpha, gamma)
-
-
 def pays(alpha: float, cost: float) -> bool:
     """Whether some γ gives a speedup: α > c, Cor. 3.9."""
     _check(alpha, 1, cost)
@@ -45,10 +37,3 @@ def pays(alpha: float, cost: float) -> bool:
 def optimal_gamma(alpha: float, cost: float, longest: int = 64) -> int:
     """The γ in 0 … `longest` with the best expected speedup; 0 where speculation does not pay."""
     return max(range(longest + 1), key=lambda gamma: expected_speedup(alpha, gamma, cost))
-
-
-def acceptance_probability(p: Sequence[float], q: Sequence[float]) -> float:
-    """Probability that a token drawn from q is accepted: Σ min(p, q) = 1 − TV(p, q), Thm 3.5."""
-    if len(p) != len(q):
-        raise ValueError(f"p and q must cover the same tokens, not {len(p)} and {len(q)}.")
-    return sum(map(min, p, q))

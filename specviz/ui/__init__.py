@@ -11,7 +11,6 @@ events           in line for the models, or past it; line: the line itself, a vi
 generate_tab     a run, live; traces: runs that are over; live_runs: runs as the page follows them
 race_tab         plain beside speculative decoding; duel: both measured in turn
 compare_tab      several ways side by side; contest: all of them measured in turn
-unwatched        runs that take turns while nobody watches, for both
 why_tab          what passes cost; lab: what is kept to explain the visitors' runs
 lossless_tab     does the text follow the target's distribution?
 models_tab       which pair, and a check of it; pair_status: what it says of the one in use; advising: which of its

@@ -171,4 +171,4 @@ def _told(batch: list[Round | Progress | Duel], live: LiveRun) -> Iterator[str]:
             yield live.end(live.say("generate.measuring_now", what=what), more=True)
         elif isinstance(one, Duel):
             live.measured = one.speedup()
-            live.beside = tuple(tally(run.rounds) for run in one.typical)
+            live.beside = tuple(tally(run.rounds) for run in one.shown(live.request))

@@ -6,6 +6,8 @@ import gc
 import json
 import pathlib
 import shutil
+import sys
+import time
 import types
 import weakref
 
@@ -13,6 +15,8 @@ import pytest
 import torch
 from huggingface_hub import constants
 from huggingface_hub import errors as hub
+from safetensors import safe_open
+from safetensors.torch import save_file
 from tiny import (
     ARCHITECTURES,
     END,
@@ -581,3 +585,21 @@ def test_half_precision_is_what_that_gpu_multiplies_in(monkeypatch):
     )
     assert placement.half_precision(torch.device("cuda:0"), None) == torch.float16
     assert placement.half_precision(torch.device("cuda:1"), None) == torch.bfloat16
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forgotten")
+def test_pages_are_forgotten_only_of_files_mapped_since(tmp_path):
+    path = tmp_path / "model.safetensors"
+    save_file({"weight": torch.arange(2.0**16)}, path)
+    with safe_open(path, "pt") as opened:
+        earlier = opened.get_tensor("weight")
+    earlier[0] = 7  # as training does, in this process's copy alone
+    with weights.forgetting_read_pages():
+        with safe_open(path, "pt") as opened:
+            later = opened.get_tensor("weight")
+        later[0] = 8
+        end = time.monotonic() + 20
+        while later[0] == 8 and time.monotonic() < end:
+            time.sleep(0.01)
+    assert earlier[0] == 7
+    assert torch.equal(later, torch.arange(2.0**16))

@@ -1,6 +1,7 @@
 """A run and its plain rival, in turn: the ratio and the interval that are told, and what is said where it is wide."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from tiny import tiny_pair
@@ -68,8 +69,11 @@ def test_the_runs_shown_are_those_of_the_repeat_nearest_to_the_ratio_of_all(foug
     # 1×, 2× and 4×: all together 21 s by 11 s.
     done = settled(fought, [(6.0,), (7.0,), (8.0,)], [(6.0,), (3.5,), (2.0,)])
     assert math.isclose(done.ratio.value, 21 / 11.5)
-    assert [run.repeat for run in done.typical] == [1, 1]
+    assert [run.repeat for run in done.shown(REQUEST)] == [1, 1]
     assert [run.drafter for run in done.runs(REQUEST)] == [None, "draft_model"]
+    # Each repeat has the next seed, and a record says which.
+    sampled = REQUEST.but(replace(REQUEST.settings, sampling=SamplingParams(1)))
+    assert [run.repeat for run in done.shown(sampled)] == [0, 0]
 
 
 def test_there_are_turns_enough_for_an_interval_however_long_they_take(monkeypatch):
