@@ -1,7 +1,6 @@
 """The oracle is right as often as asked and changes no text; sizes are real shapes."""
 
 import itertools
-import json
 import math
 
 import pytest
@@ -14,7 +13,6 @@ from specviz.decoding import engine
 from specviz.decoding.request import prepare
 from specviz.drafters import DRAFTERS
 from specviz.models import sources, weights
-from specviz.models.loading import EMBEDDED
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings, SamplingParams
