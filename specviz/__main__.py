@@ -293,10 +293,11 @@ def _bench_work(options: argparse.Namespace, pair) -> int:
     """Every way to draft on prompts of one's own."""
     from specviz.records.words import words
     from specviz.views.advice_text import aligned, work_table
+    from specviz.views.terminal import harmless
 
     report = work_command.measure(options, pair, _say)
     if is_leader():
-        print(aligned(work_table(report.rows, words())))
+        print(harmless(aligned(work_table(report.rows, words()))))
         bench_commands.save(report, options.json)
     return 0
 
@@ -312,6 +313,7 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _advise(options: argparse.Namespace) -> int:
+    work_command.check(options)
     from specviz.bench.machine import name_of
     from specviz.models.loading import load_pair
     from specviz.records.words import words

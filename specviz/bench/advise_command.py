@@ -10,7 +10,6 @@ from specviz.bench import work_command
 from specviz.bench.advice import Offer, offers_of
 from specviz.bench.contestants import PLAIN, Contestant, Say
 from specviz.bench.work import WorkRow
-from specviz.records.settings import SamplingParams
 
 if TYPE_CHECKING:
     from specviz.models.pair import ModelPair
@@ -19,7 +18,9 @@ if TYPE_CHECKING:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """All options but those that name a pair or one's own work."""
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default: %(default)s)")
-    parser.add_argument("--minutes", type=float, default=1.0, help="how long it may take (default: %(default)s)")
+    parser.add_argument(
+        "--minutes", type=work_command.minutes, default=1.0, help="how long it may take (default: %(default)s)"
+    )
 
 
 def measure(
@@ -32,7 +33,6 @@ def measure(
     from specviz.bench.advising import SECONDS, require_chains
     from specviz.bench.benchmark import advised_chains
 
-    SamplingParams(options.temperature)
     contestants, others = advised_chains(pair), list(_other_drafts(options))
     require_chains([Contestant(PLAIN), *contestants, *map(Contestant, others)])
     seconds = SECONDS * options.minutes / (1 + len(others))

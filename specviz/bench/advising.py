@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from specviz.bench.contestants import Contestant
 from specviz.bench.laps import Progress, TimedRun
-from specviz.bench.turns import Plan, lane_of, runs_in_turn, take_turns
+from specviz.bench.turns import WARM_UP_TOKENS, Plan, lane_of, runs_in_turn, take_turns
 from specviz.bench.work import ALL, Work, WorkRow
 from specviz.decoding.engine import unrecorded
 from specviz.decoding.request import Request
@@ -22,6 +22,9 @@ SECONDS, HEAT = 60.0, 0.5
 
 #: New tokens of each run: so many if there is time, and never fewer than so many, since the first ones tell little.
 MOST_TOKENS, LEAST_TOKENS = 128, 24
+
+#: New tokens of the two runs by which it is known beforehand what a run takes; the first warms it up.
+TIMED_TOKENS = 4
 
 #: How many meet again, and how often at most.
 FINALISTS, REPEATS = 3, 4
@@ -47,17 +50,21 @@ def advise(
 
     requests: plain decoding of each prompt, checked. domains: of each. contestants: plain decoding first.
     """
-    each = yield from token_seconds(requests[0])
+    began = time.perf_counter()
+    each, reading = yield from _pace(requests)
     plain, *others = contestants
     tokens, worth = requests[0].settings.max_new_tokens, seconds / each
-    heat = _fitting(others, tokens, len(requests), HEAT * worth)
+    heat = _fitting(others, tokens, len(requests), HEAT * worth, reading)
     rest = (1 - HEAT) * worth
     yield Course(None, 0.0, each * (heat.cost() + rest))
     work = Work((plain, *heat.others), [domains[number] for number in heat.prompts])
     yield from _told(_measured(heat, requests, work), work, None, _Bill(heat, 0.0, rest, each))
     ranked = sorted((row for row in work.rows() if row.domain == ALL), key=lambda row: -row.speedup_measured)
-    final = _fitting([row.contestant for row in ranked[:FINALISTS]], tokens, len(requests), rest)
-    final = replace(final, repeats=max(1, min(REPEATS, int(rest / final.cost()))))
+    rest = (seconds - (time.perf_counter() - began)) / each
+    final = _fitting([row.contestant for row in ranked[:FINALISTS]], tokens, len(requests), rest, reading)
+    if final.cost() > rest:
+        return  # where many are slower than plain decoding, the heat takes longer than it was to
+    final = replace(final, repeats=min(REPEATS, int(rest / final.cost())))
     second = Work((plain, *final.others), [domains[number] for number in final.prompts])
     bill = _Bill(final, heat.cost(), 0.0, each)
     yield from _told(_measured(final, requests, second), second, work, bill)
@@ -67,8 +74,8 @@ def work_on(
     requests: Sequence[Request], domains: Sequence[str], contestants: Sequence[Contestant]
 ) -> Iterator[Course | None]:
     """All contestants on all prompts, once each, however long it takes; told as by `advise`."""
-    each = yield from token_seconds(requests[0])
-    whole = _Heat(contestants[1:], requests[0].settings.max_new_tokens, range(len(requests)))
+    each, reading = yield from _pace(requests)
+    whole = _Heat(contestants[1:], requests[0].settings.max_new_tokens, range(len(requests)), reading)
     yield Course(None, 0.0, each * whole.cost())
     work = Work(contestants, domains)
     yield from _told(_measured(whole, requests, work), work, None, _Bill(whole, 0.0, 0.0, each))
@@ -81,11 +88,18 @@ class _Heat:
     others: Sequence[Contestant]
     tokens: int
     prompts: Sequence[int]
+    reading: float  # what reading a prompt takes, as below
     repeats: int = 1
 
+    @property
+    def runs(self) -> int:
+        """How many are timed."""
+        return self.repeats * len(self.prompts) * runs_in_turn(1 + len(self.others))
+
     def cost(self) -> float:
-        """In tokens of plain decoding, as if nobody gained anything."""
-        return self.repeats * len(self.prompts) * self.tokens * runs_in_turn(1 + len(self.others))
+        """In tokens of plain decoding, as if nobody gained anything; warming up once on each prompt included."""
+        warming = min(WARM_UP_TOKENS, self.tokens) + self.reading
+        return self.runs * (self.tokens + self.reading + warming / self.repeats)
 
 
 @dataclass(frozen=True)
@@ -99,21 +113,22 @@ class _Bill:
 
     def course(self, contestant: Contestant, runs: int, rows: Sequence[WorkRow]) -> Course:
         """After so many runs of the heat."""
-        done, whole = self.before + runs * self.heat.tokens, self.before + self.heat.cost() + self.after
+        cost = self.heat.cost()
+        done, whole = self.before + cost * runs / self.heat.runs, self.before + cost + self.after
         return Course(contestant, min(1.0, done / whole), max(0.0, whole - done) * self.token_seconds, tuple(rows))
 
 
-def _fitting(others: Sequence[Contestant], tokens: int, prompts: int, worth: float) -> _Heat:
+def _fitting(others: Sequence[Contestant], tokens: int, prompts: int, worth: float, reading: float) -> _Heat:
     """As much as fits into `worth` tokens of plain decoding: all, or one γ a drafter; on fewer prompts; shorter."""
-    runs = runs_in_turn(1 + len(others))
-    if worth < LEAST_TOKENS * runs and any(one.num_draft_tokens == ONLY_GAMMA for one in others):
+    runs, around = runs_in_turn(1 + len(others)), WARM_UP_TOKENS + 2 * reading
+    if worth < runs * (LEAST_TOKENS + around) and any(one.num_draft_tokens == ONLY_GAMMA for one in others):
         others = [one for one in others if one.num_draft_tokens == ONLY_GAMMA]
         runs = runs_in_turn(1 + len(others))
     most = min(tokens, MOST_TOKENS)
     # Rather several prompts than a long text: they differ more from one another than its parts do.
-    met = max(1, min(prompts, int(worth / (runs * min(most, 2 * LEAST_TOKENS)))))
-    length = max(min(most, LEAST_TOKENS), min(most, int(worth / (runs * met))))
-    return _Heat(others, length, [round(place * prompts / met) for place in range(met)])
+    met = max(1, min(prompts, int(worth / (runs * (min(most, 2 * LEAST_TOKENS) + around)))))
+    length = max(min(most, LEAST_TOKENS), min(most, int(worth / (runs * met) - around)))
+    return _Heat(others, length, [round(place * prompts / met) for place in range(met)], reading)
 
 
 def _measured(heat: _Heat, requests: Sequence[Request], work: Work) -> Iterator[Progress | TimedRun | None]:
@@ -128,14 +143,21 @@ def _measured(heat: _Heat, requests: Sequence[Request], work: Work) -> Iterator[
             yield one
 
 
-def token_seconds(request: Request) -> Generator[None, None, float]:
-    """Seconds that a token takes in plain decoding, by a few; the first ones warm it up."""
-    taken, began = [], time.perf_counter()
-    for _ in unrecorded(replace(request, settings=replace(request.settings, max_new_tokens=8))):
-        taken.append(time.perf_counter() - began)
-        began = time.perf_counter()
-        yield None
-    return min(taken)
+def _pace(requests: Sequence[Request]) -> Generator[None, None, tuple[float, float]]:
+    """Seconds that a token takes in plain decoding, and as how many of them it takes to read a prompt, on average."""
+    first, *_ = requests
+    few = replace(
+        first, settings=replace(first.settings, max_new_tokens=min(TIMED_TOKENS, first.settings.max_new_tokens))
+    )
+    for _ in range(2):
+        taken, began = [], time.perf_counter()
+        for _ in unrecorded(few):
+            taken.append(time.perf_counter() - began)
+            yield None
+            began = time.perf_counter()
+    each = min(taken)
+    longer = sum(len(request.prompt.ids) for request in requests) / len(requests) / len(first.prompt.ids)
+    return each, longer * (taken[0] / each - 1)
 
 
 def _told(

@@ -89,7 +89,8 @@ def planned(
         plan = replace(plan, budget=None)
     known = CHAT_PRESETS if chat else PRESETS
     presets = [preset_named(name, known) for name in names] or (known[:1] if quick else known)
-    return replace(plan, presets=presets, max_new_tokens=max_new_tokens or plan.max_new_tokens)
+    plan = replace(plan, presets=presets)
+    return plan if max_new_tokens is None else replace(plan, max_new_tokens=max_new_tokens)
 
 
 def preset_named(name: str, known: Sequence[Preset]) -> Preset:

@@ -27,7 +27,6 @@ class BenchRow(Standing):
     num_draft_tokens: int | str | None
     temperature: float
     preset: str
-    domain: str = ""  # to which the prompt belongs, where it was read from a file
     tokens: int  # of all repeats
     rule: str | None = None  # these four as they were in the run, defaults filled in
     branches: int | None = None
@@ -42,8 +41,6 @@ class BenchRow(Standing):
 
     @property
     def group(self) -> str:
-        if self.domain:
-            return self.domain
         return STORY_GROUP if any(self.preset == story.name for story in STORIES) else self.preset
 
 

@@ -157,7 +157,6 @@ def _row(contestant: Contestant, own: Sequence[TimedRun], plain: Sequence[TimedR
         num_draft_tokens=contestant.num_draft_tokens,
         temperature=workload.temperature,
         preset=workload.preset,
-        domain=workload.domain,
         tokens=sum(len(run.token_ids) for run in own),
         peak_mb=peak_mb(workload.pair.device),
         repeats=len(own),

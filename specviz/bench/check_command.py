@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from specviz.bench.contestants import Say
+from specviz.bench.work_command import minutes
 
 if TYPE_CHECKING:
     from specviz.bench.pair_check import Finding
@@ -23,7 +24,7 @@ SIGNS = {"right": "✓", "wrong": "✗", "slow": "!", "skipped": "–"}
 def add_options(parser: argparse.ArgumentParser) -> None:
     """All options but those that name a pair."""
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write all findings there")
-    parser.add_argument("--minutes", type=float, default=1.0, help="how long it may take (default: %(default)s)")
+    parser.add_argument("--minutes", type=minutes, default=1.0, help="how long it may take (default: %(default)s)")
     parser.add_argument(
         "--full",
         action="store_true",

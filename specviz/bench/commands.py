@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from specviz.bench import work_command
 from specviz.bench.contestants import Say
 from specviz.bench.work import WorkReport
+from specviz.records.errors import SpecvizError
 from specviz.records.presets import CHAT_PRESETS, PRESETS
-from specviz.records.settings import SamplingParams
 
 if TYPE_CHECKING:
     from specviz.bench.report import BenchReport
@@ -51,8 +51,10 @@ def _names(text: str) -> list[str]:
 
 def check(options: argparse.Namespace) -> None:
     """Raises SpecvizError for what can be seen to be wrong before a model is loaded."""
-    if options.temperature is not None:
-        SamplingParams(options.temperature)
+    work_command.check(options)
+    for name in ("quick", "preset", "page", "figure"):
+        if options.prompts is not None and getattr(options, name):
+            raise SpecvizError("--{name} is not for prompts of one's own: leave it out.", name, name=name)
     from specviz.bench.bench_plan import planned, preset_named
 
     planned(options.quick, options.only, ())

@@ -21,7 +21,7 @@ from specviz.models.pair import ModelPair
 from specviz.passes.static_passes import kind_of
 from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS
-from specviz.records.settings import DraftParams, SamplingParams, check_gamma
+from specviz.records.settings import DraftParams, check_gamma
 
 #: New tokens of each run.
 TOKENS = 96
@@ -45,7 +45,7 @@ def measure_forced(
     ``num_draft_tokens`` for what is out of range, ``drafter`` for a pair whose draft model is missing or counts in
     other tokens.
     """
-    oracle.check(alpha, SamplingParams(temperature=0.0))
+    oracle.check(alpha)
     check_gamma(num_draft_tokens)
     _check_draft(pair)
     workload = Workload.of(pair, PRESETS[0], temperature=0.0, max_new_tokens=tokens)

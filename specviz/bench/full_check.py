@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import math
 import os
 import subprocess
 import sys
@@ -11,8 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from specviz.bench.forced import measure_forced
-from specviz.bench.model_sizes import make_pair, size_named
-from specviz.bench.pair_check import SECONDS, Check, Finding, distribution, sampled, testable, texts
+from specviz.bench.model_sizes import SIZES, make_pair
+from specviz.bench.pair_check import Check, Finding, distribution, sampled, testable, texts
 from specviz.drafters import DRAFTERS
 from specviz.models.pair import ModelPair
 from specviz.models.preparation import prepare_passes
@@ -26,7 +27,7 @@ RULES = (("token", 1), ("block", 1), ("tree", 3), ("multi_path", 3))
 DTYPES = ("float32", "bfloat16", "float16")
 
 #: Real shapes with random weights, and an oracle that is right this often.
-SIZES, ALPHA, GAMMA = ("1b", "8b"), 0.8, 4
+ALPHA, GAMMA = 0.8, 4
 
 #: Loads a pair as a ZeroGPU Space does, where `spaces` emulates the GPU. It looks up three names that a build of torch
 #: without CUDA lacks.
@@ -69,7 +70,7 @@ def every_dtype(load: Callable[[str], ModelPair]) -> Iterator[Finding]:
             # It lies beside the pair in use, and memory may not hold both.
             yield Finding("skipped", Sentence("texts in {dtype}", dtype=dtype), refusal)
             continue
-        for found in texts(pair, SECONDS):
+        for found in texts(pair, math.inf):
             yield replace(found, what=Sentence("{what}, in {dtype}", what=found.what, dtype=dtype))
         pair.free()
 
@@ -99,17 +100,17 @@ def real_sizes(pair: ModelPair) -> Iterator[Finding]:
         return
     for size in SIZES:
         try:
-            sized = make_pair(size_named(size), pair.device)
+            sized = make_pair(size, pair.device)
         except SpecvizError as refusal:
-            yield Finding("skipped", Sentence("size {size}", size=size), refusal)
+            yield Finding("skipped", Sentence("size {size}", size=size.name), refusal)
             continue
         try:
-            yield _oracle(sized, size)
+            yield _oracle(sized, size.name)
             refused = prepare_passes(sized).reasons
             if "target" in refused:
-                yield Finding("wrong", Sentence("CUDA graphs, size {size}", size=size), refused["target"])
+                yield Finding("wrong", Sentence("CUDA graphs, size {size}", size=size.name), refused["target"])
             else:
-                yield _oracle(sized, size)
+                yield _oracle(sized, size.name)
         finally:
             sized.free()
 

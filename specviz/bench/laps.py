@@ -71,10 +71,16 @@ def speedup_of(own: Sequence[TimedRun], plain: Sequence[TimedRun]) -> Ratio | No
 
 
 def _pairs(own: Sequence[TimedRun], plain: Sequence[TimedRun], alike: bool) -> Iterator[TurnPair]:
-    base = {(run.group, run.repeat, turn.place): turn for run in plain for turn in run.turns}
+    """Place by place. A round may bring more than a part, and the next turn then nothing: what the other one did there
+    counts all the same, or reading the prompt would weigh more in its time."""
+    beside = {(run.group, run.repeat): run for run in plain}
     for run in own:
-        for turn in run.turns:
-            beside = base.get((run.group, run.repeat, turn.place))
-            if beside is not None:
-                stratum = turn.place if alike else None
-                yield TurnPair(turn.tokens, turn.seconds, beside.tokens, beside.seconds, stratum)
+        base = beside.get((run.group, run.repeat))
+        if base is not None:
+            ours, theirs = ({turn.place: turn for turn in each.turns} for each in (run, base))
+            ends = max(ours, default=-1), max(theirs, default=-1)
+            # Of texts that differ, one may go on after the other has ended.
+            for place in range(1 + (max(ends) if alike else min(ends))):
+                one, other = (each.get(place, Turn(place, 0, 0.0)) for each in (ours, theirs))
+                stratum = place if alike else None
+                yield TurnPair(one.tokens, one.seconds, other.tokens, other.seconds, stratum)

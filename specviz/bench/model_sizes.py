@@ -23,7 +23,7 @@ from specviz.models.placement import (
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.models.sources import ModelSource
 from specviz.models.weights import check_memory
-from specviz.records.errors import SpecvizError, quoted
+from specviz.records.errors import SpecvizError
 
 #: Positions the models are made for: those of Llama 3. A random model has no use for more.
 POSITIONS = 8192
@@ -69,10 +69,6 @@ LLAMA_3_8B = ModelShape("Llama 3 8B", 32, 4096, 32, 8, 128, 14336, 128256, tied=
 #: config.json of meta-llama/Llama-3.2-1B, without its scaling for long contexts: 1,235,814,400 parameters.
 LLAMA_3_2_1B = ModelShape("Llama 3.2 1B", 16, 2048, 32, 8, 64, 8192, 128256, tied=True)
 
-#: assets/models/target/config.json and assets/models/draft/config.json, the pair in this repository.
-STORYBOOK = ModelShape("storybook", 8, 384, 6, 6, 64, 2304, 4096, tied=True)
-STORYBOOK_DRAFT = ModelShape("storybook's draft", 1, 192, 3, 3, 64, 512, 4096, tied=True)
-
 
 @dataclass(frozen=True, slots=True)
 class Size:
@@ -83,23 +79,11 @@ class Size:
     draft: ModelShape
 
 
-SIZES: dict[str, Size] = {
-    size.name: size
-    for size in (
-        Size("8b", LLAMA_3_8B, LLAMA_3_2_1B),
-        Size("1b", LLAMA_3_2_1B, replace(LLAMA_3_2_1B, name="4 layers of Llama 3.2 1B", layers=4)),
-        Size("tiny", STORYBOOK, STORYBOOK_DRAFT),
-    )
-}
-
-
-def size_named(name: str) -> Size:
-    """The size of this name. Raises SpecvizError (field ``size``) if there is none."""
-    if name not in SIZES:
-        raise SpecvizError(
-            "There is no size {name}; choose from {names}.", "size", name=quoted(name), names=", ".join(SIZES)
-        )
-    return SIZES[name]
+#: The smaller one first.
+SIZES = (
+    Size("1b", LLAMA_3_2_1B, replace(LLAMA_3_2_1B, name="4 layers of Llama 3.2 1B", layers=4)),
+    Size("8b", LLAMA_3_8B, LLAMA_3_2_1B),
+)
 
 
 def make_pair(size: Size, device: str | torch.device = "auto", dtype: str | torch.dtype = "auto") -> ModelPair:

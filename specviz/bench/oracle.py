@@ -17,21 +17,17 @@ from specviz.drafters import DraftModel
 from specviz.drafters.base import Drafter, Setting, Verdict
 from specviz.drafters.choosers import Draws, TopChoices
 from specviz.records.errors import SpecvizError
-from specviz.records.settings import DraftParams, SamplingParams
+from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft
 
 
-def check(alpha: float, sampling: SamplingParams) -> None:
-    """Raises SpecvizError (field ``alpha`` or ``temperature``) for what no oracle can do."""
+def check(alpha: float) -> None:
+    """Raises SpecvizError (field ``alpha``) for what is no probability."""
     if not isinstance(alpha, int | float) or not 0 <= alpha <= 1:
         raise SpecvizError(
             "alpha is how likely a draft token is to be right: a number from 0 to 1, not {value}.",
             "alpha",
             value=alpha,
-        )
-    if not sampling.greedy:
-        raise SpecvizError(
-            "The oracle knows one continuation, the greedy one: set the temperature to 0.", "temperature"
         )
 
 

@@ -44,8 +44,8 @@ OF_TEXTS, OF_SAMPLES, OF_RACE = 0.35, 0.3, 0.1
 #: The most tokens, and the least, of each greedy text that is compared; and the draft tokens a round.
 TEXT_TOKENS, LEAST_TEXT, GAMMA = 48, 16, 4
 
-#: The widest pass that is timed, and the widths that are told.
-WIDEST, TOLD = 17, (2, 3, 5, 9, 17)
+#: The widths of passes that are timed, and those that are told.
+WIDTHS, TOLD = (1, 2, 3, 4, 5, 6, 8, 9, 12, 17), (2, 3, 5, 9, 17)
 
 #: Samples of the first two tokens: so many, fewer if there is no time for them, but at least so many.
 SAMPLES, LEAST_SAMPLES = 2000, 40
@@ -108,16 +108,19 @@ def short_checks(seconds: float) -> tuple[Check, ...]:
 
 def texts(pair: ModelPair, seconds: float) -> Iterator[Finding]:
     """Greedy texts: plain decoding's beside transformers' `generate`, and every drafter's beside plain decoding's."""
-    workload = Workload.of(pair, PRESETS[0], 0.0, TEXT_TOKENS)
+    began, workload = time.perf_counter(), Workload.of(pair, PRESETS[0], 0.0, TEXT_TOKENS)
     one, eager = _token_seconds(pair, workload)
     writers = sum(_refusal(contestant, workload) is None for contestant, _ in _writers(pair, workload))
-    tokens = max(LEAST_TEXT, min(TEXT_TOKENS, int(seconds / (writers * one + eager))))
+    tokens = max(LEAST_TEXT, int(min(TEXT_TOKENS, seconds / (writers * one + eager))))
     workload = replace(workload, max_new_tokens=min(tokens, workload.max_new_tokens))
     request = request_of(Contestant(PLAIN), workload)
     plain = collect(request, list(rounds(request)))
     for contestant, what in _writers(pair, workload):
         if (refusal := _refusal(contestant, workload)) is not None:
             yield Finding("skipped", what, refusal)
+            continue
+        if time.perf_counter() - began > seconds:
+            yield _left_out(what)
             continue
         try:
             found = agreement(contestant, written(contestant, workload), plain, workload)
@@ -135,6 +138,11 @@ def texts(pair: ModelPair, seconds: float) -> Iterator[Finding]:
             margin=float(f"{found.margin:.2g}"),
         )
         yield Finding("right", what, seen)
+
+
+def _left_out(what: Sentence) -> Finding:
+    advice = Sentence("python -m specviz check --minutes 5 looks at more.")
+    return Finding("skipped", what, Sentence("no time was left for it"), advice)
 
 
 def _writers(pair: ModelPair, workload: Workload) -> Iterator[tuple[Contestant, Sentence]]:
@@ -174,11 +182,14 @@ def _refusal(contestant: Contestant, workload: Workload) -> SpecvizError | None:
 def distributions(pair: ModelPair, seconds: float) -> Iterator[Finding]:
     """The distribution of the first two tokens under the usual rules: chains, and a tree where the pair has any."""
     found = [testable(pair, sampled(*one, "auto")) for one in itertools.product(DRAFTERS, (1, 3))]
-    tested = [request for request in found if request is not None]
+    # Some make chains whatever they are asked for.
+    tested = {(one.settings.drafter, one.branches): one for one in found if one is not None}.values()
     chains = [request for request in tested if request.branches == 1]
     asked = [*chains, *[request for request in tested if request.branches == 3][:1]]
-    for request in dict.fromkeys(asked):
-        yield distribution(request, seconds / len(asked))
+    began = time.perf_counter()
+    for request in asked:
+        late = time.perf_counter() - began > seconds
+        yield _left_out(_tested(request)) if late else distribution(request, seconds / len(asked))
 
 
 def testable(pair: ModelPair, settings: RunSettings) -> Request | None:
@@ -193,12 +204,7 @@ def testable(pair: ModelPair, settings: RunSettings) -> Request | None:
 
 def distribution(request: Request, seconds: float = math.inf) -> Finding:
     """Many runs of two tokens beside the exact distribution; after so many seconds no more than `LEAST_SAMPLES`."""
-    settings = request.settings
-    known = {"drafter": settings.drafter, "rule": request.rule.name}
-    if request.branches == 1:
-        what = Sentence("distribution, {drafter}, rule {rule}, chain", **known)
-    else:
-        what = Sentence("distribution, {drafter}, rule {rule}, {n} branches", **known, n=request.branches)
+    what = _tested(request)
     exact, sampler, began = exact_distribution(request), Sampler(request, LAB_RULES["auto"]), time.perf_counter()
     evidence = Evidence(exact.outcomes, exact.probs, exact.low, exact.high, SAMPLES)
     while evidence.n < LEAST_SAMPLES or (evidence.n < SAMPLES and time.perf_counter() - began < seconds):
@@ -215,6 +221,13 @@ def distribution(request: Request, seconds: float = math.inf) -> Finding:
     if p_value >= SIGNIFICANT:
         return Finding("right", what, seen)
     return Finding("wrong", what, seen, Sentence("Try the same on the page's Lossless tab with more runs."))
+
+
+def _tested(request: Request) -> Sentence:
+    known = {"drafter": request.settings.drafter, "rule": request.rule.name}
+    if request.branches == 1:
+        return Sentence("distribution, {drafter}, rule {rule}, chain", **known)
+    return Sentence("distribution, {drafter}, rule {rule}, {n} branches", **known, n=request.branches)
 
 
 def sampled(drafter: str, branches: int, rule: str) -> RunSettings:
@@ -261,7 +274,7 @@ def memory(pair: ModelPair) -> Iterator[Finding]:
 
 def pass_times(pair: ModelPair) -> Iterator[Finding]:
     """T(K) / T(1) of the target."""
-    *_, times = measure_passes(pair, range(1, WIDEST + 1), repeats=9)
+    *_, times = measure_passes(pair, WIDTHS, repeats=9)
     curve = times.curve("target")
     ratios = ", ".join(f"T({width}) = {curve.ratio(width):.2f}" for width in TOLD if curve.ratio(width) is not None)
     seen = Sentence(
@@ -280,7 +293,7 @@ def pass_times(pair: ModelPair) -> Iterator[Finding]:
 def race(pair: ModelPair, seconds: float) -> Iterator[Finding]:
     """The drafter to start with in turn with plain decoding, greedily."""
     workload = Workload.of(pair, PRESETS[0], 0.0, RACE_TOKENS)
-    plain, fast = Contestant(PLAIN), Contestant(usual(pair), GAMMA)
+    plain, fast = Contestant(PLAIN), Contestant(usual(pair, preparing=False), GAMMA)
     runs: tuple[list[TimedRun], list[TimedRun]] = [], []
     plan = Plan(workload.max_new_tokens, RACE_REPEATS, seconds, whole=False)
     for one in take_turns([lane(plain, workload), lane(fast, workload)], plan):

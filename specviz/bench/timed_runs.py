@@ -30,7 +30,6 @@ class Workload:
     max_new_tokens: int
     seed: int = 0
     preset: str = ""  # name of the preset the prompt is from, if it is
-    domain: str = ""  # of the prompt, if it was read from a file
 
     @classmethod
     def of(cls, pair: ModelPair, preset: Preset, temperature: float, max_new_tokens: int, seed: int = 0) -> Workload:

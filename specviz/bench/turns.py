@@ -18,6 +18,7 @@ from specviz.decoding.engine import unrecorded
 from specviz.decoding.request import Request
 from specviz.decoding.round_record import Ledger, Unrecorded
 from specviz.drafters.base import Drafter, Setting
+from specviz.passes.torchrun import process_count
 from specviz.records.settings import RunSettings
 from specviz.records.stopwatch import Stopwatch
 from specviz.theory.ratios import Ratio
@@ -88,8 +89,9 @@ def lane_of(request: Request, speaks: Callable[[int], Speaker] | None = None) ->
         seeded = replace(request, settings=replace(settings, seed=settings.seed + repeat))
         return unrecorded(seeded, speaks and speaks(repeat))
 
-    # Where graphs were recorded there is one set of buffers for all texts.
-    return Lane(start, divisible=request.pair.device.type != "cuda")
+    # Where graphs were recorded there is one set of buffers for all texts; and processes that share a model must make
+    # the same passes, while each has a clock of its own to cut the text by.
+    return Lane(start, divisible=request.pair.device.type != "cuda" and process_count() == 1)
 
 
 def warm_up_of(settings: RunSettings) -> RunSettings:
@@ -220,11 +222,11 @@ class _Run:
         while len(self.token_ids) < until and not self.over:
             watch = Stopwatch()
             step = next(self.steps, None)
-            seconds += watch.seconds
-            interruptions += watch.interruptions
             if step is None:
                 self.over = True
             else:
+                seconds += watch.seconds
+                interruptions += watch.interruptions
                 seconds -= self._take(step)
             yield self._progress()
         if len(self.token_ids) > before:

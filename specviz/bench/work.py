@@ -61,13 +61,16 @@ class Work:
         names = list(dict.fromkeys(self.domains))
         asked = [(ALL, range(len(self.domains)))]
         if len(names) > 1:
+            # One that calls itself by the name of all is told there.
+            names = [name for name in names if name != ALL]
             asked += [(name, [i for i, domain in enumerate(self.domains) if domain == name]) for name in names]
         made = ((domain, one, prompts) for domain, prompts in asked for one in self.contestants[1:])
         return [row for domain, one, prompts in made if (row := self._row(domain, one, set(prompts))) is not None]
 
     def _row(self, domain: str, contestant: Contestant, prompts: set[int]) -> WorkRow | None:
         own = [run for run in self.runs.get(contestant, ()) if _prompt(run) in prompts]
-        plain = [run for run in self.runs.get(Contestant(PLAIN), ()) if _prompt(run) in prompts]
+        beside = {(run.group, run.repeat) for run in own}
+        plain = [run for run in self.runs.get(Contestant(PLAIN), ()) if (run.group, run.repeat) in beside]
         if not own or not plain:
             return None
         figures, met = standing(own, plain), {_prompt(run) for run in own}
@@ -75,8 +78,9 @@ class Work:
         if figures.speedup_measured is not None:
             ratio = Ratio(figures.speedup_measured, *(figures.speedup_interval or (None, None)))
             if len(met) >= FEWEST:
-                ratio = replace(_over_prompts(own, plain, met), value=ratio.value)
-                figures = replace(figures, speedup_interval=(ratio.low, ratio.high))
+                ratio = _over_prompts(own, plain, met)
+                interval = ratio.low, ratio.high
+                figures = replace(figures, speedup_measured=ratio.value, speedup_interval=interval)
         length, *kept = _acceptance(own, met)
         return WorkRow(
             domain=domain,

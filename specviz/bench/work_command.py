@@ -43,6 +43,27 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--max-new-tokens", type=int, metavar="N", help=f"of each run (default: {TOKENS}; bench --quick: fewer)")
 
 
+def check(options: argparse.Namespace) -> None:
+    """Raises SpecvizError for what can be seen to be wrong before a model is loaded."""
+    if options.temperature is not None:
+        SamplingParams(options.temperature)
+    if options.max_new_tokens is not None:
+        RunSettings("", max_new_tokens=options.max_new_tokens)
+    if options.prompts is not None:
+        read_prompts(text_of(options.prompts))
+
+
+def minutes(text: str) -> float:
+    """The value of --minutes. Raises argparse.ArgumentTypeError, which names the option."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of minutes above 0")
+    return value
+
+
 def requests_of(options: argparse.Namespace, pair: ModelPair, temperature: float) -> tuple[list[Request], list[str]]:
     """Plain decoding of each prompt, and the domain of each; without a file, of the first preset that fits the pair.
 
@@ -56,7 +77,7 @@ def requests_of(options: argparse.Namespace, pair: ModelPair, temperature: float
         first.prompt,
         drafter=None,
         sampling=SamplingParams(temperature),
-        max_new_tokens=options.max_new_tokens or TOKENS,
+        max_new_tokens=TOKENS if options.max_new_tokens is None else options.max_new_tokens,
         chat=chat,
     )
     if options.prompts is None:

@@ -56,7 +56,9 @@ def read_prompts(text: str) -> list[Preset]:
     ``{"role": …, "content": …}``), and optionally ``domain``, under which results are told. Empty lines are left out.
     Raises SpecvizError (field ``prompts``) naming the line.
     """
-    lines = [(number, line) for number, line in enumerate(text.lstrip("\ufeff").splitlines(), start=1) if line.strip()]
+    # Only these end a line: JSON may hold other separators as they are.
+    whole = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
+    lines = [(number, line) for number, line in enumerate(whole, start=1) if line.strip()]
     if not lines:
         raise SpecvizError("The file of prompts is empty: write one a line.", "prompts")
     if len(lines) > MOST_PROMPTS:
@@ -70,23 +72,31 @@ def read_prompts(text: str) -> list[Preset]:
 def _from_json(number: int, line: str) -> Preset:
     try:
         given = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SpecvizError(
-            "Line {number} of the prompts is not JSON, though the first line is: {reason}.",
+            "Line {number} of the prompts is not JSON, as all lines are where the first begins with a brace: {reason}.",
             "prompts",
             number=number,
             reason=str(error),
         ) from error
     if not isinstance(given, dict) or ("prompt" in given) == ("messages" in given):
-        raise _wrong(number, "an object with either prompt or messages", given)
-    domain = given.get("domain", "")
-    if not isinstance(domain, str):
-        raise _wrong(number, "a text as its domain", domain)
-    if "messages" in given:
-        return Preset(str(number), "", domain, _messages(number, given["messages"]))
-    if not isinstance(given["prompt"], str):
-        raise _wrong(number, "a text as its prompt", given["prompt"])
-    return Preset(str(number), given["prompt"], domain)
+        raise SpecvizError(
+            "Line {number} of the prompts must be an object with either prompt or messages, not {value}.",
+            "prompts",
+            number=number,
+            value=quoted(given),
+        )
+    domain, prompt = given.get("domain", ""), given.get("prompt", "")
+    for key, value in (("domain", domain), ("prompt", prompt)):
+        if not isinstance(value, str):
+            raise SpecvizError(
+                "Line {number} of the prompts must have a text as its {key}, not {value}.",
+                "prompts",
+                number=number,
+                key=key,
+                value=quoted(value),
+            )
+    return Preset(str(number), prompt, domain, _messages(number, given["messages"]) if "messages" in given else ())
 
 
 def _messages(number: int, given: Any) -> tuple[Message, ...]:
@@ -94,15 +104,10 @@ def _messages(number: int, given: Any) -> tuple[Message, ...]:
         return isinstance(one, dict) and all(isinstance(one.get(key), str) for key in ("role", "content"))
 
     if not isinstance(given, list) or not given or not all(map(is_message, given)):
-        raise _wrong(number, "messages with the texts role and content", given)
+        raise SpecvizError(
+            "Line {number} of the prompts must have messages with the texts role and content, not {value}.",
+            "prompts",
+            number=number,
+            value=quoted(given),
+        )
     return tuple({"role": one["role"], "content": one["content"]} for one in given)
-
-
-def _wrong(number: int, wanted: str, given: Any) -> SpecvizError:
-    return SpecvizError(
-        "Line {number} of the prompts must hold {wanted}, not {value}.",
-        "prompts",
-        number=number,
-        wanted=wanted,
-        value=quoted(given),
-    )

@@ -115,7 +115,7 @@ def create_compare_tab(desk: Desk) -> Tab:
 
     def offered(pair: ModelPair) -> Any:
         names = [name for name in available(pair) if name != PLAIN]
-        return gr.update(choices=choices(names, say), value=names) if names != drafters else gr.skip()
+        return gr.update(choices=choices(names, say), value=names)
 
     def waiting_replay(text: str) -> str:
         return messages.replay_message(messages.Replayed(), phase="running", text=text, fraction=0.0)

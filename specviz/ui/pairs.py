@@ -51,7 +51,8 @@ class PairStore:
         #: What is being done to load the starting pair.
         self.step = Sentence("Loading the models.")
         self._home = home
-        self._home_lock = threading.Lock()
+        #: Two pairs at once would read each other's weights in the wrong precision: torch's default is set meanwhile.
+        self._loading = threading.Lock()
         self.guest_name: PairName | None = None
         self.guest: ModelPair | None = None
 
@@ -61,7 +62,9 @@ class PairStore:
         or if this page has no models."""
         if not self.has_models:
             raise SpecvizError("This page has no models: it shows recorded runs and traces.", "target")
-        with self._home_lock:
+        if self._home is not None:
+            return self._home
+        with self._loading:
             if self._home is None:
                 asked = self.deployment
                 pair = engine.load_pair(
@@ -87,7 +90,7 @@ class PairStore:
         """
         if name.target is None:
             return self.home
-        with self.lock:
+        with self.lock, self._loading:
             if name != self.guest_name:
                 if not self.deployment.allow_loading:
                     raise SpecvizError("This page keeps to the models it started with.", "target")

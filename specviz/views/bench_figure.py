@@ -29,8 +29,6 @@ INK, LINES = "#33373e", "#e3e5e9"
 #: Engine -> its name in the legend and its colour.
 ENGINES = {
     "specviz": ("specviz, with its full trace", GREEN),
-    "untraced": ("specviz, no records", "#8fcdb9"),
-    "bare": ("bare loop", GREY),
     "transformers": ("transformers", AMBER),
 }
 #: Colours of drafters, in order of appearance.

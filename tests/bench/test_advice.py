@@ -12,18 +12,18 @@ import pytest
 from tiny import tiny_pair
 
 from specviz.__main__ import _parser, main
-from specviz.bench import advice, advise_command, bench_plan, benchmark
-from specviz.bench.advice import FINALISTS, Offer, ranked, server_flags
+from specviz.bench import advice, advise_command, benchmark
+from specviz.bench.advice import Offer, ranked, server_flags
 from specviz.bench.benchmark import advised_chains
-from specviz.bench.contestants import Standing
+from specviz.bench.contestants import Contestant
+from specviz.bench.work import ALL, WorkRow
 from specviz.drafters import DRAFTERS, PromptLookup
 from specviz.models import catalog
 from specviz.models.loading import load_pair
 from specviz.models.pair import ModelPair, PairPasses
-from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings
-from specviz.records.stopwatch import nothing_known
 from specviz.records.words import words
+from specviz.theory.ratios import Ratio
 from specviz.ui import advising
 from specviz.ui.deployment import Deployment
 from specviz.ui.orders import Order
@@ -41,37 +41,58 @@ def pair() -> ModelPair:
     return tiny_pair("llama")
 
 
-def offer(mode: str, *ratios: float, gamma: int = 4, draft: str | None = None) -> Offer:
-    middle = sorted(ratios)[len(ratios) // 2]
-    standing = Standing(100.0, (90.0, 110.0), middle, (min(ratios), max(ratios)), acceptance_length=2.5)
-    return Offer(mode, gamma, standing, len(ratios), draft)
+def offer(mode: str, value: float, low: float | None = None, gamma: int = 4, draft: str | None = None) -> Offer:
+    """low: the lower end of its interval; None: there is none."""
+    ratio = Ratio(value) if low is None else Ratio(value, low, value**2 / low)
+    row = WorkRow(
+        tokens_per_second=100.0,
+        spread=(90.0, 110.0),
+        speedup_measured=value,
+        acceptance_length=2.5,
+        domain=ALL,
+        contestant=Contestant(mode, gamma),
+        prompts=1,
+        speedup=ratio,
+        tokens_a_pass=Ratio(2.5),
+        kept_at=(),
+    )
+    return Offer(row, draft)
 
 
 def told(*offers: Offer, language: str = "en"):
     return in_words(offers, "a machine", "a pair", "plain passes", 0.0, words(language))
 
 
-def test_who_was_measured_more_often_comes_first_and_among_them_the_fastest():
-    lucky, steady, slower = offer("suffix", 3.0), offer("eagle", 1.4, 1.5, 1.6), offer("mtp", 1.2, 1.2, 1.2)
-    assert ranked([lucky, slower, steady]) == [steady, slower, lucky]
+def test_what_can_be_counted_on_comes_first():
+    lucky, unknown = offer("suffix", 3.0, 1.1), offer("mtp", 4.0)
+    steady, slower = offer("eagle", 1.5, 1.4), offer("medusa", 1.2, 1.15)
+    assert ranked([lucky, unknown, slower, steady]) == [steady, slower, lucky, unknown]
 
 
 @pytest.mark.parametrize(
     ("offers", "said"),
     [
-        ([offer("eagle", 1.4, 1.5, 1.6)], "Use “EAGLE” with γ = 4: measured 1.50×"),
-        ([offer("eagle", 0.9, 1.5, 1.6)], "not in every repeat (0.90 to 1.60)"),
-        ([offer("eagle", 1.5)], "in a single short run"),
-        ([offer("eagle", 0.8, 0.9, 1.6)], "Nothing beats plain decoding"),
+        ([offer("eagle", 1.5, 1.4)], "Use “EAGLE” with γ = 4"),
+        ([offer("eagle", 1.5, 1.4)], "1.40–1.61"),
+        ([offer("eagle", 1.5, 0.9)], "0.90–2.50"),
+        ([offer("eagle", 0.9, 0.8)], "Nothing beats plain decoding"),
     ],
 )
 def test_the_sentence_says_no_more_than_was_measured(offers, said):
     assert said in told(*offers).sentence
 
 
+def test_only_what_pays_for_certain_is_recommended_and_lengths_as_good_are_named():
+    sentences = {told(offer("eagle", 1.5, low)).sentence.split(" ")[0] for low in (1.4, 0.9)}
+    assert len(sentences) == 2
+    same = [offer("eagle", value, value / 1.1, gamma) for value, gamma in ((1.5, 2), (1.55, 4), (1.45, 6), (1.0, 8))]
+    assert "γ from 2 to 6 cannot" in told(*same).sentence
+    assert "cannot be told apart" not in told(same[1], same[3]).sentence
+
+
 def test_where_nothing_pays_no_flags_are_given():
-    assert told(offer("eagle", 0.9)).flags == ()
-    assert len(told(offer("eagle", 1.5, 1.5)).flags) == 3
+    assert told(offer("eagle", 0.9, 0.8)).flags == ()
+    assert len(told(offer("eagle", 1.5, 1.4)).flags) == 3
 
 
 def test_every_drafter_has_flags_or_is_said_to_have_none():
@@ -98,57 +119,47 @@ def test_a_models_name_is_one_word_for_a_shell_and_no_markdown():
 
 
 @pytest.fixture
-def short(monkeypatch) -> None:
-    """Few and short runs; what is promised does not depend on their length."""
-    heat = replace(bench_plan.HEAT, gammas=(2,), copied_gammas=(2,), max_new_tokens=6, least_share=0.0)
-    monkeypatch.setattr(bench_plan, "HEAT", heat)
-    monkeypatch.setattr(bench_plan, "FINAL", replace(heat, repeats=2))
+def short(monkeypatch) -> list[str]:
+    """Few and short runs; what is promised does not depend on their length. Returns the options."""
+    monkeypatch.setattr(benchmark, "HEAT", replace(benchmark.HEAT, gammas=(2,), copied_gammas=(2,)))
+    return ["advise", "--max-new-tokens", "6"]
 
 
-def test_the_command_measures_what_is_at_hand_and_the_fastest_again(pair, short, monkeypatch):
+def test_the_command_measures_what_is_at_hand(pair, short, monkeypatch):
     monkeypatch.setattr(catalog, "drafts_at_hand", lambda target: [catalog.CATALOG[0]] if target == "t" else [])
-    options = _parser().parse_args(["advise", "--target", "t", "--temperature", "0.8"])
+    options = _parser().parse_args([*short, "--target", "t", "--temperature", "0.8"])
     heard: list[str] = []
     loaded = [replace(pair, passes=PairPasses())]
-    offers = advise_command.measure(options, pair, lambda name: loaded[0], heard.append)
+    offers, rows = advise_command.measure(options, pair, lambda name: loaded[0], heard.append)
     assert loaded[0].target is None and pair.target is not None, "two pairs more would not fit everywhere"
     own, others = [one for one in offers if one.draft is None], [one for one in offers if one.draft]
-    assert {one.mode for one in own} == {one.mode for one in advised_chains(pair)}
+    assert {one.mode for one in own} == {one.mode for one in advised_chains(pair)} == {r.contestant.mode for r in rows}
     assert [(one.mode, one.draft) for one in others] == [("draft_model", catalog.CATALOG[0].draft)]
-    assert sorted(one.repeats for one in own)[-FINALISTS - 1 :] == [1, *[2] * FINALISTS]
-    assert all(one.standing.speedup_measured > 0 for one in offers)
-    assert any("medusa" in line for line in heard)
+    assert all(one.row.speedup.value > 0 for one in offers)
+    assert heard[0].startswith("about ") and heard[0].endswith(" s left")
     text = as_table(in_words(offers, HOSTILE, "a\x1b[31m pair", "plain", 0.8, words()), words())
     assert "\x1b" not in text and "drafter" in text.splitlines()[0]
 
 
-@pytest.mark.parametrize("held_up", ["suffix", "plain"])
-def test_a_way_that_something_else_held_up_is_not_advised_and_beside_a_busy_core_none_is(
-    pair, short, monkeypatch, held_up
-):
-    monkeypatch.setattr(bench_plan, "HEAT", replace(bench_plan.HEAT, least_share=0.8))
-    monkeypatch.setattr(bench_plan, "FINAL", bench_plan.HEAT)
-    real, shares = benchmark.timed, {held_up: 0.1}
-    monkeypatch.setattr(
-        benchmark, "timed", lambda one, workload: replace(real(one, workload), share=shares.get(one.mode, 1.0))
-    )
-    options = _parser().parse_args(["advise"])
-    if held_up == "plain":
-        with pytest.raises(SpecvizError, match="Something else had the processor in every run"):
-            advise_command.measure(options, pair, None, lambda line: None)
-    else:
-        offers = advise_command.measure(options, pair, None, lambda line: None)
-        assert {one.mode for one in offers} == {one.mode for one in advised_chains(pair)} - {held_up}
-
-
-def test_the_command_prints_the_table_the_sentence_and_the_flags(pair, short, monkeypatch, capsys):
+def test_the_command_prints_the_tables_the_sentence_and_the_flags(pair, short, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("specviz.__main__._load", lambda options: pair)
     monkeypatch.setattr("specviz.__main__._prepare", lambda pair, compiling: None)
-    assert main(["advise", "--prompt", "Once upon a time"]) == 0
-    table, sentence, about, *flags = capsys.readouterr().out.strip().split("\n\n")
+    lines = [{"prompt": "Once upon a time", "domain": "stories"}, {"prompt": "def", "domain": "co\x1bde"}]
+    (tmp_path / "work.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    assert main([*short, "--prompts", str(tmp_path / "work.jsonl")]) == 0
+    table, domains, sentence, about, *flags = capsys.readouterr().out.strip().split("\n\n")
     assert table.startswith("drafter") and "Draft model" in table
+    assert domains.startswith("domain") and "co␛de" in domains and "stories" in domains
     assert "γ = " in sentence and "tiny llama at temperature 0" in about
     assert bool(flags) == (not sentence.startswith("Nothing beats"))
+
+
+@pytest.mark.parametrize("minutes", ["0", "-1", "nan", "inf", "soon"])
+@pytest.mark.parametrize("command", ["advise", "check"])
+def test_time_is_a_number_of_minutes(command, minutes, capsys):
+    with pytest.raises(SystemExit):
+        main([command, f"--minutes={minutes}"])
+    assert f"'{minutes}' is not a number of minutes above 0" in capsys.readouterr().err
 
 
 def test_only_a_draft_model_that_was_downloaded_is_at_hand(monkeypatch):
@@ -187,31 +198,17 @@ def test_the_page_says_what_the_command_says(runner, pair, monkeypatch):
     ]
     monkeypatch.setattr(advising.engine, "advised_chains", lambda pair: chains, raising=False)
     *going, last = page_advice(runner, threading.Event())
-    assert any(line.startswith("100%") for line in going)
+    assert any(line.startswith("100 % · about 0 s left") for line in going)
     assert "| drafter | γ |" in last and last.count("\n| ") == len(chains) + 2
     assert "<b>" not in last and "*x*" not in last
 
 
-def test_stopped_it_keeps_what_was_measured(runner, pair, monkeypatch):
+def test_stopped_it_says_so(runner, pair, monkeypatch):
     chains = [one for one in advised_chains(pair) if one.mode == "suffix"]
     monkeypatch.setattr(advising.engine, "advised_chains", lambda pair: chains, raising=False)
-    halt = threading.Event()
-    assert page_advice(runner, halt, stop_at="Warming")[-1] == "Stopped before anything was measured."
-
-
-def test_beside_a_busy_core_the_page_advises_nothing_and_says_why(runner, pair, monkeypatch):
-    chains = [one for one in advised_chains(pair) if one.mode == "suffix"]
-    monkeypatch.setattr(advising.engine, "advised_chains", lambda pair: chains, raising=False)
-    busy = Runner(runner.store, replace(runner.deployment, least_share=2.0))
-    assert page_advice(busy, threading.Event())[-1] == words().error(nothing_known())
+    assert page_advice(runner, threading.Event(), stop_at=" s left")[-1].startswith("Stopped ")
 
 
 def test_a_page_allows_the_advice_on_the_embedded_pair(runner):
     modes = {one.mode for one in advising.chains_of(runner, load_pair(device="cpu"), ORDER)}
     assert modes >= {"draft_model", "eagle", "mtp", "hybrid"}
-
-
-def test_a_page_that_allows_few_runs_says_so(runner, pair):
-    few = Runner(runner.store, replace(runner.deployment, max_compare_runs=3))
-    with pytest.raises(SpecvizError, match="more than the 3 that this page allows"):
-        advising.chains_of(few, pair, ORDER)

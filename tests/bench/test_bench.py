@@ -9,32 +9,27 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
+import transformers
 from conftest import ROOT
-from tiny import generated, tiny_pair, with_heads
+from tiny import generated, tiny_pair
 
 import specviz
 from specviz.__main__ import main
-from specviz.bench import bare_loop, bench_plan, benchmark, findings, machine, machine_limits, untraced_loop
+from specviz.bench import bare_loop, bench_plan, benchmark, findings, machine, machine_limits
 from specviz.bench.bench_rows import BenchRow, summaries
 from specviz.bench.commands import save
 from specviz.bench.contestants import Contestant
 from specviz.bench.equal_texts import agreement
-from specviz.bench.growth import Ageing, GrowthPlan, measure_growth
-from specviz.bench.printed import bench_text, equality_lines, growth_lines
+from specviz.bench.printed import bench_text, equality_lines
 from specviz.bench.report import BenchReport
 from specviz.bench.rule_replay import RulesRow
-from specviz.bench.timed_runs import Workload
-from specviz.decoding import engine
-from specviz.decoding.request import prepare
+from specviz.bench.timed_runs import Workload, written
 from specviz.drafters import DRAFTERS
 from specviz.models.pair import ModelPair
 from specviz.records.comparison import NEAR_TIE, margin
 from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS
-from specviz.records.settings import DraftParams, RunSettings
-from specviz.ui.deployment import Deployment
 from specviz.ui.maintenance.picture import write_picture
-from specviz.ui.maintenance.waiting import measure_visitors
 from specviz.views.bench_figure import bench_figure
 
 GREEDY = specviz.SamplingParams(temperature=0)
@@ -43,8 +38,8 @@ GREEDY = specviz.SamplingParams(temperature=0)
 TRAINED = {"medusa", "eagle", "mtp", "parallel"}
 
 
-#: The quick plan, quicker still, and on cores that the tests take from each other.
-SMALL = {"max_new_tokens": 6, "repeats": 2, "rule_rounds": 12, "least_share": 0.0}
+#: The quick plan, quicker still.
+SMALL = {"max_new_tokens": 6, "repeats": 3, "rule_rounds": 12}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -76,16 +71,6 @@ def both(pair):
 def greedy(both):
     """Of the same, what was decoded greedily."""
     return replace(both, rows=[row for row in both.rows if row.temperature == 0])
-
-
-@pytest.fixture(scope="module")
-def growth(pair):
-    plan = GrowthPlan(
-        contexts=(16, 32), rounds=(4, 20), gammas=(1, 3), num_draft_tokens=2, run_tokens=16, context_tokens=8, repeats=1
-    )
-    measured = measure_growth(pair, plan=plan)
-    measured.visitors = measure_visitors(pair, Deployment.from_environment(), visitors=(1, 3), tokens=4)
-    return measured
 
 
 def modes(report):
@@ -124,8 +109,9 @@ def test_a_row_says_how_it_was_run_with_defaults_filled_in(sampled):
 def test_figures_of_a_row_hang_together(sampled):
     row = row_of(sampled, "draft_model γ=4")
     assert row.spread[0] <= row.tokens_per_second <= row.spread[1]
-    assert row.speedup_spread[0] <= row.speedup_measured <= row.speedup_spread[1]
-    assert row.tokens == 2 * 6 and 2 <= row.rounds <= 12
+    low, high = row.speedup_interval
+    assert low <= row.speedup_measured <= high
+    assert row.repeats == 3 and row.tokens == 3 * 6 and 3 <= row.rounds <= 18
     assert row.cost_coefficient > 0 and row.speedup_formula > 0
     assert sum(row.phase_share.values()) == pytest.approx(1)
     tree = row_of(sampled, "draft_model γ=4 ×3")
@@ -168,7 +154,7 @@ def test_the_file_is_readable_json_of_its_schema(sampled, tmp_path):
     assert data["schema"] == "specviz.bench/1"
     promised = "engine mode num_draft_tokens temperature preset tokens_per_second spread acceptance_rate "
     promised += "acceptance_length cost_coefficient speedup_measured speedup_formula overhead_share peak_mb "
-    promised += "branches rule exit_layer bits speedup_spread"
+    promised += "branches rule exit_layer bits speedup_interval busy repeats"
     assert set(promised.split()) <= set(data["rows"][0])
     assert data["rules"][0]["rounds"] >= 12 and data["summary"] and data["findings"]
 
@@ -209,8 +195,7 @@ def a_row(title, preset, speed, *, temperature=0.0, speedup=None, **known):
         tokens_per_second=speed,
         spread=(speed, speed),
         speedup_measured=speedup,
-        speedup_spread=None,
-        **(settings | {"counted": 3, "wall_speeds": (speed,) * 3} | known),
+        **(settings | {"repeats": 3} | known),
     )
 
 
@@ -236,14 +221,14 @@ def group(title, name="stories"):
 def test_stories_are_one_group_and_speeds_are_taken_together_as_of_equally_long_texts():
     eagle = group("eagle γ=4")
     assert eagle.tokens_per_second == pytest.approx(2 / (1 / 300 + 1 / 100))
-    assert eagle.speedup_measured == pytest.approx(eagle.tokens_per_second / statistics.harmonic_mean([100, 50]))
+    assert eagle.speedup_measured == pytest.approx(6**0.5), "the geometric mean of ratios measured in turn"
     assert eagle.acceptance_length == pytest.approx((3.0 * 10 + 2.0 * 30) / 40), (
         "tokens over passes, not a mean of means"
     )
 
 
 def test_each_library_is_compared_with_its_own_plain_and_ours_with_its_counterpart():
-    assert group("transformers draft_model γ=4").speedup_measured == pytest.approx(100 / 80)
+    assert group("transformers draft_model γ=4").speedup_measured == pytest.approx(1.25)
     assert group("draft_model γ=4").against_transformers == pytest.approx(150 / 100)
     assert group("plain").speedup_measured is None and group("eagle γ=4").against_transformers is None
 
@@ -282,37 +267,6 @@ def test_a_preset_is_measured_alone_and_a_wrong_one_refused():
     assert caught.value.field == "preset"
 
 
-def test_plain_decoding_runs_amid_the_others_and_engines_back_to_back(monkeypatch):
-    ours = [Contestant("plain"), *(Contestant("suffix", gamma) for gamma in (2, 4, 6, 8))]
-    contestants = [*ours, Contestant("plain", engine="bare"), Contestant("suffix", 4, engine="bare")]
-    ran = []
-    monkeypatch.setattr(benchmark, "timed", lambda contestant, workload: ran.append(contestant.title))
-    monkeypatch.setattr(benchmark, "_row", lambda contestant, *others: contestant.title)
-    workload = Workload(None, (1,), temperature=0.0, max_new_tokens=4)
-    rows = benchmark.measure_setting(workload, contestants, replace(bench_plan.HEAT, repeats=2, budget=None))
-    first = ["suffix γ=2", "suffix γ=4", "bare suffix γ=4", "plain", "bare plain", "suffix γ=6", "suffix γ=8"]
-    assert ran == [*first, *reversed(first)] and rows == [one.title for one in contestants]
-
-
-def test_repeats_that_something_else_held_up_do_not_count_and_without_any_other_no_ratio_is_known(pair, monkeypatch):
-    plain, early, late = Contestant("plain"), Contestant("suffix", 2), Contestant("suffix", 4)
-    shares = {plain: [1.0, 0.1, 1.0], early: [0.9, 1.0, 1.0], late: [0.2, 1.0, 0.3]}
-    left, real = copy.deepcopy(shares), benchmark.timed
-    monkeypatch.setattr(benchmark, "timed", lambda one, work: replace(real(one, work), share=left[one].pop(0)))
-    plan = bench_plan.BenchPlan(max_new_tokens=6)
-    workload = Workload.of(pair, PRESETS[0], 0.0, 6)
-    rows = {row.title: row for row in benchmark.measure_setting(workload, list(shares), plan)}
-    assert {title: row.counted for title, row in rows.items()} == {"plain": 2, "suffix γ=2": 2, "suffix γ=4": 0}
-    known, unknown = rows["suffix γ=2"], rows["suffix γ=4"]
-    assert known.speedup_measured > 0 and known.tokens == 2 * 6 and len(known.wall_speeds) == 3
-    assert unknown.speedup_measured is unknown.speedup_spread is unknown.speedup_formula is None
-    report = BenchReport({}, {}, {"repeats": 3, "repeats_made": 3}, list(rows.values()))
-    (summary,) = (one for one in report.summary if one.title == "suffix γ=4")
-    assert summary.speedup_measured is None and summary.tokens_per_second > 0
-    assert "in 5 of 9 repeats, which do not count; in 1 of 3 rows none does" in report.unsteady
-    assert all("γ=4" not in line for line in report.findings) and any("γ=2" in line for line in report.findings)
-
-
 # Equal texts before any time
 
 
@@ -339,8 +293,9 @@ def test_a_wrong_text_ends_the_command_with_status_2(pair, monkeypatch, capsys):
 
 def test_every_greedy_contestant_has_a_verdict_and_in_float32_all_are_equal(greedy):
     rows = {(row.engine, row.title, row.preset) for row in greedy.rows}
-    assert {(one.engine, one.title, one.preset) for one in greedy.equality} == rows
-    assert {row.engine for row in greedy.rows} == {"specviz", "untraced", "bare", "transformers"}
+    bare = {("bare", f"bare {one.title}", one.preset) for one in greedy.tracing}
+    assert {(one.engine, one.title, one.preset) for one in greedy.equality} == rows | bare
+    assert {row.engine for row in greedy.rows} == {"specviz", "transformers"}
     assert all(one.identical and one.tokens == 6 for one in greedy.equality)
 
 
@@ -401,6 +356,22 @@ def test_a_text_that_ends_too_soon_is_wrong_in_any_precision(half):
         agreement(Contestant("draft_model", 4), plain.token_ids[:3], plain, workload)
 
 
+def test_generate_is_measured_without_what_a_checkpoint_brings_along(pair):
+    """Its settings reach every call that leaves something open; and they are there again afterwards."""
+    workload = Workload.of(pair, PRESETS[0], 0.0, 24)
+    contestants = [
+        Contestant(mode, (mode != "plain" and 3) or None, engine="transformers")
+        for mode in ("plain", "draft_model", "prompt_lookup")
+    ]
+    due = written(Contestant("plain"), workload)
+    odd = transformers.GenerationConfig(repetition_penalty=1.3, max_length=5, do_sample=True, top_k=2, min_length=99)
+    with pytest.MonkeyPatch.context() as patch:
+        for model in (pair.target, pair.draft):
+            patch.setattr(model, "generation_config", odd)
+        assert [written(one, workload) for one in contestants] == [due] * 3
+        assert pair.target.generation_config is pair.draft.generation_config is odd
+
+
 # The loops beside the engine
 
 
@@ -421,36 +392,17 @@ def test_the_bare_loops_stop_at_an_end_token(pair):
     assert bare_loop.plain(ending, prompt, 40) == bare_loop.draft_model(ending, prompt, 40, 4) == due
 
 
-@pytest.mark.parametrize("drafter, branches", [(None, None), *((name, None) for name in DRAFTERS), ("draft_model", 3)])
-def test_without_records_the_same_coins_make_the_same_text(drafter, branches):
-    request = prepare(
-        with_heads(tiny_pair("llama")),
-        RunSettings(
-            PRESETS[0].prompt,
-            drafter=drafter,
-            num_draft_tokens=2,
-            max_new_tokens=40,
-            drafting=DraftParams(branches=branches),
-        ),
-    )
-    assert untraced_loop.decode(request) == [token for one in engine.rounds(request) for token in one.emitted]
-
-
 # The sections
 
 
-def test_overhead_is_what_the_rows_say_a_round_and_a_run(greedy):
-    traced = {row.title: row for row in greedy.rows if row.engine == "specviz"}
-    assert [one.title for one in greedy.overhead.rounds] == list(traced)
-    for one in greedy.overhead.rounds:
+def test_overhead_is_what_the_rows_say_a_round_and_tracing_what_a_bare_loop_gains(greedy):
+    ours = {row.title: row for row in greedy.rows if row.engine == "specviz"}
+    assert [one.title for one in greedy.overhead] == list(ours)
+    for one in greedy.overhead:
         assert one.outside_microseconds == pytest.approx(one.share * one.round_microseconds)
-        assert one.share == traced[one.title].overhead_share
-    compared = {(one.title, one.without) for one in greedy.overhead.tracing}
-    assert compared == {(title, loop) for title in ("plain", "draft_model γ=4") for loop in ("untraced", "bare")}
-    for one in greedy.overhead.tracing:
-        pairs = zip(traced[one.title].wall_speeds, row_of(greedy, f"{one.without} {one.title}").wall_speeds)
-        assert one.ratio == pytest.approx(statistics.median(ours / other for ours, other in pairs))
-        assert one.spread[0] <= one.ratio <= one.spread[1]
+        assert one.share == ours[one.title].overhead_share
+    assert [one.title for one in greedy.tracing] == ["plain", "draft_model γ=4"]
+    assert all(one.ratio.value > 0 for one in greedy.tracing)
 
 
 def test_the_limit_is_bytes_over_bandwidth_and_shares_are_of_it(greedy, pair):
@@ -504,15 +456,11 @@ def test_every_chain_stands_beside_the_formula(greedy):
         assert one.ratio == pytest.approx(one.measured / one.formula)
 
 
-def test_each_row_has_the_speed_of_every_repeat(greedy):
-    assert {len(row.wall_speeds) for row in greedy.rows} == {2} == {greedy.settings["repeats_made"]}
-
-
 def test_a_slow_machine_gets_fewer_repeats_and_the_report_says_so(pair, monkeypatch):
     monkeypatch.setattr(bench_plan, "QUICK", replace(bench_plan.QUICK, budget=0.0))
     report = benchmark.measure(pair, quick=True, only=["prompt_lookup"], temperatures=(0.0,))
-    assert {len(row.wall_speeds) for row in report.rows} == {1}
-    assert "1 of 2 repeats" in report.unsteady and report.unsteady in bench_text(report)
+    assert {row.repeats for row in report.rows} == {1}
+    assert "1 of 3 repeats" in report.unsteady and report.unsteady in bench_text(report)
 
 
 def test_the_machine_is_described_and_a_busy_one_is_called_busy(greedy):
@@ -524,65 +472,36 @@ def test_the_machine_is_described_and_a_busy_one_is_called_busy(greedy):
     assert machine.as_ranges([3, 0, 1, 2, 8]) == "0-3,8"
 
 
-def test_repeats_far_apart_are_reported():
-    steady = a_row("plain", "story", 100.0)
-    shaken = replace(a_row("eagle γ=4", "story", 100.0), spread=(20.0, 150.0))
-    assert findings.unsteady([steady], {}) is None
-    assert "eagle γ=4 on story: 20 to 150" in findings.unsteady([steady, shaken], {})
-
-
-def test_growth_is_measured_along_text_rounds_drafts_and_visitors(growth):
-    assert [point.context for point in growth.contexts] == [16, 32, 248], "the end of the context is measured too"
-    assert [point.rounds for point in growth.rounds] == [4, 20]
-    assert growth.many_runs.rounds >= 20 and growth.long_run.rounds > 30
-    assert [point.num_draft_tokens for point in growth.gammas] == [1, 3]
-    assert [point.visitors for point in growth.visitors] == [1, 3]
-    for point in growth.visitors:
-        assert 0 < point.first_round_seconds <= point.last_first_round_seconds
-    said = list(growth_lines(growth))
-    for heading, places in (
-        ("tokens of text", (16, 32, 248)),
-        ("rounds before", (4, 20)),
-        ("draft length", (1, 3)),
-        ("visitors", (1, 3)),
-    ):
-        (start,) = (index for index, line in enumerate(said) if heading in line and line.endswith(":"))
-        # Below a table's own two lines of headings.
-        shown = said[start + 3 : start + 3 + len(places)]
-        assert [line.split()[0] for line in shown] == list(map(str, places))
-
-
-def test_ageing_compares_the_first_tenth_of_the_rounds_with_the_last():
-    age = Ageing.of([1.0] * 2 + [9.0] * 16 + [3.0] * 2, 10.0, 11.0)
-    assert (age.rounds, age.first_tenth_seconds, age.last_tenth_seconds) == (20, 1.0, 3.0)
+def test_rows_that_something_else_disturbed_are_counted():
+    calm, shaken = a_row("plain", "story", 100.0), a_row("eagle γ=4", "story", 100.0, busy=True)
+    assert findings.unsteady([calm], {}) is None
+    assert "processor in 1 of 2 rows" in findings.unsteady([calm, shaken], {})
 
 
 # The file and the figure
 
 
-def test_the_file_holds_the_whole_report(greedy, growth, tmp_path):
-    whole = replace(greedy, growth=growth)
-    save(whole, tmp_path / "bench.json")
+def test_the_file_holds_the_whole_report(greedy, tmp_path):
+    save(greedy, tmp_path / "bench.json")
     data = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
-    assert data == json.loads(json.dumps(asdict(whole)))
-    assert {"rows", "equality", "overhead", "limit", "formula", "growth", "rules", "page"} <= set(data)
-    assert len(data["growth"]["visitors"]) == 2 and data["overhead"]["tracing"] and data["limit"]
+    assert data == json.loads(json.dumps(asdict(greedy)))
+    assert {"rows", "equality", "overhead", "limit", "formula", "tracing", "rules", "page"} <= set(data)
+    assert data["overhead"] and data["tracing"] and data["limit"]
 
 
-def test_the_figure_shows_every_contestant_of_every_setting(both, growth, tmp_path):
-    report = replace(both, growth=growth)
-    save(report, tmp_path / "bench.json")
+def test_the_figure_shows_every_contestant_of_every_setting(both, tmp_path):
+    save(both, tmp_path / "bench.json")
     figure = bench_figure(json.loads((tmp_path / "bench.json").read_text(encoding="utf-8")))
     bars = [(title, speed) for trace in figure.data if trace.type == "bar" for title, speed in zip(trace.y, trace.x)]
-    assert sorted(bars) == sorted((row.title, row.tokens_per_second) for row in report.rows)
+    assert sorted(bars) == sorted((row.title, row.tokens_per_second) for row in both.rows)
     points = [point for trace in figure.data if trace.legend == "legend2" for point in zip(trace.x, trace.y)]
-    assert sorted(points) == sorted((one.formula, one.measured) for one in report.formula)
+    assert sorted(points) == sorted((one.formula, one.measured) for one in both.formula)
     titles = {note.text for note in figure.layout.annotations}
-    assert {"story, greedy, tokens/s", "story, temperature 1, tokens/s", "Memory held by rounds made, MB"} <= titles
+    assert {"story, greedy, tokens/s", "story, temperature 1, tokens/s"} <= titles
 
     write_picture(figure, tmp_path / "bench.html")
     page = (tmp_path / "bench.html").read_text(encoding="utf-8").replace("\\u03b3", "γ").replace("\\u00d7", "×")
-    assert all(row.title in page for row in report.rows) and "<script src=" not in page
+    assert all(row.title in page for row in both.rows) and "<script src=" not in page
 
 
 def test_a_figure_can_be_drawn_as_svg_and_png(tmp_path):
@@ -604,3 +523,51 @@ def test_a_figure_that_cannot_be_written_is_refused_before_anything_is_measured(
     monkeypatch.setattr("specviz.__main__._load", lambda options: pytest.fail("a model was loaded"))
     assert main(["bench", "--figure", str(tmp_path / name)]) == 2
     assert said in capsys.readouterr().err
+
+
+# Prompts of one's own
+
+
+@pytest.fixture
+def own_work(pair, monkeypatch, tmp_path):
+    """Runs `bench` on a file of prompts, with further options; returns the status."""
+    lines = [{"prompt": "Once upon a time", "domain": "stories"}, {"prompt": "def read(", "domain": "code"}]
+    (tmp_path / "work.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    monkeypatch.setattr("specviz.__main__._load", lambda options: pair)
+    order = ["bench", "--passes", "plain", "--prompts", str(tmp_path / "work.jsonl")]
+    return lambda *options: main([*order, *options])
+
+
+def test_on_prompts_of_ones_own_the_command_tells_by_domain_and_writes_its_schema(own_work, tmp_path, capsys):
+    path = tmp_path / "work.json"
+    assert own_work("--only", "suffix", "--max-new-tokens", "8", "--json", str(path)) == 0
+    out, err = capsys.readouterr()
+    assert err.startswith("about ") and all(domain in out for domain in ("all", "stories", "code"))
+    data = json.loads(path.read_text(encoding="utf-8"))
+    assert (data["schema"], data["prompts"], data["temperature"]) == ("specviz.work/1", 2, 0.0)
+    assert {row["contestant"]["mode"] for row in data["rows"]} == {"suffix"}
+    assert {(row["domain"], row["prompts"]) for row in data["rows"]} == {("all", 2), ("stories", 1), ("code", 1)}
+    assert set(data["rows"][0]["speedup"]) == set(data["rows"][0]["tokens_a_pass"]) == {"value", "low", "high"}
+    assert len(out.splitlines()) == 1 + len(data["rows"])
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (["--quick"], "--quick: --quick is not for prompts of one's own"),
+        (["--preset", "story"], "--preset: --preset is not"),
+        (["--figure", "x.html"], "--figure: --figure is not"),
+        (["--max-new-tokens", "0"], "--max-new-tokens: Ask for at least one new token"),
+        (["--prompts", "no/such/file"], "--prompts: The file of prompts cannot be read: No such file"),
+    ],
+)
+def test_what_is_wrong_with_it_is_said_before_a_model_is_loaded(own_work, monkeypatch, capsys, options, said):
+    monkeypatch.setattr("specviz.__main__._load", lambda options: pytest.fail("a model was loaded"))
+    assert own_work(*options) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_prompt_that_does_not_fit_names_its_line(own_work, tmp_path, capsys):
+    (tmp_path / "work.jsonl").write_text("Once\n" + 300 * "long ")
+    assert own_work("--only", "suffix", "--max-new-tokens", "8") == 2
+    assert "--prompts: Line 2 of the prompts: " in capsys.readouterr().err

@@ -1,18 +1,22 @@
 """The check of a device and a pair: right ones pass, and each kind of fault is found."""
 
+import itertools
 import json
 import threading
-import types
+from math import inf
+from types import SimpleNamespace
 
 import pytest
 import torch
 from tiny import save_pair, tiny_pair
 
 from specviz.__main__ import main
-from specviz.bench import full_check, pair_check
+from specviz.bench import check_command, full_check, pair_check
+from specviz.bench.contestants import Standing
 from specviz.bench.pair_check import Finding, check_pair
 from specviz.decoding.wrong_rules import accept_everything
 from specviz.models.loading import load_pair
+from specviz.models.pair import ModelPair
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Sentence, words
@@ -25,20 +29,31 @@ from specviz.ui.runner import Runner
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
-    """As few runs as still find what is wrong here."""
-    few = {"TEXT_TOKENS": 16, "SAMPLES": 100, "LEAST_SAMPLES": 100, "RACE_TOKENS": 12, "RACE_REPEATS": 1, "WIDEST": 5}
-    for name, value in few.items():
+    """As few runs as still find what is wrong here, however busy the machine is."""
+    few = {"TEXT_TOKENS": 16, "SAMPLES": 100, "LEAST_SAMPLES": 100, "RACE_TOKENS": 12, "RACE_REPEATS": 1}
+    for name, value in (few | {"WIDTHS": (1, 2, 5), "SECONDS": 600}).items():
         monkeypatch.setattr(pair_check, name, value)
     for module in (pair_check, full_check):
         monkeypatch.setattr(module, "DRAFTERS", ("draft_model", "prompt_lookup", "medusa"))
 
 
-def found(pair, check=check_pair) -> dict[str, Finding]:
-    return {str(one.what): one for one in check(pair) if isinstance(one, Finding)}
+def found(told) -> dict[str, Finding]:
+    return {str(one.what): one for one in told if isinstance(one, Finding)}
+
+
+@pytest.fixture
+def only(monkeypatch):
+    """Of a pair, these checks alone."""
+
+    def run(pair, *checks) -> dict[str, Finding]:
+        monkeypatch.setattr(pair_check, "short_checks", lambda seconds: checks)
+        return found(check_pair(pair))
+
+    return run
 
 
 def test_a_right_pair_has_no_fault_and_everything_was_looked_at():
-    findings = found(tiny_pair("llama"))
+    findings = found(check_pair(tiny_pair("llama"), 600))
     assert {one.state for one in findings.values()} <= {"right", "slow", "skipped"}
     assert findings["greedy text of transformers' generate"].seen == "the same 16 tokens"
     assert findings["greedy text, draft_model with 3 branches"].state == "right"
@@ -51,15 +66,66 @@ def test_a_right_pair_has_no_fault_and_everything_was_looked_at():
     assert any(what.startswith("a short race") for what in findings)
 
 
-def test_a_race_beside_a_busy_core_is_not_told(monkeypatch):
-    monkeypatch.setattr(pair_check, "LEAST_SHARE", 2.0)
-    (race,) = found(tiny_pair("llama"), pair_check.race).values()
-    assert race.state == "skipped" and "something else had the processor" in str(race.seen)
+def test_the_race_is_run_with_the_drafter_to_start_with_and_pays_only_if_all_of_its_interval_does():
+    (one,) = found(pair_check.race(tiny_pair("llama"), 600))
+    assert one.startswith("a short race, draft_model")
+    pair = tiny_pair("llama")
+    (one,) = found(pair_check.race(ModelPair.of(pair.target, None, pair.tokenizer), 600))
+    assert one.startswith("a short race, prompt_lookup"), "kernels that nobody prepared do not read a quantised target"
+
+    def verdict(low, high, busy):
+        figures = Standing(100.0, (90.0, 110.0), 1.2, (low, high), acceptance_length=2.5)
+        return pair_check._raced(Sentence("a race"), figures, busy)
+
+    assert verdict(1.1, 1.3, True).state == "right" and verdict(0.9, 1.5, False).state == "slow"
+    assert "(0.9 to 1.5, 90 %)" in str(verdict(0.9, 1.5, False).seen)
+    assert "processor" in str(verdict(0.9, 1.5, True).advice) != str(verdict(0.9, 1.5, False).advice)
+
+
+@pytest.mark.parametrize("token, seconds, tokens", [(0.01, 20, 16), (0.1, 3.0, 6), (0.1, 0.1, 4), (0.1, inf, 16)])
+def test_texts_are_as_long_as_there_is_time_for(monkeypatch, token, seconds, tokens):
+    monkeypatch.setattr(pair_check, "LEAST_TEXT", 4)
+    monkeypatch.setattr(pair_check, "_token_seconds", lambda pair, workload: (token, token))
+    monkeypatch.setattr(pair_check, "time", SimpleNamespace(perf_counter=lambda: 0.0))
+    # Five texts: plain decoding, transformers, the draft model as a chain and as a tree, and prompt lookup.
+    texts = found(pair_check.texts(tiny_pair("llama"), seconds))
+    assert {one.seen.values["n"] for one in texts.values() if one.state == "right"} == {tokens}
+
+
+def test_what_there_is_no_time_for_is_left_out_and_said(monkeypatch):
+    clock = itertools.count(step=10)
+    monkeypatch.setattr(pair_check, "_token_seconds", lambda pair, workload: (0.1, 0.1))
+    monkeypatch.setattr(pair_check, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    for check, first in ((pair_check.texts, "greedy text of"), (pair_check.distributions, "distribution, draft_model")):
+        one, *others = [each for each in check(tiny_pair("llama"), 15) if not isinstance(each.seen, SpecvizError)]
+        assert str(one.what).startswith(first) and one.state == "right"
+        assert others and {(each.state, str(each.seen)) for each in others} == {("skipped", "no time was left for it")}
+
+
+def test_a_check_that_fails_in_any_way_is_one_fault_and_the_others_go_on(only):
+    def failing(error):
+        def check(pair):
+            yield Finding("right", Sentence("the half of it"), Sentence("done"))
+            raise error
+
+        return check
+
+    refusal = SpecvizError("The device ran out of memory.", "max_new_tokens")
+    checks = ((Sentence("this"), failing(refusal)), (Sentence("that"), failing(IndexError("out of\nrange"))))
+    findings = only(tiny_pair("llama"), *checks, (Sentence("looking"), pair_check.memory))
+    assert [(one, each.state) for one, each in findings.items()] == [
+        ("the half of it", "right"),
+        ("this", "wrong"),
+        ("that", "wrong"),
+        ("memory", "right"),
+    ]
+    assert findings["this"].seen == refusal
+    assert check_command.line_of(findings["that"]) == "✗ that: IndexError: out of"
 
 
 def test_a_text_that_leaves_plain_decodings_is_found(monkeypatch):
     monkeypatch.setattr(type(MATCH), "decide", lambda rule, *given: accept_everything(*given))
-    findings = found(tiny_pair("llama"), pair_check.texts)
+    findings = found(pair_check.texts(tiny_pair("llama"), inf))
     assert findings["greedy text of transformers' generate"].state == "right", "plain decoding drafts nothing"
     assert findings["greedy text, draft_model"].state == "wrong"
 
@@ -68,29 +134,30 @@ def test_a_distribution_that_is_not_the_targets_is_found(monkeypatch):
     from specviz.decoding import lossless
 
     monkeypatch.setitem(lossless.LAB_RULES, "auto", lossless.LAB_RULES["everything"])
-    findings = found(tiny_pair("llama", noise=0.5), pair_check.distributions)
-    assert [one.state for one in findings.values()] == ["wrong", "wrong"]
+    findings = found(pair_check.distributions(tiny_pair("llama", noise=0.5), inf))
+    assert [one.state for one in findings.values()] == ["wrong"] * 3
 
 
-def test_a_fault_while_decoding_or_sampling_is_a_fault_and_not_left_out(monkeypatch):
-    def failing(*given, **others):
-        raise SpecvizError("The device ran out of memory.", "max_new_tokens")
+def test_a_drafter_that_fails_while_decoding_is_a_fault_and_not_left_out(monkeypatch):
+    honest = pair_check.written
 
-    monkeypatch.setattr(pair_check, "timed", failing)
-    findings = found(tiny_pair("llama"), pair_check.texts)
+    def failing(contestant, workload):
+        if contestant.engine == "specviz" and contestant.mode != "plain":
+            raise SpecvizError("The device ran out of memory.", "max_new_tokens")
+        return honest(contestant, workload)
+
+    monkeypatch.setattr(pair_check, "written", failing)
+    findings = found(pair_check.texts(tiny_pair("llama"), inf))
     assert findings["greedy text, draft_model"].state == "wrong"
     assert (findings["greedy text, medusa"].state, findings["greedy text, medusa"].advice) == ("skipped", None)
-    monkeypatch.setattr(pair_check, "exact_distribution", failing)
-    checks = ((Sentence("sampling"), pair_check.distributions),)
-    assert found(tiny_pair("llama"), lambda pair: pair_check.carried_out(checks, pair))["sampling"].state == "wrong"
 
 
-def test_prepared_passes_that_are_wrong_are_found_and_the_other_checks_go_on():
+def test_prepared_passes_that_are_wrong_are_found_and_the_other_checks_go_on(only):
     pair = tiny_pair("llama")
     static = StaticPass(pair.target)
     pair.passes.fast = {"target": FastPasses(static, lambda *given: [2 * each for each in static(*given)], "compiled")}
     checks = ((Sentence("comparing"), pair_check.prepared), (Sentence("looking"), pair_check.memory))
-    findings = found(pair, lambda pair: pair_check.carried_out(checks, pair))
+    findings = only(pair, *checks)
     assert findings["comparing"].state == "wrong" and "more than rounding" in str(findings["comparing"].seen)
     assert findings["memory"].state == "right"
 
@@ -100,7 +167,7 @@ def test_a_pair_in_half_precision_may_part_where_rounding_decides():
     for model in (pair.target, pair.draft):
         model.to(torch.bfloat16)
     pair.dtype = torch.bfloat16
-    assert {one.state for one in found(pair, pair_check.texts).values()} <= {"right", "skipped"}
+    assert {one.state for one in found(pair_check.texts(pair, inf)).values()} <= {"right", "skipped"}
 
 
 def test_the_command_says_what_is_wrong_and_ends_with_status_1(tmp_path, capsys, monkeypatch):
@@ -116,7 +183,8 @@ def test_the_command_says_what_is_wrong_and_ends_with_status_1(tmp_path, capsys,
         "--json",
         str(tmp_path / "check.json"),
     ]
-    monkeypatch.setattr(pair_check, "SHORT", tuple(one for one in pair_check.SHORT if one[1] is pair_check.texts))
+    texts = (Sentence("comparing"), lambda pair: pair_check.texts(pair, inf))
+    monkeypatch.setattr(pair_check, "short_checks", lambda seconds: (texts,))
     assert main(order) == 0
     out = capsys.readouterr().out
     assert "✓ greedy text, draft_model: the same 16 tokens" in out and "✗ 0" in out
@@ -129,12 +197,12 @@ def test_the_command_says_what_is_wrong_and_ends_with_status_1(tmp_path, capsys,
     assert "✗ greedy text, draft_model: " in capsys.readouterr().out
 
 
-def test_the_long_check_tries_every_rule_and_every_precision_and_a_start_on_zerogpu(monkeypatch, tmp_path):
+def test_the_long_check_tries_every_rule_and_every_precision_and_a_start_on_zerogpu(monkeypatch, tmp_path, only):
     monkeypatch.setattr(full_check, "DTYPES", ("float32",))
     monkeypatch.setattr(full_check, "DRAFTERS", ("draft_model", "prompt_lookup"))
     pair, asked = load_pair(*save_pair(tmp_path), dtype="float32"), []
     checks = full_check.long_checks(lambda dtype: asked.append(dtype) or tiny_pair("llama"))
-    findings = found(pair, lambda pair: pair_check.carried_out(checks, pair))
+    findings = only(pair, *checks)
     assert asked == ["float32"]
     assert {"right"} == {one.state for what, one in findings.items() if what.startswith("distribution, draft_model")}
     assert [what for what in findings if what.startswith("distribution, draft_model")] == [
@@ -152,8 +220,8 @@ def test_the_long_check_tries_every_rule_and_every_precision_and_a_start_on_zero
 @pytest.mark.parametrize("language", ["en", "de"])
 def test_the_page_lists_the_findings_in_its_language(language, monkeypatch):
     say, pair = words(language), tiny_pair("llama")
-    monkeypatch.setattr(pair_check, "SHORT", ((Sentence("trying trees"), pair_check.trees),))
-    store = types.SimpleNamespace(get=lambda name, progress=None: pair, home=pair)
+    monkeypatch.setattr(pair_check, "short_checks", lambda seconds: ((Sentence("trying trees"), pair_check.trees),))
+    store = SimpleNamespace(get=lambda name, progress=None: pair, home=pair)
     *_, last = shown(Runner(store, Deployment.from_environment()), PairName(), threading.Event(), say)
     assert last.count("\n") == 1 and last.startswith("- ✓ **")
     assert say.step(Sentence("read as the branches alone are")) in last
@@ -164,7 +232,7 @@ def test_what_memory_does_not_hold_is_skipped_and_not_wrong(monkeypatch):
         raise SpecvizError("Size 8b needs about 16 GB.", "size")
 
     monkeypatch.setattr(full_check, "make_pair", refusing)
-    on_a_gpu = types.SimpleNamespace(device=torch.device("cuda"))
+    on_a_gpu = SimpleNamespace(device=torch.device("cuda"))
     for found_there in (full_check.real_sizes(on_a_gpu), full_check.every_dtype(refusing)):
         states = [one.state for one in found_there]
         assert states == ["skipped"] * len(states) and len(states) > 1

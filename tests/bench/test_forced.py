@@ -16,31 +16,22 @@ def test_drafts_are_accepted_as_often_as_asked():
     pair = tiny_pair("llama", eos_token_id=None)
     # 42 tokens are no whole number of rounds of four: the last round is cut short, and does not count.
     for alpha, tokens_per_pass in ((0.0, 1.0), (1.0, 4.0)):
-        *_, last = measure_forced(pair, alpha, 3, 0.0, tokens=42, repeats=2)
+        *_, last = measure_forced(pair, alpha, 3, tokens=42, repeats=2)
         assert (last.alpha, last.num_draft_tokens, last.repeats, last.fraction) == (alpha, 3, 2, 1.0)
         assert last.figures.acceptance_rate == alpha
         assert last.figures.acceptance_length == tokens_per_pass
         assert last.figures.speedup_measured > 0 and last.figures.speedup_formula > 0
         assert pickle.loads(pickle.dumps(last)) == last
-    *_, last = measure_forced(pair, 0.6, 3, 0.0, tokens=60, repeats=8)
+    *_, last = measure_forced(pair, 0.6, 3, tokens=60, repeats=8)
     assert 0.45 < last.figures.acceptance_rate < 0.75
 
 
 def test_it_can_be_ended_between_rounds_and_tells_of_each_repeat():
-    run = measure_forced(tiny_pair("llama"), 0.5, 2, 0.0, tokens=12, repeats=3)
+    run = measure_forced(tiny_pair("llama"), 0.5, 2, tokens=12, repeats=3)
     shown = list(run)
     told = [one for one in shown if one is not None]
     assert [one.repeats for one in told] == [1, 2, 3, 3] and [one.fraction for one in told] == [1 / 3, 2 / 3, 1, 1]
     assert len(shown) > 10
-
-
-def test_beside_a_busy_core_no_figure_is_told():
-    told = []
-    with pytest.raises(SpecvizError, match="so no speedup is known") as refusal:
-        for one in measure_forced(tiny_pair("llama"), 0.5, 2, least_share=2.0, tokens=12, repeats=2):
-            told += [one] if one else []
-    assert refusal.value.field == "measured"
-    assert [(one.repeats, one.figures, one.fraction) for one in told] == [(0, None, 0.5), (0, None, 1.0)]
 
 
 @pytest.mark.parametrize(

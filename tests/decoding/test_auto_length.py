@@ -10,7 +10,6 @@ from scipy import stats
 from tiny import generated, tiny_pair, with_heads
 
 import specviz
-from specviz.bench import untraced_loop
 from specviz.decoding import round_times
 from specviz.decoding.request import prepare
 from specviz.drafters import DRAFTERS
@@ -98,15 +97,6 @@ def test_no_draft_is_longer_than_what_the_request_allows(known_costs):
     request = dataclasses.replace(request, longest=2)
     assert request.num_draft_tokens == 2
     assert max(len(one.drafted) for one in specviz.decoding.engine.rounds(request)) == 2
-
-
-@pytest.mark.parametrize("drafter", ["draft_model", "lookahead", "eagle"])
-def test_without_a_record_the_tokens_are_the_same(known_costs, drafter):
-    settings = RunSettings(PROMPT, drafter=drafter, num_draft_tokens=AUTO, max_new_tokens=30, seed=2)
-    request = prepare(pair_of("llama"), settings)
-    assert untraced_loop.decode(request) == list(
-        auto(pair_of("llama"), drafter=drafter, max_new_tokens=30, seed=2).token_ids
-    )
 
 
 @pytest.mark.parametrize("wrong", ["Auto", "", 0, -1, 2.5, None, True])

@@ -64,6 +64,7 @@ def drafter(page: Page, name: str) -> Locator:
 
 
 def test_a_target_alone_is_loaded_and_run_and_the_page_goes_back_to_its_own_pair(page, folder, tmp_path):
+    expect(page.locator(".sv-pair").first).to_contain_text("storybook")
     open_tab(page, "race")
     page.wait_for_function(f"() => {RACE}?.built")
     page.evaluate(f"{RACE}.receive({{kind: 'error', text: 'of the pair before'}})")
@@ -105,6 +106,8 @@ def test_a_target_alone_is_loaded_and_run_and_the_page_goes_back_to_its_own_pair
     run = downloaded_trace(page, tmp_path)
     assert (run.pair.name, run.drafter, run.prompt.message) == ("parrot", chosen, CHAT_PRESETS[2].prompt)
     expect(foreign).to_be_hidden()
+    page.locator("specviz-share .copy").click()
+    expect(page.locator("specviz-share .status")).to_contain_text(SAY("share.other_pair", pair="storybook"))
 
     open_tab(page, "models")
     page.locator("#load-home").click()

@@ -12,9 +12,6 @@ let told = null;
 /** The pair in use; null before there is one. */
 export const pairInUse = () => told;
 
-/** Elements that show a pair's name beside its runs. */
-const NAMING = ["specviz-run", "specviz-share"];
-
 /** @param {import("./view.js").Component} component */
 export function join({ element }) {
   const box = /** @type {HTMLDetailsElement} */ (element.querySelector("details"));
@@ -23,7 +20,8 @@ export function join({ element }) {
     told = facts;
     switchOff(facts.off);
     list(box, facts.off);
-    for (const tag of NAMING) {
+    // A link opens with the page's own pair, whatever is loaded beside it.
+    for (const tag of facts.name.target === null ? ["specviz-run", "specviz-share"] : ["specviz-run"]) {
       const view = /** @type {any} */ (document.querySelector(tag));
       customElements.whenDefined(tag).then(() => view?.receive({ kind: "pair", pair: facts.pair }));
     }

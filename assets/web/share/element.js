@@ -1,7 +1,7 @@
 // <specviz-share>: the link to the run on the screen.
 //
 // Takes { kind: "share", share }: the link's query, file name and pair as records/links.py gives them, of the run that
-// the page opens with; and { kind: "pair", pair }: the name of the pair that the page uses, once there is one. It follows
+// the page opens with; and { kind: "pair", pair }: the name of the page's own pair, once there is one. It follows
 // the page's <specviz-run>. Fires `specviz-opened` when there is a pair for the link that the page was opened by, and
 // `specviz-press` with { settings, press } for the controls to say what the run was made with.
 
