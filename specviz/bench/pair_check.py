@@ -39,7 +39,7 @@ from specviz.theory.statistics import SIGNIFICANT, Evidence
 
 #: Seconds that a check takes unless more is allowed; and the shares of them for texts, for samples and for the race.
 SECONDS = 60.0
-OF_TEXTS, OF_SAMPLES, OF_RACE = 0.35, 0.3, 0.1
+OF_TEXTS, OF_SAMPLES, OF_RACE = 0.3, 0.25, 0.1
 
 #: The most tokens, and the least, of each greedy text that is compared; and the draft tokens a round.
 TEXT_TOKENS, LEAST_TEXT, GAMMA = 48, 16, 4
