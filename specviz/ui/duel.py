@@ -64,6 +64,8 @@ class Duel:
     def speedup(self) -> Speedup:
         """Raises SpecvizError (field ``measured``) where the interval says nothing."""
         ratio = self.ratio
+        if ratio.low is None:
+            raise SpecvizError("The text was too short to time: ask for more new tokens.", "measured")
         if not ratio.known:
             raise SpecvizError(
                 "It lies between {low}× and {high}×, too far apart to say more. Something else may want the "

@@ -520,6 +520,38 @@ def assert_sorting(page: Page) -> None:
     ]
 
 
+def test_a_file_of_prompts_is_compared_by_domain_in_place_of_the_prompt_on_the_left(page):
+    set_control(page, "New tokens", 8)
+    choices = open_tab(page, drafters=("Prompt lookup",), gammas=("2",))
+    choices.locator('input[aria-label="number input for Repeats"]').fill("1")
+    chooser, note = page.locator('input[type=file][accept*=".jsonl"]'), page.locator("#prompts-note")
+
+    def give_file(*lines: str) -> None:
+        content = "\n".join(lines).encode()
+        chooser.set_input_files({"name": "own.jsonl", "mimeType": "application/json", "buffer": content})
+
+    give_file('{"prompt": "One fish"}', "Two fish")
+    expect(note).to_contain_text("Line 2 of the prompts is not JSON")
+    page.locator("#start-compare").click()
+    expect(page.locator(".validation-error:not(textarea)")).to_contain_text("Line 2 of the prompts is not JSON")
+    assert compared(page, "state") == "empty"
+    domain = "<b>sea</b> ${window.hit = 1}"
+    give_file(
+        json.dumps({"prompt": "One fish", "domain": domain}), json.dumps({"prompt": "Once upon", "domain": "tale"})
+    )
+    expect(note).to_contain_text("2 prompts in 2 domains")
+    page.locator("#start-compare").click()
+    page.wait_for_function(f"() => {VIEW}.state === 'finished'")
+    finish(page)
+    rows = page.locator("specviz-compare [part=domains] tbody tr")
+    assert [row.locator("td").first.inner_text() for row in rows.all()] == ["all", domain, "tale"]
+    assert page.evaluate("window.hit ?? null") is None and [one["repeats"] for one in compared(page, "rows")] == [2, 2]
+    assert_no_sideways_scrolling(page)
+    page.locator("#remove-prompts").click()
+    expect(page.locator("#prompts textarea")).to_have_value("")
+    expect(page.locator("#remove-prompts")).to_have_count(0)
+
+
 def test_stopping_half_way_keeps_the_finished_runs(page):
     set_control(page, "New tokens", 64)
     choices = open_tab(page, drafters=("Draft model",), gammas=("1", "2", "3", "4"))

@@ -276,7 +276,7 @@ class SpecvizRace extends SpecvizElement {
     const { speedup, busy } = this.held.comparison;
     const lines = [];
     if (this.verdict() === "unknown") {
-      lines.push(this.interval("race.unknown"));
+      lines.push(this.interval("race.unknown") || this.say("race.too_short"));
     } else {
       const figures = { speedup: fixed(speedup, 2), fast: rate(speculative.tokens_per_second), slow: rate(plain.tokens_per_second) };
       lines.push(this.say(`race.${this.verdict()}`, figures));
