@@ -89,13 +89,9 @@ def check_pair(
             yield Finding("wrong", what, error)
         except Exception as failure:
             # A check that fails ends alone, however it does: the others may tell why.
-<<<<<<< HEAD
             reason = Sentence(
                 "it failed with {kind}: {reason}", kind=type(failure).__name__, reason=first_line(failure)
             )
-=======
-            reason = Sentence("This failed: {reason} ({kind}).", kind=type(failure).__name__, reason=first_line(failure))
->>>>>>> tui
             yield Finding("wrong", what, reason)
 
 

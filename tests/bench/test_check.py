@@ -120,11 +120,7 @@ def test_a_check_that_fails_in_any_way_is_one_fault_and_the_others_go_on(only):
         ("memory", "right"),
     ]
     assert findings["this"].seen == refusal
-<<<<<<< HEAD
     assert check_command.line_of(findings["that"]) == "✗ that: it failed with IndexError: out of"
-=======
-    assert check_command.line_of(findings["that"]) == "✗ that: This failed: out of (IndexError)."
->>>>>>> tui
 
 
 def test_a_text_that_leaves_plain_decodings_is_found(monkeypatch):
