@@ -89,7 +89,9 @@ def check_pair(
             yield Finding("wrong", what, error)
         except Exception as failure:
             # A check that fails ends alone, however it does: the others may tell why.
-            reason = Sentence("This failed: {reason} ({kind}).", kind=type(failure).__name__, reason=first_line(failure))
+            reason = Sentence(
+                "This failed: {reason} ({kind}).", kind=type(failure).__name__, reason=first_line(failure)
+            )
             yield Finding("wrong", what, reason)
 
 
