@@ -28,7 +28,7 @@ class Turn:
     place: int  # which part
     tokens: int
     seconds: float
-    interruptions: int = 0  # how often the decoding thread lost its processor meanwhile
+    others: float = 0.0  # processor seconds that other programs used meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class TimedRun:
 def busy(runs: Sequence[TimedRun]) -> bool:
     """Whether something else wanted the processor that these runs were on."""
     seconds = sum(run.seconds for run in runs)
-    return sum(turn.interruptions for run in runs for turn in run.turns) > BUSY * seconds
+    return sum(turn.others for run in runs for turn in run.turns) > BUSY * seconds
 
 
 def speedup_of(own: Sequence[TimedRun], plain: Sequence[TimedRun]) -> Ratio | None:

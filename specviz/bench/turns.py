@@ -218,19 +218,18 @@ class _Run:
 
     def turn(self, place: int, until: int) -> Iterator[Progress | None]:
         """Decodes on to `until` new tokens. Only its steps are on the clock, not what happens between them."""
-        before, seconds, interruptions = len(self.token_ids), 0.0, 0
+        before, seconds, watch = len(self.token_ids), 0.0, Stopwatch()
         while len(self.token_ids) < until and not self.over:
-            watch = Stopwatch()
+            began = time.perf_counter()
             step = next(self.steps, None)
+            taken = time.perf_counter() - began
             if step is None:
                 self.over = True
             else:
-                seconds += watch.seconds
-                interruptions += watch.interruptions
-                seconds -= self._take(step)
+                seconds += taken - self._take(step)
             yield self._progress()
         if len(self.token_ids) > before:
-            self.turns.append(Turn(place, len(self.token_ids) - before, seconds, interruptions))
+            self.turns.append(Turn(place, len(self.token_ids) - before, seconds, watch.others))
 
     def _take(self, step: Emits) -> float:
         """Keeps what came of a step. Returns the seconds of it that do not count."""

@@ -31,6 +31,10 @@ _SMALL_BYTES = 512 << 20
 _BYTES_PER_THREAD = 32 << 20
 
 
+#: The width of a pass that verifies a few draft tokens, and what counts as hardly longer.
+_VERIFIED, _HARDLY = 5, 1.1
+
+
 def settle_threads(model: PreTrainedModel) -> int:
     """Sets torch to the number of threads that suits this model's passes; returns it.
 
@@ -45,6 +49,24 @@ def settle_threads(model: PreTrainedModel) -> int:
         threads = max(1, min(every - 1, -(-size // _BYTES_PER_THREAD)))
     torch.set_num_threads(threads)
     return threads
+
+
+def fewest_threads(model: PreTrainedModel, passes: FastPasses, most: int) -> int:
+    """Sets torch to the fewest threads with which prepared passes take hardly longer than with `most`; returns it.
+
+    Reading weights takes most of their time, and two processors that share a core or the way to memory read them no
+    faster than one does. A thread that brings nothing would only have the others wait for it whenever another program
+    wants its processor. Of passes by our kernels alone: their results are the same bits with any number of threads.
+    """
+    taken, threads = {}, most
+    while threads:
+        torch.set_num_threads(threads)
+        taken[threads] = time_passes(model, (1, _VERIFIED), budget=0.5, passes=passes)
+        threads //= 2
+    best = {width: min(times[width] for times in taken.values()) for width in taken[most]}
+    enough = (n for n, times in taken.items() if all(times[width] <= _HARDLY * best[width] for width in best))
+    torch.set_num_threads(fewest := min(enough, default=most))
+    return fewest
 
 
 class PassTimer:

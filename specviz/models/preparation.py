@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from specviz.models.pair import ModelPair
-from specviz.models.pass_timer import SHOWN_WIDTHS, time_passes
+from specviz.models.pass_timer import SHOWN_WIDTHS, fewest_threads, time_passes
 from specviz.models.placement import release_memory
 from specviz.models.refusals import first_line, refusing_out_of_memory
 from specviz.passes import compiler
@@ -282,6 +282,8 @@ class _Work:
             self.done.reasons.pop(role, None)  # why there was nothing better before
         if "target" in ready:
             passes = ready["target"]
+            if passes.by_kernels and self.pair.passes.threads is not None:
+                self.threads = self.pair.passes.threads = fewest_threads(self.pair.target, passes, self.threads)
             self.pair.passes.seconds_by_width = time_passes(self.pair.target, SHOWN_WIDTHS, budget=0.5, passes=passes)
 
 

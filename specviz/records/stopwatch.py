@@ -1,31 +1,30 @@
-"""How long something took, and how often something else took the processor away meanwhile."""
+"""How long something took, and how much of the processors other programs used meanwhile."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
 
-try:
-    import resource
-except ImportError:  # Windows keeps no such count
-    resource = None
+import psutil
 
-#: Interruptions a second of the thread that decodes, above which a machine is called busy: at rest there are next to
-#: none, and beside a program that wants the same processor there are thirty and more.
-BUSY = 10.0
+#: Processor seconds that others use in a second, above which a machine is called busy.
+BUSY = 0.25
 
 
-def interruptions() -> int:
-    """How often the calling thread has lost its processor to another one; 0 where the system does not count it."""
-    who = getattr(resource, "RUSAGE_THREAD", None)
-    return 0 if who is None else resource.getrusage(who).ru_nivcsw
+def others_seconds() -> float:
+    """Processor time that all programs but this one have used since the machine started, in seconds.
+
+    A container may count its whole host: whoever shares that shares its caches and memory, too.
+    """
+    whole, own = psutil.cpu_times(), psutil.Process().cpu_times()
+    return whole.user + whole.system + getattr(whole, "nice", 0.0) - own.user - own.system
 
 
 @dataclass(frozen=True, slots=True)
 class Stopwatch:
-    """Runs from when it is made, in the thread that decodes."""
+    """Runs from when it is made."""
 
-    interrupted: int = field(default_factory=interruptions)
+    others_began: float = field(default_factory=others_seconds)
     began: float = field(default_factory=time.perf_counter)
 
     @property
@@ -34,6 +33,6 @@ class Stopwatch:
         return time.perf_counter() - self.began
 
     @property
-    def interruptions(self) -> int:
-        """So far."""
-        return interruptions() - self.interrupted
+    def others(self) -> float:
+        """Processor seconds that other programs have used meanwhile, to some hundredths."""
+        return max(0.0, others_seconds() - self.others_began)

@@ -19,7 +19,7 @@ LEVEL = 0.90
 _Z = 1.6448536269514722
 
 #: An interval whose ends are further apart than this factor says nothing.
-WIDEST = 2.0
+WIDEST = 3.0
 
 #: Samples of prompts that a bootstrap draws.
 RESAMPLES = 2000

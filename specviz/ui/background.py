@@ -114,7 +114,7 @@ class Preparer:
                 self._stages[pair] = Stage(step)
 
         try:
-            return engine.prepare_passes(pair, hear, halt=halt, turn=device.between_runs)
+            return device.apart(lambda: engine.prepare_passes(pair, hear, halt=halt, turn=device.between_runs))
         except Exception as error:
             # Nobody waits for it: the page goes on with plain passes, and says why.
             logging.getLogger(__name__).exception("Preparing passes failed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import os
 import threading
 from collections.abc import Callable
@@ -39,6 +40,19 @@ def on_gpu(function: Function, seconds: Callable[..., int]) -> Function:
     # The process of a call is forked: it has the executor without its thread, and would wait for that forever.
     os.register_at_fork(after_in_child=_begin_thread)
     return spaces.GPU(duration=seconds)(function)
+
+
+def apart(work: Callable[[], Made]) -> Made:
+    """Does a piece of work in a thread that ends with it, and with it the helper threads that it called up.
+
+    Where there are more of these than processors, OpenMP has each wait asleep for the others, and waking takes so long
+    that a pass of two threads takes three times as long. The engine's thread alone may keep any. What is lent by the
+    call is emulated in the thread that asks.
+    """
+    if lent_by_the_call():
+        return work()
+    with ThreadPoolExecutor(max_workers=1) as own:
+        return own.submit(contextvars.copy_context().run, work).result()
 
 
 def between_runs(work: Callable[[], Made]) -> Made:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Sentence
-from specviz.ui import engine
+from specviz.ui import device, engine
 from specviz.ui.background import Preparer
 from specviz.ui.deployment import Deployment
 
@@ -67,8 +67,10 @@ class PairStore:
         with self._loading:
             if self._home is None:
                 asked = self.deployment
-                pair = engine.load_pair(
-                    asked.target, asked.draft, device=asked.device, dtype=asked.dtype, progress=self._note
+                pair = device.apart(
+                    lambda: engine.load_pair(
+                        asked.target, asked.draft, device=asked.device, dtype=asked.dtype, progress=self._note
+                    )
                 )
                 # Before anybody can see the pair: who looks then must find that there is something to wait for.
                 self.preparer.add(pair)
@@ -98,14 +100,16 @@ class PairStore:
                     self.preparer.forget(self.guest)
                     self.guest.free()
                 self.guest, self.guest_name = None, None
-                self.guest = engine.load_pair(
-                    name.target,
-                    name.draft,
-                    draft_vocabulary=name.draft_vocabulary,
-                    revision=name.revision,
-                    device=self.deployment.device,
-                    dtype=name.dtype,
-                    progress=progress,
+                self.guest = device.apart(
+                    lambda: engine.load_pair(
+                        name.target,
+                        name.draft,
+                        draft_vocabulary=name.draft_vocabulary,
+                        revision=name.revision,
+                        device=self.deployment.device,
+                        dtype=name.dtype,
+                        progress=progress,
+                    )
                 )
                 self.guest_name = name
                 self.preparer.add(self.guest)

@@ -37,14 +37,7 @@ def clock(monkeypatch) -> Clock:
     clock = Clock()
 
     class Watch:
-        interruptions = 0
-
-        def __init__(self):
-            self.began = clock.now
-
-        @property
-        def seconds(self) -> float:
-            return clock.now - self.began
+        others = 0.0
 
     monkeypatch.setattr(turns, "time", types.SimpleNamespace(perf_counter=clock))
     monkeypatch.setattr(turns, "Stopwatch", Watch)
