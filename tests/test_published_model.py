@@ -69,7 +69,7 @@ def test_a_check_without_time_leaves_out_what_it_has_none_for_and_finds_nothing_
     found = [one for one in check_pair(pair, seconds=0.5) if isinstance(one, Finding)]
     states = {str(one.what): one.state for one in found}
     assert "wrong" not in states.values()
-    assert states["greedy text of transformers' generate"] == states["trees, target"] == "right"
+    assert states["trees, target"] == "right"
     left_out = [one for one in found if "no time was left" in str(one.seen)]
     assert left_out and all(one.state == "skipped" for one in left_out)
-    assert any(str(one.what).startswith("a short race, quantised_self") for one in found)
+    assert any(str(one.what).startswith("a short race") for one in found)

@@ -81,12 +81,13 @@ def _check_draft(pair: ModelPair) -> None:
 
 
 def _as_asked(steps: Iterator[Unrecorded], known: Sequence[int], gamma: int) -> Iterator[Unrecorded]:
-    """Rounds up to the first that did not draft in full or did not begin in the text that the oracle knew."""
+    """Rounds before the first that did not draft in full or left the text that the oracle knew; at least one."""
     place = 0
     for one in steps:
-        if place and len(one.judged.draft.parents) < gamma:
-            return
-        yield one
-        if tuple(known[place : place + len(one.emitted)]) != one.emitted:
+        told = tuple(known[place : place + len(one.emitted)]) == one.emitted
+        asked = told and len(one.judged.draft.parents) >= gamma
+        if asked or not place:
+            yield one
+        if not asked:
             return
         place += len(one.emitted)

@@ -58,6 +58,8 @@ def fewest_threads(model: PreTrainedModel, passes: FastPasses, most: int) -> int
     faster than one does. A thread that brings nothing would only have the others wait for it whenever another program
     wants its processor. Of passes by our kernels alone: their results are the same bits with any number of threads.
     """
+    if most == 1:
+        return most
     taken, threads = {}, most
     while threads:
         torch.set_num_threads(threads)

@@ -168,8 +168,8 @@ def test_a_text_that_ends_sooner_is_compared_as_far_as_it_goes():
     assert speedup_of([elsewhere], [plain]) is None, "nothing stood beside it"
 
 
-def test_a_machine_is_busy_where_the_thread_kept_losing_its_processor():
-    quiet, loud = (TimedRun(0, 0, 0, (Turn(0, 6, 2.0, count),), (1,), (), True) for count in (20, 21))
+def test_a_machine_is_busy_where_others_use_more_than_a_quarter_of_a_processor():
+    quiet, loud = (TimedRun(0, 0, 0, (Turn(0, 6, 2.0, others),), (1,), (), True) for others in (0.5, 0.6))
     assert not busy([quiet]) and busy([loud]) and not busy([quiet, quiet])
 
 

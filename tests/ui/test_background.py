@@ -12,7 +12,7 @@ import types
 from dataclasses import replace
 
 import pytest
-from conftest import PATIENCE, UNDISTURBED, wait_until
+from conftest import PATIENCE, wait_until
 from lent import lend
 from on_page import assert_no_sideways_scrolling, settle, start, violations
 from playwright.sync_api import expect
@@ -54,7 +54,7 @@ ME = Visit("me", threading.Event())
 
 @pytest.fixture
 def deployment(monkeypatch) -> Deployment:
-    for name in [name for name in os.environ if name.startswith("SPECVIZ_") and name not in UNDISTURBED]:
+    for name in [name for name in os.environ if name.startswith("SPECVIZ_")]:
         monkeypatch.delenv(name)
     return Deployment.from_environment()
 
@@ -243,10 +243,6 @@ def test_a_setting_that_is_no_choice_is_refused_by_name(deployment, monkeypatch)
 # One action, one kind of passes
 
 
-#: Runs of a race: two to warm up, then the pairs that are measured.
-RACED = 2 + 2 * duel.PAIRS
-
-
 @pytest.fixture
 def runner(pair, deployment) -> Runner:
     return Runner(types.SimpleNamespace(get=lambda name, progress=None: pair, home=pair), deployment)
@@ -276,11 +272,11 @@ def taken(pair, monkeypatch) -> list[bool]:
 def test_both_lanes_of_a_race_take_the_passes_that_were_there_at_its_start(pair, runner, taken):
     say = words()
     [*_, last] = race(runner, ORDER.settled(pair), threading.Event(), say)
-    assert pair.passes.fast and taken == [False] * RACED
+    assert pair.passes.fast and len(taken) >= 4 and not any(taken)
     assert json.loads(last)["passes"] == "plain"
     taken.clear()
     [*_, last] = race(runner, ORDER.settled(pair), threading.Event(), say)
-    assert taken == [True] * RACED and json.loads(last)["passes"] == "compiled"
+    assert len(taken) >= 4 and all(taken) and json.loads(last)["passes"] == "compiled"
 
 
 def test_a_run_and_the_measuring_of_its_speedup_take_the_same_passes(pair, runner, taken):
@@ -290,7 +286,7 @@ def test_a_run_and_the_measuring_of_its_speedup_take_the_same_passes(pair, runne
         said = [json.loads(one) for one in generate(runner, runs, order, True, ME, words())]
         [opened] = [one for one in said if one["kind"] == "start"]
         assert opened["settings"].endswith(f"{kind} passes")
-        assert set(taken) == {kind == "compiled"} and len(taken) == 1 + RACED
+        assert set(taken) == {kind == "compiled"} and len(taken) >= 5
         taken.clear()
         assert Run.load(runs.files_of(ME).trace).pair.passes == kind
 

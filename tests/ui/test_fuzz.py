@@ -105,7 +105,7 @@ def test_the_api_carries_out_or_names_the_parameter(calls):
 
 @pytest.mark.parametrize("name", ["race", "compare", "lossless"])
 def test_so_do_its_other_functions(calls, name, monkeypatch):
-    monkeypatch.setattr(duel, "PAIRS", 1)
+    monkeypatch.setattr(duel, "REPEATS", 1)
     monkeypatch.setattr(statistics, "DRAWS", 100)
     rng, done = random.Random(16), 0
     for _ in range(60):

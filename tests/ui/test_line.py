@@ -131,6 +131,7 @@ def test_a_server_that_does_not_answer_is_no_error_of_the_name_that_asks_it(alon
         """async () => {
           const asked = [];
           const element = document.createElement('div');
+          element.className = 'sv-head';
           element.innerHTML = '<div><p>usual</p></div>';
           document.body.append(element);
           const { join } = await import('/gradio/brand.js');

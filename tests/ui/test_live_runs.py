@@ -61,12 +61,12 @@ def test_a_run_ends_with_its_speedup_and_the_interval(runner, monkeypatch):
 
 
 def test_where_the_interval_says_nothing_a_run_ends_with_its_range(runner, monkeypatch):
-    monkeypatch.setattr(Duel, "ratio", Ratio(1.5, 0.9, 2.5))
+    monkeypatch.setattr(Duel, "ratio", Ratio(1.5, 0.8, 2.5))
     visit = press()
     runs, said = made(runner, visit)
     [live] = runs.runs.values()
     assert live.finished and live.speedup is None and live.run().measured is None
-    assert said[-1]["note"].startswith("The speedup is not known: It lies between 0.9× and 2.5×")
+    assert said[-1]["note"].startswith("The speedup is not known: It lies between 0.8× and 2.5×")
     assert said[-1]["figures"]["speedup"] is None and runs.files_of(visit).trace.exists()
 
 

@@ -249,7 +249,7 @@ def test_a_published_model_out_of_its_file_is_loaded_asked_and_measured(page):
     expect(drafter(page, "draft_model")).to_be_disabled()
     expect(page.get_by_label(SAY("controls.chat"))).to_be_checked()
     choose_drafter(page, "prompt_lookup")
-    set_control(page, "Temperature", 0)
+    set_control(page, "Temperature (0 is greedy)", 0)
     generate(page, new_tokens=8, measure=True)
     interval = page.locator("specviz-run [part=speedup-interval-long]").filter(has_text=re.compile(r"\d"))
     unknown = page.locator("specviz-run").get_by_text("It lies between")

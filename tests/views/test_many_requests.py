@@ -8,7 +8,7 @@ from handmade import rounds_of
 from playwright.sync_api import Page, expect
 
 from specviz.bench.contestants import Forced, standing
-from specviz.records.metrics import Tally, tally
+from specviz.bench.laps import TimedRun, Turn
 from specviz.records.runs import Seconds
 from specviz.theory.batches import BatchPoint, BatchTimes
 from specviz.theory.formulas import expected_tokens
@@ -29,8 +29,9 @@ def measured(draft: dict[int, float] = DRAFT) -> str:
     return why_message(batches=Measuring("finished", times))
 
 
-def counted(*outcomes: str) -> Tally:
-    return tally(rounds_of(*outcomes, seconds=Seconds(0.004, 0.01, 0.001, 0.015, 0.014)))
+def timed(*outcomes: str) -> TimedRun:
+    rounds = rounds_of(*outcomes, seconds=Seconds(0.004, 0.01, 0.001, 0.015, 0.014))
+    return TimedRun(0, 0, 0, (Turn(0, 1, 0.015),), (1,), rounds, True)
 
 
 def cell(page: Page, gamma: int, column: int):
@@ -102,7 +103,7 @@ def test_a_gpus_passes_are_computed_from_what_is_typed_in_and_said_to_be(alone):
 
 
 def test_figures_of_other_models_or_passes_do_not_stand_in_one_table(alone):
-    page, figures = alone("why"), standing([counted("aard")], [counted("", "")])
+    page, figures = alone("why"), standing([timed("aard")], [timed("", "")])
     rows = part(page, "forced-table").locator("tbody tr")
     for pair, kind, alpha, expected in (
         ("a", "plain", 0.5, 1),
