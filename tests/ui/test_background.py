@@ -20,6 +20,7 @@ from tiny import passes_called_compiled, save_pair, tiny_pair
 
 import specviz
 from specviz.__main__ import main
+from specviz.bench import turns
 from specviz.bench.pass_times import measure_passes
 from specviz.decoding.engine import rounds
 from specviz.models import preparation
@@ -29,7 +30,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run
 from specviz.records.settings import RunSettings, SamplingParams
 from specviz.records.words import Sentence, words
-from specviz.ui import duel, engine
+from specviz.ui import engine
 from specviz.ui.background import Preparer, Stage
 from specviz.ui.compare_tab import Choice, compare
 from specviz.ui.deployment import Deployment
@@ -254,18 +255,16 @@ def taken(pair, monkeypatch) -> list[bool]:
     taken = []
 
     def watched(run):
-        def begun(request):
+        def begun(request, *others):
             taken.append(bool(request.passes))
             if len(taken) > 1:
                 pair.passes.fast = passes_called_compiled(pair)
-            return run(request)
+            return run(request, *others)
 
         return begun
 
-    for name in ("rounds", "unrecorded"):
-        monkeypatch.setattr(engine, name, watched(getattr(engine, name)))
-    # As often as short runs are measured, however busy the machine is.
-    monkeypatch.setattr(duel, "MOST_SECONDS", float("inf"))
+    monkeypatch.setattr(engine, "rounds", watched(engine.rounds))
+    monkeypatch.setattr(turns, "unrecorded", watched(turns.unrecorded))
     return taken
 
 
