@@ -31,7 +31,7 @@ class Offer:
     def outcome(self) -> str:
         """``plain`` where it is no faster than plain decoding, ``pays`` where its whole interval is, else
         ``unclear``."""
-        ratio = self.row.speedup
+        ratio = self.row.ratio
         if ratio.value <= 1:
             return "plain"
         return "pays" if ratio.low is not None and ratio.low > 1 else "unclear"
@@ -39,7 +39,7 @@ class Offer:
 
 def ranked(offers: Sequence[Offer]) -> list[Offer]:
     """The fastest first, as far as can be counted on: by the lower ends of their intervals."""
-    return sorted(offers, key=lambda one: -(one.row.speedup.low or 0.0))
+    return sorted(offers, key=lambda one: -(one.row.ratio.low or 0.0))
 
 
 def offers_of(rows: Sequence[WorkRow], draft: str | None, translated: bool) -> list[Offer]:
@@ -47,7 +47,7 @@ def offers_of(rows: Sequence[WorkRow], draft: str | None, translated: bool) -> l
     return [
         Offer(row, draft, translated) if row.contestant.mode == "draft_model" else Offer(row)
         for row in rows
-        if row.domain == ALL and row.speedup is not None
+        if row.domain == ALL and row.ratio is not None
     ]
 
 

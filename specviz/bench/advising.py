@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from specviz.bench.contestants import Contestant
 from specviz.bench.laps import Progress, TimedRun
-from specviz.bench.turns import WARM_UP_TOKENS, Plan, lane_of, runs_in_turn, take_turns
+from specviz.bench.turns import WARM_UP_TOKENS, Lane, Plan, lane_of, on_each_prompt, runs_in_turn
 from specviz.bench.work import ALL, Work, WorkRow
 from specviz.decoding.engine import unrecorded
 from specviz.decoding.request import Request
@@ -132,15 +132,15 @@ def _fitting(others: Sequence[Contestant], tokens: int, prompts: int, worth: flo
 
 
 def _measured(heat: _Heat, requests: Sequence[Request], work: Work) -> Iterator[Progress | TimedRun | None]:
-    plan = Plan(heat.tokens, heat.repeats)
-    for place, number in enumerate(heat.prompts):
-        request = requests[number]
+    def lanes(request: Request) -> list[Lane]:
         settings = replace(request.settings, max_new_tokens=min(heat.tokens, request.settings.max_new_tokens))
-        lanes = [lane_of(request.but(one.applied(settings))) for one in work.contestants]
-        for one in take_turns(lanes, plan):
-            if isinstance(one, TimedRun):
-                work.add(place, one)
-            yield one
+        return [lane_of(request.but(one.applied(settings))) for one in work.contestants]
+
+    own = (lanes(requests[number]) for number in heat.prompts)
+    for one in on_each_prompt(own, Plan(heat.tokens, heat.repeats)):
+        if isinstance(one, TimedRun):
+            work.add(one)
+        yield one
 
 
 def _pace(requests: Sequence[Request]) -> Generator[None, None, tuple[float, float]]:

@@ -6,6 +6,7 @@ so a machine that slows down slows all of them, and each speedup comes with the 
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
@@ -20,7 +21,7 @@ from specviz.bench.machine_limits import BandwidthLimit, measure_limits
 from specviz.bench.report import BenchReport
 from specviz.bench.rule_replay import RulesRow, replay_rules
 from specviz.bench.timed_runs import Workload, lane, request_of, written
-from specviz.bench.turns import Plan, take_turns
+from specviz.bench.turns import Plan, runs_by_number
 from specviz.drafters import DRAFTERS, DraftModel
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
@@ -128,24 +129,19 @@ def measure_setting(
         own = [one for one in contestants if one.engine == engine]
         if own:
             runs = _runs(own, workload, plan)
-            rows += [_row(one, runs[one], runs[own[0]], workload) for one in own]
+            rows += [_row(one, made, runs[0], workload) for one, made in zip(own, runs)]
     for bare in contestants:
         if bare.engine == "bare":
             traced = replace(bare, engine="specviz")
-            runs = _runs([bare, traced], workload, plan)
-            ratio = speedup_of(runs[traced], runs[bare])
-            costs.append(TraceCost(traced.title, workload.preset, workload.temperature, ratio))
+            base, own = _runs([bare, traced], workload, plan)
+            costs.append(TraceCost(traced.title, workload.preset, workload.temperature, speedup_of(own, base)))
     return rows, costs
 
 
-def _runs(contestants: Sequence[Contestant], workload: Workload, plan: BenchPlan) -> dict[Contestant, list[TimedRun]]:
+def _runs(contestants: Sequence[Contestant], workload: Workload, plan: BenchPlan) -> list[list[TimedRun]]:
     """Everybody's runs, in turn with those of the first."""
-    made: dict[Contestant, list[TimedRun]] = {contestant: [] for contestant in contestants}
-    turns = Plan(workload.max_new_tokens, plan.repeats, float("inf") if plan.budget is None else plan.budget)
-    for one in take_turns([lane(contestant, workload) for contestant in contestants], turns):
-        if isinstance(one, TimedRun):
-            made[contestants[one.number]].append(one)
-    return made
+    turns = Plan(workload.max_new_tokens, plan.repeats, math.inf if plan.budget is None else plan.budget)
+    return runs_by_number([lane(contestant, workload) for contestant in contestants], turns)
 
 
 def _row(contestant: Contestant, own: Sequence[TimedRun], plain: Sequence[TimedRun], workload: Workload) -> BenchRow:

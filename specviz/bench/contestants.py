@@ -15,6 +15,7 @@ from specviz.bench.laps import TimedRun, speedup_of
 from specviz.records.metrics import Tally, tally
 from specviz.records.settings import PLAIN, DraftParams, RunSettings
 from specviz.theory.formulas import expected_tokens
+from specviz.theory.ratios import Ratio
 
 #: Hears lines of progress while something is measured.
 Say = Callable[[str], None]
@@ -76,6 +77,13 @@ class Standing:
     drafted_per_round: float | None = None  # mean number of draft tokens
     levels_per_round: float | None = None  # mean depth of the draft
     distance: float | None = None  # mean total variation from the target under a lossy rule, see `Round`
+
+    @property
+    def ratio(self) -> Ratio | None:
+        """The measured speedup with its interval; None for plain decoding itself."""
+        if self.speedup_measured is None:
+            return None
+        return Ratio(self.speedup_measured, *(self.speedup_interval or (None, None)))
 
 
 @dataclass(frozen=True, slots=True)

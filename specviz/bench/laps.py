@@ -19,6 +19,7 @@ class Progress:
     repeat: int = 0
     tokens: int = 0  # new ones so far
     warming: bool = False  # only to warm it up
+    fraction: float = 0.0  # of all repeats, or of the time that there is, of which more is over
 
 
 @dataclass(frozen=True, slots=True)

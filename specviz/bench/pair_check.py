@@ -15,11 +15,11 @@ from typing import Literal
 
 from specviz.bench.contestants import PLAIN, Contestant, Standing, standing
 from specviz.bench.equal_texts import agreement
-from specviz.bench.laps import TimedRun, busy
+from specviz.bench.laps import busy
 from specviz.bench.machine import peak_mb
 from specviz.bench.pass_times import measure_passes
 from specviz.bench.timed_runs import Workload, lane, request_of, written
-from specviz.bench.turns import Plan, take_turns
+from specviz.bench.turns import Plan, runs_by_number
 from specviz.decoding.engine import rounds
 from specviz.decoding.exact_distribution import RUN_TOKENS, exact_distribution
 from specviz.decoding.lossless import LAB_RULES, Sampler, check_lossless
@@ -96,11 +96,15 @@ def check_pair(
 
 
 def short_checks(seconds: float) -> tuple[Check, ...]:
-    """What is looked at within so many seconds, on a pair whose passes take no longer than a fifth of one."""
+    """What is looked at within so many seconds, on a pair whose passes take no longer than a fifth of one.
+
+    What texts leave of their time goes to the samples.
+    """
+    until = time.perf_counter() + (OF_TEXTS + OF_SAMPLES) * seconds
     return (
         (Sentence("comparing greedy texts"), functools.partial(texts, seconds=OF_TEXTS * seconds)),
         (Sentence("trying trees"), trees),
-        (Sentence("sampling two tokens many times"), functools.partial(distributions, seconds=OF_SAMPLES * seconds)),
+        (Sentence("sampling two tokens many times"), lambda pair: distributions(pair, until - time.perf_counter())),
         (Sentence("comparing prepared passes"), prepared),
         (Sentence("looking at memory"), memory),
         (Sentence("timing passes"), pass_times),
@@ -296,14 +300,10 @@ def race(pair: ModelPair, seconds: float) -> Iterator[Finding]:
     """The drafter to start with in turn with plain decoding, greedily."""
     workload = Workload.of(pair, PRESETS[0], 0.0, RACE_TOKENS)
     plain, fast = Contestant(PLAIN), Contestant(usual(pair, preparing=False), GAMMA)
-    runs: tuple[list[TimedRun], list[TimedRun]] = [], []
     plan = Plan(workload.max_new_tokens, RACE_REPEATS, seconds, whole=False)
-    for one in take_turns([lane(plain, workload), lane(fast, workload)], plan):
-        if isinstance(one, TimedRun):
-            runs[one.number].append(one)
-    figures = standing(runs[1], runs[0])
+    base, own = runs_by_number([lane(plain, workload), lane(fast, workload)], plan)
     what = Sentence("a short race, {drafter}, {n} draft tokens", drafter=fast.mode, n=GAMMA)
-    yield _raced(what, figures, busy((*runs[0], *runs[1])))
+    yield _raced(what, standing(own, base), busy((*base, *own)))
 
 
 def _raced(what: Sentence, figures: Standing, disturbed: bool) -> Finding:

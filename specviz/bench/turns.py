@@ -9,7 +9,7 @@ acceptance, `check` and `bench` all measure here.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -19,8 +19,7 @@ from specviz.decoding.request import Request
 from specviz.decoding.round_record import Ledger, Unrecorded
 from specviz.drafters.base import Drafter, Setting
 from specviz.passes.torchrun import process_count
-from specviz.records.settings import RunSettings
-from specviz.records.stopwatch import Stopwatch
+from specviz.records.stopwatch import others_seconds
 from specviz.theory.ratios import Ratio
 
 #: New tokens of the runs that warm everything up before anything is timed, and the seconds after which that is enough;
@@ -94,11 +93,6 @@ def lane_of(request: Request, speaks: Callable[[int], Speaker] | None = None) ->
     return Lane(start, divisible=request.pair.device.type != "cuda" and process_count() == 1)
 
 
-def warm_up_of(settings: RunSettings) -> RunSettings:
-    """The settings of the first few tokens of a run, for an estimate of its time."""
-    return replace(settings, max_new_tokens=min(WARM_UP_TOKENS, settings.max_new_tokens))
-
-
 def take_turns(lanes: Sequence[Lane], plan: Plan) -> Iterator[Progress | TimedRun | None]:
     """All contestants, plain decoding first among `lanes`: how far it is, each run once it is over, and None between,
     where it can be ended. A text is cut short where the budget ends; turns and tokens then cover what there is.
@@ -110,6 +104,22 @@ def take_turns(lanes: Sequence[Lane], plan: Plan) -> Iterator[Progress | TimedRu
     share = replace(plan, budget=plan.budget / len(groups))
     for number, members in enumerate(groups):
         yield from _Group(number, [(member, lanes[member]) for member in members], share).runs()
+
+
+def runs_by_number(lanes: Sequence[Lane], plan: Plan) -> list[list[TimedRun]]:
+    """Every contestant's runs, for those who wait for all of them."""
+    made: list[list[TimedRun]] = [[] for _ in lanes]
+    for one in take_turns(lanes, plan):
+        if isinstance(one, TimedRun):
+            made[one.number].append(one)
+    return made
+
+
+def on_each_prompt(lanes: Iterable[Sequence[Lane]], plan: Plan) -> Iterator[Progress | TimedRun | None]:
+    """The same contestants on one prompt after another. lanes: by prompt, by whose number a run's group then begins."""
+    for prompt, own in enumerate(lanes):
+        for one in take_turns(own, plan):
+            yield replace(one, group=(prompt, one.group)) if isinstance(one, TimedRun) else one
 
 
 def _groups(count: int) -> list[tuple[int, ...]]:
@@ -153,12 +163,18 @@ class _Group:
                 if not plan.whole and place >= LEAST_CUT and time.perf_counter() - began > plan.budget:
                     break
                 for run in _in_order(running, place + repeat):
-                    yield from run.turn(place, until)
+                    for one in run.turn(place, until):
+                        yield one and replace(one, fraction=self._over(repeat + until / tokens, began))
                 if all(run.over for run in running):
                     break
             for run in running:
                 self.done.append(run.end())
                 yield self.done[-1]
+
+    def _over(self, repeats: float, began: float) -> float:
+        """How much is over of what there will be at most, after so many repeats."""
+        spent = (time.perf_counter() - began) / self.plan.budget if self.plan.budget else 1.0
+        return min(1.0, max(spent, repeats / self.plan.repeats))
 
     def _over_budget(self, repeats: int, taken: float) -> bool:
         """Whether there is no time for another repeat, after so many in so many seconds."""
@@ -218,7 +234,7 @@ class _Run:
 
     def turn(self, place: int, until: int) -> Iterator[Progress | None]:
         """Decodes on to `until` new tokens. Only its steps are on the clock, not what happens between them."""
-        before, seconds, watch = len(self.token_ids), 0.0, Stopwatch()
+        before, seconds, others = len(self.token_ids), 0.0, others_seconds()
         while len(self.token_ids) < until and not self.over:
             began = time.perf_counter()
             step = next(self.steps, None)
@@ -229,7 +245,8 @@ class _Run:
                 seconds += taken - self._take(step)
             yield self._progress()
         if len(self.token_ids) > before:
-            self.turns.append(Turn(place, len(self.token_ids) - before, seconds, watch.others))
+            others = max(0.0, others_seconds() - others)
+            self.turns.append(Turn(place, len(self.token_ids) - before, seconds, others))
 
     def _take(self, step: Emits) -> float:
         """Keeps what came of a step. Returns the seconds of it that do not count."""

@@ -22,12 +22,11 @@ FEWEST = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkRow(Standing):
-    """One contestant on the prompts of one domain."""
+    """One contestant on the prompts of one domain; from several of these on, the speedup's interval is over prompts."""
 
     domain: str
     contestant: Contestant
     prompts: int
-    speedup: Ratio | None  # as in `Standing`; from several prompts on, its interval is over prompts
     tokens_a_pass: Ratio
     kept_at: tuple[Ratio, ...]  # by draft position: kept given that it was reached
 
@@ -52,9 +51,9 @@ class Work:
     domains: Sequence[str]  # of each prompt
     runs: dict[Contestant, list[TimedRun]] = field(default_factory=dict)
 
-    def add(self, prompt: int, run: TimedRun) -> None:
-        """A run on the prompt of this number."""
-        self.runs.setdefault(self.contestants[run.number], []).append(replace(run, group=(prompt, run.group)))
+    def add(self, run: TimedRun) -> None:
+        """A run on a prompt, by whose number its group begins (`on_each_prompt`)."""
+        self.runs.setdefault(self.contestants[run.number], []).append(run)
 
     def rows(self) -> list[WorkRow]:
         """Every contestant but plain decoding, as far as it was measured, on all prompts and on each domain."""
@@ -74,19 +73,14 @@ class Work:
         if not own or not plain:
             return None
         figures, met = standing(own, plain), {_prompt(run) for run in own}
-        ratio = None
-        if figures.speedup_measured is not None:
-            ratio = Ratio(figures.speedup_measured, *(figures.speedup_interval or (None, None)))
-            if len(met) >= FEWEST:
-                ratio = _over_prompts(own, plain, met)
-                interval = ratio.low, ratio.high
-                figures = replace(figures, speedup_measured=ratio.value, speedup_interval=interval)
+        if len(met) >= FEWEST:
+            ratio = _over_prompts(own, plain, met)
+            figures = replace(figures, speedup_measured=ratio.value, speedup_interval=(ratio.low, ratio.high))
         length, *kept = _acceptance(own, met)
         return WorkRow(
             domain=domain,
             contestant=contestant,
             prompts=len(met),
-            speedup=ratio,
             tokens_a_pass=length,
             kept_at=tuple(kept),
             **asdict(figures),
@@ -125,4 +119,4 @@ def _at(counts: Sequence[int], place: int) -> int:
 def as_good(rows: Sequence[WorkRow], best: WorkRow) -> list[int]:
     """The γ of the best row's drafter and domain that cannot be told apart from it, in ascending order."""
     same = [row for row in rows if (row.domain, row.contestant.mode) == (best.domain, best.contestant.mode)]
-    return sorted(row.contestant.num_draft_tokens for row in same if row.speedup and alike(row.speedup, best.speedup))
+    return sorted(row.contestant.num_draft_tokens for row in same if row.ratio and alike(row.ratio, best.ratio))

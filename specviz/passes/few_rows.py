@@ -21,6 +21,7 @@ from specviz.passes import kernel_library
 from specviz.passes.quantisation import codes_of, quantised, words
 from specviz.passes.released_weights import is_linear, let_go, packed_of, shared_weights, trim, weight_of
 from specviz.passes.twins import attending_by, sharing_twin
+from specviz.records.errors import SpecvizError
 
 _SDPA = AttentionInterface()["sdpa"]
 
@@ -211,6 +212,8 @@ class FewRows:
             packed = packed_of(part)
             if packed is None or packed.few_rows != self:
                 packed = self.linear(weight_of(part), part.bias)
+                if self.bits is None:
+                    _refuse_others(packed, weight_of(part))
             # What is smaller than a panel takes more room in one.
             if releasing and id(part.weight) not in kept and packed.outputs >= self.panel:
                 let_go(part, packed)
@@ -235,6 +238,14 @@ class FewRows:
     def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
         """[1, heads, n, size] -> [1, n, heads, size]; see `kernel_library`."""
         return torch.ops.specviz.few_rows_attention(query, key, value, mask, scale, self.threads)
+
+
+def _refuse_others(packed: FewRowsLinear, weight: Tensor) -> None:
+    """Raises SpecvizError (field ``passes``) unless these are the weights that were packed: a model may let go of its
+    own, and what compares passes with the model reads them from here."""
+    parts = zip(packed.unpacked_parts(), weight.split(_SOME), strict=True)
+    if not all(torch.equal(rows.to(own.dtype), own) for rows, own in parts):
+        raise SpecvizError("Our kernels did not keep all weights as they are: they are not used.", "passes")
 
 
 def in_float32(

@@ -18,6 +18,7 @@ from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
 from specviz.views.advice_text import advice, as_markdown
 from specviz.views.run_messages import passes_words
+from specviz.views.whole_run import title
 
 if TYPE_CHECKING:
     from specviz.bench.advising import Course
@@ -50,7 +51,7 @@ def advising(request: Request, chains: Sequence[Contestant]) -> Iterator[Course 
 
 def _said(course: Course, say: Words) -> str:
     left = say("advice.seconds_left", percent=round(100 * course.fraction), seconds=f"{course.seconds_left:.0f}")
-    return left if course.contestant is None else f"{left} · {course.contestant.title}"
+    return left if course.contestant is None else f"{left} · {title(course.contestant, say)}"
 
 
 def _parts(
@@ -72,6 +73,5 @@ def chains_of(runner: Runner, pair: ModelPair, order: Order) -> list[Contestant]
     deployment = runner.deployment
     order_of(order, Contestant(PLAIN)).request(pair, deployment)
     chains = [one for one in engine.advised_chains(pair) if one.num_draft_tokens <= deployment.max_draft_tokens]
-    if not chains:
-        raise SpecvizError("This pair brings nothing that could draft.", "target")
+    engine.require_chains([Contestant(PLAIN), *chains])
     return chains

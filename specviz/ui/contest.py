@@ -107,13 +107,10 @@ def in_turn(
 ) -> Iterator[Progress | TimedRun | None]:
     """The contestants' runs, plain decoding first among them; each repeat has the next seed.
 
-    asked: by prompt, the settings of all contestants. The group of a run begins with the number of its prompt.
+    asked: by prompt, the settings of all contestants.
     """
-    plan = engine.Plan(request.settings.max_new_tokens, repeats)
-    for prompt, contestants in enumerate(asked):
-        lanes = [engine.lane_of(request.but(settings)) for settings in contestants]
-        for one in engine.take_turns(lanes, plan):
-            yield replace(one, group=(prompt, one.group)) if isinstance(one, TimedRun) else one
+    lanes = ([engine.lane_of(request.but(settings)) for settings in contestants] for contestants in asked)
+    return engine.on_each_prompt(lanes, engine.Plan(request.settings.max_new_tokens, repeats))
 
 
 def order_of(order: Order, contestant: Contestant) -> Order:

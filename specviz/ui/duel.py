@@ -115,8 +115,8 @@ def runs_of(settings: RunSettings) -> list[RunSettings]:
     return [*few, *both]
 
 
-def progress(one: Progress, settings: RunSettings, say: Words) -> tuple[str, float]:
+def progress(one: Progress, say: Words) -> tuple[str, float]:
     """What is being done, and how far it is."""
     if one.warming:
         return say("common.warming_up"), 0.0
-    return say("race.in_turn", number=one.repeat + 1), (one.repeat + one.tokens / settings.max_new_tokens) / REPEATS
+    return say("race.in_turn", number=one.repeat + 1), one.fraction

@@ -147,7 +147,7 @@ def _race(runner: Runner, given: Given, tell: Tell) -> Answers:
             if isinstance(one, Duel):
                 yield answers.race_answer(*one.runs(request), one.outcome(request), one.machine)
             else:
-                tell(*progress(one, order.settings, SAY))
+                tell(*progress(one, SAY))
 
     return work()
 

@@ -167,7 +167,7 @@ def _told(batch: list[Round | Progress | Duel], live: LiveRun) -> Iterator[str]:
         yield live.add(done)
     for one in batch:
         if isinstance(one, Progress):
-            what, _ = progress(one, live.request.settings, live.say)
+            what, _ = progress(one, live.say)
             yield live.end(live.say("generate.measuring_now", what=what), more=True)
         elif isinstance(one, Duel):
             live.measured = one.speedup()

@@ -45,7 +45,7 @@ def race(runner: Runner, order: Order, halt: threading.Event, say: Words) -> Gen
             if isinstance(one, Duel):
                 done = one
             else:
-                yield messages.race_phase_message(*progress(one, order.settings, say))
+                yield messages.race_phase_message(*progress(one, say))
     except SpecvizError as error:
         yield messages.race_error_message(say.error(error))
         return None

@@ -36,7 +36,7 @@ def advice(
 ) -> Advice:
     """offers: at least one. machine, pair, passes: what they were measured on, with and by. rows: by domain."""
     best, *_ = order = ranked(offers)
-    ratio, gammas = best.row.speedup, good_lengths(offers, best)
+    ratio, gammas = best.row.ratio, good_lengths(offers, best)
     known = {
         "drafter": _named(best, say),
         "gamma": best.num_draft_tokens,
@@ -99,8 +99,8 @@ def _row(offer: Offer, say: Words) -> tuple[str, ...]:
     return (
         _named(offer, say),
         str(offer.num_draft_tokens),
-        f"{say.number(one.speedup.value, '.2f')}×",
-        _interval(one.speedup, say),
+        f"{say.number(one.ratio.value, '.2f')}×",
+        _interval(one.ratio, say),
         _number(one.speedup_formula, say),
         say.number(one.tokens_per_second, ".0f"),
         say.number(one.acceptance_length, ".2f"),
@@ -121,7 +121,7 @@ def _work_row(row: WorkRow, say: Words) -> tuple[str, ...]:
         str(row.contestant.num_draft_tokens),
         str(row.prompts),
         _number(row.speedup_measured, say),
-        "" if row.speedup is None else _interval(row.speedup, say),
+        "" if row.ratio is None else _interval(row.ratio, say),
         say.number(row.tokens_a_pass.value, ".2f"),
         _interval(row.tokens_a_pass, say),
         " ".join(say.number(100 * one.value, ".0f") for one in row.kept_at),

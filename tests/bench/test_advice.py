@@ -52,7 +52,7 @@ def offer(mode: str, value: float, low: float | None = None, gamma: int = 4, dra
         domain=ALL,
         contestant=Contestant(mode, gamma),
         prompts=1,
-        speedup=ratio,
+        speedup_interval=None if low is None else (ratio.low, ratio.high),
         tokens_a_pass=Ratio(2.5),
         kept_at=(),
     )
@@ -135,7 +135,7 @@ def test_the_command_measures_what_is_at_hand(pair, short, monkeypatch):
     own, others = [one for one in offers if one.draft is None], [one for one in offers if one.draft]
     assert {one.mode for one in own} == {one.mode for one in advised_chains(pair)} == {r.contestant.mode for r in rows}
     assert [(one.mode, one.draft) for one in others] == [("draft_model", catalog.CATALOG[0].draft)]
-    assert all(one.row.speedup.value > 0 for one in offers)
+    assert all(one.row.ratio.value > 0 for one in offers)
     assert heard[0].startswith("about ") and heard[0].endswith(" s left")
     text = as_table(in_words(offers, HOSTILE, "a\x1b[31m pair", "plain", 0.8, words()), words())
     assert "\x1b" not in text and "drafter" in text.splitlines()[0]

@@ -52,7 +52,7 @@ class Machine:
         monkeypatch.setattr(advising, "time", types.SimpleNamespace(perf_counter=lambda: self.now))
         monkeypatch.setattr(advising, "unrecorded", self.decode)
         monkeypatch.setattr(advising, "lane_of", lambda request: request.settings)
-        monkeypatch.setattr(advising, "take_turns", self.take_turns)
+        monkeypatch.setattr("specviz.bench.turns.take_turns", self.take_turns)
 
     def decode(self, request):
         for _ in range(request.settings.max_new_tokens):
@@ -128,7 +128,7 @@ def test_a_real_pair_is_advised_on(requests):
     assert None in shown, "it can be ended between rounds"
     *_, last = (one for one in shown if isinstance(one, Course))
     assert {row.contestant for row in last.rows} == set(contestants[1:])
-    assert all(row.speedup.value > 0 and row.tokens_a_pass.value >= 1 for row in last.rows)
+    assert all(row.ratio.value > 0 and row.tokens_a_pass.value >= 1 for row in last.rows)
 
 
 def test_with_nobody_to_compete_it_is_refused():

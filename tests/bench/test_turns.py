@@ -35,12 +35,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
     clock = Clock()
-
-    class Watch:
-        others = 0.0
-
     monkeypatch.setattr(turns, "time", types.SimpleNamespace(perf_counter=clock))
-    monkeypatch.setattr(turns, "Stopwatch", Watch)
+    monkeypatch.setattr(turns, "others_seconds", lambda: 0.0)
     return clock
 
 
@@ -157,6 +153,8 @@ def test_it_tells_now_and_then_how_far_it_is_and_can_be_ended_at_every_step(cloc
     told = [one for one in shown if isinstance(one, Progress)]
     assert [one.number for one in told if one.warming] == [0, 1]
     assert 6 <= sum(not one.warming for one in told) <= 30 and max(one.tokens for one in told) <= 48
+    shares = [one.fraction for one in told]
+    assert shares == sorted(shares) and shares[0] == 0.0 and 0.8 < shares[-1] <= 1.0
     assert shown.count(None) > 60
 
 

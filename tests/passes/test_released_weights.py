@@ -10,7 +10,7 @@ from torch import nn
 
 import specviz
 from specviz.models import preparation
-from specviz.passes.few_rows import FewRows
+from specviz.passes.few_rows import FewRows, FewRowsLinear
 from specviz.passes.quantisation import rounded
 from specviz.passes.released_weights import let_go_again, packed_of, take_back, weight_of
 from specviz.passes.static_passes import FastPasses, StaticPass
@@ -55,6 +55,21 @@ def test_packed_codes_unpack_to_what_they_stand_for(few_rows, outputs, inputs, b
     weight = torch.randn(outputs, inputs)
     packed = dataclasses.replace(few_rows, bits=bits).linear(weight)
     torch.testing.assert_close(packed.unpacked(), rounded(weight, bits), rtol=1e-6, atol=0)
+
+
+def test_a_model_keeps_its_weights_where_they_were_packed_wrong(few_rows, monkeypatch):
+    model, packing = tiny_model("llama").float(), FewRowsLinear._packed
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
+
+    def wrong(self, rows):
+        panels, scales = packing(self, rows)
+        panels.view(torch.int32).view(-1)[5] ^= 1 << 16  # one bit of one weight
+        return panels, scales
+
+    monkeypatch.setattr(FewRowsLinear, "_packed", wrong)
+    with pytest.raises(specviz.SpecvizError, match="did not keep all weights"):
+        preparation._static(model, (), few_rows, compiling=True)
+    assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "gemma3", "qwen3_moe"])
