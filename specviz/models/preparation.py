@@ -167,7 +167,7 @@ class _Work:
         if self.pair.device.type != "cpu":
             return None
         compiler.refuse_crowded(sum(map(_weight_bytes, filter(None, (self.pair.target, self.pair.draft)))))
-        return FewRows.ready(self.threads)
+        return FewRows.ready()
 
     def record(self, statics: dict[str, Static]) -> None:
         """Tries each model's passes on CUDA and records a few; runs have more recorded as they need them."""

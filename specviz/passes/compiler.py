@@ -37,11 +37,13 @@ from specviz.passes.static_passes import FEW_NUMBERS, WIDEST, Static
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Bytes
 
-#: How Inductor compiles: products and attention by our own kernels, weights handed over when a program is loaded. It
+#: How Inductor compiles: products and attention by our own kernels, which take as many threads as torch has when they
+#: are called; what lies between is too little for more than one. Weights are handed over when a program is loaded. It
 #: does not test whether the C++ compiler knows AVX-512, which saves eight seconds, but still tests anything newer.
 #: Headers compiled beforehand would save a few seconds of a hundred, take 283 MB of the temporary folder, and need the
 #: program `openssl`.
 OPTIONS = {
+    "cpp.threads": 1,
     "cpp.vec_isa_ok": True,
     "aot_inductor.package_constants_in_so": False,
     "aot_inductor.precompile_headers": False,
@@ -125,7 +127,6 @@ def exported(static: Static) -> ExportedProgram:
 
 def build(static: Static, path: pathlib.Path) -> None:
     """Compiles the pass and writes its program to `path`. The weights of `static` are lost."""
-    torch.set_num_threads(static.few_rows.threads)  # for which Inductor makes its own loops
     with torch.no_grad():
         # Inductor takes equal tensors for one and the same, which in another model they are not.
         for number, weights in enumerate(itertools.chain(static.parameters(), static.buffers())):

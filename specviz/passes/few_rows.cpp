@@ -3,7 +3,8 @@
 //
 // Reading weights from memory is what takes the time, so a pass over several tokens should cost what one over a single
 // token does. Each panel of weights is read once for many rows, and every row is summed in an order that does not
-// depend on the others: a token's result is the same, bit by bit, whatever else is in its pass.
+// depend on the others: a token's result is the same, bit by bit, whatever else is in its pass, on however many threads.
+// Those are torch's, as `torch.set_num_threads` has them for the calling thread.
 //
 // The C functions at the end are what Python and compiled programs call.
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/Parallel.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 
 #include "lanes.h"
@@ -232,7 +234,7 @@ const Input* given(const Layer<WORD, Input>& layer, const float* x, int64_t rows
 
 // x: [rows][inputs]. out: [rows][outputs].
 template <int WORD, class Input>
-void linear(const Layer<WORD, Input>& layer, const float* x, float* out, int64_t rows, int threads) {
+void linear(const Layer<WORD, Input>& layer, const float* x, float* out, int64_t rows) {
   // Codes are read by drafters, a token or a few at a time: to build more takes its time.
   constexpr int MOST = WORD > 2 ? 3 : MOST_ROWS;
   static thread_local std::vector<Input> kept;
@@ -257,6 +259,7 @@ void linear(const Layer<WORD, Input>& layer, const float* x, float* out, int64_t
   }
   const int64_t panels = (layer.outputs + PANEL - 1) / PANEL;
   const float* sums = totals.data();
+  const int threads = at::get_num_threads();
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int thread = 0; thread < threads; thread++) {
     const int64_t last = panels * (thread + 1) / threads;
@@ -442,7 +445,7 @@ void attend_some(
 }
 
 // Places that a token does not see are left out, not weighed with 0: so it is summed alike wherever its branch lies.
-void attend(const Attention& task, int threads) {
+void attend(const Attention& task) {
   std::vector<int32_t> places(task.tokens * task.room);
   std::vector<Seen> seen;
   int64_t common = task.room;
@@ -459,6 +462,7 @@ void attend(const Attention& task, int threads) {
   const auto some = task.size == 64    ? attend_some<MOST_TOKENS, 64 / LANES>
                     : task.size == 128 ? attend_some<MOST_TOKENS, 128 / LANES>
                                        : attend_some<MOST_TOKENS, 0>;
+  const int threads = at::get_num_threads();
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int64_t head = 0; head < task.heads; head++) {
     std::vector<float> scores(MOST_TOKENS * (task.room + LANES));
@@ -513,10 +517,10 @@ bool few_rows_multiplies_bfloat16() { return MULTIPLIES_PAIRS; }
 // weights in bfloat16 for inputs as they are; in int32 eight codes of 4 bits.
 void few_rows_linear(
     const void* weights, const float* scales, const float* bias, const float* x, float* out, int32_t dtype, int64_t rows,
-    int64_t inputs, int64_t outputs, int64_t scaled, int threads) {
+    int64_t inputs, int64_t outputs, int64_t scaled) {
   const auto run = [&](auto layer) {
     layer = {static_cast<const int32_t*>(weights), scales, bias, inputs, outputs, scaled};
-    linear(layer, x, out, rows, threads);
+    linear(layer, x, out, rows);
   };
   if (dtype == aoti_torch_dtype_float32()) run(Layer<1, float>());
   if (dtype == aoti_torch_dtype_bfloat16()) run(Layer<2, std::conditional_t<MULTIPLIES_PAIRS, Pair, float>>());
@@ -536,30 +540,29 @@ void few_rows_normalise(const float* x, float* to, int64_t rows, int64_t width, 
 
 void few_rows_attention(
     const float* queries, const float* keys, const float* values, const float* mask, float* out, int64_t heads,
-    int64_t shared, int64_t tokens, int64_t room, int64_t size, int64_t head_stride, int64_t token_stride, float scale,
-    int threads) {
+    int64_t shared, int64_t tokens, int64_t room, int64_t size, int64_t head_stride, int64_t token_stride, float scale) {
   attend(
-      {queries, keys, values, mask, out, heads, shared, tokens, room, size, head_stride, token_stride, scale}, threads);
+      {queries, keys, values, mask, out, heads, shared, tokens, room, size, head_stride, token_stride, scale});
 }
 
 AOTITorchError aoti_torch_cpu_few_rows_linear(
     AtenTensorHandle x, AtenTensorHandle weights, AtenTensorHandle scales, AtenTensorHandle* bias, int64_t outputs,
-    int64_t threads, AtenTensorHandle* out) {
+    AtenTensorHandle* out) {
   if (const auto error = make({size(x, 0), outputs}, out)) return error;
   few_rows_linear(
       floats(weights), floats(scales), bias ? floats(*bias) : nullptr, floats(x), floats(*out), dtype(weights),
-      size(x, 0), size(x, 1), outputs, size(scales, 1), threads);
+      size(x, 0), size(x, 1), outputs, size(scales, 1));
   return AOTI_TORCH_SUCCESS;
 }
 
 AOTITorchError aoti_torch_cpu_few_rows_attention(
     AtenTensorHandle query, AtenTensorHandle key, AtenTensorHandle value, AtenTensorHandle mask, double scale,
-    int64_t threads, AtenTensorHandle* out) {
+    AtenTensorHandle* out) {
   const int64_t heads = size(query, 1), tokens = size(query, 2), width = size(query, 3);
   if (const auto error = make({1, tokens, heads, width}, out)) return error;
   few_rows_attention(
       floats(query), floats(key), floats(value), floats(mask), floats(*out), heads, size(key, 1), tokens, size(key, 2),
-      width, stride(query, 1), stride(query, 2), scale, threads);
+      width, stride(query, 1), stride(query, 2), scale);
   return AOTI_TORCH_SUCCESS;
 }
 }

@@ -53,7 +53,7 @@ class FewRowsLinear(nn.Module):
         """weight: [outputs, inputs]."""
         super().__init__()
         self.outputs, self.inputs = weight.shape
-        self.few_rows, self.threads = few_rows, few_rows.threads
+        self.few_rows = few_rows
         self.half = few_rows.half or weight.dtype == torch.bfloat16
         self.pairs = weight.dtype == torch.bfloat16 and few_rows.multiplied_in(weight.dtype) == torch.bfloat16
         packed = zip(*map(self._packed, weight.detach().split(_SOME)), strict=True)
@@ -80,7 +80,7 @@ class FewRowsLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[..., inputs] -> [..., outputs]."""
         rows = x.reshape(-1, self.inputs).contiguous()
-        out = torch.ops.specviz.few_rows_linear(rows, self.panels, self.scales, self.bias, self.outputs, self.threads)
+        out = torch.ops.specviz.few_rows_linear(rows, self.panels, self.scales, self.bias, self.outputs)
         return out.view(*x.shape[:-1], self.outputs)
 
     @property
@@ -170,14 +170,13 @@ class FewRows:
     """How twins are made. A program depends on what is printed of it."""
 
     panel: int  # outputs in a panel of weights, see `kernel_library.load`
-    threads: int  # on which they will run
     half: bool = field(default=False, repr=False)  # whether weights in float32 are kept in bfloat16
     bits: int | None = field(default=None, repr=False)  # in which they are kept instead: 8 or 4, see `quantised`
 
     @classmethod
-    def ready(cls, threads: int) -> FewRows:
+    def ready(cls) -> FewRows:
         """With the kernels loaded. Raises SpecvizError (field ``passes``) if they cannot be built here."""
-        return cls(kernel_library.load(), threads)
+        return cls(kernel_library.load())
 
     def fitting(self, module: nn.Module) -> FewRows:
         """The same for the weights of `module`: kept in bfloat16 if that changes none of them.
@@ -212,7 +211,7 @@ class FewRows:
             packed = packed_of(part)
             if packed is None or packed.few_rows != self:
                 packed = self.linear(weight_of(part), part.bias)
-                if self.bits is None:
+                if self.bits is None and not part.weight.is_meta:  # whose weights are only described
                     _refuse_others(packed, weight_of(part))
             # What is smaller than a panel takes more room in one.
             if releasing and id(part.weight) not in kept and packed.outputs >= self.panel:
@@ -226,18 +225,13 @@ class FewRows:
         _widen(twin, model, linear)
         if model.config.get_text_config()._attn_implementation != "sdpa" or not model._supports_attention_backend:
             return twin
-        return attending_by(twin, self._attention_name())
+        return attending_by(twin, _attention_name())
 
-    def _attention_name(self) -> str:
-        """Among transformers' attention functions, for this number of threads."""
-        name = f"specviz_few_rows_{self.threads}"
-        AttentionInterface.register(name, functools.partial(_attention, self))
-        AttentionMaskInterface.register(name, AttentionMaskInterface()["sdpa"])
-        return name
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
-        """[1, heads, n, size] -> [1, n, heads, size]; see `kernel_library`."""
-        return torch.ops.specviz.few_rows_attention(query, key, value, mask, scale, self.threads)
+
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """[1, heads, n, size] -> [1, n, heads, size]; see `kernel_library`, which is loaded."""
+    return torch.ops.specviz.few_rows_attention(query, key, value, mask, scale)
 
 
 def _refuse_others(packed: FewRowsLinear, weight: Tensor) -> None:
@@ -282,8 +276,15 @@ def _replace(twin: nn.Module, source: nn.Module, linear: Callable[[nn.Module], n
             _replace(part, given, linear)
 
 
+def _attention_name() -> str:
+    """The kernels' among transformers' attention functions."""
+    name = "specviz_few_rows"
+    AttentionInterface.register(name, _attention)
+    AttentionMaskInterface.register(name, AttentionMaskInterface()["sdpa"])
+    return name
+
+
 def _attention(
-    few_rows: FewRows,
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -297,4 +298,4 @@ def _attention(
     if not one_mask or others.get("position_bias") is not None or value.shape[-1] != query.shape[-1]:
         return _SDPA(module, query, key, value, attention_mask, scaling=scaling, **others)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    return few_rows.attend(query, key, value, attention_mask, scale), None
+    return attend(query, key, value, attention_mask, scale), None

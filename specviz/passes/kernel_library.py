@@ -37,22 +37,22 @@ _FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=off", "-fopenmp",
 
 _OPERATIONS = torch.library.Library("specviz", "DEF")
 _OPERATIONS.define(
-    "few_rows_linear(Tensor x, Tensor weights, Tensor scales, Tensor? bias, int outputs, int threads) -> Tensor"
+    "few_rows_linear(Tensor x, Tensor weights, Tensor scales, Tensor? bias, int outputs) -> Tensor"
 )
 _OPERATIONS.define(
-    "few_rows_attention(Tensor query, Tensor key, Tensor value, Tensor mask, float scale, int threads) -> Tensor"
+    "few_rows_attention(Tensor query, Tensor key, Tensor value, Tensor mask, float scale) -> Tensor"
 )
 
 #: How compiled programs call the operations, for AOTInductor.
 C_SHIMS = {
     torch.ops.specviz.few_rows_linear.default: [
         "AOTITorchError aoti_torch_cpu_few_rows_linear("
-        "AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, AtenTensorHandle*, int64_t, int64_t, "
+        "AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, AtenTensorHandle*, int64_t, "
         "AtenTensorHandle*)"
     ],
     torch.ops.specviz.few_rows_attention.default: [
         "AOTITorchError aoti_torch_cpu_few_rows_attention(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, "
-        "AtenTensorHandle, double, int64_t, AtenTensorHandle*)"
+        "AtenTensorHandle, double, AtenTensorHandle*)"
     ],
 }
 
@@ -163,30 +163,27 @@ def _build(path: pathlib.Path) -> None:
 
 
 @torch.library.register_fake("specviz::few_rows_linear")
-def _linear_shape(
-    x: Tensor, weights: Tensor, scales: Tensor, bias: Tensor | None, outputs: int, threads: int
-) -> Tensor:
+def _linear_shape(x: Tensor, weights: Tensor, scales: Tensor, bias: Tensor | None, outputs: int) -> Tensor:
     return x.new_empty(x.shape[0], outputs)
 
 
 @torch.library.register_fake("specviz::few_rows_attention")
-def _attention_shape(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, threads: int) -> Tensor:
+def _attention_shape(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
     return query.new_empty(1, query.shape[2], query.shape[1], query.shape[3])
 
 
-def _linear(x: Tensor, weights: Tensor, scales: Tensor, bias: Tensor | None, outputs: int, threads: int) -> Tensor:
+def _linear(x: Tensor, weights: Tensor, scales: Tensor, bias: Tensor | None, outputs: int) -> Tensor:
     """[n, inputs] float32, contiguous -> [n, outputs]. weights, scales: see `FewRowsLinear`."""
     out = torch.empty(x.shape[0], outputs)
     _loaded[0].few_rows_linear(
         *(None if tensor is None else _pointer(tensor) for tensor in (weights, scales, bias, x, out)),
         ctypes.c_int32(dtype_number(weights.dtype)),
         *map(ctypes.c_int64, (*x.shape, outputs, scales.shape[1])),
-        ctypes.c_int(threads),
     )
     return out
 
 
-def _attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, threads: int) -> Tensor:
+def _attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
     """[1, heads, n, size] -> [1, n, heads, size], all in float32.
 
     key, value: [1, shared heads, room, size], contiguous. mask: [1, 1, n, room], contiguous; 0 where a token sees a
@@ -198,7 +195,6 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: f
         *map(_pointer, (query, key, value, mask, out)),
         *map(ctypes.c_int64, (heads, key.shape[1], count, key.shape[2], size, query.stride(1), query.stride(2))),
         ctypes.c_float(scale),
-        ctypes.c_int(threads),
     )
     return out
 

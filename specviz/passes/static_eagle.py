@@ -13,7 +13,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from specviz.passes import kernel_library
-from specviz.passes.few_rows import FewRows, WideEmbedding
+from specviz.passes.few_rows import FewRows, WideEmbedding, attend
 from specviz.passes.static_passes import WIDEST, FastPasses, Static, StaticPass, additive_mask
 from specviz.passes.trained_heads import EPSILON, EagleCache, EagleHead, rotation
 
@@ -98,7 +98,7 @@ class StaticHead(Static):
             seen = functional.scaled_dot_product_attention(queries, keys, values, visible[None, None])
             return seen[0].transpose(0, 1)
         mask = additive_mask(visible, self.inner_dtype)
-        return self.few_rows.attend(queries, keys, values, mask, self.head.config.head_dim**-0.5)[0]
+        return attend(queries, keys, values, mask, self.head.config.head_dim**-0.5)[0]
 
 
 class StaticEagle(StaticHead):

@@ -45,7 +45,7 @@ def drafted_ids(run) -> set[int]:
 def test_greedy_texts_stay_the_targets_and_the_rest_is_never_proposed(architecture, kernels):
     pair = narrowed(architecture)
     if kernels:
-        pair.passes = PairPasses({"draft": FastPasses.unprepared(StaticPass(pair.draft, (), FewRows.ready(threads=1)))})
+        pair.passes = PairPasses({"draft": FastPasses.unprepared(StaticPass(pair.draft, (), FewRows.ready()))})
     known = set(frequent_ids(pair.tokenizer, KEPT, pair.vocab_size))
     run = specviz.run(pair, PROMPT, max_new_tokens=40, sampling=SamplingParams(temperature=0))
     assert list(run.token_ids) == generated(pair, PROMPT, 40)
@@ -86,7 +86,7 @@ def test_the_bare_loop_reads_the_same_columns():
 
 
 def test_a_program_is_of_one_width():
-    few_rows = FewRows.ready(threads=1)
+    few_rows = FewRows.ready()
     files = [
         compiler.file(StaticPass, StaticPass(one.draft, (), few_rows).described())
         for one in (tiny_pair("llama"), narrowed())
@@ -95,7 +95,7 @@ def test_a_program_is_of_one_width():
 
 
 def test_what_is_compiled_has_the_narrow_head():
-    static = StaticPass(narrowed().draft, (), FewRows.ready(threads=1))
+    static = StaticPass(narrowed().draft, (), FewRows.ready())
     made, parts = static.__reduce__()
     again = made(*parts)
     assert again.described() == static.described()

@@ -31,7 +31,7 @@ def test_it_is_made_once_and_anew_when_the_target_has_other_passes():
     (first,) = pair.passes.quantised.values()
     drafting(pair, 8)
     assert pair.passes.quantised == {8: first} and first.passes is None
-    pair.passes.fast = {"target": unprepared(pair.target, few_rows=FewRows.ready(threads=1))}
+    pair.passes.fast = {"target": unprepared(pair.target, few_rows=FewRows.ready())}
     drafting(pair, 8)
     assert pair.passes.quantised[8].passes.kind == "kernels"
     assert pair.passes.quantised[8] is quantised_target(pair, 8, pair.passes.fast["target"])
@@ -43,7 +43,7 @@ def test_it_says_what_it_takes(bits, per_weight):
     pair = tiny_pair("llama", hidden_size=64, intermediate_size=128)
     weights = sum(one.weight.numel() for one in pair.target.modules() if type(one) is torch.nn.Linear)
     assert quantised_target(pair, bits, None).bytes == 4 * weights
-    on_kernels = quantised_target(pair, bits, unprepared(pair.target, few_rows=FewRows.ready(threads=1)))
+    on_kernels = quantised_target(pair, bits, unprepared(pair.target, few_rows=FewRows.ready()))
     # Rows have scales, and narrow matrices are filled up to whole panels.
     assert per_weight * weights <= on_kernels.bytes < 1.4 * per_weight * weights
 
@@ -60,7 +60,7 @@ def test_it_says_what_it_takes(bits, per_weight):
 def test_a_target_alone_in_a_folder_drafts_for_itself(architecture, dtype, settings, bits, tmp_path):
     folder = save_model(tmp_path / "model", tiny_model(architecture, **settings).to(dtype))
     pair = dataclasses.replace(specviz.load_pair(folder, dtype="float32"), eos_ids=frozenset())
-    for fast in ({}, {"target": unprepared(pair.target, few_rows=FewRows.ready(threads=1))}):
+    for fast in ({}, {"target": unprepared(pair.target, few_rows=FewRows.ready())}):
         run = drafting(dataclasses.replace(pair, passes=PairPasses(fast)), bits)
         assert list(run.token_ids) == generated(pair, PROMPT, 24)
         assert run.settings["bits"] == bits and sum(one.accepted for one in run.rounds) > 0
@@ -80,7 +80,7 @@ def test_what_cannot_be_rounded_is_refused(monkeypatch):
 
 def test_a_freed_pair_gives_it_up():
     pair = tiny_pair("llama")
-    pair.passes.fast = {"target": unprepared(pair.target, few_rows=FewRows.ready(threads=1))}
+    pair.passes.fast = {"target": unprepared(pair.target, few_rows=FewRows.ready())}
     drafting(pair)
     (made,) = pair.passes.quantised.values()
     pair.free()

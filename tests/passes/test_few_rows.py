@@ -3,6 +3,8 @@
 import dataclasses
 import pathlib
 import subprocess
+import sys
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -15,7 +17,7 @@ import specviz
 from specviz.models import preparation
 from specviz.models.pair import ModelPair, PairPasses
 from specviz.passes import kernel_library
-from specviz.passes.few_rows import FewRows, _widen
+from specviz.passes.few_rows import FewRows, _widen, attend
 from specviz.passes.quantisation import rounded
 from specviz.passes.released_weights import weight_of
 from specviz.passes.row_trial import rows_are_alike
@@ -34,11 +36,41 @@ SIZES = [(256, 64), (48, 37), (7, 64), (1, 5), (130, 96)]
 
 @pytest.fixture(scope="module")
 def few_rows() -> FewRows:
-    return FewRows.ready(threads=1)
+    return FewRows.ready()
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def on_two_threads(made: Callable[[], torch.Tensor]) -> torch.Tensor:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        return made()
+    finally:
+        torch.set_num_threads(before)
+
+
+#: Prints how many threads the process has once it ran a kernel on one thread, then on three.
+COUNTING = """
+import psutil, torch
+from specviz.passes.few_rows import FewRows, attend
+few_rows = FewRows.ready()
+layer, x, mask = few_rows.linear(torch.randn(512, 64)), torch.randn(1, 4, 5, 64), torch.zeros(1, 1, 5, 8)
+rows = torch.randn(1, 4, 8, 64)
+for kernel in (lambda: layer(x), lambda: attend(x, rows, rows, mask, 0.125)):
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        kernel()
+        print(psutil.Process().num_threads(), end=" ")
+"""
+
+
+def test_kernels_run_on_as_many_threads_as_torch_is_told():
+    told = subprocess.run([sys.executable, "-c", COUNTING], capture_output=True, encoding="utf-8", check=True).stdout
+    alone, among_three, *later = map(int, told.split())
+    assert among_three == alone + 2 and later == [among_three] * 2, told
 
 
 @pytest.mark.parametrize("outputs, inputs", SIZES)
@@ -54,7 +86,7 @@ def test_a_linear_layer_is_right_and_knows_no_neighbours(few_rows, outputs, inpu
     for count in range(1, 18):
         assert torch.equal(layer(x[:count]), given[:count])
     assert torch.equal(layer(x.unflatten(0, (2, 15)))[1], given[15:])
-    assert torch.equal(FewRows.ready(threads=2).linear(weight, bias)(x), given)
+    assert torch.equal(on_two_threads(lambda: layer(x)), given)
 
 
 @pytest.mark.parametrize("outputs, inputs", SIZES)
@@ -81,7 +113,7 @@ def test_codes_of_few_bits_are_multiplied_as_what_they_stand_for(few_rows, outpu
     torch.testing.assert_close(given, expected.float(), atol=1e-3, rtol=1e-5)
     for count in range(1, 9):
         assert torch.equal(layer(x[:count]), given[:count])
-    assert torch.equal(dataclasses.replace(few_bits, threads=2).linear(weight, bias)(x), given)
+    assert torch.equal(on_two_threads(lambda: layer(x)), given)
 
 
 def test_rows_that_do_not_lie_one_after_the_other_are_read_too(few_rows):
@@ -97,15 +129,15 @@ def test_attention_is_right_and_knows_no_neighbours(few_rows, size, heads, share
     key, value = drawn(1, shared, room, size, seed=1), drawn(1, shared, room, size, seed=2)
     visible = torch.arange(before, before + count).unsqueeze(-1) >= torch.arange(room)
     mask = additive_mask(visible, FULL)
-    given = few_rows.attend(query, key, value, mask, size**-0.5)
+    given = attend(query, key, value, mask, size**-0.5)
     expected = functional.scaled_dot_product_attention(
         *(part.double() for part in (query, key, value)), mask.double(), enable_gqa=True
     )
     torch.testing.assert_close(given, expected.transpose(1, 2).float(), atol=1e-5, rtol=1e-5)
     for token in range(count):
-        alone = few_rows.attend(query[:, :, [token]], key, value, mask[:, :, [token]], size**-0.5)
+        alone = attend(query[:, :, [token]], key, value, mask[:, :, [token]], size**-0.5)
         assert torch.equal(alone[:, 0], given[:, token])
-    assert torch.equal(FewRows.ready(threads=2).attend(query, key, value, mask, size**-0.5), given)
+    assert torch.equal(on_two_threads(lambda: attend(query, key, value, mask, size**-0.5)), given)
 
 
 def test_a_token_is_summed_alike_wherever_its_branch_lies(few_rows):
@@ -114,14 +146,14 @@ def test_a_token_is_summed_alike_wherever_its_branch_lies(few_rows):
     here[:, :10] = there[:, :7] = there[:, 40:43] = True
     for rows in (key, value):
         rows[:, :, 40:43] = rows[:, :, 7:10]
-    given = [few_rows.attend(query, key, value, additive_mask(visible, FULL), 0.25) for visible in (here, there)]
+    given = [attend(query, key, value, additive_mask(visible, FULL), 0.25) for visible in (here, there)]
     assert torch.equal(*given)
 
 
 def test_scores_far_apart_overflow_nowhere(few_rows):
     key, value = 1e4 * drawn(1, 1, 64, 16), drawn(1, 1, 64, 16, seed=1)
     mask = additive_mask(torch.ones(1, 64, dtype=torch.bool), FULL)
-    given = few_rows.attend(1e4 * key[:, :, [5]], key, value, mask, 1.0)
+    given = attend(1e4 * key[:, :, [5]], key, value, mask, 1.0)
     torch.testing.assert_close(given[0, 0], value[:, 0, 5])
 
 

@@ -128,7 +128,7 @@ def test_logits_that_are_not_numbers_still_lead_to_a_token(temperature):
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("rule", ["token", "block"])
 def test_a_run_is_the_one_that_the_rule_judges(drafter, temperature, rule, monkeypatch):
-    pair, few_rows = with_heads(tiny_pair("llama")), FewRows.ready(threads=1)
+    pair, few_rows = with_heads(tiny_pair("llama")), FewRows.ready()
     for role, model in (("target", pair.target), ("draft", pair.draft)):
         layers = preparation._feature_layers(pair) if role == "target" else ()
         pair.passes.fast[role] = FastPasses.unprepared(StaticPass(model, layers, few_rows))
@@ -168,6 +168,6 @@ def test_a_run_is_the_one_that_the_rule_judges(drafter, temperature, rule, monke
 )
 def test_what_one_call_does_not_know_is_judged_by_the_rule(changed):
     pair = tiny_pair("llama")
-    pair.passes.fast["target"] = FastPasses.unprepared(StaticPass(pair.target, (), FewRows.ready(threads=1)))
+    pair.passes.fast["target"] = FastPasses.unprepared(StaticPass(pair.target, (), FewRows.ready()))
     request = prepare(pair, RunSettings(tuple(PROMPT), **{"drafter": "draft_model"} | changed))
     assert "by_rule" in judging.judge_of(request, request.rule).__qualname__

@@ -25,7 +25,7 @@ IDS = torch.arange(2, 9)[None]
 
 @pytest.fixture(scope="module")
 def few_rows() -> FewRows:
-    return FewRows.ready(threads=1)
+    return FewRows.ready()
 
 
 def released(model, few_rows: FewRows) -> StaticPass:
@@ -109,11 +109,10 @@ def test_tied_embeddings_stay_and_twins_pack_nothing_twice(few_rows):
     static = released(model, few_rows)
     assert not model.lm_head.weight.is_meta and model.lm_head.weight is model.model.embed_tokens.weight
     again = released(model, few_rows)
-    panels = [
-        {name: part.data_ptr() for name, part in one.model.named_buffers() if "layers" in name and "panels" in name}
-        for one in (static, again)
-    ]
-    assert panels[0] == panels[1] != {}
+    let_go = {name: packed for name, part in model.named_modules() if (packed := packed_of(part)) is not None}
+    assert let_go
+    for one in (static, again):
+        assert all(one.model.get_submodule(name) is packed for name, packed in let_go.items())
 
 
 @pytest.mark.parametrize("bits", BITS)

@@ -62,7 +62,7 @@ def static_passes(pair: ModelPair, few_rows: FewRows | None = None) -> dict[str,
 
 
 def kernel_passes(pair: ModelPair) -> dict[str, FastPasses]:
-    return static_passes(pair, FewRows.ready(threads=1))
+    return static_passes(pair, FewRows.ready())
 
 
 def graphed_passes(pair: ModelPair) -> dict[str, GraphedPasses]:
@@ -163,7 +163,7 @@ def test_what_is_compiled_reads_any_number_of_tokens_in_any_room(architecture):
     """Traced with five, it must hold for one and for many: a number that is taken for granted shows here."""
     # One layer of each kind that the architecture has.
     layers = 2 if architecture in ("gemma2", "gemma3") else 1
-    static = StaticPass(tiny_model(architecture, layers=layers), (1,), FewRows.ready(threads=1))
+    static = StaticPass(tiny_model(architecture, layers=layers), (1,), FewRows.ready())
     program = compiler.exported(static).module()
     for count, room in itertools.product((1, 2, 17), (BLOCK, 3 * BLOCK)):
         kept = [run(*static.examples(count, room)) for run in (static, program)]
@@ -278,15 +278,14 @@ def test_what_was_compiled_once_is_loaded(compiled, monkeypatch):
     assert tokens(again, "draft_model", GREEDY) == tokens(compiled, "draft_model", GREEDY)
 
 
-def test_other_weights_take_the_same_program_and_other_shapes_and_threads_do_not(compiled):
+def test_other_weights_take_the_same_program_and_other_shapes_do_not(compiled):
     static = compiled.passes.fast["target"].static
 
-    def file(few_rows=static.few_rows, **changes):
+    def file(**changes):
         model = tiny_model("llama", **{"layers": 1} | changes)
-        return compiler.file(StaticPass, StaticPass(model, static.feature_layers, few_rows).described())
+        return compiler.file(StaticPass, StaticPass(model, static.feature_layers, static.few_rows).described())
 
-    threads = dataclasses.replace(static.few_rows, threads=2)
-    files = [file(seed=4), file(layers=2), file(rms_norm_eps=1e-3), file(threads)]
+    files = [file(seed=4), file(layers=2), file(rms_norm_eps=1e-3)]
     assert files[0] == compiler.file(StaticPass, static.described())
     assert len(set(files)) == len(files)
 
@@ -320,8 +319,7 @@ def test_a_tokens_results_are_the_same_whatever_else_is_in_its_compiled_pass(com
 
 def one_call(pair: ModelPair) -> FastPasses:
     """The draft model's compiled passes, which draft chains in one call, faster here than others or not."""
-    threads = pair.passes.fast["target"].static.few_rows.threads
-    static = StaticPass(pair.draft, (), FewRows.ready(threads).fitting(pair.draft))
+    static = StaticPass(pair.draft, (), FewRows.ready().fitting(pair.draft))
     program = compiler.Program(static, compiler.file(StaticPass, static.described()))
     passes = FastPasses(static, program, "compiled")
     passes.draft = drafting_in_one_call(static, program)
