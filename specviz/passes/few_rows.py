@@ -228,7 +228,6 @@ class FewRows:
         return attending_by(twin, _attention_name())
 
 
-
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
     """[1, heads, n, size] -> [1, n, heads, size]; see `kernel_library`, which is loaded."""
     return torch.ops.specviz.few_rows_attention(query, key, value, mask, scale)

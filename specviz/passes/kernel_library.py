@@ -36,12 +36,8 @@ SOURCES = tuple(
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=off", "-fopenmp", "-shared", "-fPIC")
 
 _OPERATIONS = torch.library.Library("specviz", "DEF")
-_OPERATIONS.define(
-    "few_rows_linear(Tensor x, Tensor weights, Tensor scales, Tensor? bias, int outputs) -> Tensor"
-)
-_OPERATIONS.define(
-    "few_rows_attention(Tensor query, Tensor key, Tensor value, Tensor mask, float scale) -> Tensor"
-)
+_OPERATIONS.define("few_rows_linear(Tensor x, Tensor weights, Tensor scales, Tensor? bias, int outputs) -> Tensor")
+_OPERATIONS.define("few_rows_attention(Tensor query, Tensor key, Tensor value, Tensor mask, float scale) -> Tensor")
 
 #: How compiled programs call the operations, for AOTInductor.
 C_SHIMS = {
