@@ -258,9 +258,8 @@ def trees(pair: ModelPair) -> Iterator[Finding]:
 
 def prepared(pair: ModelPair) -> Iterator[Finding]:
     """Prepared passes beside the model's own."""
-    if not pair.passes.fast:
-        advice = Sentence("python -m specviz compile prepares them; the page does it by itself.")
-        yield Finding("skipped", Sentence("prepared passes"), Sentence("none: the models' own are used"), advice)
+    for role, reason in pair.passes.refused.items():
+        yield Finding("skipped", Sentence("prepared passes, {role}", role=role), reason)
     target = pair.passes.fast.get("target")
     for role, passes in pair.passes.fast.items():
         check(passes, target if role.startswith("exit") else None)

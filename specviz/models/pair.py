@@ -53,6 +53,8 @@ class PairPasses:
     #: By role: ``target``, ``draft``, ``eagle``, ``mtp``, ``parallel``, ``exit 2`` (left after two layers). Always
     #: replaced as a whole: another thread sees everything prepared together, or nothing.
     fast: dict[str, FastPasses] = field(default_factory=dict)
+    #: Why the others have none, of what was tried, by role.
+    refused: dict[str, SpecvizError] = field(default_factory=dict)
     #: T(K) of the target as it runs: tokens per pass -> median seconds.
     seconds_by_width: dict[int, float] = field(default_factory=dict)
     #: Seconds of a round that drafts 0, 1, … tokens deep, by what they were timed for (`specviz.decoding.round_times`).

@@ -125,11 +125,13 @@ def load_weights(source: ModelSource, place: Place, dtype: torch.dtype, kept: in
     def too_large() -> SpecvizError:
         return _too_large(source, source.weight_bytes(dtype), place.device, dtype, free_memory(place.device))
 
-    # Where they are converted; those that are not stay where the file is mapped.
-    converted = read_to.type == "cpu" and not source.quantised and source.config.dtype not in (None, dtype)
-    reading = forgetting_read_pages() if converted else contextlib.nullcontext()
+    # Unless they are read into memory of their own, weights stay where the file is mapped, all of it to the last one.
+    owned = read_to.type == "cpu" and not source.quantised and place.way == "whole"
+    reading = forgetting_read_pages() if owned else contextlib.nullcontext()
     with refusing_out_of_memory(too_large), source.explaining("weights"), reading:
         model, report = AutoModelForCausalLM.from_pretrained(source.location, output_loading_info=True, **options)
+        if owned:
+            _leave_files(model)
         if place.lent:
             # Before it is moved: until the GPU is there nothing can be tried on it.
             reads_trees(model)
@@ -186,6 +188,14 @@ def forgetting_read_pages() -> Iterator[None]:
     finally:
         done.set()
         thread.join()
+
+
+def _leave_files(model: PreTrainedModel) -> None:
+    """Gives weights that lie where a file is mapped memory of their own."""
+    mapped = _mapped_files()
+    for weight in model.parameters():
+        if any(first <= weight.data_ptr() < end for first, end in mapped):
+            weight.data = weight.data.clone()
 
 
 def _mapped_files() -> set[tuple[int, int]]:

@@ -31,7 +31,7 @@ GROUPED = 32
 
 #: Outputs whose weights are unpacked, converted or compared at a time: all of a large head's would take as much memory
 #: as the head once more.
-_SOME = 1024
+_SOME = 256
 
 #: After packing so many bytes of weights, counted in float32, freed memory is returned to the system.
 _TRIMMED_BYTES = 64 << 20

@@ -133,7 +133,8 @@ class StaticPass(Static):
     def __reduce__(self) -> tuple[Callable[..., StaticPass], tuple[object, ...]]:
         # Its parts, not the model: transformers puts hooks on models in use, which cannot be pickled.
         model = self.original
-        parts = (type(model), model.config, model.config._attn_implementation, self.dtype, few_numbers(model))
+        numbers = few_numbers(model) | few_numbers(self.model)
+        parts = (type(model), model.config, model.config._attn_implementation, self.dtype, numbers)
         return _static_without_weights, (*parts, self.feature_layers, self.few_rows)
 
     @property
@@ -231,8 +232,7 @@ def _static_without_weights(
     for each in filter(None, (model, twin)):
         each.to_empty(device="cpu")
         for name, tensor in few_numbers(each).items():
-            if name in numbers:
-                tensor.data.copy_(numbers[name])
+            tensor.data.copy_(numbers[name])
     return StaticPass(model, feature_layers, few_rows, twin)
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import os
 import pathlib
+import pickle
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ from specviz.passes.draft_chains import drafting_in_one_call
 from specviz.passes.few_rows import FewRows
 from specviz.passes.static_eagle import StaticEagle, StaticEagleReader
 from specviz.passes.static_parallel import StaticParallel
-from specviz.passes.static_passes import BLOCK, FastPasses, StaticPass
+from specviz.passes.static_passes import BLOCK, FastPasses, StaticPass, few_numbers
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run
 from specviz.records.settings import BITS, DraftParams, RunSettings, SamplingParams
@@ -155,6 +156,19 @@ def test_two_runs_at_a_time_never_share_the_buffers_of_a_graph():
             if one is not None:
                 made.append(one.emitted)
     assert together == alone
+
+
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, "gemma", "cohere", "glm"])
+@pytest.mark.parametrize("on_kernels", [False, True])
+def test_what_a_compiler_writes_into_a_program_reaches_its_process(architecture, on_kernels):
+    """Gemma's scale of embeddings is such a number, and lies elsewhere in the twin on the kernels."""
+    static = StaticPass(tiny_model(architecture), (1,), FewRows.ready() if on_kernels else None)
+    with torch.no_grad():
+        for number, tensor in enumerate(few_numbers(static.model).values(), start=3):
+            tensor.fill_(number)
+    expected, given = few_numbers(static.model), few_numbers(pickle.loads(pickle.dumps(static)).model)
+    assert expected.keys() == given.keys()
+    assert all(torch.equal(given[name], tensor) for name, tensor in expected.items())
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
