@@ -34,7 +34,7 @@ GROUPED = 32
 _SOME = 256
 
 #: After packing so many bytes of weights, counted in float32, freed memory is returned to the system.
-_TRIMMED_BYTES = 64 << 20
+_TRIMMED_BYTES = 16 << 20
 
 
 class FewRowsLinear(nn.Module):
