@@ -226,7 +226,7 @@ def _wire_load(
 ) -> Any:
     """Has a button load the pair that `name` makes of the form's values; returns the event.
 
-    shown: where to show how far it is.
+    shown: where to show how far it is, and at last that it is done.
     """
     runner, say, controls = desk.runner, desk.say, desk.controls
 
@@ -238,13 +238,14 @@ def _wire_load(
                 runner.line.reached(turn)
                 runner.store.get(pair, lambda fraction, step: progress(fraction, say.step(step)))
         except SpecvizError as error:
-            return own.told(error, say)
+            return {shown: "", **own.told(error, say)}
         desk.visitors.use(request.session_hash, pair)
         found = {status.found: say("models.check_about"), status.advice: say("advice.about_button")}
-        return {**own.told(None, say), **found, **_used(desk, pair, drafter, prompt)}
+        loaded = say("models.loaded", pair=as_text(runner.store.in_use(pair).info().name))
+        return {shown: loaded, **own.told(None, say), **found, **_used(desk, pair, drafter, prompt)}
 
     asked = [controls.fields["drafter"], controls.fields["prompt"], *own.fields.values()]
-    changed = [*own.problems.values(), status.found, status.advice, *_of_pair(desk)]
+    changed = [shown, *own.problems.values(), status.found, status.advice, *_of_pair(desk)]
     return button.click(load, asked, changed, concurrency_limit=None, show_progress_on=[shown], **INTERNAL)
 
 

@@ -74,6 +74,7 @@ def test_a_target_alone_is_loaded_and_run_and_the_page_goes_back_to_its_own_pair
     load(page, folder)
     expect(page.locator(".sv-pair").first).to_contain_text("parrot")
     expect(page.locator(".block.sv-pair-status")).to_contain_text("parrot")
+    expect(page.locator(".block.sv-loading")).to_contain_text("parrot is in use")
     open_tab(page, "generate")
 
     # What drafts is what this pair has; all else is off, with its reason.

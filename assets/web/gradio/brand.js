@@ -21,8 +21,9 @@ export function join({ element, server }, { words }) {
   // Nothing, or an error, where the server is gone or the page is being left; the page says that itself.
   const show = (/** @type {[string[], number | null]} */ [kinds, seconds] = [[], null]) => {
     const text = sentence(say, kinds, seconds);
-    // Nothing beside it moves when it says less than usual.
-    if (text !== null && !brand.style.length) brand.style.setProperty("--sv-room", `${brand.offsetWidth}px`);
+    // Nothing beside it moves while it says less than usual; after that it gives way again.
+    if (text === null) brand.style.removeProperty("--sv-room");
+    else if (!brand.style.length) brand.style.setProperty("--sv-room", `${brand.offsetWidth}px`);
     told.textContent = text ?? usual;
     told.classList.toggle("sv-at-work", text !== null);
   };
