@@ -64,7 +64,7 @@ class Touched(TorchDispatchMode):
 def test_counted_bytes_are_those_of_the_tensors_that_a_pass_reads(way, tied):
     model, passes = tiny_model("qwen2", tie_word_embeddings=tied).bfloat16().float(), None  # has biases
     if way != "plain":
-        few_rows = FewRows.ready(1)
+        few_rows = FewRows.ready()
         static = StaticPass(model, (), few_rows.fitting(model))
         static = static if way == "kernels" else static.quantised(way)
         passes = FastPasses(static, static, "kernels")

@@ -34,7 +34,7 @@ def test_with_nothing_trained_it_is_the_target_in_few_bits_where_kernels_read_it
     alone = with_parts(pair)
     assert usual(alone) == "quantised_self"
     assert usual(alone, preparing=False) == "prompt_lookup"
-    alone.passes.fast = {"target": unprepared(alone.target, few_rows=FewRows.ready(1))}
+    alone.passes.fast = {"target": unprepared(alone.target, few_rows=FewRows.ready())}
     assert usual(alone, preparing=False) == "quantised_self"
     # On a GPU rounded weights are ordinary ones.
     alone.passes.fast = {"target": unprepared(alone.target)}
