@@ -20,6 +20,7 @@ from specviz.models.placement import (
     release_memory,
     set_libraries_aside,
 )
+from specviz.models.refusals import first_line
 from specviz.models.sources import (
     ModelSource,
     Progress,
@@ -35,7 +36,7 @@ from specviz.models.vocabularies import Translation, same_vocabulary
 from specviz.models.weights import check_memory, choose_dtype, load_weights, with_room
 from specviz.passes.several_devices import home_of, keep_in_step
 from specviz.passes.torchrun import process_count
-from specviz.passes.tree_trial import reads_trees
+from specviz.passes.tree_trial import reads_ahead, reads_trees
 from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Bytes, Sentence
@@ -115,9 +116,9 @@ def load_pair(
         release_memory()
         raise
     tell(0.85, Sentence("Trying whether the models read trees."))
-    for model in models:
+    for model, source in zip(models, sources, strict=True):
         # Now, or else the first visitor would wait for it.
-        reads_trees(model)
+        _try(model, source)
     home = EMBEDDED if target is None else pathlib.Path(sources[0].location).expanduser()
     parts, flaws = load_parts(models[0], home, part_folders)
     passes = _measured(models[0], place, tell)
@@ -173,6 +174,28 @@ def _check_narrowing(sources: list[ModelSource], translation: Translation | None
             "draft_vocabulary",
             draft=sources[1].name,
         )
+
+
+def _try(model: PreTrainedModel, source: ModelSource) -> None:
+    """Refuses a model that cannot run, or does not write from left to right; learns whether it reads trees."""
+    known = {"name": source.name, "kind": source.config.model_type}
+    try:
+        ahead = reads_ahead(model)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        # The trial's outcome: an architecture may raise anything over a text alone.
+        raise SpecvizError(
+            "{name} ({kind}) cannot read a text: {reason}.", source.field, **known, reason=first_line(error)
+        ) from error
+    if ahead:
+        raise SpecvizError(
+            "In {name} ({kind}) tokens see those that come after them, as in encoders and embedding models: it cannot "
+            "write a text token by token.",
+            source.field,
+            **known,
+        )
+    reads_trees(model)
 
 
 def _measured(target: PreTrainedModel, place: Place, tell: Progress) -> PairPasses:

@@ -105,6 +105,13 @@ def find_model(named: str | os.PathLike[str], field: str, revision: str | None, 
         return _gguf_source(file, field)
     elif path.is_dir():
         source = ModelSource(field, path.resolve().name, str(path), {"local_files_only": True})
+        if (path / "adapter_config.json").is_file():
+            raise SpecvizError(
+                "The folder {name} holds an adapter (adapter_config.json): merge it into its model (peft's "
+                "merge_and_unload), save that, and name the result.",
+                field,
+                name=name,
+            )
         if not (path / "config.json").is_file():
             raise SpecvizError(
                 "The folder {name} is not a model in transformers' format: it has no config.json.", field, name=name

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import pathlib
+import re
 import sys
 import tempfile
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -27,6 +29,7 @@ from specviz.models.placement import (
 )
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.models.sources import ModelSource
+from specviz.passes.stored_weights import StoredWeights
 from specviz.passes.torchrun import process_count
 from specviz.passes.tree_trial import reads_trees
 from specviz.records.errors import SpecvizError
@@ -136,6 +139,32 @@ def load_weights(source: ModelSource, place: Place, dtype: torch.dtype, kept: in
             # Before it is moved: until the GPU is there nothing can be tried on it.
             reads_trees(model)
             model.to(place.device)
+    _refuse_another_model(source, model, report)
+    if source.stored is not None:
+        _settle_unpacked(model, source)
+    if place.way == "spread":
+        weakref.finalize(model, offloaded.cleanup)
+    return model.eval()
+
+
+#: Weights without a place in the architecture that change nothing of what it computes, and why.
+_HARMLESS = re.compile(
+    r"(^|\.)rotary_emb\.(cos|sin)_cached$"  # computed from the configuration
+    r"|(attn|attention)\.(bias|masked_bias|causal_mask)$"  # the causal mask, which some stored; a projection has a name
+    # What pictures and sounds go through, beside a model that is given none.
+    r"|(^|\.)(vision_(tower|model|encoder)|visual|audio_(tower|model|encoder)|(multi_?modal|mm|vision|audio)_projector"
+    r"|embed_(vision|audio)|connector|image_newline)\."
+    r"|(^|\.)mtp(_|\.)"  # multi-token-prediction modules, which are a drafter (`mtp_modules`)
+    r"|(^|\.)v_head\."  # the value of a state, for reinforcement learning
+)
+
+#: What weights are stored in unless a quantisation says otherwise, as safetensors has it.
+_STORED = {"F64", "F32", "F16", "BF16"}
+
+
+def _refuse_another_model(source: ModelSource, model: PreTrainedModel, report: dict[str, Any]) -> None:
+    """Refuses weights that are not those of this architecture: some are missing, left over, or numbers that stand for
+    others."""
     missing = sorted(report["missing_keys"])
     if missing:
         raise SpecvizError(
@@ -145,11 +174,37 @@ def load_weights(source: ModelSource, place: Place, dtype: torch.dtype, kept: in
             count=len(missing),
             first=missing[0],
         )
-    if source.stored is not None:
-        _settle_unpacked(model, source)
-    if place.way == "spread":
-        weakref.finalize(model, offloaded.cleanup)
-    return model.eval()
+    config = source.config.get_text_config()
+    first = config.num_hidden_layers
+    modules = getattr(config, "num_mtp_layers", None) or getattr(config, "num_nextn_predict_layers", None) or 0
+    further = tuple(f"layers.{layer}." for layer in range(first, first + modules))
+    over = [
+        key
+        for key in sorted(report["unexpected_keys"])
+        if not _HARMLESS.search(key) and not any(part in key for part in further)
+    ]
+    if over:
+        raise SpecvizError(
+            "{name} holds {count} weights for which its architecture ({kind}) has no place, among them {first}: its "
+            "config.json does not describe this checkpoint.",
+            source.field,
+            name=source.name,
+            count=len(over),
+            kind=config.model_type,
+            first=over[0],
+        )
+    stored = {} if source.quantised or source.stored else StoredWeights(model).dtypes()
+    names = {name.rpartition("layers.")[2] for name, _ in model.named_parameters()}
+    for name, dtype in stored.items():
+        if dtype not in _STORED and name.rpartition("layers.")[2] in names:
+            raise SpecvizError(
+                "{name} stores {first} as {dtype}, and its config.json does not say how that is to be read: it is "
+                "quantised and lacks its quantization_config.",
+                source.field,
+                name=source.name,
+                first=name,
+                dtype=dtype,
+            )
 
 
 def _settle_unpacked(model: PreTrainedModel, source: ModelSource) -> None:

@@ -31,6 +31,14 @@ class StoredWeights:
         """What the files call their tensors."""
         return self._files.keys()
 
+    def dtypes(self) -> dict[str, str]:
+        """Each tensor's dtype, as safetensors files name it: ``BF16``."""
+        found = {}
+        for file in set(self._files.values()):
+            with safe_open(file, "pt") as opened:
+                found |= {name: opened.get_slice(name).get_dtype() for name in opened.keys()}  # noqa: SIM118
+        return found
+
     def unrounded(self, names: Sequence[str], loaded: Tensor, rows: Sequence[int] | None = None) -> Tensor:
         """What was rounded to `loaded`, on the CPU: a parameter, or these `rows` of it; in the dtype of the file.
 

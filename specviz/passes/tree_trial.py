@@ -1,4 +1,4 @@
-"""Whether a model reads trees: a small one, tried once against its branches read one by one.
+"""Whether a model reads a text forwards, and trees: a small one, tried once against its branches read one by one.
 
 Architectures differ in what they make of a mask and of positions, and wrong logits look like any others: MPT's bias
 counts places in the cache, RoBERTa's positions start at 2, BLOOM takes no mask for single tokens. What differs by no
@@ -109,6 +109,19 @@ def read_draft(
     committed = [*text, *(draft[index] for index in kept), tokens[-1]]
     yield cached.forward(cached.unread(committed), keep=1)
     cached.rewind(len(committed))
+
+
+@torch.inference_mode()
+def reads_ahead(model: PreTrainedModel) -> bool:
+    """Whether a token's logits depend on tokens after it, as in encoders and models made for embeddings.
+
+    A configuration says so in one of several ways, and transformers heeds most of them only where there is no cache.
+    """
+    tokens = some_tokens(model, 4)
+    other = [*tokens[:-1], tokens[0] if tokens[0] != tokens[-1] else tokens[-1] - 1]
+    device = home_of(model)
+    both = [model(torch.tensor([ids], device=device), use_cache=False).logits[0, :-1] for ids in (tokens, other)]
+    return all(logits.isfinite().all() for logits in both) and difference(*both) > rounding(model.dtype)
 
 
 @torch.inference_mode()

@@ -16,7 +16,7 @@ import torch
 from huggingface_hub import constants
 from huggingface_hub import errors as hub
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tiny import (
     ARCHITECTURES,
     END,
@@ -28,6 +28,7 @@ from tiny import (
     tiny_pair,
 )
 from transformers import BertConfig, MambaConfig, Qwen3NextConfig, T5Config, ViTConfig
+from transformers.models.llama.modeling_llama import LlamaModel
 from transformers.utils import logging as transformers_logging
 
 from specviz.models import pass_timer, placement, sources, weights
@@ -347,6 +348,73 @@ def test_a_model_that_does_not_write_text(config, tmp_path):
 def test_a_classifier_with_a_language_models_body(folder):
     edit_config(folder, architectures=["LlamaForSequenceClassification"])
     assert "LlamaForSequenceClassification" in refusal("target", folder)
+
+
+@pytest.mark.parametrize(
+    "architecture, config",
+    [
+        *((name, {"is_causal": False}) for name in ("llama", "mistral", "qwen2", "qwen3", "phi3", "olmo2")),
+        ("gemma", {"use_bidirectional_attention": True}),
+        ("gemma3", {"use_bidirectional_attention": True}),  # as EmbeddingGemma
+        ("bert", {"is_decoder": False, "architectures": ["BertLMHeadModel"]}),
+        ("roberta", {"is_decoder": False, "architectures": ["RobertaForCausalLM"]}),
+    ],
+)
+def test_a_model_whose_tokens_see_what_comes_after_them(architecture, config, tmp_path):
+    folder = edit_config(save_model(tmp_path / "copy", tiny_model(architecture)), **config)
+    assert "tokens see those that come after them" in refusal("target", folder)
+
+
+def test_a_model_that_raises_over_a_text(folder, monkeypatch):
+    def forward(self, *given, **others):
+        raise IndexError("index 64 is out of bounds")
+
+    monkeypatch.setattr(LlamaModel, "forward", forward)
+    assert "copy (llama) cannot read a text: index 64 is out of bounds" in refusal("target", folder)
+
+
+def add(folder: pathlib.Path, **tensors: torch.Tensor) -> None:
+    """Writes further weights into a saved model's file, or others in their place."""
+    path = folder / "model.safetensors"
+    save_file(load_file(path) | tensors, path, {"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["layers.0.self_attn.q_proj.weight_scale", "layers.0.self_attn.q_proj.bias", "layers.0.mlp.up_proj.lora_A.weight"],
+)
+def test_weights_for_which_the_architecture_has_no_place(folder, name):
+    add(folder, **{f"model.{name}": torch.ones(48)})
+    message = refusal("target", folder)
+    assert f"1 weights for which its architecture (llama) has no place, among them model.{name}" in message
+
+
+def test_more_layers_than_the_configuration_promises(folder):
+    edit_config(folder, num_hidden_layers=1, layer_types=None)
+    assert "9 weights for which" in refusal("target", folder)
+    edit_config(folder, num_nextn_predict_layers=1)  # as GLM and DeepSeek store their multi-token-prediction modules
+    assert load_pair(folder).target.config.num_hidden_layers == 1
+
+
+def test_weights_that_change_nothing_are_left_out(folder):
+    names = ["model.layers.0.self_attn.rotary_emb.inv_freq", "vision_tower.patch.weight", "mtp.fc.weight"]
+    expected = load_pair(folder).target.state_dict()
+    add(folder, **{name: torch.ones(6) for name in names})
+    given = load_pair(folder).target.state_dict()
+    assert all(torch.equal(given[name], weight) for name, weight in expected.items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.int8, torch.uint8, torch.int32])
+def test_weights_that_are_quantised_and_do_not_say_so(folder, dtype):
+    add(folder, **{"model.layers.1.mlp.up_proj.weight": torch.zeros(96, 48).to(dtype)})
+    assert "stores model.layers.1.mlp.up_proj.weight as " in refusal("target", folder)
+
+
+def test_an_adapter_is_merged_by_whoever_made_it(folder):
+    (folder / "adapter_config.json").write_text("{}")
+    assert "merge it into its model" in refusal("target", folder)
+    (folder / "config.json").unlink()
+    assert "merge it into its model" in refusal("target", folder)
 
 
 @pytest.mark.parametrize("config", [MambaConfig(), Qwen3NextConfig()])
