@@ -7,10 +7,11 @@ Under torchrun, all processes of a `run` or a `bench` share one target, and the 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 
 from specviz.bench import advise_command, check_command, work_command
@@ -20,24 +21,33 @@ from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
 from specviz.records.names import DRAFTERS, RULES
 from specviz.records.settings import AUTO, RunSettings
+from specviz.views import terminal
 
 PASSES = ("plain", "cached", "auto")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; an error the user can fix is reported in one sentence, with exit status 2."""
+    streams = (sys.stdout, sys.stderr)
+    for stream in streams:
+        terminal.take_anything(stream)
     options = _parser().parse_args(arguments)
     try:
         _check_file(options)
         if options.command not in (_run, _bench):
             refuse_more_than_one()
         status = options.command(options)
+        sys.stdout.flush()
     except SpecvizError as error:
         if tells():
             print(f"specviz: {_blamed(options, error)}{error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:
+        for stream in streams:
+            terminal.let_go(stream)
+        return 141
     if process_count() > 1:
         from specviz.passes.several_devices import leave
 
@@ -47,10 +57,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _check_file(options: argparse.Namespace) -> None:
     """Refuses a place where nothing can be written before anything is run for it."""
-    for option in ("json", "html"):
+    if not is_leader():
+        return
+    for option in ("json", "html", "figure"):
         path = getattr(options, option, None)
-        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-            raise SpecvizError("{path} is no place for a file: name one in a folder that exists.", option, path=path)
+        if path is None:
+            continue
+        there = path.exists()
+        with _writing(option, path), path.open("ab"):
+            pass
+        if not there:
+            path.unlink()
+
+
+@contextlib.contextmanager
+def _writing(option: str, path: pathlib.Path) -> Iterator[None]:
+    """Within it, a place that cannot be written is refused by a sentence: from the first, or once the disk is full."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise SpecvizError(
+            "{path} cannot be written ({reason}): name a file in a folder that you may write to.",
+            option,
+            path=path,
+            reason=error.strerror,
+        ) from error
 
 
 def _blamed(options: argparse.Namespace, error: SpecvizError) -> str:
@@ -221,7 +254,6 @@ def _run(options: argparse.Namespace) -> int:
     from specviz.decoding.request import prepare
     from specviz.decoding.run_record import collect
     from specviz.drafters import usual
-    from specviz.views import terminal
 
     pair = _load(options)
     if options.passes != "plain":
@@ -243,15 +275,20 @@ def _run(options: argparse.Namespace) -> int:
             print(terminal.paint_round(one, colour), end="", flush=True)
     except KeyboardInterrupt:
         print(" ^C", file=sys.stderr)
+    except BrokenPipeError:
+        # Nobody reads on, as after `head`; what was asked for in files is written all the same.
+        terminal.let_go(sys.stdout)
     run = collect(request, done)
     summary = f"{terminal.summary(counts, run.stop_reason, run.rule)} · {run.pair.passes} passes"
     print(f"\n\n{terminal.legend(colour)}\n{summary}", file=sys.stderr)
     if options.json:
-        run.save(options.json)
+        with _writing("json", options.json):
+            run.save(options.json)
     if options.html:
         from specviz.views.run_page import run_page
 
-        options.html.write_text(run_page(run), encoding="utf-8")
+        with _writing("html", options.html):
+            options.html.write_text(run_page(run), encoding="utf-8")
     return 0
 
 
@@ -281,11 +318,13 @@ def _bench(options: argparse.Namespace) -> int:
         from specviz.ui.maintenance.page_cost import measure_page
 
         report.page = measure_page(Deployment.from_environment(), _say)
-    bench_commands.tell(report, options.json)
+    with _writing("json", options.json):
+        bench_commands.tell(report, options.json)
     if options.figure:
         from specviz.views.bench_figure import bench_figure
 
-        write_picture(bench_figure(asdict(report)), options.figure)
+        with _writing("figure", options.figure):
+            write_picture(bench_figure(asdict(report)), options.figure)
     return 0
 
 
@@ -293,12 +332,12 @@ def _bench_work(options: argparse.Namespace, pair) -> int:
     """Every way to draft on prompts of one's own."""
     from specviz.records.words import words
     from specviz.views.advice_text import aligned, work_table
-    from specviz.views.terminal import harmless
 
     report = work_command.measure(options, pair, _say)
     if is_leader():
-        print(harmless(aligned(work_table(report.rows, words()))))
-        bench_commands.save(report, options.json)
+        with _writing("json", options.json):
+            bench_commands.save(report, options.json)
+        print(terminal.harmless(aligned(work_table(report.rows, words()))))
     return 0
 
 
@@ -308,7 +347,8 @@ def _check(options: argparse.Namespace) -> int:
     _prepare(pair, compiling=False)
     report = check_command.check(pair, lambda dtype: _load(options, dtype), options.minutes, options.full, _say)
     if options.json:
-        options.json.write_text(json.dumps(report, indent=1, ensure_ascii=False), encoding="utf-8")
+        with _writing("json", options.json):
+            options.json.write_text(json.dumps(report, indent=1, ensure_ascii=False), encoding="utf-8")
     return int(any(found["state"] == "wrong" for found in report["findings"]))
 
 

@@ -1,9 +1,11 @@
 """A run in a terminal: colours say where a token came from, and model text cannot steer the terminal."""
 
 import io
+import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 
@@ -16,6 +18,7 @@ from specviz.decoding.lossless import LAB_RULES
 from specviz.drafters import DRAFTERS
 from specviz.records import names
 from specviz.records.assets import EMBEDDED
+from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally
 from specviz.records.runs import Run
 from specviz.rules import RULES
@@ -141,6 +144,68 @@ def test_run_prints_the_text_and_writes_its_trace(tmp_path):
     assert terminal.summary(tally(run.rounds), run.stop_reason, run.rule) in done.stderr
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "cp437", "latin-1", "utf-8"])
+def test_any_text_can_be_written_in_any_encoding(encoding):
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding=encoding)
+    terminal.take_anything(stream)
+    stream.write(f"α = 0.8 → {terminal.legend(False)} · 你好 \N{PILE OF POO}")
+    stream.flush()
+    shown = raw.getvalue().decode(encoding)
+    assert "= 0.8 " in shown and "accepted draft" in shown
+    assert ("alpha" in shown and "ok accepted" in shown) is (encoding in ("ascii", "cp1252", "latin-1"))
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_commands_write_to_terminals_that_know_few_characters(encoding, tmp_path):
+    environment, file = os.environ | {"PYTHONIOENCODING": encoding}, tmp_path / "answer.json"
+    counts = {"spec_num_correct_drafts": 63, "spec_num_proposed_drafts": 215, "spec_verify_ct": 43}
+    file.write_text(json.dumps({"id": "a", "usage": {"completion_tokens": 54}, "meta_info": counts}))
+    for arguments in (["metrics", str(file)], ["--help"], ["run", "--help"], ["metrics", "nö/such/file"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "specviz", *arguments], cwd=ROOT, env=environment, capture_output=True
+        )
+        assert b"Traceback" not in done.stderr and done.stdout + done.stderr
+        assert done.returncode == (2 if "nö/such/file" in arguments else 0)
+
+
+def running(*arguments: str, **streams: int) -> subprocess.Popen[bytes]:
+    """A long run of the embedded pair, in a process of its own."""
+    order = ["run", "Once", "--max-new-tokens", "400", "--passes", "plain", *arguments]
+    return subprocess.Popen([sys.executable, "-m", "specviz", *order], cwd=ROOT, stderr=subprocess.PIPE, **streams)
+
+
+def test_who_stops_reading_or_presses_ctrl_c_keeps_the_trace(tmp_path):
+    for stop in ("close", "interrupt"):
+        path = tmp_path / f"{stop}.json"
+        process = running("--json", str(path), stdout=subprocess.PIPE)
+        assert process.stdout.read(5) == b"Once "  # it writes
+        if stop == "close":
+            process.stdout.close()
+        else:
+            process.send_signal(signal.SIGINT)
+        told = process.stderr.read().decode()
+        assert process.wait(60) == 0, told
+        assert "Traceback" not in told and "Exception ignored" not in told
+        assert 0 < len(Run.load(path).token_ids) <= 400
+
+
+@pytest.mark.skipif(not pathlib.Path("/dev/full").exists(), reason="there is no full disk to write to")
+def test_a_disk_that_is_full_at_the_end_is_a_sentence_and_the_text_was_shown(capfd):
+    assert main(["run", "Once", "--max-new-tokens", "4", "--passes", "plain", "--json", "/dev/full"]) == 2
+    out, err = capfd.readouterr()
+    assert out.startswith("Once") and "--json: /dev/full cannot be written (No space left on device)" in err
+
+
+def test_looking_whether_a_file_can_be_written_leaves_none_and_loses_none(tmp_path, monkeypatch):
+    monkeypatch.setattr("specviz.__main__._load", lambda options: (_ for _ in ()).throw(SpecvizError("none", "target")))
+    new, old = tmp_path / "new.json", tmp_path / "old.json"
+    old.write_text("kept")
+    for path in (new, old):
+        assert main(["run", "Once", "--json", str(path)]) == 2
+    assert not new.exists() and old.read_text() == "kept"
+
+
 def test_run_drafts_and_judges_as_it_is_told(tmp_path, capfd):
     path, page = tmp_path / "trace.json", tmp_path / "run.html"
     order = "run Once --max-new-tokens 8 --gamma 3 --dtype float32 --drafter early_exit --exit-layer 3 --branches 2"
@@ -194,8 +259,8 @@ def test_help_names_every_drafter_and_rule_without_loading_torch():
         ("run text --exit-layer 99 --drafter early_exit --dtype float32", "layers"),
         ("run text --max-new-tokens 0", "--max-new-tokens: Ask for at least one new token"),
         ("run text --temperature 1e400", "--temperature: temperature must be an ordinary number, not inf"),
-        ("run text --json no/such/folder/run.json", "--json: no/such/folder/run.json is no place for a file"),
-        ("bench --json .", "--json: . is no place for a file"),
+        ("run text --json no/such/folder/run.json", "--json: no/such/folder/run.json cannot be written (No such file"),
+        ("bench --json .", "--json: . cannot be written (Is a directory)"),
         ("bench --temperature -1", "Temperature cannot be negative"),
         ("bench --only oracle --dtype float32", "There is no drafter 'oracle'"),
     ],

@@ -73,11 +73,11 @@ def measure(options: argparse.Namespace, pair: ModelPair, say: Say) -> BenchRepo
 
 
 def tell(report: BenchReport, path: pathlib.Path | None) -> None:
-    """Prints a report and writes its values to a file, if one is named."""
+    """Writes a report's values to a file, if one is named, and prints it."""
     from specviz.bench.printed import bench_text
 
-    print(bench_text(report))
     save(report, path)
+    print(bench_text(report))
 
 
 def save(report: BenchReport | WorkReport, path: pathlib.Path | None) -> None:

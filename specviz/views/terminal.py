@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
 import unicodedata
 from typing import TextIO
@@ -16,6 +18,31 @@ LEGEND = ((ACCEPTED, "✓ accepted draft"), (RECOVERED, "↻ recovered"), (BONUS
 
 #: Joiners belong to words and emoji in many scripts, and turn nothing around.
 _KEPT = "\n\t\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
+
+
+#: What stands for our own signs in an encoding that lacks them, as Windows' code pages and ASCII do.
+_SIGNS = {"✓": "ok", "✗": "NO", "★": "*", "↻": "~", "○": "o", "→": "->", "–": "-", "—": "-", "−": "-", "·": "|"}
+_SIGNS |= {"×": "x", "…": "...", "γ": "gamma", "α": "alpha", "τ": "tau", "σ": "sigma", "≤": "<=", "≥": ">="}
+
+
+def _in_its_place(error: UnicodeError) -> tuple[str, int]:
+    lacking = error.object[error.start : error.end]
+    return "".join(_SIGNS.get(character, "?") for character in lacking), error.end
+
+
+codecs.register_error("specviz", _in_its_place)
+
+
+def take_anything(stream: TextIO) -> None:
+    """Has a stream show what its encoding lacks by other characters, rather than fail."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="specviz")
+
+
+def let_go(stream: TextIO) -> None:
+    """Sends what is still to come nowhere, once nobody reads the stream: Python flushes it when it ends."""
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def wants_colour(stream: TextIO) -> bool:
