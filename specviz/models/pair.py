@@ -5,7 +5,7 @@ A pair knows what its models share (vocabulary, context, end tokens, device, dty
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -322,14 +322,22 @@ def position_limit(model: PreTrainedModel) -> int | None:
 
 
 def _eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> frozenset[int]:
-    """What any of the places that may name end tokens says; each holds an int, a list or nothing."""
+    """What any of the places that may name end tokens says."""
     named = (
         getattr(model.generation_config, "eos_token_id", None),
         getattr(model.config, "eos_token_id", None),
         getattr(model.config.get_text_config(), "eos_token_id", None),
         tokenizer.eos_token_id,
     )
-    ids: set[int] = set()
-    for value in named:
-        ids.update(value if isinstance(value, (list, tuple)) else [] if value is None else [value])
-    return frozenset(token_id for token_id in ids if 0 <= token_id < vocab_size)
+    return frozenset(token_id for token_id in _token_ids(named) if 0 <= token_id < vocab_size)
+
+
+def _token_ids(named: object) -> Iterator[int]:
+    """The ids in what a configuration has for one or several tokens: a number, at times as text, a list, nothing."""
+    if isinstance(named, (list, tuple)):
+        for one in named:
+            yield from _token_ids(one)
+    elif isinstance(named, str) and named.isdecimal():
+        yield int(named)
+    elif isinstance(named, int) and not isinstance(named, bool):
+        yield named

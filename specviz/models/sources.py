@@ -9,6 +9,7 @@ import contextlib
 import copy
 import functools
 import inspect
+import json
 import logging
 import math
 import os
@@ -31,6 +32,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 from transformers.quantizers import AutoHfQuantizer
+from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
 from specviz.models.gguf_files import explaining_gguf, gguf_at, read_header
@@ -261,6 +263,30 @@ def _rewinds(config: PreTrainedConfig, model_class: type) -> bool:
         return DynamicCache(config=config).is_croppable
     except (AttributeError, KeyError, ValueError):  # layers for which DynamicCache has no cache
         return False
+
+
+def generation_settings(source: ModelSource) -> dict[str, Any]:
+    """What generation_config.json beside the model says; nothing if there is none.
+
+    Read here, because transformers refuses a model for any setting there that it does not know or that contradicts
+    another. Raises SpecvizError for a file that is no JSON object.
+    """
+    if source.stored is not None:
+        return {}
+    with source.explaining("configuration"):
+        options = dict(source.options, _raise_exceptions_for_missing_entries=False)
+        file = cached_file(source.location, "generation_config.json", **options)
+    try:
+        said = {} if file is None else json.loads(pathlib.Path(file).read_text(encoding="utf-8"))
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        raise SpecvizError(
+            "The generation_config.json of {name} is damaged: copy it again, or take it away.",
+            source.field,
+            name=source.name,
+        )
+    return said
 
 
 def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.distributed import DistributedConfig
 from transformers.utils.quantization_config import GgufConfig
 
@@ -28,7 +28,7 @@ from specviz.models.placement import (
     room_to_spread,
 )
 from specviz.models.refusals import refusing_out_of_memory
-from specviz.models.sources import ModelSource
+from specviz.models.sources import ModelSource, generation_settings
 from specviz.passes.stored_weights import StoredWeights
 from specviz.passes.torchrun import process_count
 from specviz.passes.tree_trial import reads_trees
@@ -113,6 +113,8 @@ def load_weights(source: ModelSource, place: Place, dtype: torch.dtype, kept: in
     # A quantised checkpoint's scales belong to the dtype it was made in.
     kept_dtype = "auto" if source.quantised else dtype
     options = dict(source.options, dtype=kept_dtype, config=source.config, trust_remote_code=False)
+    # Of its own settings only the tokens that end a text: the others would be filled in wherever `generate` is asked.
+    options["generation_config"] = GenerationConfig(eos_token_id=generation_settings(source).get("eos_token_id"))
     if source.stored is not None:
         options["quantization_config"] = GgufConfig(dequantize=True)
     read_to = torch.device("cpu") if place.lent else place.device  # transformers reads weights in threads of its own

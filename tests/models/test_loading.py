@@ -410,6 +410,35 @@ def test_weights_that_are_quantised_and_do_not_say_so(folder, dtype):
     assert "stores model.layers.1.mlp.up_proj.weight as " in refusal("target", folder)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"num_return_sequences": 2},
+        {"early_stopping": "x", "cache_implementation": "x", "max_new_tokens": 0},
+        {"watermarking_config": {"a": 1}, "repetition_penalty": 1.3, "temperature": 0.7},
+        {"eos_token_id": [None, False, "nothing", {"a": 7}, -1]},
+    ],
+)
+def test_of_settings_beside_a_model_only_the_end_tokens_count(folder, settings):
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    pair = load_pair(folder)
+    assert pair.eos_ids == {0}
+    kept = pair.target.generation_config.to_diff_dict().keys()
+    assert not kept & (settings.keys() - {"eos_token_id"})
+
+
+@pytest.mark.parametrize("named", [7, "7", [7], [[7], None], [7, 10**6]])
+def test_end_tokens_are_found_however_they_are_written(folder, named):
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": named}))
+    assert load_pair(folder).eos_ids == {0, 7}
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "7"])
+def test_damaged_settings_beside_a_model(folder, text):
+    (folder / "generation_config.json").write_text(text)
+    assert "The generation_config.json of copy is damaged" in refusal("target", folder)
+
+
 def test_an_adapter_is_merged_by_whoever_made_it(folder):
     (folder / "adapter_config.json").write_text("{}")
     assert "merge it into its model" in refusal("target", folder)
