@@ -5,11 +5,18 @@ A token can be half a character, so neither can be done by decoding ids one by o
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 REPLACEMENT = "\ufffd"
+
+#: Of how many tokens it is tried whether they follow one another as their texts say.
+_TRIED = 256
+
+#: Tokens before a new one that its text may depend on; and after how many they are forgotten.
+_CONTEXT, _KEPT = 8, 32
 
 #: How tokenizers with byte fallback (Llama 2, Mistral, Gemma) name the token of a single byte.
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
@@ -36,6 +43,11 @@ class TokenTexts:
         self._anchor_length = 0
         self._anchor = self._find_anchor()
         self._anchor_length = len(self._decode(self._anchor))
+        self._special = frozenset(tokenizer.all_special_ids)
+        #: Whether a text is its tokens' own texts, one after the other, but for parts of characters. It is not where a
+        #: token's mark says that a word ends with it or goes on (``</w>``, ``@@``), or bytes vanish that are no whole
+        #: character (ByT5).
+        self.joins = self._try_joining()
 
     def __getitem__(self, token_id: int) -> str:
         try:
@@ -55,6 +67,8 @@ class TokenTexts:
 
     def is_hidden(self, token_id: int) -> bool:
         """Whether the token leaves no trace in decoded text: a special token, or an id that does not exist."""
+        if not self.joins:
+            return token_id in self._special or token_id not in self._known
         return self.whole(token_id) == "" and token_id not in self._bytes
 
     def is_byte(self, token_id: int) -> bool:
@@ -70,6 +84,21 @@ class TokenTexts:
             mixed = REPLACEMENT in text or token_id in self._bytes
             return self._whole.setdefault(token_id, None if mixed else text)
 
+    def certain(self, ids: Sequence[int]) -> str:
+        """As much of a text that begins with these tokens as no later one changes."""
+        both = zip(self._decode(ids), self._decode((*ids, *self._anchor)))
+        alike = itertools.takewhile(lambda pair: pair[0] == pair[1], both)
+        return "".join(character for character, _ in alike).rstrip(REPLACEMENT)
+
+    def _try_joining(self) -> bool:
+        known = sorted(self._known - self._special)
+        tried = known[:: max(1, len(known) // _TRIED)]
+        for first, second in zip(tried, tried[len(tried) // 2 :] + tried[: len(tried) // 2]):
+            texts = self.whole(first), self.whole(second)
+            if None not in texts and ("" in texts or self.decode((first, second)) != "".join(texts)):
+                return False
+        return True
+
     def _decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         known = [id for id in ids if id in self._known]
         return self.tokenizer.decode(known, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False)
@@ -79,6 +108,8 @@ class TokenTexts:
             return f"<id {token_id}>"
         if self.is_hidden(token_id):
             return self._decode((token_id,), skip_special_tokens=False)
+        if not self.joins:
+            return self.certain((*self._anchor, token_id))[self._anchor_length :] or REPLACEMENT
         return self.decode((token_id,))
 
     def _find_anchor(self) -> tuple[int, ...]:
@@ -104,10 +135,16 @@ class Detokenizer:
     def __init__(self, texts: TokenTexts, prompt_ids: Iterable[int]):
         self._texts = texts
         self._pending: list[int] = []
-        self._inside = any(not texts.is_hidden(token_id) for token_id in prompt_ids)
+        shown = [token_id for token_id in prompt_ids if not texts.is_hidden(token_id)]
+        self._inside = bool(shown)
+        # Where texts do not join: the last tokens, and how much of their text was given out.
+        self._window = [] if texts.joins else shown[-_CONTEXT:]
+        self._given = len(texts.decode(self._window, inside=False)) if self._window else 0
 
     def push(self, token_id: int) -> str:
         """The text that this token made certain."""
+        if not self._texts.joins:
+            return self._push_anew(token_id)
         if self._inside and not self._pending:
             piece = self._texts.whole(token_id)
             if piece is not None:
@@ -117,11 +154,29 @@ class Detokenizer:
     @property
     def held(self) -> str:
         """The text still held back, as it stands; an unfinished character is U+FFFD."""
+        if self._window:
+            return self._texts.decode(self._window, inside=False)[self._given :]
         return self._text(self._pending) if self._pending else ""
 
     def flush(self) -> str:
         """The text still held back, at the end; an unfinished character becomes U+FFFD."""
+        if self._window:
+            held, self._given = self.held, self._given + len(self.held)
+            return held
         return self._release() if self._pending else ""
+
+    def _push_anew(self, token_id: int) -> str:
+        """By decoding the last tokens together, and once more with another one after them."""
+        texts = self._texts
+        if texts.is_hidden(token_id):
+            return ""
+        self._window.append(token_id)
+        certain = texts.certain(self._window)
+        piece, self._given = certain[self._given :], max(self._given, len(certain))
+        if len(self._window) > _KEPT and not self.held:
+            self._window = self._window[-_CONTEXT:]
+            self._given = len(texts.decode(self._window, inside=False))
+        return piece
 
     def _push_slowly(self, token_id: int) -> str:
         texts = self._texts

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import random
+import tempfile
 import time
 
 import pytest
 from tiny import byte_tokenizer, sentencepiece_tokenizer
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoTokenizer, ByT5Tokenizer, CTRLTokenizer, PreTrainedTokenizerFast
 
 from specviz.models.token_texts import REPLACEMENT, Detokenizer, TokenTexts
 
@@ -18,10 +21,51 @@ HOSTILE = (
     "caf\u00e9 \U0001f600\U0001f469\u200d\U0001f680 \u05e9\u05dc\u05d5\u05dd \u0e44\u0e17\u0e22 a\u0000b <b>${x}</b>"
 )
 
+SPECIAL = ["<unk>", "</s>", "<pad>"]
+
+
+def trained(model, pre, decoder, trainer, **settings):
+    """A small tokenizer of the tokenizers library."""
+    inner = Tokenizer(model(unk_token="<unk>") if model is not models.Unigram else model())
+    inner.pre_tokenizer, inner.decoder = pre, decoder
+    of_unknown = {"unk_token": "<unk>"} if model is models.Unigram else {}
+    inner.train_from_iterator(
+        [HOSTILE, "the tale of a king"] * 9,
+        trainer(vocab_size=150, special_tokens=SPECIAL, show_progress=False, **of_unknown, **settings),
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="<unk>", eos_token="</s>", pad_token="<pad>")
+
+
+def ctrl():
+    """Of the kind that marks where a word goes on."""
+    with tempfile.TemporaryDirectory() as folder:
+        vocabulary, merges = pathlib.Path(folder, "vocab.json"), pathlib.Path(folder, "merges.txt")
+        tokens = ["<unk>", *(letter + mark for letter in "thealkinguof" for mark in ("", "@@")), "tale", "ta@@"]
+        vocabulary.write_text(json.dumps({token: number for number, token in enumerate(dict.fromkeys(tokens))}))
+        merges.write_text("#version\nt a\nl e</w>\nta le</w>\n")
+        return CTRLTokenizer(str(vocabulary), str(merges), eos_token="<unk>")
+
+
 TOKENIZERS = {
     "embedded": lambda: AutoTokenizer.from_pretrained(EMBEDDED, local_files_only=True),
     "gpt2 style": lambda: byte_tokenizer(merges=(("t", "h"), ("th", "e"), ("Ġ", "the"), ("Ġ", "ð"), ("ð", "Ł"))),
     "byte fallback": sentencepiece_tokenizer,
+    "bytes that vanish": ByT5Tokenizer,
+    "marks where words end": lambda: trained(
+        models.BPE,
+        pre_tokenizers.BertPreTokenizer(),
+        decoders.BPEDecoder(suffix="</w>"),
+        trainers.BpeTrainer,
+        end_of_word_suffix="</w>",
+    ),
+    "marks where words go on": ctrl,
+    "word pieces": lambda: trained(
+        models.WordPiece, pre_tokenizers.BertPreTokenizer(), decoders.WordPiece(), trainers.WordPieceTrainer
+    ),
+    "unigram": lambda: trained(
+        models.Unigram, pre_tokenizers.Metaspace(), decoders.Metaspace(), trainers.UnigramTrainer
+    ),
+    "words": lambda: trained(models.WordLevel, pre_tokenizers.Whitespace(), None, trainers.WordLevelTrainer),
 }
 
 
@@ -43,7 +87,7 @@ def test_pieces_of_random_tokens_join_to_the_decoded_text(texts):
     rng = random.Random(0)
     known = sorted(texts.tokenizer.get_vocab().values())
     # Half of the draws from the tokens that need care, or random ids would rarely put two of them together.
-    partial = [token_id for token_id in known if texts.whole(token_id) is None]
+    partial = [token_id for token_id in known if texts.whole(token_id) is None] or known
     for _ in range(4000):
         ids = [rng.choice(partial if rng.random() < 0.5 else known) for _ in range(rng.randrange(12))]
         pieces, rest = pieces_of(texts, ids, prompt_ids=())
@@ -76,6 +120,21 @@ def test_the_token_that_completes_a_character_carries_it_whole():
     pieces, rest = pieces_of(texts, ids, prompt_ids=(65,))
     assert pieces == [""] * (len(ids) - 1) + ["\U0001f600"]
     assert rest == ""
+
+
+@pytest.mark.parametrize(
+    "kind, text, pieces, chips",
+    [
+        ("bytes that vanish", "hé!", ["h", "", "é", "!"], ["h", REPLACEMENT, REPLACEMENT, "!"]),
+        ("marks where words end", "the tale", ["the", " tale"], [" the", " tale"]),
+        ("marks where words go on", "tale the", ["tale", " t", "h", "e"], [" tale", " t", " h", " e"]),
+    ],
+)
+def test_tokens_show_no_marks_and_lose_no_character(kind, text, pieces, chips):
+    texts = TokenTexts(TOKENIZERS[kind]())
+    ids = texts.tokenizer.encode(text, add_special_tokens=False)
+    assert pieces_of(texts, ids, prompt_ids=()) == (pieces, "")
+    assert [texts.chip(token_id) for token_id in ids] == chips
 
 
 def test_an_unfinished_character_is_shown_when_the_text_ends():
