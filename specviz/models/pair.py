@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jinja2 import TemplateError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specviz.models.placement import dtype_name, release_memory
@@ -230,15 +229,31 @@ class ModelPair:
                 "chat",
                 name=self.target_name,
             )
-        try:
-            return self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
-        except (TemplateError, TypeError, ValueError, KeyError) as error:
+        # Some templates want a turn in parts, as they have it for pictures, and show nothing of a plain text.
+        in_parts = [turn | {"content": [{"type": "text", "text": turn.get("content")}]} for turn in turns]
+        asked = str(turns[-1].get("content", "")).strip() if turns else ""
+        failures = []
+        for given in (turns, in_parts):
+            try:
+                text = self.tokenizer.apply_chat_template(given, add_generation_prompt=True, tokenize=False)
+            except Exception as error:
+                # A template is a program of the checkpoint's, and may raise anything.
+                failures.append(error)
+                continue
+            if asked in text:
+                return text
+        if failures:
             raise SpecvizError(
                 "The chat template of {name} cannot be filled in: {reason}.",
                 "chat",
                 name=self.target_name,
-                reason=first_line(error),
-            ) from error
+                reason=first_line(failures[0]),
+            ) from failures[0]
+        raise SpecvizError(
+            "The chat template of {name} leaves the prompt out: untick it, and the prompt is continued as it stands.",
+            "chat",
+            name=self.target_name,
+        )
 
     def _checked_ids(self, prompt: Any) -> tuple[int, ...]:
         if isinstance(prompt, (bytes, bytearray)):

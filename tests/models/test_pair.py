@@ -117,10 +117,27 @@ def test_the_chat_template_is_filled_in_and_waits_for_the_answer():
     assert prompt.ids == tuple(pair.tokenizer.encode(prompt.text, add_special_tokens=False))
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for m in messages %}<{{ m.role }}>{% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}<bot>",
+        "{% for m in messages %}<{{ m.role }}>{{ (m.content | first)['text'] + '' }}{% endfor %}<bot>",
+    ],
+)
+def test_a_template_that_wants_content_in_parts_is_given_it_so(template):
+    pair = ModelPair.of(tiny_model("llama"), None, byte_tokenizer(chat_template=template))
+    assert pair.encode("hi", chat=True).text == "<user>hi<bot>"
+
+
+def test_a_template_that_leaves_the_prompt_out_is_refused(embedded):
+    pair = ModelPair.of(embedded.target, None, byte_tokenizer(chat_template="<user><bot>"))
+    assert "leaves the prompt out" in prompt_refusal(pair, "hi", field="chat", chat=True)
+
+
 def test_chat_is_refused_without_a_template_with_a_broken_one_and_for_ids(embedded):
     assert not embedded.has_chat_template
     assert "has no chat template" in prompt_refusal(embedded, "hi", field="chat", chat=True)
-    for template in ("{% if %}", "{{ raise_exception('no users here') }}", "{{ messages[5].x.y }}"):
+    for template in ("{% if %}", "{{ raise_exception('no users here') }}", "{{ messages[5].x.y }}", "{{ 1 / 0 }}"):
         broken = ModelPair.of(embedded.target, None, byte_tokenizer(chat_template=template))
         assert "cannot be filled in" in prompt_refusal(broken, "hi", field="chat", chat=True)
     assert "not token ids" in prompt_refusal(embedded, [1, 2], field="chat", chat=True)
