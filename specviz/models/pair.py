@@ -284,6 +284,14 @@ class ModelPair:
         if self.context_length is not None and length > self.context_length - 1:
             excess = length - (self.context_length - 1)
             sizes = {"length": f"{length:,}", "context": f"{self.context_length:,}"}
+            if rope_switch(self.target) == self.context_length:
+                raise SpecvizError(
+                    "The prompt is too long: it has {length} tokens, and after {context} {name} changes its rotary "
+                    "factors (LongRoPE), for which all of it would be read anew.",
+                    "prompt",
+                    name=self.target_name,
+                    **sizes,
+                )
             if excess == 1:
                 raise SpecvizError(
                     "The prompt is 1 token too long: it has {length}, and the context holds {context}, at least one "
@@ -331,9 +339,28 @@ def logit_width(model: PreTrainedModel) -> int:
 
 
 def position_limit(model: PreTrainedModel) -> int | None:
-    """How many positions the model can tell apart; None if unlimited."""
-    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    return positions if positions and positions > 0 else None
+    """How many positions the model can tell apart, with one set of rotary factors; None if unlimited."""
+    config = model.config.get_text_config()
+    limits = [getattr(config, name, None) for name in ("max_position_embeddings", "max_seq_len")]
+    # RoBERTa's positions begin behind that of padding.
+    limits += [
+        part.num_embeddings - part.padding_idx - 1
+        for name, part in model.named_modules()
+        if name.endswith("position_embeddings") and getattr(part, "padding_idx", None) is not None
+    ]
+    return min((limit for limit in (*limits, rope_switch(model)) if limit and limit > 0), default=None)
+
+
+def rope_switch(model: PreTrainedModel) -> int | None:
+    """After how many tokens the model's rotary factors change (LongRoPE); None if they never do.
+
+    All that was read before would then have to be read anew, as `generate` does.
+    """
+    config = model.config.get_text_config()
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = [rope, *(kind for kind in rope.values() if isinstance(kind, dict))]  # some have one for each kind of layer
+    switches = [kind.get("original_max_position_embeddings") for kind in kinds if kind.get("rope_type") == "longrope"]
+    return min(filter(None, switches), default=None)
 
 
 def _eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> frozenset[int]:

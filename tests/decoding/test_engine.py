@@ -130,6 +130,43 @@ def test_a_full_context_stops_the_run_and_says_so():
         assert run.stop_reason == "context" and len(run.token_ids) == 7
 
 
+#: Rotary factors that change after 48 tokens, as those of Phi-3 with 128k do after 4096.
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0] * 6,
+    "long_factor": [4.0, 5.0, 6.0, 7.0, 8.0, 9.0],
+    "original_max_position_embeddings": 48,
+}
+
+
+@pytest.mark.parametrize(
+    "architecture, settings",
+    [
+        ("phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 48, "pad_token_id": 0}),
+        ("gpt2", {"n_positions": 48}),
+        ("mpt", {"max_seq_len": 48}),
+        ("roberta", {"max_position_embeddings": 49}),
+    ],
+)
+def test_a_text_ends_where_its_model_reads_on_otherwise_or_not_at_all(architecture, settings):
+    pair = with_end(tiny_pair(architecture, **settings), 10**9)
+    assert pair.context_length == 48
+    prompt = PROMPT + [7] * (34 - len(PROMPT))
+    ways = [None, "draft_model", "prompt_lookup", "suffix"]
+    ways += ["lookahead", "early_exit"] if architecture in ("phi3", "gpt2") else []
+    runs = [
+        specviz.run(pair, prompt, drafter=way, sampling=GREEDY, num_draft_tokens=6, max_new_tokens=40) for way in ways
+    ]
+    assert all(run.stop_reason == "context" and len(run.token_ids) == 14 for run in runs)
+    assert len({tuple(run.token_ids) for run in runs}) == 1
+    if architecture != "roberta":  # whose positions `generate` counts from another number than the model does
+        assert list(runs[0].token_ids) == generated(pair, prompt, 14)
+    with pytest.raises(SpecvizError, match="too long") as caught:
+        specviz.run(pair, [7] * 48)
+    assert ("LongRoPE" in str(caught.value)) is (architecture == "phi3")
+
+
 def test_a_stop_string_across_tokens_ends_the_run():
     pair = with_end(pair_of("llama"), 10**9)
     free = specviz.run(pair, PROMPT, sampling=GREEDY, max_new_tokens=20)
