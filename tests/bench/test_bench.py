@@ -516,7 +516,9 @@ def test_a_figure_can_be_drawn_as_svg_and_png(tmp_path):
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("name, said", [("bench.pdf", "not as bench.pdf"), ("nowhere/bench.html", "no folder")])
+@pytest.mark.parametrize(
+    "name, said", [("bench.pdf", "not as bench.pdf"), ("nowhere/bench.html", "cannot be written (No such file")]
+)
 def test_a_figure_that_cannot_be_written_is_refused_before_anything_is_measured(
     tmp_path, monkeypatch, capsys, name, said
 ):

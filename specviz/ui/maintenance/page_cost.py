@@ -76,6 +76,8 @@ def watched_tokens(tab: Any, url: str, order: Order) -> int:
     view = "document.querySelector('specviz-run')"
     # Until the visitor's own run is over: the page opens with a recorded one.
     tab.wait_for_function(f"{view}.state === 'finished' && !{view}.recorded", timeout=120_000)
+    # And its stream with it: whoever leaves before breaks it off.
+    tab.locator("#go:enabled").wait_for()
     tokens = tab.evaluate(f"{view}.figures.tokens")
     # Or the next visit would open with this run, as after a reload.
     tab.evaluate("() => sessionStorage.clear()")

@@ -24,8 +24,6 @@ def check_picture(path: pathlib.Path) -> None:
     """Raises SpecvizError (field ``figure``, ``page``) where `write_picture` could not write this file."""
     if path.suffix not in (".html", *DRAWN):
         raise SpecvizError("A figure is written as .html, .png or .svg, not as {name}.", "figure", name=path.name)
-    if not path.resolve().parent.is_dir():
-        raise SpecvizError("There is no folder {name} to write a figure to.", "figure", name=str(path.parent))
     if path.suffix in DRAWN:
         with browser():
             pass
