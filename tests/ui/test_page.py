@@ -513,6 +513,21 @@ def test_a_hostile_prompt_is_shown_as_text(page, tmp_path):
     assert_inert(page)
 
 
+@pytest.mark.parametrize(
+    "prompt, words, leftwards",
+    [
+        ("كان يا ما كان", (" في", " قديم", " الزمان"), True),
+        ("היה היה פעם", (" מלך", " זקן", " אחד"), True),
+        ("Once upon", (" a", " time", " there"), False),
+    ],
+)
+def test_a_text_goes_on_from_its_prompt_in_the_direction_of_its_script(page, prompt, words, leftwards):
+    open_run(page, a_run((a_round("aa", texts=words),), prompt=prompt))
+    places = [page.locator('specviz-run [part="prompt"]').bounding_box()["x"]]
+    places += [page.locator("specviz-run .paper .t").nth(i).bounding_box()["x"] for i in range(3)]
+    assert places == sorted(places, reverse=leftwards) and len(set(places)) == 4
+
+
 def test_hostile_tokens_in_a_trace_are_shown_as_text(page):
     long = "W" * 300
     texts = (*HOSTILE, long)

@@ -127,7 +127,7 @@ class SpecvizRace extends SpecvizElement {
     lane.crown = make("span", { class: "crown", part: "winner", text: this.say("race.faster") });
     lane.subtitle = make("span", { class: "quiet" });
     lane.bar = make("i");
-    lane.prompt = make("span", { class: "prompt", dir: "auto" });
+    lane.prompt = make("span", { class: "prompt" });
     lane.tokens = make("span", { part: "tokens" });
     lane.text = make("div", { class: "text", part: "text", tabindex: "0", role: "region", "aria-label": this.say(`race.text_of_${key}`) }, lane.prompt, lane.tokens);
     lane.card = make("section", { class: "card lane", "data-lane": key, "aria-label": name },

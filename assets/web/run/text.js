@@ -13,7 +13,7 @@ import { chipOfEmitted, nextKind } from "./records.js";
 export function textCard(view) {
   view.ui.status = make("span", { class: "status", role: "status", "aria-live": "polite", part: "status" });
   view.ui.note = make("p", { class: "note hidden", role: "alert", part: "note" });
-  view.ui.prompt = make("span", { class: "prompt", part: "prompt", dir: "auto" });
+  view.ui.prompt = make("span", { class: "prompt", part: "prompt" });
   view.ui.caret = make("span", { class: "caret", "aria-hidden": "true" });
   view.ui.paper = make("div", { class: "paper", part: "paper" });
   view.ui.textEmpty = make("div", { class: "empty" }, make("p", {
