@@ -231,7 +231,8 @@ class ModelPair:
             )
         # Some templates want a turn in parts, as they have it for pictures, and show nothing of a plain text.
         in_parts = [turn | {"content": [{"type": "text", "text": turn.get("content")}]} for turn in turns]
-        asked = str(turns[-1].get("content", "")).strip() if turns else ""
+        content = turns[-1].get("content") if turns else None
+        asked = content.strip() if isinstance(content, str) else ""  # what came in parts is the template's own affair
         failures = []
         for given in (turns, in_parts):
             try:

@@ -187,8 +187,8 @@ def _refuse_another_model(source: ModelSource, model: PreTrainedModel, report: d
     ]
     if over:
         raise SpecvizError(
-            "{name} holds {count} weights for which its architecture ({kind}) has no place, among them {first}: its "
-            "config.json does not describe this checkpoint.",
+            "{name} holds weights for which its architecture ({kind}) has no place, {count} in all, such as {first}: "
+            "its config.json does not describe this checkpoint.",
             source.field,
             name=source.name,
             count=len(over),

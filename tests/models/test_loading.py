@@ -386,12 +386,12 @@ def add(folder: pathlib.Path, **tensors: torch.Tensor) -> None:
 def test_weights_for_which_the_architecture_has_no_place(folder, name):
     add(folder, **{f"model.{name}": torch.ones(48)})
     message = refusal("target", folder)
-    assert f"1 weights for which its architecture (llama) has no place, among them model.{name}" in message
+    assert f"weights for which its architecture (llama) has no place, 1 in all, such as model.{name}" in message
 
 
 def test_more_layers_than_the_configuration_promises(folder):
     edit_config(folder, num_hidden_layers=1, layer_types=None)
-    assert "9 weights for which" in refusal("target", folder)
+    assert "has no place, 9 in all" in refusal("target", folder)
     edit_config(folder, num_nextn_predict_layers=1)  # as GLM and DeepSeek store their multi-token-prediction modules
     assert load_pair(folder).target.config.num_hidden_layers == 1
 

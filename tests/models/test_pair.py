@@ -129,6 +129,13 @@ def test_a_template_that_wants_content_in_parts_is_given_it_so(template):
     assert pair.encode("hi", chat=True).text == "<user>hi<bot>"
 
 
+def test_a_turn_that_comes_in_parts_is_left_to_the_template():
+    template = "{% for m in messages %}{% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}"
+    pair = ModelPair.of(tiny_model("llama"), None, byte_tokenizer(chat_template=template))
+    turns = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]
+    assert pair.conversation(turns) == tuple(pair.tokenizer.encode("hi", add_special_tokens=False))
+
+
 def test_a_template_that_leaves_the_prompt_out_is_refused(embedded):
     pair = ModelPair.of(embedded.target, None, byte_tokenizer(chat_template="<user><bot>"))
     assert "leaves the prompt out" in prompt_refusal(pair, "hi", field="chat", chat=True)
