@@ -15,7 +15,7 @@ from specviz.bench.turns import Lane, lane_of
 from specviz.decoding.engine import unrecorded
 from specviz.decoding.request import Request, prepare
 from specviz.drafters import DraftModel, PromptLookup
-from specviz.models.pair import ModelPair
+from specviz.models.pair import ModelPair, position_limit
 from specviz.records.presets import Preset
 from specviz.records.settings import RunSettings, SamplingParams
 
@@ -33,9 +33,10 @@ class Workload:
 
     @classmethod
     def of(cls, pair: ModelPair, preset: Preset, temperature: float, max_new_tokens: int, seed: int = 0) -> Workload:
-        """A preset's workload, with no more new tokens than fit into the context: some loops would run past its end."""
+        """A preset's workload, with as many new tokens as fit into both contexts: some loops would run past an end."""
         prompt = pair.encode(preset.prompt, preset.chat).ids
-        room = max_new_tokens if pair.context_length is None else pair.context_length - len(prompt)
+        limits = [pair.context_length, None if pair.draft is None else position_limit(pair.draft)]
+        room = min((limit - len(prompt) for limit in limits if limit is not None), default=max_new_tokens)
         return cls(pair, prompt, temperature, min(max_new_tokens, room), seed, preset.name)
 
 

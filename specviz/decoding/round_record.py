@@ -149,7 +149,7 @@ def _decision_parts(draft: Draft, decision: Decision, uniforms: Uniforms) -> dic
         parts |= {"q": decision.q, "accept_prob": decision.accept_prob}
         if decision.distance is None:  # a lossy rule flips no coins
             parts["u"] = uniforms.accept[: len(draft.parents)]
-        parts["residual"], parts["residual_ids"] = decision.next_probs.topk(TOP)
+        parts["residual"], parts["residual_ids"] = _leading(decision.next_probs)
     if decision.p_left is not None:
         parts["p_left"] = decision.p_left
     if decision.weighed is not None:
@@ -169,7 +169,7 @@ def _listed_parts(draft: Draft, rows: TargetRows, drawn_from: Tensor | None) -> 
     the target's likeliest, the drafter's, and the token itself.
     """
     raw = rows.raw
-    leading_raw, leading = raw.topk(TOP)
+    leading_raw, leading = _leading(raw)
     parts = {"leading": leading, "leading_raw": leading_raw}
     warped = rows.probs is not None and rows.warped
     if rows.choices is not None:
@@ -182,7 +182,7 @@ def _listed_parts(draft: Draft, rows: TargetRows, drawn_from: Tensor | None) -> 
     lists = [shape.judging(leading), draft.tokens.unsqueeze(-1)]
     draft_raw = drawn_from if draft.logits is None else draft.logits.softmax(-1)
     if draft_raw is not None:
-        drafters_own = draft_raw.topk(TOP).indices
+        drafters_own = _leading(draft_raw)[1]
         # Siblings were drafted from the same row.
         lists.insert(1, drafters_own if shape.is_chain else drafters_own.index_select(0, shape.families))
     ids = torch.cat(lists, dim=-1)
@@ -195,6 +195,11 @@ def _listed_parts(draft: Draft, rows: TargetRows, drawn_from: Tensor | None) -> 
     if drawn_from is not None and drawn_from is not draft_raw:
         parts["ids_q"] = drawn_from.gather(-1, ids)
     return parts
+
+
+def _leading(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The likeliest of each row, [..., TOP], fewer if there are no more tokens, and their ids."""
+    return rows.topk(min(TOP, rows.shape[-1]))
 
 
 def _line_parts(decision: Decision, likeliest: Tensor) -> dict[str, Tensor]:

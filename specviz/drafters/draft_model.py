@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from specviz.drafters.base import Setting, Verdict
 from specviz.drafters.stepwise import Stepwise
-from specviz.models.pair import ModelPair
+from specviz.models.pair import ModelPair, position_limit
 from specviz.passes.cached_model import reader
 from specviz.passes.static_passes import WIDEST
 from specviz.passes.tree_trial import why_no_trees
@@ -25,7 +26,8 @@ class DraftModel(Stepwise):
     Leviathan et al. 2023, arXiv 2211.17192, Alg. 1 (M_q); Chen et al. 2023, arXiv 2302.01318. With branches, a tree of
     sampled tokens as in SpecInfer (Miao et al., arXiv 2305.09781). Adaptive length in the spirit of DISCO (Mamou
     et al., arXiv 2405.04304), with the draft's own probability instead of a trained classifier. Where the draft's head
-    knows the frequent tokens only (`specviz.models.frequent_tokens`), it never proposes the others.
+    knows the frequent tokens only (`specviz.models.frequent_tokens`), it never proposes the others. Once its own
+    context is full it proposes nothing.
     """
 
     name: ClassVar[str] = "draft_model"
@@ -34,6 +36,7 @@ class DraftModel(Stepwise):
         super().__init__(setting)
         self.model = reader(setting.pair.draft, setting.target.stopwatch, setting.passes.get("draft"))
         self.known_ids = setting.pair.draft.get_input_embeddings().num_embeddings
+        self.limit = position_limit(setting.pair.draft) or math.inf
         self.columns = setting.pair.draft_columns
         whole = self.columns is None and self.known_ids >= self.vocab_size
         self.in_one_call = whole and self.chains_in_one_call(self.model)
@@ -48,13 +51,20 @@ class DraftModel(Stepwise):
             raise reason
 
     def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
-        self.model.prefill(prompt)
+        if self.room(prompt) > 0:
+            self.model.prefill(prompt)
 
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
-        unread = self.unread(committed)
-        if self.in_one_call and unread.shape[0] <= WIDEST:
+        budget = min(budget, self.room(committed))
+        if budget < 1:
+            return Draft.copied((), uniforms.device)
+        if self.in_one_call and (unread := self.unread(committed)).shape[0] <= WIDEST:
             return self.as_draft(self.model.draft(unread, budget, self.chooser.temperature, uniforms), uniforms)
         return super().propose(committed, budget, uniforms)
+
+    def room(self, committed: Sequence[int]) -> float:
+        """How many tokens can be drafted before the draft runs out of positions; the last one is never fed."""
+        return self.limit + 1 - len(committed)
 
     def first_row(self, committed: Sequence[int]) -> Tensor:
         return self._whole(self.model.forward(self.unread(committed), keep=1))
@@ -77,4 +87,6 @@ class DraftModel(Stepwise):
     def observe(self, verdict: Verdict) -> None:
         # The last level was never fed, so after full acceptance there is nothing to drop.
         fed = self.model.length - verdict.committed
+        if fed < 0:  # its context is full
+            return
         self.model.keep(verdict.committed, [index for index in verdict.path if index < fed])

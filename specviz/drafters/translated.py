@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -10,9 +9,8 @@ from torch import Tensor
 
 from specviz.drafters.base import Setting, Verdict
 from specviz.drafters.draft_model import DraftModel
-from specviz.models.pair import logit_width, position_limit
+from specviz.models.pair import logit_width
 from specviz.models.vocabularies import Reader
-from specviz.rules.draft import Draft
 from specviz.rules.sampling import in_order
 
 
@@ -34,25 +32,22 @@ class TranslatedDraftModel(DraftModel):
         draft = setting.pair.draft
         self.translation = setting.pair.translation
         self.reader = Reader(self.translation, ())
-        self.limit = position_limit(draft) or math.inf
         width = logit_width(draft)
         draft_ids, target_ids = torch.tensor(self.translation.pairs, device=self.model.device).T
         both = (draft_ids < min(width, self.known_ids)) & (target_ids < self.vocab_size)
         # Target id -> draft id; one past the draft's logits for tokens not shared.
         self.draft_of = torch.full((self.vocab_size,), width, device=self.model.device)
         self.draft_of[target_ids[both]] = draft_ids[both]
+        self.in_one_call = False  # that would take the draft's ids for the target's, where there are as many
 
     def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
         self.reader = Reader(self.translation, prompt)
-        if self._room() > 0:
+        if self.room(prompt) > 0:
             self.model.prefill(self.reader.ids[: self.reader.settled])
 
-    def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
+    def room(self, committed: Sequence[int]) -> float:
         self.reader.follow(committed)
-        budget = min(budget, self._room())
-        if budget < 1:
-            return Draft.copied((), uniforms.device)
-        return super().propose(committed, budget, uniforms)
+        return super().room(self.reader.ids)
 
     def first_row(self, committed: Sequence[int]) -> Tensor | None:
         unread = self.model.unread(self.reader.ids)
@@ -72,7 +67,3 @@ class TranslatedDraftModel(DraftModel):
             self.model.rewind(min(settled, self.model.length))
         else:
             self.model.keep(min(read, self.model.length), [index for index in verdict.path if index < fed])
-
-    def _room(self) -> float:
-        """How many tokens can be drafted before the draft runs out of positions; the last one is never fed."""
-        return self.limit + 1 - len(self.reader.ids)

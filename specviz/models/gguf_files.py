@@ -10,7 +10,6 @@ import copy
 import importlib.util
 import pathlib
 import re
-import struct
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -33,9 +32,6 @@ _SPLIT = re.compile(r"-\d{5}-of-(?!00001)\d{5}\.gguf$")
 
 #: Part of a file that was cut up.
 _PIECE = re.compile(r"\.gguf\.(part[-_]?)?(\d+|[a-z]{2})$")
-
-#: What reading a damaged file may raise.
-_ASTRAY = (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError, struct.error)
 
 
 def gguf_at(path: pathlib.Path, field: str) -> pathlib.Path | None:
@@ -160,10 +156,10 @@ def explaining_gguf(name: str, field: str) -> Iterator[None]:
     """
     try:
         yield
+    except SpecvizError:
+        raise
     except Exception as error:
-        # Only the tokenizers library raises plain Exception.
-        astray = isinstance(error, _ASTRAY) or type(error) is Exception
-        if not astray or isinstance(error, SpecvizError) or is_out_of_memory(error):
+        if is_out_of_memory(error):
             raise
         if kind := re.search(r"architecture ([\w.-]+) is not supported|Unknown gguf model_type: ([\w.-]+)", str(error)):
             raise SpecvizError(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from specviz.models.architectures import check_architecture, check_quantisation, check_sharding
 from specviz.models.frequent_tokens import keep_frequent
-from specviz.models.pair import ModelPair, PairPasses
+from specviz.models.pair import ModelPair, PairPasses, logit_width, position_limit
 from specviz.models.pass_timer import SHOWN_WIDTHS, settle_threads, time_passes
 from specviz.models.placement import (
     Place,
@@ -21,25 +23,19 @@ from specviz.models.placement import (
     set_libraries_aside,
 )
 from specviz.models.refusals import first_line
-from specviz.models.sources import (
-    ModelSource,
-    Progress,
-    check_architecture,
-    check_quantisation,
-    check_sharding,
-    find_model,
-    load_tokenizer,
-    quietly,
-)
+from specviz.models.sources import ModelSource, Progress, find_model, load_tokenizer, quietly
 from specviz.models.trained_parts import Name, load_parts, sort_drafts
 from specviz.models.vocabularies import Translation, same_vocabulary
 from specviz.models.weights import check_memory, choose_dtype, load_weights, with_room
 from specviz.passes.several_devices import home_of, keep_in_step
 from specviz.passes.torchrun import process_count
-from specviz.passes.tree_trial import reads_ahead, reads_trees
+from specviz.passes.tree_trial import reads_ahead, reads_on, reads_trees, width_of_logits
 from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Bytes, Sentence
+
+#: A context with less room ends before a text has begun.
+_LEAST_POSITIONS = 16
 
 #: A draft model that shares less of its vocabulary than this has next to nothing to say.
 _LEAST_SHARED = 0.01
@@ -121,7 +117,8 @@ def load_pair(
         _try(model, source)
     home = EMBEDDED if target is None else pathlib.Path(sources[0].location).expanduser()
     parts, flaws = load_parts(models[0], home, part_folders)
-    passes = _measured(models[0], place, tell)
+    with _reading(sources[0]):
+        passes = _measured(models[0], place, tell)
     tell(1.0, Sentence("Ready."))
     return ModelPair.of(
         models[0],
@@ -179,15 +176,16 @@ def _check_narrowing(sources: list[ModelSource], translation: Translation | None
 def _try(model: PreTrainedModel, source: ModelSource) -> None:
     """Refuses a model that cannot run, or does not write from left to right; learns whether it reads trees."""
     known = {"name": source.name, "kind": source.config.model_type}
-    try:
-        ahead = reads_ahead(model)
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:
-        # The trial's outcome: an architecture may raise anything over a text alone.
+    positions = position_limit(model)
+    if positions is not None and positions < _LEAST_POSITIONS:
         raise SpecvizError(
-            "{name} ({kind}) cannot read a text: {reason}.", source.field, **known, reason=first_line(error)
-        ) from error
+            "{name} has a context of {positions} tokens, as its config.json says: too few for a text.",
+            source.field,
+            name=source.name,
+            positions=positions,
+        )
+    with _reading(source):
+        ahead, on, width = reads_ahead(model), reads_on(model), width_of_logits(model)
     if ahead:
         raise SpecvizError(
             "In {name} ({kind}) tokens see those that come after them, as in encoders and embedding models: it cannot "
@@ -195,7 +193,41 @@ def _try(model: PreTrainedModel, source: ModelSource) -> None:
             source.field,
             **known,
         )
+    if width != logit_width(model):
+        raise SpecvizError(
+            "{name} ({kind}) gives {given} logits for a token, and its output layer is said to have {said}: its "
+            "config.json does not describe its vocabulary.",
+            source.field,
+            **known,
+            given=width,
+            said=logit_width(model),
+        )
+    if not on:
+        raise SpecvizError(
+            "{name} ({kind}) was tried on a short text and reads it otherwise in several passes than in one, so it has "
+            "no text of its own to compare with. Often its config.json has a setting that this architecture does not "
+            "know, such as sliding_window: take it out.",
+            source.field,
+            **known,
+        )
     reads_trees(model)
+
+
+@contextlib.contextmanager
+def _reading(source: ModelSource) -> Iterator[None]:
+    """Within it, whatever the model raises is a refusal: an architecture may raise anything over a text alone."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        raise SpecvizError(
+            "{name} ({kind}) cannot read a text: {reason}.",
+            source.field,
+            name=source.name,
+            kind=source.config.model_type,
+            reason=first_line(error),
+        ) from error
 
 
 def _measured(target: PreTrainedModel, place: Place, tell: Progress) -> PairPasses:

@@ -5,6 +5,7 @@ A pair knows what its models share (vocabulary, context, end tokens, device, dty
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -83,7 +84,7 @@ class ModelPair:
     place: str  # where the target runs, for people; kept, since a lent GPU is not there to be asked
     dtype: torch.dtype
     vocab_size: int  # width of the target's logits; may exceed the tokenizer's vocabulary and differ from the draft's
-    context_length: int | None  # positions that both models have (the target's alone if they translate); None: no limit
+    context_length: int | None  # positions that the target has; None: no limit. A draft's own only end its drafting
     eos_ids: frozenset[int]  # tokens that end a text
     target_name: str
     draft_name: str | None
@@ -113,8 +114,6 @@ class ModelPair:
         passes: PairPasses | None = None,
     ) -> ModelPair:
         """A pair of models already in memory, the draft on the device where the target begins. Checks nothing."""
-        # A draft with another tokenizer counts its own tokens.
-        counting = [target] if draft is None or translation else [target, draft]
         vocab_size = logit_width(target)
         return cls(
             target=target,
@@ -126,7 +125,7 @@ class ModelPair:
             place=place_of(target),
             dtype=target.dtype,
             vocab_size=vocab_size,
-            context_length=min(filter(None, map(position_limit, counting)), default=None),
+            context_length=position_limit(target),
             eos_ids=_eos_ids(target, tokenizer, vocab_size),
             target_name=target_name,
             draft_name=None if draft is None else draft_name,
@@ -260,26 +259,23 @@ class ModelPair:
         if isinstance(prompt, (bytes, bytearray)):
             raise SpecvizError("A prompt is a text or a list of token ids, not bytes: decode them first.", "prompt")
         ids = prompt.tolist() if hasattr(prompt, "tolist") else prompt
-        if not isinstance(ids, (list, tuple)):
+        if not isinstance(ids, Sequence):
             raise SpecvizError(
                 "A prompt is a text or a list of token ids, not {kind}.", "prompt", kind=type(prompt).__name__
             )
         if not ids:
             raise SpecvizError("Write a prompt first: the list of token ids is empty.", "prompt")
-        width = self.vocab_size
-        if self.draft is not None and self.translation is None:
-            width = min(width, logit_width(self.draft) if self.draft_columns is None else len(self.draft_columns))
         for token_id in ids:
-            if isinstance(token_id, bool) or not isinstance(token_id, int):
+            if isinstance(token_id, bool) or not hasattr(token_id, "__index__"):
                 raise SpecvizError("Token ids are whole numbers, not {value}.", "prompt", value=quoted(token_id))
-            if not 0 <= token_id < width:
+            if not 0 <= token_id < self.vocab_size:
                 raise SpecvizError(
                     "Token id {id} does not exist: ids run from 0 to {last}.",
                     "prompt",
                     id=quoted(token_id),
-                    last=width - 1,
+                    last=self.vocab_size - 1,
                 )
-        return tuple(ids)
+        return tuple(map(operator.index, ids))
 
     def _check_room(self, length: int) -> None:
         if self.context_length is not None and length > self.context_length - 1:

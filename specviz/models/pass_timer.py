@@ -75,15 +75,16 @@ class PassTimer:
     """Times one model's forward passes after `context` cached tokens, having run each width once to warm up.
 
     The tokens are arbitrary: a dense model takes the same time for any. A context that leaves no room for the widest
-    pass is shortened. passes: those prepared for the model, to time them instead of its own.
+    pass is shortened, and widths for which the model has no positions are left out. passes: those prepared for the
+    model, to time them instead of its own.
     """
 
     def __init__(
         self, model: PreTrainedModel, widths: Iterable[int], context: int = 64, passes: FastPasses | None = None
     ):
         self.model, self.passes = model, passes
-        self.widths = sorted(set(widths))
         positions = position_limit(model)
+        self.widths = sorted({width for width in widths if positions is None or width < positions})
         self.context = context if positions is None else max(1, min(context, positions - self.widths[-1]))
         self.reader = reader(model, Stopwatch(home_of(model)), passes)
         self._pass(self.context, keep=1)

@@ -1,6 +1,7 @@
 """Turns what the libraries raise over a bad, unreachable or too large model into one sentence a user can act on.
 
-Only errors known to mean such a thing are turned; bugs pass through unchanged.
+A checkpoint can lead the libraries astray in any way, so whatever they raise while they read one becomes a sentence
+with their reason in it; the error itself stays behind it as the cause.
 """
 
 from __future__ import annotations
@@ -23,51 +24,29 @@ from specviz.records.errors import SpecvizError
 
 @contextlib.contextmanager
 def explaining(part: str, name: str, field: str, config: PreTrainedConfig | None = None) -> Iterator[None]:
-    """Turns what `from_pretrained` raises over a bad or unreachable model into a SpecvizError; bugs pass through.
+    """Turns what the libraries raise over a bad or unreachable model into a SpecvizError; no memory passes through.
 
     part: what is being read, ``"configuration"``, ``"tokenizer"`` or ``"weights"``. name: the model's. field: the
     parameter that named it. config: its configuration, once known.
     """
     try:
         yield
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        RuntimeError,
-        ImportError,
-        EOFError,
-        pickle.UnpicklingError,
-        SafetensorError,
-        hub.HTTPError,
-        hub.StrictDataclassError,
-    ) as error:
-        refusal = _refusal(part, name, field, config, error)
-        if refusal is None:
-            raise
-        raise refusal from error
+    except SpecvizError:
+        raise
     except Exception as error:
-        # Only the tokenizers library raises plain Exception.
-        if type(error) is not Exception or part != "tokenizer":
+        if is_out_of_memory(error):
             raise
-        raise SpecvizError(
-            "The tokenizer of {name} is damaged: {reason}.", field, name=name, reason=first_line(error)
-        ) from error
+        raise _refusal(part, name, field, config, error) from error
 
 
-def _refusal(
-    part: str, name: str, field: str, config: PreTrainedConfig | None, error: BaseException
-) -> SpecvizError | None:
+def _refusal(part: str, name: str, field: str, config: PreTrainedConfig | None, error: BaseException) -> SpecvizError:
     for link in _chain(error):
         refusal = hub_refusal(name, field, link)
         if refusal is not None:
             return refusal
-    if is_out_of_memory(error):
-        return None
     known = {"name": name, "method": quantisation_name(config), "reason": first_line(error)}
     if isinstance(error, ImportError):
-        if known["method"] is None:
+        if not known["method"]:
             return SpecvizError("{name} needs a package that is not installed: {reason}.", field, **known)
         return SpecvizError(
             "{name} is quantised ({method}) and needs a package that is not installed: {reason}.", field, **known
@@ -87,16 +66,19 @@ def quantisation_of(config: PreTrainedConfig | None) -> Any:
 
 
 def quantisation_name(config: PreTrainedConfig | None) -> str | None:
-    """The method's name; None if the weights are not quantised."""
+    """The method's name, empty if nothing names it; None if the weights are not quantised."""
     settings = quantisation_of(config)
     if settings is None:
         return None
     method = settings.get("quant_method") if isinstance(settings, dict) else settings.quant_method
-    # Early bitsandbytes checkpoints do not name it.
-    return "bitsandbytes" if method is None else str(getattr(method, "value", method))
+    if method is None and isinstance(settings, dict):
+        # Early bitsandbytes checkpoints do not name it, nor do Apple's.
+        method = "bitsandbytes" if {"load_in_4bit", "load_in_8bit"} & settings.keys() else method
+        method = "MLX" if settings.keys() >= {"group_size", "bits"} else method
+    return str(getattr(method, "value", method or ""))
 
 
-def _about_config(name: str, field: str, error: BaseException) -> SpecvizError | None:
+def _about_config(name: str, field: str, error: BaseException) -> SpecvizError:
     text = str(error)
     if "custom code" in text or "trust_remote_code" in text:
         return SpecvizError(
@@ -104,20 +86,23 @@ def _about_config(name: str, field: str, error: BaseException) -> SpecvizError |
         )
     if "does not recognize this architecture" in text:
         return SpecvizError("This version of transformers does not know the architecture of {name}.", field, name=name)
-    if isinstance(error, (OSError, ValueError, KeyError, TypeError, hub.StrictDataclassError)):
-        return SpecvizError("transformers cannot read the config.json of {name}.", field, name=name)
-    return None
+    return SpecvizError(
+        "transformers cannot use the config.json of {name}: {reason}.",
+        field,
+        name=name,
+        reason=first_line(error),
+    )
 
 
-def _about_tokenizer(name: str, field: str, error: BaseException) -> SpecvizError | None:
+def _about_tokenizer(name: str, field: str, error: BaseException) -> SpecvizError:
     if isinstance(error, (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError)):
         return SpecvizError("The tokenizer of {name} is damaged: its files cannot be read.", field, name=name)
     if isinstance(error, (OSError, ValueError)):
         return SpecvizError("{name} has no tokenizer, or none that transformers can read.", field, name=name)
-    return None
+    return SpecvizError("The tokenizer of {name} is damaged: {reason}.", field, name=name, reason=first_line(error))
 
 
-def _about_weights(name: str, field: str, error: BaseException) -> SpecvizError | None:
+def _about_weights(name: str, field: str, error: BaseException) -> SpecvizError:
     damaged = (SafetensorError, pickle.UnpicklingError, EOFError, json.JSONDecodeError, KeyError, UnicodeDecodeError)
     text = str(error)
     if isinstance(error, damaged) or "PytorchStreamReader" in text:
@@ -128,11 +113,14 @@ def _about_weights(name: str, field: str, error: BaseException) -> SpecvizError 
         )
     if isinstance(error, FileNotFoundError) or (isinstance(error, OSError) and "no file named" in text.lower()):
         return SpecvizError("{name} has no weights, or not all of them: a weight file is missing.", field, name=name)
-    if isinstance(error, OSError):
+    if "automatic conversion" in text:
         return SpecvizError(
-            "The weights of {name} cannot be read: {reason}.", field, name=name, reason=first_line(error)
+            "The weights of {name} are not those that its architecture is put together from: some are missing or have "
+            "other shapes.",
+            field,
+            name=name,
         )
-    return None
+    return SpecvizError("The weights of {name} cannot be read: {reason}.", field, name=name, reason=first_line(error))
 
 
 def hub_refusal(name: str, field: str, error: BaseException) -> SpecvizError | None:
@@ -232,5 +220,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def first_line(error: BaseException) -> str:
     """What a library said, short enough to quote in a sentence."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].strip().rstrip(".")[:200]
+    if isinstance(error, KeyError) and error.args:
+        return f"{error.args[0]!r} is not known"[:200]
+    lines = [line.strip() for line in str(error).strip().splitlines()] or [type(error).__name__]
+    said = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    return said.rstrip(".")[:200]

@@ -6,12 +6,9 @@ Folders are read offline; Hub ids are downloaded. No weights are loaded before t
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
-import inspect
 import json
 import logging
-import math
 import os
 import pathlib
 import re
@@ -26,17 +23,17 @@ from huggingface_hub import utils as hub_utils
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     AutoTokenizer,
-    DynamicCache,
     PreTrainedConfig,
     PreTrainedTokenizerBase,
 )
-from transformers.quantizers import AutoHfQuantizer
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
+from specviz.models.folders import in_hub_cache, refuse_other_formats
 from specviz.models.gguf_files import explaining_gguf, gguf_at, read_header
-from specviz.models.refusals import explaining, hub_refusal, quantisation_name, quantisation_of
+from specviz.models.refusals import explaining, hub_refusal, quantisation_of
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.words import Sentence
 
@@ -44,6 +41,9 @@ from specviz.records.words import Sentence
 Progress = Callable[[float, Sentence], None]
 
 _HUB_TIMEOUT_SECONDS = 15.0
+
+#: A model's page on the Hub, as it is copied from a browser.
+_HUB_PAGE = re.compile(r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)(?:/tree/main)?/?$")
 
 
 @dataclass(eq=False)
@@ -56,20 +56,31 @@ class ModelSource:
     options: dict[str, Any]  # and with it: revision, token, or to stay offline
     config: PreTrainedConfig | None = None
     stored: str | None = None  # how a GGUF file stores the weights, which are unpacked
+    unpacks: bool = False  # whether quantised weights are unpacked on this device, which cannot multiply them
 
     @property
     def quantised(self) -> bool:
         return quantisation_of(self.config) is not None
 
+    @property
+    def auto_class(self) -> type:
+        """What loads it. A model that also sees pictures is a language model where it is given none."""
+        sees = type(self.config) in AutoModelForImageTextToText._model_mapping
+        writes = type(self.config) in AutoModelForCausalLM._model_mapping
+        return AutoModelForImageTextToText if sees and not writes else AutoModelForCausalLM
+
     @functools.cached_property
     def parameters(self) -> int:
         """Counted on an empty shell of the model, before anything is downloaded."""
-        with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(self.config, trust_remote_code=False).num_parameters()
+        with self.explaining("configuration"), torch.device("meta"):
+            return self.auto_class.from_config(self.config, trust_remote_code=False).num_parameters()
 
     def weight_bytes(self, dtype: torch.dtype) -> int:
-        """Bytes of the model's weights in `dtype`; of a quantised model, of its files: 0 until they are here."""
-        return self._file_bytes if self.quantised else self.parameters * dtype.itemsize
+        """Bytes of the model's weights in `dtype`, once they are loaded; those of a quantised model stay as in its
+        files: 0 until these are here. What it unpacks is in its own dtype."""
+        if self.quantised and not self.unpacks:
+            return self._file_bytes
+        return self.parameters * ((self.config.dtype if self.unpacks else None) or dtype).itemsize
 
     @property
     def unpacking_bytes(self) -> int:
@@ -94,11 +105,16 @@ class ModelSource:
 
 
 def find_model(named: str | os.PathLike[str], field: str, revision: str | None, token: str | None) -> ModelSource:
-    """Finds a model by folder, GGUF file or Hub id, and reads its configuration. Raises SpecvizError (this `field`)."""
+    """Finds a model by folder, GGUF file, Hub id or its page there, and reads its configuration.
+
+    Raises SpecvizError (this `field`).
+    """
     name = os.fspath(named).strip()
-    path = pathlib.Path(name).expanduser()
     if not name:
         raise SpecvizError("Name a model: a folder, a GGUF file or a Hub id such as Qwen/Qwen3-0.6B.", field)
+    if page := _HUB_PAGE.match(name):
+        named = name = page[1]
+    path = pathlib.Path(name).expanduser()
     if is_hub_id(named):
         if name.endswith(".gguf"):
             return _gguf_source(_fetched(name, field, revision, token), field)
@@ -106,21 +122,19 @@ def find_model(named: str | os.PathLike[str], field: str, revision: str | None, 
     elif file := gguf_at(path, field):
         return _gguf_source(file, field)
     elif path.is_dir():
-        source = ModelSource(field, path.resolve().name, str(path), {"local_files_only": True})
-        if (path / "adapter_config.json").is_file():
-            raise SpecvizError(
-                "The folder {name} holds an adapter (adapter_config.json): merge it into its model (peft's "
-                "merge_and_unload), save that, and name the result.",
-                field,
-                name=name,
-            )
-        if not (path / "config.json").is_file():
-            raise SpecvizError(
-                "The folder {name} is not a model in transformers' format: it has no config.json.", field, name=name
-            )
+        path, name = in_hub_cache(path.resolve(), field)
+        refuse_other_formats(path, name, field)
+        source = ModelSource(field, name, str(path), {"local_files_only": True})
     elif path.is_file():
         raise SpecvizError(
             "{name} is a file, but not a GGUF file: name the folder that holds config.json and the weights.",
+            field,
+            name=name,
+        )
+    elif "://" in name:
+        raise SpecvizError(
+            "{name} is an address: only pages of models at huggingface.co can be named so. Download it, and name the "
+            "folder or the GGUF file.",
             field,
             name=name,
         )
@@ -128,7 +142,15 @@ def find_model(named: str | os.PathLike[str], field: str, revision: str | None, 
         raise SpecvizError("There is no folder or file {name}.", field, name=name)
     with source.explaining("configuration"):
         source.config = AutoConfig.from_pretrained(source.location, trust_remote_code=False, **source.options)
+        _settle_calls(source.config)
     return source
+
+
+def _settle_calls(config: PreTrainedConfig) -> None:
+    """What a checkpoint says of how it is to be called, which is this program's affair: attention that another machine
+    had a package for, outputs that nobody asks for here."""
+    config._attn_implementation = None
+    config.return_dict, config.output_hidden_states, config.output_attentions = True, False, False
 
 
 def is_hub_id(named: str | os.PathLike[str]) -> bool:
@@ -172,97 +194,6 @@ def on_the_hub(name: str, field: str, revision: str | None, token: str | None) -
     except (hub.HTTPError, OSError):  # offline, by choice or not: an earlier download may be cached
         return options | {"local_files_only": True}
     return options | {"revision": found.sha or revision}
-
-
-def check_architecture(source: ModelSource) -> None:
-    """Refuses what speculation cannot run, by its configuration alone."""
-    config, name = source.config, source.name
-    if config.is_encoder_decoder:
-        raise SpecvizError(
-            "{name} is an encoder-decoder ({kind}); specviz runs decoder-only language models.",
-            source.field,
-            name=name,
-            kind=config.model_type,
-        )
-    model_class = AutoModelForCausalLM._model_mapping.get(type(config), None)
-    if model_class is None or _is_tuned_for_other_work(config, model_class):
-        kind = ", ".join(config.architectures or []) or config.model_type
-        raise SpecvizError(
-            "{name} ({kind}) is not a language model that writes a text token by token.",
-            source.field,
-            name=name,
-            kind=kind,
-        )
-    if not _rewinds(config, model_class):
-        raise SpecvizError(
-            "The cache of {name} ({kind}) cannot be rewound, as in Mamba-like models, so rejected draft tokens could "
-            "not be taken back.",
-            source.field,
-            name=name,
-            kind=config.model_type,
-        )
-
-
-def check_quantisation(source: ModelSource, device: torch.device) -> None:
-    """Refuses a quantised model that cannot run here, usually because a package is missing; reads no weights."""
-    settings = quantisation_of(source.config)
-    if settings is None:
-        return
-    with quietly(), source.explaining("weights"):
-        # The library's own check, on a copy because it fills in what it finds.
-        quantiser = AutoHfQuantizer.from_config(copy.deepcopy(settings), pre_quantized=True)
-        quantiser.validate_environment(device_map={"": device}, weights_only=True)
-
-
-def check_sharding(source: ModelSource, processes: int) -> None:
-    """Refuses a target that this many processes cannot share."""
-    config, known = source.config.get_text_config(), {"name": source.name, "kind": source.config.model_type}
-    if source.quantised or source.stored:
-        raise SpecvizError(
-            "{name} is quantised ({method}), and quantised weights are not sharded here: run without torchrun and "
-            "use the device spread.",
-            "device",
-            name=source.name,
-            method=source.stored or quantisation_name(source.config),
-        )
-    if not config.base_model_tp_plan:
-        raise SpecvizError(
-            "transformers has no plan for sharing {name} ({kind}) between processes: run without torchrun and use "
-            "the device spread.",
-            "device",
-            **known,
-        )
-    heads = config.num_attention_heads
-    of_keys = getattr(config, "num_key_value_heads", None) or heads
-    if heads % processes or of_keys % processes:
-        raise SpecvizError(
-            "{processes} processes cannot share the attention of {name}, which has {heads} heads and {of_keys} key "
-            "heads: start a number that divides {divisor}.",
-            "device",
-            processes=processes,
-            name=source.name,
-            heads=heads,
-            of_keys=of_keys,
-            divisor=math.gcd(heads, of_keys),
-        )
-
-
-def _is_tuned_for_other_work(config: PreTrainedConfig, model_class: type) -> bool:
-    """Whether the checkpoint's head predicts something other than the next token: an encoder, a classifier."""
-    heads = config.architectures or []
-    if model_class.__name__ in heads:
-        return False
-    other_head = re.compile(r"For(?!CausalLM|ConditionalGeneration)[A-Z]")
-    return any(map(other_head.search, heads)) or getattr(config, "is_decoder", None) is False
-
-
-def _rewinds(config: PreTrainedConfig, model_class: type) -> bool:
-    if model_class._is_stateful or "cache" not in inspect.signature(model_class.forward).parameters:
-        return False
-    try:
-        return DynamicCache(config=config).is_croppable
-    except (AttributeError, KeyError, ValueError):  # layers for which DynamicCache has no cache
-        return False
 
 
 def generation_settings(source: ModelSource) -> dict[str, Any]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 
 from huggingface_hub import snapshot_download
+from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedModel
 
 from specviz.models.mtp_modules import load_mtp_modules
@@ -24,8 +27,19 @@ Name = str | os.PathLike[str]
 #: By its drafter, what reads a part.
 _LOADS = {"medusa": load_medusa, "eagle": load_eagle, "mtp": load_mtp, "parallel": load_parallel}
 
-#: Settings by which trained parts in other programs' formats are known.
-_FOREIGN = ("medusa_num_heads", "draft_vocab_size", "speculators_model_type", "speculators_config", "eagle_config")
+#: Published formats that are not read, by what only their configurations say: a key, a kind of model, a class.
+_PUBLISHED = {
+    "speculators": r"speculators_\w+|\w+Speculator",
+    "PARD-2": r"pard2",
+    "Medusa": r"medusa_num_heads|medusa|MedusaModel",
+    "Hydra": r"hydra_num_heads",
+    "MLP speculator": r"mlp_speculator|MLPSpeculator\w*",
+    "Gemma 4 assistant": r"gemma4\w*_assistant",
+    "DFlash for Muse": r"muse_glimmer_assistant",
+    "DSpark": r"\w*DSpark\w*",
+    "P-EAGLE": r"PEagle\w*",
+    "EAGLE-3": r"draft_vocab_size|eagle_config|\w*Eagle3\w*",
+}
 
 
 def sort_drafts(
@@ -68,17 +82,39 @@ def _kind(folder: pathlib.Path, name: Name) -> str | None:
     """The drafter of the part that lies in `folder`; None if that is no part."""
     if is_dflash(folder):
         return "parallel"
+    if found := _published_format(folder):
+        raise _unread(str(name), found)
+    return settings_in(folder).get("kind")
+
+
+def _published_format(folder: pathlib.Path) -> str | None:
+    """The format of the part in `folder` if it is none that is read; None for a part of our own, a model or nothing."""
     settings = settings_in(folder)
-    kind = settings.get("kind") or next((key for key in _FOREIGN if key in settings), None)
-    if kind is not None and kind not in _LOADS:
-        raise SpecvizError(
-            "{name} is a trained part in a format that is not read here ({kind}): name a draft model, a part made by "
-            "python -m specviz.training, or a DFlash drafter.",
-            "draft",
-            name=str(name),
-            kind=kind,
-        )
-    return kind
+    if (kind := settings.get("kind")) is not None:
+        return None if kind in _LOADS else str(kind)
+    classes = settings.get("architectures")
+    said = [*settings, settings.get("model_type"), settings.get("spd_type")]
+    said += classes if isinstance(classes, list) else []
+    for name, words in _PUBLISHED.items():
+        if any(re.fullmatch(words, one) for one in said if isinstance(one, str)):
+            return name
+    # Published EAGLE heads call themselves Llama models; no such model begins with a layer that joins two inputs.
+    for file in sorted(folder.glob("*.safetensors")):
+        # A damaged file is told of where it is loaded.
+        with contextlib.suppress(SafetensorError), safe_open(file, "pt") as opened:
+            if "fc.weight" in opened.keys():  # noqa: SIM118
+                return "EAGLE"
+    return None
+
+
+def _unread(name: str, kind: str) -> SpecvizError:
+    return SpecvizError(
+        "{name} is a trained part in a format that is not read here ({kind}): name a draft model, a part made by "
+        "python -m specviz.training, or a DFlash drafter.",
+        "draft",
+        name=name,
+        kind=kind,
+    )
 
 
 def load_parts(
@@ -94,6 +130,8 @@ def load_parts(
         folder = named.get(name, home / name)
         try:
             if name in named or (folder / "config.json").is_file():
+                if not is_dflash(folder) and (found := _published_format(folder)):
+                    raise _unread(str(folder), found)
                 parts[name] = (load_dflash if is_dflash(folder) else load)(folder, target)
             elif name == "mtp" and (modules := load_mtp_modules(target)):
                 parts[name] = modules

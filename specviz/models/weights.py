@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel
 from transformers.distributed import DistributedConfig
 from transformers.utils.quantization_config import GgufConfig
 
@@ -134,7 +134,7 @@ def load_weights(source: ModelSource, place: Place, dtype: torch.dtype, kept: in
     owned = read_to.type == "cpu" and not source.quantised and place.way == "whole"
     reading = forgetting_read_pages() if owned else contextlib.nullcontext()
     with refusing_out_of_memory(too_large), source.explaining("weights"), reading:
-        model, report = AutoModelForCausalLM.from_pretrained(source.location, output_loading_info=True, **options)
+        model, report = source.auto_class.from_pretrained(source.location, output_loading_info=True, **options)
         if owned:
             _leave_files(model)
         if place.lent:

@@ -1,12 +1,13 @@
-"""Whether a model reads a text forwards, and trees: a small one, tried once against its branches read one by one.
+"""Whether a model reads a text forwards, in several passes as in one, and trees: tried once, on a few tokens.
 
-Architectures differ in what they make of a mask and of positions, and wrong logits look like any others: MPT's bias
-counts places in the cache, RoBERTa's positions start at 2, BLOOM takes no mask for single tokens. What differs by no
-more than rounding is right, whatever the architecture.
+Architectures differ in what they make of a mask, of positions and of a cache, and wrong logits look like any others:
+MPT's bias counts places in the cache, RoBERTa's positions start at 2, BLOOM takes no mask for single tokens. What
+differs by no more than rounding is right, whatever the architecture.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import weakref
@@ -111,17 +112,77 @@ def read_draft(
     cached.rewind(len(committed))
 
 
+#: Settings that hide what lies farther back than so many tokens, and the number with which a trial crosses it.
+_WINDOWS, _NARROW = ("sliding_window", "attention_chunk_size"), 4
+
+#: How many tokens are read to try it, and in what passes.
+_PARTS = (6, 3, 1, 1, 1)
+
+
 @torch.inference_mode()
 def reads_ahead(model: PreTrainedModel) -> bool:
     """Whether a token's logits depend on tokens after it, as in encoders and models made for embeddings.
 
     A configuration says so in one of several ways, and transformers heeds most of them only where there is no cache.
     """
-    tokens = some_tokens(model, 4)
+    tokens = _to_try(model)
     other = [*tokens[:-1], tokens[0] if tokens[0] != tokens[-1] else tokens[-1] - 1]
-    device = home_of(model)
-    both = [model(torch.tensor([ids], device=device), use_cache=False).logits[0, :-1] for ids in (tokens, other)]
+    both = [_rows_at_once(model, ids)[:-1] for ids in (tokens, other)]
     return all(logits.isfinite().all() for logits in both) and difference(*both) > rounding(model.dtype)
+
+
+@torch.inference_mode()
+def reads_on(model: PreTrainedModel) -> bool:
+    """Whether a text that is read in several passes, with a cache, has the logits that one pass over it gives.
+
+    It has not where the cache forgets what the architecture attends to: transformers makes caches by settings such as
+    ``sliding_window``, which a configuration may hold though its architecture knows no windows.
+    """
+    tokens, rows = _to_try(model), []
+    with _narrow_windows(model):
+        cached, expected = _fresh(model), _rows_at_once(model, tokens)
+        for part in torch.tensor(tokens, device=cached.device).split(_PARTS):
+            rows.append(cached.forward(part, keep=len(part)))
+            cached.rewind(cached.length)
+        given = torch.cat(rows)
+        if not (given.isfinite().all() and expected.isfinite().all()):
+            return True  # a fault of another kind, which a run tells of
+        distance = difference(given, expected)
+        if distance <= rounding(model.dtype):
+            return True
+        # As far as rounding moves the rows of a shorter text.
+        shorter = _rows_at_once(model, tokens[: -len(_PARTS[2:])])
+        return distance <= 4 * difference(shorter, expected[: len(shorter)])
+
+
+@torch.inference_mode()
+def width_of_logits(model: PreTrainedModel) -> int:
+    """How many logits a token gets, whatever the configuration says."""
+    return _rows_at_once(model, _to_try(model)).shape[-1]
+
+
+def _to_try(model: PreTrainedModel) -> list[int]:
+    return some_tokens(model, sum(_PARTS))
+
+
+def _rows_at_once(model: PreTrainedModel, tokens: Sequence[int]) -> Tensor:
+    """Logits [n, vocab] of one pass without a cache."""
+    return model(torch.tensor([tokens], device=home_of(model)), use_cache=False).logits[0]
+
+
+@contextlib.contextmanager
+def _narrow_windows(model: PreTrainedModel) -> Iterator[None]:
+    """Within it, whatever windows the configuration has are so narrow that a few tokens cross them.
+
+    Masks and caches are made by it anew in each pass.
+    """
+    settings = vars(model.config.get_text_config())
+    kept = {name: settings[name] for name in _WINDOWS if type(settings.get(name)) is int}
+    settings |= {name: min(size, _NARROW) for name, size in kept.items()}
+    try:
+        yield
+    finally:
+        settings |= kept
 
 
 @torch.inference_mode()

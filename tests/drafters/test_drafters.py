@@ -15,7 +15,17 @@ from functools import lru_cache
 import pytest
 import torch
 from scipy import stats
-from tiny import ARCHITECTURES, InTurn, assert_same_rows, generated, tiny_pair, with_heads
+from tiny import (
+    ARCHITECTURES,
+    POSITIONS,
+    InTurn,
+    assert_same_rows,
+    generated,
+    tiny_model,
+    tiny_pair,
+    unprepared,
+    with_heads,
+)
 from torch.nn.functional import one_hot
 
 import specviz
@@ -25,7 +35,7 @@ from specviz.decoding.replay import replay
 from specviz.decoding.request import prepare
 from specviz.drafters import DRAFTERS, DraftModel, Eagle, EarlyExit, Medusa, Parallel, drafter_class
 from specviz.drafters.choosers import Draws
-from specviz.models.pair import ModelPair
+from specviz.models.pair import ModelPair, PairPasses
 from specviz.passes.cached_model import CachedModel, has_sliding_windows
 from specviz.passes.clock import Stopwatch
 from specviz.passes.parallel_head import ParallelReader
@@ -807,3 +817,35 @@ def test_a_full_context_ends_the_run(drafter):
     pair = dataclasses.replace(pair_of(), context_length=len(PROMPT) + 7)
     run = specviz.run(pair, PROMPT, drafter=drafter, max_new_tokens=100)
     assert run.stop_reason == "context" and len(run.token_ids) == 7
+
+
+def deepest(drafted: tuple[DraftedToken, ...]) -> int:
+    """How many tokens the longest branch has."""
+    depths = []
+    for token in drafted:
+        depths.append(1 + (depths[token.parent] if token.parent >= 0 else 0))
+    return max(depths, default=0)
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+@pytest.mark.parametrize("drafter, branches", [("draft_model", 1), ("draft_model", 3), ("hybrid", 1)])
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+def test_a_draft_model_with_a_shorter_context_goes_silent_and_the_text_goes_on(
+    architecture, drafter, branches, prepared
+):
+    short = {"gpt2": "n_positions"}.get(architecture, "max_position_embeddings")
+    pair = pair_of(architecture)
+    pair = ModelPair.of(pair.target, tiny_model(architecture, **{short: 24}), pair.tokenizer)
+    pair.eos_ids = frozenset()
+    if prepared:
+        pair.passes = PairPasses({"target": unprepared(pair.target), "draft": unprepared(pair.draft)})
+    assert pair.context_length == POSITIONS
+    for prompt in (PROMPT, PROMPT * 5):
+        order = {"drafting": DraftParams(branches=branches), "max_new_tokens": 40, "sampling": GREEDY}
+        run = specviz.run(pair, prompt, drafter=drafter, **order)
+        assert list(run.token_ids) == generated(pair, prompt, 40)
+        if drafter == "draft_model":
+            read = len(prompt)
+            for one in run.rounds[:-2]:
+                assert deepest(one.drafted) == min(4, max(0, 25 - read))
+                read += len(one.emitted)

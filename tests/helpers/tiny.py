@@ -145,12 +145,12 @@ def tiny_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[model_type](**settings | overrides))
-        _spread(model)
+        spread(model)
     return model.eval()
 
 
 @torch.no_grad()
-def _spread(model: PreTrainedModel) -> None:
+def spread(model: PreTrainedModel) -> None:
     """Weights wide enough that attention and feed-forward layers, not the last token's embedding alone, decide."""
     for parameter in model.parameters():
         if parameter.dim() == 2:

@@ -22,10 +22,11 @@ from specviz.bench.machine_limits import model_size
 from specviz.bench.pass_times import measure_passes
 from specviz.models import placement, sources
 from specviz.models import weights as model_weights
+from specviz.models.architectures import check_sharding
 from specviz.models.loading import load_pair
 from specviz.models.pass_timer import PassTimer
 from specviz.models.placement import Place
-from specviz.models.sources import ModelSource, check_sharding
+from specviz.models.sources import ModelSource
 from specviz.models.weights import check_memory, with_room
 from specviz.passes import torchrun as processes
 from specviz.passes import trained_heads as heads

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy
 import pytest
 import torch
-from tiny import byte_tokenizer, sentencepiece_tokenizer, tiny_model
+from tiny import byte_tokenizer, generated, sentencepiece_tokenizer, tiny_model
 
+import specviz
 from specviz.models.loading import load_pair
 from specviz.models.pair import ModelPair
 from specviz.models.vocabularies import Translation
@@ -87,12 +89,6 @@ def test_prompts_of_another_type(embedded, prompt):
     assert "A prompt is a text or a list of token ids" in prompt_refusal(embedded, prompt)
 
 
-def test_ids_in_the_padding_that_only_the_target_has_are_refused():
-    pair = ModelPair.of(tiny_model("llama", vocab=160), tiny_model("llama"), byte_tokenizer())
-    assert "Token id 150" in prompt_refusal(pair, [150])
-    assert ModelPair.of(pair.target, None, pair.tokenizer).encode([150]).ids == (150,)
-
-
 def test_a_text_with_a_token_that_the_model_has_no_row_for_is_refused():
     tokenizer = byte_tokenizer()
     tokenizer.add_tokens(["<extra>"])
@@ -100,12 +96,21 @@ def test_a_text_with_a_token_that_the_model_has_no_row_for_is_refused():
     assert "Token id 128 does not exist" in prompt_refusal(pair, "a tale <extra> told")
 
 
-def test_a_translated_draft_limits_neither_the_ids_nor_the_context():
+@pytest.mark.parametrize("other", [None, sentencepiece_tokenizer])
+def test_a_draft_limits_neither_the_ids_nor_the_context(other):
     target, draft = tiny_model("llama", vocab=160), tiny_model("llama", max_position_embeddings=64)
     tokenizer = byte_tokenizer()
-    pair = ModelPair.of(target, draft, tokenizer, translation=Translation(tokenizer, sentencepiece_tokenizer()))
+    translation = None if other is None else Translation(tokenizer, other())
+    pair = ModelPair.of(target, draft, tokenizer, translation=translation)
     assert pair.context_length == 256 and pair.encode([150]).ids == (150,)
     assert "Token id 160" in prompt_refusal(pair, [160])
+    run = specviz.run(pair, [3, 150, 7, 159], max_new_tokens=10, sampling=specviz.SamplingParams(temperature=0))
+    assert list(run.token_ids) == generated(pair, [3, 150, 7, 159], 10)
+
+
+@pytest.mark.parametrize("given", [[3, 4, 5], (3, 4, 5), range(3, 6), list(numpy.arange(3, 6)), numpy.arange(3, 6)])
+def test_token_ids_come_as_any_sequence_of_whole_numbers(embedded, given):
+    assert embedded.encode(given).ids == (3, 4, 5)
 
 
 def test_the_chat_template_is_filled_in_and_waits_for_the_answer():

@@ -8,8 +8,10 @@ import shutil
 from dataclasses import asdict
 
 import pytest
+import torch
 from huggingface_hub import constants
 from huggingface_hub import errors as hub
+from safetensors.torch import save_file
 from tiny import save_pair
 
 from specviz.models import sources
@@ -89,20 +91,33 @@ def test_a_name_of_nothing_is_refused(folders, tmp_path):
     assert "no config.json" in refusal(folders["target"], tmp_path)
 
 
-@pytest.mark.parametrize(
-    "published",
-    [
-        {"medusa_num_heads": 4, "base_model_name_or_path": "org/model"},
-        {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": 32000},
-        {"speculators_model_type": "eagle3"},
-        {"kind": "hydra"},
-    ],
-)
-def test_other_programs_formats_are_named(folders, published, tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps(published))
-    sentence = refusal(folders["target"], tmp_path)
-    assert "a trained part in a format that is not read here" in sentence
-    assert any(word in sentence for word in (*published, "hydra"))
+PUBLISHED = [
+    ("Medusa", {"medusa_num_heads": 4, "base_model_name_or_path": "org/model"}, None),
+    ("EAGLE-3", {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama"}, None),
+    ("EAGLE-3", {"architectures": ["LlamaForCausalLM"], "draft_vocab_size": 32000}, "fc.weight"),
+    ("EAGLE", {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 1}, "fc.weight"),
+    ("speculators", {"speculators_model_type": "eagle3", "draft_vocab_size": 64}, None),
+    ("P-EAGLE", {"architectures": ["PEagleDraftModel"]}, None),
+    ("DSpark", {"architectures": ["Qwen3DSparkModel"], "model_type": "qwen3"}, None),
+    ("MLP speculator", {"model_type": "mlp_speculator", "n_predict": 3}, None),
+    ("Gemma 4 assistant", {"model_type": "gemma4_assistant"}, None),
+    ("Gemma 4 assistant", {"model_type": "gemma4_unified_assistant"}, None),
+    ("PARD-2", {"model_type": "qwen3", "spd_type": "pard2"}, None),
+    ("hydra", {"kind": "hydra"}, None),
+]
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize(("name", "settings", "tensor"), PUBLISHED)
+def test_published_formats_are_refused_by_their_names(folders, name, settings, tensor, named, tmp_path):
+    own = pathlib.Path(shutil.copytree(folders["target"], tmp_path / "own"))
+    folder = tmp_path / "part" if named else own / "eagle"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(settings))
+    if tensor is not None:
+        save_file({tensor: torch.zeros(4, 8)}, folder / "model.safetensors")
+    sentence = refusal(folders["target"], folder) if named else str(load_pair(own, dtype="float32").flaws["eagle"])
+    assert f"a trained part in a format that is not read here ({name})" in sentence
 
 
 def test_a_part_on_the_hub_is_fetched(folders, tmp_path, monkeypatch):
