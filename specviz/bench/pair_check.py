@@ -29,9 +29,8 @@ from specviz.drafters import DRAFTERS, usual
 from specviz.models.pair import ModelPair
 from specviz.models.placement import dtype_name, free_memory
 from specviz.models.preparation import check
-from specviz.models.refusals import first_line
 from specviz.passes.tree_trial import why_no_trees
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, first_line
 from specviz.records.presets import PRESETS
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
 from specviz.records.words import Bytes, Sentence

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 from specviz.drafters.base import Setting
 from specviz.drafters.self_drafting import SelfDrafting
 from specviz.models.pair import ModelPair
-from specviz.passes.early_exits import check_exit, default_exit, exit_after
+from specviz.passes.early_exits import default_exit, exit_after
+from specviz.passes.tree_trial import check_exit
 from specviz.records.settings import DraftParams
 
 

@@ -2,7 +2,10 @@
 
 pair: `ModelPair`, what was loaded, with `PairPasses` beside it: what was measured and prepared; reads prompts
 loading: `load_pair`, from names to a pair
-sources: where a model comes from (folder, GGUF file or Hub), its configuration and tokenizer, whether it can run here
+sources: where a model comes from (folder, GGUF file or Hub), its configuration and tokenizer
+folders: what lies in a folder that was named as a model
+architectures: whether a model can run here, by its configuration alone
+trials: whether it can, by a few tokens
 gguf_files: finding GGUF files and reading their headers
 trained_parts: what was named to draft with, and the trained parts among it
 mtp_modules: multi-token-prediction modules that lie in a target's own checkpoint

@@ -19,8 +19,8 @@ from transformers.integrations.gguf import read_gguf_metadata
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import logging
 
-from specviz.models.refusals import first_line, is_out_of_memory
-from specviz.records.errors import SpecvizError
+from specviz.models.refusals import is_out_of_memory
+from specviz.records.errors import SpecvizError, first_line
 
 MAGIC = b"GGUF"
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specviz.models.architectures import check_architecture, check_quantisation, check_sharding
 from specviz.models.frequent_tokens import keep_frequent
-from specviz.models.pair import ModelPair, PairPasses, logit_width, position_limit
+from specviz.models.pair import ModelPair, PairPasses
 from specviz.models.pass_timer import SHOWN_WIDTHS, settle_threads, time_passes
 from specviz.models.placement import (
     Place,
@@ -22,20 +21,16 @@ from specviz.models.placement import (
     release_memory,
     set_libraries_aside,
 )
-from specviz.models.refusals import first_line
 from specviz.models.sources import ModelSource, Progress, find_model, load_tokenizer, quietly
 from specviz.models.trained_parts import Name, load_parts, sort_drafts
+from specviz.models.trials import reading, try_model
 from specviz.models.vocabularies import Translation, same_vocabulary
 from specviz.models.weights import check_memory, choose_dtype, load_weights, with_room
 from specviz.passes.several_devices import home_of, keep_in_step
 from specviz.passes.torchrun import process_count
-from specviz.passes.tree_trial import reads_ahead, reads_on, reads_trees, width_of_logits
 from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Bytes, Sentence
-
-#: A context with less room ends before a text has begun.
-_LEAST_POSITIONS = 16
 
 #: A draft model that shares less of its vocabulary than this has next to nothing to say.
 _LEAST_SHARED = 0.01
@@ -113,11 +108,12 @@ def load_pair(
         raise
     tell(0.85, Sentence("Trying whether the models read trees."))
     for model, source in zip(models, sources, strict=True):
-        # Now, or else the first visitor would wait for it.
-        _try(model, source)
+        # Now, or else the first visitor would wait for it. On a lent GPU it has been done.
+        if not place.lent:
+            try_model(model, source)
     home = EMBEDDED if target is None else pathlib.Path(sources[0].location).expanduser()
     parts, flaws = load_parts(models[0], home, part_folders)
-    with _reading(sources[0]):
+    with reading(sources[0]):
         passes = _measured(models[0], place, tell)
     tell(1.0, Sentence("Ready."))
     return ModelPair.of(
@@ -171,63 +167,6 @@ def _check_narrowing(sources: list[ModelSource], translation: Translation | None
             "draft_vocabulary",
             draft=sources[1].name,
         )
-
-
-def _try(model: PreTrainedModel, source: ModelSource) -> None:
-    """Refuses a model that cannot run, or does not write from left to right; learns whether it reads trees."""
-    known = {"name": source.name, "kind": source.config.model_type}
-    positions = position_limit(model)
-    if positions is not None and positions < _LEAST_POSITIONS:
-        raise SpecvizError(
-            "{name} has a context of {positions} tokens, as its config.json says: too few for a text.",
-            source.field,
-            name=source.name,
-            positions=positions,
-        )
-    with _reading(source):
-        ahead, on, width = reads_ahead(model), reads_on(model), width_of_logits(model)
-    if ahead:
-        raise SpecvizError(
-            "In {name} ({kind}) tokens see those that come after them, as in encoders and embedding models: it cannot "
-            "write a text token by token.",
-            source.field,
-            **known,
-        )
-    if width != logit_width(model):
-        raise SpecvizError(
-            "{name} ({kind}) gives {given} logits for a token, and its output layer is said to have {said}: its "
-            "config.json does not describe its vocabulary.",
-            source.field,
-            **known,
-            given=width,
-            said=logit_width(model),
-        )
-    if not on:
-        raise SpecvizError(
-            "{name} ({kind}) was tried on a short text and reads it otherwise in several passes than in one, so it has "
-            "no text of its own to compare with. Often its config.json has a setting that this architecture does not "
-            "know, such as sliding_window: take it out.",
-            source.field,
-            **known,
-        )
-    reads_trees(model)
-
-
-@contextlib.contextmanager
-def _reading(source: ModelSource) -> Iterator[None]:
-    """Within it, whatever the model raises is a refusal: an architecture may raise anything over a text alone."""
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:
-        raise SpecvizError(
-            "{name} ({kind}) cannot read a text: {reason}.",
-            source.field,
-            name=source.name,
-            kind=source.config.model_type,
-            reason=first_line(error),
-        ) from error
 
 
 def _measured(target: PreTrainedModel, place: Place, tell: Progress) -> PairPasses:

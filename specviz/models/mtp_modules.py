@@ -8,12 +8,12 @@ import torch
 from transformers import PreTrainedModel
 from transformers.modeling_layers import MtpModel
 
-from specviz.models.refusals import first_line, quantisation_of
+from specviz.models.refusals import quantisation_of
 from specviz.models.sources import quietly
 from specviz.passes.mtp_layers import MtpModules
 from specviz.passes.several_devices import home_of, is_sharded, is_spread
 from specviz.passes.stored_weights import StoredWeights
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, first_line
 
 
 def load_mtp_modules(target: PreTrainedModel) -> MtpModules | None:

@@ -14,7 +14,6 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specviz.models.placement import dtype_name, release_memory
-from specviz.models.refusals import first_line
 from specviz.models.token_texts import TokenTexts
 from specviz.models.vocabularies import Translation
 from specviz.passes.dflash import DFlashHead
@@ -23,7 +22,7 @@ from specviz.passes.parallel_head import ParallelHead
 from specviz.passes.several_devices import home_of, place_of
 from specviz.passes.static_passes import FastPasses, kind_of
 from specviz.passes.trained_heads import EagleHead, MedusaHeads
-from specviz.records.errors import SpecvizError, quoted
+from specviz.records.errors import SpecvizError, first_line, quoted
 from specviz.records.runs import PairInfo, Prompt
 
 #: What drafts from the target's hidden states.

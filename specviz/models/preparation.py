@@ -25,14 +25,14 @@ from transformers import PreTrainedModel
 from specviz.models.pair import ModelPair
 from specviz.models.pass_timer import SHOWN_WIDTHS, fewest_threads, time_passes
 from specviz.models.placement import release_memory
-from specviz.models.refusals import first_line, refusing_out_of_memory
+from specviz.models.refusals import refusing_out_of_memory
 from specviz.passes import compiler
 from specviz.passes.cached_model import CachedModel, StaticModel
 from specviz.passes.clock import Stopwatch
 from specviz.passes.compiler import ProgramJob
 from specviz.passes.cuda_graphs import CudaRecorder, GraphedPasses, refuse_unrecordable
 from specviz.passes.draft_chains import drafting_in_one_call
-from specviz.passes.early_exits import check_exit, default_exit, layer_count
+from specviz.passes.early_exits import default_exit, layer_count
 from specviz.passes.few_rows import FewRows, in_float32
 from specviz.passes.kernel_library import cxx
 from specviz.passes.parallel_head import ParallelHead, ParallelReader
@@ -43,8 +43,8 @@ from specviz.passes.static_eagle import EagleReader, StaticEagle, StaticEagleRea
 from specviz.passes.static_parallel import StaticParallel, StaticParallelReader
 from specviz.passes.static_passes import FastPasses, FirstLayerBuffers, KeyValueBuffers, Static, StaticPass
 from specviz.passes.trained_heads import EagleHead
-from specviz.passes.tree_trial import KEPT, TREE, difference, read_draft, reads_trees, rounding, some_tokens
-from specviz.records.errors import SpecvizError
+from specviz.passes.tree_trial import KEPT, TREE, check_exit, difference, read_draft, reads_trees, rounding, some_tokens
+from specviz.records.errors import SpecvizError, first_line
 from specviz.records.words import Sentence
 
 #: Called with the fraction done, in [0, 1], and a sentence.

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from transformers import PreTrainedConfig
 
 from specviz.models.placement import release_memory
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, first_line
 
 
 @contextlib.contextmanager
@@ -216,12 +216,3 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
-
-
-def first_line(error: BaseException) -> str:
-    """What a library said, short enough to quote in a sentence."""
-    if isinstance(error, KeyError) and error.args:
-        return f"{error.args[0]!r} is not known"[:200]
-    lines = [line.strip() for line in str(error).strip().splitlines()] or [type(error).__name__]
-    said = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
-    return said.rstrip(".")[:200]

@@ -29,9 +29,9 @@ from specviz.models.placement import (
 )
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.models.sources import ModelSource, generation_settings
+from specviz.models.trials import try_model
 from specviz.passes.stored_weights import StoredWeights
 from specviz.passes.torchrun import process_count
-from specviz.passes.tree_trial import reads_trees
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Bytes
 
@@ -137,11 +137,12 @@ def load_weights(source: ModelSource, place: Place, dtype: torch.dtype, kept: in
         model, report = source.auto_class.from_pretrained(source.location, output_loading_info=True, **options)
         if owned:
             _leave_files(model)
-        if place.lent:
-            # Before it is moved: until the GPU is there nothing can be tried on it.
-            reads_trees(model)
-            model.to(place.device)
     _refuse_another_model(source, model, report)
+    if place.lent:
+        # Before it is moved: until the GPU is there nothing can be tried on it.
+        try_model(model, source)
+        with refusing_out_of_memory(too_large):
+            model.to(place.device)
     if source.stored is not None:
         _settle_unpacked(model, source)
     if place.way == "spread":

@@ -1,7 +1,7 @@
 """One forward pass of one model: what it reads, what it keeps, and how it is made fast.
 
 cached_model: a model reading one text, with a key-value cache that can be rewound
-tree_trial: tries once whether a model reads trees, and compares two ways to read the same
+tree_trial: tries once how a model reads: forwards, in several passes, trees, left early
 static_passes: a pass over buffers that stay in place, the form in which it can be compiled or recorded
 grouped_attention: heads that share keys and values, without repeating those
 few_rows: a model's twin on our own kernels, whose passes cost little more over several tokens than over one

@@ -20,25 +20,7 @@ def default_exit(model: PreTrainedModel) -> int:
     return max(1, round(layer_count(model) / 4))
 
 
-def check_exit(model: PreTrainedModel, name: str, layer: int | None = None) -> None:
-    """Raises SpecvizError if the model, called `name`, has no early exit (field ``drafter``) or none after `layer`
-    (field ``exit_layer``)."""
-    layers = layer_count(model)
-    if layers < 2:
-        raise SpecvizError("{name} has a single layer, so there is no early exit.", "drafter", name=name)
-    if layer is not None and layer >= layers:
-        raise SpecvizError(
-            "{name} has {layers} layers: exit after layer 1 to {last}, not {asked}.",
-            "exit_layer",
-            name=name,
-            layers=layers,
-            last=layers - 1,
-            asked=layer,
-        )
-    _layer_stack(model)
-
-
-def _layer_stack(model: PreTrainedModel) -> str:
+def layer_stack(model: PreTrainedModel) -> str:
     """The name of the list that holds the layers. Raises SpecvizError (field ``drafter``) if there is no such list."""
     count = layer_count(model)
     children = model.base_model.named_children()
@@ -59,7 +41,7 @@ def exit_after(model: PreTrainedModel, layers: int) -> PreTrainedModel:
     weights, so the original is never touched. Raises SpecvizError (field ``drafter``) for an architecture whose layers
     do not form one list.
     """
-    base, stack = model.base_model, _layer_stack(model)
+    base, stack = model.base_model, layer_stack(model)
     config = copy.deepcopy(model.config)
     config.num_hidden_layers = layers
     if getattr(config, "layer_types", None):

@@ -19,8 +19,9 @@ from transformers import PreTrainedModel
 
 from specviz.passes.cached_model import CachedModel, has_sliding_windows
 from specviz.passes.clock import Stopwatch
+from specviz.passes.early_exits import default_exit, exit_after, layer_count, layer_stack
 from specviz.passes.several_devices import home_of
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, first_line
 from specviz.rules.tree_shape import tree_shape
 
 #: The tried draft: siblings, children of some of them, branches of unequal length. Most tokens lie far from where they
@@ -183,6 +184,55 @@ def _narrow_windows(model: PreTrainedModel) -> Iterator[None]:
         yield
     finally:
         settings |= kept
+
+
+def check_exit(model: PreTrainedModel, name: str, layer: int | None = None) -> None:
+    """Raises SpecvizError if the model, called `name`, has no early exit (field ``drafter``) or none after `layer`
+    (field ``exit_layer``)."""
+    layers = layer_count(model)
+    if layers < 2:
+        raise SpecvizError("{name} has a single layer, so there is no early exit.", "drafter", name=name)
+    if layer is not None and layer >= layers:
+        raise SpecvizError(
+            "{name} has {layers} layers: exit after layer 1 to {last}, not {asked}.",
+            "exit_layer",
+            name=name,
+            layers=layers,
+            last=layers - 1,
+            asked=layer,
+        )
+    layer_stack(model)
+    if (reason := why_no_exit(model)) is not None:
+        raise SpecvizError(
+            "{name} ({kind}) does not run when it is left after some of its layers: {reason}.",
+            "drafter",
+            name=name,
+            kind=model.config.model_type,
+            reason=reason,
+        )
+
+
+#: Of each model ever asked about, why it does not run when it is left early.
+_reasons: weakref.WeakKeyDictionary[PreTrainedModel, str | None] = weakref.WeakKeyDictionary()
+
+
+@torch.inference_mode()
+def why_no_exit(model: PreTrainedModel) -> str | None:
+    """Why the model does not run when it is left after `default_exit` layers; None if it does.
+
+    Tried when first asked: its layers may read what others left for them, or have sizes of their own.
+    """
+    if model not in _reasons:
+        try:
+            left = _fresh(exit_after(model, default_exit(model)))
+            left.forward(torch.zeros(2, dtype=torch.long, device=left.device), keep=1)
+            _reasons[model] = None
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            # The trial's outcome: an architecture may raise anything over fewer layers than it is made for.
+            _reasons[model] = first_line(error)
+    return _reasons[model]
 
 
 @torch.inference_mode()

@@ -36,6 +36,15 @@ def shortened(text: str) -> str:
     return text if len(text) <= MOST_QUOTED else f"{text[: MOST_QUOTED - 1]}…"
 
 
+def first_line(error: BaseException) -> str:
+    """What a library said, short enough to quote in a sentence."""
+    if isinstance(error, KeyError) and error.args:
+        return f"{error.args[0]!r} is not known"[:200]
+    lines = [line.strip() for line in str(error).strip().splitlines()] or [type(error).__name__]
+    said = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    return said.rstrip(".")[:200]
+
+
 class SpecvizError(ValueError):
     """Something the person at the keyboard can fix; its message is one or two plain sentences.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from specviz.passes.zero_gpu import lent_by_the_call
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, first_line
 from specviz.records.words import Sentence
 from specviz.ui import device, engine
 from specviz.ui.deployment import Deployment
@@ -118,7 +118,7 @@ class Preparer:
         except Exception as error:
             # Nobody waits for it: the page goes on with plain passes, and says why.
             logging.getLogger(__name__).exception("Preparing passes failed")
-            reason = SpecvizError("Preparing passes failed: {reason}.", "passes", reason=engine.first_line(error))
+            reason = SpecvizError("Preparing passes failed: {reason}.", "passes", reason=first_line(error))
             return engine.Preparation(reasons={"target": reason})
 
 

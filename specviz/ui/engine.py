@@ -35,7 +35,6 @@ _HOMES = {
     "drafter_class": "drafters",
     "dtype_name": "models.placement",
     "examine": "decoding.lossless",
-    "first_line": "models.refusals",
     "kind_of": "passes.static_passes",
     "layer_count": "passes.early_exits",
     "load_pair": "models.loading",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import gradio as gr
 
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, first_line
 from specviz.records.settings import RunSettings
 from specviz.ui import device, engine
 from specviz.ui.deployment import Deployment
@@ -138,7 +138,7 @@ def _hand_over(
         error = refusal
     except Exception as failure:
         logging.getLogger(__name__).exception("Engine work failed")
-        reason = {"kind": type(failure).__name__, "reason": engine.first_line(failure)}
+        reason = {"kind": type(failure).__name__, "reason": first_line(failure)}
         error = SpecvizError("This failed: {reason} ({kind}). Try again, or ask for less; the log says more.", **reason)
     made.put(Ended(time.perf_counter() - began, error))
 

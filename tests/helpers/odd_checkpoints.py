@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from tiny import byte_tokenizer, spread
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedConfig
 
 #: Sizes under all the names that architectures have for them.
 _SIZES: dict[str, Any] = {
@@ -178,16 +178,13 @@ def _set(config: PreTrainedConfig, sizes: dict[str, Any]) -> None:
 
 def write(odd: Odd, folder: pathlib.Path, seed: int) -> None:
     """Writes the checkpoint and a tokenizer to `folder`."""
-    torch.manual_seed(seed)
-    model, meant = _made(odd)
-    spread(model)
-    model.save_pretrained(folder)
-    byte_tokenizer().save_pretrained(folder)
-    if not meant:
+    if not (odd.meant and _saved_with(odd, folder, seed)):
+        _save(shrunk(odd.architecture), folder, seed)
         file = folder / "config.json"
         config = json.loads(file.read_text())
         config.get("text_config", config).update(odd.settings)
         file.write_text(json.dumps(config))
+    byte_tokenizer().save_pretrained(folder)
     if odd.damage is not None:
         _damage(folder / "model.safetensors", odd.damage, random.Random(seed))
     beside = folder / "generation_config.json"
@@ -196,18 +193,24 @@ def write(odd: Odd, folder: pathlib.Path, seed: int) -> None:
         beside.write_text(json.dumps(odd.beside))
 
 
-def _made(odd: Odd) -> tuple[PreTrainedModel, bool]:
-    """The model, and whether it was made with the settings: of many no model can be made."""
+def _saved_with(odd: Odd, folder: pathlib.Path, seed: int) -> bool:
+    """Whether a model with these settings could be made and saved: of many transformers makes none."""
     config = shrunk(odd.architecture)
-    if odd.meant:
-        settings = config.to_dict()
-        settings.get("text_config", settings).update(odd.settings)
-        try:
-            return AutoModelForCausalLM.from_config(type(config).from_dict(settings)).float().eval(), True
-        except Exception:
-            # Whatever an architecture raises over them: then they are written there afterwards.
-            pass
-    return AutoModelForCausalLM.from_config(config).float().eval(), False
+    settings = config.to_dict()
+    settings.get("text_config", settings).update(odd.settings)
+    try:
+        _save(type(config).from_dict(settings), folder, seed)
+    except Exception:
+        # An architecture may raise anything over settings that mean nothing.
+        return False
+    return True
+
+
+def _save(config: PreTrainedConfig, folder: pathlib.Path, seed: int) -> None:
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config).float().eval()
+    spread(model)
+    model.save_pretrained(folder)
 
 
 def _damage(file: pathlib.Path, damage: str, draw: random.Random) -> None:

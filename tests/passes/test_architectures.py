@@ -20,11 +20,10 @@ from specviz.models.pair import ModelPair, PairPasses
 from specviz.passes import tree_trial
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.clock import Stopwatch
-from specviz.passes.early_exits import check_exit
 from specviz.passes.static_eagle import StaticEagle
 from specviz.passes.static_parallel import StaticParallel
 from specviz.passes.static_passes import FastPasses, StaticPass, additive_mask
-from specviz.passes.tree_trial import reads_trees, why_no_trees
+from specviz.passes.tree_trial import check_exit, reads_trees, why_no_trees
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, SamplingParams
 
