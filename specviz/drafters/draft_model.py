@@ -52,7 +52,7 @@ class DraftModel(Stepwise):
 
     def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
         if self.room(prompt) > 0:
-            self.model.prefill(prompt)
+            self.model.prefill(self.known(prompt))
 
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
         budget = min(budget, self.room(committed))
@@ -69,13 +69,14 @@ class DraftModel(Stepwise):
     def first_row(self, committed: Sequence[int]) -> Tensor:
         return self._whole(self.model.forward(self.unread(committed), keep=1))
 
+    def known(self, ids: Sequence[int]) -> list[int]:
+        """The ids as the draft model reads them. Some only the target has: the draft reads another id in their place.
+        That costs a guess, never exactness."""
+        return [min(token_id, self.known_ids - 1) for token_id in ids]
+
     def unread(self, committed: Sequence[int]) -> Tensor:
         """The committed tokens that the draft model has not read yet, as ids that it knows, [n] int64."""
-        unread = self.model.unread(committed)
-        if self.known_ids < self.vocab_size:
-            # Some padding ids only the target has: the draft reads another id. That costs a guess, never exactness.
-            unread = unread.clamp_max(self.known_ids - 1)
-        return unread
+        return self.model.unread(committed).clamp_max(self.known_ids - 1)
 
     def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
         return self._whole(self.model.extend(tokens, parents))

@@ -43,18 +43,15 @@ class TranslatedDraftModel(DraftModel):
     def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
         self.reader = Reader(self.translation, prompt)
         if self.room(prompt) > 0:
-            self.model.prefill(self.reader.ids[: self.reader.settled])
+            self.model.prefill(self.known(self.reader.ids[: self.reader.settled]))
 
     def room(self, committed: Sequence[int]) -> float:
         self.reader.follow(committed)
         return super().room(self.reader.ids)
 
     def first_row(self, committed: Sequence[int]) -> Tensor | None:
-        unread = self.model.unread(self.reader.ids)
-        if not len(unread):
-            return None
-        # The draft's tokenizer may have ids that its model lacks: it reads another one.
-        return in_order(self.model.forward(unread.clamp_max(self.known_ids - 1), keep=1), self.draft_of)
+        unread = self.unread(self.reader.ids)
+        return in_order(self.model.forward(unread, keep=1), self.draft_of) if len(unread) else None
 
     def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
         return in_order(self.model.extend(self.draft_of[tokens], parents), self.draft_of)

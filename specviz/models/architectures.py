@@ -32,14 +32,8 @@ def check_architecture(source: ModelSource) -> None:
             name=source.name,
             kind=", ".join(heads) or config.model_type,
         )
-    if "cache" not in inspect.signature(model_class.forward).parameters:
-        raise SpecvizError(
-            "{name} ({kind}) runs without a cache of keys and values in transformers, so a pass over a few draft "
-            "tokens would have to read the whole text again.",
-            source.field,
-            **known,
-        )
-    state = _running_state(source, model_class)
+    cached = "cache" in inspect.signature(model_class.forward).parameters
+    state = _running_state(source, model_class) if cached or model_class._is_stateful else None
     if state is not None:
         raise SpecvizError(
             "The cache of {name} ({kind}) cannot be rewound: it keeps a running state ({state}), from which rejected "
@@ -47,6 +41,13 @@ def check_architecture(source: ModelSource) -> None:
             source.field,
             **known,
             state=state,
+        )
+    if not cached:
+        raise SpecvizError(
+            "{name} ({kind}) runs without a cache of keys and values in transformers, so a pass over a few draft "
+            "tokens would have to read the whole text again.",
+            source.field,
+            **known,
         )
 
 

@@ -62,7 +62,8 @@ def quantisation_of(config: PreTrainedConfig | None) -> Any:
     if config is None:
         return None
     places = (config, config.get_text_config(decoder=True))
-    return next((found for place in places if (found := getattr(place, "quantization_config", None))), None)
+    found = (getattr(place, "quantization_config", None) for place in places)
+    return next((settings for settings in found if settings is not None), None)
 
 
 def quantisation_name(config: PreTrainedConfig | None) -> str | None:
