@@ -20,44 +20,37 @@ from transformers import PreTrainedConfig
 from specviz.models.placement import release_memory
 from specviz.records.errors import SpecvizError
 
+#: What to say about an error, given a model's name and the field that named it; None: nothing, it is a bug.
+About = Callable[[str, str, BaseException], SpecvizError | None]
+
 
 @contextlib.contextmanager
-def explaining(part: str, name: str, field: str, config: PreTrainedConfig | None = None) -> Iterator[None]:
+def explaining(
+    part: str, name: str, field: str, config: PreTrainedConfig | None = None, about: About | None = None
+) -> Iterator[None]:
     """Turns what `from_pretrained` raises over a bad or unreachable model into a SpecvizError; bugs pass through.
 
-    part: what is being read, ``"configuration"``, ``"tokenizer"`` or ``"weights"``. name: the model's. field: the
-    parameter that named it. config: its configuration, once known.
+    part: what is being read, ``"configuration"`` or ``"weights"``. name: the model's. field: the parameter that named
+    it. config: its configuration, once known. about: of another part, what to say about any error.
     """
     try:
         yield
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        RuntimeError,
-        ImportError,
-        EOFError,
-        pickle.UnpicklingError,
-        SafetensorError,
-        hub.HTTPError,
-        hub.StrictDataclassError,
-    ) as error:
-        refusal = _refusal(part, name, field, config, error)
+    except Exception as error:
+        if about is None and not isinstance(error, _READING):
+            raise
+        refusal = _refusal(part, name, field, config, error, about)
         if refusal is None:
             raise
         raise refusal from error
-    except Exception as error:
-        # Only the tokenizers library raises plain Exception.
-        if type(error) is not Exception or part != "tokenizer":
-            raise
-        raise SpecvizError(
-            "The tokenizer of {name} is damaged: {reason}.", field, name=name, reason=first_line(error)
-        ) from error
+
+
+#: What reading a configuration or weights may raise over what is in the files.
+_READING = (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError, EOFError, pickle.UnpicklingError)
+_READING += (SafetensorError, hub.HTTPError, hub.StrictDataclassError)
 
 
 def _refusal(
-    part: str, name: str, field: str, config: PreTrainedConfig | None, error: BaseException
+    part: str, name: str, field: str, config: PreTrainedConfig | None, error: BaseException, about: About | None
 ) -> SpecvizError | None:
     for link in _chain(error):
         refusal = hub_refusal(name, field, link)
@@ -68,13 +61,16 @@ def _refusal(
     known = {"name": name, "method": quantisation_name(config), "reason": first_line(error)}
     if isinstance(error, ImportError):
         if known["method"] is None:
+            # Of a package that lacks another, the other.
+            innermost = [link for link in _chain(error) if isinstance(link, ImportError)][-1]
+            known["reason"] = first_line(innermost).partition(". ")[0]
             return SpecvizError("{name} needs a package that is not installed: {reason}.", field, **known)
         return SpecvizError(
             "{name} is quantised ({method}) and needs a package that is not installed: {reason}.", field, **known
         )
     if part == "weights" and known["method"] and isinstance(error, (ValueError, RuntimeError)):
         return SpecvizError("{name} is quantised ({method}) and cannot be loaded here: {reason}.", field, **known)
-    about = {"configuration": _about_config, "tokenizer": _about_tokenizer, "weights": _about_weights}[part]
+    about = about or {"configuration": _about_config, "weights": _about_weights}[part]
     return about(name, field, error)
 
 
@@ -106,14 +102,6 @@ def _about_config(name: str, field: str, error: BaseException) -> SpecvizError |
         return SpecvizError("This version of transformers does not know the architecture of {name}.", field, name=name)
     if isinstance(error, (OSError, ValueError, KeyError, TypeError, hub.StrictDataclassError)):
         return SpecvizError("transformers cannot read the config.json of {name}.", field, name=name)
-    return None
-
-
-def _about_tokenizer(name: str, field: str, error: BaseException) -> SpecvizError | None:
-    if isinstance(error, (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError)):
-        return SpecvizError("The tokenizer of {name} is damaged: its files cannot be read.", field, name=name)
-    if isinstance(error, (OSError, ValueError)):
-        return SpecvizError("{name} has no tokenizer, or none that transformers can read.", field, name=name)
     return None
 
 
