@@ -15,6 +15,7 @@ pass_timer: how long a pass takes, and with how many threads
 preparation: compiles a pair's passes or records them as CUDA graphs, and checks them before any run uses them
 quantised_target: the target in few bits, made when it first drafts for itself
 refusals: turns what the libraries raise into one sentence a user can act on
+tokenizer_files: whether a tokenizer reads and writes, and why it cannot
 token_texts: from token ids to text, token by token
 frequent_tokens: a draft model that proposes frequent tokens only
 vocabularies: two tokenizers side by side, for a draft model with a vocabulary of its own

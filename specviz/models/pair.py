@@ -156,7 +156,8 @@ class ModelPair:
     def encode(self, prompt: str | Sequence[int], chat: bool = False) -> Prompt:
         """The prompt as the models read it.
 
-        prompt: text, encoded with the tokenizer's own special tokens, or token ids (list, tuple, 1-D tensor).
+        prompt: text, encoded with the special tokens that the tokenizer puts in front of it, or token ids (list, tuple,
+            1-D tensor). What a tokenizer appends, such as an end token or ``[SEP]``, is left out: the text goes on.
         chat: fill the text into the tokenizer's chat template, as a user's turn awaiting an answer.
 
         Raises SpecvizError (field ``prompt`` or ``chat``) if it is empty, is not valid text or token ids, or leaves no
@@ -206,16 +207,17 @@ class ModelPair:
         release_memory()
 
     def _tokenise(self, text: str, add_special_tokens: bool) -> tuple[int, ...]:
-        def encode(special: bool) -> list[int]:
-            # verbose=False: the tokenizer would warn about long texts, which are refused below anyway.
-            return self.tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"]
-
-        ids = encode(add_special_tokens)
+        # verbose=False: the tokenizer would warn about long texts, which are refused below anyway.
+        bare, ids = (
+            self.tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"]
+            for special in (False, add_special_tokens)
+        )
         # Special tokens alone are no prompt: even an empty text has them.
-        if not ids or (len(ids) < 4 and not encode(False)):
+        if not bare:
             raise SpecvizError("Write a prompt first: this one holds no token to start from.", "prompt")
+        ends = (end for end in range(len(bare), len(ids) + 1) if ids[end - len(bare) : end] == bare)
         # A tokenizer may have gained tokens that the model has no rows for.
-        return self._checked_ids(ids)
+        return self._checked_ids(ids[: next(ends, len(ids))])
 
     def _in_template(self, prompt: str) -> str:
         return self._filled_in([{"role": "user", "content": prompt}])

@@ -21,13 +21,18 @@ from transformers import PreTrainedConfig
 from specviz.models.placement import release_memory
 from specviz.records.errors import SpecvizError, first_line
 
+#: What to say about an error, given a model's name and the field that named it.
+About = Callable[[str, str, BaseException], SpecvizError]
+
 
 @contextlib.contextmanager
-def explaining(part: str, name: str, field: str, config: PreTrainedConfig | None = None) -> Iterator[None]:
+def explaining(
+    part: str, name: str, field: str, config: PreTrainedConfig | None = None, about: About | None = None
+) -> Iterator[None]:
     """Turns what the libraries raise over a bad or unreachable model into a SpecvizError; no memory passes through.
 
-    part: what is being read, ``"configuration"``, ``"tokenizer"`` or ``"weights"``. name: the model's. field: the
-    parameter that named it. config: its configuration, once known.
+    part: what is being read, ``"configuration"`` or ``"weights"``. name: the model's. field: the parameter that named
+    it. config: its configuration, once known. about: of another part, what to say about any error.
     """
     try:
         yield
@@ -36,10 +41,13 @@ def explaining(part: str, name: str, field: str, config: PreTrainedConfig | None
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        raise _refusal(part, name, field, config, error) from error
+        about = about or {"configuration": _about_config, "weights": _about_weights}[part]
+        raise _refusal(part, name, field, config, error, about) from error
 
 
-def _refusal(part: str, name: str, field: str, config: PreTrainedConfig | None, error: BaseException) -> SpecvizError:
+def _refusal(
+    part: str, name: str, field: str, config: PreTrainedConfig | None, error: BaseException, about: About
+) -> SpecvizError:
     for link in _chain(error):
         refusal = hub_refusal(name, field, link)
         if refusal is not None:
@@ -47,13 +55,15 @@ def _refusal(part: str, name: str, field: str, config: PreTrainedConfig | None, 
     known = {"name": name, "method": quantisation_name(config), "reason": first_line(error)}
     if isinstance(error, ImportError):
         if not known["method"]:
+            # Of a package that lacks another, the other.
+            innermost = [link for link in _chain(error) if isinstance(link, ImportError)][-1]
+            known["reason"] = first_line(innermost).partition(". ")[0]
             return SpecvizError("{name} needs a package that is not installed: {reason}.", field, **known)
         return SpecvizError(
             "{name} is quantised ({method}) and needs a package that is not installed: {reason}.", field, **known
         )
     if part == "weights" and known["method"] and isinstance(error, (ValueError, RuntimeError)):
         return SpecvizError("{name} is quantised ({method}) and cannot be loaded here: {reason}.", field, **known)
-    about = {"configuration": _about_config, "tokenizer": _about_tokenizer, "weights": _about_weights}[part]
     return about(name, field, error)
 
 
@@ -93,14 +103,6 @@ def _about_config(name: str, field: str, error: BaseException) -> SpecvizError:
         name=name,
         reason=first_line(error),
     )
-
-
-def _about_tokenizer(name: str, field: str, error: BaseException) -> SpecvizError:
-    if isinstance(error, (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError)):
-        return SpecvizError("The tokenizer of {name} is damaged: its files cannot be read.", field, name=name)
-    if isinstance(error, (OSError, ValueError)):
-        return SpecvizError("{name} has no tokenizer, or none that transformers can read.", field, name=name)
-    return SpecvizError("The tokenizer of {name} is damaged: {reason}.", field, name=name, reason=first_line(error))
 
 
 def _about_weights(name: str, field: str, error: BaseException) -> SpecvizError:

@@ -34,6 +34,7 @@ from transformers.utils import logging as transformers_logging
 from specviz.models.folders import in_hub_cache, refuse_other_formats
 from specviz.models.gguf_files import explaining_gguf, gguf_at, read_header
 from specviz.models.refusals import explaining, hub_refusal, quantisation_of
+from specviz.models.tokenizer_files import about_tokenizer, try_out
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.words import Sentence
 
@@ -97,10 +98,18 @@ class ModelSource:
         # A folder may hold the same weights in both formats; transformers reads the first.
         return next((sum(found) for found in sizes if found), 0)
 
+    def file(self, name: str) -> pathlib.Path | None:
+        """One of the model's files, in its folder or fetched from the Hub; None if it has none of this name."""
+        found = cached_file(self.location, name, _raise_exceptions_for_missing_entries=False, **self.options)
+        return None if found is None else pathlib.Path(found)
+
     def explaining(self, part: str) -> contextlib.AbstractContextManager[None]:
         """Within it, whatever goes wrong while reading this `part` of the model becomes a sentence."""
         if self.stored is not None:
             return explaining_gguf(self.name, self.field)
+        if part == "tokenizer":
+            about = functools.partial(about_tokenizer, find=self.file)
+            return explaining(part, self.name, self.field, about=about)
         return explaining(part, self.name, self.field, self.config)
 
 
@@ -205,10 +214,9 @@ def generation_settings(source: ModelSource) -> dict[str, Any]:
     if source.stored is not None:
         return {}
     with source.explaining("configuration"):
-        options = dict(source.options, _raise_exceptions_for_missing_entries=False)
-        file = cached_file(source.location, "generation_config.json", **options)
+        file = source.file("generation_config.json")
     try:
-        said = {} if file is None else json.loads(pathlib.Path(file).read_text(encoding="utf-8"))
+        said = {} if file is None else json.loads(file.read_text(encoding="utf-8"))
     except ValueError:
         said = None
     if not isinstance(said, dict):
@@ -221,11 +229,10 @@ def generation_settings(source: ModelSource) -> dict[str, Any]:
 
 
 def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
-    """The tokenizer that lies beside the model."""
+    """The tokenizer that lies beside the model, tried on a text. Raises SpecvizError (the source's field)."""
     with source.explaining("tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(source.location, trust_remote_code=False, **source.options)
-    if not tokenizer.get_vocab():
-        raise SpecvizError("{name} has no tokenizer: its vocabulary is empty.", source.field, name=source.name)
+        try_out(tokenizer)
     return tokenizer
 
 

@@ -6,6 +6,7 @@ A token can be half a character, so neither can be done by decoding ids one by o
 from __future__ import annotations
 
 import itertools
+import random
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -15,8 +16,11 @@ REPLACEMENT = "\ufffd"
 #: Of how many tokens it is tried whether they follow one another as their texts say.
 _TRIED = 256
 
-#: Tokens before a new one that its text may depend on; and after how many they are forgotten.
+#: Tokens before a new one that its text may depend on; and after how many the others are let go.
 _CONTEXT, _KEPT = 8, 32
+
+#: What is read on for a trial: a decoder may count quotation marks to tell those that open from those that close.
+_PROBE = "a \"a\" 'a' a"
 
 #: How tokenizers with byte fallback (Llama 2, Mistral, Gemma) name the token of a single byte.
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
@@ -27,7 +31,10 @@ class TokenTexts:
 
     `texts[id]`, or `texts.chip(id)`, is the token as it stands inside a text: with its leading space, special tokens by
     name, bytes that are no whole character as U+FFFD, and ids that the tokenizer lacks (logits are often padded beyond
-    the vocabulary) as ``<id 4711>``. It never raises.
+    the vocabulary) as ``<id 4711>``. It never raises over an id.
+
+    Texts are what `tokenizer.decode` makes of the tokens, without transformers' tidying of spaces before punctuation
+    (`clean_up_tokenization_spaces`), which is not what the model wrote.
     """
 
     def __init__(self, tokenizer: Any):
@@ -43,11 +50,17 @@ class TokenTexts:
         self._anchor_length = 0
         self._anchor = self._find_anchor()
         self._anchor_length = len(self._decode(self._anchor))
-        self._special = frozenset(tokenizer.all_special_ids)
+        added = (id for id, token in tokenizer.added_tokens_decoder.items() if token.special)
+        self._special = frozenset((*tokenizer.all_special_ids, *added))
+        # Not all of them leave no trace: one may stand for a space, or keep two equal letters apart (CTC).
+        bare = self._decode(2 * self._anchor)
+        between = ((id, self._decode((*self._anchor, id, *self._anchor))) for id in self._special)
+        self._hidden = frozenset(id for id, text in between if text == bare)
         #: Whether a text is its tokens' own texts, one after the other, but for parts of characters. It is not where a
-        #: token's mark says that a word ends with it or goes on (``</w>``, ``@@``), or bytes vanish that are no whole
-        #: character (ByT5).
+        #: token's mark says that a word ends with it or goes on (``</w>``, ``@@``), bytes vanish that are no whole
+        #: character (ByT5), or a token said again is written once (CTC).
         self.joins = self._try_joining()
+        self._probe = tuple(tokenizer.encode(_PROBE, add_special_tokens=False))
 
     def __getitem__(self, token_id: int) -> str:
         try:
@@ -67,9 +80,7 @@ class TokenTexts:
 
     def is_hidden(self, token_id: int) -> bool:
         """Whether the token leaves no trace in decoded text: a special token, or an id that does not exist."""
-        if not self.joins:
-            return token_id in self._special or token_id not in self._known
-        return self.whole(token_id) == "" and token_id not in self._bytes
+        return token_id in self._hidden or token_id not in self._known
 
     def is_byte(self, token_id: int) -> bool:
         """Whether the token is one bare byte, whose text depends on the bytes around it."""
@@ -84,16 +95,31 @@ class TokenTexts:
             mixed = REPLACEMENT in text or token_id in self._bytes
             return self._whole.setdefault(token_id, None if mixed else text)
 
-    def certain(self, ids: Sequence[int]) -> str:
-        """As much of a text that begins with these tokens as no later one changes."""
-        both = zip(self._decode(ids), self._decode((*ids, *self._anchor)))
-        alike = itertools.takewhile(lambda pair: pair[0] == pair[1], both)
-        return "".join(character for character, _ in alike).rstrip(REPLACEMENT)
+    def certain(self, ids: Sequence[int], *, inside: bool) -> str:
+        """As much of the text of `ids` as no later token changes: a character's first bytes end in one U+FFFD."""
+        both = zip(self.decode(ids, inside=inside), self.decode((*ids, *self._anchor), inside=inside))
+        alike = "".join(one for one, other in itertools.takewhile(lambda pair: pair[0] == pair[1], both))
+        return alike.removesuffix(REPLACEMENT)
+
+    def forget(self, ids: list[int], given: int, *, inside: bool) -> tuple[list[int], int]:
+        """The last of these tokens, and how much of their own text is among the first `given` characters of the whole.
+
+        All of them if what follows would read otherwise behind the last alone.
+        """
+        last, start = ids[-_CONTEXT:], 0
+        for more in ((), self._probe):
+            rest = self.decode((*ids, *more), inside=inside)[given:]
+            behind = self.decode((*last, *more), inside=inside)
+            start = start if more else len(behind) - len(rest)
+            if start < 0 or behind[start:] != rest:
+                return ids, given
+        return last, start
 
     def _try_joining(self) -> bool:
         known = sorted(self._known - self._special)
-        tried = known[:: max(1, len(known) // _TRIED)]
-        for first, second in zip(tried, tried[len(tried) // 2 :] + tried[: len(tried) // 2]):
+        # Drawn at random, because vocabularies are ordered. Each with another one, and with itself.
+        tried = random.Random(0).sample(known, min(_TRIED, len(known)))
+        for first, second in zip(2 * tried, tried[1:] + tried[:1] + tried):
             texts = self.whole(first), self.whole(second)
             if None not in texts and ("" in texts or self.decode((first, second)) != "".join(texts)):
                 return False
@@ -101,15 +127,18 @@ class TokenTexts:
 
     def _decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         known = [id for id in ids if id in self._known]
+        if not known:
+            return ""
         return self.tokenizer.decode(known, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False)
 
     def _describe(self, token_id: int) -> str:
         if token_id not in self._known:
             return f"<id {token_id}>"
-        if self.is_hidden(token_id):
-            return self._decode((token_id,), skip_special_tokens=False)
+        if token_id in self._special or self.is_hidden(token_id):
+            name = self._decode((token_id,), skip_special_tokens=False)
+            return name or str(self.tokenizer.convert_ids_to_tokens(token_id))
         if not self.joins:
-            return self.certain((*self._anchor, token_id))[self._anchor_length :] or REPLACEMENT
+            return self.certain((token_id,), inside=True) or self._decode((token_id,)) or REPLACEMENT
         return self.decode((token_id,))
 
     def _find_anchor(self) -> tuple[int, ...]:
@@ -134,77 +163,47 @@ class Detokenizer:
 
     def __init__(self, texts: TokenTexts, prompt_ids: Iterable[int]):
         self._texts = texts
-        self._pending: list[int] = []
-        shown = [token_id for token_id in prompt_ids if not texts.is_hidden(token_id)]
-        self._inside = bool(shown)
-        # Where texts do not join: the last tokens, and how much of their text was given out.
-        self._window = [] if texts.joins else shown[-_CONTEXT:]
-        self._given = len(texts.decode(self._window, inside=False)) if self._window else 0
+        # The last tokens, and how much of their text was given out; no tokens where texts join and all of it was.
+        self._window = [token_id for token_id in prompt_ids if not texts.is_hidden(token_id)]
+        self._given = 0
+        self._inside = texts.joins and bool(self._window)
+        if self._inside:
+            self._window.clear()
+        elif self._window:
+            self._given = len(texts.certain(self._window, inside=False))
+            self._shorten()
 
     def push(self, token_id: int) -> str:
         """The text that this token made certain."""
-        if not self._texts.joins:
-            return self._push_anew(token_id)
-        if self._inside and not self._pending:
-            piece = self._texts.whole(token_id)
+        texts = self._texts
+        if self._inside and not self._window:
+            piece = texts.whole(token_id)
             if piece is not None:
                 return piece
-        return self._push_slowly(token_id)
+        if texts.is_hidden(token_id):
+            return ""
+        self._window.append(token_id)
+        if texts.is_byte(token_id):
+            return ""
+        certain = texts.certain(self._window, inside=self._inside)
+        piece, self._given = certain[self._given :], max(self._given, len(certain))
+        self._shorten()
+        return piece
 
     @property
     def held(self) -> str:
         """The text still held back, as it stands; an unfinished character is U+FFFD."""
-        if self._window:
-            return self._texts.decode(self._window, inside=False)[self._given :]
-        return self._text(self._pending) if self._pending else ""
+        return self._texts.decode(self._window, inside=self._inside)[self._given :] if self._window else ""
 
     def flush(self) -> str:
         """The text still held back, at the end; an unfinished character becomes U+FFFD."""
-        if self._window:
-            held, self._given = self.held, self._given + len(self.held)
-            return held
-        return self._release() if self._pending else ""
+        held = self.held
+        self._given += len(held)
+        return held
 
-    def _push_anew(self, token_id: int) -> str:
-        """By decoding the last tokens together, and once more with another one after them."""
-        texts = self._texts
-        if texts.is_hidden(token_id):
-            return ""
-        self._window.append(token_id)
-        certain = texts.certain(self._window)
-        piece, self._given = certain[self._given :], max(self._given, len(certain))
-        if len(self._window) > _KEPT and not self.held:
-            self._window = self._window[-_CONTEXT:]
-            self._given = len(texts.decode(self._window, inside=False))
-        return piece
-
-    def _push_slowly(self, token_id: int) -> str:
-        texts = self._texts
-        if texts.is_hidden(token_id):
-            return ""
-        if texts.is_byte(token_id):
-            self._pending.append(token_id)
-            return ""
-        settled = self._release() if self._splits_before(token_id) else ""
-        self._pending.append(token_id)
-        if self._text(self._pending).endswith(REPLACEMENT):
-            return settled
-        return settled + self._release()
-
-    def _splits_before(self, token_id: int) -> bool:
-        """Whether the pending tokens share no character with the new one, so that no later token can change them."""
-        if not self._pending:
-            return False
-        if self._texts.is_byte(self._pending[-1]):
-            return True
-        together = self._text([*self._pending, token_id])
-        return together == self._text(self._pending) + self._texts.decode((token_id,))
-
-    def _release(self) -> str:
-        text = self._text(self._pending)
-        self._pending.clear()
-        self._inside = True
-        return text
-
-    def _text(self, ids: Sequence[int]) -> str:
-        return self._texts.decode(ids, inside=self._inside)
+    def _shorten(self) -> None:
+        """Lets go of tokens on which no later text depends."""
+        if self._texts.joins and not self.held:
+            self._window, self._given, self._inside = [], 0, True
+        elif len(self._window) > _KEPT:
+            self._window, self._given = self._texts.forget(self._window, self._given, inside=self._inside)

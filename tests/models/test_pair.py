@@ -7,7 +7,8 @@ import dataclasses
 import numpy
 import pytest
 import torch
-from tiny import byte_tokenizer, generated, sentencepiece_tokenizer, tiny_model
+from tiny import END, VOCABULARY, byte_tokenizer, generated, sentencepiece_tokenizer, tiny_model
+from tokenizers import processors
 
 import specviz
 from specviz.models.loading import load_pair
@@ -51,6 +52,45 @@ def test_a_prompt_of_which_the_tokenizer_makes_nothing_but_its_own_tokens(embedd
 
     pair = dataclasses.replace(embedded, tokenizer=Tokenizer())
     assert prompt_refusal(pair, "\u200b").startswith("Write a prompt first: ")
+
+
+def ended(kind):
+    """A tokenizer that appends to a text what ends it, and how many tokens it puts in front."""
+    inner = byte_tokenizer()
+    tokens = {name: inner.convert_tokens_to_ids(name) for name in (END, "A", "B", "Z")}
+    template = {"BERT": "A $A B", "T5": f"$A {END}", "Llama": f"A $A {END}", "MBart": "$A B Z"}[kind]
+    used = [(name, number) for name, number in tokens.items() if name in template.split()]
+    inner.backend_tokenizer.post_processor = processors.TemplateProcessing(single=template, special_tokens=used)
+    return inner, int(template.startswith("A"))
+
+
+@pytest.mark.parametrize("kind", ["BERT", "T5", "Llama", "MBart"])
+@pytest.mark.parametrize("text", ["a", "a tale", "AB", "B Z", f"a{END}", f"{END}{END}"])
+def test_a_prompt_goes_on_where_its_text_ends(kind, text):
+    """What begins a text stays, what is typed stays, and what the tokenizer appends is left out."""
+    tokenizer, before = ended(kind)
+    pair = ModelPair.of(tiny_model("llama"), None, tokenizer)
+    typed = tokenizer(text, add_special_tokens=False)["input_ids"]
+    whole = tokenizer(text)["input_ids"]
+    assert len(whole) > len(typed) + before
+    assert list(pair.encode(text).ids) == whole[: before + len(typed)]
+    assert pair.encode(text).text == text
+
+
+def test_llamas_own_end_token_is_left_out():
+    tokenizer = byte_tokenizer()
+    tokenizer.add_eos_token = True
+    assert tokenizer("a")["input_ids"][-1] == tokenizer.eos_token_id
+    ids = ModelPair.of(tiny_model("llama"), None, tokenizer).encode("a").ids
+    assert ids == tuple(tokenizer("a", add_special_tokens=False)["input_ids"])
+
+
+@pytest.mark.parametrize("token_id", [VOCABULARY - 1, VOCABULARY, VOCABULARY + 31])
+def test_ids_that_stand_for_no_token_are_read_and_shown_as_such(token_id):
+    """Logits are often wider than the tokenizer; such a token is continued like any other."""
+    pair = ModelPair.of(tiny_model("llama", vocab=VOCABULARY + 32), None, byte_tokenizer())
+    assert pair.encode([5, token_id]).ids == (5, token_id)
+    assert (pair.texts[token_id] == f"<id {token_id}>") == (token_id >= VOCABULARY)
 
 
 def test_a_prompt_may_fill_the_context_up_to_one_token(embedded):
