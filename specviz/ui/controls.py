@@ -61,19 +61,20 @@ class Controls:
         """What a run is ordered with: the controls, then the pair."""
         return [*self.fields.values(), self.pair]
 
-    def order(self, values: Sequence[Any]) -> Order:
-        """The order that the values of `inputs` describe; a control that drafter or pair do not read has no say,
-        once the first pair is there to tell.
+    def order(self, values: Sequence[Any], name: PairName, pair: ModelPair | None) -> Order:
+        """The order that the values of `inputs` describe, for the pair of this name.
 
+        pair: None while it is not in memory. Once it is, settings that the page had from no pair, or from another one,
+        become those for this pair, and a control that drafter or pair do not read has no say.
         Raises SpecvizError with the control's name in `field`.
         """
-        name, store = PairName(**values[len(self.fields)]), self.runner.store
-        asked = dict(zip(self.fields, values))
+        asked, heard = dict(zip(self.fields, values)), values[len(self.fields)]
         if asked["num_draft_tokens"] == CHOSEN:
             asked["num_draft_tokens"] = AUTO
         unread: set[str] = set()
-        if store.is_ready:
-            pair = store.in_use(name)
+        if pair is not None:
+            if not heard or name != PairName(**heard):
+                asked |= self._refitted(asked["drafter"], pair, first=not heard)
             unread = DRAFTING - drafter_of(pair, asked["drafter"]).reads
             unread |= set() if pair.has_chat_template else {"chat"}
         if asked["drafter"] == PLAIN:
@@ -95,23 +96,19 @@ class Controls:
         drafter.input(self._on_drafter, [self.pair, drafter], self._of_drafter, **QUIET)
         rule.input(self.about_rule, rule, [self.rule_note, self.lossy_note], **QUIET)
 
-    def caught_up(self, values: Sequence[Any], loaded: PairName | None) -> Sequence[Any]:
-        """The values of `inputs` as if the page had heard of the pair in use when the button was pressed: its name, and
-        a drafter that it has.
+    def _refitted(self, drafter: str, pair: ModelPair, first: bool) -> dict[str, Any]:
+        """The settings that `suited` will change, for an order that comes before it.
 
-        loaded: the pair that the visitor loaded last; None if it was none, or if that is not to be looked at.
+        drafter: as it was ordered. One that the pair lacks gives way, unless somebody chose it: what stands there for
+        the first pair, of which nothing is known yet, is nobody's choice, and what was chosen for another pair is none
+        for this one.
         """
-        heard, store = values[len(self.fields)], self.runner.store
-        name = loaded or PairName(**heard)
-        if not store.is_ready or (heard and name == PairName(**heard)):
-            return values
-        pair, asked = store.in_use(name), dict(zip(self.fields, values))
-        if refusal(pair, asked["drafter"]):
-            asked["drafter"] = self._usual(pair)
-        return [*asked.values(), asdict(name)]
-
-    def _usual(self, pair: ModelPair) -> str:
-        return engine.usual(pair, preparing=self.runner.store.preparer.refusal is None)
+        lacking = refusal(pair, drafter) is not None and not (first and drafter != WAYS[0])
+        if first and not lacking:
+            return {}
+        chosen = self.runner.store.usual(pair) if lacking else drafter
+        own = {field: one["value"] for field, one in properties(pair, chosen).items() if "value" in one}
+        return {"drafter": chosen, **own, **({} if first else {"chat": True})}
 
     @property
     def of_pair(self) -> list[gr.components.Component]:
@@ -137,7 +134,7 @@ class Controls:
         }
         if prompt in (preset.prompt for preset in _presets(not chats)):
             changes[self.fields["prompt"]] = _presets(chats)[0].prompt
-        chosen = drafter if keep and drafter not in missing else self._usual(pair)
+        chosen = drafter if keep and drafter not in missing else self.runner.store.usual(pair)
         if not keep or chosen != drafter:
             changes[self.fields["drafter"]] = chosen
             changes |= zip(self._of_drafter, self._on_drafter(asdict(name), chosen))
