@@ -20,6 +20,7 @@ from specviz.models.placement import (
     release_memory,
     set_libraries_aside,
 )
+from specviz.models.recommended import recommended_sampling
 from specviz.models.refusals import first_line
 from specviz.models.sources import (
     ModelSource,
@@ -28,6 +29,7 @@ from specviz.models.sources import (
     check_quantisation,
     check_sharding,
     find_model,
+    generation_settings,
     load_tokenizer,
     quietly,
 )
@@ -136,6 +138,7 @@ def load_pair(
         parts=parts,
         flaws=flaws,
         passes=passes,
+        recommended=recommended_sampling(generation_settings(sources[0])),
     )
 
 

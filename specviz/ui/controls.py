@@ -10,12 +10,22 @@ import gradio as gr
 
 from specviz.records.errors import SpecvizError
 from specviz.records.presets import CHAT_PRESETS, PRESETS, TEMPERATURE, Preset
-from specviz.records.settings import AUTO, BITS, MAX_BRANCHES, PLAIN, DraftParams
+from specviz.records.settings import AUTO, BITS, MAX_BRANCHES, PLAIN, DraftParams, SamplingParams
 from specviz.records.words import Words
 from specviz.ui import engine
-from specviz.ui.components import as_text, corrected, fold_switch, lacking_view, reading_view, refused, remote
+from specviz.ui.components import (
+    as_text,
+    corrected,
+    fold_switch,
+    lacking_view,
+    reading_view,
+    recommended_view,
+    refused,
+    remote,
+    sampling_heard,
+)
 from specviz.ui.deployment import Deployment
-from specviz.ui.events import QUIET
+from specviz.ui.events import INTERNAL, QUIET
 from specviz.ui.orders import Order, read_form
 from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
@@ -27,6 +37,10 @@ if TYPE_CHECKING:
 
 #: Settings that some drafters do not read; their controls are hidden then.
 DRAFTING = {one.name for one in fields(DraftParams)}
+
+#: The values of sampling that do nothing, by the names of their controls, and these names.
+OFF = asdict(SamplingParams())
+SAMPLING = tuple(OFF)
 
 #: Where the slider of γ stands for `AUTO`.
 CHOSEN = 0
@@ -45,6 +59,7 @@ class Controls:
     presets: Mapping[bool, gr.Row]  # for models that continue a text, and for those that answer: one row is shown
     reading: gr.HTML  # the prompt as the model reads it
     lacking: gr.HTML  # the drafters that the pair in use lacks
+    recommended: gr.HTML  # the sampling that its target recommends
     drafter_note: gr.Markdown
     rule_note: gr.Markdown
     lossy_note: gr.Markdown
@@ -90,11 +105,13 @@ class Controls:
         return [self.say(f"ways.rule_{name}_about"), gr.update(visible=lossy)]
 
     def wire(self) -> None:
-        """Controls come and go with the drafter."""
+        """Controls come and go with the drafter; the page hears of the sampling that they say."""
         drafter, rule = self.fields["drafter"], self.fields["rule"]
         # By the visitor's hand only: settings that are applied bring a drafter's other controls along.
         drafter.input(self._on_drafter, [self.pair, drafter], self._of_drafter, **QUIET)
         rule.input(self.about_rule, rule, [self.rule_note, self.lossy_note], **QUIET)
+        sampling = [self.fields[name] for name in SAMPLING]
+        gr.on([one.change for one in sampling], None, sampling, None, js=sampling_heard(), **INTERNAL)
 
     def _refitted(self, drafter: str, pair: ModelPair, first: bool) -> dict[str, Any]:
         """The settings that `suited` will change, for an order that comes before it.
@@ -114,7 +131,8 @@ class Controls:
     def of_pair(self) -> list[gr.components.Component]:
         """What `suited` changes."""
         own = [self.fields[name] for name in ("prompt", "chat", "drafter")]
-        return [self.pair, *own, *self.presets.values(), self.reading, self.lacking, *self._of_drafter]
+        views = [self.reading, self.lacking, self.recommended]
+        return [self.pair, *own, *self.presets.values(), *views, *self._of_drafter]
 
     def suited(self, name: PairName, drafter: str, prompt: str, keep: bool) -> dict[gr.components.Component, Any]:
         """How the controls change once the page uses a pair, which is in memory.
@@ -130,6 +148,7 @@ class Controls:
             self.fields["chat"]: gr.update(visible=chats) if keep else gr.update(visible=chats, value=True),
             self.reading: gr.update(visible=True if chats else "hidden"),
             self.lacking: as_json({"pair": pair.info().name, "name": asdict(name), "off": off}),
+            self.recommended: as_json(self._recommended_by(pair)),
             **{row: gr.update(visible=suits == chats) for suits, row in self.presets.items()},
         }
         if prompt in (preset.prompt for preset in _presets(not chats)):
@@ -139,6 +158,16 @@ class Controls:
             changes[self.fields["drafter"]] = chosen
             changes |= zip(self._of_drafter, self._on_drafter(asdict(name), chosen))
         return changes
+
+    def _recommended_by(self, pair: ModelPair) -> dict[str, Any]:
+        """What `recommended_view` shows; nothing where the page could not set it."""
+        wanted, say = pair.recommended, self.say
+        if wanted is None or wanted.temperature > self.fields["temperature"].maximum:
+            return {"text": "", "settings": None}
+        said = {name: value for name, value in asdict(wanted).items() if name == "temperature" or value != OFF[name]}
+        values = [say(f"controls.recommended_{name}", value=say.number(value, "g")) for name, value in said.items()]
+        text = say("controls.recommended", name=pair.target_name, values=", ".join(values))
+        return {"text": text, "settings": asdict(wanted)}
 
     @property
     def _of_drafter(self) -> list[gr.components.Component]:
@@ -180,7 +209,7 @@ def create_controls(runner: Runner, say: Words) -> Controls:
     with gr.Column(elem_classes=["sv-fields"]):
         presets, reading = _create_prompt(own, runner, say)
         with gr.Group(elem_classes=["sv-drafting"]):
-            lacking, drafter_note = _create_drafting(own, runner.deployment, say)
+            lacking, recommended, drafter_note = _create_drafting(own, runner.deployment, say)
         # There only while something is set: a part of the page, or a link, sets it.
         own["coins"] = gr.Textbox("", label=say("controls.coins"), visible=False, elem_id="coins")
         fold_switch(say("controls.more"), "more-controls")
@@ -200,7 +229,7 @@ def create_controls(runner: Runner, say: Words) -> Controls:
     name = gr.JSON({}, visible=False)
     notes = drafter_note, rule_note, lossy_note
     hidden = gr.JSON({}, visible=False), remote()
-    shown = presets, reading, lacking, *notes
+    shown = presets, reading, lacking, recommended, *notes
     controls = Controls(runner, say, own, name, *shown, measured, go, race, stop, stop_race, *hidden)
     controls.wire()
     return controls
@@ -236,8 +265,9 @@ def _presets(chats: bool) -> Sequence[Preset]:
     return CHAT_PRESETS if chats else PRESETS
 
 
-def _create_drafting(own: Fields, most: Deployment, say: Words) -> tuple[gr.HTML, gr.Markdown]:
-    """Drafter, γ, temperature, and what some drafters need beside; what this pair lacks, and the chosen one's note."""
+def _create_drafting(own: Fields, most: Deployment, say: Words) -> tuple[gr.HTML, gr.HTML, gr.Markdown]:
+    """Drafter, γ, temperature, and what some drafters need beside; what this pair lacks, what it recommends, and the
+    chosen one's note."""
     own["drafter"] = gr.Radio(
         choices(WAYS, say), value=WAYS[0], label=say("controls.drafter"), elem_classes=["sv-drafters"]
     )
@@ -246,11 +276,14 @@ def _create_drafting(own: Fields, most: Deployment, say: Words) -> tuple[gr.HTML
     own["num_draft_tokens"] = gr.Slider(
         CHOSEN, most.max_draft_tokens, 4, step=1, label=say("controls.num_draft_tokens")
     )
-    own["temperature"] = gr.Slider(0, 2, value=TEMPERATURE, step=0.05, label=say("controls.temperature"))
+    own["temperature"] = gr.Slider(
+        0, 2, value=TEMPERATURE, step=0.05, label=say("controls.temperature"), elem_id="temperature"
+    )
+    recommended = recommended_view(say, (OFF | {"temperature": TEMPERATURE}).values())
     own["branches"] = gr.Slider(1, MAX_BRANCHES, 1, step=1, label=say("controls.branches"))
     own["exit_layer"] = gr.Slider(1, 2, 1, step=1, label=say("controls.exit_layer"), visible=False)
     own["bits"] = gr.Radio(BITS, value=BITS[0], label=say("controls.bits"), visible=False)
-    return lacking, note
+    return lacking, recommended, note
 
 
 def _create_more(own: Fields, most: Deployment, say: Words) -> gr.Markdown:
