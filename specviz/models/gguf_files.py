@@ -19,6 +19,7 @@ from transformers.integrations.gguf import read_gguf_metadata
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import logging
 
+from specviz.models.recommended import said_in_header
 from specviz.models.refusals import is_out_of_memory
 from specviz.records.errors import SpecvizError, first_line
 
@@ -79,8 +80,9 @@ def _is_gguf(file: pathlib.Path, field: str) -> bool:
     return begins
 
 
-def read_header(file: pathlib.Path, field: str) -> tuple[str, str, PreTrainedConfig]:
-    """A name for people, how the weights are stored in llama.cpp's words (``Q4_K_M``), and the model's configuration.
+def read_header(file: pathlib.Path, field: str) -> tuple[str, str, PreTrainedConfig, dict[str, Any]]:
+    """A name for people, how the weights are stored in llama.cpp's words (``Q4_K_M``), the model's configuration, and
+    what it recommends for sampling (`said_in_header`).
 
     Raises SpecvizError (this `field`) if the file is damaged, cannot be unpacked to the model that it holds, or the
     package that reads it is missing.
@@ -104,7 +106,7 @@ def read_header(file: pathlib.Path, field: str) -> tuple[str, str, PreTrainedCon
     kinds = {kind.value: kind.name.removeprefix("MOSTLY_").removeprefix("ALL_") for kind in LlamaFileType}
     # Ollama's files are called by their hash.
     name = file.stem if file.suffix == ".gguf" else says.get("general.name") or file.name
-    return name, kinds.get(says.get("general.file_type"), "GGUF"), config
+    return name, kinds.get(says.get("general.file_type"), "GGUF"), config, said_in_header(says)
 
 
 def _stretch_positions(

@@ -21,7 +21,8 @@ from specviz.models.placement import (
     release_memory,
     set_libraries_aside,
 )
-from specviz.models.sources import ModelSource, Progress, find_model, load_tokenizer, quietly
+from specviz.models.recommended import recommended_sampling
+from specviz.models.sources import ModelSource, Progress, find_model, generation_settings, load_tokenizer, quietly
 from specviz.models.trained_parts import Name, load_parts, sort_drafts
 from specviz.models.trials import reading, try_model
 from specviz.models.vocabularies import Translation, same_vocabulary
@@ -129,6 +130,7 @@ def load_pair(
         parts=parts,
         flaws=flaws,
         passes=passes,
+        recommended=recommended_sampling(generation_settings(sources[0])),
     )
 
 

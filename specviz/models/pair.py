@@ -24,6 +24,7 @@ from specviz.passes.static_passes import FastPasses, kind_of
 from specviz.passes.trained_heads import EagleHead, MedusaHeads
 from specviz.records.errors import SpecvizError, first_line, quoted
 from specviz.records.runs import PairInfo, Prompt
+from specviz.records.settings import SamplingParams
 
 #: What drafts from the target's hidden states.
 Part = MedusaHeads | EagleHead | MtpModules | ParallelHead | DFlashHead
@@ -91,9 +92,10 @@ class ModelPair:
     draft_columns: torch.Tensor | None = None  # see `keep_frequent`; None if the draft's head knows all of its tokens
     parts: dict[str, Part] = field(default_factory=dict)  # by the names of their drafters
     flaws: dict[str, SpecvizError] = field(default_factory=dict)  # why a part that lies beside the target is unusable
-    #: By role, how weights were stored that run otherwise: ``Q4_1`` of a GGUF file.
     passes: PairPasses = field(default_factory=PairPasses)  # measured and prepared here, beside what was loaded
+    #: By role, how weights were stored that run otherwise: ``Q4_1`` of a GGUF file.
     stored: dict[str, str] = field(default_factory=dict)
+    recommended: SamplingParams | None = None  # by the target's files, for people to choose
 
     @classmethod
     def of(
@@ -111,6 +113,7 @@ class ModelPair:
         parts: dict[str, Part] | None = None,
         flaws: dict[str, SpecvizError] | None = None,
         passes: PairPasses | None = None,
+        recommended: SamplingParams | None = None,
     ) -> ModelPair:
         """A pair of models already in memory, the draft on the device where the target begins. Checks nothing."""
         vocab_size = logit_width(target)
@@ -134,6 +137,7 @@ class ModelPair:
             flaws=flaws or {},
             stored=stored or {},
             passes=passes or PairPasses(),
+            recommended=recommended,
         )
 
     @property

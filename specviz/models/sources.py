@@ -58,6 +58,7 @@ class ModelSource:
     config: PreTrainedConfig | None = None
     stored: str | None = None  # how a GGUF file stores the weights, which are unpacked
     unpacks: bool = False  # whether quantised weights are unpacked on this device, which cannot multiply them
+    sampling: dict[str, Any] | None = None  # as the header of a GGUF file recommends it
 
     @property
     def quantised(self) -> bool:
@@ -173,10 +174,10 @@ def is_hub_id(named: str | os.PathLike[str]) -> bool:
 
 
 def _gguf_source(file: pathlib.Path, field: str) -> ModelSource:
-    name, stored, config = read_header(file, field)
+    name, stored, config, sampling = read_header(file, field)
     # By its whole path: a name alone would first be looked for where the program was started.
     options = {"local_files_only": True, "gguf_file": str(file)}
-    return ModelSource(field, name, str(file.parent), options, config, stored)
+    return ModelSource(field, name, str(file.parent), options, config, stored, sampling)
 
 
 def _fetched(name: str, field: str, revision: str | None, token: str | None) -> pathlib.Path:
@@ -206,13 +207,13 @@ def on_the_hub(name: str, field: str, revision: str | None, token: str | None) -
 
 
 def generation_settings(source: ModelSource) -> dict[str, Any]:
-    """What generation_config.json beside the model says; nothing if there is none.
+    """What generation_config.json beside the model says, or the header of a GGUF file; nothing if there is none.
 
     Read here, because transformers refuses a model for any setting there that it does not know or that contradicts
     another. Raises SpecvizError for a file that is no JSON object.
     """
     if source.stored is not None:
-        return {}
+        return source.sampling or {}
     with source.explaining("configuration"):
         file = source.file("generation_config.json")
     try:

@@ -95,6 +95,8 @@ def _answers(endpoint: Endpoint, runner: Runner, given: dict[str, Any]) -> Itera
     """In line for the models like any visitor; what is wrong is refused before."""
     line = runner.line
     try:
+        if not runner.store.is_ready:
+            _tell(SAY("common.starting"), 0.0)
         work = endpoint.begin(runner, given, _tell)
         with line.joined(endpoint.kind) as turn:
             for sentence in line.waiting(turn, NEVER, SAY):

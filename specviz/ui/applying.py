@@ -20,7 +20,7 @@ from specviz.records.settings import PLAIN, DraftParams, is_auto
 from specviz.ui.controls import CHOSEN, Controls, properties
 from specviz.ui.events import HEARD
 from specviz.ui.pairs import PairName
-from specviz.ui.ways import RULE_CHOICES, WAYS, drafter_of
+from specviz.ui.ways import RULE_CHOICES, WAYS, drafter_of, refusal
 
 if TYPE_CHECKING:
     from specviz.models.pair import ModelPair
@@ -34,7 +34,12 @@ def wire_remote(controls: Controls) -> None:
         try:
             used = store.in_use(PairName(**pair))
             _check_pair(used, wanted.pair)
-            changes = applied(controls, used, wanted.settings)
+            settings = wanted.settings
+            # Of a run with another pair, which is not made again: the rest of its settings applies.
+            if not wanted.press and "drafter" in settings and (why := refusal(used, settings["drafter"] or PLAIN)):
+                _warn(controls, why)
+                settings = {field: value for field, value in settings.items() if field != "drafter"}
+            changes = applied(controls, used, settings)
         except SpecvizError as error:
             _warn(controls, error)
             return unchanged

@@ -100,11 +100,17 @@ def create_compare_tab(desk: Desk) -> Tab:
     view = compare_view(say)
     button, offer = desk.kept("comparison")
 
+    def chosen(pair: ModelPair, asked: dict[str, Any]) -> Choice:
+        # The fields may be older than the pair, and hold drafters that `offered` takes away.
+        had = [name for name in asked["drafters"] if refusal(pair, name) is None]
+        return Choice(**asked | {"drafters": had or asked["drafters"]})
+
     def check(pair: ModelPair, order: Order, **asked: Any) -> None:
-        contest_of(runner, pair, order, Choice(**asked))
+        contest_of(runner, pair, order, chosen(pair, asked))
 
     def stream(visit: Visit, order: Order, **asked: Any) -> Iterator[str]:
-        if page := (yield from compare(runner, order, Choice(**asked), visit.halt, say)):
+        choice = chosen(runner.store.get(order.pair), asked)
+        if page := (yield from compare(runner, order, choice, visit.halt, say)):
             desk.visitors.results.keep(visit.session, "comparison", page)
 
     def check_replay(pair: ModelPair, order: Order) -> None:

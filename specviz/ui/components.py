@@ -174,6 +174,22 @@ def lacking_view(say: Words) -> gr.HTML:
     return _joined("gradio/pair.js", {}, html_template=template, elem_id="lacking")
 
 
+def recommended_view(say: Words, set_at_first: Iterable[float]) -> gr.HTML:
+    """The sampling that the model in use recommends, and a button that sets it (assets/web/gradio/recommended.js).
+
+    Its values, as JSON: ``{"text": sentence, "settings": {name: number} | None}``. The button is there as long as the
+    controls say something else, of which `sampling_heard` tells; set_at_first: by them, in `SamplingParams`' order.
+    """
+    button = f'<button type="button">{html.escape(say("controls.recommended_use"))}</button>'
+    template = f'<p class="sv-recommended" hidden><span></span> {button}</p>'
+    return _joined("gradio/recommended.js", {"set": list(set_at_first)}, html_template=template, elem_id="recommended")
+
+
+def sampling_heard() -> str:
+    """A script for the values of the sampling's controls, in the order of `SamplingParams`: the page hears of them."""
+    return "(...values) => { document.dispatchEvent(new CustomEvent('specviz-sampling', { detail: values })); }"
+
+
 def reading_view(say: Words, read: Callable[[dict], list[Any]]) -> gr.HTML:
     """The prompt as the model reads it, unfolded on demand; hidden at first (assets/web/gradio/reading.js).
 

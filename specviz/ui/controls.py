@@ -10,12 +10,22 @@ import gradio as gr
 
 from specviz.records.errors import SpecvizError
 from specviz.records.presets import CHAT_PRESETS, PRESETS, TEMPERATURE, Preset
-from specviz.records.settings import AUTO, BITS, MAX_BRANCHES, PLAIN, DraftParams
+from specviz.records.settings import AUTO, BITS, MAX_BRANCHES, PLAIN, DraftParams, SamplingParams
 from specviz.records.words import Words
 from specviz.ui import engine
-from specviz.ui.components import as_text, corrected, fold_switch, lacking_view, reading_view, refused, remote
+from specviz.ui.components import (
+    as_text,
+    corrected,
+    fold_switch,
+    lacking_view,
+    reading_view,
+    recommended_view,
+    refused,
+    remote,
+    sampling_heard,
+)
 from specviz.ui.deployment import Deployment
-from specviz.ui.events import QUIET
+from specviz.ui.events import INTERNAL, QUIET
 from specviz.ui.orders import Order, read_form
 from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
@@ -27,6 +37,10 @@ if TYPE_CHECKING:
 
 #: Settings that some drafters do not read; their controls are hidden then.
 DRAFTING = {one.name for one in fields(DraftParams)}
+
+#: The values of sampling that do nothing, by the names of their controls, and these names.
+OFF = asdict(SamplingParams())
+SAMPLING = tuple(OFF)
 
 #: Where the slider of γ stands for `AUTO`.
 CHOSEN = 0
@@ -45,6 +59,7 @@ class Controls:
     presets: Mapping[bool, gr.Row]  # for models that continue a text, and for those that answer: one row is shown
     reading: gr.HTML  # the prompt as the model reads it
     lacking: gr.HTML  # the drafters that the pair in use lacks
+    recommended: gr.HTML  # the sampling that its target recommends
     drafter_note: gr.Markdown
     rule_note: gr.Markdown
     lossy_note: gr.Markdown
@@ -61,19 +76,20 @@ class Controls:
         """What a run is ordered with: the controls, then the pair."""
         return [*self.fields.values(), self.pair]
 
-    def order(self, values: Sequence[Any]) -> Order:
-        """The order that the values of `inputs` describe; a control that drafter or pair do not read has no say,
-        once the first pair is there to tell.
+    def order(self, values: Sequence[Any], name: PairName, pair: ModelPair | None) -> Order:
+        """The order that the values of `inputs` describe, for the pair of this name.
 
+        pair: None while it is not in memory. Once it is, settings that the page had from no pair, or from another one,
+        become those for this pair, and a control that drafter or pair do not read has no say.
         Raises SpecvizError with the control's name in `field`.
         """
-        name, store = PairName(**values[len(self.fields)]), self.runner.store
-        asked = dict(zip(self.fields, values))
+        asked, heard = dict(zip(self.fields, values)), values[len(self.fields)]
         if asked["num_draft_tokens"] == CHOSEN:
             asked["num_draft_tokens"] = AUTO
         unread: set[str] = set()
-        if store.is_ready:
-            pair = store.in_use(name)
+        if pair is not None:
+            if not heard or name != PairName(**heard):
+                asked |= self._refitted(asked["drafter"], pair, first=not heard)
             unread = DRAFTING - drafter_of(pair, asked["drafter"]).reads
             unread |= set() if pair.has_chat_template else {"chat"}
         if asked["drafter"] == PLAIN:
@@ -89,35 +105,34 @@ class Controls:
         return [self.say(f"ways.rule_{name}_about"), gr.update(visible=lossy)]
 
     def wire(self) -> None:
-        """Controls come and go with the drafter."""
+        """Controls come and go with the drafter; the page hears of the sampling that they say."""
         drafter, rule = self.fields["drafter"], self.fields["rule"]
         # By the visitor's hand only: settings that are applied bring a drafter's other controls along.
         drafter.input(self._on_drafter, [self.pair, drafter], self._of_drafter, **QUIET)
         rule.input(self.about_rule, rule, [self.rule_note, self.lossy_note], **QUIET)
+        sampling = [self.fields[name] for name in SAMPLING]
+        gr.on([one.change for one in sampling], None, sampling, None, js=sampling_heard(), **INTERNAL)
 
-    def caught_up(self, values: Sequence[Any], loaded: PairName | None) -> Sequence[Any]:
-        """The values of `inputs` as if the page had heard of the pair in use when the button was pressed: its name, and
-        a drafter that it has.
+    def _refitted(self, drafter: str, pair: ModelPair, first: bool) -> dict[str, Any]:
+        """The settings that `suited` will change, for an order that comes before it.
 
-        loaded: the pair that the visitor loaded last; None if it was none, or if that is not to be looked at.
+        drafter: as it was ordered. One that the pair lacks gives way, unless somebody chose it: what stands there for
+        the first pair, of which nothing is known yet, is nobody's choice, and what was chosen for another pair is none
+        for this one.
         """
-        heard, store = values[len(self.fields)], self.runner.store
-        name = loaded or PairName(**heard)
-        if not store.is_ready or (heard and name == PairName(**heard)):
-            return values
-        pair, asked = store.in_use(name), dict(zip(self.fields, values))
-        if refusal(pair, asked["drafter"]):
-            asked["drafter"] = self._usual(pair)
-        return [*asked.values(), asdict(name)]
-
-    def _usual(self, pair: ModelPair) -> str:
-        return engine.usual(pair, preparing=self.runner.store.preparer.refusal is None)
+        lacking = refusal(pair, drafter) is not None and not (first and drafter != WAYS[0])
+        if first and not lacking:
+            return {}
+        chosen = self.runner.store.usual(pair) if lacking else drafter
+        own = {field: one["value"] for field, one in properties(pair, chosen).items() if "value" in one}
+        return {"drafter": chosen, **own, **({} if first else {"chat": True})}
 
     @property
     def of_pair(self) -> list[gr.components.Component]:
         """What `suited` changes."""
         own = [self.fields[name] for name in ("prompt", "chat", "drafter")]
-        return [self.pair, *own, *self.presets.values(), self.reading, self.lacking, *self._of_drafter]
+        views = [self.reading, self.lacking, self.recommended]
+        return [self.pair, *own, *self.presets.values(), *views, *self._of_drafter]
 
     def suited(self, name: PairName, drafter: str, prompt: str, keep: bool) -> dict[gr.components.Component, Any]:
         """How the controls change once the page uses a pair, which is in memory.
@@ -133,15 +148,26 @@ class Controls:
             self.fields["chat"]: gr.update(visible=chats) if keep else gr.update(visible=chats, value=True),
             self.reading: gr.update(visible=True if chats else "hidden"),
             self.lacking: as_json({"pair": pair.info().name, "name": asdict(name), "off": off}),
+            self.recommended: as_json(self._recommended_by(pair)),
             **{row: gr.update(visible=suits == chats) for suits, row in self.presets.items()},
         }
         if prompt in (preset.prompt for preset in _presets(not chats)):
             changes[self.fields["prompt"]] = _presets(chats)[0].prompt
-        chosen = drafter if keep and drafter not in missing else self._usual(pair)
+        chosen = drafter if keep and drafter not in missing else self.runner.store.usual(pair)
         if not keep or chosen != drafter:
             changes[self.fields["drafter"]] = chosen
             changes |= zip(self._of_drafter, self._on_drafter(asdict(name), chosen))
         return changes
+
+    def _recommended_by(self, pair: ModelPair) -> dict[str, Any]:
+        """What `recommended_view` shows; nothing where the page could not set it."""
+        wanted, say = pair.recommended, self.say
+        if wanted is None or wanted.temperature > self.fields["temperature"].maximum:
+            return {"text": "", "settings": None}
+        said = {name: value for name, value in asdict(wanted).items() if name == "temperature" or value != OFF[name]}
+        values = [say(f"controls.recommended_{name}", value=say.number(value, "g")) for name, value in said.items()]
+        text = say("controls.recommended", name=pair.target_name, values=", ".join(values))
+        return {"text": text, "settings": asdict(wanted)}
 
     @property
     def _of_drafter(self) -> list[gr.components.Component]:
@@ -183,7 +209,7 @@ def create_controls(runner: Runner, say: Words) -> Controls:
     with gr.Column(elem_classes=["sv-fields"]):
         presets, reading = _create_prompt(own, runner, say)
         with gr.Group(elem_classes=["sv-drafting"]):
-            lacking, drafter_note = _create_drafting(own, runner.deployment, say)
+            lacking, recommended, drafter_note = _create_drafting(own, runner.deployment, say)
         # There only while something is set: a part of the page, or a link, sets it.
         own["coins"] = gr.Textbox("", label=say("controls.coins"), visible=False, elem_id="coins")
         fold_switch(say("controls.more"), "more-controls")
@@ -203,7 +229,7 @@ def create_controls(runner: Runner, say: Words) -> Controls:
     name = gr.JSON({}, visible=False)
     notes = drafter_note, rule_note, lossy_note
     hidden = gr.JSON({}, visible=False), remote()
-    shown = presets, reading, lacking, *notes
+    shown = presets, reading, lacking, recommended, *notes
     controls = Controls(runner, say, own, name, *shown, measured, go, race, stop, stop_race, *hidden)
     controls.wire()
     return controls
@@ -239,8 +265,9 @@ def _presets(chats: bool) -> Sequence[Preset]:
     return CHAT_PRESETS if chats else PRESETS
 
 
-def _create_drafting(own: Fields, most: Deployment, say: Words) -> tuple[gr.HTML, gr.Markdown]:
-    """Drafter, γ, temperature, and what some drafters need beside; what this pair lacks, and the chosen one's note."""
+def _create_drafting(own: Fields, most: Deployment, say: Words) -> tuple[gr.HTML, gr.HTML, gr.Markdown]:
+    """Drafter, γ, temperature, and what some drafters need beside; what this pair lacks, what it recommends, and the
+    chosen one's note."""
     own["drafter"] = gr.Radio(
         choices(WAYS, say), value=WAYS[0], label=say("controls.drafter"), elem_classes=["sv-drafters"]
     )
@@ -249,11 +276,14 @@ def _create_drafting(own: Fields, most: Deployment, say: Words) -> tuple[gr.HTML
     own["num_draft_tokens"] = gr.Slider(
         CHOSEN, most.max_draft_tokens, 4, step=1, label=say("controls.num_draft_tokens")
     )
-    own["temperature"] = gr.Slider(0, 2, value=TEMPERATURE, step=0.05, label=say("controls.temperature"))
+    own["temperature"] = gr.Slider(
+        0, 2, value=TEMPERATURE, step=0.05, label=say("controls.temperature"), elem_id="temperature"
+    )
+    recommended = recommended_view(say, (OFF | {"temperature": TEMPERATURE}).values())
     own["branches"] = gr.Slider(1, MAX_BRANCHES, 1, step=1, label=say("controls.branches"))
     own["exit_layer"] = gr.Slider(1, 2, 1, step=1, label=say("controls.exit_layer"), visible=False)
     own["bits"] = gr.Radio(BITS, value=BITS[0], label=say("controls.bits"), visible=False)
-    return lacking, note
+    return lacking, recommended, note
 
 
 def _create_more(own: Fields, most: Deployment, say: Words) -> gr.Markdown:

@@ -68,7 +68,7 @@ class Endpoint:
 
 _ABOUT: dict[str, tuple[Any, str]] = {
     "prompt": (str, "the text to continue"),
-    "drafter": (str, f"{', '.join(DRAFTERS)}, or plain for none"),
+    "drafter": (str | None, f"{', '.join(DRAFTERS)}, or plain for none; the pair's usual one if left out"),
     "num_draft_tokens": (int | str, "draft tokens a round, or auto to have their number chosen in each round"),
     "temperature": (float, "0 is greedy"),
     "top_k": (int, "only this many of the likeliest tokens; 0 is off"),
@@ -84,7 +84,7 @@ _ABOUT: dict[str, tuple[Any, str]] = {
     "rule": (str, f"how drafts are judged: auto, {', '.join(RULES)}, which is lossy"),
     "coins": (str, "set by hand, such as 3.2=0.41 for the second draft token of round 3"),
 }
-_USUAL = RunSettings("").flat()
+_USUAL = RunSettings("").flat() | {"drafter": None}
 _PROMPT = {"prompt": Parameter(*_ABOUT["prompt"], required=True)}
 
 #: The settings of a run: the page's controls.
@@ -95,8 +95,10 @@ _COMPARED = ("prompt", "temperature", "top_k", "top_p", "min_p", "max_new_tokens
 
 def _ordered(runner: Runner, given: Given, **fixed: Any) -> tuple[ModelPair, Order]:
     pair = runner.store.get(PairName())
-    settings = read_form({name: given[name] for name in RUN if name in given} | fixed)
-    return pair, Order(PairName(), settings).settled(pair)
+    asked = {name: given[name] for name in RUN if name in given} | fixed
+    if asked.get("drafter") is None:
+        asked["drafter"] = runner.store.usual(pair)
+    return pair, Order(PairName(), read_form(asked)).settled(pair)
 
 
 # --- one run ----------------------------------------------------------------------------------------------------------

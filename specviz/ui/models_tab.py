@@ -86,11 +86,11 @@ def _create_check(desk: Desk) -> tuple[Tab, gr.Markdown, gr.Markdown]:
     found = gr.Markdown(say("models.check_about"), elem_classes=["sv-note", "sv-findings"])
     told = gr.Markdown(say("advice.about_button"), elem_classes=["sv-note", "sv-findings", "sv-table"])
 
-    def no_objection(pair: dict[str, Any]) -> list[dict[str, Any]]:
+    def no_objection(heard: dict[str, Any]) -> list[dict[str, Any]]:
         return [gr.validate(True, "")]
 
-    def stream(visit: Visit, pair: dict[str, Any]) -> Iterator[str]:
-        return check_pair(runner, PairName(**pair), visit.halt, say)
+    def stream(visit: Visit, name: PairName, heard: dict[str, Any]) -> Iterator[str]:
+        return check_pair(runner, name, visit.halt, say)
 
     def check(pair: ModelPair, order: Order) -> None:
         chains_of(runner, pair, order)
@@ -236,13 +236,15 @@ def _wire_load(
             pair = name(*given)
             with runner.line.joined("load") as turn:
                 runner.line.reached(turn)
-                runner.store.get(pair, lambda fraction, step: progress(fraction, say.step(step)))
+                used = runner.store.get(pair, lambda fraction, step: progress(fraction, say.step(step)))
+                # Before the next turn, which may be this visitor's run, or the loading of somebody else's pair.
+                desk.visitors.use(request.session_hash, pair)
+                changes = _used(desk, pair, drafter, prompt)
         except SpecvizError as error:
             return {shown: "", **own.told(error, say)}
-        desk.visitors.use(request.session_hash, pair)
         found = {status.found: say("models.check_about"), status.advice: say("advice.about_button")}
-        loaded = say("models.loaded", pair=as_text(runner.store.in_use(pair).info().name))
-        return {shown: loaded, **own.told(None, say), **found, **_used(desk, pair, drafter, prompt)}
+        loaded = say("models.loaded", pair=as_text(used.info().name))
+        return {shown: loaded, **own.told(None, say), **found, **changes}
 
     asked = [controls.fields["drafter"], controls.fields["prompt"], *own.fields.values()]
     changed = [shown, *own.problems.values(), status.found, status.advice, *_of_pair(desk)]

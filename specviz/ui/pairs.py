@@ -121,6 +121,10 @@ class PairStore:
             return self._home
         return self.guest if name == self.guest_name else None
 
+    def usual(self, pair: ModelPair) -> str:
+        """The drafter to start with for this pair, which is in memory."""
+        return engine.usual(pair, preparing=self.preparer.refusal is None)
+
     def in_use(self, name: PairName) -> ModelPair:
         """The pair if it is in memory, else the starting one, which the page goes back to."""
         return self.loaded(name) or self.home

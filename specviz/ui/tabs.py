@@ -29,9 +29,9 @@ class Action:
 
     button: gr.Button
     view: gr.HTML | gr.Markdown
-    inputs: Sequence[gr.components.Component]
+    inputs: Sequence[gr.components.Component]  # `Controls.pair` among them
     check: Callable[..., list[dict[str, Any]]]  # the inputs' values -> Gradio's verdict on each
-    stream: Callable[..., Iterator[str]]  # a visit, the inputs' values -> messages
+    stream: Callable[..., Iterator[str]]  # a visit, the pair's name, the inputs' values -> messages
     waiting: Callable[[str], str]  # the message that says what is waited for
     failed: Callable[[str], str]  # the message that says why nothing comes
     offered: Sequence[gr.components.Component] = ()  # what else changes when it is over,
@@ -96,27 +96,23 @@ class Desk:
         # A tab's own field stands before a control of the same name.
         names = [*("" if name in own else name for name in controls.fields), "pair", *own]
 
-        def asked(
-            values: Sequence[Any], loaded: PairName | None = None
-        ) -> tuple[Order, ModelPair | None, dict[str, Any]]:
-            """loaded: the pair that the visitor loaded last."""
-            order = controls.order(controls.caught_up(values, loaded))
-            return order, self.runner.store.loaded(order.pair), dict(zip(own, values[len(controls.inputs) :]))
+        def asked(values: Sequence[Any], name: PairName, pair: ModelPair | None) -> tuple[Order, dict[str, Any]]:
+            return controls.order(values, name, pair), dict(zip(own, values[len(controls.inputs) :]))
 
         def verdict(*values: Any) -> list[dict[str, Any]]:
             try:
-                order, pair, given = asked(values)
+                name = PairName(**values[len(controls.fields)])
+                pair = self.runner.store.loaded(name)
+                order, given = asked(values, name, pair)
                 if pair is not None:
                     check(pair, order, **given)
             except SpecvizError as error:
                 return verdicts(names, error if error.field in names else error.at(names[0]), self.say)
             return verdicts(names, None, self.say)
 
-        def carry_out(visit: Visit, *values: Any) -> Iterator[str]:
-            if not self.runner.store.is_ready:
-                yield waiting(self.say("common.starting"))
-            self.runner.store.get(PairName())
-            order, pair, given = asked(values, self.visitors.pair_of(visit.session))
+        def carry_out(visit: Visit, name: PairName, *values: Any) -> Iterator[str]:
+            pair = self.runner.store.get(name)
+            order, given = asked(values, name, pair)
             yield from stream(visit, order.settled(pair), **given)
 
         inputs = [*controls.inputs, *own.values()]

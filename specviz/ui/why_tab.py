@@ -52,16 +52,16 @@ def create_why_tab(desk: Desk) -> Tab:
 
         return Action(button, view, inputs, check, stream, waiting, failed)
 
-    def passes(visit: Visit, pair: dict[str, Any]) -> Iterator[str]:
-        return time_passes(runner, lab, PairName(**pair), visit, say)
+    def passes(visit: Visit, name: PairName, heard: dict[str, Any]) -> Iterator[str]:
+        return time_passes(runner, lab, name, visit, say)
 
-    def batches(visit: Visit, pair: dict[str, Any]) -> Iterator[str]:
-        for one in measure(runner, PairName(**pair), visit, say, engine.measure_batches):
+    def batches(visit: Visit, name: PairName, heard: dict[str, Any]) -> Iterator[str]:
+        for one in measure(runner, name, visit, say, engine.measure_batches):
             yield why_message(batches=one)
 
-    def forced(visit: Visit, pair: dict[str, Any], details: dict[str, Any]) -> Iterator[str]:
+    def forced(visit: Visit, name: PairName, heard: dict[str, Any], details: dict[str, Any]) -> Iterator[str]:
         asked = details.get("alpha"), details.get("num_draft_tokens")
-        for one in measure(runner, PairName(**pair), visit, say, engine.measure_forced, *asked):
+        for one in measure(runner, name, visit, say, engine.measure_forced, *asked):
             yield why_message(forced=one)
 
     def opened(visit: Visit) -> str:

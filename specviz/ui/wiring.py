@@ -13,6 +13,7 @@ import gradio as gr
 
 from specviz.records.errors import SpecvizError
 from specviz.ui.events import HEARD, QUIET
+from specviz.ui.pairs import PairName
 from specviz.ui.tabs import Action, Desk, Tab
 from specviz.ui.visits import Stops, Visit
 
@@ -66,15 +67,22 @@ def wire_tabs(desk: Desk, tabs: gr.Tabs, made: Sequence[tuple[gr.Tab, Tab]]) -> 
 
 
 def _in_turn(desk: Desk, kind: str, action: Action, visit: Visit, values: Sequence[Any]) -> Iterator[str]:
-    """The action's messages once its turn has come; until then, what it waits for. Stop leaves the line."""
-    line = desk.runner.line
+    """The action's messages once its turn has come and its pair is there; until then, what it waits for. Stop leaves
+    the line."""
+    line, store = desk.runner.line, desk.runner.store
     try:
         with line.joined(kind) as turn:
             yield from map(action.waiting, line.waiting(turn, visit.halt, desk.say))
-            if turn.began is None:
+            # What the visitor loaded last counts, not what the page had heard of when the button was pressed.
+            heard = values[action.inputs.index(desk.controls.pair)]
+            name = desk.visitors.pair_of(visit.session) or PairName(**heard)
+            if not visit.halt.is_set() and store.loaded(name) is None:
+                yield action.waiting(desk.say("common.starting"))
+                store.get(name)
+            if visit.halt.is_set():
                 yield (action.left or action.failed)(desk.say("line.left"))
             else:
-                yield from action.stream(visit, *values)
+                yield from action.stream(visit, name, *values)
     except SpecvizError as refusal:
         yield action.failed(desk.say.error(refusal))
 

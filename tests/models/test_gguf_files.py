@@ -17,6 +17,7 @@ from specviz.models.pair import ModelPair
 from specviz.models.trained_parts import load_parts
 from specviz.passes.trained_heads import MedusaConfig, MedusaHeads, fingerprint, save
 from specviz.records.errors import SpecvizError
+from specviz.records.settings import SamplingParams
 
 PROMPT = [40, 41, 42, 43, 40, 41, 42]
 
@@ -99,6 +100,14 @@ def test_a_part_trained_on_it_fits_in_every_precision(pair, file, tmp_path):
         # Rounded twice its weights would be others: in float16 they are read from the file.
         assert load_parts(loaded(file, dtype=dtype).target, tmp_path, {})[0].keys() == {"medusa"}
     assert f"--target {file}" in str(pair.missing_part("eagle"))
+
+
+def test_the_sampling_that_a_header_recommends_is_known_in_its_own_digits(tmp_path, file):
+    names = {"temp": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.05}
+    fields = {f"general__sampling__{name}": value for name, value in names.items()}
+    told = write_gguf(tmp_path / "told.gguf", tiny_model("llama", **SIZES), **fields)
+    assert loaded(told).recommended == SamplingParams(0.6, 20, 0.95, 0.05)
+    assert loaded(file).recommended is None
 
 
 def test_the_end_of_a_turn_ends_a_text(tmp_path):

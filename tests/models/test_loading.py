@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import pathlib
 import shutil
 import sys
@@ -31,11 +32,13 @@ from transformers import BertConfig, T5Config, ViTConfig
 from transformers.models.llama.modeling_llama import LlamaModel
 from transformers.utils import logging as transformers_logging
 
+from specviz.decoding.request import prepare
 from specviz.models import pass_timer, placement, sources, weights
 from specviz.models.loading import load_pair
 from specviz.models.pair import ModelPair, logit_width
 from specviz.models.pass_timer import SHOWN_WIDTHS, settle_threads, time_passes
 from specviz.records.errors import SpecvizError
+from specviz.records.settings import RunSettings, SamplingParams
 
 
 @pytest.fixture(scope="module")
@@ -420,6 +423,41 @@ def test_of_settings_beside_a_model_only_the_end_tokens_count(folder, settings):
     assert pair.eos_ids == {0}
     kept = pair.target.generation_config.to_diff_dict().keys()
     assert not kept & (settings.keys() - {"eos_token_id"})
+
+
+@pytest.mark.parametrize(
+    ("said", "recommended"),
+    [
+        # Qwen3's, Llama 3's, Gemma 3's and Mistral Small 3.1's own.
+        ({"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95}, SamplingParams(0.6, 20, 0.95)),
+        ({"do_sample": True, "temperature": 0.6, "top_p": 0.9}, SamplingParams(0.6, top_p=0.9)),
+        (
+            {"do_sample": True, "cache_implementation": "hybrid", "top_k": 64, "top_p": 0.95},
+            SamplingParams(1, 64, 0.95),
+        ),
+        ({"temperature": 0.15, "eos_token_id": 0}, SamplingParams(0.15)),
+        ({"do_sample": None, "min_p": 0.1, "top_p": None}, SamplingParams(min_p=0.1)),
+        # What no control takes counts as left out.
+        ({"temperature": 0.7, "top_k": -1, "top_p": "high", "min_p": 7}, SamplingParams(0.7)),
+        ({"temperature": True, "top_k": 2.5, "top_p": math.nan, "min_p": [0.1]}, None),
+        ({"temperature": -1, "top_p": 0, "top_k": 10**400}, None),
+        # Nothing about sampling, or greedy decoding.
+        ({"do_sample": True, "repetition_penalty": 1.05}, None),
+        ({"do_sample": False, "temperature": 0.6}, None),
+        ({"do_sample": "yes", "temperature": 0.6}, None),
+        ({}, None),
+    ],
+)
+def test_the_sampling_that_a_checkpoint_recommends_is_known_and_applied_to_nothing(folder, said, recommended):
+    (folder / "generation_config.json").write_text(json.dumps(said))
+    pair = load_pair(folder)
+    assert pair.recommended == recommended
+    assert prepare(pair, RunSettings("abc", "prompt_lookup")).settings.sampling == SamplingParams()
+
+
+def test_what_a_draft_model_recommends_is_nobodys_business(folder, saved):
+    (folder / "generation_config.json").write_text('{"temperature": 0.6}')
+    assert load_pair(saved[0], folder).recommended is None and load_pair().recommended is None
 
 
 @pytest.mark.parametrize("named", [7, "7", [7], [[7], None], [7, 10**6]])

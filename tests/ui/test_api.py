@@ -7,7 +7,6 @@ import asyncio
 import json
 import re
 import subprocess
-import types
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -22,6 +21,8 @@ from mcp.client.streamable_http import streamable_http_client
 from tiny import tiny_pair
 
 from specviz.bench import pass_times
+from specviz.models.pair import ModelPair
+from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally
 from specviz.records.runs import Run
 from specviz.theory import statistics
@@ -29,6 +30,7 @@ from specviz.ui.api import Page, add_endpoints
 from specviz.ui.deployment import Deployment
 from specviz.ui.endpoints import ENDPOINTS
 from specviz.ui.page import LOOK_FOR_EVENTS, launch
+from specviz.ui.pairs import PairStore
 from specviz.ui.runner import Runner
 
 SECTION = (ROOT / "docs" / "python.md").read_text(encoding="utf-8").partition("## The page's API")[2]
@@ -43,11 +45,11 @@ def example(language: str, url: str) -> str:
 
 @pytest.fixture(scope="module")
 def runner() -> Runner:
-    pair = tiny_pair("llama")
-    store = types.SimpleNamespace(get=lambda name: pair, loaded=lambda name: pair)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPECVIZ_MAX_NEW_TOKENS", "128")
-        return Runner(store, Deployment.from_environment())
+        patch.setenv("SPECVIZ_PASSES", "plain")
+        deployment = Deployment.from_environment()
+        return Runner(PairStore(deployment, tiny_pair("llama")), deployment)
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +92,25 @@ def test_a_run_comes_whole_or_round_by_round(shown):
     assert followed.text == run.text
     rounds = [(str(one.index), list(one.pieces)) for one in followed.rounds]
     assert shown["printed"][: len(rounds)] == rounds
+
+
+@pytest.mark.parametrize("name", ["generate", "race", "lossless"])
+def test_who_names_no_drafter_gets_one_that_the_pair_has(runner, name):
+    pair = runner.store.home
+    alone = PairStore(runner.deployment, ModelPair.of(pair.target, None, pair.tokenizer))
+    given = {one: parameter.default for one, parameter in ENDPOINTS[name].parameters.items()}
+    given |= {"prompt": "abcabc", "max_new_tokens": 4, "runs": 20}
+
+    def answer(store: PairStore, **asked) -> str:
+        *_, last = ENDPOINTS[name].begin(Runner(store, runner.deployment), given | asked, lambda text, fraction: None)
+        return json.dumps(last).lower().replace(" ", "_")
+
+    chosen = alone.usual(alone.home)
+    assert chosen != runner.store.usual(pair) == "draft_model"
+    assert chosen in answer(alone) and "draft_model" in answer(runner.store)
+    with pytest.raises(SpecvizError, match="no draft model") as refused:
+        answer(alone, drafter="draft_model")
+    assert refused.value.field == "drafter"
 
 
 def test_a_race_is_told_on_one_clock(shown):

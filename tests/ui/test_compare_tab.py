@@ -6,7 +6,6 @@ import json
 import math
 import re
 import threading
-import types
 from dataclasses import asdict, replace
 
 import gradio as gr
@@ -16,7 +15,7 @@ from gradio_client import Client
 from handmade import a_round
 from on_page import GAMMA, assert_no_sideways_scrolling, downloaded_page, downloaded_trace, generate, order, set_control
 from playwright.sync_api import Locator, Page, expect
-from tiny import tiny_pair
+from tiny import byte_tokenizer, tiny_model, tiny_pair
 
 from specviz.bench.contestants import Contestant, Standing
 from specviz.decoding.replay import replay
@@ -32,7 +31,7 @@ from specviz.ui.contest import Contest
 from specviz.ui.controls import Controls, create_controls
 from specviz.ui.deployment import Deployment
 from specviz.ui.orders import Order
-from specviz.ui.pairs import PairName
+from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.runner import Runner
 from specviz.ui.tabs import Desk
 from specviz.views import compare_messages as messages
@@ -58,10 +57,9 @@ def controls(runner) -> Controls:
 def runner(pair, monkeypatch) -> Runner:
     for name in ("TARGET", "DRAFT", "DEVICE", "DTYPE", "MAX_COMPARE_RUNS"):
         monkeypatch.delenv(f"SPECVIZ_{name}", raising=False)
-    store = types.SimpleNamespace(
-        get=lambda name: pair, loaded=lambda name: pair, in_use=lambda name: pair, home=pair, is_ready=True
-    )
-    return Runner(store, Deployment.from_environment())
+    monkeypatch.setenv("SPECVIZ_PASSES", "plain")
+    deployment = Deployment.from_environment()
+    return Runner(PairStore(deployment, pair), deployment)
 
 
 ORDER = Order(PairName(), RunSettings("Once upon", max_new_tokens=12, seed=5))
@@ -85,10 +83,10 @@ def filled_in(controls: Controls, **changes) -> list:
     return [*(asked[name] for name in controls.fields), asdict(PairName())]
 
 
-def test_a_control_that_is_hidden_has_no_say(controls):
+def test_a_control_that_is_hidden_has_no_say(controls, pair):
     asked = {"branches": 3, "exit_layer": 1, "confidence": 0.4, "rule": "block"}
     said = {
-        name: controls.order(filled_in(controls, **asked, drafter=name)).settings
+        name: controls.order(filled_in(controls, **asked, drafter=name), PairName(), pair).settings
         for name in ("early_exit", "prompt_lookup", "plain")
     }
     read, copied, plain = (settings.drafting for settings in said.values())
@@ -97,12 +95,43 @@ def test_a_control_that_is_hidden_has_no_say(controls):
     assert (said["prompt_lookup"].rule, said["plain"].rule, said["plain"].drafter) == ("block", "auto", None)
 
 
-def test_numbers_of_a_form_are_whole_where_settings_are(controls):
-    settings = controls.order(filled_in(controls, seed=7.0, num_draft_tokens=3.0, temperature=1.0)).settings
+#: A pair of which the page had heard when a button was pressed, and none.
+OTHER, NONE = asdict(PairName("elsewhere")), {}
+
+
+@pytest.mark.parametrize(
+    ("heard", "asked", "becomes"),
+    [
+        (NONE, {"drafter": "draft_model"}, {"drafter": "usual"}),
+        (NONE, {"drafter": "medusa"}, {"drafter": "medusa"}),
+        (NONE, {"drafter": "suffix", "branches": 3}, {"drafter": "suffix", "branches": 3}),
+        (OTHER, {"drafter": "medusa"}, {"drafter": "usual"}),
+        (OTHER, {"drafter": "early_exit", "exit_layer": 9, "branches": 4}, {"exit_layer": 2, "branches": 1}),
+        (OTHER, {"drafter": "suffix", "temperature": 0.3, "seed": 7}, {"temperature": 0.3, "seed": 7}),
+        (OTHER, {"drafter": "suffix", "chat": False}, {"chat": True}),
+        (asdict(PairName()), {"drafter": "draft_model"}, {"drafter": "draft_model"}),
+        (asdict(PairName()), {"drafter": "early_exit", "exit_layer": 3}, {"exit_layer": 3}),
+        (asdict(PairName()), {"drafter": "suffix", "chat": False}, {"chat": False}),
+    ],
+)
+def test_what_was_set_for_another_pair_or_for_none_becomes_what_this_one_has(runner, controls, heard, asked, becomes):
+    pair = ModelPair.of(tiny_model("llama", num_hidden_layers=8), None, byte_tokenizer(chat_template="{{ messages }}"))
+    expected = {name: runner.store.usual(pair) if value == "usual" else value for name, value in becomes.items()}
+    *values, _ = filled_in(controls, **asked)
+    order = controls.order([*values, heard], PairName(), pair)
+    assert order.settings.flat().items() >= expected.items()
+    # Until it is there nobody knows: what is asked for stays as it is.
+    waits = controls.order([*values, heard], PairName(), None)
+    assert waits.settings.drafter == asked["drafter"]
+
+
+def test_numbers_of_a_form_are_whole_where_settings_are(controls, pair):
+    values = filled_in(controls, seed=7.0, num_draft_tokens=3.0, temperature=1.0)
+    settings = controls.order(values, PairName(), pair).settings
     assert [type(value) for value in (settings.seed, settings.num_draft_tokens)] == [int, int]
     for field, value in (("seed", 1.5), ("top_k", None), ("max_new_tokens", math.nan)):
         with pytest.raises(SpecvizError, match="whole number") as caught:
-            controls.order(filled_in(controls, **{field: value}))
+            controls.order(filled_in(controls, **{field: value}), PairName(), pair)
         assert caught.value.field == field
 
 

@@ -5,15 +5,25 @@ from __future__ import annotations
 import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 from on_page import set_control, settle, start, state, wait_for_rounds
 from playwright.sync_api import Page, expect
+from tiny import tiny_pair
 
 from specviz.records.errors import SpecvizError
 from specviz.records.words import words
+from specviz.ui import engine
 from specviz.ui import line as line_module
+from specviz.ui.deployment import Deployment
 from specviz.ui.line import Line
+from specviz.ui.pairs import PairName, PairStore
+from specviz.ui.tabs import Action
+from specviz.ui.visitors import Visitors
+from specviz.ui.visits import Visit
+from specviz.ui.wiring import _in_turn
 
 SAY = words()
 
@@ -77,6 +87,47 @@ def test_a_full_line_says_so():
         pytest.fail("let in")
     with line.joined("race"):
         pass
+
+
+def in_turn(pairs, visitors, heard, halted=False) -> tuple[list[str], list]:
+    """What an action shows and what it is carried out on, for a page that had heard of that pair."""
+    made, visit = [], Visit("me", threading.Event())
+    if halted:
+        visit.halt.set()
+
+    def stream(visit, name, *values):
+        made.append((name, pairs.loaded(name)))
+        yield "done"
+
+    action = Action(None, None, ["pair"], None, stream, waiting=str, failed=lambda text: f"failed: {text}")
+    runner, controls = SimpleNamespace(line=Line(2), store=pairs), SimpleNamespace(pair="pair")
+    desk = SimpleNamespace(runner=runner, visitors=visitors, controls=controls, say=SAY)
+    return list(_in_turn(desk, "generate", action, visit, [heard])), made
+
+
+def test_an_action_is_for_the_pair_that_its_visitor_loaded_last_and_waits_until_that_is_there(monkeypatch):
+    monkeypatch.setattr(engine, "load_pair", lambda target, *asked, **others: tiny_pair("llama"))
+    monkeypatch.setenv("SPECVIZ_PASSES", "plain")
+    pairs, visitors = PairStore(Deployment.from_environment()), Visitors()
+    mine, theirs = PairName("mine"), PairName("theirs")
+    starting = SAY("common.starting")
+    # The first pair, of which the page has not heard; and once it is there.
+    assert in_turn(pairs, visitors, {}) == ([starting, "done"], [(PairName(), pairs.home)])
+    assert in_turn(pairs, visitors, {}) == (["done"], [(PairName(), pairs.home)])
+    # One that was being loaded when the button was pressed.
+    pairs.get(mine)
+    visitors.use("me", mine)
+    assert in_turn(pairs, visitors, asdict(PairName())) == (["done"], [(mine, pairs.guest)])
+    # Somebody else's has taken its place.
+    pairs.get(theirs)
+    assert in_turn(pairs, visitors, asdict(mine), halted=True) == ([f"failed: {SAY('line.left')}"], [])
+    assert in_turn(pairs, visitors, asdict(mine)) == ([starting, "done"], [(mine, pairs.guest)])
+
+
+def test_what_the_pair_cannot_be_loaded_for_is_said_in_the_place_of_what_was_asked_for(monkeypatch):
+    monkeypatch.setenv("SPECVIZ_TARGET", "/no/such/folder")
+    told, made = in_turn(PairStore(Deployment.from_environment()), Visitors(), {})
+    assert told[0] == SAY("common.starting") and told[1].startswith("failed: There is no folder") and not made
 
 
 def test_every_tab_has_a_name_in_line():

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import threading
 from collections.abc import Iterator
+from dataclasses import asdict
 
+import gradio as gr
 import pytest
 from conftest import PATIENCE
 from elements import element
@@ -28,12 +31,14 @@ from tiny import byte_tokenizer, save_model, tiny_model, tiny_pair
 from specviz import load_pair
 from specviz.drafters import usual
 from specviz.models.pair import ModelPair
-from specviz.records.presets import CHAT_PRESETS, PRESETS
+from specviz.records.presets import CHAT_PRESETS, PRESETS, TEMPERATURE
+from specviz.records.settings import SamplingParams
 from specviz.records.words import words
 from specviz.ui import engine
+from specviz.ui.controls import create_controls
 from specviz.ui.deployment import Deployment
 from specviz.ui.page import build, launch
-from specviz.ui.pairs import PairStore
+from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.runner import Runner
 from specviz.ui.ways import WAYS, lacks
 
@@ -210,6 +215,81 @@ def test_a_link_to_a_page_of_a_model_with_a_chat_template_says_whether_it_is_use
         assert (run.drafter, run.prompt.text) == ("suffix", "<user>abcabc</><answer>" if chat else "abcabc")
         expect(drafter(page, "suffix")).to_be_checked()
         expect(page.get_by_label(SAY("controls.chat"))).to_be_checked(checked=chat)
+
+
+def recommending(sampling: SamplingParams | None, name: str = "parrot") -> ModelPair:
+    return ModelPair.of(tiny_model("llama"), None, byte_tokenizer(), target_name=name, recommended=sampling)
+
+
+def test_settings_of_a_run_with_another_pair_apply_but_for_a_drafter_that_this_one_lacks(new_page, monkeypatch):
+    monkeypatch.setenv("SPECVIZ_PASSES", "plain")
+    home = recommending(None)
+    with served(home) as url:
+        page = new_page()
+        page.goto(url)
+        expect(page.locator(".sv-pair").first).to_contain_text("parrot")
+        page.locator("specviz-share .use").click()  # of the recorded run, which has a draft model
+        sentence = lacks(home, SAY)["draft_model"][1]
+        expect(page.get_by_test_id("toast-text").filter(has_text=sentence)).to_have_count(1)
+        expect(control(page, SAY("controls.seed"))).to_have_value("31")
+        expect(drafter(page, usual(home, preparing=False))).to_be_checked()
+        expect(page.locator("#recommended p")).to_be_hidden()
+
+
+def breaking(text: str) -> str:
+    """Without what keeps words together at the end of a line."""
+    return text.replace("\N{NO-BREAK SPACE}", " ").replace("\N{NON-BREAKING HYPHEN}", "-")
+
+
+def test_what_a_model_recommends_is_offered_and_set_only_when_it_is_asked_for(new_page, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECVIZ_PASSES", "plain")
+    wanted, name = SamplingParams(0.8, 20, 0.95), "<b>parrot</b>"
+    with served(recommending(wanted, name)) as url:
+        page = new_page()
+        page.goto(url)
+        line, use = page.locator("#recommended p"), page.locator("#recommended button")
+        expect(use).to_be_visible()
+        assert breaking(line.text_content()).startswith(f"{name} recommends temperature 0.8, top-k 20, top-p 0.95.")
+        expect(line.locator("b")).to_have_count(0)
+        assert violations(page) == []
+        generate(page, new_tokens=4)
+        assert downloaded_trace(page, tmp_path).sampling == SamplingParams(TEMPERATURE)
+
+        below = "() => document.querySelector('[aria-controls=more-controls]').getBoundingClientRect().top"
+        use.scroll_into_view_if_needed()
+        place = page.evaluate(below)
+        use.click()
+        expect(use).to_be_hidden()
+        expect(page.locator("#temperature input[type=range]")).to_be_focused()
+        assert page.evaluate(below) == place
+        generate(page, new_tokens=4)
+        assert downloaded_trace(page, tmp_path).sampling == wanted
+        set_control(page, SAY("controls.top_k"), 30)
+        expect(use).to_be_visible()
+        set_control(page, SAY("controls.top_k"), 20)
+        expect(use).to_be_hidden()
+        assert_no_sideways_scrolling(page)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "told"),
+    [
+        (SamplingParams(0.6, 20, 0.95, 0.05), "Temperatur 0,6, Top-k 20, Top-p 0,95, Min-p 0,05."),
+        (SamplingParams(1, 64, 0.95), "Temperatur 1, Top-k 64, Top-p 0,95."),
+        (SamplingParams(0), "Temperatur 0."),
+        (SamplingParams(2.5), None),  # the control ends before
+        (None, None),
+    ],
+)
+def test_what_is_offered_is_said_in_numbers_and_is_what_the_controls_take(monkeypatch, sampling, told):
+    monkeypatch.setenv("SPECVIZ_PASSES", "plain")
+    deployment, pair = Deployment.from_environment(), recommending(sampling)
+    with gr.Blocks():
+        controls = create_controls(Runner(PairStore(deployment, pair), deployment), words("de"))
+    changes = controls.suited(PairName(), "suffix", "", keep=True)
+    offer = json.loads(changes[controls.recommended])
+    assert breaking(offer["text"]) == (f"parrot empfiehlt {told}" if told else "")
+    assert offer["settings"] == (asdict(sampling) if told else None)
 
 
 #: Whether an element covers a point of another one inside the box that scrolls it.
