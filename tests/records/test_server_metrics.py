@@ -131,7 +131,7 @@ def test_a_file_is_read_in_every_encoding_that_programs_write(encoding, text):
 @pytest.mark.parametrize(
     "around",
     [
-        "event: message\nid: 7\nretry: 3000\n: ping\n:\ndata: {}\n\n: ping {{'a'\n\ndata: [DONE]\n",
+        'event: message\nid: 7\nretry: 3000\n: ping\n:\ndata: {}\n\n: {{"a": 1}\nid: {{"a": 1}\n\ndata: [DONE]\n',
         "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n{}\r\n",
         "2026-09-01 12:00:00 [api.py:12] INFO answer={} [status 200]",
         "\ufeff{}",

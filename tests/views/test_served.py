@@ -186,6 +186,9 @@ def test_the_page_shows_what_a_format_tells_and_says_what_it_does_not(page, text
     assert [figure(page, name) for name in ("tokens", "alpha", "share")] == figures
     expect(part(page, "notes")).to_contain_text(note)
     expect(part(page, "positions").locator("circle.dot")).to_have_count(dots)
+    # Of what nobody knows there is no empty chart.
+    assert part(page, "positions").is_visible() == part(page, "numbers").is_visible() == bool(dots)
+    assert part(page, "tokens").is_visible() == (text == SCRAPE)
     assert violations(page) == []
 
 

@@ -16,12 +16,11 @@ export function passesPart(host) {
   ui.positions = canvas("positions", (width) => drawPositions(host, width));
   ui.tokens = canvas("tokens", (width) => drawTokens(host, width));
   ui.table = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": say("served.by_position") });
-  return make("div", {}, ui.summary, ui.readout, ui.notes, ui.left_out,
-    make("div", { class: "two" },
-      make("section", {}, make("h3", { text: say("served.by_position") }), ui.positions.box,
-        make("ul", { class: "legend" }, key("box kept", say("served.key_conditional")), key("q line", say("served.key_share")))),
-      make("section", {}, make("h3", { text: say("served.by_tokens") }), ui.tokens.box)),
-    make("details", {}, make("summary", { text: say("served.numbers") }), ui.table));
+  ui.by_position = make("section", {}, make("h3", { text: say("served.by_position") }), ui.positions.box,
+    make("ul", { class: "legend" }, key("box kept", say("served.key_conditional")), key("q line", say("served.key_share"))));
+  ui.by_tokens = make("section", {}, make("h3", { text: say("served.by_tokens") }), ui.tokens.box);
+  ui.numbers = make("details", { part: "numbers" }, make("summary", { text: say("served.numbers") }), ui.table);
+  return make("div", {}, ui.summary, ui.readout, ui.notes, ui.left_out, make("div", { class: "two" }, ui.by_position, ui.by_tokens), ui.numbers);
 }
 
 /** @param {Host} host @param {any} figures */
@@ -38,6 +37,8 @@ export function renderPasses({ ui, say }, figures) {
     figures.rounded && say("served.note_rounded", { n: figures.rounded }), figures.uncounted && say("served.note_uncounted", { n: figures.uncounted }), figures.without && say("served.note_without", { n: figures.without })];
   ui.notes.replaceChildren(...notes.filter(Boolean).map((text) => make("li", { text })));
   renderLeftOut(ui, say, figures);
+  for (const one of [ui.by_position, ui.numbers]) one.classList.toggle("hidden", !figures.positions.length);
+  ui.by_tokens.classList.toggle("hidden", !figures.tokens.length);
   ui.positions.redraw();
   ui.tokens.redraw();
   ui.table.replaceChildren(numbersTable(say, figures.positions));
