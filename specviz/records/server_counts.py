@@ -40,9 +40,9 @@ class ServedRequest:
     @property
     def tokens_per_pass(self) -> float | None:
         """1 + accepted / passes, as of a run (`Tally.acceptance_length`); else what the server makes of it."""
-        if self.passes is None:
+        if self.passes is None or self.accepted is None:
             return self.length
-        return None if self.accepted is None or not self.passes else 1 + self.accepted / self.passes
+        return 1 + self.accepted / self.passes if self.passes else None
 
     @property
     def lengths_known(self) -> bool:
@@ -180,7 +180,7 @@ def _require_something(read: _Fields, kind: Format, passes: int | None, *others:
     """Refuses a request that comes to no figure: passes without what they kept, or a part of a rate."""
     accepted, drafted, length, tokens = others
     by_pass = passes == 0 or (passes is not None and (accepted, tokens) != (None, None))
-    if not by_pass and length is None and None in (accepted, drafted):
+    if (kind.summed or (not by_pass and length is None)) and None in (accepted, drafted):
         raise SpecvizError(
             "Request {number}: without {names} nothing can be told of it.",
             "metrics",
@@ -192,8 +192,8 @@ def _require_something(read: _Fields, kind: Format, passes: int | None, *others:
 def _longest(read: _Fields, kind: Format) -> tuple[int | None, Sequence[str]]:
     """γ, and the names of the field that says it."""
     places = kind.kept or kind.shares
-    if kind.full and (field := read.named(places)):
-        told = read.shares(places) if kind.shares else read.block[field]
+    if kind.full and read.named(places):
+        told = read.shares(kind.shares) or read.counts(kind.kept, MOST_COUNT) or ()
         return len(told), places
     return read.count(kind.longest, MOST_DEPTH), kind.longest
 

@@ -56,8 +56,8 @@ class Served:
 
 def together(served: ServedRequests) -> Served:
     """The figures of all requests, each over those that give it."""
-    counted = [one for one in served.requests if one.passes and one.tokens_per_pass is not None]
-    bare = [one for one in served.requests if one.accepted is None and one.passes]
+    counted = [one for one in served.requests if one.passes and one.accepted is not None]
+    bare = [one for one in served.requests if one.accepted is None and one.passes and one.completion_tokens]
     judged = [one for one in served.requests if one.drafted and one.accepted is not None]
     known = [one for one in counted if one.lengths_known]
     counts = tally_of(sum((one.outcomes for one in known), Counter()))

@@ -351,6 +351,8 @@ def own(**request) -> str:
         ('{"acceptance_histogram": 3}', "must be a list"),
         ('{"spec_verify_ct": 3}', "spec_num_correct_drafts"),
         ('{"draft_n": 3}', "without draft_n_accepted"),
+        (scrape(43, 129, 4, [4]).replace(',position="0"', ""), "per_pos_total must be a list of counts"),
+        (json.dumps([{"numRequestsWithDraftTokens": 2, "completion_tokens": 3}] * 2), "without numAcceptedTokens"),
         ('{"acceptance_histogram": {"3": 1, "x": 1}}', "a key must be a whole number from 0 to 1024, not 'x'"),
         ('{"schema": "specviz.run/1", "rounds": 3}', "The trace is damaged"),
         ('{"schema": "specviz.bench/1", "rows": [{"acceptance_length": 0.5}]}', "acceptance_length must be a number"),

@@ -249,4 +249,8 @@ def test_the_terminal_prints_the_same_figures():
     lines = served_text(read_metrics("\n".join([SCRAPE, LLAMA, bad]))).splitlines()
     assert lines[0].startswith("1 requests, 1 summaries of many requests, 43 target passes")
     assert lines[-2] == "left out, 1 in all; the first:" and lines[-1].startswith("Request 2: num_spec_steps must be")
+    cut = (
+        "SpecDecoding metrics: Mean acceptance length: 1.50, Drafted: 4 tokens, Per-position acceptance rate: 0.5, 0.5"
+    )
+    assert json.loads(told(cut, chains=True))["tokens_per_pass"] == 1.5  # of two passes, and nobody says what they kept
     assert "2.410" in served_text(read_metrics(MEAN.format("2.41")))
