@@ -161,15 +161,15 @@ def _parser() -> argparse.ArgumentParser:
     check.set_defaults(command=_check)
 
     metrics = commands.add_parser(
-        "metrics", help="what a vLLM or SGLang server says of its own speculation, as figures"
+        "metrics", help="what a server says of its own speculation (vLLM, SGLang, llama.cpp, …), as figures"
     )
-    metrics.add_argument(
-        "metrics", type=pathlib.Path, metavar="FILE", help="JSON of one answer or many; see docs/metrics.md"
-    )
+    what = "answers, a log, a scrape of /metrics, or what a benchmark wrote; - is the input; see docs/metrics.md"
+    metrics.add_argument("metrics", type=pathlib.Path, metavar="FILE", help=what)
     metrics.add_argument(
         "--chains", action="store_true", help="every pass drafted one chain of full length (SGLang: topk 1)"
     )
     metrics.add_argument("--cost", type=float, metavar="C", help="the server's c, for the γ that the formula favours")
+    metrics.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the figures there too")
     metrics.set_defaults(command=_metrics)
 
     serve = commands.add_parser("serve", help="serve the page, like app.py")
@@ -383,15 +383,21 @@ def _compile(options: argparse.Namespace) -> int:
 
 def _metrics(options: argparse.Namespace) -> int:
     from specviz.records.server_metrics import read_metrics
-    from specviz.views.served_messages import served_text
+    from specviz.records.server_text import decoded
+    from specviz.records.words import words
+    from specviz.views.served_messages import served_message, served_text
 
     try:
-        text = options.metrics.read_text(encoding="utf-8", errors="replace")
+        data = sys.stdin.buffer.read() if str(options.metrics) == "-" else options.metrics.read_bytes()
     except OSError as error:
         raise SpecvizError("The file cannot be read: {reason}.", "metrics", reason=error.strerror) from error
     if options.cost is not None and not 0 <= options.cost < float("inf"):
         raise SpecvizError("c is a ratio of times: a number from 0 up, not {value}.", "cost", value=options.cost)
-    print(served_text(read_metrics(text, options.chains), options.cost))
+    served = read_metrics(decoded(data), options.chains)
+    if options.json:
+        with _writing("json", options.json):
+            options.json.write_text(served_message(served, words()), encoding="utf-8")
+    print(served_text(served, options.cost))
     return 0
 
 

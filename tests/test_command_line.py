@@ -169,6 +169,21 @@ def test_commands_write_to_terminals_that_know_few_characters(encoding, tmp_path
         assert done.returncode == (2 if "nö/such/file" in arguments else 0)
 
 
+def test_metrics_come_from_a_file_or_from_the_input_and_go_into_a_file_too(tmp_path):
+    answers = [{"id": "a", "acceptance_histogram": [1, 3]}, {"id": "b", "acceptance_histogram": [-1]}]
+    data, written = "\n".join(map(json.dumps, answers)).encode("utf-16"), tmp_path / "figures.json"
+    (tmp_path / "answers.jsonl").write_bytes(data)
+    command = [sys.executable, "-m", "specviz", "metrics", "--json", str(written)]
+    for name, given in ((str(tmp_path / "answers.jsonl"), b""), ("-", data)):
+        done = subprocess.run([*command, name], cwd=ROOT, input=given, capture_output=True)
+        shown = done.stdout.decode()
+        assert done.returncode == 0 and "1 requests, 4 target passes" in shown and "Request 2: acceptance_hist" in shown
+        figures = json.loads(written.read_text(encoding="utf-8"))
+        assert (figures["requests"], figures["passes"], figures["tokens_per_pass"]) == (1, 4, 1.75)
+        assert figures["left_out"] == len(figures["reasons"]) == 1 and figures["reasons"][0] in shown
+        written.unlink()
+
+
 def running(*arguments: str, **streams: int) -> subprocess.Popen[bytes]:
     """A long run of the embedded pair, in a process of its own."""
     order = ["run", "Once", "--max-new-tokens", "400", "--passes", "plain", *arguments]

@@ -5,7 +5,7 @@ settings: what a run is asked for, one frozen value
 runs: what it did: every round, token, probability, coin and second; the trace file
 metrics: from rounds to the numbers people compare
 stopwatch: how long a run took, and whether something else held it up
-server_metrics: what inference servers say about their own requests
+server_metrics: what inference servers say about their own requests, by way of server_formats, _text and _counts
 comparison: two runs of one prompt side by side
 tables: a run as pandas tables
 recordings: runs that come with the repository

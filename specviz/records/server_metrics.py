@@ -1,142 +1,75 @@
-"""What inference servers say about their own speculative decoding, request by request: `FORMATS` is the table of names.
+"""What inference servers say about their own speculative decoding, request by request where they do.
 
-Only what a server gives is read; what follows from it exactly is filled in, nothing else (docs/metrics.md).
+Only what a server gives is read; what follows from it exactly is filled in, nothing else (docs/metrics.md). A request
+that cannot be read is left out with its reason, and the others are read.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from specviz.records.errors import SpecvizError, quoted, shortened
 from specviz.records.metrics import Tally
-
-SCHEMA = "specviz.metrics/1"
+from specviz.records.server_counts import Outcomes, ServedRequest, request_of
+from specviz.records.server_formats import BENCH, FORMATS, OWN, RUN, SCHEMA, Format, tokens_joined
+from specviz.records.server_text import MOST_REASONS, Told, pieces
 
 #: The longest text that is read: some ten thousand requests with every pass of theirs.
 MOST_CHARACTERS = 10_000_000
 
-#: The deepest draft that is believed, and the largest count.
-MOST_DEPTH, MOST_COUNT = 1024, 10**12
+#: What is added up where a format tells step by step what was counted.
+_SUMMED = ("passes", "accepted", "drafted")
 
-#: (accepted, drafted) -> how many passes; drafted is None where nobody says it.
-Outcomes = Counter[tuple[int, int | None]]
-
-
-@dataclass(frozen=True, slots=True)
-class Format:
-    """What a server calls things; of several names the first that is there counts."""
-
-    name: str
-    passes: tuple[str, ...]  # target passes that verified a draft
-    accepted: tuple[str, ...]  # draft tokens kept, in all
-    drafted: tuple[str, ...]  # draft tokens proposed, in all
-    histogram: tuple[str, ...]  # [j]: passes that kept j draft tokens
-    each_accepted: tuple[str, ...] = ()  # the same by pass, in order
-    each_drafted: tuple[str, ...] = ()
-    longest: tuple[str, ...] = ()  # γ: the most that a pass drafts
-    #: Whether `drafted` is what was configured, passes times a constant, and not what was really proposed.
-    nominal: bool = False
-
-    def marks(self, block: dict[str, Any]) -> bool:
-        """Whether an object holds what this server says of a request."""
-        return any(block.get(name) is not None for name in (*self.passes, *self.histogram, *self.each_accepted))
+#: By the name of a field, the formats that it may be a mark of.
+_MARKS = {name: [kind for kind in FORMATS if name in kind.marked] for kind in FORMATS for name in kind.marked}
 
 
-OWN = Format(
-    name=SCHEMA,
-    passes=("passes",),
-    accepted=("accepted",),
-    drafted=("drafted",),
-    histogram=("histogram",),
-    each_accepted=("per_pass_accepted",),
-    each_drafted=("per_pass_drafted",),
-    longest=("num_draft_tokens",),
-)
-
-FORMATS = (
-    # vLLM pull request 48915, docs/features/speculative_decoding/acceptance_metrics.md
-    Format(
-        name="vLLM",
-        passes=("num_spec_steps",),
-        accepted=("num_accepted_draft_tokens",),
-        drafted=("num_draft_tokens",),
-        histogram=("acceptance_histogram",),
-        each_accepted=("per_step_accepted",),
-        each_drafted=("per_step_drafted",),
-        longest=("num_spec_tokens",),
-    ),
-    # SGLang pull requests 3152, 11441, 18332, 23530, 33518: the newest names first
-    Format(
-        name="SGLang",
-        passes=("spec_verify_ct",),
-        accepted=("spec_num_correct_drafts", "spec_accepted_drafts", "spec_accept_token_num"),
-        drafted=("spec_num_proposed_drafts", "spec_proposed_drafts", "spec_draft_token_num"),
-        histogram=("spec_correct_drafts_histogram", "spec_accept_histogram"),
-        nominal=True,
-    ),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class ServedRequest:
-    """One request as its server counted it; None is what nobody said."""
-
-    number: int  # from 1, in the order of the text
-    name: str  # the server's id for it, empty without
-    format: Format
-    passes: int
-    accepted: int | None
-    drafted: int | None
-    outcomes: Outcomes | None
-    completion_tokens: int | None
-
-    @property
-    def tokens_per_pass(self) -> float | None:
-        """1 + accepted / passes, as of a run (`Tally.acceptance_length`)."""
-        return None if self.accepted is None or not self.passes else 1 + self.accepted / self.passes
-
-    @property
-    def lengths_known(self) -> bool:
-        """Whether it is known of every pass how many tokens it had drafted."""
-        return self.outcomes is not None and all(drafted is not None for _, drafted in self.outcomes)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ServedRequests:
-    requests: list[ServedRequest]
-    without: int  # entries that say nothing of speculation
+    requests: list[ServedRequest] = field(default_factory=list)
+    without: int = 0  # entries that say nothing of speculation
+    left_out: int = 0  # what could not be read
+    reasons: list[SpecvizError] = field(default_factory=list)  # why, of the first ones and of the last
+
+    def leave_out(self, reason: SpecvizError) -> None:
+        self.left_out += 1
+        self.reasons[MOST_REASONS - 1 :] = [reason.at("metrics")]
 
 
 def read_metrics(text: str, chains: bool = False) -> ServedRequests:
-    """The requests in a text: one answer, an array of them, several one after another, or what a server streamed.
+    """The requests in a text: answers of a server as JSON of any number, or as they were streamed; its log; scrapes of
+    its /metrics; results of a benchmark; traces of runs here.
 
     chains: whoever asks vouches that every pass drafted one chain as long as the server is configured to draft, so that
-    nominal lengths are real ones. Raises SpecvizError for what is no JSON, holds no metrics, or cannot be.
+    nominal lengths are real ones. Raises SpecvizError for what is too long or holds no metrics, or none that can be.
     """
     if len(text) > MOST_CHARACTERS:
         raise SpecvizError(
             "This is more than can be read at once: at most {most} characters.", "metrics", most=MOST_CHARACTERS
         )
-    found, without = [], 0
-    for entry in _entries(text.lstrip("\ufeff")):
-        blocks = list(_blocks(entry))
-        for name, tokens, kind, block in blocks:
-            found.append(_request(len(found) + 1, name, tokens, kind, block, chains))
-        without += not blocks and not _is_chunk(entry)
-    if not found:
-        raise SpecvizError(
-            "No speculative metrics here. vLLM gives metrics.speculative_decoding when it was started with "
-            "--per-request-spec-decode-metrics, SGLang gives meta_info with spec_verify_ct, and anything else can be "
-            "written as {schema}.",
-            "metrics",
-            schema=SCHEMA,
-        )
-    return ServedRequests(found, without)
+    if not text.strip("\ufeff \t\r\n"):
+        raise SpecvizError("There is nothing to read.", "metrics")
+    reader = _Reader(chains)
+    for piece in tokens_joined(pieces(text)):
+        try:
+            reader.take(piece)
+        except SpecvizError as reason:
+            reader.found.leave_out(reason)
+    found = reader.found
+    if found.requests:
+        return found
+    if found.reasons:
+        raise found.reasons[0]
+    raise SpecvizError(
+        "No speculative metrics here. Answers hold them if vLLM was started with --per-request-spec-decode-metrics, "
+        "SGLang was asked for return_meta_info, and llama.cpp, LM Studio, TensorRT-LLM or mlx-lm had a drafter. A log "
+        "or /metrics of vLLM, SGLang (--enable-metrics) or llama.cpp (--metrics) will do as well, a result of vllm "
+        "bench serve, records of AIPerf, a trace or benchmark of specviz, and for all else {schema}.",
+        "metrics",
+        schema=SCHEMA,
+    )
 
 
 def tally_of(outcomes: Outcomes) -> Tally:
@@ -159,32 +92,45 @@ def tally_of(outcomes: Outcomes) -> Tally:
     return counts
 
 
-# --- from text to objects ---------------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class _Reader:
+    """Takes what a text holds piece by piece."""
 
+    chains: bool
+    found: ServedRequests = field(default_factory=ServedRequests)
+    number: int = 0  # of the latest request, those left out too
+    #: Where in `found` something later replaces: an answer that is being streamed, by its id; the sum of a format.
+    places: dict[str, int] = field(default_factory=dict)
 
-#: What a stream of server-sent events puts around its JSON; within JSON no line begins like that.
-_EVENTS = re.compile(r"^(data:[ \t]*(\[DONE\])?|event:.*)", re.MULTILINE)
-_SPACE = re.compile(r"\s*")
+    def take(self, piece: dict[str, Any] | Told | SpecvizError) -> None:
+        if isinstance(piece, SpecvizError):
+            self.found.leave_out(piece)
+        elif isinstance(piece, Told):
+            self._add(piece.name, None, piece.format, piece.block)
+        else:
+            blocks, chunk = list(_blocks(piece)), _is_chunk(piece)
+            for block in blocks:
+                self._add(*block, chunk)
+            self.found.without += not blocks and not chunk
 
-
-def _entries(text: str) -> Iterator[Any]:
-    """What the text holds, one value after another; of an array, its elements."""
-    text = _EVENTS.sub("", text)
-    place = _SPACE.match(text).end()
-    if place == len(text):
-        raise SpecvizError("There is nothing to read.", "metrics")
-    decoder = json.JSONDecoder()
-    while place < len(text):
+    def _add(self, name: str, tokens: Any, kind: Format, block: dict[str, Any], chunk: bool = False) -> None:
+        requests, key = self.found.requests, name if chunk else kind.name if kind.summed else ""
+        place = self.places.get(key) if key else None
+        self.number += place is None
+        number = self.number if place is None else requests[place].number
         try:
-            value, end = decoder.raw_decode(text, place)
-        except (ValueError, RecursionError) as error:
-            number = text.count("\n", 0, getattr(error, "pos", place)) + 1
-            line = text.split("\n")[number - 1]
-            raise SpecvizError(
-                "This is no JSON: line {number} cannot be read: {line}", "metrics", number=number, line=quoted(line)
-            ) from error
-        yield from value if isinstance(value, list) else [value]
-        place = _SPACE.match(text, end).end()
+            one = request_of(number, shortened(name), tokens, kind, block, self.chains)
+        except SpecvizError as reason:
+            self.found.leave_out(reason)
+            return
+        if place is not None:
+            before = requests[place]
+            counts = {} if chunk else {name: getattr(before, name) + getattr(one, name) for name in _SUMMED}
+            requests[place] = replace(one, **counts)
+            return
+        if key:
+            self.places[key] = len(requests)
+        requests.append(one)
 
 
 def _blocks(entry: Any) -> Iterator[tuple[str, Any, Format, dict[str, Any]]]:
@@ -194,18 +140,23 @@ def _blocks(entry: Any) -> Iterator[tuple[str, Any, Format, dict[str, Any]]]:
     while waiting:
         value, name, tokens, own = waiting.pop()
         if isinstance(value, list):
-            waiting += [(one, name, tokens, own) for one in reversed(value)]
+            waiting += [(one, name, tokens, own) for one in reversed(list(tokens_joined(value)))]
         if not isinstance(value, dict):
             continue
         name, tokens = _named(value) or name, _tokens(value, tokens)
-        kind = own or next((one for one in FORMATS if one.marks(value)), None)
+        kind = own or _format_of(value)
         if kind is not None:
             yield name, tokens, kind, value
             continue
-        inner = _own_requests(value) if "schema" in value else None
+        inner, own = _own(value) if "schema" in value else (None, None)
         children = inner if inner is not None else list(_children(value))
-        own = OWN if inner is not None else None
         waiting += [(one, name, tokens, own) for one in reversed(children)]
+
+
+def _format_of(value: dict[str, Any]) -> Format | None:
+    marks = [name for name in value.keys() & _MARKS.keys() if value[name] is not None]
+    kinds = (kind for name in marks for kind in _MARKS[name] if value.keys() >= set(kind.beside))
+    return min(kinds, key=FORMATS.index, default=None)
 
 
 def _children(value: dict[str, Any]) -> Iterator[Any]:
@@ -215,11 +166,15 @@ def _children(value: dict[str, Any]) -> Iterator[Any]:
     return (one for name, one in value.items() if not (twice and name == "choices"))
 
 
-def _own_requests(value: dict[str, Any]) -> list[Any] | None:
-    """The requests of a file of `SCHEMA`; None for a file of another kind."""
+def _own(value: dict[str, Any]) -> tuple[list[Any] | None, Format | None]:
+    """What a file of this program holds, and its format; None for a file of another kind."""
     schema = value["schema"]
+    if schema == "specviz.run/1":
+        return [value], RUN
+    if schema == "specviz.bench/1" and isinstance(value.get("rows"), list):
+        return [row for row in value["rows"] if isinstance(row, dict) and row.get("acceptance_length")], BENCH
     if not isinstance(schema, str) or not schema.startswith("specviz.metrics"):
-        return None
+        return None, None
     requests = value.get("requests")
     if schema != SCHEMA or not isinstance(requests, list):
         raise SpecvizError(
@@ -228,11 +183,13 @@ def _own_requests(value: dict[str, Any]) -> list[Any] | None:
             schema=SCHEMA,
             found=quoted(schema),
         )
-    return requests
+    return requests, OWN
 
 
 def _named(value: dict[str, Any]) -> str:
-    names = (value.get(key) for key in ("id", "rid", "request_id"))
+    beside = value.get("metadata")
+    names = [value.get(key) for key in ("id", "rid", "request_id", "x_request_id", "title")]
+    names += [beside.get("x_request_id")] if isinstance(beside, dict) else []
     return shortened(next((str(name) for name in names if isinstance(name, (str, int))), ""))
 
 
@@ -242,167 +199,6 @@ def _tokens(value: dict[str, Any], outer: Any) -> Any:
     return next((one for one in (value.get("completion_tokens"), inside) if one is not None), outer)
 
 
-def _is_chunk(entry: Any) -> bool:
-    """Of an answer that was streamed, only the last piece has metrics."""
-    return isinstance(entry, dict) and str(entry.get("object")).endswith(".chunk")
-
-
-# --- from an object to a request --------------------------------------------------------------------------------------
-
-
-class _Fields:
-    """The fields of one request; what cannot be is refused with its number and the field's name."""
-
-    def __init__(self, number: int, block: dict[str, Any]):
-        self.number, self.block = number, block
-
-    def named(self, names: Sequence[str]) -> str | None:
-        """The first of these names that says something."""
-        return next((name for name in names if self.block.get(name) is not None), None)
-
-    def count(self, names: Sequence[str], most: int = MOST_COUNT) -> int | None:
-        field = self.named(names)
-        return None if field is None else self.whole(field, self.block[field], most)
-
-    def counts(self, names: Sequence[str], most: int) -> list[int] | None:
-        field = self.named(names)
-        if field is None:
-            return None
-        values = self.block[field]
-        if not isinstance(values, list):
-            raise SpecvizError(
-                "Request {number}: {name} must be a list of counts, not {value}.",
-                "metrics",
-                number=self.number,
-                name=field,
-                value=quoted(values),
-            )
-        for place, value in enumerate(values):
-            if type(value) is not int or not 0 <= value <= most:
-                self.whole(f"{field}[{place}]", value, most)
-        return values
-
-    def whole(self, field: str, value: Any, most: int = MOST_COUNT) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-            raise SpecvizError(
-                "Request {number}: {name} must be a whole number from 0 to {most}, not {value}.",
-                "metrics",
-                number=self.number,
-                name=field,
-                most=most,
-                value=quoted(value),
-            )
-        return value
-
-    def agree(self, names: Sequence[str], counted: int | None, source: Sequence[str]) -> int | None:
-        """A total as it is given, or else as `source` comes to; both must agree."""
-        given = self.count(names)
-        if None not in (given, counted) and given != counted:
-            raise SpecvizError(
-                "Request {number}: {name} says {given}, but {source} comes to {counted}.",
-                "metrics",
-                number=self.number,
-                name=self.named(names),
-                given=given,
-                source=self.named(source),
-                counted=counted,
-            )
-        return counted if given is None else given
-
-    def at_most(self, names: Sequence[str], value: int | None, most: int | None, limit: Sequence[str]) -> None:
-        """Refuses a figure above what another field allows."""
-        if None not in (value, most) and value > most:
-            raise SpecvizError(
-                "Request {number}: {name} comes to {value}, and {limit} allows no more than {most}.",
-                "metrics",
-                number=self.number,
-                name=self.named(names),
-                value=value,
-                limit=self.named(limit),
-                most=most,
-            )
-
-    def alike(self, names: Sequence[str], others: Sequence[str], same: bool) -> None:
-        """Refuses two fields that do not tell the same."""
-        if not same:
-            raise SpecvizError(
-                "Request {number}: {name} and {other} do not tell of the same passes.",
-                "metrics",
-                number=self.number,
-                name=self.named(names),
-                other=self.named(others),
-            )
-
-
-def _request(number: int, name: str, tokens: Any, kind: Format, block: dict[str, Any], chains: bool) -> ServedRequest:
-    read = _Fields(number, block)
-    outcomes, source = _outcomes(read, kind)
-    passes = read.agree(kind.passes, None if outcomes is None else outcomes.total(), source)
-    accepted = read.agree(kind.accepted, _sum(outcomes, 0), source)
-    drafted = read.agree(kind.drafted, _sum(outcomes, 1), kind.each_drafted)
-    longest = read.count(kind.longest, MOST_DEPTH)
-    tokens = None if tokens is None else read.whole("completion_tokens", tokens)
-    if passes is None or (passes and accepted is None and tokens is None):
-        raise SpecvizError(
-            "Request {number}: {passes} needs {accepted} or {histogram} beside it, or nothing can be told.",
-            "metrics",
-            number=number,
-            passes=kind.passes[0],
-            accepted=kind.accepted[0],
-            histogram=kind.histogram[0],
-        )
-    told = source if read.count(kind.accepted) is None else kind.accepted
-    read.at_most(told, accepted, drafted, kind.drafted)
-    if not passes:
-        read.at_most(told, accepted, 0, kind.passes)
-    if longest is not None:
-        read.at_most(told, accepted, passes * longest, kind.longest)
-        read.at_most(kind.drafted, drafted, passes * longest, kind.longest)
-        read.at_most(source, _deepest(outcomes), longest, kind.longest)
-    length = _length(kind, passes, drafted, longest, chains)
-    if length is not None:
-        read.at_most(source, _deepest(outcomes), length, kind.drafted)
-        if _sum(outcomes, 1) is None and outcomes is not None:
-            outcomes = Counter({(kept, length): count for (kept, _), count in outcomes.items()})
-    return ServedRequest(number, name, kind, passes, accepted, drafted, outcomes, tokens)
-
-
-def _outcomes(read: _Fields, kind: Format) -> tuple[Outcomes | None, Sequence[str]]:
-    """What became of the passes, and the names of the field that says it: the passes one by one, or a histogram."""
-    kept, proposed = read.counts(kind.each_accepted, MOST_DEPTH), read.counts(kind.each_drafted, MOST_DEPTH)
-    histogram = read.counts(kind.histogram, MOST_COUNT)
-    if histogram is not None:
-        longest = read.count(kind.longest, MOST_DEPTH)
-        most = MOST_DEPTH if longest is None else longest
-        read.at_most(kind.histogram, len(histogram) - 1, most, kind.longest if longest is not None else kind.histogram)
-    counted = None if histogram is None else Counter({(j, None): count for j, count in enumerate(histogram) if count})
-    if kept is None:
-        return counted, kind.histogram
-    if counted is not None:
-        read.alike(kind.each_accepted, kind.histogram, counted == Counter((one, None) for one in kept))
-    if proposed is None:
-        return Counter((one, None) for one in kept), kind.each_accepted
-    read.alike(kind.each_accepted, kind.each_drafted, len(kept) == len(proposed))
-    one, most = next(((one, most) for one, most in zip(kept, proposed) if one > most), (0, 0))
-    read.at_most(kind.each_accepted, one, most, kind.each_drafted)
-    return Counter(zip(kept, proposed)), kind.each_accepted
-
-
-def _length(kind: Format, passes: int, drafted: int | None, longest: int | None, chains: bool) -> int | None:
-    """How many tokens every pass had drafted, where all were alike for sure: all γ of them, or as is vouched for."""
-    if not passes or drafted is None:
-        return None
-    if longest is not None:
-        return longest if drafted == passes * longest else None
-    return drafted // passes if chains and drafted % passes == 0 else None
-
-
-def _sum(outcomes: Outcomes | None, which: int) -> int | None:
-    """Draft tokens accepted (0) or drafted (1) in all; None where a pass does not say."""
-    if outcomes is None or any(one[which] is None for one in outcomes):
-        return None
-    return sum(one[which] * passes for one, passes in outcomes.items())
-
-
-def _deepest(outcomes: Outcomes | None) -> int | None:
-    return max((accepted for accepted, _ in outcomes or ()), default=None)
+def _is_chunk(entry: dict[str, Any]) -> bool:
+    """Of an answer that was streamed, only the last piece has metrics, or all of them count from the start."""
+    return str(entry.get("object")).endswith(".chunk") or entry.get("stop") is False

@@ -12,7 +12,8 @@ from typing import Any
 
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
-from specviz.records.server_metrics import ServedRequest, ServedRequests, read_metrics, tally_of
+from specviz.records.server_counts import ServedRequest
+from specviz.records.server_metrics import ServedRequests, read_metrics, tally_of
 from specviz.records.words import Words
 from specviz.theory.formulas import expected_speedup, optimal_gamma
 from specviz.views.run_messages import as_json
@@ -42,9 +43,8 @@ class Served:
     """All requests together."""
 
     requests: Sequence[ServedRequest]
-    without: int  # entries that say nothing of speculation
-    passes: int
-    tokens_per_pass: float | None  # 1 + accepted / passes, where both are known
+    passes: int | None  # of those that say it
+    tokens_per_pass: float | None  # 1 + accepted / passes, where both are known; of one alone, as its server rounds it
     answer_tokens_per_pass: float | None  # completion tokens / passes, of the requests that give no more
     acceptance_share: float | None  # accepted / drafted, whatever drafted means to the server
     nominal: bool  # whether some server counts as drafted what was configured
@@ -56,20 +56,22 @@ class Served:
 
 def together(served: ServedRequests) -> Served:
     """The figures of all requests, each over those that give it."""
-    counted = [one for one in served.requests if one.tokens_per_pass is not None]
-    bare = [one for one in served.requests if one.accepted is None and one.passes]
-    passes, judged = sum(one.passes for one in counted), [one for one in counted if one.drafted]
+    counted = [one for one in served.requests if one.passes and one.accepted is not None]
+    bare = [one for one in served.requests if one.accepted is None and one.passes and one.completion_tokens]
+    judged = [one for one in served.requests if one.drafted and one.accepted is not None]
     known = [one for one in counted if one.lengths_known]
     counts = tally_of(sum((one.outcomes for one in known), Counter()))
     kept = Counter[int]()
     for one in counted:
         for (accepted, _), number in (one.outcomes or {}).items():
             kept[accepted] += number
+    told = [one.passes for one in served.requests if one.passes is not None]
+    passes, alone = sum(one.passes for one in counted), served.requests[0] if len(served.requests) == 1 else None
+    rounded = [Position(share, None, None) for share in (alone and alone.shares) or ()]
     return Served(
         requests=served.requests,
-        without=served.without,
-        passes=sum(one.passes for one in served.requests),
-        tokens_per_pass=1 + sum(one.accepted for one in counted) / passes if passes else None,
+        passes=sum(told) if told else None,
+        tokens_per_pass=1 + sum(one.accepted for one in counted) / passes if passes else alone and alone.length,
         answer_tokens_per_pass=(
             sum(one.completion_tokens for one in bare) / sum(one.passes for one in bare) if bare else None
         ),
@@ -77,7 +79,7 @@ def together(served: ServedRequests) -> Served:
         nominal=any(one.format.nominal for one in judged),
         known=len(known),
         alpha=counts.acceptance_rate,
-        positions=tuple(_positions(kept, counts)),
+        positions=tuple(rounded[:MOST_POSITIONS] or _positions(kept, counts)),
         tokens=tuple(kept[j] / kept.total() for j in range(min(max(kept, default=-1), MOST_POSITIONS) + 1)),
     )
 
@@ -93,26 +95,31 @@ def _positions(kept: Counter[int], counts: Tally) -> Iterator[Position]:
 def served_answer(text: str, chains: bool, say: Words) -> str:
     """The message for what a visitor handed over: its figures, or why there are none."""
     try:
-        return served_message(read_metrics(text, chains))
+        return served_message(read_metrics(text, chains), say)
     except SpecvizError as error:
         return as_json({"kind": "refused", "text": say.error(error)})
 
 
-def served_message(served: ServedRequests) -> str:
-    all_of_them = together(served)
-    ordered = _ordered(served.requests)
+def served_message(served: ServedRequests, say: Words) -> str:
+    all_of_them, ordered = together(served), _ordered(served.requests)
+    silent = [one for one in served.requests if one.passes is None]
     return as_json(
         {
             "kind": "served",
             "servers": list(dict.fromkeys(one.format.name for one in served.requests)),
-            "requests": len(served.requests),
+            "requests": len(served.requests) - _summaries(served.requests),
+            "summaries": _summaries(served.requests),
             "without": served.without,
+            "left_out": served.left_out,
+            "reasons": [say.error(reason) for reason in served.reasons],
             "passes": all_of_them.passes,
+            "rounded": sum(1 for one in silent if one.length is not None),
+            "uncounted": sum(1 for one in silent if one.length is None),
             "tokens_per_pass": all_of_them.tokens_per_pass,
             "answer_tokens_per_pass": all_of_them.answer_tokens_per_pass,
             "acceptance_share": all_of_them.acceptance_share,
             "nominal": all_of_them.nominal,
-            "unknown": sum(1 for one in served.requests if one.passes and not one.lengths_known),
+            "unknown": sum(1 for one in served.requests if one.passes != 0 and not one.lengths_known),
             "alpha": all_of_them.alpha,
             "positions": [asdict(one) for one in all_of_them.positions],
             "tokens": all_of_them.tokens,
@@ -121,6 +128,11 @@ def served_message(served: ServedRequests) -> str:
             "rows": [_row(one) for one in _extremes(ordered)],
         }
     )
+
+
+def _summaries(requests: Sequence[ServedRequest]) -> int:
+    """How many tell of many requests together."""
+    return sum(one.format.many for one in requests)
 
 
 def _row(one: ServedRequest) -> dict[str, Any]:
@@ -158,22 +170,32 @@ def _extremes(ordered: Sequence[ServedRequest]) -> list[ServedRequest]:
 
 def served_text(served: ServedRequests, cost: float | None = None) -> str:
     """The same for a terminal. cost: the server's c, if its owner knows it; then the γ that the formula favours too."""
-    found, ordered = together(served), _ordered(served.requests)
+    found, ordered, summaries = together(served), _ordered(served.requests), _summaries(served.requests)
+    of_many = f"{summaries} summaries of many requests, " if summaries else ""
     lines = [
-        f"{len(found.requests)} requests, {found.passes} target passes that verified a draft; {found.without} entries "
-        "without metrics",
+        f"{len(found.requests) - summaries} requests, {of_many}{_number(found.passes)} target passes that verified a "
+        f"draft; {served.without} entries without metrics",
         f"tokens per pass, 1 + accepted / passes:      {_number(found.tokens_per_pass)}",
         f"answer tokens per pass, where nothing else:  {_number(found.answer_tokens_per_pass)}",
         f"accepted / drafted, as the server counts:    {_number(found.acceptance_share)}",
         f"α, accepted / judged, {found.known} of {len(found.requests)} requests:".ljust(45) + _number(found.alpha),
         "",
         "position   of all passes   of those reached",
-        *(f"{place:8}   {one.share:13.3f}   {_number(one.conditional):>16}" for place, one in _numbered(found)),
+        *(f"{n:8}   {one.share:13.3f}   {_number(one.conditional):>16}" for n, one in enumerate(found.positions, 1)),
         "",
         "tokens per pass by request, " + ", ".join(f"{share:.0%}" for share in QUANTILES) + ":",
         "  ".join(_number(ordered[_rank(share, ordered)].tokens_per_pass) for share in QUANTILES if ordered),
-        *(f"{_number(one.tokens_per_pass):>8}  {one.passes:6} passes  {_named(one)}" for one in _extremes(ordered)),
+        *(
+            f"{_number(one.tokens_per_pass)}  {_number(one.passes):>9} passes  {_named(one)}"
+            for one in _extremes(ordered)
+        ),
     ]
+    if served.left_out:
+        lines += [
+            "",
+            f"left out, {served.left_out} in all; the first:",
+            *(harmless(str(one)) for one in served.reasons),
+        ]
     if cost is not None and found.alpha is not None:
         best = optimal_gamma(found.alpha, cost, MOST_GAMMA)
         what = f"best γ up to {MOST_GAMMA} by the formula at c = {cost:g}, if verifying costs what one token does"
@@ -181,13 +203,9 @@ def served_text(served: ServedRequests, cost: float | None = None) -> str:
     return "\n".join(lines)
 
 
-def _numbered(found: Served) -> Iterator[tuple[int, Position]]:
-    return enumerate(found.positions, start=1)
-
-
 def _named(one: ServedRequest) -> str:
     return f"request {one.number} {harmless(one.name)}".rstrip()
 
 
 def _number(value: float | None) -> str:
-    return "not known" if value is None else f"{value:.3f}"
+    return "not known" if value is None else str(value) if isinstance(value, int) else f"{value:.3f}"

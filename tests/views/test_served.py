@@ -108,13 +108,104 @@ def test_a_refusal_stands_beside_the_field_and_nothing_on_the_screen_is_lost(pag
     shown = part(page, "found")
     expect(shown).to_be_visible()
     before = shown.inner_text()
-    read(page, EXACT, {"id": HOSTILE, "acceptance_histogram": [HOSTILE]})
-    expect(part(page, "problem")).to_contain_text("Request 2: acceptance_histogram[0] must be a whole number")
+    read(page, {"id": HOSTILE, "acceptance_histogram": [HOSTILE]})
+    expect(part(page, "problem")).to_contain_text("Request 1: acceptance_histogram[0] must be a whole number")
     assert shown.inner_text() == before
     read(page, EXACT, EXACT | {"id": HOSTILE})
     expect(part(page, "rows")).to_contain_text("<img")
     expect(part(page, "problem")).to_be_hidden()
     assert page.title() != "owned" and page.locator("specviz-served img").count() == 0
+
+
+def test_what_cannot_be_read_is_listed_with_its_reason_beside_the_figures_of_the_others(page):
+    bad = [EXACT | {"num_draft_tokens": number} for number in range(200, 220)]
+    read(page, *bad, {"acceptance_histogram": [HOSTILE]}, EXACT)
+    expect(part(page, "summary")).to_have_text("vLLM: 1 request, 43 target passes that verified a draft.")
+    left_out = part(page, "left-out")
+    expect(left_out).to_contain_text("21 entries cannot be read and are left out:")
+    reasons = left_out.locator("li").all_text_contents()
+    assert reasons[0] == "Request 1: num_draft_tokens comes to 200, and num_spec_tokens allows no more than 129."
+    assert "<img" in reasons[-2] and reasons[-1] == f"and {21 - len(reasons) + 1} more"
+    assert violations(page) == []
+    read(page, EXACT)
+    expect(left_out).to_be_hidden()
+    assert "7 Einträge" in words("de")("served.left_out", n=7)
+    (german,) = json.loads(told("\n".join(map(json.dumps, (bad[0], EXACT))), language="de"))["reasons"]
+    assert german.startswith("Anfrage 1: num_draft_tokens kommt auf 200")
+
+
+SCRAPE = "\n".join(
+    f'vllm:spec_decode_{name}_total{{engine="0"{place}}} {value}'
+    for name, place, value in [
+        *(("num_drafts", "", 43.0), ("num_draft_tokens", "", 129.0), ("num_accepted_tokens", "", 10.0)),
+        *(("num_accepted_tokens_per_pos", f',position="{place}"', kept) for place, kept in enumerate((4.0, 3.0, 3.0))),
+    ]
+)
+LLAMA = json.dumps({"id": "chatcmpl-1", "timings": {"predicted_n": 16, "draft_n": 12, "draft_n_accepted": 9}})
+MEAN = "INFO SpecDecoding metrics: Mean acceptance length: {}, Per-position acceptance rate: 0.900, 0.510"
+
+
+@pytest.mark.parametrize(
+    ("text", "summary", "figures", "note", "dots"),
+    [
+        (
+            SCRAPE,
+            "vLLM /metrics: 1 summary of many requests, 43 target passes that verified a draft.",
+            ["1.23", "0.20", "0.08"],
+            "vLLM counts passes that verified a draft",
+            3,
+        ),
+        (
+            LLAMA,
+            "llama.cpp: 1 request. How many target passes there were is not said.",
+            ["not known", "not known", "0.75"],
+            "1 request does not say how many target passes it took",
+            0,
+        ),
+        (
+            MEAN.format("2.41"),
+            "vLLM log: 1 summary of many requests. How many target passes there were is not said.",
+            ["2.41", "not known", "not known"],
+            "1 entry gives tokens per pass as a rounded mean",
+            2,
+        ),
+        (
+            f"{MEAN.format('2.41')}\n{MEAN.format('1.51')}\n{LLAMA}",
+            "llama.cpp, vLLM log: 1 request, 2 summaries of many requests. How many target passes",
+            ["not known", "not known", "0.75"],
+            "2 entries give tokens per pass as rounded means",
+            0,
+        ),
+    ],
+)
+def test_the_page_shows_what_a_format_tells_and_says_what_it_does_not(page, text, summary, figures, note, dots):
+    part(page, "field").fill(text)
+    part(page, "read").click()
+    answered(page)
+    expect(part(page, "summary")).to_contain_text(summary)
+    assert [figure(page, name) for name in ("tokens", "alpha", "share")] == figures
+    expect(part(page, "notes")).to_contain_text(note)
+    expect(part(page, "positions").locator("circle.dot")).to_have_count(dots)
+    # Of what nobody knows there is no empty chart.
+    assert part(page, "positions").is_visible() == part(page, "numbers").is_visible() == bool(dots)
+    assert part(page, "tokens").is_visible() == (text == SCRAPE)
+    assert violations(page) == []
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
+def test_a_file_is_read_in_every_encoding_that_programs_write(page, encoding):
+    data = list(json.dumps({"id": "é😀", **EXACT}, ensure_ascii=False).encode(encoding))
+    page.evaluate(
+        f"""bytes => {{
+            const given = new DataTransfer();
+            given.items.add(new File([new Uint8Array(bytes)], 'windows.json'));
+            const field = {VIEW}.shadowRoot.querySelector('[part=field]');
+            field.dispatchEvent(new DragEvent('drop', {{ dataTransfer: given, bubbles: true, cancelable: true }}));
+        }}""",
+        data,
+    )
+    page.wait_for_function("() => window.asked")
+    assert json.loads(page.evaluate("() => window.asked.text").lstrip("\ufeff"))["id"] == "é😀"
 
 
 def test_a_thousand_requests_come_as_quantiles_and_extremes_and_are_not_written_into_the_field(page):
@@ -154,3 +245,12 @@ def test_the_terminal_prints_the_same_figures():
     assert "2 requests, 47 target passes" in text and "\x1b" not in text
     assert "α, accepted / judged, 1 of 2 requests:" in text and "0.200" in text
     assert "best γ up to 16 by the formula at c = 0" in text
+    bad = json.dumps({"num_spec_steps": "\x1b[31m"})
+    lines = served_text(read_metrics("\n".join([SCRAPE, LLAMA, bad]))).splitlines()
+    assert lines[0].startswith("1 requests, 1 summaries of many requests, 43 target passes")
+    assert lines[-2] == "left out, 1 in all; the first:" and lines[-1].startswith("Request 2: num_spec_steps must be")
+    cut = (
+        "SpecDecoding metrics: Mean acceptance length: 1.50, Drafted: 4 tokens, Per-position acceptance rate: 0.5, 0.5"
+    )
+    assert json.loads(told(cut, chains=True))["tokens_per_pass"] == 1.5  # of two passes, and nobody says what they kept
+    assert "2.410" in served_text(read_metrics(MEAN.format("2.41")))

@@ -1,4 +1,4 @@
-// <specviz-served>: what a server says of its own speculation, pasted, dropped or opened as JSON.
+// <specviz-served>: what a server says of its own speculation, pasted, dropped or opened: answers, a log, /metrics.
 //
 // Takes { kind: "served", … } and { kind: "refused", text } of specviz/views/served_messages.py. Fires `specviz-ask-served`
 // with { text, chains, answer }: `answer` takes the message, or null where nobody answers. What is refused leaves the
@@ -6,6 +6,7 @@
 
 import { make, setText } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
+import { textOf } from "./encodings.js";
 import { gammaPart, renderGamma } from "./gamma.js";
 import { passesPart, renderPasses } from "./passes.js";
 import { renderRequests, requestsPart } from "./requests.js";
@@ -32,7 +33,7 @@ class SpecvizServed extends SpecvizElement {
     const parts = [passesPart(this), gammaPart(this), requestsPart(this)];
     ui.field = make("textarea", { id: "metrics", rows: 5, spellcheck: "false", "aria-describedby": "problem", placeholder: EXAMPLE, part: "field",
       on: { input: (event) => this.typed(event), paste: (event) => this.pasted(event) } });
-    ui.file = make("input", { type: "file", multiple: true, accept: ".json,.jsonl,.ndjson,.txt", class: "hidden", part: "file", on: { change: () => this.opened(ui.file.files) } });
+    ui.file = make("input", { type: "file", multiple: true, accept: ".json,.jsonl,.ndjson,.txt,.log,.prom", class: "hidden", part: "file", on: { change: () => this.opened(ui.file.files) } });
     ui.chains = make("input", { type: "checkbox", part: "chains", on: { change: () => this.state.text && this.ask() } });
     ui.problem = make("p", { class: "note hidden", id: "problem", role: "alert", part: "problem" });
     ui.status = make("p", { class: "says", role: "status", part: "status" });
@@ -91,7 +92,7 @@ class SpecvizServed extends SpecvizElement {
 
   /** Several files are read as one. @param {FileList} files */
   async opened(files) {
-    this.take((await Promise.all([...files].map((file) => file.text()))).join("\n"));
+    this.take((await Promise.all([...files].map(async (file) => textOf(new Uint8Array(await file.arrayBuffer()))))).join("\n"));
     this.ui.file.value = "";
   }
 

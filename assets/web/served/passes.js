@@ -12,31 +12,45 @@ export function passesPart(host) {
   ui.summary = make("p", { class: "finding", part: "summary" });
   ui.readout = make("dl", { class: "readout", part: "readout" });
   ui.notes = make("ul", { class: "notes quiet", part: "notes" });
+  ui.left_out = make("div", { class: "quiet", part: "left-out" });
   ui.positions = canvas("positions", (width) => drawPositions(host, width));
   ui.tokens = canvas("tokens", (width) => drawTokens(host, width));
   ui.table = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": say("served.by_position") });
-  return make("div", {}, ui.summary, ui.readout, ui.notes,
-    make("div", { class: "two" },
-      make("section", {}, make("h3", { text: say("served.by_position") }), ui.positions.box,
-        make("ul", { class: "legend" }, key("box kept", say("served.key_conditional")), key("q line", say("served.key_share")))),
-      make("section", {}, make("h3", { text: say("served.by_tokens") }), ui.tokens.box)),
-    make("details", {}, make("summary", { text: say("served.numbers") }), ui.table));
+  ui.by_position = make("section", {}, make("h3", { text: say("served.by_position") }), ui.positions.box,
+    make("ul", { class: "legend" }, key("box kept", say("served.key_conditional")), key("q line", say("served.key_share"))));
+  ui.by_tokens = make("section", {}, make("h3", { text: say("served.by_tokens") }), ui.tokens.box);
+  ui.numbers = make("details", { part: "numbers" }, make("summary", { text: say("served.numbers") }), ui.table);
+  return make("div", {}, ui.summary, ui.readout, ui.notes, ui.left_out, make("div", { class: "two" }, ui.by_position, ui.by_tokens), ui.numbers);
 }
 
 /** @param {Host} host @param {any} figures */
 export function renderPasses({ ui, say }, figures) {
-  setText(ui.summary, say("served.summary", { servers: figures.servers.join(", "), requests: say("served.requests", { n: figures.requests }), passes: figures.passes }));
+  const requests = [figures.requests && say("served.requests", { n: figures.requests }), figures.summaries && say("served.summaries", { n: figures.summaries })].filter(Boolean).join(", ");
+  setText(ui.summary, say(figures.passes === null ? "served.summary_bare" : "served.summary", { servers: figures.servers.join(", "), requests, passes: figures.passes }));
   const bare = figures.tokens_per_pass === null && figures.answer_tokens_per_pass !== null;
   const shown = [[bare ? "answer_tokens" : "tokens", bare ? two(figures.answer_tokens_per_pass) : null, figures.tokens_per_pass],
     ["alpha", null, figures.alpha], ["share", null, figures.acceptance_share]];
   ui.readout.replaceChildren(...shown.map(([name, text, value]) => make("div", { "data-figure": name },
     make("dt", { text: say(`served.figure_${name}`) }), make("dd", { text: text ?? (value === null ? say("why.not_known") : two(value)) }))));
   const notes = [figures.unknown && say("served.note_lengths", { n: figures.unknown }), figures.nominal && say("served.note_nominal"),
-    figures.servers.includes("vLLM") && say("served.note_vllm"), bare && say("served.note_answer"), figures.without && say("served.note_without", { n: figures.without })];
+    figures.servers.some((/** @type {string} */ name) => name.startsWith("vLLM")) && say("served.note_vllm"), bare && say("served.note_answer"),
+    figures.rounded && say("served.note_rounded", { n: figures.rounded }), figures.uncounted && say("served.note_uncounted", { n: figures.uncounted }), figures.without && say("served.note_without", { n: figures.without })];
   ui.notes.replaceChildren(...notes.filter(Boolean).map((text) => make("li", { text })));
+  renderLeftOut(ui, say, figures);
+  for (const one of [ui.by_position, ui.numbers]) one.classList.toggle("hidden", !figures.positions.length);
+  ui.by_tokens.classList.toggle("hidden", !figures.tokens.length);
   ui.positions.redraw();
   ui.tokens.redraw();
   ui.table.replaceChildren(numbersTable(say, figures.positions));
+}
+
+/** What could not be read, and why. @param {Record<string, any>} ui @param {import("../shared/words.js").Say} say @param {any} figures */
+function renderLeftOut(ui, say, { left_out: count, reasons }) {
+  ui.left_out.classList.toggle("hidden", !count);
+  if (!count) return;
+  const more = count > reasons.length ? [say("served.left_out_more", { n: count - reasons.length })] : [];
+  ui.left_out.replaceChildren(make("p", { text: say("served.left_out", { n: count }) }),
+    make("ul", { class: "notes" }, ...[...reasons, ...more].map((text) => make("li", { text }))));
 }
 
 /** @param {import("../shared/words.js").Say} say @param {any[]} positions */

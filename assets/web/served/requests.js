@@ -28,7 +28,7 @@ export function renderRequests({ ui, say }, { curve, quantiles, rows }) {
   const head = [...["request", "passes", "figure_tokens"].map((name) => say(`served.${name}`)), "α"].map((text) => make("th", { scope: "col", text }));
   const body = rows.map((/** @type {any} */ row) => make("tr", {},
     make("th", { scope: "row", text: [say("served.numbered", { number: row.number }), row.name].filter(Boolean).join(" · "), title: row.name || null }),
-    make("td", { text: row.passes }), make("td", { text: two(row.tokens_per_pass) }), make("td", { text: row.alpha === null ? say("why.not_known") : two(row.alpha) })));
+    make("td", { text: row.passes ?? say("why.not_known") }), make("td", { text: two(row.tokens_per_pass) }), make("td", { text: row.alpha === null ? say("why.not_known") : two(row.alpha) })));
   ui.rows.replaceChildren(make("table", { part: "rows" }, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body)));
   ui.spread.redraw();
 }

@@ -1,0 +1,258 @@
+"""What servers and their tools call things: a format is a row of a table, and a small reader where that does not do.
+
+Names are those of the servers' own sources; docs/metrics.md says what each format can tell.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from specviz.records.runs import Run
+
+SCHEMA = "specviz.metrics/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """What a server calls things; of several names the first that is there counts."""
+
+    name: str
+    marks: tuple[str, ...] = ()  # what holds one of these says something of speculation, else one that counts passes,
+    beside: tuple[str, ...] = ()  # if it holds all of these too
+    passes: tuple[str, ...] = ()  # target passes that verified a draft
+    accepted: tuple[str, ...] = ()  # draft tokens kept, in all
+    drafted: tuple[str, ...] = ()  # draft tokens proposed, in all
+    histogram: tuple[str, ...] = ()  # [j]: passes that kept j draft tokens; or an object {"j": passes}
+    each_accepted: tuple[str, ...] = ()  # the same by pass, in order
+    each_drafted: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()  # [j]: passes that kept draft token j + 1
+    shares: tuple[str, ...] = ()  # the same as a share of all passes
+    length: tuple[str, ...] = ()  # tokens per pass, where nothing says how many passes there were
+    tokens: tuple[str, ...] = ()  # of the answer
+    longest: tuple[str, ...] = ()  # γ: the most that a pass drafts
+    #: Whether `drafted` is what was configured, passes times a constant, and not what was really proposed.
+    nominal: bool = False
+    full: bool = False  # whether `kept` or `shares` has a place for each token that a pass can draft
+    rounding: float = 0.0  # how far a share may lie from its true value
+    many: bool = False  # whether one entry tells of many requests together
+    summed: bool = False  # whether all entries of a text are one: they follow one another step by step
+    begins: str = ""  # what a line of a log begins with where it says this, as a regular expression
+    last: bool = False  # whether such lines count from the start, so that only the last one counts
+    read: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # from what a server says to the names above
+
+    @property
+    def marked(self) -> tuple[str, ...]:
+        return self.marks or (*self.passes, *self.histogram, *self.each_accepted)
+
+
+def _passes_of_tokens(block: dict[str, Any]) -> dict[str, Any]:
+    """From whose token each was: every token of the target's own ends a pass. A last pass without one was cut off."""
+    passes = "".join("d" if drafted else "t" for drafted in block["from_draft"]).split("t")[:-1]
+    return {"passes by from_draft": [len(one) for one in passes], "tokens": len(block["from_draft"])}
+
+
+def _passes_of_run(trace: dict[str, Any]) -> dict[str, Any]:
+    """The rounds of a trace that drafted; in a tree nobody can tell the length of a path that was refused."""
+    run = Run.from_dict(trace)
+    rounds = [one for one in run.rounds if one.drafted]
+    chains = all(token.parent == place - 1 for one in rounds for place, token in enumerate(one.drafted))
+    lengths = [len(one.drafted) for one in rounds]
+    return {
+        "accepted by round": [one.accepted for one in rounds],
+        "drafted by round": lengths if chains else None,
+        "drafted": sum(lengths),
+        "tokens": len(run.token_ids),
+    }
+
+
+OWN = Format(
+    name=SCHEMA,
+    passes=("passes",),
+    accepted=("accepted",),
+    drafted=("drafted",),
+    histogram=("histogram",),
+    each_accepted=("per_pass_accepted",),
+    each_drafted=("per_pass_drafted",),
+    longest=("num_draft_tokens",),
+)
+
+#: A trace: `Run.save`, or the command's `run --json`.
+RUN = Format(
+    name="specviz run",
+    drafted=("drafted",),
+    each_accepted=("accepted by round",),
+    each_drafted=("drafted by round",),
+    tokens=("tokens",),
+    read=_passes_of_run,
+)
+
+#: One row of `bench --json`.
+BENCH = Format(name="specviz bench", length=("acceptance_length",), many=True)
+
+# vLLM pull request 48915 (after 0.28.0), docs/features/speculative_decoding/acceptance_metrics.md
+_VLLM = Format(
+    name="vLLM",
+    passes=("num_spec_steps",),
+    accepted=("num_accepted_draft_tokens",),
+    drafted=("num_draft_tokens",),
+    histogram=("acceptance_histogram",),
+    each_accepted=("per_step_accepted",),
+    each_drafted=("per_step_drafted",),
+    longest=("num_spec_tokens",),
+)
+
+FORMATS = (
+    # TensorRT-LLM's `speculative_decoding` of a choice and of /perf_metrics; the steps and the histogram are newer
+    replace(
+        _VLLM,
+        name="TensorRT-LLM",
+        marks=("total_accepted_draft_tokens",),
+        beside=("acceptance_rate",),
+        accepted=("total_accepted_draft_tokens",),
+        drafted=("total_draft_tokens",),
+    ),
+    # NVIDIA AIPerf pull request 1191, src/aiperf/common/models/spec_decode_models.py
+    replace(_VLLM, name="AIPerf", beside=("engine",)),
+    _VLLM,
+    # SGLang pull requests 3152, 11441, 18332, 23530, 33518: the newest names first
+    Format(
+        name="SGLang",
+        passes=("spec_verify_ct",),
+        accepted=("spec_num_correct_drafts", "spec_accepted_drafts", "spec_accept_token_num"),
+        drafted=("spec_num_proposed_drafts", "spec_proposed_drafts", "spec_draft_token_num"),
+        histogram=("spec_correct_drafts_histogram", "spec_accept_histogram"),
+        nominal=True,
+    ),
+    # vllm/benchmarks/serve.py: two scrapes of /metrics, before and after
+    Format(
+        name="vLLM bench serve",
+        passes=("spec_decode_num_drafts",),
+        accepted=("spec_decode_accepted_tokens",),
+        drafted=("spec_decode_draft_tokens",),
+        shares=("spec_decode_per_position_acceptance_rates",),
+        full=True,
+        many=True,
+    ),
+    # TensorRT-LLM, cpp/include/tensorrt_llm/executor/types.h: SpecDecodingStats, one a step of the batch
+    Format(
+        name="TensorRT-LLM steps",
+        passes=("numRequestsWithDraftTokens",),
+        accepted=("numAcceptedTokens",),
+        drafted=("numDraftTokens",),
+        many=True,
+        summed=True,
+    ),
+    # llama.cpp, tools/server: result_timings
+    Format(
+        name="llama.cpp",
+        marks=("draft_n",),
+        accepted=("draft_n_accepted",),
+        drafted=("draft_n",),
+        tokens=("predicted_n",),
+    ),
+    # LM Studio from 0.3.10 on: `stats` of its REST API, the same in its SDKs
+    Format(
+        name="LM Studio",
+        marks=("total_draft_tokens_count", "totalDraftTokensCount"),
+        accepted=("accepted_draft_tokens_count", "acceptedDraftTokensCount"),
+        drafted=("total_draft_tokens_count", "totalDraftTokensCount"),
+        tokens=("predictedTokensCount",),
+    ),
+    # mlx_lm/generate.py: GenerationResponse, one a token (`tokens_joined`)
+    Format(
+        name="mlx-lm",
+        marks=("from_draft",),
+        each_accepted=("passes by from_draft",),
+        tokens=("tokens",),
+        read=_passes_of_tokens,
+    ),
+)
+
+
+# vllm/v1/spec_decode/metrics.py, with a place for each token of γ
+_COUNTERS = Format(
+    name="vLLM /metrics",
+    passes=("spec_decode_num_drafts_total",),
+    accepted=("spec_decode_num_accepted_tokens_total",),
+    drafted=("spec_decode_num_draft_tokens_total",),
+    kept=("spec_decode_num_accepted_tokens_per_pos_total",),
+    full=True,
+    many=True,
+)
+
+#: Scrapes of /metrics, by what stands before the names there. llama.cpp (2026, tools/server) took over vLLM's names;
+#: SGLang gives an average over its last steps (python/sglang/srt, its metrics collector).
+SCRAPES = {
+    "vllm": _COUNTERS,
+    "llamacpp": replace(_COUNTERS, name="llama.cpp /metrics", full=False),
+    "sglang": Format(name="SGLang /metrics", length=("spec_accept_length",), many=True),
+}
+
+#: What a log can hold, by line. Names of figures are those of the log, as they are quoted to its reader.
+LINES = (
+    # vllm/v1/spec_decode/metrics.py: SpecDecodingLogging; the order of the figures changed
+    Format(
+        name="vLLM log",
+        begins="SpecDecoding metrics: ",
+        accepted=("Accepted",),
+        drafted=("Drafted",),
+        shares=("Per-position acceptance rate",),
+        length=("Mean acceptance length",),
+        full=True,
+        rounding=0.0005,
+        many=True,
+    ),
+    # SGLang's scheduler; its accept rate once counted the target's own tokens as kept, so it is left alone
+    Format(name="SGLang log", begins="accept len: ", length=("accept len",), many=True),
+    # llama.cpp, common/speculative.cpp: common_speculative_print_stats
+    Format(
+        name="llama.cpp statistics",
+        begins=r"statistics +[\w-]{1,40}: +#calls",
+        passes=("#calls(b,g,a)",),
+        accepted=("#acc tokens",),
+        drafted=("#gen tokens",),
+        shares=("#acc rate/pos",),
+        rounding=0.0005,
+        many=True,
+        last=True,
+    ),
+    # llama.cpp, tools/server: print_timings of one request; the mean and the places came in 2026
+    Format(
+        name="llama.cpp log",
+        begins="draft acceptance (?:rate )?= ",
+        accepted=("accepted",),
+        drafted=("generated",),
+        shares=("acceptance rate per position",),
+        length=("mean len", "mean acceptance length"),
+        rounding=0.0005,
+    ),
+)
+
+
+def figure(name: str, said: str) -> str | None:
+    """What a line says of one thing, as ``name: 3``, ``name = 3``, ``name = (0.8, 0.6)`` or ``3 name``; of several
+    counts without a comma the last."""
+    thing = re.escape(name)
+    found = re.search(rf"\b(\d{{1,16}}) {thing}\b|{thing}(?::| =) *\(?(\d[\d., ]{{0,20000}})", said)
+    value = (found[1] or found[2]).strip(" ,.") if found else None
+    return value.split()[-1] if value and "," not in value else value
+
+
+def tokens_joined(values: Iterable[Any]) -> Iterator[Any]:
+    """The values, with tokens that say each whether they were drafted (mlx-lm) made one object for each answer; where
+    none was drafted, nobody knows whether any could have been."""
+    flags: list[bool] = []
+    for value in itertools.chain(values, [None]):
+        flag = value.get("from_draft") if isinstance(value, dict) else None
+        token = isinstance(flag, bool)
+        if flags and not (token and value.get("generation_tokens") != 1):
+            yield {"from_draft": flags} if any(flags) else {}
+            flags = []
+        if token:
+            flags.append(flag)
+        elif value is not None:
+            yield value

@@ -1,0 +1,204 @@
+"""From what somebody pastes to what it holds: JSON wherever it stands, lines of a log, scrapes of /metrics.
+
+Untrusted and of any kind: what cannot be read is left out with its reason, and nothing is read more than a few times.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise, takewhile
+from math import isfinite
+from typing import Any
+
+from specviz.records.errors import SpecvizError, quoted
+from specviz.records.server_formats import LINES, SCRAPES, Format, figure
+
+#: How many draft positions are believed.
+MOST_DEPTH = 1024
+
+#: Reasons for what cannot be read that are kept; further ones are only counted.
+MOST_REASONS = 12
+
+#: Unreadable beginnings are tried until this many times the text has been read in vain. What a try costs at least, and
+#: what one costs that nests too deep, in characters.
+MOST_TRIES, LEAST_TRY, DEEP_TRY = 3, 64, 4000
+
+#: How much of the text an object is looked for in at first, and how near the end of that it may end too early.
+WINDOW, END = 4096, 16
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a line of a log or a scrape says, by the names of its format."""
+
+    name: str
+    format: Format
+    block: dict[str, Any]
+
+
+def decoded(data: bytes) -> str:
+    """The text of a file in UTF-8, UTF-16 or UTF-32, with a byte order mark or without."""
+    return data.decode(json.detect_encoding(data), errors="replace")
+
+
+#: What a stream of server-sent events puts around its JSON, comments too; within JSON no line begins like that.
+_EVENTS = re.compile(r"^(?:data:|(?:event|id|retry)?:.*)", re.MULTILINE)
+
+#: Where an object begins, a cut-off one too.
+_OBJECT = re.compile(r'\{(?:\s*"|\s*\Z)')
+_DECODER = json.JSONDecoder()
+_INDENT = re.compile(r"[ \t\[,]*\Z")
+
+_SAMPLE = re.compile(r"(\w+):(\w+)(\{[^\n]*\})?[ \t]+(\S+)")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\\n]|\\.)*)"')
+_TELLING = re.compile(
+    "|".join(f"(?:{line.begins})" for line in LINES) + f"|^(?:{'|'.join(SCRAPES)}):spec_", re.MULTILINE
+)
+
+
+def pieces(text: str) -> Iterator[dict[str, Any] | Told | SpecvizError]:
+    """The objects of a text in their order (those of an array one by one), then what its plain lines say; where
+    something cannot be read, the reason."""
+    text = text.lstrip("\ufeff")
+    if re.search(r"^data:", text, re.MULTILINE):
+        text = _EVENTS.sub("", text)
+    lines, place, vain, failed = _Lines(text), 0, 0, 0
+    while found := _OBJECT.search(text, place):
+        start = found.start()
+        lines.take(place, start)
+        try:
+            value, place = _object(text, start)
+            yield value
+        except (ValueError, RecursionError) as error:
+            at, failed = start + getattr(error, "pos", 0), failed + 1
+            if failed <= MOST_REASONS:
+                reason = _unreadable(text, at)
+            yield reason
+            vain += LEAST_TRY + at - start if at > start else DEEP_TRY
+            place = _next_beginning(text, start)
+            if vain > MOST_TRIES * len(text):
+                yield SpecvizError(
+                    "After line {number} nothing was read: too much of the text is cut off before its end.",
+                    number=text.count("\n", 0, start) + 1,
+                )
+                break
+    else:
+        lines.take(place, len(text))
+    yield from lines.told()
+
+
+def _object(text: str, start: int) -> tuple[dict[str, Any], int]:
+    """The object at a place and where it ends. Looked for in ever longer parts, since an error counts the lines of what
+    it was given: else many of them would take quadratic time."""
+    length = WINDOW
+    while True:
+        part = text[start : start + length]
+        try:
+            value, end = _DECODER.raw_decode(part)
+            return value, start + end
+        except json.JSONDecodeError as error:
+            early = error.pos >= len(part) - END or error.msg.startswith("Unterminated string")
+            if not early or start + length >= len(text):
+                raise
+            length *= 4
+
+
+def _unreadable(text: str, place: int) -> SpecvizError:
+    start, end = text.rfind("\n", 0, place) + 1, text.find("\n", place)
+    line, number = quoted(text[start : end if end >= 0 else None]), text.count("\n", 0, place) + 1
+    return SpecvizError("This is no JSON: line {number} cannot be read: {line}", number=number, line=line)
+
+
+def _next_beginning(text: str, start: int) -> int:
+    """The line after an unreadable object on which another may begin: no deeper than it, and no end of it."""
+    line = text.rfind("\n", 0, start) + 1
+    before = text[line:start]
+    depth = len(before) - len(before.lstrip(" \t")) if _INDENT.match(before) else 0
+    found = re.compile(rf"\n[ \t]{{0,{depth}}}(?=[^\s}}\]])").search(text, start)
+    return found.end() if found else len(text)
+
+
+@dataclass(slots=True)
+class _Lines:
+    """What the plain lines of a text say, gathered: counters only tell something against their earlier values."""
+
+    text: str
+    logged: list[Told] = field(default_factory=list)
+    last: dict[str, Told] = field(default_factory=dict)  # the latest of those that count from the start, by their name
+    #: The scrapes of each set of labels, in order, and the samples that the latest has.
+    scrapes: dict[tuple[str, str], list[dict[tuple[str, str], float]]] = field(default_factory=dict)
+
+    def take(self, start: int, end: int) -> None:
+        """Takes the lines between two places; of a line the part from where it says something."""
+        while found := _TELLING.search(self.text, start, end):
+            stop = self.text.find("\n", found.end())
+            start = len(self.text) if stop < 0 else stop
+            said = self.text[found.start() : start]
+            if sample := _SAMPLE.match(said):
+                self._sampled(*sample.groups(default=""))
+                continue
+            for line in LINES:
+                if re.match(line.begins, said):
+                    self._logged(line, said)
+
+    def _logged(self, line: Format, said: str) -> None:
+        names = (*line.passes, *line.accepted, *line.drafted, *line.shares, *line.length)
+        block = {name: value for name in names if (value := figure(name, said))}
+        if block and line.last:
+            name = said.split(":", 1)[0].removeprefix("statistics").strip()
+            self.last[name] = Told(name, line, block)
+        elif block:
+            self.logged.append(Told("", line, block))
+
+    def _sampled(self, server: str, metric: str, labels: str, value: str) -> None:
+        """One sample of a scrape. One that the latest scrape has already begins the next. A mean of 0 is none."""
+        named, known, number = dict(_LABEL.findall(labels)), SCRAPES[server], finite(value)
+        position = named.pop("position", "")
+        counters = (*known.passes, *known.accepted, *known.drafted, *known.kept)
+        if number is None or not (metric in counters or (metric in known.length and number)):
+            return
+        scrapes = self.scrapes.setdefault((server, " ".join(named.values())), [{}])
+        if (metric, position) in scrapes[-1]:
+            scrapes.append({})
+        scrapes[-1][metric, position] = number
+
+    def told(self) -> Iterator[Told]:
+        """Where the closing statistics of llama.cpp are there, its lines about single requests say the same again."""
+        for one in self.logged:
+            if not self.last or not one.format.name.startswith("llama.cpp"):
+                yield one
+        yield from self.last.values()
+        for (server, name), scrapes in self.scrapes.items():
+            for block in _differences(scrapes) if SCRAPES[server].passes else scrapes:
+                yield Told(name, SCRAPES[server], _placed(block))
+
+
+def _differences(scrapes: list[dict[Any, float]]) -> Iterator[dict[Any, float]]:
+    """What was counted between scrapes; of one alone, and after a new start of the server, since its start."""
+    for before, after in pairwise(scrapes if len(scrapes) > 1 else [{}, *scrapes]):
+        since = {key: value - before.get(key, 0.0) for key, value in after.items()}
+        yield after if any(value < 0 for value in since.values()) else since
+
+
+def finite(value: Any) -> float | None:
+    """A finite number, as JSON, a log or a scrape puts it."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if isfinite(number) and not isinstance(value, bool) else None
+
+
+def _placed(block: dict[tuple[str, str], Any]) -> dict[str, Any]:
+    """A scrape by metric, those by position as a list, which ends where a position is missing."""
+    placed: dict[str, Any] = {}
+    for metric, position in block:
+        if not position:
+            placed[metric] = block[metric, position]
+        elif position == "0":
+            there = (block.get((metric, str(place))) for place in range(MOST_DEPTH))
+            placed[metric] = list(takewhile(lambda value: value is not None, there))
+    return placed
