@@ -82,6 +82,7 @@ MORE_ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "cohere2": ("cohere2", _GROUPED | {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}),
     "deepseek_v3": ("deepseek_v3", _DEEPSEEK),
     "deepseek_v32": ("deepseek_v32", _DEEPSEEK | {"index_n_heads": 2, "index_head_dim": 16}),
+    "doge": ("doge", _GROUPED),
     "falcon": ("falcon", {"hidden_size": 48, "num_attention_heads": 4, "alibi": False}),
     "falcon_alibi": ("falcon", {"hidden_size": 48, "num_attention_heads": 4, "alibi": True}),
     "gemma": ("gemma", _GROUPED),
