@@ -131,7 +131,7 @@ def draw(probs: Tensor, u: Tensor) -> Tensor:
     row: float32 values in [0, 1), held as float64. Returns token ids [...], int64.
 
     Never draws a token of probability 0: the sums are in float64, where u · total < total for every float32 u < 1, and
-    a token without mass does not raise them. Where they are no numbers, it is some token, and `require_numbers` says so.
+    a token without mass does not raise them. From what is no numbers it draws some token.
     """
     return draw_with_sums(probs, u)[0]
 
