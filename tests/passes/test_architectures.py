@@ -92,6 +92,20 @@ def refused_field(architecture: str, drafter: str, branches: int | None) -> str 
     return "drafter" if drafter == "lookahead" else "branches" if branches == 3 else None
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"attn_temperature_tuning": False, "layer_types": ["chunked_attention"] * 2},
+        {"attn_temperature_tuning": True, "layer_types": ["full_attention"] * 2},
+    ],
+)
+def test_what_only_differs_in_long_texts_is_refused_before_any_is_read(settings):
+    model = tiny_model("llama4", attention_chunk_size=8192, floor_scale=8192, **settings)
+    with pytest.raises(SpecvizError, match="counts the places in its cache") as caught:
+        unprepared(model)
+    assert caught.value.field == "passes"
+
+
 @pytest.mark.parametrize("architecture", MORE_ARCHITECTURES)
 def test_fast_passes_give_the_models_own_logits_or_are_refused(architecture):
     pair = pair_of(architecture)
