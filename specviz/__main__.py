@@ -8,14 +8,23 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import pathlib
+import signal
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+
+#: What Ctrl-C does; but while this imports the rest, and once all is said, it ends the process without a word.
+INTERRUPTION = signal.getsignal(signal.SIGINT)
+if __name__ == "__main__" and INTERRUPTION is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from specviz.bench import advise_command, check_command, work_command
 from specviz.bench import commands as bench_commands
+from specviz.bench.findings import INTERRUPTED
 from specviz.passes.torchrun import is_leader, process_count, refuse_more_than_one, tells
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
@@ -310,22 +319,31 @@ def _bench(options: argparse.Namespace) -> int:
         _prepare(pair)
     if options.prompts:
         return _bench_work(options, pair)
-    report = bench_commands.measure(options, pair, _say)
-    if not is_leader():
-        return 0
-    if options.page:
-        from specviz.ui.deployment import Deployment
-        from specviz.ui.maintenance.page_cost import measure_page
+    bench = bench_commands.ordered(options, pair, _say)
 
-        report.page = measure_page(Deployment.from_environment(), _say)
-    with _writing("json", options.json):
-        bench_commands.tell(report, options.json)
-    if options.figure:
+    def text(interrupted: bool) -> str:
+        from specviz.bench.printed import bench_text
+
+        return bench_text(bench.report(interrupted)) if bench.rows else ""
+
+    def write(interrupted: bool) -> None:
         from specviz.views.bench_figure import bench_figure
 
-        with _writing("figure", options.figure):
-            write_picture(bench_figure(asdict(report)), options.figure)
-    return 0
+        report = bench.report(interrupted)
+        with _writing("json", options.json):
+            bench_commands.save(report, options.json)
+        if options.figure:
+            with _writing("figure", options.figure):
+                write_picture(bench_figure(asdict(report)), options.figure)
+
+    with _keeping(text, write):
+        bench.run()
+        if options.page and is_leader():
+            from specviz.ui.deployment import Deployment
+            from specviz.ui.maintenance.page_cost import measure_page
+
+            bench.page = measure_page(Deployment.from_environment(), _say)
+    return int(bool(bench.failures.reasons))
 
 
 def _bench_work(options: argparse.Namespace, pair) -> int:
@@ -333,23 +351,66 @@ def _bench_work(options: argparse.Namespace, pair) -> int:
     from specviz.records.words import words
     from specviz.views.advice_text import aligned, work_table
 
-    report = work_command.measure(options, pair, _say)
-    if is_leader():
+    report, courses = work_command.measured(options, pair)
+
+    def text(interrupted: bool) -> str:
+        table = aligned(work_table(report.rows, words())) if report.rows else ""
+        return _with_faults(table, report.failed, interrupted)
+
+    def write(interrupted: bool) -> None:
+        report.interrupted = interrupted
         with _writing("json", options.json):
             bench_commands.save(report, options.json)
-        print(terminal.harmless(aligned(work_table(report.rows, words()))))
-    return 0
+
+    with _keeping(text, write):
+        work_command.follow(courses, _say, report.rows, report.failed)
+    return int(bool(report.failed))
+
+
+@contextlib.contextmanager
+def _keeping(text: Callable[[bool], str], write: Callable[[bool], None] = lambda interrupted: None) -> Iterator[None]:
+    """Prints and writes what was measured, whatever ends the measuring; nothing if there is no text.
+
+    text, write: hear whether that came before the end.
+    """
+    interrupted = True
+    try:
+        yield
+        interrupted = False
+    finally:
+        if is_leader() and (said := text(interrupted)):
+            try:
+                print(said, flush=True)
+            finally:
+                write(interrupted)
+
+
+def _with_faults(table: str, failed: Sequence[Mapping[str, str]], interrupted: bool) -> str:
+    """A table, who failed and why, and whether it was ended too soon; none of that if nothing was measured."""
+    faults = [f"✗ {entry['title']}: {entry['reason']}" for entry in failed]
+    parts = [table, "\n".join(faults), INTERRUPTED * interrupted] if table or faults else []
+    return terminal.harmless("\n\n".join(filter(None, parts)))
 
 
 def _check(options: argparse.Namespace) -> int:
     """Exit status 1 where something is wrong."""
     pair = _load(options)
     _prepare(pair, compiling=False)
-    report = check_command.check(pair, lambda dtype: _load(options, dtype), options.minutes, options.full, _say)
-    if options.json:
-        with _writing("json", options.json):
-            options.json.write_text(json.dumps(report, indent=1, ensure_ascii=False), encoding="utf-8")
-    return int(any(found["state"] == "wrong" for found in report["findings"]))
+    began, findings = time.perf_counter(), []
+
+    def text(interrupted: bool) -> str:
+        return check_command.summary(findings, time.perf_counter() - began, interrupted) if findings else ""
+
+    def write(interrupted: bool) -> None:
+        if options.json:
+            report = check_command.report(pair, findings, time.perf_counter() - began, interrupted)
+            with _writing("json", options.json):
+                options.json.write_text(json.dumps(report, indent=1, ensure_ascii=False), encoding="utf-8")
+
+    with _keeping(text, write):
+        again = functools.partial(_load, options)
+        check_command.check(pair, again, options.minutes, options.full, _say, findings)
+    return int(any(found.state == "wrong" for found in findings))
 
 
 def _advise(options: argparse.Namespace) -> int:
@@ -367,11 +428,18 @@ def _advise(options: argparse.Namespace) -> int:
 
     pair = _load(options)
     _prepare(pair, compiling=False)
-    offers, rows = advise_command.measure(options, pair, load, _say)
-    say, info = words(), pair.info()
-    known = name_of(pair.device), info.name, passes_words(info.passes, say), options.temperature
-    print(as_table(advice(offers, *known, say, rows), say))
-    return 0
+    measured = advise_command.Measured()
+
+    def text(interrupted: bool) -> str:
+        say, info = words(), pair.info()
+        known = name_of(pair.device), info.name, passes_words(info.passes, say), options.temperature
+        offers = measured.offers
+        table = as_table(advice(offers, *known, say, measured.rows), say) if offers else ""
+        return _with_faults(table, measured.failed, interrupted)
+
+    with _keeping(text):
+        advise_command.measure(options, pair, load, _say, measured)
+    return int(bool(measured.failed))
 
 
 def _compile(options: argparse.Namespace) -> int:
@@ -409,4 +477,7 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    quiet = signal.signal(signal.SIGINT, INTERRUPTION)
+    status = main()
+    signal.signal(signal.SIGINT, quiet)
+    sys.exit(status)

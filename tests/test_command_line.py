@@ -205,6 +205,34 @@ def test_who_stops_reading_or_presses_ctrl_c_keeps_the_trace(tmp_path):
         assert 0 < len(Run.load(path).token_ids) <= 400
 
 
+@pytest.mark.parametrize("stop, status", [("close", 141), ("interrupt", 130)])
+def test_who_stops_a_check_keeps_what_it_found(tmp_path, stop, status):
+    path = tmp_path / "check.json"
+    order = [sys.executable, "-m", "specviz", "check", "--json", str(path)]
+    process = subprocess.Popen(order, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout.readline().startswith("✓ greedy text".encode())
+    if stop == "close":
+        process.stdout.close()
+    else:
+        process.send_signal(signal.SIGINT)
+    told = process.stderr.read().decode()
+    assert process.wait(60) == status, told
+    assert "Traceback" not in told and "Exception ignored" not in told
+    report = json.loads(path.read_text(encoding="utf-8"))
+    assert report["interrupted"] and report["findings"]
+
+
+def test_before_anything_was_measured_ctrl_c_ends_it_without_a_word():
+    order = [sys.executable, "-X", "importtime", "-m", "specviz", "check"]
+    for wanted in (b"pydantic", b"torch"):  # while modules are imported, then within the command
+        process = subprocess.Popen(order, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        while wanted not in (line := process.stderr.readline()):
+            assert line, "it has ended"
+        process.send_signal(signal.SIGINT)
+        told = process.stderr.read().decode()
+        assert process.wait(60) in (-signal.SIGINT, 130) and "Traceback" not in told
+
+
 @pytest.mark.skipif(not pathlib.Path("/dev/full").exists(), reason="there is no full disk to write to")
 def test_a_disk_that_is_full_at_the_end_is_a_sentence_and_the_text_was_shown(capfd):
     assert main(["run", "Once", "--max-new-tokens", "4", "--passes", "plain", "--json", "/dev/full"]) == 2

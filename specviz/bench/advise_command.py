@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from specviz.bench import work_command
@@ -23,30 +24,51 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@dataclass
+class Measured:
+    """What each way to draft came to so far, on this pair and with other draft models that are at hand."""
+
+    groups: list[tuple[list[WorkRow], str | None, bool]] = field(default_factory=list)  # see `offers_of`
+    failed: list[dict[str, str]] = field(default_factory=list)  # "title" and "reason"
+
+    @property
+    def offers(self) -> list[Offer]:
+        return [offer for group in self.groups for offer in offers_of(*group)]
+
+    @property
+    def rows(self) -> list[WorkRow]:
+        """Of the pair itself, by domain."""
+        return self.groups[0][0] if self.groups else []
+
+
 def measure(
-    options: argparse.Namespace, pair: ModelPair, load: Callable[[str], ModelPair], say: Say
-) -> tuple[list[Offer], list[WorkRow]]:
-    """What each way to draft came to, on this pair and with other draft models that are at hand; and by domain.
+    options: argparse.Namespace, pair: ModelPair, load: Callable[[str], ModelPair], say: Say, measured: Measured
+) -> None:
+    """Fills `measured`.
 
     load: the pair with the draft model of this name. Raises SpecvizError where the pair has nothing to draft with.
     """
     from specviz.bench.advising import SECONDS, require_chains
     from specviz.bench.benchmark import advised_chains
+    from specviz.bench.failures import reason_of
 
     contestants, others = advised_chains(pair), list(_other_drafts(options))
     require_chains([Contestant(PLAIN), *contestants, *map(Contestant, others)])
     seconds = SECONDS * options.minutes / (1 + len(others))
-    rows = _measured(options, pair, contestants, seconds, say) if contestants else []
     named = pair.draft.name_or_path if options.draft and pair.draft else None
-    offers = offers_of(rows, named, pair.translation is not None)
+    if contestants:
+        _measure(options, pair, contestants, seconds, say, measured, named)
     for name in others:
         say(f"loading {name}")
-        other = load(name)
-        with_model = [one for one in advised_chains(other) if one.mode == "draft_model"]
-        found = _measured(options, other, with_model, seconds, say)
-        offers += offers_of(found, name, other.translation is not None)
-        other.free()
-    return offers, rows
+        try:
+            other = load(name)
+            with_model = [one for one in advised_chains(other) if one.mode == "draft_model"]
+            _measure(options, other, with_model, seconds, say, measured, name)
+            other.free()
+        except Exception as error:
+            # Whatever is wrong with this one: the advice is about all that are at hand.
+            measured.failed.append({"title": name, "reason": str(reason_of(error))})
+            say(f"✗ {name}: {reason_of(error)}")
 
 
 def _other_drafts(options: argparse.Namespace) -> Iterator[str]:
@@ -59,10 +81,19 @@ def _other_drafts(options: argparse.Namespace) -> Iterator[str]:
             yield entry.draft
 
 
-def _measured(
-    options: argparse.Namespace, pair: ModelPair, contestants: Sequence[Contestant], seconds: float, say: Say
-) -> list[WorkRow]:
+def _measure(
+    options: argparse.Namespace,
+    pair: ModelPair,
+    contestants: Sequence[Contestant],
+    seconds: float,
+    say: Say,
+    measured: Measured,
+    draft: str | None,
+) -> None:
     from specviz.bench.advising import advise
 
     requests, domains = work_command.requests_of(options, pair, options.temperature)
-    return work_command.followed(advise(requests, domains, [Contestant(PLAIN), *contestants], seconds), say)
+    rows: list[WorkRow] = []
+    measured.groups.append((rows, draft, pair.translation is not None))
+    courses = advise(requests, domains, [Contestant(PLAIN), *contestants], seconds)
+    work_command.follow(courses, say, rows, measured.failed)

@@ -5,17 +5,20 @@ It times a few tokens first, says how long the rest will take, and scales what i
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from specviz.bench.contestants import Contestant
+from specviz.bench.failures import Failures
 from specviz.bench.laps import Progress, TimedRun
 from specviz.bench.turns import WARM_UP_TOKENS, Lane, Plan, lane_of, on_each_prompt, runs_in_turn
 from specviz.bench.work import ALL, Work, WorkRow
 from specviz.decoding.engine import unrecorded
 from specviz.decoding.request import Request
 from specviz.records.errors import SpecvizError
+from specviz.records.words import Sentence
 
 #: Seconds that advice takes unless more is allowed, and the share of it in which all compete for the final.
 SECONDS, HEAT = 60.0, 0.5
@@ -41,6 +44,7 @@ class Course:
     fraction: float  # of all that is to be done
     seconds_left: float
     rows: tuple[WorkRow, ...] = ()  # of all that was measured, the final's in the place of the heat's
+    failed: tuple[tuple[str, SpecvizError | Sentence], ...] = ()  # who failed so far, by title, and why
 
 
 def advise(
@@ -50,24 +54,24 @@ def advise(
 
     requests: plain decoding of each prompt, checked. domains: of each. contestants: plain decoding first.
     """
-    began = time.perf_counter()
+    began, failures = time.perf_counter(), Failures()
     each, reading = yield from _pace(requests)
     plain, *others = contestants
     tokens, worth = requests[0].settings.max_new_tokens, seconds / each
     heat = _fitting(others, tokens, len(requests), HEAT * worth, reading)
     rest = (1 - HEAT) * worth
     yield Course(None, 0.0, each * (heat.cost() + rest))
-    work = Work((plain, *heat.others), [domains[number] for number in heat.prompts])
-    yield from _told(_measured(heat, requests, work), work, None, _Bill(heat, 0.0, rest, each))
+    work = Work((plain, *heat.others), [domains[number] for number in heat.prompts], failures.reasons)
+    yield from _told(_measured(heat, requests, work, failures), work, None, _Bill(heat, 0.0, rest, each))
     ranked = sorted((row for row in work.rows() if row.domain == ALL), key=lambda row: -row.speedup_measured)
     rest = (seconds - (time.perf_counter() - began)) / each
     final = _fitting([row.contestant for row in ranked[:FINALISTS]], tokens, len(requests), rest, reading)
-    if final.cost() > rest:
+    if not ranked or final.cost() > rest:
         return  # where many are slower than plain decoding, the heat takes longer than it was to
     final = replace(final, repeats=min(REPEATS, int(rest / final.cost())))
-    second = Work((plain, *final.others), [domains[number] for number in final.prompts])
+    second = Work((plain, *final.others), [domains[number] for number in final.prompts], failures.reasons)
     bill = _Bill(final, heat.cost(), 0.0, each)
-    yield from _told(_measured(final, requests, second), second, work, bill)
+    yield from _told(_measured(final, requests, second, failures), second, work, bill)
 
 
 def work_on(
@@ -77,8 +81,9 @@ def work_on(
     each, reading = yield from _pace(requests)
     whole = _Heat(contestants[1:], requests[0].settings.max_new_tokens, range(len(requests)), reading)
     yield Course(None, 0.0, each * whole.cost())
-    work = Work(contestants, domains)
-    yield from _told(_measured(whole, requests, work), work, None, _Bill(whole, 0.0, 0.0, each))
+    failures = Failures()
+    work = Work(contestants, domains, failures.reasons)
+    yield from _told(_measured(whole, requests, work, failures), work, None, _Bill(whole, 0.0, 0.0, each))
 
 
 @dataclass(frozen=True)
@@ -131,10 +136,16 @@ def _fitting(others: Sequence[Contestant], tokens: int, prompts: int, worth: flo
     return _Heat(others, length, [round(place * prompts / met) for place in range(met)], reading)
 
 
-def _measured(heat: _Heat, requests: Sequence[Request], work: Work) -> Iterator[Progress | TimedRun | None]:
+def _measured(
+    heat: _Heat, requests: Sequence[Request], work: Work, failures: Failures
+) -> Iterator[Progress | TimedRun | None]:
     def lanes(request: Request) -> list[Lane]:
         settings = replace(request.settings, max_new_tokens=min(heat.tokens, request.settings.max_new_tokens))
-        return [lane_of(request.but(one.applied(settings))) for one in work.contestants]
+
+        def lane(contestant: Contestant) -> Lane:
+            return lane_of(request.but(contestant.applied(settings)))
+
+        return [failures.caught(one, functools.partial(lane, one)) for one in work.contestants]
 
     own = (lanes(requests[number]) for number in heat.prompts)
     for one in on_each_prompt(own, Plan(heat.tokens, heat.repeats)):
@@ -171,7 +182,8 @@ def _told(
             continue
         over = isinstance(one, TimedRun)
         runs += over
-        yield bill.course(work.contestants[one.number], runs, _together(work, before) if over else ())
+        course = bill.course(work.contestants[one.number], runs, _together(work, before) if over else ())
+        yield replace(course, failed=tuple(work.failed.items()))
 
 
 def _together(work: Work, before: Work | None) -> list[WorkRow]:

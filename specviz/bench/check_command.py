@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import pathlib
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from specviz.bench.contestants import Say
 from specviz.bench.work_command import minutes
 
 if TYPE_CHECKING:
-    from specviz.bench.pair_check import Finding
+    from specviz.bench.looking import Finding
     from specviz.models.pair import ModelPair
 
 SCHEMA = "specviz.check/1"
@@ -32,29 +31,39 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check(pair: ModelPair, load: Callable[[str], ModelPair], minutes: float, full: bool, say: Say) -> dict[str, Any]:
-    """Prints every finding as it comes, and returns them all as plain values.
+def check(
+    pair: ModelPair,
+    load: Callable[[str], ModelPair],
+    minutes: float,
+    full: bool,
+    say: Say,
+    findings: list[Finding],
+) -> None:
+    """Prints every finding as it comes, and adds it to `findings`.
 
     load: the pair once more, in the dtype of this name. say: hears what is being checked.
     """
     from specviz.bench.full_check import long_checks
-    from specviz.bench.machine import describe_machine
     from specviz.bench.pair_check import Finding, check_pair
 
-    began, findings = time.perf_counter(), []
     for one in check_pair(pair, 60 * minutes, long_checks(load) if full else ()):
         if isinstance(one, Finding):
             findings.append(one)
             print(line_of(one), flush=True)
         else:
             say(f"{one} …")
-    seconds = round(time.perf_counter() - began, 1)
-    print(_summary(findings, seconds))
+
+
+def report(pair: ModelPair, findings: Iterable[Finding], seconds: float, interrupted: bool) -> dict[str, Any]:
+    """The values of the JSON file. interrupted: the check was ended before it was over."""
+    from specviz.bench.machine import describe_machine
+
     return {
         "schema": SCHEMA,
         "machine": describe_machine(pair),
         "pair": asdict(pair.info()),
-        "seconds": seconds,
+        "seconds": round(seconds, 1),
+        "interrupted": interrupted,
         "findings": [{name: value and str(value) for name, value in _plain(one).items()} for one in findings],
     }
 
@@ -69,6 +78,9 @@ def _plain(finding: Finding) -> dict[str, Any]:
     return {name: getattr(finding, name) for name in ("state", "what", "seen", "advice")}
 
 
-def _summary(findings: Iterable[Finding], seconds: float) -> str:
+def summary(findings: Iterable[Finding], seconds: float, interrupted: bool) -> str:
+    """How many there are of each kind, on a line."""
     counts = {sign: sum(SIGNS[one.state] == sign for one in findings) for sign in SIGNS.values()}
-    return " · ".join(f"{sign} {count}" for sign, count in counts.items()) + f" · {seconds:.0f} s"
+    return " · ".join(f"{sign} {count}" for sign, count in counts.items()) + (
+        f" · {seconds:.0f} s" + " · interrupted" * interrupted
+    )

@@ -20,6 +20,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.presets import CHAT_PRESETS, PRESETS
 
 if TYPE_CHECKING:
+    from specviz.bench.benchmark import Benchmark
     from specviz.bench.report import BenchReport
     from specviz.models.pair import ModelPair
 
@@ -62,22 +63,14 @@ def check(options: argparse.Namespace) -> None:
         preset_named(name, (*PRESETS, *CHAT_PRESETS))
 
 
-def measure(options: argparse.Namespace, pair: ModelPair, say: Say) -> BenchReport:
-    """The benchmark of a pair; `say` hears lines of progress. Raises as `benchmark.measure` does."""
-    from specviz.bench import benchmark
+def ordered(options: argparse.Namespace, pair: ModelPair, say: Say) -> Benchmark:
+    """The benchmark of a pair, still to be run; `say` hears lines of progress. Raises as `Benchmark.of` does."""
+    from specviz.bench.benchmark import Benchmark
 
     temperatures = (0.0, 1.0) if options.temperature is None else (options.temperature,)
-    return benchmark.measure(
+    return Benchmark.of(
         pair, options.quick, say, options.only, temperatures, options.preset, options.chat, options.max_new_tokens
     )
-
-
-def tell(report: BenchReport, path: pathlib.Path | None) -> None:
-    """Writes a report's values to a file, if one is named, and prints it."""
-    from specviz.bench.printed import bench_text
-
-    save(report, path)
-    print(bench_text(report))
 
 
 def save(report: BenchReport | WorkReport, path: pathlib.Path | None) -> None:

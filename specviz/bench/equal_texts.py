@@ -14,7 +14,7 @@ import torch
 
 from specviz.bench.bare_loop import Unwatched
 from specviz.bench.contestants import PLAIN, Contestant
-from specviz.bench.timed_runs import Workload, request_of, written
+from specviz.bench.timed_runs import Workload, request_of
 from specviz.decoding.engine import rounds
 from specviz.decoding.run_record import collect
 from specviz.passes.cached_model import CachedModel
@@ -43,18 +43,17 @@ class Agreement:
         return self.place is None
 
 
-def require_equal_texts(contestants: Sequence[Contestant], workload: Workload) -> list[Agreement]:
-    """Compares each contestant's greedy text with that of our plain decoding.
-
-    Raises SpecvizError (field ``only``), naming contestant and place, for a difference that is more than rounding.
-    """
+def plain_run(workload: Workload) -> Run:
+    """Our plain decoding, with which all others are compared."""
     request = request_of(Contestant(PLAIN), workload)
-    plain = collect(request, list(rounds(request)))
-    return [agreement(contestant, written(contestant, workload), plain, workload) for contestant in contestants]
+    return collect(request, list(rounds(request)))
 
 
 def agreement(contestant: Contestant, tokens: Sequence[int], plain: Run, workload: Workload) -> Agreement:
-    """The verdict on one text. plain: plain decoding of the same workload. Raises as `require_equal_texts` does."""
+    """The verdict on a contestant's greedy text. plain: plain decoding of the same workload.
+
+    Raises SpecvizError (field ``only``), naming contestant and place, for a difference that is more than rounding.
+    """
     place = first_difference(plain.token_ids, tokens)
     told = {"title": contestant.title, "engine": contestant.engine, "mode": contestant.mode}
     told |= {"preset": workload.preset, "tokens": len(tokens)}

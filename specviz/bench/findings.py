@@ -80,14 +80,20 @@ def busy(machine: dict[str, str | int | float | None]) -> str | None:
     )
 
 
-def unsteady(rows: Sequence[BenchRow], settings: dict[str, Any]) -> str | None:
-    """What disturbed the benchmark: others wanted the processor, or time ran short."""
+#: Of a report that was asked for before everything was measured.
+INTERRUPTED = "Interrupted: this is what was measured until then."
+
+
+def unsteady(rows: Sequence[BenchRow], settings: dict[str, Any], interrupted: bool = False) -> str | None:
+    """What disturbed the benchmark: others wanted the processor, time ran short, or it was ended."""
     disturbed, said = sum(row.busy for row in rows), []
     if disturbed:
         said.append(
             f"Something else wanted the processor in {disturbed} of {len(rows)} rows: their intervals allow for it."
         )
     planned, made = settings.get("repeats"), settings.get("repeats_made")
-    if made != planned:
+    if interrupted:
+        said.append(INTERRUPTED)
+    elif made != planned:
         said.append(f"{made} of {planned} repeats fitted into the time of a quick run.")
     return " ".join(said) or None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import itertools
 import math
@@ -12,8 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from specviz.bench.forced import measure_forced
+from specviz.bench.looking import Finding, tried
 from specviz.bench.model_sizes import SIZES, make_pair
-from specviz.bench.pair_check import Check, Finding, distribution, sampled, testable, texts
+from specviz.bench.pair_check import Check, distribution, named, sampled, testable, texts
 from specviz.drafters import DRAFTERS
 from specviz.models.pair import ModelPair
 from specviz.models.preparation import prepare_passes
@@ -58,7 +60,7 @@ def every_rule(pair: ModelPair) -> Iterator[Finding]:
     for drafter, (rule, branches) in itertools.product(DRAFTERS, RULES):
         request = testable(pair, sampled(drafter, branches, rule))
         if request is not None:
-            yield distribution(request)
+            yield tried(named(request), functools.partial(distribution, request))
 
 
 def every_dtype(load: Callable[[str], ModelPair]) -> Iterator[Finding]:

@@ -10,21 +10,21 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 from specviz.bench.contestants import PLAIN, Contestant, Standing, standing
-from specviz.bench.equal_texts import agreement
+from specviz.bench.equal_texts import agreement, plain_run
+from specviz.bench.failures import Failures, reason_of
 from specviz.bench.laps import busy
+from specviz.bench.length_check import lengths
+from specviz.bench.looking import GAMMA, Finding, refusal_of, tried
 from specviz.bench.machine import peak_mb
 from specviz.bench.pass_times import measure_passes
 from specviz.bench.timed_runs import Workload, lane, request_of, written
 from specviz.bench.turns import Plan, runs_by_number
-from specviz.decoding.engine import rounds
 from specviz.decoding.exact_distribution import RUN_TOKENS, exact_distribution
 from specviz.decoding.lossless import LAB_RULES, Sampler, check_lossless
 from specviz.decoding.request import Request, prepare
-from specviz.decoding.run_record import collect
 from specviz.drafters import DRAFTERS, usual
 from specviz.models.pair import ModelPair
 from specviz.models.placement import dtype_name, free_memory
@@ -32,16 +32,18 @@ from specviz.models.preparation import check
 from specviz.passes.tree_trial import why_no_trees
 from specviz.records.errors import SpecvizError, first_line
 from specviz.records.presets import PRESETS
+from specviz.records.runs import Run
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
 from specviz.records.words import Bytes, Sentence
 from specviz.theory.statistics import SIGNIFICANT, Evidence
 
-#: Seconds that a check takes unless more is allowed; and the shares of them for texts, for samples and for the race.
+#: Seconds that a check takes unless more is allowed; and the shares of them for texts, longer texts, samples and the
+#: race.
 SECONDS = 60.0
-OF_TEXTS, OF_SAMPLES, OF_RACE = 0.3, 0.25, 0.1
+OF_TEXTS, OF_LENGTHS, OF_SAMPLES, OF_RACE = 0.3, 0.15, 0.25, 0.1
 
-#: The most tokens, and the least, of each greedy text that is compared; and the draft tokens a round.
-TEXT_TOKENS, LEAST_TEXT, GAMMA = 48, 16, 4
+#: The most tokens, and the least, of each greedy text that is compared.
+TEXT_TOKENS, LEAST_TEXT = 48, 16
 
 #: The widths of passes that are timed, and those that are told.
 WIDTHS, TOLD = (1, 2, 3, 4, 5, 6, 8, 9, 12, 17), (2, 3, 5, 9, 17)
@@ -55,17 +57,6 @@ RACE_REPEATS, RACE_TOKENS = 4, 96
 
 #: With less than this share of memory free, the next text may not fit.
 LITTLE_MEMORY = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What was checked, and what came of it."""
-
-    #: ``slow`` is right, but does not pay; ``skipped`` cannot be checked here.
-    state: Literal["right", "wrong", "slow", "skipped"]
-    what: Sentence
-    seen: Sentence | SpecvizError
-    advice: Sentence | None = None
 
 
 #: What is said beforehand, and the check itself.
@@ -84,14 +75,9 @@ def check_pair(
         yield what
         try:
             yield from work(pair)
-        except SpecvizError as error:
-            yield Finding("wrong", what, error)
-        except Exception as failure:
+        except Exception as error:
             # A check that fails ends alone, however it does: the others may tell why.
-            reason = Sentence(
-                "it failed with {kind}: {reason}", kind=type(failure).__name__, reason=first_line(failure)
-            )
-            yield Finding("wrong", what, reason)
+            yield Finding("wrong", what, reason_of(error))
 
 
 def short_checks(seconds: float) -> tuple[Check, ...]:
@@ -99,9 +85,10 @@ def short_checks(seconds: float) -> tuple[Check, ...]:
 
     What texts leave of their time goes to the samples.
     """
-    until = time.perf_counter() + (OF_TEXTS + OF_SAMPLES) * seconds
+    until = time.perf_counter() + (OF_TEXTS + OF_LENGTHS + OF_SAMPLES) * seconds
     return (
         (Sentence("comparing greedy texts"), functools.partial(texts, seconds=OF_TEXTS * seconds)),
+        (Sentence("comparing longer texts"), functools.partial(lengths, seconds=OF_LENGTHS * seconds)),
         (Sentence("trying trees"), trees),
         (Sentence("sampling two tokens many times"), lambda pair: distributions(pair, until - time.perf_counter())),
         (Sentence("comparing prepared passes"), prepared),
@@ -115,34 +102,31 @@ def texts(pair: ModelPair, seconds: float) -> Iterator[Finding]:
     """Greedy texts: plain decoding's beside transformers' `generate`, and every drafter's beside plain decoding's."""
     began, workload = time.perf_counter(), Workload.of(pair, PRESETS[0], 0.0, TEXT_TOKENS)
     one, eager = _token_seconds(pair, workload)
-    writers = sum(_refusal(contestant, workload) is None for contestant, _ in _writers(pair, workload))
+    writers = sum(refusal_of(contestant, workload) is None for contestant, _ in _writers(pair, workload))
     tokens = max(LEAST_TEXT, int(min(TEXT_TOKENS, seconds / (writers * one + eager))))
     workload = replace(workload, max_new_tokens=min(tokens, workload.max_new_tokens))
-    request = request_of(Contestant(PLAIN), workload)
-    plain = collect(request, list(rounds(request)))
+    plain = plain_run(workload)
     for contestant, what in _writers(pair, workload):
-        if (refusal := _refusal(contestant, workload)) is not None:
+        if isinstance(refusal := refusal_of(contestant, workload), SpecvizError):
             yield Finding("skipped", what, refusal)
             continue
         if time.perf_counter() - began > seconds:
             yield _left_out(what)
             continue
-        try:
-            found = agreement(contestant, written(contestant, workload), plain, workload)
-        except SpecvizError as error:
-            advice = Sentence("Report this with the JSON file; meanwhile choose another drafter or float32.")
-            yield Finding("wrong", what, error, advice)
-            continue
-        if found.identical:
-            yield Finding("right", what, Sentence("the same {n} tokens", n=found.tokens))
-            continue
-        seen = Sentence(
-            "the same up to token {place}, where rounding in {dtype} decides between two ({margin} apart)",
-            place=found.place,
-            dtype=dtype_name(pair.dtype),
-            margin=float(f"{found.margin:.2g}"),
-        )
-        yield Finding("right", what, seen)
+        yield tried(what, functools.partial(_compared, contestant, what, plain, workload))
+
+
+def _compared(contestant: Contestant, what: Sentence, plain: Run, workload: Workload) -> Finding:
+    found = agreement(contestant, written(contestant, workload), plain, workload)
+    if found.identical:
+        return Finding("right", what, Sentence("the same {n} tokens", n=found.tokens))
+    seen = Sentence(
+        "the same up to token {place}, where rounding in {dtype} decides between two ({margin} apart)",
+        place=found.place,
+        dtype=dtype_name(workload.pair.dtype),
+        margin=float(f"{found.margin:.2g}"),
+    )
+    return Finding("right", what, seen)
 
 
 def _left_out(what: Sentence) -> Finding:
@@ -158,7 +142,7 @@ def _writers(pair: ModelPair, workload: Workload) -> Iterator[tuple[Contestant, 
         yield usual, Sentence("greedy text, {drafter}", drafter=name)
         tree = replace(usual, branches=3)
         # Not every drafter makes trees, and not every model reads them.
-        if _refusal(usual, workload) is None and _refusal(tree, workload) is None:
+        if refusal_of(usual, workload) is None and refusal_of(tree, workload) is None:
             request = request_of(usual, workload)
             if "branches" in request.drafter.reads and request.branches == 1:
                 yield tree, Sentence("greedy text, {drafter} with {n} branches", drafter=name, n=tree.branches)
@@ -170,18 +154,10 @@ def _token_seconds(pair: ModelPair, workload: Workload) -> tuple[float, float]:
     taken = []
     for engine in ("specviz", "transformers"):
         began = time.perf_counter()
-        written(Contestant(PLAIN, engine=engine), few)
+        with Failures().of(engine):  # its text will tell
+            written(Contestant(PLAIN, engine=engine), few)
         taken.append((time.perf_counter() - began) / few.max_new_tokens)
     return taken[0], taken[1]
-
-
-def _refusal(contestant: Contestant, workload: Workload) -> SpecvizError | None:
-    """Why the pair cannot be decoded for in this way; None if it can."""
-    try:
-        request_of(contestant, workload)
-    except SpecvizError as error:
-        return error
-    return None
 
 
 def distributions(pair: ModelPair, seconds: float) -> Iterator[Finding]:
@@ -194,7 +170,8 @@ def distributions(pair: ModelPair, seconds: float) -> Iterator[Finding]:
     began = time.perf_counter()
     for request in asked:
         late = time.perf_counter() - began > seconds
-        yield _left_out(_tested(request)) if late else distribution(request, seconds / len(asked))
+        test = functools.partial(distribution, request, seconds / len(asked))
+        yield _left_out(named(request)) if late else tried(named(request), test)
 
 
 def testable(pair: ModelPair, settings: RunSettings) -> Request | None:
@@ -209,7 +186,7 @@ def testable(pair: ModelPair, settings: RunSettings) -> Request | None:
 
 def distribution(request: Request, seconds: float = math.inf) -> Finding:
     """Many runs of two tokens beside the exact distribution; after so many seconds no more than `LEAST_SAMPLES`."""
-    what = _tested(request)
+    what = named(request)
     exact, sampler, began = exact_distribution(request), Sampler(request, LAB_RULES["auto"]), time.perf_counter()
     evidence = Evidence(exact.outcomes, exact.probs, exact.low, exact.high, SAMPLES)
     while evidence.n < LEAST_SAMPLES or (evidence.n < SAMPLES and time.perf_counter() - began < seconds):
@@ -228,7 +205,7 @@ def distribution(request: Request, seconds: float = math.inf) -> Finding:
     return Finding("wrong", what, seen, Sentence("Try the same on the page's Lossless tab with more runs."))
 
 
-def _tested(request: Request) -> Sentence:
+def named(request: Request) -> Sentence:
     known = {"drafter": request.settings.drafter, "rule": request.rule.name}
     if request.branches == 1:
         return Sentence("distribution, {drafter}, rule {rule}, chain", **known)

@@ -60,6 +60,7 @@ def bench_text(report: BenchReport) -> str:
     """The benchmark: each contestant on each preset, then groups of presets, then what else was measured."""
     return _paragraphs(
         [*_machine_lines(report.machine), *filter(None, (report.busy, report.unsteady))],
+        [f"✗ {entry['title']}: {entry['reason']}" for entry in report.failed],
         equality_lines(report.equality, str(report.machine.get("dtype"))),
         _table(_frame(report.rows), ["preset", "temperature", "title"], ROW_FIELDS),
         _table(_frame(report.summary), ["group", "temperature", "title"], SUMMARY_FIELDS),

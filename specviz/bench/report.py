@@ -34,6 +34,8 @@ class BenchReport:
     tracing: list[TraceCost] = field(default_factory=list)  # the full trace beside the bare loop
     rules: list[RulesRow] = field(default_factory=list)  # one a γ
     left_out: list[dict[str, str]] = field(default_factory=list)  # drafters this pair cannot run: "mode" and "reason"
+    failed: list[dict[str, str]] = field(default_factory=list)  # who failed meanwhile: "title" and "reason"
+    interrupted: bool = False  # it was ended before it was over
     equality: list[Agreement] = field(default_factory=list)  # of each greedy text, before anything was timed
     limit: list[BandwidthLimit] = field(default_factory=list)  # of target and draft model
     page: dict[str, float] | None = None  # speeds with and without a browser watching, where asked for
@@ -49,6 +51,6 @@ class BenchReport:
         self.overhead = overhead(self.rows)
         self.formula = formula_checks(self.rows)
         self.busy = findings.busy(self.machine)
-        self.unsteady = findings.unsteady(self.rows, self.settings)
+        self.unsteady = findings.unsteady(self.rows, self.settings, self.interrupted)
         self.summary = summaries(self.rows)
         self.findings = findings.findings(self.summary, self.formula)

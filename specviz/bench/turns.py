@@ -106,9 +106,11 @@ def take_turns(lanes: Sequence[Lane], plan: Plan) -> Iterator[Progress | TimedRu
         yield from _Group(number, [(member, lanes[member]) for member in members], share).runs()
 
 
-def runs_by_number(lanes: Sequence[Lane], plan: Plan) -> list[list[TimedRun]]:
-    """Every contestant's runs, for those who wait for all of them."""
-    made: list[list[TimedRun]] = [[] for _ in lanes]
+def runs_by_number(
+    lanes: Sequence[Lane], plan: Plan, made: Sequence[list[TimedRun]] | None = None
+) -> Sequence[list[TimedRun]]:
+    """Every contestant's runs, for those who wait for all of them. made: where they go, which is kept if that ends."""
+    made = [[] for _ in lanes] if made is None else made
     for one in take_turns(lanes, plan):
         if isinstance(one, TimedRun):
             made[one.number].append(one)
@@ -188,10 +190,11 @@ class _Group:
         return reach > 1 and all(one.low is not None and one.high <= reach * one.value for one in self._ratios())
 
     def _ratios(self) -> list[Ratio]:
-        """Everyone's speedup so far."""
+        """Everyone's speedup so far; of those that failed there is none."""
         plain = [run for run in self.done if run.number == 0]
         others = {run.number for run in self.done if run.number}
-        return [speedup_of([run for run in self.done if run.number == number], plain) for number in others]
+        found = (speedup_of([run for run in self.done if run.number == number], plain) for number in others)
+        return [ratio for ratio in found if ratio is not None]
 
 
 def _in_order(runs: Sequence[_Run], number: int) -> Sequence[_Run]:

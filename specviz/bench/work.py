@@ -5,7 +5,7 @@ Loads no torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from specviz.bench.contestants import PLAIN, Contestant, Standing, standing
@@ -31,15 +31,17 @@ class WorkRow(Standing):
     kept_at: tuple[Ratio, ...]  # by draft position: kept given that it was reached
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WorkReport:
-    """The values of the JSON file of a benchmark on prompts of one's own."""
+    """The values of the JSON file of a benchmark on prompts of one's own, as far as it has come."""
 
     machine: dict[str, str | int | float | None]
     pair: dict[str, str | int | None]
     temperature: float
     prompts: int
-    rows: list[WorkRow]
+    rows: list[WorkRow] = field(default_factory=list)
+    failed: list[dict[str, str]] = field(default_factory=list)  # who failed meanwhile: "title" and "reason"
+    interrupted: bool = False  # it was ended before it was over
     schema: str = "specviz.work/1"
 
 
@@ -49,6 +51,7 @@ class Work:
 
     contestants: Sequence[Contestant]  # plain decoding first
     domains: Sequence[str]  # of each prompt
+    failed: Mapping[str, object] = field(default_factory=dict)  # who failed so far, by title, and why
     runs: dict[Contestant, list[TimedRun]] = field(default_factory=dict)
 
     def add(self, run: TimedRun) -> None:
@@ -56,15 +59,19 @@ class Work:
         self.runs.setdefault(self.contestants[run.number], []).append(run)
 
     def rows(self) -> list[WorkRow]:
-        """Every contestant but plain decoding, as far as it was measured, on all prompts and on each domain."""
+        """Every contestant but plain decoding and those that failed, as far as it was measured, on all prompts and on
+        each domain."""
         names = list(dict.fromkeys(self.domains))
         asked = [(ALL, range(len(self.domains)))]
         if len(names) > 1:
             # One that calls itself by the name of all is told there.
             names = [name for name in names if name != ALL]
             asked += [(name, [i for i, domain in enumerate(self.domains) if domain == name]) for name in names]
-        made = ((domain, one, prompts) for domain, prompts in asked for one in self.contestants[1:])
+        made = ((domain, one, prompts) for domain, prompts in asked for one in self._able())
         return [row for domain, one, prompts in made if (row := self._row(domain, one, set(prompts))) is not None]
+
+    def _able(self) -> list[Contestant]:
+        return [one for one in self.contestants[1:] if one.title not in self.failed]
 
     def _row(self, domain: str, contestant: Contestant, prompts: set[int]) -> WorkRow | None:
         own = [run for run in self.runs.get(contestant, ()) if _prompt(run) in prompts]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -87,8 +87,11 @@ def requests_of(options: argparse.Namespace, pair: ModelPair, temperature: float
     return requests, [prompt.domain for prompt in prompts]
 
 
-def measure(options: argparse.Namespace, pair: ModelPair, say: Say) -> WorkReport:
-    """The benchmark on prompts of one's own. Raises as `requests_of` does, and for a drafter that cannot run."""
+def measured(options: argparse.Namespace, pair: ModelPair) -> tuple[WorkReport, Iterator[Course | None]]:
+    """The benchmark on prompts of one's own: its report, still empty, and what fills it (`follow`).
+
+    Raises as `requests_of` does, and for a drafter that cannot run.
+    """
     from specviz.bench.advising import require_chains, work_on
     from specviz.bench.benchmark import advised_chains
     from specviz.bench.machine import describe_machine
@@ -98,19 +101,25 @@ def measure(options: argparse.Namespace, pair: ModelPair, say: Say) -> WorkRepor
     contestants = [Contestant(PLAIN), *chains]
     require_chains(contestants)
     requests, domains = requests_of(options, pair, temperature)
-    rows = followed(work_on(requests, domains, contestants), say)
-    return WorkReport(describe_machine(pair), asdict(pair.info()), temperature, len(requests), rows)
+    report = WorkReport(describe_machine(pair), asdict(pair.info()), temperature, len(requests))
+    return report, work_on(requests, domains, contestants)
 
 
-def followed(courses: Iterable[Course | None], say: Say) -> list[WorkRow]:
-    """Says how long it will take, and now and then how far it is. Returns what was measured in the end."""
-    rows, told = (), None
+def follow(courses: Iterable[Course | None], say: Say, rows: list[WorkRow], failed: list[dict[str, str]]) -> None:
+    """Says how long it will take, now and then how far it is, and who failed.
+
+    rows, failed: always hold what was measured so far, and who failed: "title" and "reason".
+    """
+    told, known = None, 0
     for course in courses:
         if course is None:
             continue
-        rows = course.rows or rows
+        rows[:] = course.rows or rows
+        for title, reason in course.failed[known:]:
+            failed.append({"title": title, "reason": str(reason)})
+            say(f"✗ {title}: {reason}")
+        known = len(course.failed)
         if told is None or told - course.seconds_left >= TELL_EVERY:
             told = course.seconds_left
             what = f", {course.contestant.title}" if course.contestant else ""
             say(f"about {course.seconds_left:.0f} s left{what}")
-    return list(rows)

@@ -49,6 +49,7 @@ class Decoder:
         self.marks = began, drafted, clock.mark()
         if at_hand(logits):  # elsewhere that would take a wait: the record looks, once its numbers are here
             require_numbers(logits.amax().item())
+            _require_drawn_from_numbers(draft)
         judged = self.judge(draft, logits, uniforms)
         self.keep(len(committed), judged, asked=budget > 0)
         self.length.observe(depth(draft.parents), len(judged.path))
@@ -107,6 +108,14 @@ def setting_of(request: Request, target: CachedModel, warper: Warper, chooser: C
         seed=request.settings.seed,
         passes=request.passes,
     )
+
+
+def _require_drawn_from_numbers(draft: Draft) -> None:
+    """Looks at the drafted tokens alone where each has a row of its own: there, what is no number is chosen."""
+    rows = draft.logits if draft.probs is None else draft.probs
+    if rows is not None:
+        own = rows.gather(-1, draft.tokens.unsqueeze(-1)) if len(rows) == len(draft.parents) else rows
+        require_numbers(own.amax().item(), drafted=True)
 
 
 def _kept_rows(features: Tensor | None, drafted: int, path: Sequence[int]) -> Tensor | None:

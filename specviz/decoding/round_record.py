@@ -69,6 +69,8 @@ class Unrecorded:
         host = _host(judged)
         for leading in host["leading_raw"]:
             require_numbers(leading[0])
+        for listed in host.get("ids_q_raw", ()):
+            require_numbers(sum(listed), drafted=True)  # a NaN among them makes their sum one
         kept = host.get("kept", ())
         outcomes = _outcomes(draft.parents, kept, host.get("weighed"))
         drafted = [

@@ -54,7 +54,9 @@ class TranslatedDraftModel(DraftModel):
         return in_order(self.model.forward(unread, keep=1), self.draft_of) if len(unread) else None
 
     def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
-        return in_order(self.model.extend(self.draft_of[tokens], parents), self.draft_of)
+        # Only what was drawn from no numbers is not shared, and will be refused for that.
+        known = self.draft_of[tokens].clamp_max(self.known_ids - 1)
+        return in_order(self.model.extend(known, parents), self.draft_of)
 
     def observe(self, verdict: Verdict) -> None:
         read, settled = len(self.reader.ids), self.reader.settled

@@ -286,13 +286,20 @@ class ModelPair:
         if self.context_length is not None and length > self.context_length - 1:
             excess = length - (self.context_length - 1)
             sizes = {"length": f"{length:,}", "context": f"{self.context_length:,}"}
+            known = {"name": self.target_name, **sizes}
             if rope_switch(self.target) == self.context_length:
                 raise SpecvizError(
                     "The prompt is too long: it has {length} tokens, and after {context} {name} changes its rotary "
                     "factors (LongRoPE), for which all of it would be read anew.",
                     "prompt",
-                    name=self.target_name,
-                    **sizes,
+                    **known,
+                )
+            if mask_switch(self.target) == self.context_length:
+                raise SpecvizError(
+                    "The prompt is too long: it has {length} tokens, and after {context} {name} hides tokens by what "
+                    "else it reads in the same pass, so its text would depend on how it is read.",
+                    "prompt",
+                    **known,
                 )
             if excess == 1:
                 raise SpecvizError(
@@ -341,7 +348,7 @@ def logit_width(model: PreTrainedModel) -> int:
 
 
 def position_limit(model: PreTrainedModel) -> int | None:
-    """How many positions the model can tell apart, with one set of rotary factors; None if unlimited."""
+    """How many positions the model can tell apart, reading all of them in one way; None if unlimited."""
     config = model.config.get_text_config()
     limits = [getattr(config, name, None) for name in ("max_position_embeddings", "max_seq_len")]
     # RoBERTa's positions begin behind that of padding.
@@ -350,7 +357,8 @@ def position_limit(model: PreTrainedModel) -> int | None:
         for name, part in model.named_modules()
         if name.endswith("position_embeddings") and getattr(part, "padding_idx", None) is not None
     ]
-    return min((limit for limit in (*limits, rope_switch(model)) if limit and limit > 0), default=None)
+    limits += [rope_switch(model), mask_switch(model)]
+    return min((limit for limit in limits if limit and limit > 0), default=None)
 
 
 def rope_switch(model: PreTrainedModel) -> int | None:
@@ -363,6 +371,15 @@ def rope_switch(model: PreTrainedModel) -> int | None:
     kinds = [rope, *(kind for kind in rope.values() if isinstance(kind, dict))]  # some have one for each kind of layer
     switches = [kind.get("original_max_position_embeddings") for kind in kinds if kind.get("rope_type") == "longrope"]
     return min(filter(None, switches), default=None)
+
+
+def mask_switch(model: PreTrainedModel) -> int | None:
+    """After how many tokens the model hides some by their rank among all of a pass, those to come included (Doge); None
+    if it never does.
+
+    What a token sees then depends on the tokens read beside it, and `generate` with a cache differs from one without.
+    """
+    return getattr(model.config.get_text_config(), "keep_window_size", None)
 
 
 def _eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> frozenset[int]:

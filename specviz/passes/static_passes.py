@@ -125,6 +125,12 @@ class StaticPass(Static):
                 "passes",
                 name=model.name_or_path or type(model).__name__,
             )
+        if counts_its_cache(model):
+            raise SpecvizError(
+                "{name} counts the places in its cache by itself, so it has no fast passes.",
+                "passes",
+                name=model.name_or_path or type(model).__name__,
+            )
         self.row_shapes = [tuple(part.shape[1::2]) for layer in layers for part in (layer.keys, layer.values)]
         self.slides = [layer.is_sliding for layer in layers]
         self.reads_chains_only = any(self.slides)
@@ -210,6 +216,14 @@ class StaticPass(Static):
 def hides_far_places(model: PreTrainedModel) -> bool:
     """Whether attention has a window that the cache knows nothing of, and counts its places, as in GPT-Neo."""
     return "local" in getattr(model.config, "attention_layers", ())
+
+
+def counts_its_cache(model: PreTrainedModel) -> bool:
+    """Whether attention depends on more than the mask and positions that it is given: on how full its cache is, as
+    where it sharpens with the length, or on whole chunks of places, as in Llama 4."""
+    config = model.config.get_text_config()
+    kinds = getattr(config, "layer_types", None) or ()
+    return bool(getattr(config, "attn_temperature_tuning", False)) or "chunked_attention" in kinds
 
 
 def _static_without_weights(

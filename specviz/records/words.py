@@ -68,6 +68,10 @@ class Words:
         """The same for a step of loading a pair or preparing its passes."""
         return self._filled(str(self.areas["steps"].get(step.template, step.template)), step.values)
 
+    def reason(self, given: Sentence | Exception) -> str:
+        """What was seen, or a SpecvizError."""
+        return self.error(given) if isinstance(given, Exception) else self.step(given)
+
     def texts(self, *areas: str) -> dict[str, Text]:
         """All texts of these areas by their keys, for the page's scripts."""
         return {f"{area}.{name}": text for area in areas for name, text in self.areas[area].items()}

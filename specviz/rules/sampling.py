@@ -27,9 +27,18 @@ def at_hand(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu"
 
 
-def require_numbers(largest: float) -> None:
+def require_numbers(largest: float, drafted: bool = False) -> None:
     """Raises SpecvizError (field ``dtype``) where the largest of the target's logits, or of its probabilities, is none:
-    the text would go on, and mean nothing. A NaN counts as the largest; a token may be ruled out by minus infinity."""
+    the text would go on, and mean nothing. A NaN counts as the largest; a token may be ruled out by minus infinity.
+
+    drafted: they are the drafter's, and the text would be right, but everything said of the draft untrue.
+    """
+    if not largest < math.inf and drafted:
+        raise SpecvizError(
+            "The draft's logits are no numbers: what drafts overflows in this precision, or its weights are damaged. "
+            "Try float32, or another drafter.",
+            "dtype",
+        )
     if not largest < math.inf:
         raise SpecvizError(
             "The target's logits are no numbers: it overflows in this precision, or its weights are damaged. Try "
@@ -122,7 +131,7 @@ def draw(probs: Tensor, u: Tensor) -> Tensor:
     row: float32 values in [0, 1), held as float64. Returns token ids [...], int64.
 
     Never draws a token of probability 0: the sums are in float64, where u · total < total for every float32 u < 1, and
-    a token without mass does not raise them.
+    a token without mass does not raise them. From what is no numbers it draws some token.
     """
     return draw_with_sums(probs, u)[0]
 
@@ -132,7 +141,8 @@ def draw_with_sums(probs: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     cumulative = probs.cumsum(-1, dtype=torch.float64)
     threshold = u * cumulative[..., -1:]
     if at_hand(probs):
-        return torch.searchsorted(cumulative, threshold, right=True).squeeze(-1), cumulative
+        found = torch.searchsorted(cumulative, threshold, right=True).squeeze(-1)
+        return found.clamp_max_(probs.shape[-1] - 1), cumulative
     return _first_above(cumulative, threshold, probs), cumulative
 
 

@@ -10,7 +10,7 @@ from specviz.bench.advice import offers_of
 from specviz.bench.contestants import PLAIN, Contestant
 from specviz.bench.work import WorkRow
 from specviz.records.errors import SpecvizError
-from specviz.records.words import Words
+from specviz.records.words import Sentence, Words
 from specviz.ui import engine
 from specviz.ui.components import as_text
 from specviz.ui.contest import order_of
@@ -30,18 +30,21 @@ def advise(runner: Runner, order: Order, halt: threading.Event, say: Words) -> I
     """What is being measured, then the advice, as Markdown; Stop ends it and keeps what there is."""
     yield as_text(say("common.preparing"))
     rows: Sequence[WorkRow] = ()
+    failed: Sequence[tuple[str, SpecvizError | Sentence]] = ()
     try:
         pair = runner.store.get(order.pair)
         chains = chains_of(runner, pair, order)
         plain = order_of(order, Contestant(PLAIN))
         for batch in closing(runner.batches(plain, advising, chains, others=[order.settings] * len(chains)), halt):
             for course in batch:
-                rows = course.rows or rows
+                rows, failed = course.rows or rows, course.failed
             yield as_text(_said(batch[-1], say))
     except SpecvizError as error:
         yield as_text(say.error(error))
         return
-    yield "\n\n".join(_parts(rows, runner, order, pair, halt, say))
+    signed = say("models.found_wrong")
+    faults = [f"{signed} {as_text(f'{name}: {say.reason(reason)}')}" for name, reason in failed]
+    yield "\n\n".join((*_parts(rows, runner, order, pair, halt, say), *faults))
 
 
 def advising(request: Request, chains: Sequence[Contestant]) -> Iterator[Course | None]:

@@ -18,7 +18,7 @@ _HOMES = {
     "MtpModules": "passes.mtp_layers",
     "RUN_TOKENS": "decoding.exact_distribution",
     "Preparation": "models.preparation",
-    "Finding": "bench.pair_check",
+    "Finding": "bench.looking",
     "REPORT_EVERY": "bench.turns",
     "WARM_UP_TOKENS": "bench.turns",
     "lane_of": "bench.turns",

@@ -27,7 +27,7 @@ from specviz.ui.visits import Visit
 from specviz.views.run_messages import pair_line
 
 if TYPE_CHECKING:
-    from specviz.bench.pair_check import Finding
+    from specviz.bench.looking import Finding
     from specviz.models.pair import ModelPair
 
 DTYPES = ["auto", "bfloat16", "float16", "float32"]
@@ -122,10 +122,9 @@ def check_pair(runner: Runner, name: PairName, halt: threading.Event, say: Words
 
 def _found(finding: Finding, say: Words) -> str:
     """A line of a list: the sign, what was checked, what was seen, and what to do."""
-    seen = say.error(finding.seen) if isinstance(finding.seen, SpecvizError) else say.step(finding.seen)
     advice = "" if finding.advice is None else f" → {as_text(say.step(finding.advice))}"
     what = as_text(say.step(finding.what))
-    return f"- {say(f'models.found_{finding.state}')} **{what}**: {as_text(seen)}{advice}"
+    return f"- {say(f'models.found_{finding.state}')} **{what}**: {as_text(say.reason(finding.seen))}{advice}"
 
 
 def _wire_passes(desk: Desk, status: Status, loads: list[Any]) -> None:

@@ -13,14 +13,17 @@ from tiny import tiny_pair
 
 from specviz.__main__ import _parser, main
 from specviz.bench import advice, advise_command, benchmark
+from specviz.bench import advising as measuring
 from specviz.bench.advice import Offer, ranked, server_flags
 from specviz.bench.benchmark import advised_chains
 from specviz.bench.contestants import Contestant
+from specviz.bench.findings import INTERRUPTED
 from specviz.bench.work import ALL, WorkRow
-from specviz.drafters import DRAFTERS, PromptLookup
+from specviz.drafters import DRAFTERS, PromptLookup, Suffix
 from specviz.models import catalog
 from specviz.models.loading import load_pair
 from specviz.models.pair import ModelPair, PairPasses
+from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings
 from specviz.records.words import words
 from specviz.theory.ratios import Ratio
@@ -130,7 +133,9 @@ def test_the_command_measures_what_is_at_hand(pair, short, monkeypatch):
     options = _parser().parse_args([*short, "--target", "t", "--temperature", "0.8"])
     heard: list[str] = []
     loaded = [replace(pair, passes=PairPasses())]
-    offers, rows = advise_command.measure(options, pair, lambda name: loaded[0], heard.append)
+    measured = advise_command.Measured()
+    advise_command.measure(options, pair, lambda name: loaded[0], heard.append, measured)
+    offers, rows = measured.offers, measured.rows
     assert loaded[0].target is None and pair.target is not None, "two pairs more would not fit everywhere"
     own, others = [one for one in offers if one.draft is None], [one for one in offers if one.draft]
     assert {one.mode for one in own} == {one.mode for one in advised_chains(pair)} == {r.contestant.mode for r in rows}
@@ -152,6 +157,46 @@ def test_the_command_prints_the_tables_the_sentence_and_the_flags(pair, short, m
     assert domains.startswith("domain") and "co␛de" in domains and "stories" in domains
     assert "γ = " in sentence and "tiny llama at temperature 0" in about
     assert bool(flags) == (not sentence.startswith("Nothing beats"))
+
+
+@pytest.mark.parametrize("order, module", [("advise", "advise"), ("bench", "work_on")])
+@pytest.mark.parametrize("end, status", [(KeyboardInterrupt(), 130), (SpecvizError("It is full.", "target"), 2)])
+def test_whatever_ends_it_what_was_measured_is_told(
+    pair, short, monkeypatch, capsys, tmp_path, order, module, end, status
+):
+    whole = getattr(measuring, module)
+
+    def ended(*given):
+        for course in whole(*given):
+            yield course
+            if course and course.rows:
+                raise end
+
+    monkeypatch.setattr(measuring, module, ended)
+    monkeypatch.setattr("specviz.__main__._load", lambda options: pair)
+    monkeypatch.setattr("specviz.__main__._prepare", lambda pair, compiling=True: None)
+    (tmp_path / "work.txt").write_text("Once upon a time")
+    file = tmp_path / "work.json"
+    asked = ["--prompts", str(tmp_path / "work.txt")] + ["--json", str(file)] * (order == "bench")
+    assert main([order, *short[1:], *asked]) == status
+    out = capsys.readouterr().out
+    assert INTERRUPTED in out and ("drafter" in out.splitlines()[0])
+    if order == "bench":
+        report = json.loads(file.read_text())
+        assert report["interrupted"] and report["rows"]
+
+
+def test_a_drafter_that_fails_is_a_fault_and_the_advice_is_about_the_others(pair, short, monkeypatch, capsys):
+    def failing(drafter, *given):
+        raise IndexError("out of range")
+
+    monkeypatch.setattr(Suffix, "propose", failing)
+    monkeypatch.setattr("specviz.__main__._load", lambda options: pair)
+    monkeypatch.setattr("specviz.__main__._prepare", lambda pair, compiling: None)
+    assert main(short) == 1
+    out, err = capsys.readouterr()
+    assert "✗ suffix γ=2: it failed with IndexError: out of range" in out and "✗ suffix" in err
+    assert "Prompt lookup" in out and not any(line.startswith("Suffix") for line in out.splitlines())
 
 
 @pytest.mark.parametrize("minutes", ["0", "-1", "nan", "inf", "soon"])

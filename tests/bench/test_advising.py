@@ -52,6 +52,7 @@ class Machine:
         monkeypatch.setattr(advising, "time", types.SimpleNamespace(perf_counter=lambda: self.now))
         monkeypatch.setattr(advising, "unrecorded", self.decode)
         monkeypatch.setattr(advising, "lane_of", lambda request: request.settings)
+        monkeypatch.setattr(advising.Failures, "caught", lambda failures, contestant, make: make())
         monkeypatch.setattr("specviz.bench.turns.take_turns", self.take_turns)
 
     def decode(self, request):

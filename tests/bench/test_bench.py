@@ -20,11 +20,12 @@ from specviz.bench.bench_rows import BenchRow, summaries
 from specviz.bench.commands import save
 from specviz.bench.contestants import Contestant
 from specviz.bench.equal_texts import agreement
+from specviz.bench.findings import INTERRUPTED
 from specviz.bench.printed import bench_text, equality_lines
 from specviz.bench.report import BenchReport
 from specviz.bench.rule_replay import RulesRow
 from specviz.bench.timed_runs import Workload, written
-from specviz.drafters import DRAFTERS
+from specviz.drafters import DRAFTERS, PromptLookup
 from specviz.models.pair import ModelPair
 from specviz.records.comparison import NEAR_TIE, margin
 from specviz.records.errors import SpecvizError
@@ -270,25 +271,61 @@ def test_a_preset_is_measured_alone_and_a_wrong_one_refused():
 # Equal texts before any time
 
 
-def test_nothing_is_timed_when_a_contestants_text_is_wrong(pair, monkeypatch):
-    honest, timings = bare_loop.plain, []
+def test_who_writes_another_text_is_not_timed_and_the_others_are(pair, monkeypatch):
+    honest = bare_loop.plain
 
     def broken(*arguments):
         tokens = honest(*arguments)
         return [*tokens[:2], (tokens[2] + 1) % 128, *tokens[3:]]
 
     monkeypatch.setattr(bare_loop, "plain", broken)
-    monkeypatch.setattr(benchmark, "measure_setting", lambda *arguments: timings.append(arguments))
-    with pytest.raises(SpecvizError, match="bare plain is wrong on story: its greedy token 3") as refusal:
-        benchmark.measure(pair, quick=True, only=["prompt_lookup"], temperatures=(0.0,))
-    assert refusal.value.field == "only" and timings == []
+    report = benchmark.measure(pair, quick=True, only=["prompt_lookup"], temperatures=(0.0,))
+    (failed,) = report.failed
+    assert failed["title"] == "bare plain" and "wrong on story: its greedy token 3" in failed["reason"]
+    assert report.tracing == [] and {"plain", "prompt_lookup γ=4"} <= {row.title for row in report.rows}
+    assert f"✗ bare plain: {failed['reason']}" in bench_text(report)
 
 
-def test_a_wrong_text_ends_the_command_with_status_2(pair, monkeypatch, capsys):
+@pytest.mark.parametrize("place", ["propose", "observe", "prefill", "settings", "check"])
+@pytest.mark.parametrize("error", [SpecvizError("It is full.", "drafter"), IndexError("out of\nrange")])
+def test_who_fails_in_any_way_is_one_fault_and_the_others_are_measured(pair, monkeypatch, place, error):
+    def failing(*given, **named):
+        raise error
+
+    monkeypatch.setattr(PromptLookup, place, classmethod(failing) if place in ("settings", "check") else failing)
+    bench = benchmark.Benchmark.of(pair, quick=True, temperatures=(0.0,))
+    bench.contestants = [one for one in bench.contestants if one.mode in ("plain", "prompt_lookup", "suffix")]
+    bench.run()
+    report = bench.report()
+    told = [*(one["title"] for one in report.failed), *(one["mode"] for one in report.left_out)]
+    assert "prompt_lookup γ=4" in told or "prompt_lookup" in told
+    assert {"plain", "suffix γ=4"} <= {row.title for row in report.rows}
+    assert not any(row.title == "prompt_lookup γ=4" for row in report.rows)
+
+
+def test_whatever_ends_the_benchmark_the_rows_so_far_are_kept(pair, monkeypatch):
+    bench = benchmark.Benchmark.of(pair, quick=True, only=["prompt_lookup"])
+    compared = bench._compare_texts
+
+    def failing(temperature):
+        if temperature:
+            raise KeyboardInterrupt
+        compared(temperature)
+
+    monkeypatch.setattr(bench, "_compare_texts", failing)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run()
+    report = bench.report(interrupted=True)
+    assert report.interrupted and {row.temperature for row in report.rows} == {0.0}
+    assert INTERRUPTED in bench_text(report)
+
+
+def test_a_wrong_text_ends_the_command_with_status_1(pair, monkeypatch, capsys):
     monkeypatch.setattr(bare_loop, "plain", lambda pair, prompt, max_new_tokens: [0])
     monkeypatch.setattr("specviz.__main__._load", lambda options: pair)
-    assert main(["bench", "--quick", "--only", "prompt_lookup", "--temperature", "0", "--passes", "plain"]) == 2
-    assert "bare plain is wrong on story" in capsys.readouterr().err
+    assert main(["bench", "--quick", "--only", "prompt_lookup", "--temperature", "0", "--passes", "plain"]) == 1
+    out, err = capsys.readouterr()
+    assert "bare plain is wrong on story" in err and "✗ bare plain: bare plain is wrong on story" in out
 
 
 def test_every_greedy_contestant_has_a_verdict_and_in_float32_all_are_equal(greedy):

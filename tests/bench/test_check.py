@@ -11,10 +11,11 @@ import torch
 from tiny import save_pair, tiny_pair
 
 from specviz.__main__ import main
-from specviz.bench import check_command, full_check, pair_check
+from specviz.bench import check_command, full_check, length_check, pair_check
 from specviz.bench.contestants import Standing
 from specviz.bench.pair_check import Finding, check_pair
 from specviz.decoding.wrong_rules import accept_everything
+from specviz.drafters import PromptLookup
 from specviz.models.loading import load_pair
 from specviz.models.pair import ModelPair
 from specviz.passes.static_passes import FastPasses, StaticPass
@@ -33,7 +34,7 @@ def short(monkeypatch):
     few = {"TEXT_TOKENS": 16, "SAMPLES": 100, "LEAST_SAMPLES": 100, "RACE_TOKENS": 12, "RACE_REPEATS": 1}
     for name, value in (few | {"WIDTHS": (1, 2, 5), "SECONDS": 600}).items():
         monkeypatch.setattr(pair_check, name, value)
-    for module in (pair_check, full_check):
+    for module in (pair_check, full_check, length_check):
         monkeypatch.setattr(module, "DRAFTERS", ("draft_model", "prompt_lookup", "medusa"))
 
 
@@ -130,6 +131,81 @@ def test_a_text_that_leaves_plain_decodings_is_found(monkeypatch):
     assert findings["greedy text, draft_model"].state == "wrong"
 
 
+def test_a_drafter_that_fails_in_any_way_is_one_fault_and_the_other_texts_are_compared(monkeypatch):
+    def failing(drafter, *given):
+        raise IndexError("out of range")
+
+    monkeypatch.setattr(PromptLookup, "propose", failing)
+    pair = tiny_pair("llama")
+    findings = found(itertools.chain(pair_check.texts(pair, inf), pair_check.distributions(pair, inf)))
+    for one in ("greedy text, prompt_lookup", "distribution, prompt_lookup, rule token, chain"):
+        assert (findings[one].state, str(findings[one].seen)) == ("wrong", "it failed with IndexError: out of range")
+    for one in ("greedy text, draft_model", "distribution, draft_model, rule token, chain"):
+        assert findings[one].state == "right"
+
+
+def test_where_generate_fails_the_drafters_are_compared_all_the_same(monkeypatch):
+    pair = tiny_pair("llama")
+    monkeypatch.setattr(pair.target, "generate", lambda *given, **named: [][1], raising=False)
+    findings = found(pair_check.texts(pair, inf))
+    assert findings["greedy text of transformers' generate"].state == "wrong"
+    assert findings["greedy text, draft_model"].state == "right"
+
+
+# Longer texts
+
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0] * 6,
+    "long_factor": [4.0] * 6,
+    "original_max_position_embeddings": 72,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+
+
+@pytest.mark.parametrize(
+    "architecture, settings, expected",
+    [
+        ("llama", {}, [256]),
+        ("mistral", {"sliding_window": 40}, [40, 256]),
+        ("gemma3", {"sliding_window": 40}, [40, 256]),
+        ("gpt_neo", {"window_size": 40}, [40, 256]),
+        ("llama", {"rope_parameters": YARN}, [64, 256]),
+        ("doge", {"keep_window_size": 72}, [72]),
+        ("phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 72}, [72]),
+    ],
+)
+def test_texts_are_compared_across_each_length_at_which_something_changes(architecture, settings, expected):
+    pair = tiny_pair(architecture, **settings)
+    assert [length for length, _ in length_check.switches(pair)] == expected
+    findings = found(length_check.lengths(pair, inf))
+    assert [one.state for one in findings.values()] == ["right"] * len(expected)
+    for length, one in zip(expected, findings.values()):
+        assert f"{length} tokens" in one.what and one.seen.values["ways"] >= 4
+        assert one.seen.values["n"] == (length_check.BEFORE if length == expected[-1] else length_check.NEW)
+
+
+def test_passes_that_are_wrong_once_their_buffers_grow_are_found():
+    pair = tiny_pair("llama")
+    static = StaticPass(pair.target)
+
+    def wrong_when_large(*given):
+        room = given[3].shape[-1]
+        return [each if room <= 64 else -each for each in static(*given)]
+
+    pair.passes.fast = {"target": FastPasses(static, wrong_when_large, "compiled")}
+    findings = found(length_check.lengths(pair, inf))
+    assert [length for length, _ in length_check.switches(pair)] == [64, 256], "512 lies beyond the context"
+    one = findings["texts across 64 tokens, where buffers grow"]
+    assert one.state == "wrong" and "transformers plain is wrong" in str(one.seen)
+
+
+def test_a_length_that_there_is_no_time_to_read_is_left_out_and_said():
+    (one,) = found(length_check.lengths(tiny_pair("llama"), 0.0)).values()
+    assert one.state == "skipped" and "to read so much would take about" in one.seen
+
+
 def test_a_distribution_that_is_not_the_targets_is_found(monkeypatch):
     from specviz.decoding import lossless
 
@@ -195,6 +271,24 @@ def test_the_command_says_what_is_wrong_and_ends_with_status_1(tmp_path, capsys,
     monkeypatch.setattr(type(MATCH), "decide", lambda rule, *given: accept_everything(*given))
     assert main(order) == 1
     assert "✗ greedy text, draft_model: " in capsys.readouterr().out
+
+
+def test_ctrl_c_keeps_the_findings_so_far(tmp_path, capsys, monkeypatch):
+    def interrupted(pair):
+        raise KeyboardInterrupt
+        yield
+
+    checks = ((Sentence("looking"), pair_check.memory), (Sentence("trying"), interrupted))
+    monkeypatch.setattr(pair_check, "short_checks", lambda seconds: checks)
+    monkeypatch.setattr("specviz.__main__._load", lambda options: tiny_pair("llama"))
+    assert main(["check", "--json", str(tmp_path / "check.json")]) == 130
+    assert capsys.readouterr().out.strip().splitlines()[-1].endswith(" s · interrupted")
+    report = json.loads((tmp_path / "check.json").read_text())
+    assert report["interrupted"] and [one["what"] for one in report["findings"]] == ["memory"]
+
+    monkeypatch.setattr(pair_check, "short_checks", lambda seconds: checks[1:])
+    assert main(["check", "--json", str(tmp_path / "none.json")]) == 130
+    assert not (tmp_path / "none.json").exists(), "a file is not replaced by nothing"
 
 
 def test_the_long_check_tries_every_rule_and_every_precision_and_a_start_on_zerogpu(monkeypatch, tmp_path, only):

@@ -8,7 +8,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fake_target import copying
-from tiny import assert_same_rows, byte_tokenizer, generated, sentencepiece_tokenizer, tiny_model, tiny_pair
+from tiny import (
+    assert_same_rows,
+    byte_tokenizer,
+    generated,
+    sentencepiece_tokenizer,
+    tiny_model,
+    tiny_pair,
+    with_heads,
+)
 
 import specviz
 from specviz.decoding import decoder, engine, round_record
@@ -139,11 +147,16 @@ LONGROPE = {
     "original_max_position_embeddings": 48,
 }
 
+#: And those that change with every token beyond the trained positions.
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
+
 
 @pytest.mark.parametrize(
     "architecture, settings",
     [
         ("phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 48, "pad_token_id": 0}),
+        ("llama", {"rope_parameters": DYNAMIC, "max_position_embeddings": 48}),
+        ("doge", {"keep_window_size": 48}),
         ("gpt2", {"n_positions": 48}),
         ("mpt", {"max_seq_len": 48}),
         ("roberta", {"max_position_embeddings": 49}),
@@ -154,7 +167,7 @@ def test_a_text_ends_where_its_model_reads_on_otherwise_or_not_at_all(architectu
     assert pair.context_length == 48
     prompt = PROMPT + [7] * (34 - len(PROMPT))
     ways = [None, "draft_model", "prompt_lookup", "suffix"]
-    ways += ["lookahead", "early_exit"] if architecture in ("phi3", "gpt2") else []
+    ways += ["lookahead", "early_exit"] if architecture not in ("mpt", "roberta") else []
     runs = [
         specviz.run(pair, prompt, drafter=way, sampling=GREEDY, num_draft_tokens=6, max_new_tokens=40) for way in ways
     ]
@@ -165,6 +178,7 @@ def test_a_text_ends_where_its_model_reads_on_otherwise_or_not_at_all(architectu
     with pytest.raises(SpecvizError, match="too long") as caught:
         specviz.run(pair, [7] * 48)
     assert ("LongRoPE" in str(caught.value)) is (architecture == "phi3")
+    assert ("how it is read" in str(caught.value)) is (architecture == "doge")
 
 
 def test_a_stop_string_across_tokens_ends_the_run():
@@ -198,9 +212,39 @@ def test_a_target_whose_logits_are_no_numbers_is_refused(flaw, drafter, temperat
     assert caught.value.field == "dtype"
 
 
-def test_where_logits_lie_elsewhere_the_record_tells(monkeypatch):
+@pytest.fixture(scope="module")
+def damaged():
+    """A pair that can draft in every way, the last norm of its draft model, and its trained parts."""
+    pair = with_heads(tiny_pair("llama"))
+    return with_end(pair, 10**9), [pair.draft.model.norm, *pair.parts.values()]
+
+
+@pytest.mark.parametrize("flaw", [float("nan"), float("inf")])
+@pytest.mark.parametrize("branches", [1, 3])
+@pytest.mark.parametrize("drafter", ["draft_model", "hybrid", "medusa", "eagle", "mtp", "parallel"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_draft_whose_logits_are_no_numbers_is_refused(damaged, flaw, branches, drafter, temperature):
+    pair, parts = damaged
+    kept = [{name: tensor.clone() for name, tensor in part.state_dict().items()} for part in parts]
+    order = {"drafter": drafter, "num_draft_tokens": 2, "max_new_tokens": 8, "drafting": DraftParams(branches)}
+    with torch.no_grad():
+        for part in parts:
+            for tensor in part.parameters():
+                tensor.fill_(flaw)
+    try:
+        with pytest.raises(SpecvizError, match="The draft's logits are no numbers") as caught:
+            specviz.run(pair, PROMPT, sampling=SamplingParams(temperature), **order)
+    finally:
+        for part, state in zip(parts, kept):
+            part.load_state_dict(state)
+    assert caught.value.field == "dtype"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_where_logits_lie_elsewhere_the_record_tells(monkeypatch, damaged, temperature):
     monkeypatch.setattr(decoder, "at_hand", lambda tensor: False)
-    test_a_target_whose_logits_are_no_numbers_is_refused(float("nan"), None, 0.0)
+    test_a_target_whose_logits_are_no_numbers_is_refused(float("nan"), None, temperature)
+    test_a_draft_whose_logits_are_no_numbers_is_refused(damaged, float("inf"), 1, "draft_model", temperature)
 
 
 def test_closing_the_generator_ends_the_run_and_the_rounds_so_far_are_a_run():

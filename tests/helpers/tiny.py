@@ -82,6 +82,7 @@ MORE_ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "cohere2": ("cohere2", _GROUPED | {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}),
     "deepseek_v3": ("deepseek_v3", _DEEPSEEK),
     "deepseek_v32": ("deepseek_v32", _DEEPSEEK | {"index_n_heads": 2, "index_head_dim": 16}),
+    "doge": ("doge", _GROUPED),
     "falcon": ("falcon", {"hidden_size": 48, "num_attention_heads": 4, "alibi": False}),
     "falcon_alibi": ("falcon", {"hidden_size": 48, "num_attention_heads": 4, "alibi": True}),
     "gemma": ("gemma", _GROUPED),
@@ -100,6 +101,12 @@ MORE_ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt_oss": ("gpt_oss", _MOE | {"num_local_experts": 4, "sliding_window": 16, "rope_parameters": None}),
     "gptj": ("gptj", {"n_embd": 48, "n_head": 4, "n_positions": POSITIONS, "rotary_dim": 8}),
     "granite": ("granite", _TRANSFORMER | {"num_key_value_heads": 2}),
+    "llama4": (
+        "llama4_text",
+        _GROUPED
+        | {"attention_chunk_size": 16, "floor_scale": 12, "layer_types": ["chunked_attention", "full_attention"]}
+        | {"no_rope_layers": [1, 0], "num_local_experts": 2, "num_experts_per_tok": 1, "intermediate_size_mlp": 64},
+    ),
     "mistral_full": ("mistral", _GROUPED | {"sliding_window": None}),
     "mixtral": ("mixtral", _MOE | {"num_local_experts": 4}),
     "mpt": ("mpt", {"d_model": 48, "n_heads": 4, "max_seq_len": POSITIONS, "expansion_ratio": 2}),

@@ -29,13 +29,13 @@ from specviz.records.settings import DraftParams, SamplingParams
 
 #: What reads chains only. Windows: cohere2, gpt_oss, and gpt_neo with a mask of its own. A bias by place in the cache:
 #: bloom and falcon_alibi, which take no such mask either, and mpt. Positions that begin at 2: roberta.
-CHAINS_ONLY = {"bloom", "cohere2", "falcon_alibi", "gpt_neo", "gpt_oss", "mpt", "roberta"}
+CHAINS_ONLY = {"bloom", "cohere2", "falcon_alibi", "gpt_neo", "gpt_oss", "llama4", "mpt", "roberta"}
 
 #: What has no fast passes.
-NOT_STATIC = {"bloom", "deepseek_v32", "falcon_alibi", "gpt_neo", "roberta"}
+NOT_STATIC = {"bloom", "deepseek_v32", "falcon_alibi", "gpt_neo", "llama4", "roberta"}
 
 #: What keeps its layers elsewhere than `exit_after` looks.
-NO_EXIT = {"bert", "opt", "roberta"}
+NO_EXIT = {"bert", "llama4", "opt", "roberta"}
 
 PROMPT = [3, 5, 7, 11, 3, 5]
 NEW_TOKENS = 10
@@ -89,6 +89,20 @@ def refused_field(architecture: str, drafter: str, branches: int | None) -> str 
     if architecture not in CHAINS_ONLY:
         return None
     return "drafter" if drafter == "lookahead" else "branches" if branches == 3 else None
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"attn_temperature_tuning": False, "layer_types": ["chunked_attention"] * 2},
+        {"attn_temperature_tuning": True, "layer_types": ["full_attention"] * 2},
+    ],
+)
+def test_what_only_differs_in_long_texts_is_refused_before_any_is_read(settings):
+    model = tiny_model("llama4", attention_chunk_size=8192, floor_scale=8192, **settings)
+    with pytest.raises(SpecvizError, match="counts the places in its cache") as caught:
+        unprepared(model)
+    assert caught.value.field == "passes"
 
 
 @pytest.mark.parametrize("architecture", MORE_ARCHITECTURES)
