@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from specviz.bench.contestants import PLAIN, Contestant, Say
 from specviz.bench.turns import Emits, Lane
-from specviz.models.refusals import first_line
-from specviz.records.errors import SpecvizError
+from specviz.records.errors import SpecvizError, first_line
 from specviz.records.words import Sentence
 
 

@@ -30,7 +30,7 @@ from specviz.models.pair import ModelPair
 from specviz.models.placement import dtype_name, free_memory
 from specviz.models.preparation import check
 from specviz.passes.tree_trial import why_no_trees
-from specviz.records.errors import SpecvizError, first_line
+from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS
 from specviz.records.runs import Run
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
