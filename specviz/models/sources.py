@@ -177,7 +177,7 @@ def _gguf_source(file: pathlib.Path, field: str) -> ModelSource:
     name, stored, config, sampling = read_header(file, field)
     # By its whole path: a name alone would first be looked for where the program was started.
     options = {"local_files_only": True, "gguf_file": str(file)}
-    return ModelSource(field, name, str(file.parent), options, config, stored, sampling)
+    return ModelSource(field, name, str(file.parent), options, config, stored, sampling=sampling)
 
 
 def _fetched(name: str, field: str, revision: str | None, token: str | None) -> pathlib.Path:

@@ -220,8 +220,9 @@ def _settle_unpacked(model: PreTrainedModel, source: ModelSource) -> None:
 #: Seconds between two times that pages are forgotten, in which some ten megabytes are read.
 _FORGET_SECONDS = 0.01
 
-#: From Linux's headers: the pages' contents come from the file again if they are read again.
-_MADV_DONTNEED = 4
+#: From Linux's headers (5.4). It takes pages out of memory whose contents come back if they are asked for: unlike
+#: MADV_DONTNEED it harms nothing where a file has been unmapped meanwhile and something else lies there.
+_MADV_PAGEOUT = 21
 
 
 @contextlib.contextmanager
@@ -230,14 +231,13 @@ def forgetting_read_pages() -> Iterator[None]:
 
     The files are mapped and count as the process's memory, all of it, until the last tensor is read.
     """
-    done, before = threading.Event(), _mapped_files()
+    done = threading.Event()
 
     def forget() -> None:
         advise = ctypes.CDLL(None).madvise
         while not done.wait(_FORGET_SECONDS):
-            # Never those mapped earlier: another model's weights may lie there, and may have been changed since.
-            for first, end in _mapped_files() - before:
-                advise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), _MADV_DONTNEED)
+            for first, end in _mapped_files():
+                advise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), _MADV_PAGEOUT)
 
     thread = threading.Thread(target=forget, daemon=True)
     thread.start()

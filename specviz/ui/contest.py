@@ -69,7 +69,7 @@ class Contest:
 
     def work(self) -> list[WorkRow]:
         """On prompts of one's own, what the finished runs come to by domain; else nothing."""
-        return Work(self.contestants, self.domains, self.runs).rows() if self.domains else []
+        return Work(self.contestants, self.domains, runs=self.runs).rows() if self.domains else []
 
     def first_run(self, contestant: Contestant, prompt: int) -> TimedRun | None:
         """Its run on a prompt in the first repeat, once that is over."""

@@ -834,8 +834,8 @@ def test_a_draft_model_with_a_shorter_context_goes_silent_and_the_text_goes_on(
     architecture, drafter, branches, prepared
 ):
     short = {"gpt2": "n_positions"}.get(architecture, "max_position_embeddings")
-    pair = pair_of(architecture)
-    pair = ModelPair.of(pair.target, tiny_model(architecture, **{short: 24}), pair.tokenizer)
+    target = tiny_model(architecture, eos_token_id=None)
+    pair = ModelPair.of(target, tiny_model(architecture, **{short: 24}), pair_of().tokenizer)
     pair.eos_ids = frozenset()
     if prepared:
         pair.passes = PairPasses({"target": unprepared(pair.target), "draft": unprepared(pair.draft)})

@@ -58,7 +58,8 @@ SMALL = {
 def calls():
     """The API's functions, by name, on a pair that takes no time."""
     pair = tiny_pair("llama")
-    store = types.SimpleNamespace(get=lambda name: pair, loaded=lambda name: pair, home=pair)
+    given = {"get": lambda name: pair, "loaded": lambda name: pair, "usual": lambda pair: "draft_model"}
+    store = types.SimpleNamespace(**given, home=pair, is_ready=True)
     with pytest.MonkeyPatch.context() as patch:
         for name in ("TARGET", "DRAFT", "DEVICE", "DTYPE"):
             patch.delenv(f"SPECVIZ_{name}", raising=False)
