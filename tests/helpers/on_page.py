@@ -42,7 +42,20 @@ def choose_drafter(page: Page, name: str) -> None:
     expect(page.locator(".sv-drafting .sv-note").first).to_have_text(say(f"ways.{name}_about"))
 
 
+def await_arrival(page: Page, button: str) -> None:
+    """A button takes no press for a moment after it has appeared. A click that is tried meanwhile scrolls the page."""
+    page.wait_for_function(
+        """(button) => {
+          const { x, y, width, height } = document.querySelector(button).getBoundingClientRect();
+          const there = document.elementFromPoint(x + width / 2, y + height / 2);
+          return !there || there.closest(button) || y + height / 2 > innerHeight;
+        }""",
+        arg=button,
+    )
+
+
 def start(page: Page, button: str = "#go") -> None:
+    await_arrival(page, button)
     page.locator(button).click()
     page.locator("#stop, #stop-race").locator("visible=true").wait_for()
 

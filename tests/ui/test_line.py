@@ -9,7 +9,7 @@ from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
-from on_page import set_control, settle, start, state, wait_for_rounds
+from on_page import await_arrival, set_control, settle, start, state, wait_for_rounds
 from playwright.sync_api import Page, expect
 from tiny import tiny_pair
 
@@ -163,6 +163,7 @@ def test_a_second_visitor_sees_what_they_wait_for_and_leaves_at_once(page: Page,
 @pytest.mark.parametrize("button, other, stop", [("#go", "#start-race", "#stop"), ("#start-race", "#go", "#stop-race")])
 def test_stop_takes_the_place_of_the_button_and_a_second_press_starts_nothing(page: Page, button, other, stop):
     set_control(page, "New tokens", 512)
+    await_arrival(page, button)
     places = [page.locator(one).bounding_box() for one in (button, other)]
     start(page, button)
     expect(page.locator(other)).to_be_disabled()
