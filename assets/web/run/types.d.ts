@@ -84,7 +84,7 @@ export type Place = { round: number; stage: number };
 export type Stage = { kind: "draft" | "pass" | "decide" | "next" | "missing"; index: Index; whole?: boolean };
 
 /** What a class is asked before a stage, its answers with their keys, and the value of the right one. */
-export type Question = { text: string; options: { value: string; key: string; text?: string; token?: string }[]; truth: string };
+export type Question = { text: string; options: { value: string; key: string | null; text?: string; token?: string }[]; truth: string };
 
 /** What is known of a round at a place in it. */
 export type Known = {
