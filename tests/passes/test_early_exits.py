@@ -9,6 +9,7 @@ import pytest
 import torch
 from tiny import ARCHITECTURES, byte_tokenizer, tiny_model
 from torch import nn
+from transformers import AutoModelForCausalLM, Gemma3nTextConfig
 
 import specviz
 from specviz.models.pair import ModelPair
@@ -105,3 +106,16 @@ def test_a_model_whose_layers_do_not_stand_in_one_list_is_refused():
     with pytest.raises(SpecvizError, match="form one list") as caught:
         specviz.speculate(pair, IDS[0], drafter="early_exit")
     assert caught.value.field == "drafter"
+
+
+def test_a_model_whose_layers_share_keys_with_later_ones_is_refused_before_it_runs():
+    """Gemma 3n: the first layers alone lack the kinds of layer that the last ones read from."""
+    sizes = {"hidden_size": 48, "intermediate_size": [64] * LAYERS, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes |= {"head_dim": 12, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 128, "laurel_rank": 4}
+    sizes |= {"vocab_size": 128, "num_hidden_layers": LAYERS, "num_kv_shared_layers": 2, "sliding_window": 16}
+    config = Gemma3nTextConfig(**sizes, activation_sparsity_pattern=[0.0] * LAYERS)
+    pair = ModelPair.of(AutoModelForCausalLM.from_config(config).eval(), None, byte_tokenizer(), name="sharing")
+    with pytest.raises(SpecvizError, match="does not run when it is left after some of its layers: The set") as caught:
+        specviz.speculate(pair, IDS[0], drafter="early_exit")
+    assert caught.value.field == "drafter"
+    assert len(specviz.run(pair, IDS[0], drafter="suffix", max_new_tokens=4).token_ids) == 4
