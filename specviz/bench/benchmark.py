@@ -19,6 +19,7 @@ from specviz.bench.contestants import PLAIN, Contestant, Say, standing
 from specviz.bench.equal_texts import Agreement, agreement, plain_run
 from specviz.bench.failures import Failures
 from specviz.bench.laps import TimedRun, busy, speedup_of
+from specviz.bench.looking import refusal_of
 from specviz.bench.machine import Facts, describe_machine, load_average, peak_mb
 from specviz.bench.machine_limits import BandwidthLimit, measure_limits
 from specviz.bench.report import BenchReport
@@ -29,14 +30,6 @@ from specviz.drafters import DRAFTERS, DraftModel
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally
-from specviz.records.presets import PRESETS
-
-
-def measure(pair: ModelPair, quick: bool = False, **asked: Any) -> BenchReport:
-    """Runs the whole plan; takes the same arguments as `Benchmark.of`."""
-    bench = Benchmark.of(pair, quick, **asked)
-    bench.run()
-    return bench.report()
 
 
 @dataclass
@@ -192,17 +185,13 @@ def advised_chains(pair: ModelPair) -> list[Contestant]:
 
 def able(pair: ModelPair, contestants: Iterator[Contestant]) -> tuple[list[Contestant], list[tuple[str, SpecvizError]]]:
     """The contestants this pair can run, and of the others the drafter and why not, each reason once."""
-    able, refused = [], {}
+    able, refused, shortest = [], {}, Workload(pair, (0,), 1.0, 1)
     for contestant in contestants:
-        try:
-            if contestant.engine == "specviz":
-                request_of(contestant, Workload.of(pair, PRESETS[0], 1.0, 1))
-        except SpecvizError as error:
+        error = refusal_of(contestant, shortest) if contestant.engine == "specviz" else None
+        if isinstance(error, SpecvizError):
             refused.setdefault((contestant.mode, error.message), (contestant.mode, error))
-        except Exception:
-            able.append(contestant)  # it fails once more where it is measured, and that is told
         else:
-            able.append(contestant)
+            able.append(contestant)  # what fails otherwise fails once more where it is measured, and that is told
     return able, list(refused.values())
 
 

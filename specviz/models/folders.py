@@ -62,14 +62,9 @@ def refuse_other_formats(path: pathlib.Path, name: str, field: str) -> None:
     if not (path / "config.json").is_file():
         raise _no_model(path, name, field)
     weights = list(_found(path, _WEIGHTS))
-    pointer = next(filter(_is_pointer, weights), None)
-    if pointer is not None:
-        raise SpecvizError(
-            "Of {file} in {name} only the pointer of Git LFS is there: fetch the file itself with git lfs pull.",
-            field,
-            file=pointer.name,
-            name=name,
-        )
+    for file in weights:
+        if not_fetched := why_not_fetched(file, name, field):
+            raise not_fetched
     other = next(_found(path, _ELSEWHERE), None)
     if other is not None and not weights:
         raise SpecvizError(
@@ -123,6 +118,14 @@ def _found(path: pathlib.Path, patterns: Sequence[str]) -> Iterator[pathlib.Path
         yield from sorted(path.glob(pattern))
 
 
-def _is_pointer(file: pathlib.Path) -> bool:
+def why_not_fetched(file: pathlib.Path, name: str, field: str) -> SpecvizError | None:
+    """Why a file of the model called `name` cannot be read yet; None unless git has left only a pointer to it there."""
     with file.open("rb") as opened:
-        return opened.read(len(_POINTER)) == _POINTER
+        if opened.read(len(_POINTER)) != _POINTER:
+            return None
+    return SpecvizError(
+        "Of {file} in {name} only the pointer of Git LFS is there: fetch the file itself with git lfs pull.",
+        field,
+        file=file.name,
+        name=name,
+    )

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 from transformers.utils.import_utils import is_protobuf_available, is_sentencepiece_available, is_tiktoken_available
 
+from specviz.models.folders import why_not_fetched
 from specviz.records.errors import SpecvizError, first_line
 
 #: What reads vocabularies in other programs' formats, and whether it is installed.
@@ -87,11 +88,9 @@ def about_tokenizer(
 
 def _flaw(name: str, field: str, file: str, path: pathlib.Path) -> SpecvizError | None:
     """What is wrong with one file by itself."""
+    if not_fetched := why_not_fetched(path, name, field):
+        return not_fetched
     data, known = path.read_bytes(), {"name": name, "file": file}
-    if data.startswith(b"version https://git-lfs"):
-        return SpecvizError(
-            "The {file} of {name} is a pointer of Git LFS, not the file itself: run git lfs pull.", field, **known
-        )
     try:
         if file == _WHOLE:
             Tokenizer.from_buffer(data).encode(_TEXT)

@@ -51,6 +51,12 @@ def small_plan():
         yield
 
 
+def measured(pair: ModelPair, **asked) -> BenchReport:
+    bench = benchmark.Benchmark.of(pair, **asked)
+    bench.run()
+    return bench.report()
+
+
 @pytest.fixture(scope="module")
 def pair():
     return tiny_pair("llama")
@@ -59,13 +65,13 @@ def pair():
 @pytest.fixture(scope="module")
 def sampled(pair):
     """The draft model alone, at temperature 1."""
-    return benchmark.measure(pair, quick=True, only=["draft_model"], temperatures=(1.0,))
+    return measured(pair, quick=True, only=["draft_model"], temperatures=(1.0,))
 
 
 @pytest.fixture(scope="module")
 def both(pair):
     """Everything the pair can run, at both temperatures."""
-    return benchmark.measure(pair, quick=True)
+    return measured(pair, quick=True)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +86,7 @@ def modes(report):
 
 def test_every_drafter_that_the_pair_can_run_is_measured_and_the_others_say_why_not(pair):
     heard = []
-    report = benchmark.measure(pair, quick=True, say=heard.append)
+    report = measured(pair, quick=True, say=heard.append)
     assert modes(report) == {"plain", *DRAFTERS} - TRAINED
     assert {entry["mode"] for entry in report.left_out} == TRAINED
     for entry in report.left_out:
@@ -126,12 +132,12 @@ def test_the_rules_are_compared_over_at_least_the_rounds_asked_for(sampled):
 
 
 def test_greedy_decoding_leaves_no_choice_of_rules(pair):
-    report = benchmark.measure(pair, quick=True, only=["draft_model"], temperatures=(0.0,))
+    report = measured(pair, quick=True, only=["draft_model"], temperatures=(0.0,))
     assert report.rules == [] and all(row.rule != "block" for row in report.rows)
 
 
 def test_a_target_that_reads_chains_only_is_measured_on_chains():
-    report = benchmark.measure(tiny_pair("mistral"), quick=True, only=["draft_model"], temperatures=(0.0,))
+    report = measured(tiny_pair("mistral"), quick=True, only=["draft_model"], temperatures=(0.0,))
     assert {row.branches for row in report.rows if row.mode == "draft_model" and row.engine == "specviz"} == {1}
     assert any("chains only" in entry["reason"] for entry in report.left_out)
 
@@ -139,13 +145,13 @@ def test_a_target_that_reads_chains_only_is_measured_on_chains():
 @pytest.mark.parametrize("name, field", [("oracle", "only"), ("medusa", "drafter")])
 def test_a_drafter_that_was_named_and_cannot_run_is_refused(pair, name, field):
     with pytest.raises(SpecvizError) as refusal:
-        benchmark.measure(pair, quick=True, only=[name])
+        measured(pair, quick=True, only=[name])
     assert refusal.value.field == field
 
 
 def test_a_pair_without_a_draft_model_can_be_measured(pair):
     alone = ModelPair.of(pair.target, None, pair.tokenizer)
-    report = benchmark.measure(alone, quick=True, only=["prompt_lookup"], temperatures=(0.0,))
+    report = measured(alone, quick=True, only=["prompt_lookup"], temperatures=(0.0,))
     assert modes(report) == {"plain", "prompt_lookup"}
 
 
@@ -261,10 +267,10 @@ def test_rules_are_summed_up_over_rounds_with_the_error_of_the_mean():
 
 def test_a_preset_is_measured_alone_and_a_wrong_one_refused():
     pair = tiny_pair("llama")
-    report = benchmark.measure(pair, quick=True, only=["prompt_lookup"], temperatures=(0.0,), presets=["repeats"])
+    report = measured(pair, quick=True, only=["prompt_lookup"], temperatures=(0.0,), presets=["repeats"])
     assert {row.preset for row in report.rows} == {"repeats"}
     with pytest.raises(SpecvizError, match="story, story_king") as caught:
-        benchmark.measure(pair, quick=True, presets=["sonnet"])
+        measured(pair, quick=True, presets=["sonnet"])
     assert caught.value.field == "preset"
 
 
@@ -279,7 +285,7 @@ def test_who_writes_another_text_is_not_timed_and_the_others_are(pair, monkeypat
         return [*tokens[:2], (tokens[2] + 1) % 128, *tokens[3:]]
 
     monkeypatch.setattr(bare_loop, "plain", broken)
-    report = benchmark.measure(pair, quick=True, only=["prompt_lookup"], temperatures=(0.0,))
+    report = measured(pair, quick=True, only=["prompt_lookup"], temperatures=(0.0,))
     (failed,) = report.failed
     assert failed["title"] == "bare plain" and "wrong on story: its greedy token 3" in failed["reason"]
     assert report.tracing == [] and {"plain", "prompt_lookup γ=4"} <= {row.title for row in report.rows}
@@ -495,7 +501,7 @@ def test_every_chain_stands_beside_the_formula(greedy):
 
 def test_a_slow_machine_gets_fewer_repeats_and_the_report_says_so(pair, monkeypatch):
     monkeypatch.setattr(bench_plan, "QUICK", replace(bench_plan.QUICK, budget=0.0))
-    report = benchmark.measure(pair, quick=True, only=["prompt_lookup"], temperatures=(0.0,))
+    report = measured(pair, quick=True, only=["prompt_lookup"], temperatures=(0.0,))
     assert {row.repeats for row in report.rows} == {1}
     assert "1 of 3 repeats" in report.unsteady and report.unsteady in bench_text(report)
 

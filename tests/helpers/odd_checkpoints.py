@@ -1,7 +1,7 @@
 """Checkpoints as the field has them, drawn from a seed: an architecture, shrunk, and what may be odd about one.
 
-Every architecture that transformers writes text with; settings that contradict each other or mean nothing; weights
-that are damaged, quantised, missing or left over; and settings beside the model.
+Most architectures that transformers writes text with (`ARCHITECTURES`); settings that contradict each other or mean
+nothing; weights that are damaged, quantised, missing or left over; and settings beside the model.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What people bring: checkpoints of every architecture, with odd settings, in other formats, in other places.
+"""What people bring: checkpoints of many architectures, with odd settings, in other formats, in other places.
 
 The text is the one that transformers writes with them, or a sentence says why there is none.
 """
