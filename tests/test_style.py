@@ -1,6 +1,8 @@
-"""One style, kept by a tool."""
+"""One style, kept by tools: ruff for Python, TypeScript's checker for the page's scripts."""
 
+import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -8,8 +10,23 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
 
+#: Patch releases only: a new minor version may find what this one does not.
+TYPESCRIPT = "typescript@~7.0.2"
+
 
 @pytest.mark.parametrize("command", [["check"], ["format", "--check"]], ids=" ".join)
-def test_ruff_has_nothing_to_say(command):
+def test_ruff_finds_nothing(command):
     done = subprocess.run([sys.executable, "-m", "ruff", *command, "."], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_types_of_the_page_s_scripts_fit():
+    npx = shutil.which("npx")
+    if npx is None and not os.environ.get("CI"):
+        pytest.skip("There is no Node.js on this machine.")
+    assert npx, "The type check needs Node.js."
+    tsc = [npx, "-y", "-p", TYPESCRIPT, "tsc"]
+    if not os.environ.get("CI") and subprocess.run([*tsc, "--version"], capture_output=True).returncode:
+        pytest.skip("TypeScript cannot be fetched.")
+    done = subprocess.run([*tsc, "-p", "assets/web"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
