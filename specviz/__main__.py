@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 #: What Ctrl-C does; but while this imports the rest, and once all is said, it ends the process without a word.
 INTERRUPTION = signal.getsignal(signal.SIGINT)
@@ -68,7 +68,7 @@ def _check_file(options: argparse.Namespace) -> None:
     """Refuses a place where nothing can be written before anything is run for it."""
     if not is_leader():
         return
-    for option in ("json", "html", "figure"):
+    for option in ("json", "html"):
         path = getattr(options, option, None)
         if path is None:
             continue
@@ -308,12 +308,7 @@ def _say(line: str) -> None:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    """The benchmark lives in its own folder; what needs the page or a browser is added here."""
     bench_commands.check(options)
-    from specviz.ui.maintenance.picture import check_picture, write_picture
-
-    if options.figure:
-        check_picture(options.figure)
     pair = _load(options)
     if options.passes == "auto":
         _prepare(pair)
@@ -327,22 +322,11 @@ def _bench(options: argparse.Namespace) -> int:
         return bench_text(bench.report(interrupted)) if bench.rows else ""
 
     def write(interrupted: bool) -> None:
-        from specviz.views.bench_figure import bench_figure
-
-        report = bench.report(interrupted)
         with _writing("json", options.json):
-            bench_commands.save(report, options.json)
-        if options.figure:
-            with _writing("figure", options.figure):
-                write_picture(bench_figure(asdict(report)), options.figure)
+            bench_commands.save(bench.report(interrupted), options.json)
 
     with _keeping(text, write):
         bench.run()
-        if options.page and is_leader():
-            from specviz.ui.deployment import Deployment
-            from specviz.ui.maintenance.page_cost import measure_page
-
-            bench.page = measure_page(Deployment.from_environment(), _say)
     return int(bool(bench.failures.reasons))
 
 

@@ -27,7 +27,7 @@ from elements import EMPTY, bare_pages, show_alone
 from playwright.sync_api import Browser, BrowserType, Error, Page, Playwright, expect, sync_playwright
 
 from specviz.records.runs import Run
-from specviz.ui.maintenance.chromium import INSTALLED
+from tools.chromium import INSTALLED
 
 ROOT = pathlib.Path(__file__).parent.parent
 

@@ -49,7 +49,6 @@ class Benchmark:
     tracing: list[TraceCost] = field(default_factory=list)
     rules: list[RulesRow] = field(default_factory=list)
     limit: list[BandwidthLimit] = field(default_factory=list)
-    page: dict[str, float] | None = None  # what the page costs, where the caller measures that
 
     @classmethod
     def of(
@@ -114,7 +113,6 @@ class Benchmark:
             interrupted=interrupted,
             equality=self.equality,
             limit=self.limit,
-            page=self.page,
         )
 
     def _present(self, temperature: float) -> list[Contestant]:

@@ -1,7 +1,6 @@
 """The `bench` command: its options, what they mean, and what becomes of a report.
 
-Torch is loaded when something is measured, so that --help answers at once. What needs the page or a browser is measured
-by the caller, above this folder.
+Torch is loaded when something is measured, so that --help answers at once.
 """
 
 from __future__ import annotations
@@ -35,15 +34,12 @@ def add_options(parser: argparse.ArgumentParser, drafters: Sequence[str]) -> Non
     add("--only", **names, help=f"these drafters alone, of {', '.join(drafters)}")
     add("--preset", **names, help="these prompts alone, such as story,repeats")
     add("--temperature", type=float, metavar="T", help="this temperature alone, instead of 0 and 1")
-    add("--page", action="store_true", help="also: one run with and without a browser watching (needs playwright)")
     add(
         "--passes",
         choices=("auto", "plain"),
         default="auto",
         help="auto compiles them first, once a machine; plain leaves them to transformers (default: %(default)s)",
     )
-    drawn = "draw the report: .html, or .png and .svg (needs playwright)"
-    add("--figure", type=pathlib.Path, metavar="FILE", help=drawn)
 
 
 def _names(text: str) -> list[str]:
@@ -53,7 +49,7 @@ def _names(text: str) -> list[str]:
 def check(options: argparse.Namespace) -> None:
     """Raises SpecvizError for what can be seen to be wrong before a model is loaded."""
     work_command.check(options)
-    for name in ("quick", "preset", "page", "figure"):
+    for name in ("quick", "preset"):
         if options.prompts is not None and getattr(options, name):
             raise SpecvizError("--{name} is not for prompts of one's own: leave it out.", name, name=name)
     from specviz.bench.bench_plan import planned, preset_named

@@ -66,7 +66,6 @@ def bench_text(report: BenchReport) -> str:
         _table(_frame(report.summary), ["group", "temperature", "title"], SUMMARY_FIELDS),
         _rules_lines(report.rules),
         _overhead_lines(report.overhead, report.tracing),
-        [f"The page, watched by a browser: {report.page['ratio']:.2f} of the speed without one"] if report.page else (),
         _limit_lines(report.limit),
         _formula_lines(report.formula),
         report.findings,

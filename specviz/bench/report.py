@@ -38,7 +38,7 @@ class BenchReport:
     interrupted: bool = False  # it was ended before it was over
     equality: list[Agreement] = field(default_factory=list)  # of each greedy text, before anything was timed
     limit: list[BandwidthLimit] = field(default_factory=list)  # of target and draft model
-    page: dict[str, float] | None = None  # speeds with and without a browser watching, where asked for
+    page: None = None  # of older files: speeds with and without a browser watching
     overhead: list[RoundOverhead] = field(init=False)
     formula: list[FormulaCheck] = field(init=False)
     busy: str | None = field(init=False)  # a sentence where the machine was busy at the start

@@ -1,6 +1,6 @@
 """The recorded runs that ship with the page, shown before any model runs and where there is none.
 
-``python -m specviz.ui.maintenance.recorder`` records them again. Their titles are in the texts of the area
+``python -m tools.recorder`` records them again. Their titles are in the texts of the area
 ``traces``, under their names.
 """
 

@@ -28,5 +28,4 @@ deployment       what whoever deploys the page decides
 ways             drafters and rules as the page calls them
 components       the page's own components, around the elements of assets/web; web_files: serves those
 qr               links as QR codes
-maintenance/     commands about the page that no visitor sees
 """

@@ -9,7 +9,6 @@ served_messages    a server's own numbers
 advice_text        which drafter to use, in words
 answers            what the API answers beside traces
 charts             the four live charts
-bench_figure       the benchmark's report as one figure
 terminal           a run in a terminal
 run_page           a run as one file for a browser; result_pages: a race, a comparison; file_page: what they share,
                    bundle: their scripts

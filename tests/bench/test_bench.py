@@ -3,14 +3,11 @@
 import copy
 import json
 import statistics
-import subprocess
-import sys
 from dataclasses import asdict, replace
 
 import pytest
 import torch
 import transformers
-from conftest import ROOT
 from tiny import generated, tiny_pair
 
 import specviz
@@ -30,8 +27,6 @@ from specviz.models.pair import ModelPair
 from specviz.records.comparison import NEAR_TIE, margin
 from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS
-from specviz.ui.maintenance.picture import write_picture
-from specviz.views.bench_figure import bench_figure
 
 GREEDY = specviz.SamplingParams(temperature=0)
 
@@ -521,7 +516,7 @@ def test_rows_that_something_else_disturbed_are_counted():
     assert "processor in 1 of 2 rows" in findings.unsteady([calm, shaken], {})
 
 
-# The file and the figure
+# The file
 
 
 def test_the_file_holds_the_whole_report(greedy, tmp_path):
@@ -530,44 +525,6 @@ def test_the_file_holds_the_whole_report(greedy, tmp_path):
     assert data == json.loads(json.dumps(asdict(greedy)))
     assert {"rows", "equality", "overhead", "limit", "formula", "tracing", "rules", "page"} <= set(data)
     assert data["overhead"] and data["tracing"] and data["limit"]
-
-
-def test_the_figure_shows_every_contestant_of_every_setting(both, tmp_path):
-    save(both, tmp_path / "bench.json")
-    figure = bench_figure(json.loads((tmp_path / "bench.json").read_text(encoding="utf-8")))
-    bars = [(title, speed) for trace in figure.data if trace.type == "bar" for title, speed in zip(trace.y, trace.x)]
-    assert sorted(bars) == sorted((row.title, row.tokens_per_second) for row in both.rows)
-    points = [point for trace in figure.data if trace.legend == "legend2" for point in zip(trace.x, trace.y)]
-    assert sorted(points) == sorted((one.formula, one.measured) for one in both.formula)
-    titles = {note.text for note in figure.layout.annotations}
-    assert {"story, greedy, tokens/s", "story, temperature 1, tokens/s"} <= titles
-
-    write_picture(figure, tmp_path / "bench.html")
-    page = (tmp_path / "bench.html").read_text(encoding="utf-8").replace("\\u03b3", "γ").replace("\\u00d7", "×")
-    assert all(row.title in page for row in both.rows) and "<script src=" not in page
-
-
-def test_a_figure_can_be_drawn_as_svg_and_png(tmp_path):
-    code = (
-        "import pathlib, plotly.graph_objects as go; from specviz.ui.maintenance.picture import write_picture\n"
-        "figure = go.Figure(go.Bar(x=[1], y=['eagle γ=4'], orientation='h'), layout={'width': 400, 'height': 200})\n"
-        f"[write_picture(figure, pathlib.Path({str(tmp_path)!r}) / name) for name in ('a.svg', 'a.png')]"
-    )
-    # In a process of its own: one with a browser of the tests' already has its loop of events.
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
-    assert "eagle γ=4" in (tmp_path / "a.svg").read_text(encoding="utf-8")
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(
-    "name, said", [("bench.pdf", "not as bench.pdf"), ("nowhere/bench.html", "cannot be written (No such file")]
-)
-def test_a_figure_that_cannot_be_written_is_refused_before_anything_is_measured(
-    tmp_path, monkeypatch, capsys, name, said
-):
-    monkeypatch.setattr("specviz.__main__._load", lambda options: pytest.fail("a model was loaded"))
-    assert main(["bench", "--figure", str(tmp_path / name)]) == 2
-    assert said in capsys.readouterr().err
 
 
 # Prompts of one's own
@@ -602,7 +559,6 @@ def test_on_prompts_of_ones_own_the_command_tells_by_domain_and_writes_its_schem
     [
         (["--quick"], "--quick: --quick is not for prompts of one's own"),
         (["--preset", "story"], "--preset: --preset is not"),
-        (["--figure", "x.html"], "--figure: --figure is not"),
         (["--max-new-tokens", "0"], "--max-new-tokens: Ask for at least one new token"),
         (["--prompts", "no/such/file"], "--prompts: The file of prompts cannot be read: No such file"),
     ],

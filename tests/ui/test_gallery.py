@@ -26,11 +26,11 @@ from specviz.records.runs import Run, Speedup
 from specviz.records.tables import rounds_table, save_table, tokens_table
 from specviz.records.words import LANGUAGES, words
 from specviz.ui.deployment import Deployment
-from specviz.ui.maintenance.recorder import record
 from specviz.ui.offered_files import RunFiles
 from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.traces import show
 from specviz.views.run_page import run_page
+from tools.recorder import record
 
 MOST_BYTES = 150_000
 

@@ -41,11 +41,11 @@ from specviz.records.runs import Run
 from specviz.records.settings import RunSettings
 from specviz.records.words import words
 from specviz.ui.deployment import Deployment
-from specviz.ui.maintenance.page_cost import ORDER, watched_tokens
 from specviz.ui.orders import Order
 from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
 from specviz.views import run_messages as messages
+from tools.page_cost import ORDER, watched_tokens
 
 RACE = element("race")
 DASH = "—"

@@ -1,4 +1,4 @@
-"""Records the runs that come with the page anew: ``python -m specviz.ui.maintenance.recorder``.
+"""Records the runs that come with the page anew: ``python -m tools.recorder``.
 
 With the embedded pair, in float32 on the CPU, where a seed gives the same tokens on any machine, and with passes
 prepared, as visitors have them a minute after the start; times, and the speedup beside plain decoding, are those of the

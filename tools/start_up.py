@@ -1,4 +1,4 @@
-"""How soon after `python app.py` a visitor has something: `python -m specviz.ui.maintenance.start_up`.
+"""How soon after `python app.py` a visitor has something: `python -m tools.start_up`.
 
 Prints the seconds until a recorded run can be played and until the pair is there, beside those of importing gradio in a
 fresh interpreter, which no page made with it can go below. Both are taken in turn. It asserts nothing.
@@ -17,7 +17,7 @@ import urllib.request
 from typing import Any
 
 from specviz.records.assets import ASSETS
-from specviz.ui.maintenance.chromium import browser
+from tools.chromium import browser
 
 REPEATS = 3
 

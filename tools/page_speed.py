@@ -1,4 +1,4 @@
-"""How fast the live view answers with a long run in it: `python -m specviz.ui.maintenance.page_speed`.
+"""How fast the live view answers with a long run in it: `python -m tools.page_speed`.
 
 Prints medians and worst cases of opening a run that was saved as a page, opening a trace, scrubbing through it, asking
 about a token, pasting what a server says of many requests, and of the first round after a coin was set by hand. It
@@ -10,22 +10,20 @@ from __future__ import annotations
 import json
 import pathlib
 import statistics
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from specviz.decoding.run_record import collect, vocabulary
-from specviz.records.errors import SpecvizError
 from specviz.records.runs import Round, Run
 from specviz.ui.deployment import Deployment
-from specviz.ui.maintenance.chromium import browser
-from specviz.ui.maintenance.page_cost import ORDER
 from specviz.ui.orders import Order
 from specviz.ui.page import TABS, build, launch
 from specviz.ui.pairs import PairStore
 from specviz.ui.runner import Runner
+from tools.chromium import browser
+from tools.page_cost import ORDER
 
 ROUNDS = 2000
 SCRUBS = 240
@@ -141,7 +139,7 @@ def _repeated(rounds: Sequence[Round], count: int) -> list[Round]:
 
 
 def measure(deployment: Deployment) -> list[str]:
-    """One line a measurement. Needs the package playwright and a Chromium; raises SpecvizError without."""
+    """One line a measurement."""
     runner = Runner(PairStore(deployment), deployment)
     page = launch(build(runner), prevent_thread_lock=True, quiet=True)
     try:
@@ -227,14 +225,5 @@ def _line(what: str, times: list[float]) -> str:
     return f"{what:<58}{statistics.median(times):8.1f} ms   95 %: {near_worst:6.1f}   worst: {ordered[-1]:6.1f}"
 
 
-def main() -> int:
-    try:
-        print("\n".join(measure(Deployment.from_environment())))
-    except SpecvizError as error:
-        print(f"specviz: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    print("\n".join(measure(Deployment.from_environment())))

@@ -1,4 +1,4 @@
-"""What the page costs: the same run with and without a browser that watches it, on the same machine."""
+"""What the page costs: the same run with and without a browser that watches it: ``python -m tools.page_cost``."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from specviz.records.presets import PRESETS
 from specviz.records.settings import RunSettings, SamplingParams
 from specviz.records.words import words
 from specviz.ui.deployment import Deployment
-from specviz.ui.maintenance.chromium import browser
 from specviz.ui.orders import Order
 from specviz.ui.page import build, launch
 from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.runner import Runner
+from tools.chromium import browser
 
 REPEATS = 5
 SETTINGS = RunSettings(PRESETS[0].prompt, sampling=SamplingParams(temperature=0.8), max_new_tokens=256)
@@ -25,8 +25,7 @@ ORDER = Order(PairName(), SETTINGS)
 def measure_page(deployment: Deployment, say: Callable[[str], None]) -> dict[str, Any]:
     """Tokens per second of one order, watched by a headless browser and unwatched, in turn, on prepared passes.
 
-    Wall time in the engine's thread, from the first prefill to the last round handed over. Needs the package
-    playwright and a Chromium; raises SpecvizError without.
+    Wall time in the engine's thread, from the first prefill to the last round handed over.
     """
     store = PairStore(deployment)
     runner = Runner(store, deployment)
@@ -82,3 +81,7 @@ def watched_tokens(tab: Any, url: str, order: Order) -> int:
     # Or the next visit would open with this run, as after a reload.
     tab.evaluate("() => sessionStorage.clear()")
     return tokens
+
+
+if __name__ == "__main__":
+    print(measure_page(Deployment.from_environment(), print))

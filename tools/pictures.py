@@ -1,4 +1,4 @@
-"""Takes the pictures of the README and of docs/ anew: ``python -m specviz.ui.maintenance.pictures``.
+"""Takes the pictures of the README and of docs/ anew: ``python -m tools.pictures``.
 
 Each is what a visitor finds after the presses below, in a window of 1280 pixels. On compiled passes, so that the
 figures are those of a page that has been up for a minute; the machine must have nothing else to do.
@@ -12,10 +12,10 @@ from typing import Any
 
 from specviz.records.assets import ASSETS
 from specviz.ui.deployment import Deployment
-from specviz.ui.maintenance.chromium import browser
 from specviz.ui.page import build, launch
 from specviz.ui.pairs import PairStore
 from specviz.ui.runner import Runner
+from tools.chromium import browser
 
 SCREENSHOTS = ASSETS / "screenshots"
 

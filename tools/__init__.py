@@ -1,0 +1,11 @@
+"""Commands for those who maintain the project; no visitor needs them. Most need playwright and a Chromium.
+
+    python -m tools.NAME
+
+chromium    a headless browser
+page_cost   what watching costs a run
+page_speed  how fast the live view answers with a long run in it
+pictures    takes the pictures of the README and of docs/ again
+recorder    records the runs that come with the page again
+start_up    how soon after the command there is something to see
+"""
