@@ -17,8 +17,8 @@ from specviz.passes.cached_model import CachedModel, reader
 from specviz.passes.clock import Mark, Stopwatch
 from specviz.records.coins import read_coins
 from specviz.rules.draft import Draft, Uniforms, depth
-from specviz.rules.sampling import Warper, at_hand, require_numbers
-from specviz.rules.transfer import to_device
+from specviz.rules.sampling import Warper, require_numbers
+from specviz.rules.transfer import on_cpu, to_device
 from specviz.theory.draft_length import DraftLength
 
 
@@ -47,7 +47,7 @@ class Decoder:
         drafted = clock.mark() if budget else began
         logits = self.target.verify(committed, draft.tokens, draft.parents)
         self.marks = began, drafted, clock.mark()
-        if at_hand(logits):  # elsewhere that would take a wait: the record looks, once its numbers are here
+        if on_cpu(logits):  # elsewhere that would take a wait: the record looks, once its numbers are here
             require_numbers(logits.amax().item())
             _require_drawn_from_numbers(draft)
         judged = self.judge(draft, logits, uniforms)

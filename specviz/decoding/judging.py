@@ -9,12 +9,9 @@ from torch import Tensor
 from specviz.decoding.judged import Judged
 from specviz.decoding.request import Request
 from specviz.passes.judged_chains import JudgedChain
-from specviz.rules.base import Rule
-from specviz.rules.block import BLOCK
-from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms
-from specviz.rules.greedy import MATCH
+from specviz.rules.draft import Decision, Draft, Rule, TargetRows, Uniforms
+from specviz.rules.exact import BLOCK, MATCH, TOKEN
 from specviz.rules.sampling import Warper
-from specviz.rules.token_by_token import TOKEN
 from specviz.rules.transfer import to_host
 
 #: Judges a draft of n tokens by the target's logits [n + 1, vocab] and the round's coins.

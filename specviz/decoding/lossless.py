@@ -27,7 +27,7 @@ from specviz.passes.cached_model import CachedModel
 from specviz.passes.clock import Stopwatch
 from specviz.passes.static_passes import between_rounds
 from specviz.records.errors import SpecvizError
-from specviz.rules.base import Rule
+from specviz.rules.draft import Rule
 from specviz.rules.sampling import Warper
 from specviz.theory.draft_length import FixedLength
 

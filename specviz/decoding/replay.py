@@ -14,8 +14,7 @@ from specviz.decoding.request import Request, fitting_rule
 from specviz.decoding.round_record import Unrecorded
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Round, Seconds
-from specviz.rules.base import Rule
-from specviz.rules.draft import Draft, Uniforms
+from specviz.rules.draft import Draft, Rule, Uniforms
 
 
 def replay(request: Request, rule: str) -> Iterator[tuple[Round, Round]]:

@@ -14,7 +14,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.runs import Prompt
 from specviz.records.settings import AUTO, LONGEST_AUTO, RunSettings
 from specviz.rules import choose_rule, rule_named
-from specviz.rules.base import Rule
+from specviz.rules.draft import Rule
 
 #: A larger tree costs more in the target pass than its last branches can gain.
 MAX_TREE_TOKENS = 256

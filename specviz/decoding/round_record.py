@@ -25,11 +25,9 @@ from specviz.records.runs import (
     Seconds,
     StopReason,
 )
-from specviz.rules.base import Rule
-from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms
+from specviz.rules.draft import Decision, Draft, Rule, TargetRows, Uniforms, tree_shape
 from specviz.rules.sampling import require_numbers
 from specviz.rules.transfer import to_host
-from specviz.rules.tree_shape import tree_shape
 
 #: How many of the likeliest tokens a row lists, each for target and drafter.
 TOP = 5

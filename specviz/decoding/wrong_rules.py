@@ -10,9 +10,8 @@ from torch import Tensor
 
 from specviz.drafters.choosers import Children, Draws, TopChoices
 from specviz.records.names import LIKELIEST
-from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms
+from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms, tree_shape
 from specviz.rules.sampling import draw_with_sums
-from specviz.rules.tree_shape import tree_shape
 
 
 def accept_everything(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:

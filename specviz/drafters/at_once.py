@@ -12,8 +12,7 @@ from torch import Tensor
 from specviz.drafters.base import Setting
 from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair
-from specviz.rules.draft import Draft
-from specviz.rules.tree_shape import tree_shape
+from specviz.rules.draft import Draft, tree_shape
 
 
 class AtOnce(Stepwise):

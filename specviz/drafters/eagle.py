@@ -12,9 +12,8 @@ from specviz.drafters.base import Setting, Verdict
 from specviz.drafters.headed import Headed
 from specviz.passes.static_eagle import EagleReader, StaticEagleReader
 from specviz.passes.static_passes import WIDEST
-from specviz.rules.draft import Draft
+from specviz.rules.draft import Draft, tree_shape
 from specviz.rules.transfer import to_device
-from specviz.rules.tree_shape import tree_shape
 
 
 class Eagle(Headed):

@@ -15,9 +15,8 @@ from specviz.passes.cached_model import tree_view
 from specviz.passes.mtp_layers import ModuleReader, MtpModules
 from specviz.passes.static_eagle import EagleReader, StaticEagleReader
 from specviz.records.settings import DraftParams
-from specviz.rules.draft import Draft
+from specviz.rules.draft import Draft, tree_shape
 from specviz.rules.transfer import to_device
-from specviz.rules.tree_shape import tree_shape
 
 
 class Mtp(Eagle):

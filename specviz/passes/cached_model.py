@@ -23,8 +23,8 @@ from specviz.passes.static_passes import (
     hides_far_places,
 )
 from specviz.records.errors import SpecvizError
+from specviz.rules.draft import tree_shape
 from specviz.rules.transfer import to_device
-from specviz.rules.tree_shape import tree_shape
 
 
 def has_sliding_windows(model: PreTrainedModel) -> bool:

@@ -1,5 +1,5 @@
 // A chain judged in one call: logits become probabilities, each draft token meets its coin, and the next token is drawn. The
-// rules are those of rules/token_by_token.py, rules/block.py and rules/greedy.py, and told there.
+// rules are those of rules/exact.py (TOKEN, BLOCK, MATCH), where they are explained.
 #include "choices.h"
 
 namespace {

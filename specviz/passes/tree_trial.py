@@ -22,7 +22,7 @@ from specviz.passes.clock import Stopwatch
 from specviz.passes.early_exits import default_exit, exit_after, layer_count, layer_stack
 from specviz.passes.several_devices import home_of
 from specviz.records.errors import SpecvizError, first_line
-from specviz.rules.tree_shape import tree_shape
+from specviz.rules.draft import tree_shape
 
 #: The tried draft: siblings, children of some of them, branches of unequal length. Most tokens lie far from where they
 #: would lie in a chain.

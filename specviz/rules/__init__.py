@@ -1,16 +1,10 @@
 """From logits to distributions and tokens, and the acceptance rules: which draft tokens are kept.
 
-sampling        logits -> the distribution a token is drawn from -> a token
-draft           what is judged (Draft, TargetRows, Uniforms) and the outcome (Decision)
-tree_shape      which draft token continues which
-transfer        from the host to a device, without waiting for it, and back
-base            what a rule is; the residual
-token_by_token  rejection sampling of a chain: min(1, p/q)
-block           a chain judged as a whole
-multi_path      of several drawn paths, the most promising one, judged as a whole
-siblings        a tree, sibling by sibling
-typical         keeps what is likely enough: lossy
-greedy          what every rule becomes at temperature 0
+sampling  logits -> the distribution a token is drawn from -> a token
+draft     what is judged (Draft, TargetRows, Uniforms), what judges (Rule) and the outcome (Decision, Verdict)
+exact     the lossless rules: token by token, block, siblings, multi-path; at temperature 0 all become one
+typical   keeps what is likely enough: lossy
+transfer  from the host to a device, without waiting for it, and back
 
 Register new rules here, in `_RULES`.
 """
@@ -19,11 +13,8 @@ from __future__ import annotations
 
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import usual_rule
-from specviz.rules.base import Rule
-from specviz.rules.block import BLOCK
-from specviz.rules.multi_path import MULTI_PATH
-from specviz.rules.siblings import TREE
-from specviz.rules.token_by_token import TOKEN
+from specviz.rules.draft import Rule
+from specviz.rules.exact import BLOCK, MULTI_PATH, TOKEN, TREE
 from specviz.rules.typical import TYPICAL
 
 _RULES: dict[str, Rule] = {rule.name: rule for rule in (TOKEN, BLOCK, TREE, MULTI_PATH, TYPICAL)}
@@ -42,7 +33,7 @@ def rule_named(name: str) -> Rule:
 
 
 def choose_rule(name: str, drafter: str, makes_trees: bool, draws_paths: bool) -> Rule:
-    """The rule with this name, ``auto`` resolved. draws_paths: whether the drafter can draw whole paths.
+    """The rule with this name, ``auto`` resolved. draws_paths: the drafter can draw whole paths.
 
     Raises SpecvizError (field ``rule``) for a rule that cannot judge this drafter's drafts.
     """

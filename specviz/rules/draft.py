@@ -1,14 +1,19 @@
-"""What a rule judges (a draft, the target's distributions over it, the round's coins) and what it decides."""
+"""What an acceptance rule is, what it judges (a draft, the target's rows, the round's coins) and what it decides.
+
+A rule never knows who drafted. Its `Decision` stays on the device; a `Verdict` is the part that decoding needs to go
+on, on the host.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
 
-from specviz.rules.sampling import Warper, first_largest
+from specviz.rules.sampling import Warper, draw_with_sums, first_largest
 from specviz.rules.transfer import to_device
 
 
@@ -63,7 +68,7 @@ class TargetRows:
     logits: Tensor  # [n + 1, vocab] float32
     probs: Tensor | None  # as sampled from; None if greedy
     choices: Tensor | None  # [n + 1] int64, the likeliest tokens; None unless greedy
-    warped: bool = True  # whether temperature or filters make `probs` another distribution than the model's own
+    warped: bool = True  # False if `probs` are the model's own softmax, unchanged by temperature and filters
 
     @classmethod
     def of(cls, logits: Tensor, warper: Warper) -> TargetRows:
@@ -94,7 +99,7 @@ class Uniforms:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a rule decided about n draft tokens, still on the device."""
+    """What a rule decided about n draft tokens, on the device."""
 
     kept: Tensor  # [n] bool or 0/1, the tokens of one path from the root
     p: Tensor  # [n] float32, each token's probability under the target
@@ -109,3 +114,130 @@ class Decision:
     # Where the rule picked one of several paths: [n] bool, its tokens, and [n, vocab] what they were then drawn from.
     weighed: Tensor | None = None
     drawn_from: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a draft of n tokens, on the host; and what a record of it is made of."""
+
+    path: tuple[int, ...]  # indices of the kept draft tokens, in order
+    tokens: tuple[int, ...]  # those tokens, then the recovered, bonus or plain one that ends the round
+    choices: tuple[int, ...]  # [n + 1] the target's likeliest token of each row
+    draft: Draft
+    uniforms: Uniforms
+    details: Callable[[], tuple[TargetRows, Decision]]  # what the rule went by and decided; maybe computed only then
+    held_bytes: int  # that are kept for `details`, of tensors as wide as the vocabulary
+
+    @property
+    def ending(self) -> str:
+        """Where the last token came from: ``recovered``, ``bonus`` or, with nothing drafted, ``plain``."""
+        if not self.draft.parents:
+            return "plain"
+        # Refused siblings of an accepted token leave nothing to recover from: only the last kept one's children count.
+        last = self.path[-1] if self.path else -1
+        return "recovered" if last in self.draft.parents else "bonus"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """An acceptance rule: which draft tokens are kept, and what the next token is drawn from."""
+
+    name: str  # what users type
+    verify: Callable[[Draft, TargetRows, Uniforms], Decision]  # the rule itself, for n ≥ 1 draft tokens
+    lossless: bool = True  # the output follows the target's distribution, whatever the drafter
+    weighs_all: bool = False  # reads every draft token's coin, even after the first refusal
+    trees: bool = True  # can judge siblings; otherwise chains only
+    paths: bool = False  # siblings must be whole paths, each drawn without regard to the others
+
+    def decide(self, draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
+        """`verify`; with nothing drafted, the next token is the target's own under every rule."""
+        if draft.parents:
+            return self.verify(draft, rows, uniforms)
+        nothing, row = uniforms.next.new_empty(0), uniforms.next.new_zeros(1)
+        if rows.choices is not None:
+            return Decision(nothing, nothing, nothing, nothing, row, rows.choices[0], None, None)
+        next_token, next_sums = draw_with_sums(rows.probs[0], uniforms.next)
+        return Decision(nothing, nothing, nothing, nothing, row, next_token, rows.probs[0], next_sums)
+
+
+class TreeShape:
+    """Which token of a draft continues which, as tensors on a device, each built on first use.
+
+    Two branches with a shared beginning, as `Draft.parents` writes them:
+
+        committed text ─┬─ 0 "the" ─┬─ 2 "old"          parents = (−1, −1, 0, 0, 1)
+                        │           └─ 3 "king"         rows    = ( 0,  0, 1, 1, 2): which target row judges each
+                        └─ 1 "a" ───── 4 "king"         families = (0, 0, 1, 1, 2): siblings share a number
+
+    Token 3 sees the text, 0 and itself (`ancestors[3]` = 1 0 0 1 0), and is tried after its elder sibling 2
+    (`elders[3]` = 0 0 1 0 0). If 0 and 3 are kept, the next token comes from row 4 (`row_after`).
+    Chains take shortcuts.
+    """
+
+    def __init__(self, parents: tuple[int, ...], device: torch.device):
+        self.parents = parents
+        self.device = device
+        self.is_chain = parents == chain(len(parents))
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """[n] int64, the target row that judges each token."""
+        return to_device(self.parents, self.device) + 1
+
+    @cached_property
+    def ancestors(self) -> Tensor:
+        """[n, n] bool, (i, j): token j is i itself or precedes it on its branch."""
+        n = len(self.parents)
+        # Bytes, because a single tensor operation costs more than a whole row here.
+        cells = bytearray(n * n)
+        for token, parent in enumerate(self.parents):
+            if parent >= 0:
+                cells[token * n : token * n + n] = cells[parent * n : parent * n + n]
+            cells[token * n + token] = True
+        branch = torch.frombuffer(cells, dtype=torch.bool).view(n, n) if n else torch.empty(0, 0, dtype=torch.bool)
+        return to_device(branch, self.device)
+
+    @cached_property
+    def elders(self) -> Tensor:
+        """[n, n] bool, (i, j): token j is a sibling of i, tried before it."""
+        return (self.rows.unsqueeze(-1) == self.rows).tril(-1)
+
+    @cached_property
+    def steps(self) -> Tensor:
+        """[n] int64, i − parent, so that a branch's steps add up to the row after its last token."""
+        return torch.arange(1, len(self.parents) + 1, device=self.device) - self.rows
+
+    @cached_property
+    def families(self) -> Tensor:
+        """[n] int64, a number shared by siblings, counted from 0 by first appearance."""
+        numbers: dict[int, int] = {}
+        numbered = [numbers.setdefault(parent, len(numbers)) for parent in self.parents]
+        return to_device(numbered, self.device)
+
+    def judging(self, table: Tensor) -> Tensor:
+        """From target rows [n + 1, ...], the one that judges each token: [n, ...]."""
+        return table[:-1] if self.is_chain else table.index_select(0, self.rows)
+
+    def judging_cells(self, table: Tensor, ids: Tensor) -> Tensor:
+        """[n, k]: from target rows [n + 1, vocab], the cells of `ids` [n, k] in each token's judging row."""
+        if self.is_chain:
+            return table[:-1].gather(-1, ids)
+        # Unlike `judging`, copies no rows.
+        return table[self.rows.unsqueeze(-1), ids]
+
+    def path(self, passed: Tensor) -> Tensor:
+        """kept [n]: from the root on, the first sibling that passes. `passed` [n]: which tokens would."""
+        if self.is_chain:
+            return passed.cumprod(0)
+        chosen = passed & ~(passed & self.elders).any(-1)
+        return (chosen | ~self.ancestors).all(-1)
+
+    def row_after(self, kept: Tensor) -> Tensor:
+        """[1] int64, the target row after the last kept token."""
+        return (kept if self.is_chain else kept * self.steps).sum(0, keepdim=True)
+
+
+@lru_cache(maxsize=256)
+def tree_shape(parents: tuple[int, ...], device: torch.device) -> TreeShape:
+    """Cached: chains come in few shapes; trees that grow with the draft keep bringing new ones."""
+    return TreeShape(parents, device)

@@ -20,11 +20,7 @@ from transformers import (
 
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import SamplingParams
-
-
-def at_hand(tensor: Tensor) -> bool:
-    """Whether it lies in host memory, where NumPy can read it without waiting for a device."""
-    return tensor.device.type == "cpu"
+from specviz.rules.transfer import on_cpu
 
 
 def require_numbers(largest: float, drafted: bool = False) -> None:
@@ -100,7 +96,7 @@ class SortedTopP(TopPLogitsWarper):
     """
 
     def __call__(self, input_ids: Tensor | None, scores: Tensor) -> Tensor:
-        if not at_hand(scores):
+        if not on_cpu(scores):
             return super().__call__(input_ids, scores)
         ascending = torch.from_numpy(np.sort(scores.numpy(), axis=-1))
         mass = ascending.softmax(-1).cumsum(-1)
@@ -118,7 +114,7 @@ class SortedTopP(TopPLogitsWarper):
 
 def first_largest(logits: Tensor) -> Tensor:
     """argmax of float32 logits [rows, vocab]: int64 [rows], the first of any ties."""
-    if at_hand(logits):
+    if on_cpu(logits):
         # NumPy's search is vectorised and torch's is not: 2 µs instead of 29 for five rows of 4096.
         return torch.from_numpy(logits.numpy().argmax(-1))
     return logits.argmax(-1)
@@ -140,7 +136,7 @@ def draw_with_sums(probs: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     """`draw`, with the running sums [..., vocab], float64, in which it looked up u times the last one."""
     cumulative = probs.cumsum(-1, dtype=torch.float64)
     threshold = u * cumulative[..., -1:]
-    if at_hand(probs):
+    if on_cpu(probs):
         found = torch.searchsorted(cumulative, threshold, right=True).squeeze(-1)
         return found.clamp_max_(probs.shape[-1] - 1), cumulative
     return _first_above(cumulative, threshold, probs), cumulative

@@ -1,4 +1,4 @@
-"""From the host to a device, without waiting for what the device has been given to do; and back, in one transfer."""
+"""Between host and device: from the host without waiting for the device's earlier work; back in one transfer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specviz.rules.sampling import at_hand
+
+def on_cpu(tensor: Tensor) -> bool:
+    """True if the tensor is on the CPU, where NumPy can read it without waiting for a device."""
+    return tensor.device.type == "cpu"
 
 
 def to_device(values: Sequence[int] | Tensor, device: torch.device) -> Tensor:
@@ -28,7 +31,7 @@ def to_device(values: Sequence[int] | Tensor, device: torch.device) -> Tensor:
 def to_host(parts: Mapping[str, Tensor]) -> dict[str, list]:
     """All parts as by `Tensor.tolist`. From another device they come in one copy, as float64, which holds every id and
     float32 exactly; on a CPU each is read in place."""
-    if not all(map(at_hand, parts.values())):
+    if not all(map(on_cpu, parts.values())):
         flat = torch.cat([part.reshape(-1) for part in parts.values()]).cpu()
         cells = flat.split([part.numel() for part in parts.values()])
         parts = {name: cell.view(part.shape).to(part.dtype) for cell, (name, part) in zip(cells, parts.items())}

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from specviz.rules.base import Rule
-from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms
+from specviz.rules.draft import Decision, Draft, Rule, TargetRows, Uniforms, tree_shape
 from specviz.rules.sampling import draw_with_sums
-from specviz.rules.tree_shape import tree_shape
 
 #: ε and δ = √ε from Medusa's own code (`posterior_threshold`, `posterior_alpha`).
 EPSILON, DELTA = 0.09, 0.3

@@ -41,7 +41,7 @@ from specviz.views.whole_run import label, title
 if TYPE_CHECKING:
     from specviz.drafters.base import Drafter
     from specviz.models.pair import ModelPair
-    from specviz.rules.base import Rule
+    from specviz.rules.draft import Rule
 
 GAMMAS = (1, 2, 3, 4, 6, 8)
 

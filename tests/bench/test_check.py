@@ -21,7 +21,7 @@ from specviz.models.pair import ModelPair
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Sentence, words
-from specviz.rules.greedy import MATCH
+from specviz.rules.exact import MATCH
 from specviz.ui.deployment import Deployment
 from specviz.ui.models_tab import check_pair as shown
 from specviz.ui.pairs import PairName

@@ -31,10 +31,9 @@ from specviz.passes.cached_model import CachedModel
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Seconds
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
-from specviz.rules import base, sampling, token_by_token, transfer
-from specviz.rules.base import residual
+from specviz.rules import exact, sampling, transfer
 from specviz.rules.draft import Draft, TargetRows, Uniforms, chain
-from specviz.rules.greedy import MATCH
+from specviz.rules.exact import MATCH, residual
 from specviz.rules.sampling import Warper
 
 GREEDY = SamplingParams(temperature=0)
@@ -242,7 +241,7 @@ def test_a_draft_whose_logits_are_no_numbers_is_refused(damaged, flaw, branches,
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_where_logits_lie_elsewhere_the_record_tells(monkeypatch, damaged, temperature):
-    monkeypatch.setattr(decoder, "at_hand", lambda tensor: False)
+    monkeypatch.setattr(decoder, "on_cpu", lambda tensor: False)
     test_a_target_whose_logits_are_no_numbers_is_refused(float("nan"), None, temperature)
     test_a_draft_whose_logits_are_no_numbers_is_refused(damaged, float("inf"), 1, "draft_model", temperature)
 
@@ -417,8 +416,8 @@ def test_a_device_that_is_not_waited_for_makes_the_same_rounds(monkeypatch, draf
         return [dataclasses.replace(one, seconds=None) for one in run.rounds]
 
     near = rounds()
-    for module in (sampling, base, token_by_token, transfer):
-        monkeypatch.setattr(module, "at_hand", lambda tensor: False)
+    for module in (sampling, exact, transfer):
+        monkeypatch.setattr(module, "on_cpu", lambda tensor: False)
     assert rounds() == near
 
 

@@ -43,7 +43,7 @@ from specviz.passes.trained_heads import EagleCache
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import DraftedToken, Round, Run
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
-from specviz.rules.base import residual
+from specviz.rules.exact import residual
 from specviz.rules.sampling import Warper
 
 GREEDY = SamplingParams(temperature=0)

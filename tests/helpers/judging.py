@@ -7,12 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from specviz.rules.block import verify_block
 from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms, chain
-from specviz.rules.greedy import verify_by_match as verify_match
-from specviz.rules.multi_path import verify_multi_path
-from specviz.rules.siblings import verify_siblings
-from specviz.rules.token_by_token import verify_token_by_token
+from specviz.rules.exact import verify_block, verify_match, verify_multi_path, verify_siblings, verify_token_by_token
 from specviz.rules.typical import verify_typical
 
 Verify = Callable[[Draft, TargetRows, Uniforms], Decision]

@@ -18,12 +18,9 @@ from specviz.passes.judged_chains import JudgedChain
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.runs import Run
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
-from specviz.rules.base import Rule
-from specviz.rules.block import BLOCK
-from specviz.rules.draft import Decision, Draft, TargetRows, Uniforms, chain
-from specviz.rules.greedy import MATCH
+from specviz.rules.draft import Decision, Draft, Rule, TargetRows, Uniforms, chain
+from specviz.rules.exact import BLOCK, MATCH, TOKEN
 from specviz.rules.sampling import Warper, draw
-from specviz.rules.token_by_token import TOKEN
 
 PROMPT = [5, 9, 33, 7, 7, 20, 11, 3]
 

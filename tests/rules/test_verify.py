@@ -10,10 +10,9 @@ from scipy import stats
 from transformers import TopPLogitsWarper
 
 from specviz.records.settings import SamplingParams
-from specviz.rules.base import residual
-from specviz.rules.draft import chain
+from specviz.rules.draft import chain, tree_shape
+from specviz.rules.exact import residual
 from specviz.rules.sampling import SortedTopP, Warper, _first_above, draw
-from specviz.rules.tree_shape import tree_shape
 
 VOCAB = 4
 

@@ -8,7 +8,7 @@ from enumeration import Model, distance, mean_kept, replaced
 from judging import verify_by_block, verify_by_multi_path
 from test_verify_tree import assert_is_a_path
 
-from specviz.rules import multi_path
+from specviz.rules import exact
 from specviz.rules.draft import chain
 
 
@@ -60,8 +60,8 @@ def test_a_picked_path_judged_by_q_does_not_emit_the_target_distribution():
 
 @pytest.mark.parametrize("claimed", [1, 3])
 def test_the_wrong_number_of_paths_does_not_emit_the_target_distribution(claimed, monkeypatch):
-    right = multi_path._largest_of
-    monkeypatch.setattr(multi_path, "_largest_of", lambda q, p, draws: right(q, p, torch.full_like(draws, claimed)))
+    right = exact._largest_of
+    monkeypatch.setattr(exact, "_largest_of", lambda q, p, draws: right(q, p, torch.full_like(draws, claimed)))
     assert all_of(verify_by_multi_path, *models(0), paths(2, 2)) > 1e-3
 
 

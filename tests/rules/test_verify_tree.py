@@ -5,8 +5,8 @@ import torch
 from enumeration import SHAPES, Model, by_tree, distance, distribution, drafts, is_tried, outcomes, replaced
 from judging import verify_by_match, verify_by_rejection, verify_by_tree, verify_by_typical
 
-from specviz.rules.base import residual
 from specviz.rules.draft import chain
+from specviz.rules.exact import residual
 
 TREES = {name: parents for name, parents in SHAPES.items() if not name.startswith("chain")}
 HALF = torch.tensor(0.5, dtype=torch.float64)
