@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from specviz.records.settings import DraftParams, SamplingParams
     from specviz.records.tables import runs_table
     from specviz.rules import RULES
-    from specviz.views.run_page import run_frame, run_page
+    from specviz.views.pages import run_frame, run_page
 
 __all__ = [
     "DRAFTERS",
@@ -53,8 +53,8 @@ _HOMES = {
     "load_pair": "models.loading",
     "replay": "decoding.replay",
     "run": "decoding.calls",
-    "run_frame": "views.run_page",
-    "run_page": "views.run_page",
+    "run_frame": "views.pages",
+    "run_page": "views.pages",
     "runs_table": "records.tables",
     "speculate": "decoding.calls",
 }

@@ -294,7 +294,7 @@ def _run(options: argparse.Namespace) -> int:
         with _writing("json", options.json):
             run.save(options.json)
     if options.html:
-        from specviz.views.run_page import run_page
+        from specviz.views.pages import run_page
 
         with _writing("html", options.html):
             options.html.write_text(run_page(run), encoding="utf-8")

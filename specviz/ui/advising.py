@@ -17,8 +17,7 @@ from specviz.ui.contest import order_of
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
 from specviz.views.advice_text import advice, as_markdown
-from specviz.views.run_messages import passes_words
-from specviz.views.whole_run import title
+from specviz.views.run_messages import passes_words, title
 
 if TYPE_CHECKING:
     from specviz.bench.advising import Course

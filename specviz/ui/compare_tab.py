@@ -34,9 +34,8 @@ from specviz.ui.visits import Visit
 from specviz.ui.ways import WAYS, available, default_branches, drafter_of, refusal
 from specviz.views import compare_messages as messages
 from specviz.views.advice_text import work_table
-from specviz.views.result_pages import comparison_page
-from specviz.views.run_messages import passes_words
-from specviz.views.whole_run import label, title
+from specviz.views.pages import comparison_page
+from specviz.views.run_messages import label, passes_words, title
 
 if TYPE_CHECKING:
     from specviz.drafters.base import Drafter

@@ -15,7 +15,7 @@ from specviz.records.words import Words
 from specviz.ui import engine
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
-from specviz.views.whole_run import title
+from specviz.views.run_messages import title
 
 if TYPE_CHECKING:
     from specviz.decoding.request import Request

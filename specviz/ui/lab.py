@@ -10,7 +10,7 @@ from specviz.theory.diagnosis import diagnose, run_figures
 from specviz.theory.roofline import PassTimes
 from specviz.ui import engine
 from specviz.ui.live_runs import LiveRun, LiveRuns
-from specviz.views.whole_run import label
+from specviz.views.run_messages import label
 from specviz.views.why_messages import LabRun
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from specviz.ui.offered_files import RunFiles
 from specviz.ui.visits import Visit
 from specviz.views import run_messages as messages
 from specviz.views.charts import Trail
-from specviz.views.whole_run import headline, opening
+from specviz.views.run_messages import headline, opening
 
 if TYPE_CHECKING:
     from specviz.decoding.request import Request

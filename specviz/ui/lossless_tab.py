@@ -25,8 +25,7 @@ from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Desk, Tab
 from specviz.ui.visits import Visit
 from specviz.views import lossless_messages as messages
-from specviz.views.run_messages import passes_words
-from specviz.views.whole_run import label
+from specviz.views.run_messages import label, passes_words
 
 if TYPE_CHECKING:
     from specviz.decoding.exact_distribution import ExactDistribution

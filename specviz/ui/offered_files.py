@@ -13,7 +13,7 @@ from specviz.records import links
 from specviz.records.runs import Run
 from specviz.records.tables import save_table
 from specviz.records.words import Words
-from specviz.views.run_page import run_page
+from specviz.views.pages import run_page
 
 #: Of Gradio's copies: every so many seconds those are removed that are older than so many.
 KEPT = (3_600, 86_400)

@@ -16,8 +16,8 @@ from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Desk, Tab
 from specviz.ui.visits import Visit
 from specviz.views import run_messages as messages
-from specviz.views.result_pages import race_page
-from specviz.views.whole_run import label
+from specviz.views.pages import race_page
+from specviz.views.run_messages import label
 
 if TYPE_CHECKING:
     from specviz.decoding.request import Request

@@ -20,7 +20,7 @@ from specviz.records.words import Words
 from specviz.ui.offered_files import RunFiles
 from specviz.views import run_messages as messages
 from specviz.views.charts import Trail
-from specviz.views.whole_run import headline, opening
+from specviz.views.run_messages import headline, opening
 
 #: Of the runs that were opened last: the files are still there when Gradio copies them.
 _OPENED: deque[RunFiles] = deque(maxlen=64)

@@ -1,7 +1,6 @@
 """What is shown, as plain values: JSON messages for the page's elements, charts, text. No torch.
 
-run_messages       a run: what is new, and nothing twice; also what the tabs share: `as_json`, `pair_line`
-whole_run          what is said of a run as a whole
+run_messages       a run: what is new, and nothing twice; also what the tabs share: `as_json`, `pair_line`, `title`
 lossless_messages  the Lossless tab
 compare_messages   the Compare tab
 why_messages       the Why it works tab
@@ -10,6 +9,5 @@ advice_text        which drafter to use, in words
 answers            what the API answers beside traces
 charts             the four live charts
 terminal           a run in a terminal
-run_page           a run as one file for a browser; result_pages: a race, a comparison; file_page: what they share,
-                   bundle: their scripts
+pages              a run, a race, a comparison as one file for a browser
 """

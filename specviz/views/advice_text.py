@@ -9,8 +9,8 @@ from specviz.bench.advice import Offer, good_lengths, ranked, server_flags
 from specviz.bench.work import ALL, WorkRow
 from specviz.records.words import Words
 from specviz.theory.ratios import Ratio
+from specviz.views.run_messages import label, title
 from specviz.views.terminal import harmless
-from specviz.views.whole_run import label, title
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from specviz.bench.contestants import Contestant
 from specviz.records.metrics import emission_times, tally
-from specviz.records.runs import Candidates, DraftedToken, PairInfo, Round, Run
-from specviz.records.settings import SamplingParams
+from specviz.records.names import DRAFTERS
+from specviz.records.runs import Candidates, DraftedToken, PairInfo, Round, Run, Speedup
+from specviz.records.settings import PLAIN, SamplingParams
 from specviz.records.words import Words
+from specviz.views.charts import Trail
 
 #: Figures as JSON-ready values, by position on the page (specviz.views.charts).
 Charts = Mapping[int, dict[str, Any]]
@@ -33,6 +36,73 @@ FIGURES = (
 
 #: In the race, one letter per token: where it came from.
 SOURCE_LETTERS = {"accepted": "a", "recovered": "r", "bonus": "b", "plain": "p"}
+
+
+def label(name: str | None, say: Words) -> str:
+    """What the page calls a drafter; a name that only an opened file knows is shown as it is.
+
+    Plain decoding, PLAIN or None, is called so where it is one way among others, rather than the choice of no drafter.
+    """
+    if name in (None, PLAIN):
+        return say("ways.plain_label")
+    return say(f"ways.{name}") if name in DRAFTERS else name
+
+
+def title(contestant: Contestant, say: Words) -> str:
+    """A contestant in words, with what differs from a chain judged token by token."""
+    parts = [label(contestant.mode, say)]
+    if contestant.num_draft_tokens is not None:
+        parts.append(f"γ = {contestant.num_draft_tokens}")
+    if contestant.branches not in (None, 1):
+        parts.append(say("generate.branches", n=contestant.branches))
+    if contestant.rule not in ("auto", "token", "tree"):
+        parts.append(say(f"ways.rule_{contestant.rule}"))
+    return ", ".join(parts)
+
+
+def settings_of(run: Run, say: Words) -> str:
+    """How it was made, apart from drafter and γ, in one line."""
+    return settings_line(
+        run.settings,
+        drafter=run.drafter,
+        rule=run.rule,
+        sampling=run.sampling,
+        seed=run.seed,
+        coins=run.coins,
+        passes=run.pair.passes,
+        say=say,
+    )
+
+
+def opening(key: str, run: Run, say: Words, **others: Any) -> str:
+    """The message that opens a run on the page. others: see `start_message`."""
+    return start_message(
+        key,
+        prompt=run.prompt.text,
+        drafter=label(run.drafter, say) if run.drafter else None,
+        num_draft_tokens=run.num_draft_tokens,
+        greedy=run.sampling.greedy,
+        pair=pair_line(run.pair, say),
+        settings=settings_of(run, say),
+        rule=run.rule,
+        coins=run.coins,
+        **others,
+    )
+
+
+def headline(trail: Trail, measured: Speedup | None) -> dict[str, float | None]:
+    """The headline figures; None is shown as a dash."""
+    counts = trail.counts
+    return {
+        "acceptance_length": counts.acceptance_length,
+        "acceptance_rate": counts.acceptance_rate,
+        "tokens_per_second": counts.tokens_per_second,
+        "speedup": measured and measured.ratio,
+        "speedup_low": measured and measured.low,
+        "speedup_high": measured and measured.high,
+        "tokens": counts.tokens,
+        "target_passes": counts.rounds,
+    }
 
 
 def start_message(

@@ -29,7 +29,7 @@ from specviz.ui.deployment import Deployment
 from specviz.ui.offered_files import RunFiles
 from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.traces import show
-from specviz.views.run_page import run_page
+from specviz.views.pages import run_page
 from tools.recorder import record
 
 MOST_BYTES = 150_000

@@ -19,10 +19,8 @@ from specviz.records.metrics import tally
 from specviz.records.recordings import recording_named
 from specviz.records.runs import Candidates, Round, Run
 from specviz.records.settings import SamplingParams
-from specviz.views.bundle import bundle
 from specviz.views.compare_messages import ComparedRow, contest_message
-from specviz.views.result_pages import comparison_page, race_page
-from specviz.views.run_page import run_page
+from specviz.views.pages import bundle, comparison_page, race_page, run_page
 
 MOST_BYTES = 1_500_000
 
@@ -228,7 +226,7 @@ def test_a_notebook_shows_the_page_in_a_frame_of_its_own(new_page):
 
 
 def test_a_module_that_no_file_can_hold_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("specviz.views.bundle.WEB", tmp_path)
+    monkeypatch.setattr("specviz.views.pages.WEB", tmp_path)
     (tmp_path / "page.js").write_text("export default function () {}\n")
     with pytest.raises(ValueError, match=r"page\.js"):
         bundle("page.js")

@@ -1,4 +1,4 @@
-// The page of a comparison in a file of its own (specviz/views/result_pages.py writes it): <specviz-compare>.
+// The page of a comparison in a file of its own (`comparison_page` in specviz/views/pages.py writes it): <specviz-compare>.
 
 import "../compare/element.js";
 import { make } from "../shared/dom.js";

@@ -1,4 +1,4 @@
-// The page of a race in a file of its own (specviz/views/result_pages.py writes it): <specviz-race>, on its clock.
+// The page of a race in a file of its own (`race_page` in specviz/views/pages.py writes it): <specviz-race>, on its clock.
 
 import "../race/element.js";
 import { make } from "../shared/dom.js";

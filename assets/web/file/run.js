@@ -1,4 +1,4 @@
-// The page of one run in a file of its own (specviz/views/run_page.py writes it): <specviz-run> and <specviz-charts>.
+// The page of one run in a file of its own (`run_page` in specviz/views/pages.py writes it): <specviz-run> and <specviz-charts>.
 
 import "../charts/element.js";
 import "../run/element.js";

@@ -1,0 +1,181 @@
+"""A run, a race or a comparison as a page in a single file: the page's own elements, styles and texts in all languages.
+
+Nothing is fetched. The content is packed, which makes it a third as long and leaves no model text in the markup.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import gzip
+import hashlib
+import html
+import json
+import posixpath
+import re
+from collections.abc import Callable
+from typing import Any
+
+from specviz.records.assets import ASSETS
+from specviz.records.runs import Run
+from specviz.records.words import LANGUAGES, Words, words
+from specviz.views import run_messages as messages
+from specviz.views.charts import LABELS, Trail
+from specviz.views.run_messages import headline, label, opening, settings_of
+
+WEB = ASSETS / "web"
+
+_RUN = "run"  # what the messages of a run call it
+
+#: The browser itself sees to it that nothing is fetched, and that no script runs but the one whose hash stands here.
+_PAGE = """<!doctype html>
+<html lang="{language}">
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy"
+  content="default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{hash}'">
+<meta name="viewport" content="width=device-width">
+<title>{title}</title>
+<style>{style}</style>
+<body>
+<noscript>{told}</noscript>
+<script type="text/plain" id="given">{given}</script>
+<script type="module">{script}</script>
+</body>
+</html>
+"""
+
+
+def run_page(run: Run, language: str = next(iter(LANGUAGES))) -> str:
+    """The page as HTML. language: what it opens in."""
+    trail = Trail.of(run.rounds)
+    figures = headline(trail, run.measured)
+    rounds = messages.rounds_message(_RUN, run.rounds, run.vocabulary, figures=figures)
+    return file_page("run", language, run, lambda say: _said(run, trail, say), rounds=rounds)
+
+
+def run_frame(run: Run) -> str:
+    """The page in a frame, for a notebook: neither its styles nor its scripts reach what stands around it."""
+    page = html.escape(run_page(run))
+    look = "width: 100%; height: 820px; border: 0; resize: vertical"
+    return f'<iframe sandbox="allow-scripts" allow="fullscreen" style="{look}" srcdoc="{page}"></iframe>'
+
+
+def _said(run: Run, trail: Trail, say: Words) -> dict[str, Any]:
+    reason = say(f"generate.end_{run.stop_reason}")
+    return {
+        "words": say.texts("common", "rounds", "playback"),
+        "start": opening(_RUN, run, say, recorded=say("file.recorded"), machine=run.measured and run.measured.machine),
+        "end": messages.end_message(_RUN, total=len(run.rounds), reason=reason),
+        "labels": [say(key) for key in LABELS],
+        "charts": trail.charts(say),
+    }
+
+
+def race_page(plain: Run, speculative: Run, outcome: dict[str, object], machine: str, language: str) -> str:
+    """Both runs on one clock, as HTML. outcome: how they compare, see `Duel`. language: what it opens in."""
+
+    def said(say: Words) -> dict[str, object]:
+        return {
+            "words": say.texts("common", "race", "passes"),
+            "settings": " · ".join([f"γ = {speculative.num_draft_tokens}", settings_of(speculative, say), machine]),
+            "message": messages.race_message(plain, speculative, outcome, drafter=label(speculative.drafter, say)),
+        }
+
+    return file_page("race", language, speculative, said)
+
+
+def comparison_page(plain: Run, message: Callable[[Words], str], machine: str | None, language: str) -> str:
+    """The ranked table, as HTML. plain: its first contestant's run. message: the whole table."""
+
+    def said(say: Words) -> dict[str, object]:
+        return {
+            "words": say.texts("common", "compare"),
+            "settings": " · ".join(filter(None, [settings_of(plain, say), machine])),
+            "label": say("controls.prompt"),
+            "message": message(say),
+        }
+
+    return file_page("compare", language, plain, said, prompt=plain.prompt.text)
+
+
+def file_page(kind: str, language: str, made: Run, said: Callable[[Words], dict[str, Any]], **given: Any) -> str:
+    """The page as HTML, drawn by the module ``file/KIND.js`` of assets/web; its texts are those of the areas it says.
+
+    language: what it opens in; a button leads to the others. made: the run that tells what it was made with. said:
+    what the module takes of each language, with the `words` for its elements. given: what it takes beside these.
+    """
+    say, script = words(language), bundle(f"file/{kind}.js")
+    carried = given | {"languages": {one: _heading(kind, one, made) | said(words(one)) for one in LANGUAGES}}
+    return _PAGE.format(
+        language=language,
+        title=html.escape(say(f"file.title_{kind}")),
+        style="".join((WEB / name).read_text(encoding="utf-8") for name in ("colours.css", "file/page.css")),
+        told=html.escape(made.prompt.text + made.text).encode("utf-8", "replace").decode(),
+        given=base64.b64encode(gzip.compress(json.dumps(carried).encode(), mtime=0)).decode(),
+        script=script,
+        hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+
+
+def _heading(kind: str, language: str, made: Run) -> dict[str, str]:
+    say = words(language)
+    return {
+        "name": LANGUAGES[language],
+        "brand": say("file.brand"),
+        "title": say(f"file.title_{kind}"),
+        "subtitle": say(f"file.subtitle_{kind}"),
+        "made": " · ".join(
+            [messages.pair_line(made.pair, say), *(f"{name} {version}" for name, version in made.versions.items())]
+        ),
+    }
+
+
+# --- modules of assets/web as one script: browsers import nothing from a folder ---------------------------------------
+
+_IMPORT = re.compile(r'^import (?:(\{[^}]*\}) from )?"(\.[^"]+)";$', re.M)
+_EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", re.M)
+_FOREIGN = re.compile(r"^(?:import|export)\b|</script|<!--", re.M)
+
+#: What modules fetch are their style sheets, which lie in the script: `fetch` is theirs, not the browser's.
+_HEAD = """const modules = {}, styles = %s;
+const fetch = async (url) => new Response(styles[url.pathname.slice(1)]);
+"""
+_MODULE = """
+modules["%s"] = await (async () => {
+%s
+return { %s };
+})();
+"""
+
+
+@functools.cache
+def bundle(entry: str) -> str:
+    """A script of type ``module`` that does what the module `entry` does, and fetches nothing.
+
+    Raises ValueError for a module in a form that it does not read.
+    """
+    modules: dict[str, str] = {}
+    _add(entry, modules)
+    folders = {posixpath.dirname(name) for name in modules}
+    sheets = [path for folder in sorted(folders) for path in sorted((WEB / folder).glob("*.css"))]
+    styles = {path.relative_to(WEB).as_posix(): path.read_text(encoding="utf-8") for path in sheets}
+    return _HEAD % json.dumps(styles).replace("<", "\\u003c") + "".join(modules.values())
+
+
+def _add(name: str, modules: dict[str, str]) -> None:
+    """Adds a module after all that it imports."""
+    if name in modules:
+        return
+    text = (WEB / name).read_text(encoding="utf-8")
+
+    def imported(found: re.Match) -> str:
+        names, path = found.groups()
+        other = posixpath.normpath(f"{name}/../{path}")
+        _add(other, modules)
+        return f'const {names.replace(" as ", ": ")} = modules["{other}"];' if names else ""
+
+    exports = ", ".join(_EXPORT.findall(text))
+    text = _EXPORT.sub("", _IMPORT.sub(imported, text)).replace("import.meta.url", f'"file:///{name}"')
+    if left := _FOREIGN.search(text):
+        raise ValueError(f"{name}: no script without a server can hold {left[0]!r}.")
+    modules[name] = _MODULE % (name, text, exports)
