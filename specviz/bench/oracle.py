@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from specviz.drafters import DraftModel
-from specviz.drafters.base import Drafter, Setting, Verdict
+from specviz.drafters.base import DraftContext, Drafter
 from specviz.drafters.choosers import Draws, TopChoices
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams
-from specviz.rules.draft import Draft
+from specviz.rules.draft import Draft, Verdict
 
 
 def check(alpha: float) -> None:
@@ -31,15 +31,15 @@ def check(alpha: float) -> None:
         )
 
 
-def oracle(known: Sequence[int], alpha: float, seed: int) -> Callable[[Setting], Drafter]:
+def oracle(known: Sequence[int], alpha: float, seed: int) -> Callable[[DraftContext], Drafter]:
     """Builds the drafter of one greedy run, for `engine.rounds`; the request names ``draft_model``.
 
     known: the target's greedy continuation of the request's prompt, by a plain run. alpha: probability that a draft
     token is right, independently of all others. seed: of these coins.
     """
 
-    def build(setting: Setting) -> OracleDrafter:
-        return OracleDrafter(setting, script(known, alpha, setting.pair.vocab_size, seed))
+    def build(context: DraftContext) -> OracleDrafter:
+        return OracleDrafter(context, script(known, alpha, context.pair.vocab_size, seed))
 
     return build
 
@@ -76,11 +76,11 @@ class OracleDrafter(DraftModel):
 
     name: ClassVar[str] = "oracle"
 
-    def __init__(self, setting: Setting, script: Sequence[int]):
-        if isinstance(setting.chooser, Draws):
+    def __init__(self, context: DraftContext, script: Sequence[int]):
+        if isinstance(context.chooser, Draws):
             raise ValueError("An oracle speaks in greedy runs only; see `check`.")
-        self.told = Told(torch.tensor(script, dtype=torch.long, device=setting.pair.device))
-        super().__init__(replace(setting, chooser=self.told, branches=1, params=DraftParams()))
+        self.told = Told(torch.tensor(script, dtype=torch.long, device=context.pair.device))
+        super().__init__(replace(context, chooser=self.told, branches=1, params=DraftParams()))
         self.prompt_length = 0
         self.drafted = 0
 
@@ -95,7 +95,7 @@ class OracleDrafter(DraftModel):
         self.drafted = max(0, budget)
         return super().propose(committed, budget, uniforms) if self.drafted else Draft.copied((), uniforms.device)
 
-    def observe(self, verdict: Verdict) -> None:
+    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
         # In a plain step the draft model has read nothing that could be taken back; it catches up later.
         if self.drafted:
-            super().observe(verdict)
+            super().observe(committed, verdict, features)

@@ -17,7 +17,7 @@ from specviz.bench.laps import Progress, TimedRun, Turn, speedup_of
 from specviz.decoding.engine import unrecorded
 from specviz.decoding.request import Request
 from specviz.decoding.round_record import Ledger, Unrecorded
-from specviz.drafters.base import Drafter, Setting
+from specviz.drafters.base import DraftContext, Drafter
 from specviz.passes.torchrun import process_count
 from specviz.records.stopwatch import others_seconds
 from specviz.theory.ratios import Ratio
@@ -27,7 +27,7 @@ from specviz.theory.ratios import Ratio
 WARM_UP_TOKENS, MOST_WARM_UP = 16, 3.0
 
 #: Makes a run's drafter.
-Speaker = Callable[[Setting], Drafter]
+Speaker = Callable[[DraftContext], Drafter]
 
 #: Seconds of plain decoding in a turn, and the least number of turns into which a text is cut; but a turn has at least
 #: so many tokens, since a round of speculation brings several at once.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from specviz.decoding.judged import Judged
 from specviz.decoding.request import Request
 from specviz.decoding.round_record import Unrecorded
 from specviz.models.token_texts import Detokenizer
 from specviz.records.runs import LengthChoice, Seconds, StopReason
+from specviz.rules.draft import Verdict
 
 
 class Continuation:
@@ -36,7 +36,7 @@ class Continuation:
             left = min(left, self.pair.context_length - len(self.committed))
         return left - 1
 
-    def extend(self, judged: Judged) -> tuple[list[int], list[str]]:
+    def extend(self, judged: Verdict) -> tuple[list[int], list[str]]:
         """Commits the kept draft tokens and the next one, up to the run's end; returns both tokens and texts."""
         emitted, pieces = [], []
         for token in judged.tokens:
@@ -66,7 +66,7 @@ class Continuation:
         return None
 
     def round(
-        self, judged: Judged, choice: LengthChoice, emitted: list[int], pieces: list[str], seconds: Seconds
+        self, judged: Verdict, choice: LengthChoice, emitted: list[int], pieces: list[str], seconds: Seconds
     ) -> Unrecorded:
         """The round just committed."""
         self.rounds += 1

@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from specviz.decoding.coins import Coins
-from specviz.decoding.judged import Judged
 from specviz.decoding.judging import Judge, judge_of
 from specviz.decoding.request import Request
-from specviz.drafters.base import Drafter, Setting, Verdict
+from specviz.drafters.base import DraftContext, Drafter
 from specviz.drafters.choosers import Chooser, Draws, Paths, TopChoices
 from specviz.passes.cached_model import CachedModel, reader
 from specviz.passes.clock import Mark, Stopwatch
 from specviz.records.coins import read_coins
-from specviz.rules.draft import Draft, Uniforms, depth
+from specviz.rules.draft import Draft, Uniforms, Verdict, depth
 from specviz.rules.sampling import Warper, require_numbers
 from specviz.rules.transfer import on_cpu, to_device
 from specviz.theory.draft_length import DraftLength
@@ -38,7 +37,7 @@ class Decoder:
     def __post_init__(self) -> None:
         self.nothing = Draft.copied((), self.target.device)
 
-    def round(self, committed: Sequence[int], budget: int) -> Judged:
+    def round(self, committed: Sequence[int], budget: int) -> Verdict:
         """One round: draft up to `budget` tokens deep, verify them in one target pass, judge, keep."""
         clock = self.target.stopwatch
         began = clock.mark()
@@ -64,15 +63,12 @@ class Decoder:
     def draft(self, committed: Sequence[int], budget: int, uniforms: Uniforms) -> Draft:
         return self.drafter.propose(committed, budget, uniforms.draft) if budget else self.nothing
 
-    def keep(self, committed: int, judged: Judged, asked: bool) -> None:
+    def keep(self, committed: int, judged: Verdict, asked: bool) -> None:
         """Drops refused tokens from the caches. asked: the drafter was to propose something."""
         self.target.keep(committed, judged.path)
         features = _kept_rows(self.target.features, len(judged.draft.parents), judged.path)
-        verdict = Verdict(committed, judged.path, judged.next_id, judged.choices, features)
-        if asked:
-            self.drafter.observe(verdict)
-        else:
-            self.drafter.watch(verdict)
+        hear = self.drafter.observe if asked else self.drafter.watch
+        hear(committed, judged, features)
 
 
 def decoder_of(
@@ -80,7 +76,7 @@ def decoder_of(
     length: DraftLength,
     clock: Stopwatch | None = None,
     judge: Judge | None = None,
-    build: Callable[[Setting], Drafter] | None = None,
+    build: Callable[[DraftContext], Drafter] | None = None,
 ) -> Decoder:
     """Builds what carries out a request. clock, judge, build: the caller's own instead of the engine's stopwatch, the
     request's rule and its drafter."""
@@ -92,14 +88,14 @@ def decoder_of(
     return Decoder(target, drafter, coins, judge or judge_of(request, request.rule), length)
 
 
-def setting_of(request: Request, target: CachedModel, warper: Warper, chooser: Chooser | None = None) -> Setting:
+def setting_of(request: Request, target: CachedModel, warper: Warper, chooser: Chooser | None = None) -> DraftContext:
     """What the request's drafter is built from. Greedy decoding and lossy rules take top choices, all else draws.
 
     chooser: another way to choose tokens, for rules that are not the engine's own (`specviz.decoding.lossless`).
     """
     drawn = not request.settings.sampling.greedy and request.rule.lossless
     draws = Paths if request.rule.paths else Draws
-    return Setting(
+    return DraftContext(
         pair=request.pair,
         params=request.settings.drafting,
         branches=request.branches,

@@ -14,7 +14,7 @@ from specviz.decoding.judging import Judge
 from specviz.decoding.request import Request
 from specviz.decoding.round_record import Unrecorded
 from specviz.decoding.round_times import length_of
-from specviz.drafters.base import Drafter, Setting
+from specviz.drafters.base import DraftContext, Drafter
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.passes.clock import Mark, Stopwatch
 from specviz.passes.static_passes import between_rounds
@@ -26,7 +26,7 @@ Made = TypeVar("Made", Round, Unrecorded)
 
 @torch.inference_mode()
 def _decoded(
-    request: Request, build: Callable[[Setting], Drafter] | None = None, judge: Judge | None = None
+    request: Request, build: Callable[[DraftContext], Drafter] | None = None, judge: Judge | None = None
 ) -> Iterator[Unrecorded]:
     """The loop: wraps clock and text around the decoder's rounds."""
     decoder, text = decoder_of(request, length_of(request), judge=judge, build=build), Continuation(request)
@@ -46,7 +46,7 @@ def _decoded(
 
 
 def rounds(
-    request: Request, build: Callable[[Setting], Drafter] | None = None, judge: Judge | None = None
+    request: Request, build: Callable[[DraftContext], Drafter] | None = None, judge: Judge | None = None
 ) -> Iterator[Round]:
     """The rounds of a checked request. Raises SpecvizError (field ``max_new_tokens``) if memory runs out.
 
@@ -56,7 +56,7 @@ def rounds(
     return _guarded(request, (one.record() for one in _decoded(request, build, judge)))
 
 
-def unrecorded(request: Request, build: Callable[[Setting], Drafter] | None = None) -> Iterator[Unrecorded]:
+def unrecorded(request: Request, build: Callable[[DraftContext], Drafter] | None = None) -> Iterator[Unrecorded]:
     """The same before their records are made, so that these can be left to a time that nobody measures."""
     return _guarded(request, _decoded(request, build))
 

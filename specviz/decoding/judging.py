@@ -6,16 +6,15 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from specviz.decoding.judged import Judged
 from specviz.decoding.request import Request
 from specviz.passes.judged_chains import JudgedChain
-from specviz.rules.draft import Decision, Draft, Rule, TargetRows, Uniforms
+from specviz.rules.draft import Decision, Draft, Rule, TargetRows, Uniforms, Verdict
 from specviz.rules.exact import BLOCK, MATCH, TOKEN
 from specviz.rules.sampling import Warper
 from specviz.rules.transfer import to_host
 
 #: Judges a draft of n tokens by the target's logits [n + 1, vocab] and the round's coins.
-Judge = Callable[[Draft, Tensor, Uniforms], Judged]
+Judge = Callable[[Draft, Tensor, Uniforms], Verdict]
 
 #: The same, by the target's rows.
 Decide = Callable[[Draft, TargetRows, Uniforms], Decision]
@@ -24,14 +23,14 @@ Decide = Callable[[Draft, TargetRows, Uniforms], Decision]
 def by_rule(decide: Decide, warper: Warper) -> Judge:
     """Operation by operation; fetches what decoding needs in one transfer."""
 
-    def judge(draft: Draft, logits: Tensor, uniforms: Uniforms) -> Judged:
+    def judge(draft: Draft, logits: Tensor, uniforms: Uniforms) -> Verdict:
         rows = TargetRows.of(logits, warper)
         return judged_as(draft, rows, uniforms, decide(draft, rows, uniforms))
 
     return judge
 
 
-def judged_as(draft: Draft, rows: TargetRows, uniforms: Uniforms, decision: Decision) -> Judged:
+def judged_as(draft: Draft, rows: TargetRows, uniforms: Uniforms, decision: Decision) -> Verdict:
     """A round with this decision."""
     parts = {"token": draft.tokens, "kept": decision.kept, "next": decision.next_token, "choice": rows.likeliest}
     host = to_host(parts)
@@ -39,13 +38,13 @@ def judged_as(draft: Draft, rows: TargetRows, uniforms: Uniforms, decision: Deci
     tokens = (*[host["token"][index] for index in path], host["next"])
     wide = [rows.logits, rows.probs, decision.next_probs, decision.next_sums, decision.drawn_from]
     kept_bytes = bytes_of(draft) + sum(each.nbytes for each in wide if each is not None)
-    return Judged(draft, uniforms, lambda: (rows, decision), kept_bytes, path, tokens, tuple(host["choice"]))
+    return Verdict(path, tokens, tuple(host["choice"]), draft, uniforms, lambda: (rows, decision), kept_bytes)
 
 
 def in_one_call(warper: Warper, rule: Rule) -> Judge:
     """Chains at a temperature and without filters, in C++: `TOKEN`, `BLOCK` and `MATCH`."""
 
-    def judge(draft: Draft, logits: Tensor, uniforms: Uniforms) -> Judged:
+    def judge(draft: Draft, logits: Tensor, uniforms: Uniforms) -> Verdict:
         made = JudgedChain(draft, logits, uniforms, warper.temperature_alone, rule is BLOCK)
 
         def judgement() -> tuple[TargetRows, Decision]:
@@ -55,7 +54,7 @@ def in_one_call(warper: Warper, rule: Rule) -> Judge:
             return TargetRows(logits, made.probs(), None, warper.changes_logits), made.decision()
 
         kept_bytes = bytes_of(draft) + logits.nbytes + made.bytes
-        return Judged(draft, uniforms, judgement, kept_bytes, made.path, made.tokens, made.choices)
+        return Verdict(made.path, made.tokens, made.choices, draft, uniforms, judgement, kept_bytes)
 
     return judge
 

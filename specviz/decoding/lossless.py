@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 
@@ -17,7 +18,6 @@ from specviz.decoding.exact_distribution import (
     Start,
     exact_distribution,
 )
-from specviz.decoding.judged import Origin
 from specviz.decoding.judging import by_rule, judge_of
 from specviz.decoding.request import Request
 from specviz.decoding.wrong_rules import Mislabelled, accept_everything, accept_likeliest
@@ -27,9 +27,12 @@ from specviz.passes.cached_model import CachedModel
 from specviz.passes.clock import Stopwatch
 from specviz.passes.static_passes import between_rounds
 from specviz.records.errors import SpecvizError
-from specviz.rules.draft import Rule
+from specviz.rules.draft import Ending, Rule
 from specviz.rules.sampling import Warper
 from specviz.theory.draft_length import FixedLength
+
+#: Where an emitted token came from.
+Origin = Literal["accepted"] | Ending
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +139,7 @@ class Sampler:
             with torch.inference_mode():
                 budget = min(self.length.choose().depth, length - given - 1)
                 made = decoder.round(text, budget)
-            origins: list[Origin] = [*["accepted"] * len(made.path), made.origin]
+            origins: list[Origin] = [*["accepted"] * len(made.path), made.ending]
             for token, origin in list(zip(made.tokens, origins))[: wanted - given]:
                 text.append(token)
                 given += 1

@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 
 from specviz.decoding.engine import rounds
-from specviz.decoding.judged import Judged
 from specviz.decoding.judging import decided_by, judge_of, judged_as
 from specviz.decoding.request import Request, fitting_rule
 from specviz.decoding.round_record import Unrecorded
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Round, Seconds
-from specviz.rules.draft import Draft, Rule, Uniforms
+from specviz.rules.draft import Draft, Rule, Uniforms, Verdict
 
 
 def replay(request: Request, rule: str) -> Iterator[tuple[Round, Round]]:
@@ -39,7 +38,7 @@ def replay(request: Request, rule: str) -> Iterator[tuple[Round, Round]]:
 def _replay(request: Request, other: Rule) -> Iterator[tuple[Round, Round]]:
     judge, heard = judge_of(request, request.rule), []
 
-    def overheard(draft: Draft, logits: Tensor, uniforms: Uniforms) -> Judged:
+    def overheard(draft: Draft, logits: Tensor, uniforms: Uniforms) -> Verdict:
         heard.append(judge(draft, logits, uniforms))
         return heard[-1]
 
@@ -48,8 +47,8 @@ def _replay(request: Request, other: Rule) -> Iterator[tuple[Round, Round]]:
 
 
 @torch.inference_mode()
-def _judged_by(rule: Rule, request: Request, index: int, one: Judged) -> Round:
-    rows, _ = one.judgement()
+def _judged_by(rule: Rule, request: Request, index: int, one: Verdict) -> Round:
+    rows, _ = one.details()
     judged = judged_as(one.draft, rows, one.uniforms, decided_by(request, rule)(one.draft, rows, one.uniforms))
     untimed = Seconds(0.0, 0.0, 0.0, 0.0, 0.0)
     return Unrecorded(judged, request.pair.texts, rule, index, judged.tokens, (), untimed).record()

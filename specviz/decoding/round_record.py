@@ -12,7 +12,6 @@ from operator import itemgetter
 import torch
 from torch import Tensor
 
-from specviz.decoding.judged import Judged
 from specviz.models.token_texts import TokenTexts
 from specviz.records.runs import (
     Candidates,
@@ -25,7 +24,7 @@ from specviz.records.runs import (
     Seconds,
     StopReason,
 )
-from specviz.rules.draft import Decision, Draft, Rule, TargetRows, Uniforms, tree_shape
+from specviz.rules.draft import Decision, Draft, Rule, TargetRows, Uniforms, Verdict, tree_shape
 from specviz.rules.sampling import require_numbers
 from specviz.rules.transfer import to_host
 
@@ -46,7 +45,7 @@ _VALUE = itemgetter(1)
 class Unrecorded:
     """A round whose record is yet to be made. That takes a tenth of the round's time, and decoding does not need it."""
 
-    judged: Judged
+    judged: Verdict
     texts: TokenTexts
     rule: Rule
     index: int
@@ -59,7 +58,7 @@ class Unrecorded:
     @property
     def bytes(self) -> int:
         """What waiting takes."""
-        return self.judged.bytes
+        return self.judged.held_bytes
 
     @torch.inference_mode()
     def record(self) -> Round:
@@ -114,9 +113,9 @@ class Ledger:
         return self._rounds
 
 
-def _host(judged: Judged) -> Host:
+def _host(judged: Verdict) -> Host:
     """All that the record is made of, in one transfer."""
-    draft, (rows, decision) = judged.draft, judged.judgement()
+    draft, (rows, decision) = judged.draft, judged.details()
     drawn_from = draft.probs if decision.drawn_from is None else decision.drawn_from
     parts = _decision_parts(draft, decision, judged.uniforms) | _listed_parts(draft, rows, drawn_from)
     return to_host(parts | _line_parts(decision, parts.get("residual_ids", parts["leading"])))

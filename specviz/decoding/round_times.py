@@ -14,10 +14,10 @@ from torch import Tensor
 
 from specviz.decoding.decoder import decoder_of
 from specviz.decoding.request import Request
-from specviz.drafters.base import Drafter, Verdict
+from specviz.drafters.base import Drafter
 from specviz.passes.several_devices import agreed
 from specviz.passes.static_passes import between_rounds, kind_of
-from specviz.rules.draft import Draft, depth
+from specviz.rules.draft import Draft, Verdict, depth
 from specviz.theory.draft_length import AdaptiveLength, DraftLength, FixedLength
 
 #: The depths that are timed; those between are interpolated. Nearly all of the shallow ones: where kernels can take no
@@ -140,11 +140,9 @@ class _Whole(Drafter):
         self.depth = depth(draft.parents)
         return draft
 
-    def observe(self, verdict: Verdict) -> None:
-        if self.owns:
-            self.drafter.observe(verdict)
-        else:
-            self.drafter.watch(verdict)
+    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+        hear = self.drafter.observe if self.owns else self.drafter.watch
+        hear(committed, verdict, features)
 
-    def watch(self, verdict: Verdict) -> None:
-        self.drafter.watch(verdict)
+    def watch(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+        self.drafter.watch(committed, verdict, features)

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specviz.drafters.base import Setting
+from specviz.drafters.base import DraftContext
 from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair
 from specviz.rules.draft import Draft, tree_shape
@@ -24,9 +24,9 @@ class AtOnce(Stepwise):
 
     at_once: ClassVar[bool] = True
 
-    def __init__(self, setting: Setting):
-        super().__init__(setting)
-        self.most = self.most_depths(setting.pair)
+    def __init__(self, context: DraftContext):
+        super().__init__(context)
+        self.most = self.most_depths(context.pair)
         self.asked = 0  # depths of this round
         self.rows: Tensor | None = None  # of this round, one for each depth
 

@@ -15,24 +15,11 @@ from specviz.passes.cached_model import CachedModel
 from specviz.passes.static_passes import FastPasses
 from specviz.passes.tree_trial import reads_trees
 from specviz.records.settings import DraftParams
-from specviz.rules.draft import Draft
+from specviz.rules.draft import Draft, Verdict
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What became of a draft."""
-
-    committed: int  # how many tokens were committed before the draft
-    path: tuple[int, ...]  # indices of the kept draft tokens, in order
-    next_token: int  # the recovered or bonus token that ends the round
-    choices: tuple[int, ...] = ()  # [n + 1] the target's likeliest token after the text and each draft token
-    # [tokens read, width] the target's hidden states (`feature_layers` side by side) of every newly kept token: those
-    # it had not read before, then the kept draft tokens. None unless requested.
-    features: Tensor | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
+class DraftContext:
     """What every drafter is built from, for one run."""
 
     pair: ModelPair
@@ -45,7 +32,7 @@ class Setting:
 
 
 class Drafter(ABC):
-    """Proposes a draft each round and hears the verdict. Built from a `Setting`, for one run."""
+    """Proposes a draft each round and hears the verdict. Built from a `DraftContext`, for one run."""
 
     name: ClassVar[str]  # what users type
     default_branches: ClassVar[int] = 1  # tokens at each depth unless `DraftParams` set them
@@ -57,7 +44,7 @@ class Drafter(ABC):
     feature_layers: tuple[int, ...] = ()
 
     @abstractmethod
-    def __init__(self, setting: Setting): ...
+    def __init__(self, context: DraftContext): ...
 
     @classmethod  # noqa: B027, most have nothing to check
     def check(cls, pair: ModelPair, params: DraftParams) -> None:
@@ -79,15 +66,20 @@ class Drafter(ABC):
         return num_draft_tokens * branches
 
     def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:  # noqa: B027, some read nothing
-        """Reads the prompt before the first round. features: of all its tokens but the last, see `Verdict`."""
+        """Reads the prompt before the first round. features: [tokens but the last, width] the target's hidden states
+        (`feature_layers` side by side); None unless requested."""
 
     @abstractmethod
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
         """Proposes tokens to follow the committed ones, at most `budget` ≥ 1 deep. uniforms: float64 to draw with, one
         for each token of the largest draft."""
 
-    def observe(self, verdict: Verdict) -> None:  # noqa: B027, some keep nothing
-        """Learns what became of the last draft; caches rewind to what was kept."""
+    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:  # noqa: B027, some keep nothing
+        """Learns what became of the last draft; caches rewind to what was kept.
 
-    def watch(self, verdict: Verdict) -> None:  # noqa: B027, most find it in the text when they are asked again
+        committed: how many tokens were committed before the draft. features: [tokens read, width] as in `prefill`, of
+        every newly kept token: those that the target had not read before, then the kept draft tokens.
+        """
+
+    def watch(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:  # noqa: B027, most need not
         """Learns of a round in which it was not asked to propose anything."""

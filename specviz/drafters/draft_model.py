@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from specviz.drafters.base import Setting, Verdict
+from specviz.drafters.base import DraftContext
 from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair, position_limit
 from specviz.passes.cached_model import reader
@@ -16,7 +16,7 @@ from specviz.passes.static_passes import WIDEST
 from specviz.passes.tree_trial import why_no_trees
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams
-from specviz.rules.draft import Draft
+from specviz.rules.draft import Draft, Verdict
 from specviz.rules.sampling import in_order
 
 
@@ -32,12 +32,12 @@ class DraftModel(Stepwise):
 
     name: ClassVar[str] = "draft_model"
 
-    def __init__(self, setting: Setting):
-        super().__init__(setting)
-        self.model = reader(setting.pair.draft, setting.target.stopwatch, setting.passes.get("draft"))
-        self.known_ids = setting.pair.draft.get_input_embeddings().num_embeddings
-        self.limit = position_limit(setting.pair.draft) or math.inf
-        self.columns = setting.pair.draft_columns
+    def __init__(self, context: DraftContext):
+        super().__init__(context)
+        self.model = reader(context.pair.draft, context.target.stopwatch, context.passes.get("draft"))
+        self.known_ids = context.pair.draft.get_input_embeddings().num_embeddings
+        self.limit = position_limit(context.pair.draft) or math.inf
+        self.columns = context.pair.draft_columns
         whole = self.columns is None and self.known_ids >= self.vocab_size
         self.in_one_call = whole and self.chains_in_one_call(self.model)
 
@@ -85,9 +85,9 @@ class DraftModel(Stepwise):
         """Rows of the draft's head over its whole vocabulary."""
         return rows if self.columns is None else in_order(rows, self.columns)
 
-    def observe(self, verdict: Verdict) -> None:
+    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
         # The last level was never fed, so after full acceptance there is nothing to drop.
-        fed = self.model.length - verdict.committed
+        fed = self.model.length - committed
         if fed < 0:  # its context is full
             return
-        self.model.keep(verdict.committed, [index for index in verdict.path if index < fed])
+        self.model.keep(committed, [index for index in verdict.path if index < fed])

@@ -8,11 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specviz.drafters.base import Setting, Verdict
+from specviz.drafters.base import DraftContext
 from specviz.drafters.headed import Headed
 from specviz.passes.static_eagle import EagleReader, StaticEagleReader
 from specviz.passes.static_passes import WIDEST
-from specviz.rules.draft import Draft, tree_shape
+from specviz.rules.draft import Draft, Verdict, tree_shape
 from specviz.rules.transfer import to_device
 
 
@@ -26,17 +26,17 @@ class Eagle(Headed):
 
     name: ClassVar[str] = "eagle"
 
-    def __init__(self, setting: Setting):
-        super().__init__(setting)
-        self.reader = self.reader_of(setting)
+    def __init__(self, context: DraftContext):
+        super().__init__(context)
+        self.reader = self.reader_of(context)
         self.in_one_call = self.chains_in_one_call(self.reader)
         self.text_rows = 0
         self.states: Tensor | None = None  # the text's last at `last`, then one for each draft token
         self.last = 0
 
-    def reader_of(self, setting: Setting) -> EagleReader | StaticEagleReader:
+    def reader_of(self, context: DraftContext) -> EagleReader | StaticEagleReader:
         """What reads the text with the head."""
-        fast = setting.passes.get(self.name)
+        fast = context.passes.get(self.name)
         return EagleReader(self.head, self.target) if fast is None else StaticEagleReader(fast)
 
     def source(self, depth: int) -> str:
@@ -83,6 +83,6 @@ class Eagle(Headed):
             self.states = torch.cat([self.states, states])
             return logits
 
-    def observe(self, verdict: Verdict) -> None:
+    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
         self.reader.rewind(self.text_rows)
-        self.features = verdict.features
+        self.features = features

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from specviz.drafters.base import Setting
+from specviz.drafters.base import DraftContext
 from specviz.drafters.self_drafting import SelfDrafting
 from specviz.models.pair import ModelPair
 from specviz.passes.early_exits import default_exit, exit_after
@@ -23,10 +23,10 @@ class EarlyExit(SelfDrafting):
     name: ClassVar[str] = "early_exit"
     reads: ClassVar[frozenset[str]] = SelfDrafting.reads | {"exit_layer"}
 
-    def __init__(self, setting: Setting):
-        self.exit_layer = setting.params.exit_layer or default_exit(setting.pair.target)
-        shortened = exit_after(setting.target.model, self.exit_layer)
-        super().__init__(setting, shortened, self.exit_layer, setting.passes.get(f"exit {self.exit_layer}"))
+    def __init__(self, context: DraftContext):
+        self.exit_layer = context.params.exit_layer or default_exit(context.pair.target)
+        shortened = exit_after(context.target.model, self.exit_layer)
+        super().__init__(context, shortened, self.exit_layer, context.passes.get(f"exit {self.exit_layer}"))
 
     @classmethod
     def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:

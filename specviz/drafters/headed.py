@@ -5,20 +5,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specviz.drafters.base import Setting, Verdict
+from specviz.drafters.base import DraftContext
 from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair, Part
 from specviz.records.settings import DraftParams
+from specviz.rules.draft import Verdict
 
 
 class Headed(Stepwise):
     """Drafts from the target's hidden states with the pair's trained part of the same name."""
 
-    def __init__(self, setting: Setting):
-        super().__init__(setting)
-        self.head: Part = setting.pair.parts[self.name]
-        self.target = setting.pair.target
-        self.stopwatch = setting.target.stopwatch
+    def __init__(self, context: DraftContext):
+        super().__init__(context)
+        self.head: Part = context.pair.parts[self.name]
+        self.target = context.pair.target
+        self.stopwatch = context.target.stopwatch
         self.feature_layers = self.head.feature_layers
         self._features: list[Tensor] = []
 
@@ -34,8 +35,8 @@ class Headed(Stepwise):
     def features(self, features: Tensor | None) -> None:
         self._features = [] if features is None else [features]
 
-    def watch(self, verdict: Verdict) -> None:
-        self._features.append(verdict.features)
+    def watch(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+        self._features.append(features)
 
     @classmethod
     def check(cls, pair: ModelPair, params: DraftParams) -> None:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from specviz.drafters.base import Drafter, Setting, Verdict
+from specviz.drafters.base import DraftContext, Drafter
 from specviz.drafters.draft_model import DraftModel
 from specviz.drafters.eagle import Eagle
 from specviz.drafters.mtp import Mtp
@@ -16,7 +16,7 @@ from specviz.drafters.translated import TranslatedDraftModel
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams
-from specviz.rules.draft import Draft
+from specviz.rules.draft import Draft, Verdict
 
 
 class Hybrid(Drafter):
@@ -35,9 +35,9 @@ class Hybrid(Drafter):
     LEAST_SHARE = 0.7
     LEAST_MATCH = 2
 
-    def __init__(self, setting: Setting):
-        self.copier = Suffix(setting)
-        self.model = model_of(setting.pair)(setting)
+    def __init__(self, context: DraftContext):
+        self.copier = Suffix(context)
+        self.model = model_of(context.pair)(context)
         self.feature_layers = self.model.feature_layers
         self.copies = False  # whether the last draft is a copy
 
@@ -59,14 +59,14 @@ class Hybrid(Drafter):
         self.copies = found.match >= self.LEAST_MATCH and found.score >= self.LEAST_SHARE * budget
         return self.copier.copied(found) if self.copies else self.model.propose(committed, budget, uniforms)
 
-    def observe(self, verdict: Verdict) -> None:
+    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
         if self.copies:
-            self.model.watch(verdict)
+            self.model.watch(committed, verdict, features)
         else:
-            self.model.observe(verdict)
+            self.model.observe(committed, verdict, features)
 
-    def watch(self, verdict: Verdict) -> None:
-        self.model.watch(verdict)
+    def watch(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+        self.model.watch(committed, verdict, features)
 
 
 def model_of(pair: ModelPair) -> type[Drafter]:

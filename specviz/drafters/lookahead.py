@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from specviz.drafters.base import Drafter, Setting, Verdict
+from specviz.drafters.base import DraftContext, Drafter
 from specviz.models.pair import ModelPair
 from specviz.passes.tree_trial import reads_trees
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams
-from specviz.rules.draft import Draft
+from specviz.rules.draft import Draft, Verdict
 from specviz.rules.transfer import to_device
 
 
@@ -115,10 +115,10 @@ class Lookahead(Drafter):
     WINDOW = 7
     NGRAM = 4
 
-    def __init__(self, setting: Setting):
-        self.device = setting.pair.device
-        self.random = random.Random(setting.seed)
-        self.pool = Pool(setting.branches)
+    def __init__(self, context: DraftContext):
+        self.device = context.pair.device
+        self.random = random.Random(context.seed)
+        self.pool = Pool(context.branches)
 
     @classmethod
     def check(cls, pair: ModelPair, params: DraftParams) -> None:
@@ -161,7 +161,7 @@ class Lookahead(Drafter):
         tokens = to_device(trie.tokens, self.device)
         return Draft(tokens, tuple(trie.parents), sources=tuple(trie.sources))
 
-    def observe(self, verdict: Verdict) -> None:
+    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
         choices = [verdict.choices[top + 1] for top in self.tops]
         for (first, *above), choice in zip(self.columns, choices, strict=True):
             self.pool.add(first, (*above, choice))

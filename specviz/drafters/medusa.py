@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from specviz.drafters.at_once import AtOnce
-from specviz.drafters.base import Verdict
 from specviz.drafters.headed import Headed
 from specviz.models.pair import ModelPair
 from specviz.records.settings import DraftParams
+from specviz.rules.draft import Verdict
 from specviz.rules.transfer import to_device
 
 
@@ -47,7 +47,7 @@ class Medusa(AtOnce, Headed):
             states = self.head(self.features, token.to(self.features.device))[0]
             return self.target.get_output_embeddings()(states).to(self.features.device)
 
-    def observe(self, verdict: Verdict) -> None:
-        self.features = verdict.features[-1:]
+    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+        self.features = features[-1:]
 
     watch = observe

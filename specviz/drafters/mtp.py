@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from specviz.drafters.base import Setting, Verdict
+from specviz.drafters.base import DraftContext
 from specviz.drafters.eagle import Eagle
 from specviz.models.pair import ModelPair
 from specviz.passes.cached_model import tree_view
 from specviz.passes.mtp_layers import ModuleReader, MtpModules
 from specviz.passes.static_eagle import EagleReader, StaticEagleReader
 from specviz.records.settings import DraftParams
-from specviz.rules.draft import Draft, tree_shape
+from specviz.rules.draft import Draft, Verdict, tree_shape
 from specviz.rules.transfer import to_device
 
 
@@ -30,8 +30,8 @@ class Mtp(Eagle):
 
     name: ClassVar[str] = "mtp"
 
-    def __init__(self, setting: Setting):
-        super().__init__(setting)
+    def __init__(self, context: DraftContext):
+        super().__init__(context)
         depths = range(2, self.head.num_modules + 1)
         self.readers = [self.reader, *(ModuleReader(self.head, depth) for depth in depths)]
         self.held = [0] * len(self.readers)  # rows of the text in each
@@ -42,8 +42,8 @@ class Mtp(Eagle):
         self.committed: Sequence[int] = ()
         self.drafted: list[Tensor] = []
 
-    def reader_of(self, setting: Setting) -> EagleReader | StaticEagleReader | ModuleReader:
-        return ModuleReader(self.head, depth=1) if isinstance(self.head, MtpModules) else super().reader_of(setting)
+    def reader_of(self, context: DraftContext) -> EagleReader | StaticEagleReader | ModuleReader:
+        return ModuleReader(self.head, depth=1) if isinstance(self.head, MtpModules) else super().reader_of(context)
 
     @classmethod
     def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class Mtp(Eagle):
         if self.step < len(self.readers):
             self.beside[self.step].append(self.states[: self.last + 1])
 
-    def observe(self, verdict: Verdict) -> None:
+    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
         for reader, length in zip(self.readers, self.held):
             reader.rewind(length)
-        self.watch(verdict)
+        self.watch(committed, verdict, features)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specviz.drafters.at_once import AtOnce
-from specviz.drafters.base import Setting, Verdict
+from specviz.drafters.base import DraftContext
 from specviz.drafters.draft_model import DraftModel
 from specviz.drafters.headed import Headed
 from specviz.models.pair import ModelPair
@@ -17,6 +17,7 @@ from specviz.passes.dflash import DFlashHead, DFlashReader
 from specviz.passes.parallel_head import ParallelReader
 from specviz.passes.static_parallel import StaticParallelReader
 from specviz.records.settings import DraftParams
+from specviz.rules.draft import Verdict
 from specviz.rules.transfer import to_device
 
 #: The most masks for which published PARD models are run, less one: nothing in their folders says how many.
@@ -41,9 +42,9 @@ class Parallel(Masked, Headed):
     P-EAGLE, arXiv 2602.01469; DFlash, Chen et al., arXiv 2602.06036.
     """
 
-    def __init__(self, setting: Setting):
-        super().__init__(setting)
-        fast = setting.passes.get(self.name)
+    def __init__(self, context: DraftContext):
+        super().__init__(context)
+        fast = context.passes.get(self.name)
         self.masks_alone = isinstance(self.head, DFlashHead)
         eager = DFlashReader if self.masks_alone else ParallelReader
         self.reader = eager(self.head, self.target) if fast is None else StaticParallelReader(fast)
@@ -66,8 +67,8 @@ class Parallel(Masked, Headed):
             tokens = to_device(committed[self.reader.length + 1 :], self.features.device)
             return self.reader.read(self.features, tokens, depths)
 
-    def observe(self, verdict: Verdict) -> None:
-        self.features = verdict.features
+    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+        self.features = features
 
 
 class ParallelDraftModel(Masked, DraftModel):
@@ -94,5 +95,5 @@ class ParallelDraftModel(Masked, DraftModel):
         masks = unread.new_full((depths - 1,), self.model.model.config.pard_token)
         return self.model.forward(torch.cat([unread, masks]), keep=depths)
 
-    def observe(self, verdict: Verdict) -> None:
-        self.model.rewind(verdict.committed)
+    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+        self.model.rewind(committed)

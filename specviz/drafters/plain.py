@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from specviz.drafters.base import Drafter, Setting
+from specviz.drafters.base import DraftContext, Drafter
 from specviz.models.pair import ModelPair
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft
@@ -15,8 +15,8 @@ from specviz.rules.draft import Draft
 class Plain(Drafter):
     """The baseline. It has no name; users pass ``drafter=None``."""
 
-    def __init__(self, setting: Setting):
-        """Keeps nothing of the setting."""
+    def __init__(self, context: DraftContext):
+        """Keeps nothing of the context."""
 
     @classmethod
     def branches(cls, pair: ModelPair, params: DraftParams) -> int:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from specviz.drafters.base import Drafter, Setting
+from specviz.drafters.base import DraftContext, Drafter
 from specviz.models.pair import ModelPair
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft
@@ -28,8 +28,8 @@ class PromptLookup(Drafter):
 
     MAX_NGRAM, MIN_NGRAM = 4, 1
 
-    def __init__(self, setting: Setting):
-        self.device = setting.pair.device
+    def __init__(self, context: DraftContext):
+        self.device = context.pair.device
         self.sizes = range(self.MAX_NGRAM, self.MIN_NGRAM - 1, -1)
         self.text: list[int] = []
         self.followers: dict[tuple[int, ...], list[int]] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from specviz.drafters.base import Setting
+from specviz.drafters.base import DraftContext
 from specviz.drafters.self_drafting import SelfDrafting
 from specviz.models.pair import ModelPair
 from specviz.models.quantised_target import check_quantisable, quantised_target
@@ -29,10 +29,10 @@ class QuantisedSelf(SelfDrafting):
     name: ClassVar[str] = "quantised_self"
     reads: ClassVar[frozenset[str]] = SelfDrafting.reads | {"bits"}
 
-    def __init__(self, setting: Setting):
-        self.bits = setting.params.bits or DEFAULT_BITS
-        made = quantised_target(setting.pair, self.bits, setting.passes.get("target"))
-        super().__init__(setting, made.model, layer_count(made.model), made.passes)
+    def __init__(self, context: DraftContext):
+        self.bits = context.params.bits or DEFAULT_BITS
+        made = quantised_target(context.pair, self.bits, context.passes.get("target"))
+        super().__init__(context, made.model, layer_count(made.model), made.passes)
 
     @classmethod
     def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:

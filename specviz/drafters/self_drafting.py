@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specviz.drafters.base import Setting
+from specviz.drafters.base import DraftContext
 from specviz.drafters.stepwise import Stepwise
 from specviz.passes.static_passes import WIDEST, FastPasses
 from specviz.rules.draft import Draft
@@ -20,9 +20,9 @@ class SelfDrafting(Stepwise):
     what the draft left in its cache is dropped before. passes: the model's, used only if the target has such passes.
     """
 
-    def __init__(self, setting: Setting, model: PreTrainedModel, layers: int, passes: FastPasses | None):
-        super().__init__(setting)
-        self.target = setting.target
+    def __init__(self, context: DraftContext, model: PreTrainedModel, layers: int, passes: FastPasses | None):
+        super().__init__(context)
+        self.target = context.target
         self.model = self.target.sharing_first_layers(model, layers, passes)
         self.in_one_call = self.chains_in_one_call(self.model)
 

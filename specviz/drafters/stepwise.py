@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from specviz.drafters.base import Drafter, Setting
+from specviz.drafters.base import DraftContext, Drafter
 from specviz.drafters.choosers import Draws
 from specviz.models.pair import ModelPair
 from specviz.passes.cached_model import CachedModel
@@ -31,11 +31,11 @@ class Stepwise(Drafter):
     reads: ClassVar[frozenset[str]] = frozenset({"branches", "confidence"})
     draws_paths: ClassVar[bool] = True
 
-    def __init__(self, setting: Setting):
-        self.chooser = setting.chooser
-        self.vocab_size = setting.pair.vocab_size
-        self.width = setting.branches
-        self.confidence = setting.params.confidence
+    def __init__(self, context: DraftContext):
+        self.chooser = context.chooser
+        self.vocab_size = context.pair.vocab_size
+        self.width = context.branches
+        self.confidence = context.params.confidence
 
     @classmethod
     def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:

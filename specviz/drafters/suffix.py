@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from specviz.drafters.base import Drafter, Setting
+from specviz.drafters.base import DraftContext, Drafter
 from specviz.models.pair import ModelPair
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft
@@ -135,9 +135,9 @@ class Suffix(Drafter):
     ORDER = 16
     LEAST_SCORE = 0.1
 
-    def __init__(self, setting: Setting):
-        self.device = setting.pair.device
-        self.width = setting.branches
+    def __init__(self, context: DraftContext):
+        self.device = context.pair.device
+        self.width = context.branches
         self.automaton = SuffixAutomaton(self.ORDER)
         self.read = 0
 

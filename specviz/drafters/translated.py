@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specviz.drafters.base import Setting, Verdict
+from specviz.drafters.base import DraftContext
 from specviz.drafters.draft_model import DraftModel
 from specviz.models.pair import logit_width
 from specviz.models.vocabularies import Reader
+from specviz.rules.draft import Verdict
 from specviz.rules.sampling import in_order
 
 
@@ -27,10 +28,10 @@ class TranslatedDraftModel(DraftModel):
     is full.
     """
 
-    def __init__(self, setting: Setting):
-        super().__init__(setting)
-        draft = setting.pair.draft
-        self.translation = setting.pair.translation
+    def __init__(self, context: DraftContext):
+        super().__init__(context)
+        draft = context.pair.draft
+        self.translation = context.pair.translation
         self.reader = Reader(self.translation, ())
         width = logit_width(draft)
         draft_ids, target_ids = torch.tensor(self.translation.pairs, device=self.model.device).T
@@ -58,7 +59,7 @@ class TranslatedDraftModel(DraftModel):
         known = self.draft_of[tokens].clamp_max(self.known_ids - 1)
         return in_order(self.model.extend(known, parents), self.draft_of)
 
-    def observe(self, verdict: Verdict) -> None:
+    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
         read, settled = len(self.reader.ids), self.reader.settled
         fed = self.model.length - read
         if read > settled:

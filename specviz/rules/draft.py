@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from specviz.rules.sampling import Warper, draw_with_sums, first_largest
 from specviz.rules.transfer import to_device
+
+#: Where the token that ends a round came from; ``plain``: the target's own, with nothing drafted.
+Ending = Literal["recovered", "bonus", "plain"]
 
 
 def chain(length: int) -> tuple[int, ...]:
@@ -129,8 +133,11 @@ class Verdict:
     held_bytes: int  # that are kept for `details`, of tensors as wide as the vocabulary
 
     @property
-    def ending(self) -> str:
-        """Where the last token came from: ``recovered``, ``bonus`` or, with nothing drafted, ``plain``."""
+    def next_token(self) -> int:
+        return self.tokens[-1]
+
+    @property
+    def ending(self) -> Ending:
         if not self.draft.parents:
             return "plain"
         # Refused siblings of an accepted token leave nothing to recover from: only the last kept one's children count.

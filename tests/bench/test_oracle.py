@@ -123,8 +123,8 @@ def test_the_draft_model_makes_every_pass_and_its_cache_holds_the_text(pair, une
     known, made, passes = answer(pair), [], []
     told = oracle.oracle(known, 0.6, 5)
 
-    def build(setting):
-        made.append(told(setting))
+    def build(context):
+        made.append(told(context))
         return made[0]
 
     hook = pair.draft.register_forward_pre_hook(lambda model, given: passes.append(1))

@@ -99,9 +99,9 @@ def test_every_module_drafts_as_in_transformers(pair_of, family, modules, monkey
 def test_after_every_round_the_modules_hold_what_a_fresh_prefill_leaves(
     pair_of, family, modules, branches, monkeypatch
 ):
-    def observe_and_look(self, verdict):
+    def observe_and_look(self, *heard):
         text = self.committed
-        observe(self, verdict)
+        observe(self, *heard)
         _, fresh = transformers_drafts(pair, list(text))
         for reader in self.readers:
             # Row i is that of token i + depth, as far as the module has been asked.

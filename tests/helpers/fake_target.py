@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import torch
 
-from specviz.drafters.base import Drafter, Verdict
-from specviz.rules.draft import Draft
+from specviz.drafters.base import Drafter
+from specviz.rules.draft import Draft, Verdict
 
 Target = Callable[[Sequence[int]], int]
 
@@ -16,8 +16,8 @@ Target = Callable[[Sequence[int]], int]
 def copying(kind: type[Drafter], branches: int | None = None, seed: int = 0, **constants: int) -> Drafter:
     """A drafter of this kind, which needs no model, with some of its class's constants replaced."""
     pair = SimpleNamespace(device=torch.device("cpu"))
-    setting = SimpleNamespace(pair=pair, branches=branches or kind.default_branches, seed=seed)
-    return type(kind.__name__, (kind,), constants)(setting)
+    context = SimpleNamespace(pair=pair, branches=branches or kind.default_branches, seed=seed)
+    return type(kind.__name__, (kind,), constants)(context)
 
 
 def continued(target: Target, text: Sequence[int], count: int) -> list[int]:
@@ -50,6 +50,11 @@ def draft_of(drafter: Drafter, committed: Sequence[int], budget: int) -> Draft:
     return draft
 
 
+def verdict(path: Sequence[int], tokens: Sequence[int], choices: Sequence[int] = ()) -> Verdict:
+    """As much of one as a drafter looks at."""
+    return Verdict(tuple(path), tuple(tokens), tuple(choices), draft=None, uniforms=None, details=None, held_bytes=0)
+
+
 def verdict_on(draft: Draft, committed: Sequence[int], target: Target) -> Verdict:
     """What greedy verification says: the target's own continuation is followed through the tree."""
     choices = [target([*committed, *branch(draft, index)]) for index in range(-1, len(draft.parents))]
@@ -58,7 +63,7 @@ def verdict_on(draft: Draft, committed: Sequence[int], target: Target) -> Verdic
         if parent == at and token == choices[at + 1]:
             path.append(index)
             at = index
-    return Verdict(len(committed), tuple(path), choices[at + 1], tuple(choices))
+    return verdict(path, [*(int(draft.tokens[index]) for index in path), choices[at + 1]], choices)
 
 
 def decode(drafter: Drafter, target: Target, prompt: Sequence[int], count: int, budget: int) -> tuple[list[int], int]:
@@ -67,8 +72,8 @@ def decode(drafter: Drafter, target: Target, prompt: Sequence[int], count: int, 
     drafter.prefill(prompt)
     while len(text) < len(prompt) + count:
         draft = draft_of(drafter, text, budget)
-        verdict = verdict_on(draft, text, target)
-        drafter.observe(verdict)
-        text += [*(int(draft.tokens[index]) for index in verdict.path), verdict.next_token]
+        heard = verdict_on(draft, text, target)
+        drafter.observe(len(text), heard, None)
+        text += heard.tokens
         passes += 1
     return text[: len(prompt) + count], passes

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fake_target import verdict
 from judging import verify_by_rejection
 from scipy import stats
 from tiny import END, byte_tokenizer, sentencepiece_tokenizer, tiny_model
@@ -12,7 +13,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import PreTrainedTokenizerFast
 
 import specviz
-from specviz.drafters.base import Setting, Verdict
+from specviz.drafters.base import DraftContext
 from specviz.drafters.choosers import Draws, TopChoices
 from specviz.drafters.translated import TranslatedDraftModel
 from specviz.models.pair import ModelPair
@@ -303,7 +304,7 @@ def renumbered_pair(noise=0.0, **draft):
 
 def drafter_of(pair, sampling, branches=1):
     return TranslatedDraftModel(
-        Setting(
+        DraftContext(
             pair=pair,
             params=DraftParams(),
             branches=branches,
@@ -404,8 +405,9 @@ def test_the_drafts_cache_holds_what_it_would_read_afresh(architecture, branches
         following = pick.choice(odd) if pick.random() < 0.6 else pick.randrange(pair.vocab_size)
         if committed[-1] == half and pick.random() < 0.8:
             path, following = [], other_half
-        drafter.observe(Verdict(len(committed), tuple(path), following))
-        committed += [*draft.tokens[path].tolist(), following]
+        tokens = [*draft.tokens[path].tolist(), following]
+        drafter.observe(len(committed), verdict(path, tokens), None)
+        committed += tokens
     assert silent < 20 and committed.count(other_half) > 2
 
 
