@@ -25,10 +25,11 @@ if __name__ == "__main__" and INTERRUPTION is signal.default_int_handler:
 from specviz.bench import advise_command, check_command, work_command
 from specviz.bench import commands as bench_commands
 from specviz.bench.findings import INTERRUPTED
+from specviz.drafters import DRAFTERS
 from specviz.passes.torchrun import is_leader, process_count, refuse_more_than_one, tells
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
-from specviz.records.names import DRAFTERS, RULES
+from specviz.records.names import RULES
 from specviz.records.settings import AUTO, RunSettings
 from specviz.views import terminal
 
@@ -262,7 +263,7 @@ def _run(options: argparse.Namespace) -> int:
     from specviz.decoding.engine import rounds
     from specviz.decoding.request import prepare
     from specviz.decoding.run_record import collect
-    from specviz.drafters import usual
+    from specviz.drafters.registry import usual
 
     pair = _load(options)
     if options.passes != "plain":

@@ -10,7 +10,7 @@ from tiny import generated
 
 import specviz
 from specviz.bench.pair_check import Finding, check_pair
-from specviz.drafters import usual
+from specviz.drafters.registry import usual
 from specviz.models.pair import ModelPair
 from specviz.models.sources import find_model
 

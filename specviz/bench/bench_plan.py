@@ -7,20 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from specviz.bench.contestants import PLAIN, Contestant
-from specviz.drafters import (
-    DRAFTERS,
-    DraftModel,
-    Eagle,
-    Hybrid,
-    Medusa,
-    Mtp,
-    Parallel,
-    PromptLookup,
-    QuantisedSelf,
-    Suffix,
-    drafter_class,
-)
-from specviz.drafters.at_once import AtOnce
+from specviz.drafters import DRAFTERS
+from specviz.drafters.at_once import AtOnce, Medusa, Parallel
+from specviz.drafters.copying import PromptLookup, Suffix
+from specviz.drafters.draft_model import DraftModel
+from specviz.drafters.heads import Eagle, Mtp
+from specviz.drafters.hybrid import Hybrid
+from specviz.drafters.registry import drafter_class
+from specviz.drafters.self_drafting import QuantisedSelf
 from specviz.models.pair import ModelPair
 from specviz.passes.torchrun import process_count
 from specviz.records.errors import SpecvizError, quoted

@@ -26,7 +26,8 @@ from specviz.bench.report import BenchReport
 from specviz.bench.rule_replay import RulesRow, replay_rules
 from specviz.bench.timed_runs import Workload, lane, request_of, written
 from specviz.bench.turns import Plan, runs_by_number
-from specviz.drafters import DRAFTERS, DraftModel
+from specviz.drafters import DRAFTERS
+from specviz.drafters.draft_model import DraftModel
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally

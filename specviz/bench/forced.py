@@ -16,7 +16,7 @@ from specviz.bench.timed_runs import Workload, request_of
 from specviz.bench.turns import Plan, lane_of, take_turns
 from specviz.decoding.engine import unrecorded
 from specviz.decoding.round_record import Unrecorded
-from specviz.drafters import DraftModel
+from specviz.drafters.draft_model import DraftModel
 from specviz.models.pair import ModelPair
 from specviz.passes.static_passes import kind_of
 from specviz.records.errors import SpecvizError

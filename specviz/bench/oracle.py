@@ -13,9 +13,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specviz.drafters import DraftModel
 from specviz.drafters.base import DraftContext, Drafter
 from specviz.drafters.choosers import Draws, TopChoices
+from specviz.drafters.draft_model import DraftModel
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, Verdict

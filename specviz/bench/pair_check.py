@@ -25,7 +25,8 @@ from specviz.bench.turns import Plan, runs_by_number
 from specviz.decoding.exact_distribution import RUN_TOKENS, exact_distribution
 from specviz.decoding.lossless import LAB_RULES, Sampler, check_lossless
 from specviz.decoding.request import Request, prepare
-from specviz.drafters import DRAFTERS, usual
+from specviz.drafters import DRAFTERS
+from specviz.drafters.registry import usual
 from specviz.models.pair import ModelPair
 from specviz.models.placement import dtype_name, free_memory
 from specviz.models.preparation import check

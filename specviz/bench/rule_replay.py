@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from specviz.bench.contestants import Contestant
 from specviz.bench.timed_runs import Workload, request_of
 from specviz.decoding.replay import replay
-from specviz.drafters import DraftModel
+from specviz.drafters.draft_model import DraftModel
 from specviz.models.pair import ModelPair
 from specviz.records.presets import Preset
 

@@ -14,7 +14,8 @@ from specviz.bench.contestants import PLAIN, Contestant
 from specviz.bench.turns import Lane, lane_of
 from specviz.decoding.engine import unrecorded
 from specviz.decoding.request import Request, prepare
-from specviz.drafters import DraftModel, PromptLookup
+from specviz.drafters.copying import PromptLookup
+from specviz.drafters.draft_model import DraftModel
 from specviz.models.pair import ModelPair, position_limit
 from specviz.records.presets import Preset
 from specviz.records.settings import RunSettings, SamplingParams

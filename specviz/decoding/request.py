@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from specviz.drafters import drafter_class
 from specviz.drafters.base import Drafter
+from specviz.drafters.registry import drafter_class
 from specviz.models.pair import ModelPair
 from specviz.passes.static_passes import FastPasses
 from specviz.passes.tree_trial import why_no_trees

@@ -1,18 +1,25 @@
-"""Drafting all depths in one pass."""
+"""Drafting all depths in one pass: Medusa's heads, and masks after the text."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from specviz.drafters.base import DraftContext
+from specviz.drafters.draft_model import DraftModel
+from specviz.drafters.heads import Headed
 from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair
-from specviz.rules.draft import Draft, tree_shape
+from specviz.passes.dflash import DFlashHead, DFlashReader
+from specviz.passes.parallel_head import ParallelReader
+from specviz.passes.static_parallel import StaticParallelReader
+from specviz.records.settings import DraftParams
+from specviz.rules.draft import Draft, Verdict, tree_shape
+from specviz.rules.transfer import to_device
 
 
 class AtOnce(Stepwise):
@@ -51,3 +58,120 @@ class AtOnce(Stepwise):
         # The last token's branch is as long as the number of rows used.
         spent = int(tree_shape(parents, torch.device("cpu")).ancestors[-1].sum())
         return self.rows[spent].expand(len(tokens), -1)
+
+
+class Medusa(AtOnce, Headed):
+    """Head k guesses the k-th token ahead from what the target knew when it wrote the last one.
+
+    Cai et al. 2024, arXiv 2401.10774. The heads do not see each other's guesses: the whole draft costs one small pass,
+    and its candidates form a tree.
+    """
+
+    name: ClassVar[str] = "medusa"
+    default_branches: ClassVar[int] = 4
+
+    @classmethod
+    def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
+        return super().settings(pair, params) | {"heads": pair.parts[cls.name].config.num_heads}
+
+    @classmethod
+    def most_depths(cls, pair: ModelPair) -> int:
+        return pair.parts[cls.name].config.num_heads
+
+    def source(self, depth: int) -> str:
+        return f"head {depth + 1}"
+
+    def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
+        self.features = None if features is None else features[-1:]
+
+    def all_rows(self, committed: Sequence[int], depths: int) -> Tensor | None:
+        if self.features is None:
+            return None
+        with self.stopwatch.span():
+            token = self.target.get_input_embeddings()(to_device(committed[-1:], self.features.device))
+            states = self.head(self.features, token.to(self.features.device))[0]
+            return self.target.get_output_embeddings()(states).to(self.features.device)
+
+    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+        self.features = features[-1:]
+
+    watch = observe
+
+
+#: The most masks for which published PARD models are run, less one: nothing in their folders says how many.
+_PARD_DEPTHS = 32
+
+
+class Masked(AtOnce):
+    """Masks after the text say what could stand in their places. The pass that drafts also reads what the last round
+    has kept."""
+
+    name: ClassVar[str] = "parallel"
+    masks_alone: bool = False  # whether masks make the first token too, and not the text's last row
+
+    def source(self, depth: int) -> str:
+        mask = depth + self.masks_alone
+        return f"mask {mask}" if mask else "row"
+
+
+class Parallel(Masked, Headed):
+    """Drafts from the target's hidden states of the text.
+
+    P-EAGLE, arXiv 2602.01469; DFlash, Chen et al., arXiv 2602.06036.
+    """
+
+    def __init__(self, context: DraftContext):
+        super().__init__(context)
+        fast = context.passes.get(self.name)
+        self.masks_alone = isinstance(self.head, DFlashHead)
+        eager = DFlashReader if self.masks_alone else ParallelReader
+        self.reader = eager(self.head, self.target) if fast is None else StaticParallelReader(fast)
+
+    @classmethod
+    def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
+        return super().settings(pair, params) | {"depths": cls.most_depths(pair)}
+
+    @classmethod
+    def most_depths(cls, pair: ModelPair) -> int:
+        return pair.parts[cls.name].config.depths
+
+    def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
+        self.features = features
+
+    def all_rows(self, committed: Sequence[int], depths: int) -> Tensor | None:
+        if self.features is None:
+            return None
+        with self.stopwatch.span():
+            tokens = to_device(committed[self.reader.length + 1 :], self.features.device)
+            return self.reader.read(self.features, tokens, depths)
+
+    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+        self.features = features
+
+
+class ParallelDraftModel(Masked, DraftModel):
+    """Drafts with a draft model that was adapted to masks: the same token again and again (PARD, arXiv 2504.18583)."""
+
+    @classmethod
+    def suits(cls, pair: ModelPair) -> bool:
+        """Whether the pair's draft model is such a one, in the target's own tokens."""
+        if pair.draft is None or pair.translation is not None:
+            return False
+        settings = pair.draft.config
+        return getattr(settings, "spd_type", None) == "pard" and hasattr(settings, "pard_token")
+
+    @classmethod
+    def check(cls, pair: ModelPair, params: DraftParams) -> None:
+        """It reads chains only, so any draft model will do."""
+
+    @classmethod
+    def most_depths(cls, pair: ModelPair) -> int:
+        return _PARD_DEPTHS
+
+    def all_rows(self, committed: Sequence[int], depths: int) -> Tensor:
+        unread = self.unread(committed)
+        masks = unread.new_full((depths - 1,), self.model.model.config.pard_token)
+        return self.model.forward(torch.cat([unread, masks]), keep=depths)
+
+    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+        self.model.rewind(committed)

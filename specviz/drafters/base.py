@@ -57,7 +57,10 @@ class Drafter(ABC):
 
     @classmethod
     def branches(cls, pair: ModelPair, params: DraftParams) -> int:
-        """Draft tokens at each depth; more than 1 makes trees. By default, chains for targets that read only those."""
+        """Draft tokens at each depth; more than 1 makes trees. By default, chains for targets that read only those, and
+        for drafters that do not read ``branches``."""
+        if "branches" not in cls.reads:
+            return 1
         return params.branches or (cls.default_branches if cls.default_branches > 1 and reads_trees(pair.target) else 1)
 
     @classmethod
@@ -83,3 +86,13 @@ class Drafter(ABC):
 
     def watch(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:  # noqa: B027, most need not
         """Learns of a round in which it was not asked to propose anything."""
+
+
+class Plain(Drafter):
+    """Plain decoding: it proposes nothing, so each round is one token from one target pass. Users name no drafter."""
+
+    def __init__(self, context: DraftContext):
+        """Keeps nothing of the context."""
+
+    def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
+        return Draft.copied((), uniforms.device)

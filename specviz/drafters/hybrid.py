@@ -8,11 +8,9 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from specviz.drafters.base import DraftContext, Drafter
-from specviz.drafters.draft_model import DraftModel
-from specviz.drafters.eagle import Eagle
-from specviz.drafters.mtp import Mtp
-from specviz.drafters.suffix import Suffix
-from specviz.drafters.translated import TranslatedDraftModel
+from specviz.drafters.copying import Suffix
+from specviz.drafters.draft_model import DraftModel, TranslatedDraftModel
+from specviz.drafters.heads import Eagle, Mtp
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams

@@ -1,15 +1,21 @@
-"""What drafters share that are the target itself, made cheaper: they continue in the target's own keys and values."""
+"""Drafting with the target itself, made cheaper: by its first layers, or by all of it with weights in few bits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from specviz.drafters.base import DraftContext
 from specviz.drafters.stepwise import Stepwise
+from specviz.models.pair import ModelPair
+from specviz.models.quantised_target import check_quantisable, quantised_target
+from specviz.passes.early_exits import default_exit, exit_after, layer_count
 from specviz.passes.static_passes import WIDEST, FastPasses
+from specviz.passes.tree_trial import check_exit
+from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft
 
 
@@ -41,3 +47,66 @@ class SelfDrafting(Stepwise):
 
     def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
         return self.model.extend(tokens, parents)
+
+
+class EarlyExit(SelfDrafting):
+    """Self-speculation: the first E layers of the target, then its own final norm and output head.
+
+    LayerSkip (Elhoushi et al., arXiv 2404.16710); skipping layers of an unchanged model goes back to Draft & Verify
+    (Zhang et al., arXiv 2309.08168). That draft tokens pass through these layers again in the target pass is free where
+    a pass over several tokens takes as long as over one: the last draft token has to go through them anyway.
+    """
+
+    name: ClassVar[str] = "early_exit"
+    reads: ClassVar[frozenset[str]] = SelfDrafting.reads | {"exit_layer"}
+
+    def __init__(self, context: DraftContext):
+        self.exit_layer = context.params.exit_layer or default_exit(context.pair.target)
+        shortened = exit_after(context.target.model, self.exit_layer)
+        super().__init__(context, shortened, self.exit_layer, context.passes.get(f"exit {self.exit_layer}"))
+
+    @classmethod
+    def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
+        return super().settings(pair, params) | {"exit_layer": params.exit_layer or default_exit(pair.target)}
+
+    @classmethod
+    def check(cls, pair: ModelPair, params: DraftParams) -> None:
+        check_exit(pair.target, pair.target_name, params.exit_layer)
+
+    def source(self, depth: int) -> str:
+        return f"layer {self.exit_layer}"
+
+
+#: Where nobody says: nearly the target's own distribution, for half the bytes of bfloat16.
+DEFAULT_BITS = 8
+
+
+class QuantisedSelf(SelfDrafting):
+    """Self-speculation: all of the target's layers, their weights rounded to 8 or 4 bits.
+
+    A quantised copy as the draft: ML-SpecQD (Georganas et al., arXiv 2503.13565). In the target's own keys and values,
+    which are better than the copy's own and are there already: QSpec (Zhao et al., arXiv 2410.11305). So the prompt is
+    read once, nothing is held twice but the weights, and every draft's first step reads one token.
+
+    It pays where reading fewer bytes takes less time: by the kernels for few rows, not by torch's operations, for which
+    rounded weights are ordinary ones.
+    """
+
+    name: ClassVar[str] = "quantised_self"
+    reads: ClassVar[frozenset[str]] = SelfDrafting.reads | {"bits"}
+
+    def __init__(self, context: DraftContext):
+        self.bits = context.params.bits or DEFAULT_BITS
+        made = quantised_target(context.pair, self.bits, context.passes.get("target"))
+        super().__init__(context, made.model, layer_count(made.model), made.passes)
+
+    @classmethod
+    def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
+        return super().settings(pair, params) | {"bits": params.bits or DEFAULT_BITS}
+
+    @classmethod
+    def check(cls, pair: ModelPair, params: DraftParams) -> None:
+        check_quantisable(pair, params.bits or DEFAULT_BITS)
+
+    def source(self, depth: int) -> str:
+        return f"{self.bits} bits"

@@ -1,6 +1,6 @@
 """What is asked for and what happened, as plain values: no torch, so they cross processes and live in files.
 
-names: of drafters and rules, to choose by
+names: of rules, to choose by
 settings: what a run is asked for, one frozen value
 runs: what it did: every round, token, probability, coin and second; the trace file
 metrics: from rounds to the numbers people compare

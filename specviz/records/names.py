@@ -1,24 +1,10 @@
-"""The names that people choose by: ways to draft, acceptance rules, rules of the Lossless lab.
+"""The names that people choose by: acceptance rules, rules of the Lossless lab.
 
-Help texts and the page's first picture need them before torch is there. The classes and functions behind them register
-in `specviz.drafters`, `specviz.rules` and `specviz.decoding.lossless`; a test holds both lists equal.
+Help texts and the page's first picture need them before torch is there. The functions behind them register in
+`specviz.rules` and `specviz.decoding.lossless`; a test holds both lists equal.
 """
 
 from __future__ import annotations
-
-DRAFTERS = (
-    "draft_model",
-    "prompt_lookup",
-    "suffix",
-    "hybrid",
-    "lookahead",
-    "early_exit",
-    "quantised_self",
-    "medusa",
-    "eagle",
-    "mtp",
-    "parallel",
-)
 
 RULES = ("token", "block", "tree", "multi_path", "typical")
 

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from specviz.drafters import DRAFTERS
 from specviz.records.errors import SpecvizError, quoted
-from specviz.records.names import DRAFTERS, LAB_RULES, RULES
+from specviz.records.names import LAB_RULES, RULES
 from specviz.records.runs import Round, Run
 from specviz.records.settings import AUTO, MAX_BRANCHES, PLAIN, RunSettings, is_count, is_whole
 from specviz.records.words import words

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from specviz.drafters import DRAFTERS
 from specviz.records.errors import SpecvizError
-from specviz.records.names import DRAFTERS, RULES
+from specviz.records.names import RULES
 from specviz.records.settings import PLAIN, DraftParams
 from specviz.records.words import Words
 from specviz.ui import engine

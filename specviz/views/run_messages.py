@@ -12,8 +12,8 @@ from dataclasses import asdict
 from typing import Any
 
 from specviz.bench.contestants import Contestant
+from specviz.drafters import DRAFTERS
 from specviz.records.metrics import emission_times, tally
-from specviz.records.names import DRAFTERS
 from specviz.records.runs import Candidates, DraftedToken, PairInfo, Round, Run, Speedup
 from specviz.records.settings import PLAIN, SamplingParams
 from specviz.records.words import Words

@@ -19,7 +19,8 @@ from specviz.bench.benchmark import advised_chains
 from specviz.bench.contestants import Contestant
 from specviz.bench.findings import INTERRUPTED
 from specviz.bench.work import ALL, WorkRow
-from specviz.drafters import DRAFTERS, PromptLookup, Suffix
+from specviz.drafters import DRAFTERS
+from specviz.drafters.copying import PromptLookup, Suffix
 from specviz.models import catalog
 from specviz.models.loading import load_pair
 from specviz.models.pair import ModelPair, PairPasses

@@ -22,7 +22,8 @@ from specviz.bench.printed import bench_text, equality_lines
 from specviz.bench.report import BenchReport
 from specviz.bench.rule_replay import RulesRow
 from specviz.bench.timed_runs import Workload, written
-from specviz.drafters import DRAFTERS, PromptLookup
+from specviz.drafters import DRAFTERS
+from specviz.drafters.copying import PromptLookup
 from specviz.models.pair import ModelPair
 from specviz.records.comparison import NEAR_TIE, margin
 from specviz.records.errors import SpecvizError

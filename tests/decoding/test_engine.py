@@ -25,7 +25,7 @@ from specviz.decoding.judging import judged_as
 from specviz.decoding.request import prepare
 from specviz.decoding.round_record import Ledger, Unrecorded
 from specviz.decoding.run_record import collect
-from specviz.drafters.prompt_lookup import PromptLookup
+from specviz.drafters.copying import PromptLookup
 from specviz.models.pair import ModelPair
 from specviz.passes.cached_model import CachedModel
 from specviz.records.errors import SpecvizError

@@ -33,8 +33,13 @@ from specviz import rules
 from specviz.decoding import engine
 from specviz.decoding.replay import replay
 from specviz.decoding.request import prepare
-from specviz.drafters import DRAFTERS, DraftModel, Eagle, EarlyExit, Medusa, Parallel, drafter_class
+from specviz.drafters import DRAFTERS
+from specviz.drafters.at_once import Medusa, Parallel
 from specviz.drafters.choosers import Draws
+from specviz.drafters.draft_model import DraftModel
+from specviz.drafters.heads import Eagle
+from specviz.drafters.registry import drafter_class
+from specviz.drafters.self_drafting import EarlyExit
 from specviz.models.pair import ModelPair, PairPasses
 from specviz.passes.cached_model import CachedModel, has_sliding_windows
 from specviz.passes.clock import Stopwatch

@@ -7,11 +7,10 @@ from fake_target import copying
 from tiny import tiny_pair, with_heads
 
 import specviz
+from specviz.drafters.copying import Suffix
 from specviz.drafters.draft_model import DraftModel
-from specviz.drafters.eagle import Eagle
+from specviz.drafters.heads import Eagle, Mtp
 from specviz.drafters.hybrid import Hybrid, model_of
-from specviz.drafters.mtp import Mtp
-from specviz.drafters.suffix import Suffix
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import SamplingParams

@@ -21,7 +21,7 @@ from transformers.generation.candidate_generator import MTPCandidateGenerator
 
 import specviz
 from specviz.decoding import engine
-from specviz.drafters import Mtp
+from specviz.drafters.heads import Mtp
 from specviz.models.mtp_modules import load_mtp_modules
 from specviz.models.pair import ModelPair
 from specviz.passes.trained_heads import MtpConfig, MtpHead, fingerprint, save

@@ -13,8 +13,8 @@ from torch.nn import functional
 from transformers import Qwen3Config
 
 import specviz
-from specviz.drafters import drafter_class
-from specviz.drafters.parallel import Parallel, ParallelDraftModel
+from specviz.drafters.at_once import Parallel, ParallelDraftModel
+from specviz.drafters.registry import drafter_class
 from specviz.passes.dflash import DFlashConfig, DFlashHead
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, SamplingParams

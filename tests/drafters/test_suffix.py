@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from fake_target import branch, continued, copying, decode, draft_of
 
-from specviz.drafters.suffix import Suffix, SuffixAutomaton
+from specviz.drafters.copying import Suffix, SuffixAutomaton
 
 
 def random_text(seed, length=60, alphabet=3):

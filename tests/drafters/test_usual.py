@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 from tiny import tiny_model, tiny_pair, unprepared, with_heads
 
-from specviz.drafters import usual
+from specviz.drafters import DRAFTERS
+from specviz.drafters.registry import drafter_class, usual
 from specviz.models import quantised_target
 from specviz.models.pair import ModelPair, PairPasses
 from specviz.passes.few_rows import FewRows
@@ -53,3 +54,8 @@ def test_without_a_compiler_or_memory_or_fitting_passes_it_is_prompt_lookup(pair
 
     monkeypatch.setattr(quantised_target, "cxx", none)
     assert usual(with_parts(pair)) == "prompt_lookup"
+
+
+def test_every_drafter_is_registered_under_its_own_name():
+    pair = tiny_pair("llama")
+    assert {name: drafter_class(pair, name).name for name in DRAFTERS} == dict(zip(DRAFTERS, DRAFTERS))

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 import specviz
 from specviz.drafters.base import DraftContext
 from specviz.drafters.choosers import Draws, TopChoices
-from specviz.drafters.translated import TranslatedDraftModel
+from specviz.drafters.draft_model import TranslatedDraftModel
 from specviz.models.pair import ModelPair
 from specviz.models.vocabularies import Reader, Translation, same_vocabulary, split_unfinished, token_bytes
 from specviz.passes.cached_model import CachedModel

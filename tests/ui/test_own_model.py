@@ -29,7 +29,7 @@ from published import smollm2
 from tiny import byte_tokenizer, save_model, tiny_model, tiny_pair
 
 from specviz import load_pair
-from specviz.drafters import usual
+from specviz.drafters.registry import usual
 from specviz.models.pair import ModelPair
 from specviz.records.presets import CHAT_PRESETS, PRESETS, TEMPERATURE
 from specviz.records.settings import SamplingParams

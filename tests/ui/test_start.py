@@ -14,7 +14,7 @@ from playwright.sync_api import expect
 from tiny import tiny_pair
 
 from specviz.__main__ import main
-from specviz.drafters import usual
+from specviz.drafters.registry import usual
 from specviz.records.errors import SpecvizError
 from specviz.records.words import words
 from specviz.ui import engine, page

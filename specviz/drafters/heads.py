@@ -1,0 +1,212 @@
+"""Drafting token by token with a trained part that continues the target's own hidden states: EAGLE, and MTP modules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from specviz.drafters.base import DraftContext
+from specviz.drafters.stepwise import Stepwise
+from specviz.models.pair import ModelPair, Part
+from specviz.passes.cached_model import tree_view
+from specviz.passes.mtp_layers import ModuleReader, MtpModules
+from specviz.passes.static_eagle import EagleReader, StaticEagleReader
+from specviz.passes.static_passes import WIDEST
+from specviz.records.settings import DraftParams
+from specviz.rules.draft import Draft, Verdict, tree_shape
+from specviz.rules.transfer import to_device
+
+
+class Headed(Stepwise):
+    """Drafts from the target's hidden states with the pair's trained part of the same name."""
+
+    def __init__(self, context: DraftContext):
+        super().__init__(context)
+        self.head: Part = context.pair.parts[self.name]
+        self.target = context.pair.target
+        self.stopwatch = context.target.stopwatch
+        self.feature_layers = self.head.feature_layers
+        self._features: list[Tensor] = []
+
+    @property
+    def features(self) -> Tensor | None:
+        """The target's, [n, width], for the n tokens that the part has not read yet."""
+        if len(self._features) > 1:
+            # Only now: to join them after every plain step would copy all of them each time.
+            self._features = [torch.cat(self._features)]
+        return self._features[0] if self._features else None
+
+    @features.setter
+    def features(self, features: Tensor | None) -> None:
+        self._features = [] if features is None else [features]
+
+    def watch(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+        self._features.append(features)
+
+    @classmethod
+    def check(cls, pair: ModelPair, params: DraftParams) -> None:
+        if cls.name not in pair.parts:
+            raise pair.missing_part(cls.name)
+
+
+class Eagle(Headed):
+    """Continues the target's hidden states, not just its text, so it knows what the target was about to say.
+
+    EAGLE, Li et al., arXiv 2401.15077; a tree of its most confident branches, EAGLE-2, arXiv 2406.16858; features of
+    several layers and the head's own state fed back, EAGLE-3, arXiv 2503.01840. After each round the draft tokens'
+    rows are dropped, and the kept tokens are read again with the features that the target has computed for them.
+    """
+
+    name: ClassVar[str] = "eagle"
+
+    def __init__(self, context: DraftContext):
+        super().__init__(context)
+        self.reader = self.reader_of(context)
+        self.in_one_call = self.chains_in_one_call(self.reader)
+        self.text_rows = 0
+        self.states: Tensor | None = None  # the text's last at `last`, then one for each draft token
+        self.last = 0
+
+    def reader_of(self, context: DraftContext) -> EagleReader | StaticEagleReader:
+        """What reads the text with the head."""
+        fast = context.passes.get(self.name)
+        return EagleReader(self.head, self.target) if fast is None else StaticEagleReader(fast)
+
+    def source(self, depth: int) -> str:
+        return f"step {depth + 1}"
+
+    def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
+        self.features = features
+
+    def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
+        unread = len(committed) - 1 - self.reader.length
+        if not self.in_one_call or self.features is None or unread > WIDEST:
+            return super().propose(committed, budget, uniforms)
+        tokens = to_device(committed[self.reader.length + 1 :], self.features.device)
+        self.text_rows = self.reader.length + unread
+        with self.stopwatch.span():
+            features = self.reader.fuse(self.features)
+            made = self.reader.draft(tokens, budget, self.chooser.temperature, uniforms, features)
+        return self.as_draft(made, uniforms)
+
+    def first_row(self, committed: Sequence[int]) -> Tensor | None:
+        """Reads the text's new rows, each a token's feature beside the embedding of the next token."""
+        if self.features is None:
+            return None
+        start = self.reader.length
+        with self.stopwatch.span():
+            tokens = to_device(committed[start + 1 :], self.features.device)
+            logits, states = self.reader.read(self.reader.fuse(self.features), tokens, keep=1)
+            self.text_rows = self.reader.length
+            self.states, self.last = states, len(states) - 1
+            return logits
+
+    def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
+        """Reads one level of the draft; a token's feature is the head's own state after its parent."""
+        shape = tree_shape(parents, tokens.device)
+        ancestors = shape.ancestors[len(parents) - len(tokens) :]
+        mask = None
+        if self.width > 1:
+            mask = torch.cat([ancestors.new_ones(len(tokens), self.text_rows), ancestors], -1)
+        with self.stopwatch.span():
+            # From the text's last state on they are indexed like judging rows.
+            features = self.states.index_select(0, shape.rows[-len(tokens) :] + self.last)
+            positions = self.text_rows + ancestors.sum(-1) - 1
+            logits, states = self.reader.read(features, tokens, len(tokens), positions, mask)
+            self.states = torch.cat([self.states, states])
+            return logits
+
+    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+        self.reader.rewind(self.text_rows)
+        self.features = features
+
+
+class Mtp(Eagle):
+    """Module k predicts the k-th token ahead from the states of module k − 1, of the target for the first.
+
+    DeepSeek-V3, arXiv 2412.19437, sec. 2.2, eq. 21 to 23: they are trained with the target and shipped with it. Deeper
+    drafts go on with the last module, run again on its own states: with one alone, or with an MTP head trained
+    afterwards, that is EAGLE's loop. Each has a cache of its own and reads the text too, beginning one token further on
+    than the one before. What a round read of its draft is dropped, as with EAGLE.
+    """
+
+    name: ClassVar[str] = "mtp"
+
+    def __init__(self, context: DraftContext):
+        super().__init__(context)
+        depths = range(2, self.head.num_modules + 1)
+        self.readers = [self.reader, *(ModuleReader(self.head, depth) for depth in depths)]
+        self.held = [0] * len(self.readers)  # rows of the text in each
+        # What each is to read the text's next tokens beside: states of the depth before, the last one for a token that
+        # is yet to come.
+        self.beside: list[list[Tensor]] = [[] for _ in self.readers]
+        self.step = 0
+        self.committed: Sequence[int] = ()
+        self.drafted: list[Tensor] = []
+
+    def reader_of(self, context: DraftContext) -> EagleReader | StaticEagleReader | ModuleReader:
+        return ModuleReader(self.head, depth=1) if isinstance(self.head, MtpModules) else super().reader_of(context)
+
+    @classmethod
+    def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
+        return super().settings(pair, params) | {"modules": pair.parts[cls.name].num_modules}
+
+    def source(self, depth: int) -> str:
+        modules = len(self.readers)
+        return super().source(depth) if modules == 1 else f"module {min(depth + 1, modules)}"
+
+    def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
+        draft = super().propose(committed, budget, uniforms)
+        if self.in_one_call:
+            self.features, self.held = None, [self.text_rows]
+        return draft
+
+    def first_row(self, committed: Sequence[int]) -> Tensor | None:
+        # So that every module has a row of the text: its first is that of the token as far on as it looks.
+        if len(committed) <= len(self.readers):
+            return None
+        self.committed, self.drafted, self.step = committed, [], 1
+        self.reader = self.readers[0]
+        row = super().first_row(committed)
+        if row is not None:
+            self.features = None
+            self._note_text()
+        return row
+
+    def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
+        self.step += 1
+        if self.step > len(self.readers):
+            return super().next_rows(tokens, parents)
+        self.drafted.append(tokens)
+        with self.stopwatch.span():
+            return self._read_on(len(tokens), parents)
+
+    def _read_on(self, keep: int, parents: tuple[int, ...]) -> Tensor:
+        """The next module reads the text's new tokens and all draft tokens so far; logits [keep, vocab] of the last."""
+        index = self.step - 1
+        self.reader = self.readers[index]
+        tokens = to_device(self.committed[self.reader.length + self.step :], self.states.device)
+        beside, shape = torch.cat(self.beside[index]), tree_shape(parents, tokens.device)
+        features = torch.cat([beside[:-1], self.states.index_select(0, shape.rows + self.last)])
+        self.beside[index] = [beside[-1:]]
+        self.text_rows, self.last = self.reader.length + len(tokens), len(tokens) - 1
+        view = tree_view(parents, self.reader.length, len(tokens)) if self.width > 1 else ()
+        visible, positions = [to_device(one, tokens.device) for one in view] or (None, None)
+        every = torch.cat([tokens, *self.drafted])
+        logits, self.states = self.reader.read(features, every, keep, positions, visible)
+        self._note_text()
+        return logits
+
+    def _note_text(self) -> None:
+        """Keeps what the module at work has read of the text, and its states there for the next one."""
+        self.held[self.step - 1] = self.text_rows
+        if self.step < len(self.readers):
+            self.beside[self.step].append(self.states[: self.last + 1])
+
+    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+        for reader, length in zip(self.readers, self.held):
+            reader.rewind(length)
+        self.watch(committed, verdict, features)

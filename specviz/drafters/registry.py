@@ -1,0 +1,68 @@
+"""From a drafter's name to its class, as a pair needs it, and the drafter for a pair where nobody names one."""
+
+from __future__ import annotations
+
+import importlib
+
+from specviz.drafters import CLASSES, DRAFTERS
+from specviz.drafters.at_once import Medusa, Parallel, ParallelDraftModel
+from specviz.drafters.base import Drafter, Plain
+from specviz.drafters.copying import PromptLookup
+from specviz.drafters.draft_model import DraftModel, TranslatedDraftModel
+from specviz.drafters.heads import Eagle, Mtp
+from specviz.drafters.self_drafting import QuantisedSelf
+from specviz.models.pair import ModelPair
+from specviz.models.quantised_target import read_by_kernels
+from specviz.records.errors import SpecvizError, quoted
+from specviz.records.settings import DraftParams
+
+
+def _class(home: str) -> type[Drafter]:
+    module, _, name = home.partition(".")
+    return getattr(importlib.import_module(f"specviz.drafters.{module}"), name)
+
+
+_CLASSES: dict[str, type[Drafter]] = {name: _class(home) for name, home in CLASSES.items()}
+
+#: The drafters for which something is named when a pair is loaded, the fastest first (docs/measuring.md). `Hybrid` and
+#: `Eagle` are at most a tenth faster than `DraftModel`, which is within the spread of these figures.
+_NAMED = (DraftModel, Eagle, Mtp, Parallel, Medusa)
+
+
+def drafter_class(pair: ModelPair, name: str | None) -> type[Drafter]:
+    """The drafter with this name, as this pair needs it; None is plain decoding.
+
+    Raises SpecvizError (field ``drafter``) for an unknown name.
+    """
+    if name is None:
+        return Plain
+    if name == DraftModel.name and pair.translation is not None:
+        return TranslatedDraftModel
+    if name == Parallel.name and name not in pair.parts and ParallelDraftModel.suits(pair):
+        return ParallelDraftModel
+    if name not in _CLASSES:
+        raise SpecvizError(
+            "There is no drafter {name}; choose from {names}.", "drafter", name=quoted(name), names=", ".join(DRAFTERS)
+        )
+    return _CLASSES[name]
+
+
+def usual(pair: ModelPair, preparing: bool = True) -> str:
+    """The drafter to start with for this pair: the fastest known of those that it has.
+
+    With nothing trained that is the target in few bits, where kernels read it faster than the target itself; else
+    prompt lookup. preparing: whether passes that are not there yet are going to be prepared.
+    """
+    for drafter in _NAMED:
+        if _can_draft(drafter, pair):
+            return drafter.name
+    in_few_bits = _can_draft(QuantisedSelf, pair) and read_by_kernels(pair, preparing)
+    return QuantisedSelf.name if in_few_bits else PromptLookup.name
+
+
+def _can_draft(drafter: type[Drafter], pair: ModelPair) -> bool:
+    try:
+        drafter_class(pair, drafter.name).check(pair, DraftParams())
+    except SpecvizError:
+        return False
+    return True
