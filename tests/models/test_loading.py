@@ -47,11 +47,6 @@ def saved(tmp_path_factory):
     return save_pair(tmp_path_factory.mktemp("pair"))
 
 
-@pytest.fixture(scope="module")
-def embedded():
-    return load_pair(dtype="float32")
-
-
 @pytest.fixture
 def folder(saved, tmp_path):
     """A private copy of the target's folder."""

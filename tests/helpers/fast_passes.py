@@ -1,0 +1,53 @@
+"""A pair's passes over static buffers, on our kernels and as graphs, without a compiler."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from specviz.models import preparation
+from specviz.models.pair import ModelPair, PairPasses
+from specviz.passes.cuda_graphs import GraphedPasses
+from specviz.passes.few_rows import FewRows
+from specviz.passes.static_eagle import StaticEagle
+from specviz.passes.static_parallel import StaticParallel
+from specviz.passes.static_passes import FastPasses, StaticPass
+
+
+def replayed(function, examples):
+    """Records as a CUDA graph does, on a CPU: a replay reads the very tensors that were recorded."""
+    inputs = [example.clone() for example in examples]
+
+    def replay(arguments):
+        for own, given in zip(inputs, arguments, strict=True):
+            own.copy_(given)
+        return [output.clone() for output in function(*inputs)]
+
+    return replay
+
+
+def static_passes(pair: ModelPair, few_rows: FewRows | None = None) -> dict[str, FastPasses]:
+    target = StaticPass(pair.target, preparation._feature_layers(pair), few_rows)
+    statics = {"target": target, "draft": StaticPass(pair.draft, (), few_rows), "exit 1": target.first_layers(1)}
+    for name in pair.parts.keys() & {"eagle", "mtp"}:
+        statics[name] = StaticEagle(pair.parts[name], target)
+    if "parallel" in pair.parts:
+        statics["parallel"] = StaticParallel(pair.parts["parallel"], target)
+    return {role: FastPasses.unprepared(static) for role, static in statics.items()}
+
+
+def kernel_passes(pair: ModelPair) -> dict[str, FastPasses]:
+    return static_passes(pair, FewRows.ready())
+
+
+def graphed_passes(pair: ModelPair) -> dict[str, GraphedPasses]:
+    passes = {role: GraphedPasses(plain.static, replayed) for role, plain in static_passes(pair).items()}
+    passes["exit 1"] = GraphedPasses(passes["exit 1"].static, replayed, passes["target"].kept)
+    return passes
+
+
+#: Kind of passes -> what makes them for a pair.
+MAKERS = {"plain": lambda pair: {}, "static": static_passes, "kernels": kernel_passes, "graphs": graphed_passes}
+
+
+def with_passes(pair: ModelPair, passes: dict[str, FastPasses]) -> ModelPair:
+    return dataclasses.replace(pair, passes=PairPasses(passes))

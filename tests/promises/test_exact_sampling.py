@@ -1,0 +1,106 @@
+"""Sampled text follows the target's distribution with every drafter under every lossless rule, and what does not is
+found out."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import lru_cache
+
+import pytest
+import torch
+from matrix import EXACT, HOT, drafting_with
+from scipy import stats
+from tiny import tiny_pair, with_heads
+from torch.nn.functional import one_hot
+
+import specviz
+from specviz import rules
+from specviz.drafters.choosers import Draws
+from specviz.models.pair import ModelPair
+from specviz.records.settings import AUTO, SamplingParams
+from specviz.rules.sampling import Warper
+
+HOT_AND_WARPED = SamplingParams(temperature=3.0, top_k=5, top_p=0.95, min_p=0.01)
+
+FEW = 6
+SHORT = [3, 5, 1, 2]
+
+#: A rule of each kind, and the branches that it is tried with.
+RULES = [("token", 1), ("block", 1), ("tree", 3), ("multi_path", 3)]
+
+
+@lru_cache
+def plain_speakers() -> ModelPair:
+    """Target and draft of six tokens whose next one is decided by the last one more than by all before: what is wrong
+    after one text is then wrong in the same way after many."""
+    pair = tiny_pair("llama", noise=0.5, vocab=FEW)
+    with torch.no_grad():
+        for name, weights in [*pair.target.named_parameters(), *pair.draft.named_parameters()]:
+            weights *= 0.2 if "o_proj" in name else 1.0
+    return dataclasses.replace(with_heads(pair), eos_ids=frozenset())
+
+
+def p_value(order: dict, sampling: SamplingParams = HOT, tokens: int = 400) -> float:
+    """How likely chance alone makes the emitted tokens stray this far from the target's own rows: chi-square.
+
+    Counted is how often each token follows each other one; expected is what the target's row of that place gives it.
+    Rows differ from place to place, so the covariances of the counts are summed over places; were the rows all equal,
+    this would be Pearson's statistic.
+    """
+    pair, length = plain_speakers(), 200
+    excess, spread = torch.zeros(FEW, FEW).double(), torch.zeros(FEW, FEW, FEW).double()
+    for seed in range(tokens // length):
+        run = specviz.run(pair, SHORT, sampling=sampling, max_new_tokens=length, seed=seed, **order)
+        text = torch.tensor([*SHORT, *run.token_ids])
+        with torch.inference_mode():
+            logits = pair.target(text[None]).logits[0, len(SHORT) - 1 : -1]
+        rows = Warper(sampling).probabilities(logits).double()
+        rows /= rows.sum(-1, keepdim=True)
+        emitted, before = one_hot(text[len(SHORT) :], FEW).double(), one_hot(text[len(SHORT) - 1 : -1], FEW)
+        assert (rows[emitted.bool()] > 0).all(), "a token to which the target gives nothing"
+        excess += before.T.double() @ (emitted - rows)
+        covariances = rows.diag_embed() - rows.unsqueeze(-1) * rows.unsqueeze(-2)
+        spread += torch.einsum("ti,tjk->ijk", before.double(), covariances)
+    statistic = torch.einsum("ij,ijk,ik", excess, torch.linalg.pinv(spread, hermitian=True, rtol=1e-6), excess)
+    freedom = torch.linalg.matrix_rank(spread, hermitian=True, rtol=1e-6).sum()
+    return stats.chi2.sf(statistic.item(), freedom.item())
+
+
+@pytest.mark.parametrize("drafter, rule, branches", EXACT)
+def test_sampled_text_follows_the_targets_distribution(drafter, rule, branches):
+    assert p_value(drafting_with(drafter, rule, branches), HOT if rule == "block" else HOT_AND_WARPED) > 0.001
+
+
+def test_it_does_with_a_target_in_four_bits_and_with_a_length_that_chooses_itself():
+    assert p_value(drafting_with("quantised_self", "token", 1, bits=4)) > 0.001
+    assert p_value(drafting_with("draft_model", "token", 1) | {"num_draft_tokens": AUTO}) > 0.001
+
+
+@pytest.mark.parametrize("rule, branches", RULES)
+def test_it_does_where_drafts_end_early(rule, branches):
+    order = drafting_with("draft_model", rule, branches, confidence=0.4)
+    run = specviz.run(plain_speakers(), SHORT, sampling=HOT, max_new_tokens=60, **order)
+    assert len({len(one.drafted) for one in run.rounds}) > 2
+    assert p_value(order) > 0.001
+
+
+@pytest.mark.parametrize("name, branches", RULES)
+def test_a_rule_that_accepts_everything_is_found_out(name, branches, monkeypatch):
+    rule = rules.rule_named(name)
+
+    def accept_all(draft, rows, uniforms):
+        """The rule with every coin at 0."""
+        return rule.verify(draft, rows, dataclasses.replace(uniforms, accept=torch.zeros_like(uniforms.accept)))
+
+    monkeypatch.setitem(rules._RULES, name, dataclasses.replace(rule, verify=accept_all))
+    assert p_value(drafting_with("draft_model", name, branches)) < 1e-4
+
+
+@pytest.mark.parametrize("rule", ["token", "block"])
+def test_a_q_that_the_token_was_not_drawn_from_is_found_out(rule, monkeypatch):
+    def choose(self, row, u):
+        probs = self.warper.probabilities(row)
+        return probs.argmax(-1), probs
+
+    monkeypatch.setattr(Draws, "one", choose)
+    assert p_value(drafting_with("draft_model", rule, 1)) < 1e-4

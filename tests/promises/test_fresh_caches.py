@@ -1,0 +1,175 @@
+"""After every round the caches hold what one pass over the text would leave in a fresh one."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from matrix import FULL, MODELS, PROMPT, SLIDING, branch, drafting_with, pair_of, pairwise, prepared_pair, refused_field
+from tiny import ARCHITECTURES, InTurn, assert_same_rows
+
+import specviz
+from specviz.decoding import engine
+from specviz.drafters import DraftModel, Eagle, EarlyExit, Medusa, Parallel
+from specviz.models.pair import ModelPair
+from specviz.passes.parallel_head import ParallelReader
+from specviz.passes.trained_heads import EagleCache
+from specviz.records.settings import SamplingParams
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Every drafter that the engine makes from here on, with the target's cache beside it."""
+    built, make = [], engine.decoder_of
+
+    def make_and_note(request, length, **options):
+        decoder = make(request, length, **options)
+        built.append((decoder.drafter, decoder.target))
+        return decoder
+
+    monkeypatch.setattr(engine, "decoder_of", make_and_note)
+    return built
+
+
+@pytest.fixture(autouse=True)
+def uneven(monkeypatch):
+    """Plain steps come between the drafts, as where γ is chosen in each round."""
+    monkeypatch.setattr(engine, "length_of", lambda request: InTurn())
+
+
+def speculated(pair: ModelPair, drafter: str | None, branches: int, temperature: float = 1.0):
+    """(round, text after it) of a run."""
+    ids, sampling = list(PROMPT), SamplingParams(temperature=temperature)
+    order = drafting_with(drafter, "auto", branches)
+    for one in specviz.speculate(pair, PROMPT, max_new_tokens=20, seed=4, sampling=sampling, **order):
+        ids += one.emitted
+        yield one, ids
+
+
+CASES = pairwise(
+    architecture=list(ARCHITECTURES),
+    drafter=[None, *MODELS, "lookahead", "suffix"],
+    passes=["plain", "static", "kernels", "graphs"],
+    branches=[1, 3],
+    temperature=[0.0, 1.0],
+)
+
+
+@pytest.mark.parametrize("architecture, drafter, passes, branches, temperature", CASES)
+def test_caches_equal_a_fresh_prefill_after_every_round(architecture, drafter, passes, branches, temperature, made):
+    if refused_field(drafter, branches, pair_of(architecture)):
+        branches = 3 if drafter == "lookahead" else 1
+        drafter = "draft_model" if architecture in SLIDING else drafter
+    accepted = 0
+    for one, ids in speculated(prepared_pair(architecture, passes), drafter, branches, temperature):
+        drafts, target = made[-1]
+        accepted += one.accepted
+        assert target.length == len(ids) - 1
+        assert_same_rows(target, ids)
+        if isinstance(drafts, DraftModel):
+            assert drafts.model.length < len(ids)
+            assert_same_rows(drafts.model, ids)
+    assert accepted or drafter not in MODELS
+
+
+@pytest.mark.parametrize("architecture, branches", [(name, 1) for name in SLIDING] + [(name, 3) for name in FULL])
+def test_after_drafting_the_shared_layers_hold_what_the_others_hold(architecture, branches, monkeypatch):
+    def propose_and_look(self, committed, budget, uniforms):
+        draft = propose(self, committed, budget, uniforms)
+        assert draft.parents and self.model.length == self.target.length == looked[-1]
+        assert_same_rows(self.target, committed)
+        assert_same_rows(self.model, committed)
+        return draft
+
+    propose = EarlyExit.propose
+    monkeypatch.setattr(EarlyExit, "propose", propose_and_look)
+    looked = [len(PROMPT) - 1]
+    for _, ids in speculated(pair_of(architecture), "early_exit", branches):
+        looked.append(len(ids) - 1)
+    assert len(looked) > 5
+
+
+def hidden_states(pair: ModelPair, ids: list[int], layers: tuple[int, ...]) -> torch.Tensor:
+    """The target's hidden states of all tokens but the last, side by side."""
+    states = pair.target(torch.tensor([ids]), output_hidden_states=True).hidden_states
+    return torch.cat([states[layer][0, :-1] for layer in layers], -1)
+
+
+@pytest.mark.parametrize(
+    "drafter, architecture, branches", [("eagle", "gpt2", 3), ("eagle", "gemma3", 1), ("mtp", "llama", 3)]
+)
+def test_a_head_has_read_the_text_as_in_one_pass(drafter, architecture, branches, monkeypatch):
+    def read_and_look(self, committed):
+        row = first_row(self, committed)
+        fresh, read = EagleCache(self.head), len(committed) - 1
+        features = self.head.fuse(hidden_states(pair_of(architecture), committed, self.feature_layers))
+        states = self.head(
+            features, self.head.embed(torch.tensor(committed[1:]), self.target), torch.arange(read), fresh
+        )
+        assert self.reader.length == fresh.length == read
+        torch.testing.assert_close(all_rows(self.reader.rows), all_rows(fresh), **CLOSE)
+        torch.testing.assert_close(row, self.head.logits(states[-1:], self.target), **CLOSE)
+        looked.append(read)
+        return row
+
+    looked, first_row = [], Eagle.first_row
+    monkeypatch.setattr(Eagle, "first_row", read_and_look)
+    rounds = [one for one, _ in speculated(pair_of(architecture), drafter, branches)]
+    assert len(looked) > 5 and sum(one.accepted for one in rounds)
+
+
+def all_rows(rows: EagleCache) -> torch.Tensor:
+    return rows.append(torch.empty(2, 0, rows.config.num_attention_heads, rows.config.head_dim))
+
+
+@torch.inference_mode()
+def test_a_branch_of_an_eagle_tree_is_drafted_as_if_it_stood_alone():
+    pair = pair_of()
+    for one, ids in itertools.islice(speculated(pair, "eagle", 3), 4):
+        text = ids[: len(ids) - len(one.emitted)]
+        head = pair.parts["eagle"]
+        for token in one.drafted:
+            rows = EagleCache(head)
+            features = head.fuse(hidden_states(pair, text, head.feature_layers))
+            tokens = torch.tensor(text[1:])
+            for following in [*branch(one, token.parent), token]:
+                start = rows.length
+                states = head(features, head.embed(tokens, pair.target), torch.arange(start, start + len(tokens)), rows)
+                q = head.logits(states[-1:], pair.target).softmax(-1)[0]
+                features, tokens = states[-1:], torch.tensor([following.id])
+            assert token.q_raw == pytest.approx(q[token.id].item(), abs=1e-4)
+
+
+@pytest.mark.parametrize("architecture, branches", [("gpt2", 4), ("gemma3", 1)])
+def test_medusa_looks_at_the_last_token_that_the_target_has_read(architecture, branches, monkeypatch):
+    def draft_and_look(self, committed):
+        expected = hidden_states(pair_of(architecture), committed, self.feature_layers)[-1:]
+        torch.testing.assert_close(self.features, expected, **CLOSE)
+        looked.append(len(committed))
+        return first_row(self, committed)
+
+    looked, first_row = [], Medusa.first_row
+    monkeypatch.setattr(Medusa, "first_row", draft_and_look)
+    rounds = [one for one, _ in speculated(pair_of(architecture), "medusa", branches)]
+    assert len(looked) > 5 and sum(one.accepted for one in rounds)
+
+
+@pytest.mark.parametrize("architecture, branches", [("llama", 3), ("gemma3", 1)])
+def test_parallel_drafts_as_one_that_reads_the_whole_text_anew(architecture, branches, monkeypatch):
+    def draft_and_look(self, committed, depths):
+        rows = all_rows(self, committed, depths)
+        fresh = ParallelReader(self.head, self.target)
+        features = hidden_states(pair_of(architecture), committed, self.feature_layers)
+        expected = fresh.read(features, torch.tensor(committed[1:]), self.most)
+        assert self.reader.length == fresh.length == len(committed) - 1
+        torch.testing.assert_close(rows, expected[:depths], **CLOSE)
+        looked.append(depths)
+        return rows
+
+    looked, all_rows = [], Parallel.all_rows
+    monkeypatch.setattr(Parallel, "all_rows", draft_and_look)
+    rounds = [one for one, _ in speculated(pair_of(architecture), "parallel", branches)]
+    assert len(looked) > 5 and len(set(looked)) > 1 and sum(one.accepted for one in rounds)
