@@ -16,7 +16,7 @@ from specviz.decoding.request import prepare
 from specviz.decoding.run_record import collect
 from specviz.models.pair import ModelPair
 from specviz.records import links
-from specviz.records.runs import Prompt, Run
+from specviz.records.runs import Run
 from specviz.records.settings import RunSettings
 from specviz.records.words import words
 
@@ -199,14 +199,3 @@ def test_what_is_wrong_with_a_link_is_said_as_text_and_the_rest_applies(page):
     held = page.evaluate(f"() => {{ const {{ prompt, figures }} = {VIEW}; return [prompt, figures.tokens]; }}")
     assert held == ["Once upon", 5]
     expect(page.locator('specviz-run [part="meta"]')).to_contain_text("greedy")
-
-
-def test_a_run_of_another_pair_says_that_its_link_carries_no_models(page):
-    run = a_run(rounds_of("aaa", "ard"), prompt="By another pair")
-    assert isinstance(run.prompt, Prompt) and run.pair.name == "by hand"
-    chooser = page.locator('input[type=file][accept=".json"]')
-    trace = {"name": "trace.json", "mimeType": "application/json", "buffer": json.dumps(run.to_dict()).encode()}
-    chooser.set_input_files(trace)
-    page.wait_for_function(f"() => {VIEW}.prompt === 'By another pair'")
-    assert "prompt=By%20another%20pair" in linked(page)
-    expect(page.locator("specviz-share .status")).to_contain_text("not the models: it opens with storybook")

@@ -45,9 +45,14 @@ PARTS = {
 }
 
 
-@pytest.mark.parametrize("parts", PARTS)
 @pytest.mark.parametrize(
-    ("width", "theme", "language"), [(1280, "light", ""), (390, "dark", "de")], ids=["wide-light", "narrow-dark-german"]
+    ("parts", "width", "theme", "language"),
+    [
+        ("first", 1280, "light", ""),
+        ("first", 390, "dark", "de"),
+        ("odd", 390, "dark", "de"),
+        ("even", 1280, "light", ""),
+    ],
 )
 def test_no_part_breaks_a_rule_seriously(visit, width, theme, language, parts):
     page = visit(language, viewport={"width": width, "height": 844}, color_scheme=theme)

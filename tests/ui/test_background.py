@@ -18,13 +18,11 @@ from on_page import assert_no_sideways_scrolling, settle, start, violations
 from playwright.sync_api import expect
 from tiny import passes_called_compiled, save_pair, tiny_pair
 
-import specviz
 from specviz.__main__ import main
 from specviz.bench import turns
 from specviz.bench.pass_times import measure_passes
 from specviz.decoding.engine import rounds
 from specviz.models import preparation
-from specviz.models.pair import PairPasses
 from specviz.models.preparation import Preparation
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run
@@ -32,7 +30,6 @@ from specviz.records.settings import RunSettings, SamplingParams
 from specviz.records.words import Sentence, words
 from specviz.ui import engine
 from specviz.ui.background import Preparer, Stage
-from specviz.ui.compare_tab import Choice, compare
 from specviz.ui.deployment import Deployment
 from specviz.ui.generate_tab import generate
 from specviz.ui.lab import Lab
@@ -43,7 +40,6 @@ from specviz.ui.pair_status import describe, notes
 from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.race_tab import race
 from specviz.ui.runner import Runner
-from specviz.ui.traces import show
 from specviz.ui.visits import Visit
 
 ORDER = Order(
@@ -114,35 +110,6 @@ def test_pairs_are_prepared_in_turn_once_it_is_started(preparer, stand_in, pair)
     preparer.wait_for(other)
     assert stand_in.begun == [pair, other] and preparer.stage(other).step is None
     assert preparer.stage(pair).done.ready == list(pair.passes.fast) == ["target", "draft"]
-
-
-def test_who_waits_for_a_pair_goes_on_when_it_is_forgotten(preparer, stand_in, pair):
-    other = tiny_pair("gpt2")
-    preparer.add(pair)
-    preparer.add(other)
-    preparer.start()
-    waiter = threading.Thread(target=preparer.wait_for, args=[other], daemon=True)
-    waiter.start()
-    waiter.join(0.1)
-    assert waiter.is_alive()
-    preparer.forget(other)
-    waiter.join(PATIENCE)
-    assert not waiter.is_alive()
-    stand_in.go_on.set()
-
-
-def test_there_is_something_to_wait_for_from_the_first_moment(preparer, pair, monkeypatch):
-    seen = []
-
-    def prepare(pair, progress, halt, turn):
-        seen.append(preparer.stage(pair).step)
-        return Preparation()
-
-    monkeypatch.setattr(engine, "prepare_passes", prepare)
-    preparer.add(pair)
-    preparer.start()
-    wait_until(lambda: seen and preparer.stage(pair).step is None)
-    assert seen == ["looking for compiled ones"]
 
 
 def test_a_pair_that_is_freed_meanwhile_gets_no_passes_and_holds_none(preparer, stand_in, pair):
@@ -290,24 +257,6 @@ def test_a_run_and_the_measuring_of_its_speedup_take_the_same_passes(pair, runne
         assert Run.load(runs.files_of(ME).trace).pair.passes == kind
 
 
-def test_all_runs_of_a_comparison_take_the_same_passes_and_the_summary_says_which(pair, runner, taken):
-    choice = Choice(["draft_model", "prompt_lookup"], [2], [1], [], 1)
-    for kind in ("plain", "compiled"):
-        [*_, last] = compare(runner, ORDER.settled(pair), choice, threading.Event(), words())
-        assert set(taken) == {kind == "compiled"} and len(taken) == 6
-        assert f"{kind} passes" in json.loads(last)["text"]
-        taken.clear()
-
-
-def test_an_opened_trace_says_which_passes_ran_it(pair):
-    for passes, kind in (({}, "plain"), (passes_called_compiled(pair), "compiled")):
-        run = specviz.run(replace(pair, passes=PairPasses(passes)), "Once", max_new_tokens=4)
-        assert run.pair.passes == kind
-        message = json.loads(show(run, None, words("de")).message)
-        said = {"plain": "einfache Durchläufe", "compiled": "kompilierte Durchläufe"}[kind]
-        assert message["parts"][0]["settings"].endswith(said)
-
-
 def test_past_runs_do_not_keep_a_freed_pair_in_memory(pair, deployment):
     pair.passes.fast = passes_called_compiled(pair)
     request = ORDER.request(pair, deployment)
@@ -382,22 +331,6 @@ def served(stand_in, deployment, tmp_path, monkeypatch):
     store.preparer.close()
 
 
-def test_nothing_below_moves_with_the_longest_text_of_the_chip_beside_the_embedded_pair(served, new_page):
-    url, _ = served
-    for path, say in (("", words()), ("de", words("de"))):
-        page = new_page(viewport={"width": 1280, "height": 900})
-        page.goto(url + path)
-        expect(page.locator("#passes")).to_contain_text(say("passes.plain"))
-        line = "storybook · target 16 M, draft 1 M · cpu, bfloat16"
-        page.locator(".sv-pair p").evaluate("(node, line) => node.textContent = line", line)
-        longest = say("passes.plain_yet", step=say.step(Sentence("looking for compiled ones")))
-        tops = []
-        for text in (say("passes.compiled"), longest):
-            page.locator("#passes p").evaluate("(node, text) => node.textContent = text", text)
-            tops.append(page.evaluate("document.querySelector('.sv-main').getBoundingClientRect().top"))
-        assert tops[0] == tops[1]
-
-
 def test_the_chip_follows_what_is_prepared_without_a_reload_and_without_moving_the_page(served, new_page, stand_in):
     url, store = served
     stand_in.reasons = {"exit 1": SpecvizError("The passes of a quantised model cannot be prepared.", "passes")}
@@ -435,18 +368,12 @@ def test_the_chip_follows_what_is_prepared_without_a_reload_and_without_moving_t
         expect(visitor.locator(".block.sv-pair-status")).to_contain_text(own("models.on_compiled"))
     assert [line for line in violations(page) if "passes" in line] == []
 
-    # Once it is over, the page asks no more: only the head does, of the line.
-    page.wait_for_timeout(500)
+    # Once it is over, the page asks no more while others work on: only the head does, of the line.
+    settle(page)
     asked.clear()
-    page.wait_for_timeout(2500)
+    start(elsewhere)
+    settle(elsewhere)
     assert [url for url in asked if "component_server" not in url] == []
-
-
-def test_a_page_that_keeps_to_plain_passes_says_why(page):
-    expect(page.locator("#passes")).to_have_text("plain passes")
-    page.get_by_role("tab", name="Models", exact=True).click()
-    page.locator("[aria-controls=pair-notes]").click()
-    expect(page.locator("#pair-notes")).to_contain_text("told to keep to plain passes (SPECVIZ_PASSES)")
 
 
 @pytest.mark.parametrize("drafter", ["draft_model", "early_exit"])

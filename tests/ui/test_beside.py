@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from elements import element, give
 from handmade import a_round, a_run
 from on_page import VIEW, assert_no_sideways_scrolling, choose_drafter, generate, set_control, settle, state
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from specviz.records.metrics import tally
 from specviz.records.runs import Run
+from specviz.records.settings import SamplingParams
 from specviz.records.words import words
+from specviz.views.run_messages import rounds_message
 
 say = words("en")
 
@@ -31,27 +33,35 @@ def run_of(*rounds: tuple[str, ...], prompt: str = "Once upon a time") -> Run:
     return a_run(tuple(made), prompt=prompt)
 
 
-def show(page: Page, run: Run) -> None:
-    """Opens it as a trace; it is the live view's run then."""
-    before = page.evaluate(f"{VIEW}.finished?.run ?? null")
-    content = json.dumps(run.to_dict()).encode()
-    chooser = page.locator('input[type=file][accept=".json"]')
-    chooser.set_input_files({"name": "trace.json", "mimeType": "application/json", "buffer": content})
-    page.wait_for_function(f"run => ({VIEW}.finished ?? {{run}}).run !== run", arg=before)
+def finished(run: Run, key: str) -> str:
+    """The run as the live view tells it at its end."""
+    counts = tally(run.rounds)
+    rounds = json.loads(rounds_message(key, run.rounds, run.vocabulary))["rounds"]
+    start = {"prompt": run.prompt.text, "drafter": run.drafter or "", "num_draft_tokens": run.num_draft_tokens}
+    start |= {"greedy": run.sampling.greedy, "rule": run.rule, "pair": ""}
+    figures = {"acceptance_rate": counts.acceptance_rate, "acceptance_length": counts.acceptance_length}
+    figures |= {"target_passes": counts.rounds, "tokens": counts.tokens}
+    told = {"run": key, "start": start, "rounds": rounds, "text": run.text, "figures": figures}
+    return json.dumps({"kind": "finished", "run": told})
 
 
 def part(page: Page, name: str) -> Locator:
     return page.locator(f'specviz-beside [part="{name}"]')
 
 
-def beside(page: Page, first: Run, second: Run) -> None:
-    """Keeps the first run and shows the second one next to it."""
-    if part(page, "let-go").is_visible():
-        part(page, "let-go").click()
-    show(page, first)
-    part(page, "keep").click()
-    show(page, second)
-    part(page, "card").wait_for()
+@pytest.fixture
+def beside(alone) -> Callable[[Run, Run], Page]:
+    """A page whose only element keeps the first run and shows the second one next to it."""
+
+    def shown(first: Run, second: Run) -> Page:
+        page = alone("beside", viewport={"width": 1280, "height": 900})
+        give(page, "beside", [finished(first, "first")])
+        part(page, "keep").click()
+        give(page, "beside", [finished(second, "second")])
+        part(page, "card").wait_for()
+        return page
+
+    return shown
 
 
 def lines(page: Page) -> list[dict]:
@@ -103,24 +113,10 @@ PARTING = [
 ]
 
 
-@pytest.fixture(scope="module")
-def shared(browser: Browser, page_url: str) -> Iterator[Page]:
-    """One page for all runs that are shown to it, one after the other; it must come through without an error."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    page, errors = context.new_page(), []
-    page.on("pageerror", lambda error: errors.append(error))
-    page.goto(page_url)
-    page.locator("#go").wait_for()
-    part(page, "keep").wait_for()
-    yield page
-    context.close()
-    assert errors == []
-
-
 @pytest.mark.parametrize(("first", "second"), PARTING)
-def test_the_first_difference_is_where_it_is(shared, first, second):
-    beside(shared, first, second)
-    assert_aligned(shared, first, second)
+def test_the_first_difference_is_where_it_is(beside, first, second):
+    page = beside(first, second)
+    assert_aligned(page, first, second)
     common = common_length(first.text, second.text)
     count = len(pieces_within(first, common))
     words_there = [
@@ -129,8 +125,8 @@ def test_the_first_difference_is_where_it_is(shared, first, second):
     ]
     key = "beside.part" if count else "beside.part_at_once"
     expected = say(key, n=count, a=words_there[0], b=words_there[1], character=common + 1)
-    expect(part(shared, "verdict").locator("span")).to_have_text(expected)
-    [marked] = [line["marked"] for line in lines(shared) if any(line["marked"])]
+    expect(part(page, "verdict").locator("span")).to_have_text(expected)
+    [marked] = [line["marked"] for line in lines(page) if any(line["marked"])]
     assert [quoted(word) for word in marked] == words_there
 
 
@@ -138,58 +134,44 @@ def quoted(token: str) -> str:
     return "‹\u2068" + token.replace(" ", "\u00a0").replace("\n", "⏎") + "\u2069›"
 
 
-def finished(words: str, drafter: str, *, greedy: bool, rule: str = "token") -> str:
-    """A run as the live view tells it, of these words."""
-    start = {"prompt": "Once", "drafter": drafter, "num_draft_tokens": 4, "greedy": greedy, "pair": "", "rule": rule}
-    pieces = [f" {word}" for word in words.split()]
-    rounds = [
-        {"index": id, "drafted": [], "next": {"kind": "plain"}, "pieces": [text], "emitted": [id]}
-        for id, text in enumerate(pieces)
-    ]
-    run = {"run": words, "start": start, "rounds": rounds, "text": "".join(pieces), "figures": {}}
-    return json.dumps({"kind": "finished", "run": run})
-
-
 @pytest.mark.parametrize(
-    "second, key",
+    "greedy, words, drafter, key",
     [
-        (finished("a dog", "Suffix", greedy=False), "sampled"),
-        (finished("a dog", "Medusa", greedy=False, rule="typical"), "sampled_lossy"),
-        (finished("a dog", "Suffix", greedy=True), "one_greedy"),
-        (finished("a cat sat", "Suffix", greedy=False), None),
+        ((False, False), "a dog", "suffix", "sampled"),
+        ((False, False), "a dog", "medusa", "sampled_lossy"),
+        ((False, True), "a dog", "suffix", "one_greedy"),
+        ((True, True), "a dog", "suffix", "greedy_part"),
+        ((False, False), "a cat sat", "suffix", None),
     ],
-    ids=["both sampled", "by a lossy rule", "one greedy", "one longer"],
+    ids=["both sampled", "by a lossy rule", "one greedy", "both greedy", "one longer"],
 )
-def test_texts_that_differ_by_design_are_said_to(alone, second, key):
-    page = alone("beside")
-    give(page, "beside", [finished("a cat", "Draft model", greedy=False)])
-    part(page, "keep").click()
-    give(page, "beside", [second])
+def test_texts_that_differ_by_design_are_said_to_and_greedy_ones_that_part_are_a_finding(
+    beside, greedy, words, drafter, key
+):
+    one, other = (run_of(*((f" {word}",) for word in text.split())) for text in ("a cat", words))
+    first, second = (
+        replace(run, sampling=SamplingParams(temperature=0.0 if is_greedy else 1.0), drafter=drafter, rule=rule)
+        for run, is_greedy, rule in zip(
+            (one, other), greedy, ("token", "typical" if key == "sampled_lossy" else "token")
+        )
+    )
+    page = beside(first, second)
     expect(part(page, "verdict")).to_be_visible()
     expect(part(page, "reason")).to_have_text([say(f"beside.{key}")] if key else [])
 
 
-def test_greedy_texts_that_part_are_a_finding(alone):
-    page = alone("beside")
-    give(page, "beside", [finished("a cat", "Draft model", greedy=True)])
-    part(page, "keep").click()
-    give(page, "beside", [finished("a dog", "Suffix", greedy=True)])
-    expect(part(page, "reason")).to_have_text(say("beside.greedy_part"))
-    expect(part(page, "reason")).not_to_contain_text("by design")
-
-
-def test_equal_texts_are_called_equal_and_differ_in_their_passes(shared):
+def test_equal_texts_are_called_equal_and_differ_in_their_passes(beside):
     pieces = [piece for pieces in THE_SAME for piece in pieces]
     plain, drafted = run_of(*((piece,) for piece in pieces)), run_of(*THE_SAME)
-    beside(shared, plain, drafted)
-    assert_aligned(shared, plain, drafted)
+    page = beside(plain, drafted)
+    assert_aligned(page, plain, drafted)
     passes = say("beside.fewer_passes", a=len(plain.rounds), b=len(drafted.rounds))
     text = f"{say('beside.equal', n=len(pieces))} {passes}"
-    expect(part(shared, "verdict").locator("span")).to_have_text(text)
-    assert not any(any(line["marked"]) for line in lines(shared))
+    expect(part(page, "verdict").locator("span")).to_have_text(text)
+    assert not any(any(line["marked"]) for line in lines(page))
     for name, run in (("A", plain), ("B", drafted)):
         figures = (
-            part(shared, f"head-{name}")
+            part(page, f"head-{name}")
             .locator("[data-figure]")
             .evaluate_all("nodes => Object.fromEntries(nodes.map(node => [node.dataset.figure, node.textContent]))")
         )
@@ -201,32 +183,32 @@ def test_equal_texts_are_called_equal_and_differ_in_their_passes(shared):
             "target_passes": str(counts.rounds),
             "tokens": str(counts.tokens),
         }
-        ticks = part(shared, "line").locator(f'.cell[data-side="{name}"] .starts')
+        ticks = part(page, "line").locator(f'.cell[data-side="{name}"] .starts')
         assert ticks.count() == len(run.rounds)
 
 
-def test_a_text_that_goes_on_where_the_other_ends(shared):
+def test_a_text_that_goes_on_where_the_other_ends(beside):
     short, long = run_of(*THE_SAME), run_of(*THE_SAME, (" cats", "."))
-    beside(shared, short, long)
-    assert_aligned(shared, short, long)
+    page = beside(short, long)
+    assert_aligned(page, short, long)
     said = say("beside.shorter", n=10, characters=len(short.text), name="A", token=quoted(" cats"))
-    expect(part(shared, "verdict").locator("span")).to_have_text(said)
-    beside(shared, long, short)
-    expect(part(shared, "verdict")).to_contain_text("then B ends")
+    expect(part(page, "verdict").locator("span")).to_have_text(said)
+    page = beside(long, short)
+    expect(part(page, "verdict")).to_contain_text("then B ends")
 
 
-def test_runs_on_different_prompts_are_not_compared(shared):
-    beside(shared, run_of(*THE_SAME), run_of(*THE_SAME, prompt="Another prompt"))
-    expect(part(shared, "verdict").locator("span")).to_have_text(say("beside.prompts_differ"))
-    expect(part(shared, "settings")).to_have_count(2)
-    expect(part(shared, "line")).to_have_count(0)
+def test_runs_on_different_prompts_are_not_compared(beside):
+    page = beside(run_of(*THE_SAME), run_of(*THE_SAME, prompt="Another prompt"))
+    expect(part(page, "verdict").locator("span")).to_have_text(say("beside.prompts_differ"))
+    expect(part(page, "settings")).to_have_count(2)
+    expect(part(page, "line")).to_have_count(0)
 
 
-def test_texts_of_the_models_never_act(shared):
+def test_texts_of_the_models_never_act(beside):
     hostile = "<img/src=x/onerror=window.pwned=1>${window.pwned=1}{{value}}"
-    beside(shared, run_of((" a", hostile)), run_of((" a", "b")))
-    assert lines(shared)[1]["sides"][0] == hostile
-    assert shared.evaluate("window.pwned") is None
+    page = beside(run_of((" a", hostile)), run_of((" a", "b")))
+    assert lines(page)[1]["sides"][0] == hostile
+    assert page.evaluate("window.pwned") is None
 
 
 def test_a_run_with_a_coin_set_by_hand_stands_beside_the_one_that_it_leaves(visit):

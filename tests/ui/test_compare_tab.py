@@ -13,7 +13,7 @@ import pytest
 from elements import element, give
 from gradio_client import Client
 from handmade import a_round
-from on_page import GAMMA, assert_no_sideways_scrolling, downloaded_page, downloaded_trace, generate, order, set_control
+from on_page import GAMMA, assert_no_sideways_scrolling, downloaded_page, order, set_control
 from playwright.sync_api import Locator, Page, expect
 from tiny import byte_tokenizer, tiny_model, tiny_pair
 
@@ -394,32 +394,6 @@ def test_each_drafter_brings_its_own_controls_and_says_how_it_drafts(page):
             expect(page.locator(number.format(branches))).to_have_value("4")
 
 
-def test_a_tree_is_drafted_judged_and_recorded(page, tmp_path):
-    set_control(page, "Branches (1: chain, more: tree)", 3)
-    generate(page, new_tokens=12)
-    run = downloaded_trace(page, tmp_path)
-    assert (run.rule, run.settings["branches"]) == ("tree", 3)
-    assert any(token.parent != place - 1 for one in run.rounds for place, token in enumerate(one.drafted))
-    expect(page.locator("specviz-run [part=view]")).to_contain_text("3 branches")
-
-
-def test_a_combination_that_makes_no_sense_is_a_sentence_at_the_rule(page):
-    # What a pair can do is known once it is there; pressed before, the sentence would stand where the run does.
-    expect(page.locator("#passes")).to_contain_text(words()("passes.plain"))
-    set_control(page, "Branches (1: chain, more: tree)", 2)
-    choose_rule(page, "Block verification")
-    page.locator(".sv-fold").click()
-    page.locator("#go").click()
-    mistake = page.locator(".validation-error")
-    expect(mistake).to_have_count(1)
-    expect(mistake).to_contain_text("judges chains only")
-    block = mistake.locator("xpath=ancestor::*[contains(concat(' ', @class, ' '), ' block ')][1]")
-    expect(block.get_by_label("Acceptance rule")).to_be_visible()
-    # It covers nothing: the rule can be chosen anew.
-    choose_rule(page, "Auto")
-    generate(page, new_tokens=4)
-
-
 def test_a_lossy_rule_warns_before_it_runs_and_while_it_is_folded_away(page):
     warning = page.locator(".sv-warning").first
     expect(warning).to_have_count(0)
@@ -581,37 +555,6 @@ def test_a_file_of_prompts_is_compared_by_domain_in_place_of_the_prompt_on_the_l
     expect(page.locator("#remove-prompts")).to_have_count(0)
 
 
-def test_stopping_half_way_keeps_the_finished_runs(page):
-    set_control(page, "New tokens", 64)
-    choices = open_tab(page, drafters=("Draft model",), gammas=("1", "2", "3", "4"))
-    choices.locator('input[aria-label="number input for Repeats"]').fill("5")
-    page.locator("#start-compare").click()
-    page.wait_for_function(f"() => {VIEW}.rows.filter(row => row.figures).length >= 2")
-    page.locator("#stop-compare").press("Enter")
-    finish(page)
-    rows = compared(page, "rows")
-    assert compared(page, "state") == "stopped"
-    measured = [one for one in rows if one["figures"]]
-    assert len(measured) >= 2 and sum(one["repeats"] for one in rows) < 5 * len(rows)
-    assert [row["tokens_per_second"] != DASH for row in shown_rows(page)] == [bool(one["figures"]) for one in rows]
-    expect(page.locator("specviz-compare [part=contest-status]")).to_contain_text("the finished runs are kept")
-    # And the device is free again.
-    page.get_by_role("tab", name="Generate", exact=True).click()
-    generate(page, new_tokens=4)
-
-
-def test_too_many_runs_are_refused_at_the_drafters_and_a_shared_mistake_at_its_own_control(page):
-    choices = open_tab(page, drafters=("Draft model", "Suffix"), gammas=("1", "2", "3", "4", "6", "8"))
-    choices.locator('input[aria-label="number input for Repeats"]').fill("5")
-    choices.get_by_label("Typical (lossy)").check()
-    page.locator("#start-compare").click()
-    mistake = page.locator(".validation-error")
-    expect(mistake).to_have_count(1)
-    expect(mistake).to_contain_text(re.compile(r"That makes \d+ runs, more than the 64"))
-    assert choices.locator(".validation-error").count() == 1
-    assert compared(page, "state") == "empty"
-
-
 def test_two_rules_judge_the_same_draws_of_the_run_that_is_ordered(page, page_url):
     set_control(page, "New tokens", 48)
     set_control(page, "Temperature (0 is greedy)", 1)
@@ -637,20 +580,3 @@ def test_two_rules_judge_the_same_draws_of_the_run_that_is_ordered(page, page_ur
 
 
 # Names and focus
-
-
-def test_every_control_of_the_tab_has_a_name_and_is_reached_with_the_keyboard(page):
-    page.get_by_role("tab", name="Compare", exact=True).click()
-    expect(page.locator("#start-compare")).to_be_visible()
-    stage = page.locator(".sv-stage")
-    unnamed = stage.locator("input:visible, button:visible").evaluate_all(
-        """nodes => nodes.filter(node => !(node.getAttribute('aria-label') || node.textContent.trim()
-             || node.labels?.[0]?.textContent.trim() || node.title)).map(node => node.outerHTML)"""
-    )
-    assert unnamed == []
-    stage.get_by_label("Prompt lookup").focus()
-    reached = set()
-    for _ in range(40):
-        page.keyboard.press("Tab")
-        reached.add(page.evaluate("() => document.activeElement.id"))
-    assert {"start-compare", "start-replay"} <= reached

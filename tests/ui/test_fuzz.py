@@ -93,7 +93,7 @@ def assert_tells(sentence: str, names=FIELDS) -> None:
 def test_the_api_carries_out_or_names_the_parameter(calls):
     rng, done = random.Random(11), 0
     assert set(FIELDS) == {*inspect.signature(calls["generate"]).parameters}
-    for _ in range(1500):
+    for _ in range(400):
         arguments = asked(rng, "generate")
         try:
             assert Run.from_dict(json.loads(json.dumps(calls["generate"](**arguments)))).text is not None
@@ -101,7 +101,7 @@ def test_the_api_carries_out_or_names_the_parameter(calls):
         except gr.Error as refusal:
             assert refusal.print_exception is False
             assert_tells(refusal.message)
-    assert 50 < done < 1000
+    assert 10 < done < 300
 
 
 @pytest.mark.parametrize("name", ["race", "compare", "lossless"])
@@ -109,14 +109,14 @@ def test_so_do_its_other_functions(calls, name, monkeypatch):
     monkeypatch.setattr(duel, "REPEATS", 1)
     monkeypatch.setattr(statistics, "DRAWS", 100)
     rng, done = random.Random(16), 0
-    for _ in range(60):
+    for _ in range(30):
         try:
             assert json.dumps(carried_out(calls[name], **asked(rng, name)), allow_nan=False)
             done += 1
         except gr.Error as refusal:
             assert refusal.print_exception is False
             assert_tells(refusal.message, ENDPOINTS[name].parameters)
-    assert 3 < done < 40
+    assert 0 < done < 25
 
 
 @pytest.mark.parametrize("name", [name for name in ENDPOINTS if name not in ("rounds", "passes")])
@@ -156,14 +156,14 @@ def test_a_quotation_is_short_and_can_be_written():
 
 def test_settings_from_python_are_taken_or_refused_by_field():
     rng, taken = random.Random(12), 0
-    for _ in range(2000):
+    for _ in range(600):
         name = rng.choice([*FIELDS, "stop"])
         try:
             RunSettings.of({"prompt": "ab", name: rng.choice(ODD)})
             taken += 1
         except SpecvizError as error:
             assert error.field == name and len(str(error)) < 300
-    assert 200 < taken < 1500
+    assert 50 < taken < 500
 
 
 def test_a_seed_is_refused_at_once_or_comes_back_from_its_link():
@@ -182,7 +182,7 @@ def test_a_seed_is_refused_at_once_or_comes_back_from_its_link():
 
 def test_a_link_says_which_of_its_fields_is_wrong_and_keeps_the_others():
     rng = random.Random(13)
-    for _ in range(1000):
+    for _ in range(400):
         name = rng.choice(list(KINDS))
         text = str(value) if not isinstance(value := rng.choice(ODD), int) else f"{value:x}"
         settings, errors = links.settings_of({"prompt": "ab", name: text})
@@ -197,7 +197,7 @@ def test_what_is_no_trace_is_refused_as_one():
         with pytest.raises(SpecvizError) as refusal:
             Run.from_dict(value)
         assert refusal.value.field == "trace"
-    for _ in range(600):
+    for _ in range(300):
         damaged = copy.deepcopy(whole)
         holder, key = rng.choice(places(damaged))
         holder[key] = rng.choice(ODD)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import threading
 from collections.abc import Iterator
 from dataclasses import asdict
 
 import gradio as gr
 import pytest
-from conftest import PATIENCE
 from elements import element
 from on_page import (
     assert_no_sideways_scrolling,
@@ -26,7 +24,7 @@ from on_page import (
 )
 from playwright.sync_api import Locator, Page, expect
 from published import smollm2
-from tiny import byte_tokenizer, save_model, tiny_model, tiny_pair
+from tiny import byte_tokenizer, save_model, tiny_model
 
 from specviz import load_pair
 from specviz.drafters.registry import usual
@@ -34,7 +32,6 @@ from specviz.models.pair import ModelPair
 from specviz.records.presets import CHAT_PRESETS, PRESETS, TEMPERATURE
 from specviz.records.settings import SamplingParams
 from specviz.records.words import words
-from specviz.ui import engine
 from specviz.ui.controls import create_controls
 from specviz.ui.deployment import Deployment
 from specviz.ui.page import build, launch
@@ -157,24 +154,6 @@ def test_what_is_wrong_with_a_field_stands_at_it_and_what_was_typed_stays(page, 
         expect(page.locator(f"#load-{name} textarea, #load-{name} input")).to_have_value(value)
 
 
-@pytest.fixture
-def held(monkeypatch) -> Iterator[tuple[str, threading.Event]]:
-    """A page in this process whose next pair is loaded once the event is set."""
-    monkeypatch.setenv("SPECVIZ_PASSES", "plain")
-    go_on = threading.Event()
-
-    def load(*asked, **others):
-        assert go_on.wait(PATIENCE)
-        pair = tiny_pair("llama", layers=6)
-        pair.draft, pair.draft_name, pair.name = None, None, "late"
-        return pair
-
-    monkeypatch.setattr(engine, "load_pair", load)
-    with served(tiny_pair("llama")) as url:
-        yield url, go_on
-        go_on.set()
-
-
 @contextlib.contextmanager
 def served(home: ModelPair) -> Iterator[str]:
     """The address of a page in this process that starts with this pair."""
@@ -184,37 +163,18 @@ def served(home: ModelPair) -> Iterator[str]:
     page.close()
 
 
-def test_a_run_that_is_asked_for_while_a_pair_is_loaded_waits_and_is_made_with_that_pair(held, new_page, tmp_path):
-    url, go_on = held
-    page = new_page()
-    page.goto(url)
-    expect(page.locator(".sv-pair").first).to_contain_text("tiny llama")
-    set_control(page, SAY("controls.max_new_tokens"), 6)
-    page.get_by_label(SAY("page.measured")).uncheck()
-    load(page, "elsewhere")
-    page.locator("#go").click()
-    expect(page.locator("specviz-run [part=status]")).to_contain_text(SAY("line.load"))
-    go_on.set()
-    page.wait_for_function("!document.querySelector('specviz-run').recorded")
-    settle(page)
-    run = downloaded_trace(page, tmp_path)
-    assert run.pair.name == "late" and run.drafter not in (None, "draft_model")
-    expect(page.locator('specviz-run [part="foreign"]')).to_be_hidden()
-
-
-@pytest.mark.parametrize("chat", [False, True])
-def test_a_link_to_a_page_of_a_model_with_a_chat_template_says_whether_it_is_used(new_page, tmp_path, chat):
+def test_a_link_to_a_page_of_a_model_with_a_chat_template_says_that_it_is_used(new_page, tmp_path):
     home = ModelPair.of(tiny_model("llama"), None, byte_tokenizer(chat_template=TEMPLATE), name="parrot")
-    query = "?prompt=abcabc&drafter=suffix&num_draft_tokens=3&temperature=0&max_new_tokens=4" + chat * "&chat=1"
+    query = "?prompt=abcabc&drafter=suffix&num_draft_tokens=3&temperature=0&max_new_tokens=4&chat=1"
     with served(home) as url:
         page = new_page()
         page.goto(url + query)
         page.wait_for_function("document.querySelector('specviz-run')?.recorded === false")
         settle(page)
         run = downloaded_trace(page, tmp_path)
-        assert (run.drafter, run.prompt.text) == ("suffix", "<user>abcabc</><answer>" if chat else "abcabc")
+        assert (run.drafter, run.prompt.text) == ("suffix", "<user>abcabc</><answer>")
         expect(drafter(page, "suffix")).to_be_checked()
-        expect(page.get_by_label(SAY("controls.chat"))).to_be_checked(checked=chat)
+        expect(page.get_by_label(SAY("controls.chat"))).to_be_checked()
 
 
 def recommending(sampling: SamplingParams | None, name: str = "parrot") -> ModelPair:
@@ -306,7 +266,7 @@ COVERED = """() => {
 }"""
 
 
-@pytest.mark.parametrize(("width", "height"), [(1280, 720), (1280, 600), (390, 844)])
+@pytest.mark.parametrize(("width", "height"), [(1280, 600), (390, 844)])
 def test_the_buttons_lie_over_no_control(visit, width, height):
     page = visit(viewport={"width": width, "height": height})
     for _ in range(2):

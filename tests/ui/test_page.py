@@ -11,7 +11,6 @@ import pytest
 from conftest import PATIENCE, wait_until
 from elements import element
 from gradio_client import Client
-from gradio_client.exceptions import AppError
 from handmade import a_round, a_run, rounds_of
 from on_page import (
     GAMMA,
@@ -45,7 +44,6 @@ from specviz.ui.orders import Order
 from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
 from specviz.views import run_messages as messages
-from tools.page_cost import ORDER, watched_tokens
 
 RACE = element("race")
 DASH = "—"
@@ -190,7 +188,7 @@ def assert_speedup(page: Page) -> None:
     expect(interval).to_have_text(f"{known['speedup_low']:.2f} to {known['speedup_high']:.2f}, 90 %")
 
 
-def test_a_sampled_run_shows_exactly_what_its_trace_holds(page, tmp_path):
+def test_a_sampled_run_shows_exactly_what_its_trace_holds_and_so_does_the_opened_trace(page, visit, tmp_path):
     set_control(page, "Temperature (0 is greedy)", 0.9)
     set_control(page, "Seed", 3)
     generate(page, new_tokens=48, measure=True)
@@ -202,18 +200,10 @@ def test_a_sampled_run_shows_exactly_what_its_trace_holds(page, tmp_path):
     assert_shows(page, run)
     assert state(page, "missing") == []
     assert_speedup(page)
-
-
-def test_a_greedy_run_shows_its_trace_and_flips_no_coin(page, tmp_path):
-    set_control(page, "Temperature (0 is greedy)", 0)
-    set_control(page, GAMMA, 3)
-    generate(page, new_tokens=32)
-    run = downloaded_trace(page, tmp_path)
-    assert run.sampling.greedy and run.num_draft_tokens == 3
-    assert all(token.u is None for one in run.rounds for token in one.drafted)
-    assert "coin" not in " ".join(chip["label"] for chip in chips(page))
-    assert_shows(page, run)
-    assert figure(page, "speedup") is None, "nothing was measured, so nothing is claimed"
+    other = visit()
+    open_run(other, run)
+    assert_shows(other, run)
+    expect(other.locator("specviz-run [part=recorded]")).to_have_text("Opened: trace.json")
 
 
 def test_a_length_that_chooses_itself_is_shown_with_its_reasons_and_recorded(page, tmp_path):
@@ -244,30 +234,6 @@ def test_a_recorded_runs_settings_can_be_used(page, tmp_path):
     expect(page.locator("#go")).to_be_visible()
     generate(page, new_tokens=8)
     assert settings_of_run(downloaded_trace(page, tmp_path)) == wanted | {"max_new_tokens": 8}
-
-
-def test_prompt_lookup_on_a_text_that_repeats_itself_shows_its_trace(page, tmp_path):
-    page.get_by_role("button", name="Repetitive").click()
-    expect(control(page, "Prompt")).to_have_value(re.compile("bow-wow"))
-    choose_drafter(page, "prompt_lookup")
-    set_control(page, "Temperature (0 is greedy)", 0)
-    generate(page, new_tokens=32)
-    run = downloaded_trace(page, tmp_path)
-    assert run.drafter == "prompt_lookup"
-    assert tally(run.rounds).acceptance_length > 2
-    assert all(token.q == 1 and token.q_raw is None for one in run.rounds for token in one.drafted)
-    assert_shows(page, run)
-
-
-def test_plain_decoding_shows_its_trace_and_claims_no_acceptance(page, tmp_path):
-    choose_drafter(page, "plain")
-    generate(page, new_tokens=24, measure=True)
-    run = downloaded_trace(page, tmp_path)
-    assert run.drafter is None and len(run.rounds) == 24
-    assert {chip["kind"] for chip in chips(page)} == {"plain"}
-    assert_shows(page, run)
-    assert (figure(page, "acceptance_rate"), figure(page, "speedup")) == (None, None)
-    assert figure(page, "acceptance_length") == 1
 
 
 def test_stop_keeps_everything_so_far(page, tmp_path):
@@ -345,19 +311,6 @@ def kept_run(page: Page) -> str:
     return page.evaluate("sessionStorage.getItem('specviz:run')")
 
 
-def test_a_second_run_replaces_the_first_and_one_seed_gives_one_text(page, tmp_path):
-    generate(page, new_tokens=12)
-    first = downloaded_trace(page, tmp_path)
-    set_control(page, "Seed", 1)
-    generate(page, new_tokens=12)
-    second = downloaded_trace(page, tmp_path)
-    assert second.token_ids != first.token_ids
-    assert_shows(page, second)
-    set_control(page, "Seed", 0)
-    generate(page, new_tokens=12)
-    assert downloaded_trace(page, tmp_path).token_ids == first.token_ids
-
-
 # The race
 
 
@@ -421,26 +374,6 @@ def assert_lanes(page: Page, lanes: list[dict]) -> None:
         assert card.locator('[data-count="tokens_per_second"]').inner_text() != DASH
 
 
-def test_a_greedy_race_says_whether_the_texts_agree(page):
-    set_control(page, "Temperature (0 is greedy)", 0)
-    run_race(page, 16)
-    page.get_by_role("button", name="real speed").click()
-    to_the_end(page)
-    lanes, comparison = race_state(page, "lanes"), race_state(page, "comparison")
-    assert comparison["greedy"] is True
-    assert comparison["identical"] == (lanes[0]["text"] == lanes[1]["text"])
-    assert (comparison["parting"] is None) == comparison["identical"]
-    verdict = "identical, token for token" if comparison["identical"] else "diverge at token"
-    expect(page.get_by_role("region", name="Result of the race")).to_contain_text(verdict)
-
-
-def test_a_race_without_a_drafter_says_why_it_cannot_be(page):
-    choose_drafter(page, "plain")
-    page.locator("#start-race").click()
-    expect(page.locator('specviz-race [role="alert"]')).to_contain_text("A race needs a drafter")
-    settle(page)
-
-
 # Dark and narrow
 
 
@@ -460,26 +393,13 @@ def test_the_first_screen_of_a_projector_holds_what_a_class_needs(visit, languag
     assert chip["y"] < brand["y"] + brand["height"]
 
 
-@pytest.mark.parametrize("scheme, width", [("dark", 1280), ("light", 390), ("dark", 390)])
-def test_every_tab_fits_the_window_in_every_scheme(visit, scheme, width):
-    page = visit(color_scheme=scheme, viewport={"width": width, "height": 844})
-    assert page.evaluate("() => document.body.classList.contains('dark')") == (scheme == "dark")
-    assert_no_sideways_scrolling(page)
-    open_run(page, a_run(rounds_of("aaa", "aardd", "", "a" * 16, texts=())))
-    assert_no_sideways_scrolling(page)
-    for tab in ("Race", "Compare", "Models", "Generate"):
-        page.get_by_role("tab", name=tab, exact=True).click()
-        expect(page.get_by_role("tab", name=tab, exact=True)).to_have_attribute("aria-selected", "true")
-        assert_no_sideways_scrolling(page)
-    go = page.locator("#go")
-    go.scroll_into_view_if_needed()
-    box = go.bounding_box()
-    assert box["x"] >= 0 and box["x"] + box["width"] <= width
-    go.click(trial=True)
-
-
-def test_on_a_phone_a_chip_opens_its_numbers_and_a_race_fits(visit):
+def test_on_a_phone_every_tab_fits_a_chip_opens_its_numbers_and_a_race_runs(visit):
     page = visit(color_scheme="dark", viewport={"width": 390, "height": 844}, has_touch=True)
+    assert page.evaluate("() => document.body.classList.contains('dark')")
+    for tab in reversed(page.get_by_role("tab").all()):
+        tab.press("Enter")
+        expect(tab).to_have_attribute("aria-selected", "true")
+        assert_no_sideways_scrolling(page)
     open_run(page, a_run(rounds_of("aaa", "ard")))
     page.locator('specviz-run button[data-outcome="rejected"]').tap()
     inspector = page.get_by_role("complementary", name="Inspector")
@@ -499,33 +419,6 @@ def assert_inert(page: Page) -> None:
     assert page.evaluate("() => window.pwned") is None
     strange = "root => root.querySelectorAll('script, img, svg, iframe, a').length"
     assert page.evaluate(f"() => ({strange})({VIEW}.shadowRoot)") == 0
-
-
-def test_a_hostile_prompt_is_shown_as_text(page, tmp_path):
-    prompt = " ".join(HOSTILE) + "\n"
-    set_control(page, "Prompt", prompt)
-    choose_drafter(page, "prompt_lookup")  # so that the prompt's own tokens come back as chips
-    set_control(page, "Temperature (0 is greedy)", 0)
-    generate(page, new_tokens=12)
-    run = downloaded_trace(page, tmp_path)
-    assert run.prompt.text == prompt
-    assert_text(page, run)
-    assert_inert(page)
-
-
-@pytest.mark.parametrize(
-    "prompt, words, leftwards",
-    [
-        ("كان يا ما كان", (" في", " قديم", " الزمان"), True),
-        ("היה היה פעם", (" מלך", " זקן", " אחד"), True),
-        ("Once upon", (" a", " time", " there"), False),
-    ],
-)
-def test_a_text_goes_on_from_its_prompt_in_the_direction_of_its_script(page, prompt, words, leftwards):
-    open_run(page, a_run((a_round("aa", texts=words),), prompt=prompt))
-    places = [page.locator('specviz-run [part="prompt"]').bounding_box()["x"]]
-    places += [page.locator("specviz-run .paper .t").nth(i).bounding_box()["x"] for i in range(3)]
-    assert places == sorted(places, reverse=leftwards) and len(set(places)) == 4
 
 
 def test_hostile_tokens_in_a_trace_are_shown_as_text(page):
@@ -573,15 +466,6 @@ def test_a_damaged_or_foreign_trace_is_a_sentence_and_nothing_is_lost(page):
     assert_shows(page, other)
 
 
-def test_an_opened_trace_shows_the_run_that_was_downloaded(page, visit, tmp_path):
-    generate(page, new_tokens=16)
-    run = downloaded_trace(page, tmp_path)
-    other = visit()
-    open_run(other, run)
-    assert_shows(other, run)
-    expect(other.locator("specviz-run [part=recorded]")).to_have_text("Opened: trace.json")
-
-
 # Bad input
 
 
@@ -612,9 +496,8 @@ def press_until_shown(button, sign):
     expect(sign).to_be_visible()
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_a_wrong_value_that_is_folded_away_is_gone_to_and_named_beside_the_button(visit, width):
-    page = visit(viewport={"width": width, "height": 720})
+def test_a_wrong_value_that_is_folded_away_is_gone_to_and_named_beside_the_button(visit):
+    page = visit(viewport={"width": 390, "height": 720})
     top_p = control(page, "Top-p (1 is off)")
     top_p.fill("3")
     top_p.blur()
@@ -674,65 +557,7 @@ def test_bad_input_is_a_sentence_at_its_control_and_nothing_is_lost(page):
 # Keyboard
 
 
-def test_chips_are_reached_and_read_with_the_keyboard(page):
-    open_run(page, a_run(rounds_of("aaa", "ard", "aa")))
-    page.get_by_role("region", name="Prompt and generated text").focus()
-    focused = f"() => {VIEW}.shadowRoot.activeElement?.dataset ?? {{}}"
-    for _ in range(20):
-        page.keyboard.press("Tab")
-        if "index" in page.evaluate(focused):
-            break
-    at = page.evaluate(focused)
-    assert at["round"] == "2", "Tab reaches a chip, that of the newest round"
-    moves = [
-        ("Home", 0, 0),
-        ("ArrowRight", 0, 1),
-        ("ArrowRight", 0, 2),
-        ("ArrowRight", 0, "next"),
-        ("ArrowRight", 1, 0),
-        ("ArrowRight", 1, 1),
-        ("ArrowDown", 2, 1),
-        ("ArrowUp", 1, 1),
-        ("ArrowLeft", 1, 0),
-        ("ArrowLeft", 0, "next"),
-        ("End", 2, 0),
-    ]
-    inspector = page.get_by_role("complementary", name="Inspector").get_by_role("heading").first
-    held = state(page, "rounds")
-    for key, round_index, index in moves:
-        page.keyboard.press(key)
-        at = page.evaluate(focused)
-        assert (at["round"], at["index"]) == (str(round_index), str(index)), key
-        assert state(page, "chosen") == {"round": round_index, "index": index}
-        one = held[round_index]
-        token = one["next"] if index == "next" else one["drafted"][index]
-        expect(inspector).to_contain_text(f"Round {round_index + 1}")
-        expect(inspector).to_contain_text(token["text"].strip())
-
-
 # Long runs
-
-
-def test_two_thousand_rounds_scroll_with_few_of_them_in_the_page(page):
-    words = ("aaard", "ardd", "aaaaa", "r", "aaard")
-    run = a_run(tuple(a_round(words[i % len(words)], i) for i in range(2000)))
-    open_run(page, run)
-    assert_figures(page, run)
-    assert_text(page, run)
-    rows = page.locator("specviz-run [role=listitem][data-round]")
-    box = page.get_by_role("region", name="Rounds, newest last")
-    box.scroll_into_view_if_needed()
-    for end, index in (("0", 0), ("node.scrollHeight", 1999), ("0", 0)):
-        row = page.locator(f'specviz-run [role=listitem][data-round="{index}"]')
-        box.evaluate(f"node => {{ node.scrollTop = {end}; }}")
-        expect(row).to_be_in_viewport()
-        expect(row).to_contain_text(str(index + 1))
-        page.wait_for_function(f"() => {VIEW}.shadowRoot.querySelectorAll('[role=listitem]').length < 300")
-        assert rows.count() > 0
-    # From the text straight to a round in the middle.
-    page.locator('specviz-run [data-token="0"][data-round="1000"]').evaluate("node => node.click()")
-    expect(page.locator('specviz-run [role=listitem][data-round="1000"]')).to_be_in_viewport()
-    assert state(page, "chosen")["round"] == 1000
 
 
 def test_the_size_of_a_rounds_message_does_not_depend_on_what_came_before():
@@ -751,54 +576,7 @@ def test_the_size_of_a_rounds_message_does_not_depend_on_what_came_before():
 # The API
 
 
-def test_the_api_returns_a_trace_and_one_seed_gives_one_run(page_url):
-    client = Client(page_url, verbose=False)
-    traces = [Run.from_dict(order(client, seed=seed, num_draft_tokens=3)) for seed in (1, 1, 2)]
-    assert traces[0].token_ids == traces[1].token_ids != traces[2].token_ids
-    run = traces[0]
-    assert (run.drafter, run.num_draft_tokens, run.seed, len(run.token_ids)) == ("draft_model", 3, 1, 8)
-    assert run.text == "".join(piece for one in run.rounds for piece in one.pieces)
-    assert Run.from_dict(order(client, drafter="plain", temperature=0)).drafter is None
-
-
-@pytest.mark.parametrize(
-    "arguments, sentence",
-    [
-        ({"top_p": 2}, "above 0 and at most 1"),
-        ({"prompt": ""}, "Write a prompt first"),
-        ({"prompt": " \n "}, "Write a prompt first"),
-        ({"seed": 1.5}, "whole number"),
-        ({"temperature": 1e-9}, "too small"),
-        ({"max_new_tokens": 10**6}, "more than the 1024"),
-        ({"num_draft_tokens": 0}, "at least one draft token"),
-        ({"drafter": "telepathy"}, "no drafter 'telepathy'"),
-    ],
-)
-def test_the_api_refuses_a_bad_argument_with_a_sentence(page_url, arguments, sentence):
-    with pytest.raises(AppError, match=sentence):
-        order(Client(page_url, verbose=False), **arguments)
-
-
 # More than one visitor
-
-
-def test_a_second_visitor_is_told_the_place_in_line_and_served_afterwards(visit, tmp_path):
-    first, second = visit(), visit()
-    set_control(first, "New tokens", 900)
-    start(first)
-    wait_for_rounds(first, 1)
-    set_control(second, "New tokens", 6)
-    second.get_by_label("Then measure the speedup").uncheck()
-    second.locator("#go").click()
-    expect(second.locator('specviz-run [part="status"]')).to_contain_text(words()("line.generate"))
-    assert state(second, "recorded"), "its own run has not begun"
-    first.locator("#stop").press("Enter")
-    settle(second)
-    settle(first)
-    assert len(downloaded_trace(second, tmp_path).token_ids) == 6
-    # Each kept its own run.
-    assert downloaded_trace(first, tmp_path).stop_reason == "stopped"
-    assert state(first, "text") != state(second, "text")
 
 
 def test_a_visitor_who_leaves_frees_the_device(visit, page_folder):
@@ -852,12 +630,6 @@ def test_charts_that_were_drawn_in_a_hidden_tab_fit_when_it_is_opened(visit):
     assert page.evaluate(widths)[0][0] == 0, "they are hidden"
     page.get_by_role("tab", name="Generate").click()
     page.wait_for_function(f"{widths}.every(([frame, drawn]) => frame && frame === drawn)")
-
-
-def test_every_run_that_the_benchmark_watches_is_one_of_its_own(new_page, page_url):
-    tab = new_page()
-    for asked in (8, 12):
-        assert watched_tokens(tab, page_url, ORDER.but(max_new_tokens=asked)) == asked
 
 
 #: Counts what asks for a frame, from before the page's first script.

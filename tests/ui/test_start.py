@@ -78,7 +78,7 @@ def test_a_page_without_its_pair_plays_recorded_runs_and_lets_what_is_pressed_wa
     assert len(loads) == 1 and state(page, "text")
 
 
-@pytest.mark.parametrize("tab", ["race", "compare", "lossless"])
+@pytest.mark.parametrize("tab", ["race", "lossless"])
 def test_whatever_is_pressed_before_the_pair_is_there_waits_and_takes_what_the_pair_has(held, new_page, tab):
     url, store, go_on, _ = held
     page = new_page()
@@ -94,19 +94,6 @@ def test_whatever_is_pressed_before_the_pair_is_there_waits_and_takes_what_the_p
     expect(view).to_contain_text(SAY(f"ways.{usual(store.home, preparing=False)}"))
     expect(view).not_to_contain_text("has no")
     assert page.evaluate(f"{element(tab)}.state") in ("race", "finished")
-
-
-def test_a_drafter_that_was_chosen_by_hand_and_that_the_pair_lacks_is_refused(held, new_page):
-    url, store, go_on, _ = held
-    page = new_page()
-    page.goto(url)
-    page.wait_for_function(f"() => {VIEW}?.recorded")
-    page.locator(".sv-drafters").get_by_label(SAY("ways.medusa"), exact=True).check()
-    start(page)
-    go_on.set()
-    settle(page)
-    expect(page.locator("specviz-run")).to_contain_text(SAY.error(store.home.missing_part("medusa")))
-    assert state(page, "recorded")
 
 
 def test_a_server_of_tools_without_the_package_for_it_is_refused(monkeypatch, capsys):

@@ -12,7 +12,7 @@ import pytest
 import torch
 from elements import element, give
 from handmade import curve, pass_times, rounds_of
-from on_page import assert_no_sideways_scrolling, set_control, settle, start, state, violations
+from on_page import assert_no_sideways_scrolling, set_control, state, violations
 from playwright.sync_api import Page, expect
 from tiny import tiny_pair
 
@@ -266,19 +266,6 @@ def test_the_pages_server_reads_another_servers_numbers(page):
     served.locator("[part=field]").fill('{"acceptance_histogram": [1, 1], "num_draft_tokens": 2, "num_spec_tokens": 1}')
     served.locator("[part=read]").click()
     expect(served.locator("[part=summary]")).to_have_text("vLLM: 1 request, 2 target passes that verified a draft.")
-
-
-def test_a_run_that_was_refused_calls_nobody_back_from_another(page):
-    set_control(page, "New tokens", 8)
-    set_control(page, "Seed", 1.5)
-    open_why(page)
-    page.get_by_role("button", name="Make a run").click()
-    expect(page.locator(".sv-refused").filter(has_text=re.compile(".")).first).to_be_visible()
-    set_control(page, "Seed", 1)
-    page.get_by_role("tab", name="Generate", exact=True).click()
-    start(page)
-    settle(page)
-    expect(page.get_by_role("tab", name="Generate", exact=True)).to_have_attribute("aria-selected", "true")
 
 
 def test_from_the_invitation_to_the_diagnosis_with_passes_measured_on_this_machine(page):

@@ -63,15 +63,6 @@ def test_a_run_is_shown_and_told_to_the_page_around_it(alone):
     assert finished["text"] == page.evaluate(f"{RUN}.text")
 
 
-def test_a_run_that_was_drawn_before_there_was_room_for_the_inspector_speaks_of_a_token(alone):
-    page = alone("run", viewport={"width": 390, "height": 800})
-    give(page, "run", run_of())
-    expect(page.locator('specviz-run [part="status"]')).to_have_text("It ended.")
-    assert page.locator('specviz-run [part="say"]').count() == 0
-    page.set_viewport_size({"width": 1100, "height": 900})
-    expect(page.locator('specviz-run [part="say"]')).to_be_visible()
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_what_the_browser_draws_itself_is_as_dark_as_the_page(alone, scheme: str):
     page = alone("run", color_scheme=scheme)
@@ -279,15 +270,6 @@ def test_the_lab_asks_the_page_to_press_a_button(alone):
 def test_every_element_needs_no_more_than_its_words(alone, name):
     page = alone(name)
     assert page.evaluate(f"{element(name)}.built")
-
-
-def test_text_of_a_model_stays_text(alone):
-    page = alone("run")
-    give(page, "run", run_of(HOSTILE))
-    expect(page.locator('specviz-run [part="status"]')).to_have_text("It ended.")
-    assert page.locator('specviz-run [part="prompt"]').evaluate("node => node.textContent") == HOSTILE
-    assert page.locator("specviz-run img, specviz-run script").count() == 0
-    assert page.evaluate("window.hit ?? null") is None
 
 
 # As they are served

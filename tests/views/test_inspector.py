@@ -25,20 +25,15 @@ from specviz.views import run_messages as messages
 
 PROMPT = [3, 5, 7, 11, 3, 5]
 
-#: (drafter, rule, branches, temperature); every drafter, and every rule on all that it can judge.
+#: (drafter, rule, branches, temperature); every kind of drafter, and every rule.
 WAYS = [
     ("draft_model", "token", 1, 0.8),
-    ("draft_model", "block", 1, 1.0),
-    ("draft_model", "typical", 1, 1.0),
     ("draft_model", "token", 1, 0.0),
     ("draft_model", "multi_path", 3, 1.0),
-    ("early_exit", "tree", 3, 1.0),
-    ("medusa", "tree", 3, 1.0),
+    ("early_exit", "block", 1, 1.0),
     ("medusa", "typical", 3, 1.0),
-    ("medusa", "tree", 3, 0.0),
     ("eagle", "tree", 3, 1.0),
-    ("parallel", "token", 1, 1.0),
-    ("prompt_lookup", "token", 1, 1.0),
+    ("parallel", "typical", 1, 1.0),
     ("prompt_lookup", "block", 1, 1.0),
     ("lookahead", "tree", None, 1.0),
     ("suffix", "token", 1, 1.0),
