@@ -12,7 +12,8 @@ import pytest
 from fast_passes import MAKERS, with_passes
 from tiny import ARCHITECTURES, generated, tiny_pair, with_heads
 
-from specviz.drafters import DRAFTERS, drafter_class
+from specviz.drafters import DRAFTERS
+from specviz.drafters.registry import drafter_class
 from specviz.models.pair import ModelPair
 from specviz.passes.cached_model import has_sliding_windows
 from specviz.records.runs import DraftedToken, Round
