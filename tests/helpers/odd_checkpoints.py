@@ -143,7 +143,7 @@ class Odd:
         kinds = _HARMLESS if harmless else _ODD
         names = draw.sample(sorted(kinds), draw.choice([1, 1, 1, 2]))
         return cls(
-            architecture=draw.choice(ARCHITECTURES),
+            architecture=ARCHITECTURES[seed % len(ARCHITECTURES)],
             settings={name: draw.choice(kinds[name]) for name in names},
             harmless=harmless,
             meant=draw.random() < 0.6,

@@ -19,7 +19,6 @@ from transformers import GPT2Config, LlamaConfig
 import specviz
 from specviz.__main__ import main
 from specviz.bench.machine_limits import model_size
-from specviz.bench.pass_times import measure_passes
 from specviz.models import placement, sources
 from specviz.models import weights as model_weights
 from specviz.models.architectures import check_sharding
@@ -117,17 +116,6 @@ def test_windows_and_tied_weights_survive_being_spread(tmp_path, monkeypatch):
     assert texts[0] == texts[1]
 
 
-def test_what_does_not_need_to_be_spread_is_whole(folder, monkeypatch):
-    pair = load_pair(folder / "target", device="spread", dtype="float32")
-    assert pair.info().device == "cpu" and not hasattr(pair.target, "_hf_hook")
-
-
-def test_passes_of_a_spread_target_can_be_measured(folder, monkeypatch):
-    pair = spread(folder, monkeypatch, share=0.6)
-    *_, passes = measure_passes(pair, widths=(1, 2), context=8, repeats=1)
-    assert passes.fraction == 1 and passes.curves[0].size.parameters == passes.curves[1].size.parameters
-
-
 def test_nothing_stays_behind_on_disk(folder, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     pair = spread(folder, monkeypatch, share=0.6)
@@ -168,11 +156,6 @@ def test_a_spread_target_leaves_its_draft_room_beside_it(two_gpus):
     pair = [of_size("target", 500 * GB), of_size("draft", 25 * GB)]
     assert "needs about 25 GB" in refusal("draft", check_memory, pair, place, torch.bfloat16)
     check_memory([pair[0], of_size("draft", 15 * GB)], place, torch.bfloat16)
-
-
-def test_the_page_offers_what_fits_on_all_gpus_together(two_gpus):
-    reach = {name: placement.within_reach(name) for name in ("auto", "cuda:1", "cpu", "spread")}
-    assert reach == {"auto": 45 * GB, "cuda:1": 30 * GB, "cpu": 40 * GB, "spread": 81 * GB}
 
 
 # -------------------------------------------------------------------------------------------- sharded over processes

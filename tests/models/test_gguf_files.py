@@ -159,17 +159,6 @@ def test_what_is_no_whole_file_is_refused_with_what_to_do(file, name, part, sent
         assert sentence in refusal(tmp_path)
 
 
-def test_several_files_are_named(file, tmp_path):
-    for name in ("one.gguf", "two.gguf"):
-        (tmp_path / name).write_bytes(file.read_bytes())
-    assert "holds several GGUF files: name one of one.gguf, two.gguf." in refusal(tmp_path)
-
-
-def test_an_architecture_that_is_not_unpacked_is_named(tmp_path):
-    model = tiny_model("llama", **SIZES)
-    assert "of the architecture rwkv" in refusal(write_gguf(tmp_path / "rwkv.gguf", model, architecture="rwkv"))
-
-
 def test_the_package_is_named_where_it_is_missing(file, monkeypatch):
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "gguf" else real(name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import math
+import os
 import pathlib
 import shutil
 import sys
@@ -139,7 +140,7 @@ def test_without_room_for_float32_auto_dtype_is_the_checkpoints_half_precision(f
     assert load_pair(folder, device="cpu").dtype == dtype
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", torch.bfloat16])
+@pytest.mark.parametrize("dtype", ["float16", torch.bfloat16])
 def test_both_models_take_the_dtype_asked_for(saved, dtype):
     pair = load_pair(*saved, dtype=dtype, device="cpu")
     wanted = getattr(torch, dtype) if isinstance(dtype, str) else dtype
@@ -166,23 +167,12 @@ def test_a_target_alone_is_a_pair_without_a_draft(saved):
     assert pair.name == "target"
 
 
-def test_models_are_named_by_their_folders(saved):
-    info = load_pair(*map(str, saved), dtype="float32").info()
-    assert (info.name, info.target, info.draft) == ("target + draft", "target", "draft")
-
-
 def test_padded_vocabularies_of_one_tokenizer_work(saved, tmp_path):
     padded = save_model(tmp_path / "padded", tiny_model("llama", vocab=160))
     pair = load_pair(padded, saved[1], dtype="float32")
     assert pair.vocab_size == 160 and logit_width(pair.draft) == 128
     assert pair.texts[150] == "<id 150>"
     assert load_pair(saved[0], padded, dtype="float32").vocab_size == 128
-
-
-def test_a_draft_whose_tokenizer_lacks_the_last_tokens_works(saved, tmp_path):
-    larger = byte_tokenizer(merges=(("t", "h"),))
-    target = save_model(tmp_path / "larger", tiny_model("llama", vocab=136), larger)
-    assert load_pair(target, saved[1], dtype="float32").draft is not None
 
 
 def test_end_tokens_come_from_all_three_places():
@@ -206,7 +196,7 @@ def test_free_gives_the_models_up(saved):
     assert [reference() for reference in held] == [None, None]
 
 
-@pytest.mark.parametrize("architecture", ["llama", "mistral", "gemma3"])
+@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
 def test_timing_passes_leaves_a_usable_model_and_plausible_seconds(architecture):
     seconds = time_passes(tiny_model(architecture), [5, 1, 5], repeats=3)
     assert list(seconds) == [1, 5]
@@ -247,37 +237,56 @@ def test_a_folder_that_does_not_exist(saved):
     assert "Name a target too" in refusal("target", None, saved[1])
 
 
-def test_a_folder_that_is_no_model(tmp_path):
-    assert "no config.json" in refusal("target", tmp_path)
+def write(name: str, data: bytes):
+    return lambda folder: (folder / name).write_bytes(data)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"model_type": "llama", "hidden_size": "x"}', "\ufffd\ud800"])
-def test_a_damaged_configuration(folder, text):
-    (folder / "config.json").write_bytes(text.encode("utf-8", "surrogatepass"))
-    assert "cannot use the config.json of copy: " in refusal("target", folder)
+def cut(kept: int):
+    """The weights after so many bytes are missing."""
+    return lambda folder: os.truncate(folder / "model.safetensors", kept)
 
 
-def test_an_unknown_kind_of_model(folder):
-    edit_config(folder, model_type="nonsense")
-    assert "does not know" in refusal("target", folder)
+def without(*names: str):
+    return lambda folder: [(folder / name).unlink() for name in names]
 
 
-def test_foreign_code_is_not_run(folder):
+def foreign_code(folder):
     edit_config(folder, model_type="nonsense", auto_map={"AutoConfig": "evil.Config"})
     (folder / "evil.py").write_text("raise SystemExit('was run')")
-    assert "runs no foreign code" in refusal("target", folder)
 
 
-def test_no_weights(folder):
-    (folder / "model.safetensors").unlink()
-    assert "has no weights" in refusal("target", folder)
+def old_format(folder):
+    without("model.safetensors")(folder)
+    (folder / "pytorch_model.bin").write_bytes(b"garbage" * 100)
 
 
-@pytest.mark.parametrize("kept", [0, 100, 5000])
-def test_damaged_weights(folder, kept):
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:kept])
-    assert "The weights of copy are damaged" in refusal("target", folder)
+#: (what is done to a saved model, what the refusal says)
+DAMAGES = [
+    (without("config.json"), "without their config.json"),
+    *(
+        (write("config.json", text), "cannot use the config.json of copy: ")
+        for text in (b"{", b"[]", b"{}", b"\xed\xa0")
+    ),
+    (write("config.json", b'{"model_type": "llama", "hidden_size": "x"}'), "cannot use the config.json of copy: "),
+    (lambda folder: edit_config(folder, model_type="nonsense"), "does not know"),
+    (foreign_code, "runs no foreign code"),
+    (lambda folder: edit_config(folder, architectures=["LlamaForSequenceClassification"]), "ForSequenceClassification"),
+    (without("model.safetensors"), "has no weights"),
+    *((cut(kept), "The weights of copy are damaged") for kept in (0, 100, 5000)),
+    (old_format, "damaged"),
+    (lambda folder: edit_config(folder, intermediate_size=64), "shapes"),
+    (lambda folder: edit_config(folder, num_hidden_layers=3, layer_types=None), "incomplete"),
+    (write("adapter_config.json", b"{}"), "merge it into its model"),
+    (without("tokenizer.json", "tokenizer_config.json"), "has no tokenizer"),
+    (write("tokenizer.json", b'{"a": 1}'), "tokenizer"),
+    (lambda folder: edit_config(folder, quantization_config={"quant_method": "gptq", "bits": 4}), "optimum"),
+]
+
+
+@pytest.mark.parametrize("damage, words", DAMAGES)
+def test_a_damaged_or_foreign_folder_is_refused_with_what_is_wrong(folder, damage, words):
+    damage(folder)
+    assert words in refusal("target", folder)
 
 
 def test_a_missing_shard_and_a_damaged_index(folder):
@@ -291,34 +300,9 @@ def test_a_missing_shard_and_a_damaged_index(folder):
     assert "damaged" in refusal("target", folder)
 
 
-def test_damaged_weights_in_the_old_format(folder):
-    (folder / "model.safetensors").unlink()
-    (folder / "pytorch_model.bin").write_bytes(b"garbage" * 100)
-    assert "damaged" in refusal("target", folder)
-
-
-def test_weights_of_another_shape_or_too_few(folder):
-    assert "shapes" in refusal("target", edit_config(folder, intermediate_size=64))
-    edit_config(folder, intermediate_size=96, num_hidden_layers=3, layer_types=None)
-    assert "incomplete" in refusal("target", folder)
-
-
 def test_a_bad_draft_is_the_drafts_fault(saved, folder):
     (folder / "model.safetensors").write_bytes(b"")
     assert "damaged" in refusal("draft", saved[0], folder, dtype="float32")
-
-
-def test_no_tokenizer(saved, folder):
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (folder / name).unlink()
-    assert "has no tokenizer" in refusal("target", folder)
-    assert "has no tokenizer" in refusal("draft", saved[0], folder)
-
-
-@pytest.mark.parametrize("text", ["{", '{"a": 1}', '{"version": "1.0", "added_tokens": [], "model": {"type": "x"}}'])
-def test_a_damaged_tokenizer(folder, text):
-    (folder / "tokenizer.json").write_text(text)
-    assert "tokenizer" in refusal("target", folder)
 
 
 # ----------------------------------------------------------------------------------- models that cannot speculate
@@ -329,24 +313,22 @@ def only_config(folder, config):
     return folder
 
 
-def test_an_encoder_decoder(tmp_path):
-    assert "encoder-decoder (t5)" in refusal("target", only_config(tmp_path, T5Config()))
-
-
-@pytest.mark.parametrize("config", [ViTConfig(), BertConfig(architectures=["BertForMaskedLM"]), BertConfig()])
-def test_a_model_that_does_not_write_text(config, tmp_path):
-    assert "not a language model" in refusal("target", only_config(tmp_path, config))
-
-
-def test_a_classifier_with_a_language_models_body(folder):
-    edit_config(folder, architectures=["LlamaForSequenceClassification"])
-    assert "LlamaForSequenceClassification" in refusal("target", folder)
+@pytest.mark.parametrize(
+    "config, words",
+    [
+        (T5Config(), "encoder-decoder (t5)"),
+        *((config, "not a language model") for config in (ViTConfig(), BertConfig(architectures=["BertForMaskedLM"]))),
+    ],
+)
+def test_a_model_that_does_not_write_text(config, words, tmp_path):
+    config.save_pretrained(tmp_path)
+    assert words in refusal("target", tmp_path)
 
 
 @pytest.mark.parametrize(
     "architecture, config",
     [
-        *((name, {"is_causal": False}) for name in ("llama", "mistral", "qwen2", "qwen3", "phi3", "olmo2")),
+        *((name, {"is_causal": False}) for name in ("llama", "qwen3")),
         ("gemma", {"use_bidirectional_attention": True}),
         ("gemma3", {"use_bidirectional_attention": True}),  # as EmbeddingGemma
         ("bert", {"is_decoder": False, "architectures": ["BertLMHeadModel"]}),
@@ -397,7 +379,7 @@ def test_weights_that_change_nothing_are_left_out(folder):
     assert all(torch.equal(given[name], weight) for name, weight in expected.items())
 
 
-@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.int8, torch.uint8, torch.int32])
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8])
 def test_weights_that_are_quantised_and_do_not_say_so(folder, dtype):
     add(folder, **{"model.layers.1.mlp.up_proj.weight": torch.zeros(96, 48).to(dtype)})
     assert "stores model.layers.1.mlp.up_proj.weight as " in refusal("target", folder)
@@ -450,11 +432,6 @@ def test_the_sampling_that_a_checkpoint_recommends_is_known_and_applied_to_nothi
     assert prepare(pair, RunSettings("abc", "prompt_lookup")).settings.sampling == SamplingParams()
 
 
-def test_what_a_draft_model_recommends_is_nobodys_business(folder, saved):
-    (folder / "generation_config.json").write_text('{"temperature": 0.6}')
-    assert load_pair(saved[0], folder).recommended is None and load_pair().recommended is None
-
-
 @pytest.mark.parametrize("named", [7, "7", [7], [[7], None], [7, 10**6]])
 def test_end_tokens_are_found_however_they_are_written(folder, named):
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": named}))
@@ -465,13 +442,6 @@ def test_end_tokens_are_found_however_they_are_written(folder, named):
 def test_damaged_settings_beside_a_model(folder, text):
     (folder / "generation_config.json").write_text(text)
     assert "The generation_config.json of copy is damaged" in refusal("target", folder)
-
-
-def test_an_adapter_is_merged_by_whoever_made_it(folder):
-    (folder / "adapter_config.json").write_text("{}")
-    assert "merge it into its model" in refusal("target", folder)
-    (folder / "config.json").unlink()
-    assert "merge it into its model" in refusal("target", folder)
 
 
 def renamed(folder, to, change):
@@ -522,13 +492,6 @@ def test_tokenizers_with_nothing_or_too_little_in_common_are_refused_by_name(sav
         stranger = renamed(saved[1], tmp_path / f"stranger {count}", all_but(kept))
         message = refusal("draft", saved[0], stranger)
         assert f"share only {count} of the draft's" in message and f"stranger {count} and target" in message
-
-
-@pytest.mark.parametrize(("method", "package"), [("gptq", "optimum"), ("compressed-tensors", "compressed-tensors")])
-def test_a_quantised_model_names_the_package_it_lacks(folder, method, package):
-    edit_config(folder, quantization_config={"quant_method": method, "bits": 4})
-    message = refusal("target", folder)
-    assert f"quantised ({method})" in message and package in message
 
 
 # --------------------------------------------------------------------------------------------------------- memory
@@ -633,11 +596,6 @@ def test_an_earlier_download_is_used_without_network(hub_cache):
 def test_no_network(hub_cache):
     assert "the Hub cannot be reached" in refusal("target", "org/other")
     assert "the Hub cannot be reached" in refusal("draft", "org/tiny", "org/other")
-
-
-def test_told_to_stay_offline(hub_cache, monkeypatch):
-    monkeypatch.setattr(sources.HfApi, "model_info", raising(hub.OfflineModeIsEnabled("offline")))
-    assert "the Hub cannot be reached" in refusal("target", "org/other")
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy
 import pytest
 import torch
@@ -45,15 +43,6 @@ def test_an_empty_prompt(embedded, prompt):
     assert prompt_refusal(embedded, prompt).startswith("Write a prompt first: ")
 
 
-def test_a_prompt_of_which_the_tokenizer_makes_nothing_but_its_own_tokens(embedded):
-    class Tokenizer:
-        def __call__(self, text, add_special_tokens, verbose):
-            return {"input_ids": [0] if add_special_tokens else []}
-
-    pair = dataclasses.replace(embedded, tokenizer=Tokenizer())
-    assert prompt_refusal(pair, "\u200b").startswith("Write a prompt first: ")
-
-
 def ended(kind):
     """A tokenizer that appends to a text what ends it, and how many tokens it puts in front."""
     inner = byte_tokenizer()
@@ -75,14 +64,6 @@ def test_a_prompt_goes_on_where_its_text_ends(kind, text):
     assert len(whole) > len(typed) + before
     assert list(pair.encode(text).ids) == whole[: before + len(typed)]
     assert pair.encode(text).text == text
-
-
-def test_llamas_own_end_token_is_left_out():
-    tokenizer = byte_tokenizer()
-    tokenizer.add_eos_token = True
-    assert tokenizer("a")["input_ids"][-1] == tokenizer.eos_token_id
-    ids = ModelPair.of(tiny_model("llama"), None, tokenizer).encode("a").ids
-    assert ids == tuple(tokenizer("a", add_special_tokens=False)["input_ids"])
 
 
 @pytest.mark.parametrize("token_id", [VOCABULARY - 1, VOCABULARY, VOCABULARY + 31])
@@ -172,13 +153,6 @@ def test_the_chat_template_is_filled_in_and_waits_for_the_answer():
 def test_a_template_that_wants_content_in_parts_is_given_it_so(template):
     pair = ModelPair.of(tiny_model("llama"), None, byte_tokenizer(chat_template=template))
     assert pair.encode("hi", chat=True).text == "<user>hi<bot>"
-
-
-def test_a_turn_that_comes_in_parts_is_left_to_the_template():
-    template = "{% for m in messages %}{% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}"
-    pair = ModelPair.of(tiny_model("llama"), None, byte_tokenizer(chat_template=template))
-    turns = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]
-    assert pair.conversation(turns) == tuple(pair.tokenizer.encode("hi", add_special_tokens=False))
 
 
 def test_a_template_that_leaves_the_prompt_out_is_refused(embedded):

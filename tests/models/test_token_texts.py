@@ -123,12 +123,12 @@ def assert_pieces_join(texts, ids, prompt_ids):
 def test_pieces_of_random_tokens_join_to_the_decoded_text(texts):
     rng = random.Random(0)
     draw = drawing(texts, rng)
-    for turn in range(1000):
+    for turn in range(300):
         # Now and then more than are kept in mind.
         assert_pieces_join(texts, draw(rng.randrange(100 if turn % 50 == 0 else 12)), [])
 
 
-@pytest.mark.parametrize("name", tokenizer_kinds.names())
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.wide) for name in tokenizer_kinds.names()])
 def test_pieces_join_whatever_class_the_tokenizer_is_of(name, tmp_path):
     texts = TokenTexts(tokenizer_kinds.build(name, tmp_path))
     draw, prompt = drawing(texts, random.Random(0)), texts.tokenizer.encode("the tale", add_special_tokens=False)
@@ -146,17 +146,6 @@ def test_a_long_run_without_a_text_of_its_own_is_not_forgotten(length, tmp_path)
     pieces, rest = pieces_of(texts, [*[word, mark] * 20, *[mark] * length, word], prompt_ids=())
     assert "".join(pieces) + rest == " ".join(["the"] * 21)
     assert texts.chip(mark) == "|"
-
-
-def test_pieces_continue_the_prompt_as_one_text(texts):
-    rng = random.Random(1)
-    known = sorted(texts.tokenizer.get_vocab().values())
-    prompt_ids = texts.tokenizer.encode("the tale", add_special_tokens=False)
-    prompt = decoded(texts, prompt_ids)
-    for _ in range(500):
-        ids = [rng.choice(known) for _ in range(6)]
-        pieces, rest = pieces_of(texts, ids, prompt_ids)
-        assert prompt + "".join(pieces) + rest == decoded(texts, prompt_ids + ids)
 
 
 @pytest.mark.parametrize("text", [HOSTILE, "the tale \U0001f600.", "", " the  tale"])
@@ -191,22 +180,6 @@ def test_tokens_show_no_marks_and_lose_no_character(kind, text, pieces, chips):
     assert [texts.chip(token_id) for token_id in ids] == chips
 
 
-def test_an_unfinished_character_is_shown_when_the_text_ends():
-    texts = TokenTexts(TOKENIZERS["embedded"]())
-    ids = texts.tokenizer.encode("a\U0001f600", add_special_tokens=False)[:-1]
-    pieces, rest = pieces_of(texts, ids, prompt_ids=())
-    assert "".join(pieces) == "a"
-    assert rest == REPLACEMENT
-
-
-def test_endless_garbage_bytes_are_given_out_as_they_settle():
-    texts = TokenTexts(TOKENIZERS["embedded"]())
-    first_byte = texts.tokenizer.encode("\U0001f600", add_special_tokens=False)[0]
-    pieces, rest = pieces_of(texts, [first_byte] * 500, prompt_ids=())
-    assert "".join(pieces).startswith(REPLACEMENT * 499)
-    assert "".join(pieces) + rest == decoded(texts, [first_byte] * 500)
-
-
 def test_special_tokens_have_empty_pieces_and_a_name(texts):
     end = texts.tokenizer.eos_token_id
     assert pieces_of(texts, [end, end], prompt_ids=()) == (["", ""], "")
@@ -220,29 +193,10 @@ def test_a_special_token_inside_a_character_does_not_cut_it():
     assert "".join(pieces) + rest == "\U0001f600"
 
 
-def test_chips_keep_the_leading_space():
-    embedded = TokenTexts(TOKENIZERS["embedded"]())
-    assert embedded[embedded.tokenizer.encode(" upon", add_special_tokens=False)[0]].startswith(" ")
-    fallback = TokenTexts(sentencepiece_tokenizer())
-    assert fallback[fallback.tokenizer.convert_tokens_to_ids("▁tale")] == " tale"
-    assert fallback[fallback.tokenizer.convert_tokens_to_ids("tale")] == "tale"
-
-
-def test_a_chip_of_half_a_character_shows_the_replacement_sign():
-    texts = TokenTexts(sentencepiece_tokenizer())
-    assert texts.chip(texts.tokenizer.convert_tokens_to_ids("<0xF0>")) == REPLACEMENT
-    assert texts.chip(texts.tokenizer.convert_tokens_to_ids("<0x0A>")) == "\n"
-
-
 @pytest.mark.parametrize("token_id", [4_711_000, 2**40, -1])
 def test_ids_beyond_the_vocabulary_are_named_and_leave_no_text(texts, token_id):
     assert texts[token_id] == f"<id {token_id}>"
     assert pieces_of(texts, [token_id], prompt_ids=()) == ([""], "")
-
-
-def test_every_id_has_a_chip(texts):
-    chips = [texts.chip(token_id) for token_id in range(max(texts.tokenizer.get_vocab().values()) + 100)]
-    assert all(isinstance(chip, str) for chip in chips)
 
 
 @pytest.fixture

@@ -86,11 +86,6 @@ def test_a_part_of_another_target_is_refused_where_it_was_named(folders):
     assert "belongs to another target" in refusal(folders["draft"], folders["eagle"])
 
 
-def test_a_name_of_nothing_is_refused(folders, tmp_path):
-    assert "There is no folder or file" in refusal(folders["target"], tmp_path / "nowhere")
-    assert "no config.json" in refusal(folders["target"], tmp_path)
-
-
 PUBLISHED = [
     ("Medusa", {"medusa_num_heads": 4, "base_model_name_or_path": "org/model"}, None),
     ("EAGLE-3", {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama"}, None),
