@@ -17,7 +17,6 @@ models_tab       which pair, and a check of it; pair_status: what it says of the
                  drafters to use
 endpoints        the same for programs; api: as Gradio's functions and MCP's tools
 
-engine           what the page asks of the engine; loads torch on first use
 orders           what a visitor asks for: a form's values become a run's settings, once
 pairs            the models in memory
 runner           carries orders out, in batches; device: where, in one thread or on a lent GPU; gpu_time: for how long

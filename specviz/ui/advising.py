@@ -11,7 +11,6 @@ from specviz.bench.contestants import PLAIN, Contestant
 from specviz.bench.work import WorkRow
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Sentence, Words
-from specviz.ui import engine
 from specviz.ui.components import as_text
 from specviz.ui.contest import order_of
 from specviz.ui.orders import Order
@@ -48,7 +47,9 @@ def advise(runner: Runner, order: Order, halt: threading.Event, say: Words) -> I
 
 def advising(request: Request, chains: Sequence[Contestant]) -> Iterator[Course | None]:
     """The measuring itself, on the request's prompt."""
-    return engine.advise([request], [""], [Contestant(PLAIN), *chains])
+    from specviz.bench.advising import advise
+
+    return advise([request], [""], [Contestant(PLAIN), *chains])
 
 
 def _said(course: Course, say: Words) -> str:
@@ -59,21 +60,27 @@ def _said(course: Course, say: Words) -> str:
 def _parts(
     rows: Sequence[WorkRow], runner: Runner, order: Order, pair: ModelPair, halt: threading.Event, say: Words
 ) -> Iterator[str]:
+    from specviz.bench.machine import name_of
+    from specviz.passes.static_passes import kind_of
+
     draft = pair.draft.name_or_path if order.pair.draft and pair.draft else None
     offers = offers_of(rows, draft, pair.translation is not None)
     if halt.is_set() or not offers:
         yield as_text(say("advice.stopped" if offers else "advice.nothing"))
     if offers:
         request = order_of(order, Contestant(PLAIN)).request(pair, runner.deployment)
-        passes = passes_words(engine.kind_of(request.passes), say)
-        temperature, machine = order.settings.sampling.temperature, engine.name_of(pair.device)
+        passes = passes_words(kind_of(request.passes), say)
+        temperature, machine = order.settings.sampling.temperature, name_of(pair.device)
         yield as_markdown(advice(offers, machine, pair.info().name, passes, temperature, say), say, as_text)
 
 
 def chains_of(runner: Runner, pair: ModelPair, order: Order) -> list[Contestant]:
     """What is to be measured. Raises SpecvizError for an order that is not allowed."""
+    from specviz.bench.advising import require_chains
+    from specviz.bench.benchmark import advised_chains
+
     deployment = runner.deployment
     order_of(order, Contestant(PLAIN)).request(pair, deployment)
-    chains = [one for one in engine.advised_chains(pair) if one.num_draft_tokens <= deployment.max_draft_tokens]
-    engine.require_chains([Contestant(PLAIN), *chains])
+    chains = [one for one in advised_chains(pair) if one.num_draft_tokens <= deployment.max_draft_tokens]
+    require_chains([Contestant(PLAIN), *chains])
     return chains

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from specviz.passes.zero_gpu import lent_by_the_call
 from specviz.records.errors import SpecvizError, first_line
 from specviz.records.words import Sentence
-from specviz.ui import device, engine
+from specviz.ui import device
 from specviz.ui.deployment import Deployment
 
 if TYPE_CHECKING:
@@ -23,12 +23,18 @@ if TYPE_CHECKING:
 _LOOKING = Sentence("looking for compiled ones")
 
 
+def _nothing() -> Preparation:
+    from specviz.models.preparation import Preparation
+
+    return Preparation()
+
+
 @dataclass(frozen=True)
 class Stage:
     """How far a pair's passes are."""
 
     step: Sentence | None = None  # what is being done; None when it is over
-    done: Preparation = field(default_factory=lambda: engine.Preparation())  # what became of them
+    done: Preparation = field(default_factory=_nothing)  # what became of them
 
 
 class Preparer:
@@ -48,12 +54,14 @@ class Preparer:
 
     def add(self, pair: ModelPair) -> None:
         """Has a loaded pair wait for its turn, or notes why nothing will be prepared."""
+        from specviz.models.preparation import Preparation
+
         with self._changed:
             if self.refusal is None:
                 self._waiting.append(pair)
                 self._changed.notify_all()
             else:
-                self._stages[pair] = Stage(done=engine.Preparation(reasons={"target": self.refusal}))
+                self._stages[pair] = Stage(done=Preparation(reasons={"target": self.refusal}))
 
     def start(self) -> None:
         """Begins."""
@@ -109,17 +117,19 @@ class Preparer:
             del pair, stage
 
     def _prepared(self, pair: ModelPair, halt: threading.Event) -> Preparation:
+        from specviz.models.preparation import Preparation, prepare_passes
+
         def hear(fraction: float, step: Sentence) -> None:
             with self._changed:
                 self._stages[pair] = Stage(step)
 
         try:
-            return device.apart(lambda: engine.prepare_passes(pair, hear, halt=halt, turn=device.between_runs))
+            return device.apart(lambda: prepare_passes(pair, hear, halt=halt, turn=device.between_runs))
         except Exception as error:
             # Nobody waits for it: the page goes on with plain passes, and says why.
             logging.getLogger(__name__).exception("Preparing passes failed")
             reason = SpecvizError("Preparing passes failed: {reason}.", "passes", reason=first_line(error))
-            return engine.Preparation(reasons={"target": reason})
+            return Preparation(reasons={"target": reason})
 
 
 def _refusal(deployment: Deployment) -> SpecvizError | None:

@@ -22,7 +22,6 @@ from specviz.records.prompts import on_each, read_prompts, text_of
 from specviz.records.runs import Run
 from specviz.records.settings import AUTO, PLAIN, RunSettings
 from specviz.records.words import Words
-from specviz.ui import engine
 from specviz.ui.components import as_text, compare_view
 from specviz.ui.contest import Contest, order_of
 from specviz.ui.controls import Fields, choices
@@ -224,13 +223,15 @@ def _drafting(runner: Runner, pair: ModelPair, order: Order, choice: Choice) -> 
 
     At temperature 0 all rules come to the same comparison, so none is added there; some judge chains only.
     """
+    from specviz.rules import rule_named
+
     for name in choice.drafters:
         for width, gamma in itertools.product(_widths(pair, name, choice.widths), choice.gammas):
             usual = Contestant(name, gamma, branches=width)
             request = order_of(order, usual).request(pair, runner.deployment)
             yield replace(usual, rule=request.rule.name), True
             for rule in choice.rules:
-                judges = _judges(engine.rule_named(rule), request.drafter, width)
+                judges = _judges(rule_named(rule), request.drafter, width)
                 yield replace(usual, rule=rule), judges and not request.settings.sampling.greedy
 
 
@@ -282,7 +283,9 @@ def _outcome(contest: Contest, pair: ModelPair, say: Words) -> str:
 
 def machine_of(pair: ModelPair) -> str | None:
     """What measures; a lent GPU is known only to the call that it is lent to."""
-    return None if lent_by_the_call() else engine.name_of(pair.device)
+    from specviz.bench.machine import name_of
+
+    return None if lent_by_the_call() else name_of(pair.device)
 
 
 def _table(
@@ -317,22 +320,26 @@ def _over_prompts(row: messages.ComparedRow, work: Sequence[WorkRow]) -> message
 
 def rows_of(contest: Contest, pair: ModelPair, say: Words) -> list[messages.ComparedRow]:
     """A row for each contestant with what it has come to so far, and for those that are left out, with the reason."""
+    from specviz.rules import rule_named
+
     rows = [_row(contest, pair, contestant, say) for contestant in contest.contestants]
     if not contest.order.settings.sampling.greedy:
         for one in contest.left_out:
-            reason = say("compare.paths_only" if engine.rule_named(one.rule).paths else "compare.chains_only")
+            reason = say("compare.paths_only" if rule_named(one.rule).paths else "compare.chains_only")
             rows.append(replace(_row(contest, pair, one, say), reason=reason))
     return rows
 
 
 def _row(contest: Contest, pair: ModelPair, contestant: Contestant, say: Words) -> messages.ComparedRow:
+    from specviz.rules import rule_named
+
     plain = contestant.mode == PLAIN
     return messages.ComparedRow(
         drafter=label(contestant.mode, say),
         contestant=contestant,
         own_branches=not plain and contestant.branches == default_branches(pair, contestant.mode),
         rule="" if plain else _rule_words(contest, contestant, say),
-        lossless=plain or engine.rule_named(contestant.rule).lossless,
+        lossless=plain or rule_named(contestant.rule).lossless,
         standing=contest.standing(contestant),
         # Plain decoding makes one in each group.
         repeats=len({(run.group[0], run.repeat) for run in contest.runs.get(contestant, ())}),
@@ -347,10 +354,12 @@ def _rule_words(contest: Contest, contestant: Contestant, say: Words) -> str:
 
 
 def _summary(contest: Contest, pair: ModelPair, say: Words) -> str:
+    from specviz.passes.static_passes import kind_of
+
     first = contest.order.settings.seed
     plain = order_of(contest.order, contest.contestants[0]).request(pair, contest.runner.deployment)
     known = {
-        "passes": passes_words(engine.kind_of(plain.passes), say),
+        "passes": passes_words(kind_of(plain.passes), say),
         "runs": contest.count,
         "tokens": contest.order.settings.max_new_tokens,
         "first": first,
@@ -382,11 +391,13 @@ def texts_of(contest: Contest, pair: ModelPair, say: Words) -> dict[str, Any] | 
 
 def run_of(contest: Contest, pair: ModelPair, contestant: Contestant, prompt: int = 0) -> Run | None:
     """Its run on a prompt in the first repeat; None before that is over."""
+    from specviz.decoding.run_record import collect
+
     found = contest.first_run(contestant, prompt)
     if found is None:
         return None
     request = order_of(contest.orders[prompt], contestant).request(pair, contest.runner.deployment)
-    return engine.collect(request, found.rounds)
+    return collect(request, found.rounds)
 
 
 def replay_order(order: Order) -> Order:
@@ -400,15 +411,18 @@ def replay_order(order: Order) -> Order:
 
 def compare_rules(runner: Runner, order: Order, halt: threading.Event, say: Words) -> Iterator[str]:
     """Messages for the two rules: totals as they grow, and at the end the rounds in which the rules differ."""
+    from specviz.bench.turns import REPORT_EVERY
+    from specviz.decoding.replay import replay
+
     counts, tokens, told = messages.Replayed(), 0, 0.0
     yield messages.replay_message(counts, phase="running", text=say("common.preparing"), fraction=0.0)
     try:
         order = replay_order(order)
-        for batch in closing(runner.batches(order, engine.replay, "block"), halt):
+        for batch in closing(runner.batches(order, replay, "block"), halt):
             for token, block in batch:
                 counts.add(token, block)
                 tokens += len(token.emitted)
-            if time.monotonic() - told > engine.REPORT_EVERY:
+            if time.monotonic() - told > REPORT_EVERY:
                 told = time.monotonic()
                 fraction = tokens / order.settings.max_new_tokens
                 yield messages.replay_message(

@@ -12,7 +12,6 @@ from specviz.bench.laps import Progress, TimedRun, busy
 from specviz.bench.work import Work, WorkRow
 from specviz.records.settings import RunSettings
 from specviz.records.words import Words
-from specviz.ui import engine
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
 from specviz.views.run_messages import title
@@ -65,7 +64,9 @@ class Contest:
     @property
     def count(self) -> int:
         """How many there will be."""
-        return len(self.orders) * self.repeats * engine.runs_in_turn(len(self.contestants))
+        from specviz.bench.turns import runs_in_turn
+
+        return len(self.orders) * self.repeats * runs_in_turn(len(self.contestants))
 
     def work(self) -> list[WorkRow]:
         """On prompts of one's own, what the finished runs come to by domain; else nothing."""
@@ -109,8 +110,10 @@ def in_turn(
 
     asked: by prompt, the settings of all contestants.
     """
-    lanes = ([engine.lane_of(request.but(settings)) for settings in contestants] for contestants in asked)
-    return engine.on_each_prompt(lanes, engine.Plan(request.settings.max_new_tokens, repeats))
+    from specviz.bench.turns import Plan, lane_of, on_each_prompt
+
+    lanes = ([lane_of(request.but(settings)) for settings in contestants] for contestants in asked)
+    return on_each_prompt(lanes, Plan(request.settings.max_new_tokens, repeats))
 
 
 def order_of(order: Order, contestant: Contestant) -> Order:

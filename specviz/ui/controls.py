@@ -12,7 +12,6 @@ from specviz.records.errors import SpecvizError
 from specviz.records.presets import CHAT_PRESETS, PRESETS, TEMPERATURE, Preset
 from specviz.records.settings import AUTO, BITS, MAX_BRANCHES, PLAIN, DraftParams, SamplingParams
 from specviz.records.words import Words
-from specviz.ui import engine
 from specviz.ui.components import (
     as_text,
     corrected,
@@ -101,7 +100,9 @@ class Controls:
 
     def about_rule(self, name: str) -> list[Any]:
         """What the two notes on the rule say."""
-        lossy = name != "auto" and not engine.rule_named(name).lossless
+        from specviz.rules import rule_named
+
+        lossy = name != "auto" and not rule_named(name).lossless
         return [self.say(f"ways.rule_{name}_about"), gr.update(visible=lossy)]
 
     def wire(self) -> None:
@@ -184,6 +185,8 @@ _HIDEABLE = ("num_draft_tokens", "branches", "exit_layer", "bits", "confidence",
 
 def properties(pair: ModelPair, name: str) -> dict[str, Mapping[str, Any]]:
     """By field, the properties of the controls that depend on the drafter, in the order of `_HIDEABLE`."""
+    from specviz.passes.early_exits import default_exit, layer_count
+
     read, drafts = drafter_of(pair, name).reads, {"visible": name != PLAIN}
     return {
         "num_draft_tokens": drafts,
@@ -191,8 +194,8 @@ def properties(pair: ModelPair, name: str) -> dict[str, Mapping[str, Any]]:
         "exit_layer": {
             "visible": "exit_layer" in read,
             # A slider wants two values at least; where a small target has fewer, the engine says so.
-            "maximum": max(2, engine.layer_count(pair.target) - 1),
-            "value": engine.default_exit(pair.target),
+            "maximum": max(2, layer_count(pair.target) - 1),
+            "value": default_exit(pair.target),
         },
         "bits": {"visible": "bits" in read},
         "confidence": {"visible": "confidence" in read},

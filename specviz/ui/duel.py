@@ -14,7 +14,6 @@ from specviz.records.runs import Run, Speedup
 from specviz.records.settings import RunSettings
 from specviz.records.words import Words
 from specviz.theory.ratios import Ratio
-from specviz.ui import engine
 
 if TYPE_CHECKING:
     from specviz.decoding.request import Request
@@ -58,8 +57,10 @@ class Duel:
 
     def runs(self, request: Request) -> tuple[Run, Run]:
         """The same as records."""
+        from specviz.decoding.run_record import collect
+
         plain, fast = self.shown(request)
-        return engine.collect(_plain(request), plain.rounds), engine.collect(request, fast.rounds)
+        return collect(_plain(request), plain.rounds), collect(request, fast.rounds)
 
     def speedup(self) -> Speedup:
         """Raises SpecvizError (field ``measured``) where the interval says nothing."""
@@ -92,16 +93,17 @@ def duel(request: Request, whole: bool) -> Iterator[Progress | Duel | None]:
 
     whole: both come to their end, however long that takes; else a slow pair's texts are cut short.
     """
-    plan = engine.Plan(
-        request.settings.max_new_tokens, REPEATS, BUDGET, whole, PRECISE, least=LEAST_PAIRS, patience=PATIENCE
-    )
+    from specviz.bench.machine import name_of
+    from specviz.bench.turns import Plan, lane_of, take_turns
+
+    plan = Plan(request.settings.max_new_tokens, REPEATS, BUDGET, whole, PRECISE, least=LEAST_PAIRS, patience=PATIENCE)
     done: tuple[list[TimedRun], list[TimedRun]] = [], []
-    for one in engine.take_turns([engine.lane_of(_plain(request)), engine.lane_of(request)], plan):
+    for one in take_turns([lane_of(_plain(request)), lane_of(request)], plan):
         if isinstance(one, TimedRun):
             done[one.number].append(one)
         else:
             yield one
-    yield Duel(*done, engine.name_of(request.pair.device))
+    yield Duel(*done, name_of(request.pair.device))
 
 
 def _plain(request: Request) -> Request:
@@ -110,8 +112,10 @@ def _plain(request: Request) -> Request:
 
 def runs_of(settings: RunSettings) -> list[RunSettings]:
     """The runs of a duel, for an estimate of its time: a lent GPU's passes are over long before the budget is."""
+    from specviz.bench.turns import WARM_UP_TOKENS
+
     both = [replace(settings, drafter=None), settings]
-    few = [replace(one, max_new_tokens=min(engine.WARM_UP_TOKENS, one.max_new_tokens)) for one in both]
+    few = [replace(one, max_new_tokens=min(WARM_UP_TOKENS, one.max_new_tokens)) for one in both]
     return [*few, *both]
 
 

@@ -16,7 +16,6 @@ from specviz.records.names import LAB_RULES, RULES
 from specviz.records.runs import Round, Run
 from specviz.records.settings import AUTO, MAX_BRANCHES, PLAIN, RunSettings, is_count, is_whole
 from specviz.records.words import words
-from specviz.ui import engine
 from specviz.ui.compare_tab import MOST_REPEATS, OWN, Choice, contest_of, machine_of, rows_of, texts_of
 from specviz.ui.duel import Duel, progress
 from specviz.ui.lossless_tab import MOST_RUNS, MOST_SUPPORT, Trial, asked_of, growing, trial_request, tried
@@ -124,6 +123,8 @@ def _followed(runner: Runner, given: Given, tell: Tell) -> Iterator[tuple[list[R
     request = order.request(pair, runner.deployment)
 
     def work() -> Iterator[tuple[list[Round], Run | None]]:
+        from specviz.decoding.run_record import collect
+
         done, tokens = [], 0
         for batch in filter(None, runner.batches(order)):
             done += batch
@@ -133,7 +134,7 @@ def _followed(runner: Runner, given: Given, tell: Tell) -> Iterator[tuple[list[R
                 tokens / order.settings.max_new_tokens,
             )
             yield batch, None
-        yield [], engine.collect(request, done)
+        yield [], collect(request, done)
 
     return work()
 
@@ -215,7 +216,9 @@ def _passes(runner: Runner, given: Given, tell: Tell) -> Answers:
     pair = runner.store.get(PairName())
 
     def work() -> Answers:
-        for batch in filter(None, runner.batches(PairName(), engine.measure_passes)):
+        from specviz.bench.pass_times import measure_passes
+
+        for batch in filter(None, runner.batches(PairName(), measure_passes)):
             tell(SAY("line.short_why"), batch[-1].fraction)
             yield answers.passes_answer(batch[-1], machine_of(pair))
 

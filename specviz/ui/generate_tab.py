@@ -14,7 +14,7 @@ from specviz.records.metrics import tally
 from specviz.records.recordings import RECORDINGS
 from specviz.records.runs import Round
 from specviz.records.words import Words
-from specviz.ui import engine, traces
+from specviz.ui import traces
 from specviz.ui.applying import wire_links
 from specviz.ui.components import beside_view, charts_view, gallery_view, run_view, share_view
 from specviz.ui.duel import Duel, duel, progress, runs_of
@@ -156,7 +156,9 @@ def _carried_out(runner: Runner, live: LiveRun, order: Order, measured: bool, vi
 
 def watched(request: Request, measured: bool) -> Iterator[Round | Progress | Duel | None]:
     """The rounds of a run and, if its speedup is to be measured, a duel that nobody watches: drawing takes time."""
-    yield from engine.rounds(request)
+    from specviz.decoding.engine import rounds
+
+    yield from rounds(request)
     if measured:
         yield from duel(request, whole=False)
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from specviz.records.settings import AUTO, RunSettings
-from specviz.ui import engine
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -57,5 +56,7 @@ def _round_seconds(pair: ModelPair, settings: RunSettings) -> float:
 
 
 def _pass_seconds(model: PreTrainedModel) -> float:
+    from specviz.passes.early_exits import layer_count
+
     weights = model.num_parameters() * model.dtype.itemsize
-    return engine.layer_count(model) * LAYER_SECONDS + weights / BYTES_PER_SECOND
+    return layer_count(model) * LAYER_SECONDS + weights / BYTES_PER_SECOND

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from specviz.theory.diagnosis import diagnose, run_figures
 from specviz.theory.roofline import PassTimes
-from specviz.ui import engine
 from specviz.ui.live_runs import LiveRun, LiveRuns
 from specviz.views.run_messages import label
 from specviz.views.why_messages import LabRun
@@ -63,6 +62,9 @@ class Lab:
 
 def _taken_by(request: Request, passes: PassTimes) -> bool:
     """Whether the passes are those that this run took: of its pair, where and as it ran."""
+    from specviz.models.placement import dtype_name
+    from specviz.passes.static_passes import kind_of
+
     pair, measured = request.pair, (passes.target, passes.draft, passes.device, passes.dtype, passes.kind)
-    dtype, kind = engine.dtype_name(pair.dtype), engine.kind_of(request.passes)
+    dtype, kind = dtype_name(pair.dtype), kind_of(request.passes)
     return measured == (pair.target_name, pair.draft_name, str(pair.device), dtype, kind)

@@ -13,7 +13,6 @@ from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
 from specviz.records.runs import Round, Run, Speedup
 from specviz.records.words import Words
-from specviz.ui import engine
 from specviz.ui.offered_files import RunFiles
 from specviz.ui.visits import Visit
 from specviz.views import run_messages as messages
@@ -49,7 +48,9 @@ class LiveRun:
 
     def start(self, charts: messages.Charts | None = None) -> str:
         """charts: of what the page has lost; by default empty ones."""
-        timing = not self.rounds and engine.must_be_timed(self.request)
+        from specviz.decoding.round_times import must_be_timed
+
+        timing = not self.rounds and must_be_timed(self.request)
         charts = charts or Trail().charts(self.say)
         return opening(self.key, self.opened, self.say, share=self.share, charts=charts, timing=timing)
 
@@ -62,7 +63,9 @@ class LiveRun:
         return self.message(batch, self.sent, charts=None if due else self.trail.charts(self.say, turn))
 
     def message(self, batch: list[Round], sent: set[int] | None, charts: messages.Charts | None = None) -> str:
-        words = engine.vocabulary(self.request.pair, batch)
+        from specviz.decoding.run_record import vocabulary
+
+        words = vocabulary(self.request.pair, batch)
         return messages.rounds_message(
             self.key, batch, words, figures=headline(self.trail, self.measured), sent=sent, charts=charts
         )
@@ -99,7 +102,9 @@ class LiveRun:
         return bool(self.rounds) and self.rounds[-1].stop_reason is not None
 
     def run(self) -> Run:
-        return replace(engine.collect(self.request, self.rounds), measured=self.measured)
+        from specviz.decoding.run_record import collect
+
+        return replace(collect(self.request, self.rounds), measured=self.measured)
 
 
 class LiveRuns:
@@ -110,7 +115,9 @@ class LiveRuns:
         self.runs: OrderedDict[str, LiveRun] = OrderedDict()
 
     def open(self, request: Request, visit: Visit, say: Words) -> LiveRun:
-        opened = engine.collect(request, ())
+        from specviz.decoding.run_record import collect
+
+        opened = collect(request, ())
         live = LiveRun(uuid.uuid4().hex, visit, request, opened, links.share(opened), say)
         self.runs[live.key] = live
         while len(self.runs) > self.most:

@@ -16,7 +16,6 @@ from specviz.records.errors import SpecvizError, quoted
 from specviz.records.names import LAB_RULES, LIKELIEST
 from specviz.records.words import Words
 from specviz.theory.statistics import Evidence, noise, steps
-from specviz.ui import engine
 from specviz.ui.components import lossless_view
 from specviz.ui.controls import Fields
 from specviz.ui.deployment import Deployment
@@ -97,25 +96,28 @@ def trial_order(order: Order, trial: Trial) -> Order:
 
     Raises SpecvizError for a trial that the page does not offer.
     """
+    from specviz.decoding.exact_distribution import RUN_TOKENS
+    from specviz.decoding.lossless import LAB_RULES
+
     if trial.rule not in LAB_RULES:
         raise SpecvizError("There is no rule {name} to test.", "rule", name=quoted(trial.rule))
     whole_up_to(MOST_RUNS, "runs", trial.runs)
     whole_up_to(MOST_SUPPORT, "support", trial.support)
-    rule, sampling = engine.LAB_RULES[trial.rule].engine_rule, order.settings.sampling
+    rule, sampling = LAB_RULES[trial.rule].engine_rule, order.settings.sampling
     if sampling.greedy:
         return order.but(rule=rule, coins="", max_new_tokens=min(order.settings.max_new_tokens, MOST_GREEDY))
     support = int(trial.support)
-    return order.but(
-        rule=rule, coins="", max_new_tokens=engine.RUN_TOKENS, top_k=min(sampling.top_k or support, support)
-    )
+    return order.but(rule=rule, coins="", max_new_tokens=RUN_TOKENS, top_k=min(sampling.top_k or support, support))
 
 
 def trial_request(pair: ModelPair, order: Order, trial: Trial, deployment: Deployment) -> Request:
     """The checked request of `trial_order`. Raises SpecvizError whose field is a control's or one of `Trial`."""
+    from specviz.decoding.lossless import LAB_RULES, check_lossless
+
     # As it stands first: what is wrong with the controls is said of the controls.
     order.but(rule="auto").request(pair, deployment)
     request = trial_order(order, trial).request(pair, deployment)
-    engine.check_lossless(request, engine.LAB_RULES[trial.rule])
+    check_lossless(request, LAB_RULES[trial.rule])
     return request
 
 
@@ -137,19 +139,27 @@ def tried(
     runner: Runner, order: Order, request: Request, trial: Trial, halt: threading.Event
 ) -> Iterator[list[ExactDistribution | Sample | GreedyToken]]:
     """What `examined` makes of a trial, in batches, until `halt` is set. request: the one of `trial_request`."""
+    from specviz.decoding.exact_distribution import COMPARED
+
     # All runs as one, for an estimate of their time: where they are sampled, few tokens are looked at.
-    tokens = request.settings.max_new_tokens if request.settings.sampling.greedy else engine.COMPARED * int(trial.runs)
+    tokens = request.settings.max_new_tokens if request.settings.sampling.greedy else COMPARED * int(trial.runs)
     runs = [replace(request.settings, max_new_tokens=tokens)]
     return closing(runner.batches(trial_order(order, trial), examined, trial.rule, int(trial.runs), others=runs), halt)
 
 
 def examined(request: Request, rule: str, runs: int) -> Iterator[ExactDistribution | Sample | GreedyToken]:
     """`examine` with the rule by its name, which crosses a process border."""
-    return engine.examine(request, engine.LAB_RULES[rule], runs)
+    from specviz.decoding.lossless import LAB_RULES, examine
+
+    return examine(request, LAB_RULES[rule], runs)
 
 
 def asked_of(request: Request, trial: Trial, say: Words) -> messages.Asked:
     """What is tested, in words."""
+    from specviz.decoding.lossless import LAB_RULES
+    from specviz.models.placement import dtype_name
+    from specviz.passes.static_passes import kind_of
+
     settings, sampling = request.settings, request.settings.sampling
     parts = [
         say("lossless.gamma", n=request.num_draft_tokens),
@@ -159,14 +169,14 @@ def asked_of(request: Request, trial: Trial, say: Words) -> messages.Asked:
         parts.append(say("lossless.top_k", k=sampling.top_k))
         parts += [say("lossless.top_p", p=say.number(sampling.top_p, "g"))] if sampling.top_p < 1 else []
         parts += [say("lossless.min_p", p=say.number(sampling.min_p, "g"))] if sampling.min_p > 0 else []
-    dtype = engine.dtype_name(request.pair.dtype)
-    passes = passes_words(engine.kind_of(request.passes), say)
+    dtype = dtype_name(request.pair.dtype)
+    passes = passes_words(kind_of(request.passes), say)
     return messages.Asked(
         trial=uuid.uuid4().hex,
         rule=trial.rule,
         drafter=label(settings.drafter, say),
         settings=" · ".join([*parts, say("lossless.seed", seed=settings.seed), passes]),
-        lossless=engine.LAB_RULES[trial.rule].lossless,
+        lossless=LAB_RULES[trial.rule].lossless,
         half_precision=dtype != "float32",
         dtype=dtype,
         runs=settings.max_new_tokens if sampling.greedy else int(trial.runs),
@@ -184,11 +194,13 @@ def _counts(found: Iterator[list[Any]], asked: messages.Asked, say: Words) -> It
 
 def growing(found: Iterator[list[ExactDistribution | Sample]], runs: int) -> Iterator[tuple[messages.Counted, bool]]:
     """The counts now and then, and once more, marked True, when they are over: all `runs` made, or the test stopped."""
+    from specviz.decoding.exact_distribution import ExactDistribution
+
     counted: messages.Counted | None = None
     told = -math.inf
     for batch in found:
         for one in batch:
-            if isinstance(one, engine.ExactDistribution):
+            if isinstance(one, ExactDistribution):
                 counted = _empty(one, runs)
             else:
                 _count(counted, one)

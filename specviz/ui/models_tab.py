@@ -12,8 +12,7 @@ import gradio as gr
 
 from specviz.models.catalog import CATALOG, HubPair, needed_bytes, size_bytes
 from specviz.records.errors import SpecvizError, quoted
-from specviz.records.words import Bytes, Words
-from specviz.ui import engine
+from specviz.records.words import Bytes, Sentence, Words
 from specviz.ui.advising import advise, chains_of
 from specviz.ui.components import as_text, fold_switch
 from specviz.ui.events import INTERNAL, QUIET
@@ -108,16 +107,22 @@ def check_pair(runner: Runner, name: PairName, halt: threading.Event, say: Words
     step = say("common.preparing")
     yield step
     try:
-        for batch in closing(runner.batches(name, engine.check_pair), halt):
+        for batch in closing(runner.batches(name, _findings), halt):
             for one in batch:
-                if isinstance(one, engine.Finding):
-                    lines.append(_found(one, say))
-                else:
+                if isinstance(one, Sentence):
                     step = say("models.checking", step=say.step(one))
+                else:
+                    lines.append(_found(one, say))
             yield "\n".join([*lines, "", as_text(step)])
     except SpecvizError as error:
         lines += ["", say("models.problem", reason=as_text(say.error(error)))]
     yield "\n".join(lines)
+
+
+def _findings(pair: ModelPair) -> Iterator[Finding | Sentence]:
+    from specviz.bench.pair_check import check_pair
+
+    return check_pair(pair)
 
 
 def _found(finding: Finding, say: Words) -> str:
@@ -255,7 +260,9 @@ def _catalog_card(desk: Desk, entry: HubPair) -> gr.Button:
     button = gr.Button(catalog_label(entry, None, say), interactive=False, size="sm", min_width=200)
 
     def measured(pair: ModelPair) -> Any:
-        available = engine.within_reach(runner.deployment.device)
+        from specviz.models.placement import within_reach
+
+        available = within_reach(runner.deployment.device)
         return gr.update(value=catalog_label(entry, available, say), interactive=needed_bytes(entry) <= available)
 
     desk.arrivals.append((button, measured))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import KINDS, RunSettings, is_auto, is_whole
-from specviz.ui import engine
 from specviz.ui.deployment import Deployment
 from specviz.ui.pairs import PairName
 
@@ -69,7 +68,9 @@ class Order:
     def request(self, pair: ModelPair, deployment: Deployment) -> Request:
         """The order checked against the pair and the page's limits. Raises SpecvizError with the control's name in
         `field`."""
-        request = engine.prepare(pair, self.settings)
+        from specviz.decoding.request import prepare
+
+        request = prepare(pair, self.settings)
         request = replace(request, longest=min(request.longest, deployment.max_draft_tokens))
         _check_limits(request, deployment)
         return replace(request, passes={}) if self.passes == "plain" else request

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from specviz.records.words import Bytes, Words
-from specviz.ui import engine
 from specviz.ui.background import Stage
 from specviz.ui.components import as_text
 from specviz.views.run_messages import parameters
@@ -33,16 +32,19 @@ def describe(pair: ModelPair, stage: Stage, say: Words) -> str:
 
 
 def _rows(pair: ModelPair, say: Words) -> Iterator[list[str]]:
+    from specviz.models.placement import dtype_name
+    from specviz.passes.mtp_layers import MtpModules
+
     info, times = pair.info(), pair.passes.seconds_by_width
     measured = [_NONE, _NONE]
     if COMPARED in times:
         measured = [f"{say.number(1000 * times[1], '.1f')} ms", f"{say.number(times[COMPARED] / times[1], '.2f')}×"]
     yield _row(pair, "target", info.target, info.target_parameters, info.dtype, measured, say)
     if pair.draft is not None:
-        dtype = engine.dtype_name(pair.draft.dtype)
+        dtype = dtype_name(pair.draft.dtype)
         yield _row(pair, "draft", info.draft or "", info.draft_parameters or 0, dtype, [_NONE, _NONE], say)
     for name, part in pair.parts.items():
-        model = part.model if isinstance(part, engine.MtpModules) else part
+        model = part.model if isinstance(part, MtpModules) else part
         size = sum(weight.numel() for weight in model.parameters())
         yield _row(pair, name, "", size, info.dtype, [_NONE, _NONE], say)
     for bits, made in pair.passes.quantised.items():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Sentence
-from specviz.ui import device, engine
+from specviz.ui import device
 from specviz.ui.background import Preparer
 from specviz.ui.deployment import Deployment
 
@@ -66,9 +66,13 @@ class PairStore:
             return self._home
         with self._loading:
             if self._home is None:
+                # All of torch and transformers is imported here, by one thread: two that import parts of transformers
+                # at once may each find the other's half done.
+                from specviz.models.loading import load_pair
+
                 asked = self.deployment
                 pair = device.apart(
-                    lambda: engine.load_pair(
+                    lambda: load_pair(
                         asked.target, asked.draft, device=asked.device, dtype=asked.dtype, progress=self._note
                     )
                 )
@@ -93,6 +97,8 @@ class PairStore:
         if name.target is None:
             return self.home
         with self.lock, self._loading:
+            from specviz.models.loading import load_pair
+
             if name != self.guest_name:
                 if not self.deployment.allow_loading:
                     raise SpecvizError("This page keeps to the models it started with.", "target")
@@ -101,7 +107,7 @@ class PairStore:
                     self.guest.free()
                 self.guest, self.guest_name = None, None
                 self.guest = device.apart(
-                    lambda: engine.load_pair(
+                    lambda: load_pair(
                         name.target,
                         name.draft,
                         draft_vocabulary=name.draft_vocabulary,
@@ -123,7 +129,9 @@ class PairStore:
 
     def usual(self, pair: ModelPair) -> str:
         """The drafter to start with for this pair, which is in memory."""
-        return engine.usual(pair, preparing=self.preparer.refusal is None)
+        from specviz.drafters.registry import usual
+
+        return usual(pair, preparing=self.preparer.refusal is None)
 
     def in_use(self, name: PairName) -> ModelPair:
         """The pair if it is in memory, else the starting one, which the page goes back to."""

@@ -16,7 +16,7 @@ import gradio as gr
 
 from specviz.records.errors import SpecvizError, first_line
 from specviz.records.settings import RunSettings
-from specviz.ui import device, engine
+from specviz.ui import device
 from specviz.ui.deployment import Deployment
 from specviz.ui.gpu_time import LEAST_SECONDS, seconds_for
 from specviz.ui.line import Line
@@ -71,7 +71,7 @@ class Runner:
         besides the order's own, by which a lent GPU is asked for. Raises SpecvizError, whatever goes wrong.
         """
         # Another process may do what follows; this one raises what went wrong there.
-        with contextlib.closing(self._on_device(asked, work or engine.rounds, arguments, others)) as made, _explained():
+        with contextlib.closing(self._on_device(asked, work, arguments, others)) as made, _explained():
             for batch in made:
                 if isinstance(batch, Ended):
                     self.last_seconds = batch.seconds
@@ -81,12 +81,18 @@ class Runner:
                     yield batch
 
     def _carry_out(
-        self, asked: Order | PairName, work: Callable[..., Iterator[Item | None]], arguments: Sequence[Any], _: Any
+        self,
+        asked: Order | PairName,
+        work: Callable[..., Iterator[Item | None]] | None,
+        arguments: Sequence[Any],
+        _: Any,
     ) -> Iterator[list[Item] | Ended]:
         pair, given = self._checked(asked)
+        from specviz.decoding.engine import rounds  # only now: loading the pair has imported torch
+
         made: queue.SimpleQueue[Item | Ended] = queue.SimpleQueue()
         halt = threading.Event()
-        start = functools.partial(work, given, *arguments)
+        start = functools.partial(work or rounds, given, *arguments)
         working = device.thread.submit(_hand_over, pair.passes.threads, start, made, halt)
         try:
             yield from _in_batches(made)

@@ -9,7 +9,6 @@ from specviz.records.errors import SpecvizError
 from specviz.records.names import RULES
 from specviz.records.settings import PLAIN, DraftParams
 from specviz.records.words import Words
-from specviz.ui import engine
 
 if TYPE_CHECKING:
     from specviz.drafters.base import Drafter
@@ -24,7 +23,9 @@ RULE_CHOICES = ("auto", *RULES)
 
 def drafter_of(pair: ModelPair, name: str) -> type[Drafter]:
     """What drafts for this pair in the way of this name. Raises SpecvizError if there is no such way."""
-    return engine.drafter_class(pair, None if name == PLAIN else name)
+    from specviz.drafters.registry import drafter_class
+
+    return drafter_class(pair, None if name == PLAIN else name)
 
 
 def available(pair: ModelPair) -> list[str]:

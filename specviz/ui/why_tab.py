@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 from gradio.components import Component
@@ -11,7 +11,6 @@ from gradio.components import Component
 from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS, TEMPERATURE
 from specviz.records.words import Words
-from specviz.ui import engine
 from specviz.ui.components import served_view, why_view
 from specviz.ui.lab import Lab
 from specviz.ui.pairs import PairName
@@ -21,8 +20,8 @@ from specviz.ui.visits import Visit
 from specviz.ui.ways import WAYS, available
 from specviz.views.why_messages import Measuring, why_message
 
-#: Of a pair, and of what else was asked, to its results.
-Measurement = Callable[..., Iterator[Any]]
+if TYPE_CHECKING:
+    from specviz.models.pair import ModelPair
 
 #: What a visitor's press of a button streams: messages for the lab.
 Stream = Callable[..., Iterator[str]]
@@ -56,12 +55,12 @@ def create_why_tab(desk: Desk) -> Tab:
         return time_passes(runner, lab, name, visit, say)
 
     def batches(visit: Visit, name: PairName, heard: dict[str, Any]) -> Iterator[str]:
-        for one in measure(runner, name, visit, say, engine.measure_batches):
+        for one in measure(runner, name, visit, say, "batches"):
             yield why_message(batches=one)
 
     def forced(visit: Visit, name: PairName, heard: dict[str, Any], details: dict[str, Any]) -> Iterator[str]:
         asked = details.get("alpha"), details.get("num_draft_tokens")
-        for one in measure(runner, name, visit, say, engine.measure_forced, *asked):
+        for one in measure(runner, name, visit, say, "forced", *asked):
             yield why_message(forced=one)
 
     def opened(visit: Visit) -> str:
@@ -84,7 +83,7 @@ def _story(drafter: str) -> dict[str, Any]:
 
 def time_passes(runner: Runner, lab: Lab, name: PairName, visit: Visit, say: Words) -> Iterator[str]:
     """Messages for the lab while passes are timed, the last one with what they say of the visitor's runs."""
-    for one in measure(runner, name, visit, say, engine.measure_passes):
+    for one in measure(runner, name, visit, say, "passes"):
         over = one.phase in ("finished", "stopped")
         # Stopped in the first moments there may be a curve without its first point: nothing to reckon with.
         if over and one.result is not None:
@@ -92,20 +91,27 @@ def time_passes(runner: Runner, lab: Lab, name: PairName, visit: Visit, say: Wor
         yield why_message(passes=one, runs=lab.runs_of(visit.session) if over else None)
 
 
-def measure(
-    runner: Runner, name: PairName, visit: Visit, say: Words, measurement: Measurement, *asked: Any
-) -> Iterator[Measuring]:
+def measure(runner: Runner, name: PairName, visit: Visit, say: Words, what: str, *asked: Any) -> Iterator[Measuring]:
     """How far a measurement of the pair has come; Stop ends it and keeps what there is.
 
-    measurement: yields its result again and again, as far as it is, for the pair and what was `asked`.
+    what: ``passes``, ``batches`` or ``forced``, which is ``asked`` for α and γ.
     """
     yield Measuring("preparing")
     result = None
     try:
-        for batch in closing(runner.batches(name, measurement, *asked), visit.halt):
+        for batch in closing(runner.batches(name, measured, what, *asked), visit.halt):
             result = batch[-1]
             yield Measuring("running", result)
     except SpecvizError as error:
         yield Measuring("failed", problem=say.error(error))
         return
     yield Measuring("stopped" if visit.halt.is_set() else "finished", result)
+
+
+def measured(pair: ModelPair, what: str, *asked: Any) -> Iterator[Any]:
+    """The results of a measurement, again and again, as far as it is; see `measure`."""
+    from specviz.bench.batch_times import measure_batches
+    from specviz.bench.forced import measure_forced
+    from specviz.bench.pass_times import measure_passes
+
+    return {"passes": measure_passes, "batches": measure_batches, "forced": measure_forced}[what](pair, *asked)

@@ -28,7 +28,6 @@ from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run
 from specviz.records.settings import RunSettings, SamplingParams
 from specviz.records.words import Sentence, words
-from specviz.ui import engine
 from specviz.ui.background import Preparer, Stage
 from specviz.ui.deployment import Deployment
 from specviz.ui.generate_tab import generate
@@ -83,7 +82,7 @@ class StandIn:
 @pytest.fixture
 def stand_in(monkeypatch) -> StandIn:
     made = StandIn()
-    monkeypatch.setattr(engine, "prepare_passes", made)
+    monkeypatch.setattr("specviz.models.preparation.prepare_passes", made)
     return made
 
 
@@ -188,13 +187,13 @@ def test_a_failure_that_nobody_foresaw_is_logged_and_said_and_the_next_pair_is_p
     def fail(*arguments, **others):
         raise RuntimeError("no such luck\nat all")
 
-    monkeypatch.setattr(engine, "prepare_passes", fail)
+    monkeypatch.setattr("specviz.models.preparation.prepare_passes", fail)
     preparer.add(pair)
     preparer.start()
     wait_until(lambda: preparer.stage(pair).done.reasons)
     assert str(preparer.stage(pair).done.reasons["target"]) == "Preparing passes failed: no such luck."
     assert "no such luck" in caplog.text
-    monkeypatch.setattr(engine, "prepare_passes", stand_in)
+    monkeypatch.setattr("specviz.models.preparation.prepare_passes", stand_in)
     stand_in.go_on.set()
     other = tiny_pair("llama")
     preparer.add(other)
@@ -230,7 +229,7 @@ def taken(pair, monkeypatch) -> list[bool]:
 
         return begun
 
-    monkeypatch.setattr(engine, "rounds", watched(engine.rounds))
+    monkeypatch.setattr("specviz.decoding.engine.rounds", watched(rounds))
     monkeypatch.setattr(turns, "unrecorded", watched(turns.unrecorded))
     return taken
 

@@ -15,7 +15,6 @@ from tiny import tiny_pair
 
 from specviz.records.errors import SpecvizError
 from specviz.records.words import words
-from specviz.ui import engine
 from specviz.ui import line as line_module
 from specviz.ui.deployment import Deployment
 from specviz.ui.line import Line
@@ -106,7 +105,7 @@ def in_turn(pairs, visitors, heard, halted=False) -> tuple[list[str], list]:
 
 
 def test_an_action_is_for_the_pair_that_its_visitor_loaded_last_and_waits_until_that_is_there(monkeypatch):
-    monkeypatch.setattr(engine, "load_pair", lambda target, *asked, **others: tiny_pair("llama"))
+    monkeypatch.setattr("specviz.models.loading.load_pair", lambda target, *asked, **others: tiny_pair("llama"))
     monkeypatch.setenv("SPECVIZ_PASSES", "plain")
     pairs, visitors = PairStore(Deployment.from_environment()), Visitors()
     mine, theirs = PairName("mine"), PairName("theirs")

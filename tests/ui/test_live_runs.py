@@ -10,11 +10,12 @@ import types
 import pytest
 from tiny import tiny_pair
 
+from specviz.decoding.engine import rounds
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings
 from specviz.records.words import words
 from specviz.theory.ratios import Ratio
-from specviz.ui import engine, generate_tab
+from specviz.ui import generate_tab
 from specviz.ui.deployment import Deployment
 from specviz.ui.duel import Duel
 from specviz.ui.generate_tab import bring_back, generate
@@ -91,7 +92,7 @@ def test_more_is_awaited_until_the_speedup_is_measured(runner):
 
 def test_a_run_is_under_way_until_it_is_over_and_comes_back_with_what_ended_it(runner, monkeypatch):
     def failing(request, measured):
-        yield from list(engine.rounds(request))[:2]
+        yield from list(rounds(request))[:2]
         raise SpecvizError("The device ran out of memory.", "max_new_tokens")
 
     monkeypatch.setattr(generate_tab, "watched", failing)

@@ -1,9 +1,6 @@
 """The page before its pair is there: recorded runs play at once, and what is pressed too early waits visibly."""
 
 import threading
-import time
-import types
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from alone import VIEW
@@ -15,9 +12,10 @@ from tiny import tiny_pair
 
 from specviz.__main__ import main
 from specviz.drafters.registry import usual
+from specviz.models.preparation import Preparation
 from specviz.records.errors import SpecvizError
 from specviz.records.words import words
-from specviz.ui import engine, page
+from specviz.ui import page
 from specviz.ui.deployment import Deployment
 from specviz.ui.page import build, launch
 from specviz.ui.pairs import PairName, PairStore
@@ -39,7 +37,7 @@ def held(monkeypatch):
         pair.draft = pair.draft_name = None
         return pair
 
-    monkeypatch.setattr(engine, "load_pair", load)
+    monkeypatch.setattr("specviz.models.loading.load_pair", load)
     deployment = Deployment.from_environment()
     store = PairStore(deployment)
     page = launch(build(Runner(store, deployment)), prevent_thread_lock=True, quiet=True)
@@ -116,8 +114,8 @@ def test_whoever_asks_first_loads_the_pair_and_all_get_the_same(held):
 
 
 def test_whoever_sees_the_pair_finds_that_its_passes_are_waited_for(monkeypatch):
-    monkeypatch.setattr(engine, "load_pair", lambda *asked, **others: tiny_pair("llama"))
-    monkeypatch.setattr(engine, "prepare_passes", lambda *asked, **others: engine.Preparation())
+    monkeypatch.setattr("specviz.models.loading.load_pair", lambda *asked, **others: tiny_pair("llama"))
+    monkeypatch.setattr("specviz.models.preparation.prepare_passes", lambda *asked, **others: Preparation())
     store, seen = PairStore(Deployment.from_environment()), []
     add = store.preparer.add
     monkeypatch.setattr(store.preparer, "add", lambda pair: seen.append(store.is_ready) or add(pair))
@@ -131,20 +129,3 @@ def test_a_pair_that_cannot_be_loaded_is_refused_again_and_again(monkeypatch):
     for _ in range(2):
         with pytest.raises(SpecvizError, match="There is no folder"):
             store.get(PairName())
-
-
-def test_parts_of_the_engine_are_imported_one_at_a_time(monkeypatch):
-    """Python lets two threads that import in a circle see each other's modules half done."""
-    inside, together = [], []
-
-    def slowly(name):
-        inside.append(name)
-        time.sleep(0.05)
-        together.append(len(inside))
-        inside.remove(name)
-        return types.SimpleNamespace(rule_named=name, load_pair=name)
-
-    monkeypatch.setattr(engine.importlib, "import_module", slowly)
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(lambda name: getattr(engine, name), ["rule_named", "load_pair"] * 4))
-    assert together == [1] * 8

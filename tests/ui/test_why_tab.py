@@ -27,7 +27,6 @@ from specviz.theory import formulas as theory
 from specviz.theory.diagnosis import RunFigures, diagnose, run_figures
 from specviz.theory.ratios import Ratio
 from specviz.theory.roofline import Limits, PassTimes
-from specviz.ui import engine
 from specviz.ui.deployment import Deployment
 from specviz.ui.duel import Duel
 from specviz.ui.generate_tab import generate
@@ -102,14 +101,14 @@ def test_stopped_early_a_measurement_keeps_what_there_is(runner):
 
 def test_many_requests_are_measured_as_passes_are(runner):
     halt = Visit(None, threading.Event())
-    steps = list(measure(runner, PairName(), halt, words(), engine.measure_batches))
+    steps = list(measure(runner, PairName(), halt, words(), "batches"))
     assert (steps[0].phase, steps[-1].phase) == ("preparing", "finished")
     assert steps[-1].result.fraction == 1 and len(steps[-1].result.points) > 1
 
 
 def test_what_an_oracle_cannot_do_is_a_sentence(runner):
     visit = Visit(None, threading.Event())
-    steps = list(measure(runner, PairName(), visit, words(), engine.measure_forced, "<b>", 4))
+    steps = list(measure(runner, PairName(), visit, words(), "forced", "<b>", 4))
     assert [one.phase for one in steps] == ["preparing", "failed"]
     assert "a number from 0 to 1" in steps[-1].problem
 
