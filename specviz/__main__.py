@@ -417,9 +417,9 @@ def _advise(options: argparse.Namespace) -> int:
 
     def text(interrupted: bool) -> str:
         say, info = words(), pair.info()
-        known = name_of(pair.device), info.name, passes_words(info.passes, say), options.temperature
+        known = name_of(pair.device), info.name, passes_words(info.passes), options.temperature
         offers = measured.offers
-        table = as_table(advice(offers, *known, say, measured.rows), say) if offers else ""
+        table = as_table(advice(offers, *known, measured.rows), say) if offers else ""
         return _with_faults(table, measured.failed, interrupted)
 
     with _keeping(text):

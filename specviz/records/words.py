@@ -1,8 +1,8 @@
 """The page's texts by language: a JSON file for each area of the page, in assets/text/LANGUAGE.
 
-A text is a sentence with a ``{name}`` for each value or, if it counts something, an object with the sentences for
-``one`` and for ``other`` values of ``n``. The page's scripts read the same texts by the same keys
-(assets/web/shared/words.js).
+A text is a sentence with a ``{name}``, or ``{name:.2f}`` for a number in a format of Python, for each value or, if it
+counts something, an object with the sentences for ``one`` and for ``other`` values of ``n``. The page's scripts read
+the same texts by the same keys (assets/web/shared/words.js): messages to the page carry `said` keys and values.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from specviz.records.assets import ASSETS
 
@@ -19,7 +20,38 @@ TEXTS = ASSETS / "text"
 #: The languages of the page, the first one at its root, and what each calls itself.
 LANGUAGES = {"en": "English", "de": "Deutsch"}
 
+#: What a run, a contestant or a pair is called in a message.
+_RUNS = ("ways", "generate", "passes", "page")
+
+#: The areas of texts that an element of assets/web says, beside ``common``.
+AREAS = {
+    "run": ("rounds", "playback", "traces", *_RUNS),
+    "race": ("race", *_RUNS),
+    "compare": ("compare", "advice", *_RUNS),
+    "why": ("why", *_RUNS),
+    "served": ("served", "why"),
+    "lossless": ("lossless", *_RUNS),
+    "beside": ("beside", "rounds"),
+    "tour": ("tour",),
+    "challenges": ("challenges", "rounds"),
+    "share": ("share",),
+    "gallery": ("gallery",),
+    "charts": ("traces", "charts"),
+}
+
 Text = str | dict[str, str]
+
+#: A text for the page to say in its language, ready for JSON: one that is shown as it is, a key with its values (which
+#: may be such texts themselves), or several in a row.
+Said = str | dict[str, Any]
+
+
+def said(key: str, **values: Any) -> Said:
+    return {"say": key} | values
+
+
+def joined(parts: Iterable[Said], by: str = " · ") -> Said:
+    return {"join": by, "parts": list(parts)}
 
 
 class Sentence(str):
@@ -49,7 +81,16 @@ class Words:
         text = self.areas[area][name]
         if isinstance(text, dict):
             text = text["one" if values["n"] == 1 else "other"]
-        return self._filled(text, values)
+        return self._filled(text, {name: self.spoken(one) for name, one in values.items()})
+
+    def spoken(self, message: Any) -> Any:
+        """A message with the texts in the place of all that is `said` in it, as the page's scripts make it."""
+        if isinstance(message, dict):
+            if "say" in message:
+                return self(message["say"], **{name: one for name, one in message.items() if name != "say"})
+            known = {name: self.spoken(one) for name, one in message.items()}
+            return known["join"].join(known["parts"]) if "join" in known else known
+        return [self.spoken(one) for one in message] if isinstance(message, (list, tuple)) else message
 
     def number(self, value: float, spec: str) -> str:
         """`value` by a format specification of Python, with this language's decimal sign."""
@@ -77,8 +118,7 @@ class Words:
         return {f"{area}.{name}": text for area in areas for name, text in self.areas[area].items()}
 
     def _filled(self, template: str, values: Mapping[str, object]) -> str:
-        said = {name: self._written(str(one)) if isinstance(one, float) else one for name, one in values.items()}
-        return fill(template, said)
+        return fill(template, values, str(self.areas["common"]["decimal"]) if "common" in self.areas else ".")
 
     def _written(self, number: str) -> str:
         return number.replace(".", str(self.areas["common"]["decimal"]))
@@ -91,9 +131,23 @@ def words(language: str = "en") -> Words:
     return Words(language, {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in files})
 
 
-def fill(template: str, values: Mapping[str, object]) -> str:
-    """The template with every known ``{name}`` replaced; other braces, and braces in values, stay as they are."""
-    return re.sub(r"\{(\w+)\}", lambda match: str(values.get(match[1], match[0])), template)
+def fill(template: str, values: Mapping[str, object], decimal: str = ".") -> str:
+    """The template with every known ``{name}`` replaced; other braces, and braces in values, stay as they are.
+
+    decimal: the decimal sign. Thousands are grouped by a narrow space, which no language reads as a decimal sign.
+    """
+
+    def written(match: re.Match) -> str:
+        name, spec = match[1], match[2] or ""
+        if name not in values:
+            return match[0]
+        value = values[name]
+        text = format(value, spec) if spec else str(value)
+        if "," in spec:
+            return text.replace(",", "\u202f")
+        return text.replace(".", decimal) if spec or isinstance(value, float) else text
+
+    return re.sub(r"\{(\w+)(?::([^{}]+))?\}", written, template)
 
 
 class Bytes(float):

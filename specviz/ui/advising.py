@@ -54,7 +54,7 @@ def advising(request: Request, chains: Sequence[Contestant]) -> Iterator[Course 
 
 def _said(course: Course, say: Words) -> str:
     left = say("advice.seconds_left", percent=round(100 * course.fraction), seconds=f"{course.seconds_left:.0f}")
-    return left if course.contestant is None else f"{left} · {title(course.contestant, say)}"
+    return left if course.contestant is None else f"{left} · {say.spoken(title(course.contestant))}"
 
 
 def _parts(
@@ -69,9 +69,9 @@ def _parts(
         yield as_text(say("advice.stopped" if offers else "advice.nothing"))
     if offers:
         request = order_of(order, Contestant(PLAIN)).request(pair, runner.deployment)
-        passes = passes_words(kind_of(request.passes), say)
+        passes = passes_words(kind_of(request.passes))
         temperature, machine = order.settings.sampling.temperature, name_of(pair.device)
-        yield as_markdown(advice(offers, machine, pair.info().name, passes, temperature, say), say, as_text)
+        yield as_markdown(advice(offers, machine, pair.info().name, passes, temperature), say, as_text)
 
 
 def chains_of(runner: Runner, pair: ModelPair, order: Order) -> list[Contestant]:

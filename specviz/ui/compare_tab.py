@@ -21,8 +21,8 @@ from specviz.records.errors import SpecvizError
 from specviz.records.prompts import on_each, read_prompts, text_of
 from specviz.records.runs import Run
 from specviz.records.settings import AUTO, PLAIN, RunSettings
-from specviz.records.words import Words
-from specviz.ui.components import as_text, compare_view
+from specviz.records.words import Said, Words, joined, said
+from specviz.ui.components import as_text, element_view
 from specviz.ui.contest import Contest, order_of
 from specviz.ui.controls import Fields, choices
 from specviz.ui.events import HEARD, QUIET
@@ -34,7 +34,7 @@ from specviz.ui.ways import WAYS, available, default_branches, drafter_of, refus
 from specviz.views import compare_messages as messages
 from specviz.views.advice_text import work_table
 from specviz.views.pages import comparison_page
-from specviz.views.run_messages import label, passes_words, title
+from specviz.views.run_messages import label, message, passes_words, speaks, title
 
 if TYPE_CHECKING:
     from specviz.drafters.base import Drafter
@@ -95,7 +95,7 @@ def create_compare_tab(desk: Desk) -> Tab:
         stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop-compare")
         go = gr.Button(say("compare.go"), variant="primary", elem_id="start-compare")
         two_rules = gr.Button(say("compare.two_rules"), elem_id="start-replay")
-    view = compare_view(say)
+    view = element_view("compare", say)
     button, offer = desk.kept("comparison")
 
     def chosen(pair: ModelPair, asked: dict[str, Any]) -> Choice:
@@ -108,26 +108,26 @@ def create_compare_tab(desk: Desk) -> Tab:
 
     def stream(visit: Visit, order: Order, **asked: Any) -> Iterator[str]:
         choice = chosen(runner.store.get(order.pair), asked)
-        if page := (yield from compare(runner, order, choice, visit.halt, say)):
+        if page := (yield from compare(runner, order, choice, visit.halt, say.language)):
             desk.visitors.results.keep(visit.session, "comparison", page)
 
     def check_replay(pair: ModelPair, order: Order) -> None:
         replay_order(order).request(pair, runner.deployment)
 
     def stream_replay(visit: Visit, order: Order) -> Iterator[str]:
-        return compare_rules(runner, order, visit.halt, say)
+        return compare_rules(runner, order, visit.halt)
 
     def offered(pair: ModelPair) -> Any:
         names = [name for name in available(pair) if name != PLAIN]
         return gr.update(choices=choices(names, say), value=names)
 
-    def waiting_replay(text: str) -> str:
+    def waiting_replay(text: Said) -> str:
         return messages.replay_message(messages.Replayed(), phase="running", text=text, fraction=0.0)
 
     desk.arrivals.append((own["drafters"], offered))
-    told = messages.contest_phase_message, messages.contest_error_message
+    told = speaks("contest_phase"), speaks("contest_error")
     comparison = desk.ordered(go, view, stream, *told, check, own, offered=[button], offer=offer)
-    told_replay = waiting_replay, messages.replay_error_message
+    told_replay = waiting_replay, speaks("replay_error")
     return Tab([comparison, desk.ordered(two_rules, view, stream_replay, *told_replay, check_replay)], stop)
 
 
@@ -250,35 +250,31 @@ def _widths(pair: ModelPair, name: str, asked: Sequence[int]) -> list[int]:
 
 
 def compare(
-    runner: Runner, order: Order, choice: Choice, halt: threading.Event, say: Words
+    runner: Runner, order: Order, choice: Choice, halt: threading.Event, language: str
 ) -> Generator[str, None, str | None]:
     """Messages for the table: what is being measured, and the figures after every run. Returns the table as a page in a
-    file, if there is something in it."""
-    yield messages.contest_phase_message(say("common.preparing"), 0.0)
-    try:
-        pair = runner.store.get(order.pair)
-        contest = contest_of(runner, pair, order, choice, halt)
-        yield _table(contest, pair, "running", say("common.warming_up"), 0.0, say)
-        finished = 0
-        for text, fraction in contest.progress(say):
-            new, finished = contest.finished > finished, contest.finished
-            phase = messages.contest_phase_message(text, fraction)
-            yield _table(contest, pair, "running", text, fraction, say) if new else phase
-    except SpecvizError as error:
-        yield messages.contest_error_message(say.error(error))
-        return None
-    yield _outcome(contest, pair, say)
+    file, if there is something in it. Raises SpecvizError if the comparison cannot run, or not to the end."""
+    yield message("contest_phase", text=said("common.preparing"), fraction=0.0)
+    pair = runner.store.get(order.pair)
+    contest = contest_of(runner, pair, order, choice, halt)
+    yield _table(contest, pair, "running", said("common.warming_up"), 0.0)
+    finished = 0
+    for text, fraction in contest.progress():
+        new, finished = contest.finished > finished, contest.finished
+        phase = message("contest_phase", text=text, fraction=fraction)
+        yield _table(contest, pair, "running", text, fraction) if new else phase
+    yield (outcome := _outcome(contest, pair))
     plain = contest.contestants[0]
     if (first := run_of(contest, pair, plain)) is None:
         return None
-    return comparison_page(first, lambda one: _outcome(contest, pair, one), machine_of(pair), say.language)
+    return comparison_page(first, outcome, machine_of(pair), language)
 
 
-def _outcome(contest: Contest, pair: ModelPair, say: Words) -> str:
+def _outcome(contest: Contest, pair: ModelPair) -> str:
     """The table once it is over."""
     stopped = contest.halt.is_set()
-    phase, text = ("stopped", say("compare.stopped")) if stopped else ("finished", _summary(contest, pair, say))
-    return _table(contest, pair, phase, text, 1.0, say, texts_of(contest, pair, say), contest.work())
+    phase, text = ("stopped", said("compare.stopped")) if stopped else ("finished", _summary(contest, pair))
+    return _table(contest, pair, phase, text, 1.0, texts_of(contest, pair), contest.work())
 
 
 def machine_of(pair: ModelPair) -> str | None:
@@ -292,20 +288,19 @@ def _table(
     contest: Contest,
     pair: ModelPair,
     phase: str,
-    text: str,
+    text: Said,
     fraction: float,
-    say: Words,
     texts: dict[str, Any] | None = None,
     work: Sequence[WorkRow] = (),
 ) -> str:
     return messages.contest_message(
-        [_over_prompts(row, work) for row in rows_of(contest, pair, say)],
+        [_over_prompts(row, work) for row in rows_of(contest, pair)],
         phase=phase,
         text=text,
         fraction=fraction,
         repeats=contest.repeats * len(contest.orders),
         texts=texts,
-        domains=work_table(work, say) if work else (),
+        domains=work_table(work) if work else (),
     )
 
 
@@ -318,27 +313,27 @@ def _over_prompts(row: messages.ComparedRow, work: Sequence[WorkRow]) -> message
     return row
 
 
-def rows_of(contest: Contest, pair: ModelPair, say: Words) -> list[messages.ComparedRow]:
+def rows_of(contest: Contest, pair: ModelPair) -> list[messages.ComparedRow]:
     """A row for each contestant with what it has come to so far, and for those that are left out, with the reason."""
     from specviz.rules import rule_named
 
-    rows = [_row(contest, pair, contestant, say) for contestant in contest.contestants]
+    rows = [_row(contest, pair, contestant) for contestant in contest.contestants]
     if not contest.order.settings.sampling.greedy:
         for one in contest.left_out:
-            reason = say("compare.paths_only" if rule_named(one.rule).paths else "compare.chains_only")
-            rows.append(replace(_row(contest, pair, one, say), reason=reason))
+            reason = said("compare.paths_only" if rule_named(one.rule).paths else "compare.chains_only")
+            rows.append(replace(_row(contest, pair, one), reason=reason))
     return rows
 
 
-def _row(contest: Contest, pair: ModelPair, contestant: Contestant, say: Words) -> messages.ComparedRow:
+def _row(contest: Contest, pair: ModelPair, contestant: Contestant) -> messages.ComparedRow:
     from specviz.rules import rule_named
 
     plain = contestant.mode == PLAIN
     return messages.ComparedRow(
-        drafter=label(contestant.mode, say),
+        drafter=label(contestant.mode),
         contestant=contestant,
         own_branches=not plain and contestant.branches == default_branches(pair, contestant.mode),
-        rule="" if plain else _rule_words(contest, contestant, say),
+        rule="" if plain else _rule_words(contest, contestant),
         lossless=plain or rule_named(contestant.rule).lossless,
         standing=contest.standing(contestant),
         # Plain decoding makes one in each group.
@@ -346,34 +341,34 @@ def _row(contest: Contest, pair: ModelPair, contestant: Contestant, say: Words) 
     )
 
 
-def _rule_words(contest: Contest, contestant: Contestant, say: Words) -> str:
+def _rule_words(contest: Contest, contestant: Contestant) -> Said:
     """The rule that judges; at temperature 0 there is none to tell of, unless others were asked for."""
     if contest.order.settings.sampling.greedy:
-        return say("compare.rules_alike") if contest.left_out else ""
-    return say(f"ways.rule_{contestant.rule}")
+        return said("compare.rules_alike") if contest.left_out else ""
+    return said(f"ways.rule_{contestant.rule}")
 
 
-def _summary(contest: Contest, pair: ModelPair, say: Words) -> str:
+def _summary(contest: Contest, pair: ModelPair) -> Said:
     from specviz.passes.static_passes import kind_of
 
     first = contest.order.settings.seed
     plain = order_of(contest.order, contest.contestants[0]).request(pair, contest.runner.deployment)
     known = {
-        "passes": passes_words(kind_of(plain.passes), say),
+        "passes": passes_words(kind_of(plain.passes)),
         "runs": contest.count,
         "tokens": contest.order.settings.max_new_tokens,
         "first": first,
     }
     if contest.repeats == 1:
-        told = say("compare.summary", **known)
+        told = said("compare.summary", **known)
     else:
-        told = say("compare.summary_of_repeats", **known, last=first + contest.repeats - 1)
+        told = said("compare.summary_of_repeats", **known, last=first + contest.repeats - 1)
     if contest.domains:
-        told = f"{say('compare.prompts_count', n=len(contest.orders))}: {told}"
-    return f"{told} {say('common.busy')}" if contest.busy else told
+        told = joined([said("compare.prompts_count", n=len(contest.orders)), told], ": ")
+    return joined([told, said("common.busy")], " ") if contest.busy else told
 
 
-def texts_of(contest: Contest, pair: ModelPair, say: Words) -> dict[str, Any] | None:
+def texts_of(contest: Contest, pair: ModelPair) -> dict[str, Any] | None:
     """How the greedy texts compare with plain decoding's; None where they are sampled, or nothing is there yet."""
     plain, *others = contest.contestants
     met = [(one, prompt) for one in others for prompt in range(len(contest.orders)) if contest.first_run(one, prompt)]
@@ -384,8 +379,8 @@ def texts_of(contest: Contest, pair: ModelPair, say: Words) -> dict[str, Any] | 
     for one, prompt in met:
         parting = compare_texts(expected[prompt], run_of(contest, pair, one, prompt))["parting"]
         if parting:
-            where = say("compare.on_prompt", number=prompt + 1) if contest.domains else ""
-            partings.append({"name": ", ".join(filter(None, (title(one, say), where))), **parting})
+            where = [said("compare.on_prompt", number=prompt + 1)] if contest.domains else []
+            partings.append({"name": joined([title(one), *where], ", "), **parting})
     return {"of": len(met), "partings": partings}
 
 
@@ -409,33 +404,29 @@ def replay_order(order: Order) -> Order:
     return order.but(drafter="draft_model", branches=1, exit_layer=None, bits=None, rule="token", coins="")
 
 
-def compare_rules(runner: Runner, order: Order, halt: threading.Event, say: Words) -> Iterator[str]:
+def compare_rules(runner: Runner, order: Order, halt: threading.Event) -> Iterator[str]:
     """Messages for the two rules: totals as they grow, and at the end the rounds in which the rules differ."""
     from specviz.bench.turns import REPORT_EVERY
     from specviz.decoding.replay import replay
 
     counts, tokens, told = messages.Replayed(), 0, 0.0
-    yield messages.replay_message(counts, phase="running", text=say("common.preparing"), fraction=0.0)
-    try:
-        order = replay_order(order)
-        for batch in closing(runner.batches(order, replay, "block"), halt):
-            for token, block in batch:
-                counts.add(token, block)
-                tokens += len(token.emitted)
-            if time.monotonic() - told > REPORT_EVERY:
-                told = time.monotonic()
-                fraction = tokens / order.settings.max_new_tokens
-                yield messages.replay_message(
-                    counts, phase="running", text=say("compare.judging_twice"), fraction=fraction
-                )
-    except SpecvizError as error:
-        yield messages.replay_error_message(say.error(error))
-        return
+    yield messages.replay_message(counts, phase="running", text=said("common.preparing"), fraction=0.0)
+    order = replay_order(order)
+    for batch in closing(runner.batches(order, replay, "block"), halt):
+        for token, block in batch:
+            counts.add(token, block)
+            tokens += len(token.emitted)
+        if time.monotonic() - told > REPORT_EVERY:
+            told = time.monotonic()
+            fraction = tokens / order.settings.max_new_tokens
+            yield messages.replay_message(
+                counts, phase="running", text=said("compare.judging_twice"), fraction=fraction
+            )
     phase = "stopped" if halt.is_set() else "finished"
-    text = say(
+    text = said(
         f"compare.replay_{phase}",
         gamma=order.settings.num_draft_tokens,
-        temperature=say.number(order.settings.sampling.temperature, "g"),
+        temperature=order.settings.sampling.temperature,
         seed=order.settings.seed,
     )
     yield messages.replay_message(counts, phase=phase, text=text, fraction=1.0)

@@ -19,9 +19,8 @@ import plotly
 from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS
 from specviz.records.recordings import RECORDINGS
-from specviz.records.words import Words
+from specviz.records.words import AREAS, Words
 from specviz.ui.web_files import ADDRESS, text_of
-from specviz.views.charts import LABELS
 from specviz.views.run_messages import Charts
 from specviz.views.served_messages import served_answer
 
@@ -29,67 +28,40 @@ from specviz.views.served_messages import served_answer
 TOUR_TOKENS = 48
 SHORT_DRAFT, LONG_DRAFT = 4, 16
 
-#: The areas of texts that an element says, beside ``common`` (assets/text).
-AREAS = {
-    "run": ("rounds", "playback"),
-    "race": ("race", "passes"),
-    "compare": ("compare",),
-    "why": ("why", "passes"),
-    "served": ("served", "why"),
-    "lossless": ("lossless",),
-    "beside": ("beside", "rounds"),
-    "tour": ("tour",),
-    "challenges": ("challenges", "rounds"),
-    "share": ("share",),
-    "gallery": ("gallery",),
-    "charts": ("traces",),
-}
+#: Elements that show nothing but what was measured of the pair in use: another pair empties them.
+MEASURED = {"race", "compare", "lossless"}
 
 
-def run_view(say: Words, missing_rounds: Callable[[dict], list[str]] | None = None, **options) -> gr.HTML:
-    """The live view of a run (element id ``run-view``). Submits, with its ``run``, when the page is loaded again.
+def element_view(
+    name: str, say: Words, *, join: str = "gradio/view.js", submits: str | None = None, **options: Any
+) -> gr.HTML:
+    """A component (element id ``NAME-view``) around <specviz-NAME>, which assets/web/NAME/element.js defines.
+
+    join: the module that joins the two. submits: the element's event on which the component submits.
+    """
+    given = {"tag": f"specviz-{name}", "module": f"{name}/element.js", "words": say.texts("common", *AREAS[name])}
+    given |= {"submits": submits, "measures": name in MEASURED}
+    template = f"<specviz-{name}></specviz-{name}>"
+    return _joined(join, given, html_template=template, elem_id=f"{name}-view", **options)
+
+
+def run_view(say: Words, missing_rounds: Callable[[dict], list[str]], **options: Any) -> gr.HTML:
+    """The live view of a run. Submits, with its ``run``, when the page is loaded again.
 
     missing_rounds: asked when a message was lost, with ``{"run": key, "first": i, "count": n}``: the element lacks
-        rounds i to n - 1. Returns messages to apply: the run's `start_message` and one `rounds_message`. Without it,
-        the gap is shown to the reader.
+        rounds i to n - 1. Returns messages to apply: the run's `opening` and one `rounds_message`.
     """
-    if missing_rounds is not None:
-        options["server_functions"] = [_server_function("missing_rounds", missing_rounds)]
-    return _component("run", say, submits="specviz-kept", **options)
-
-
-def race_view(say: Words, **options) -> gr.HTML:
-    """Two recorded runs replayed on one clock (element id ``race-view``)."""
-    return _component("race", say, measures=True, **options)
-
-
-def compare_view(say: Words) -> gr.HTML:
-    """Table, heat map and replayed rules of the Compare tab (element id ``compare-view``)."""
-    return _component("compare", say, measures=True)
-
-
-def why_view(say: Words, **options) -> gr.HTML:
-    """The lab on why speculation works (element id ``why-view``)."""
-    return _component("why", say, **options)
+    asked = _server_function("missing_rounds", missing_rounds)
+    return element_view("run", say, submits="specviz-kept", server_functions=[asked], **options)
 
 
 def served_view(say: Words) -> gr.HTML:
-    """A server's own numbers (element id ``served-view``). Reading them takes no model, and waits for none."""
+    """A server's own numbers. Reading them takes no model, and waits for none."""
 
     def read_served(wanted: dict) -> str:
         return served_answer(str(wanted["text"]), bool(wanted["chains"]), say)
 
-    return _component("served", say, server_functions=[read_served])
-
-
-def lossless_view(say: Words) -> gr.HTML:
-    """The test of the emitted distribution (element id ``lossless-view``)."""
-    return _component("lossless", say, measures=True)
-
-
-def beside_view(say: Words) -> gr.HTML:
-    """Two runs on one prompt, aligned by their text (element id ``beside-view``); it listens to the live view."""
-    return _component("beside", say)
+    return element_view("served", say, server_functions=[read_served])
 
 
 def tour_view(say: Words, most_new_tokens: int, most_draft_tokens: int) -> gr.HTML:
@@ -104,12 +76,7 @@ def tour_view(say: Words, most_new_tokens: int, most_draft_tokens: int) -> gr.HT
         "short_draft": min(SHORT_DRAFT, most_draft_tokens),
         "long_draft": min(LONG_DRAFT, most_draft_tokens),
     }
-    return _component("tour", say, join="gradio/tour.js", value=json.dumps(plan))
-
-
-def challenges_view(say: Words) -> gr.HTML:
-    """A few things to find out by oneself (element id ``challenges-view``); it follows runs and trials."""
-    return _component("challenges", say)
+    return element_view("tour", say, join="gradio/tour.js", value=json.dumps(plan))
 
 
 def share_view(say: Words, share: Mapping[str, Any], links: bool) -> gr.HTML:
@@ -119,7 +86,7 @@ def share_view(say: Words, share: Mapping[str, Any], links: bool) -> gr.HTML:
     link to. Submits when the page was opened by a link.
     """
     value = json.dumps({"kind": "share", "share": share})
-    return _component("share", say, submits="specviz-opened", value=value, visible=True if links else "hidden")
+    return element_view("share", say, submits="specviz-opened", value=value, visible=True if links else "hidden")
 
 
 def gallery_view(say: Words, shown: str | None) -> gr.HTML:
@@ -129,7 +96,7 @@ def gallery_view(say: Words, shown: str | None) -> gr.HTML:
         for one in RECORDINGS
     ]
     value = json.dumps({"kind": "gallery", "cards": cards, "shown": shown})
-    return _component("gallery", say, submits="specviz-choose", value=value)
+    return element_view("gallery", say, submits="specviz-choose", value=value)
 
 
 def charts_view(say: Words, charts: Charts, file: str) -> gr.HTML:
@@ -141,9 +108,8 @@ def charts_view(say: Words, charts: Charts, file: str) -> gr.HTML:
     plotly_js = pathlib.Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
     gr.set_static_paths([plotly_js])
     script = f'<script src="gradio_api/file={plotly_js.as_posix()}"></script>'
-    labels = [say(key) for key in LABELS]
-    value = json.dumps({"kind": "charts", "labels": labels, "charts": charts, "file": file})
-    return _component("charts", say, head=script, value=value)
+    value = json.dumps({"kind": "charts", "charts": charts, "file": file})
+    return element_view("charts", say, head=script, value=value)
 
 
 def brand(say: Words, in_line: Callable[[], tuple[list[str], float | None]] | None = None) -> gr.HTML:
@@ -270,27 +236,6 @@ def _server_function(name: str, function: Callable[[dict], Any]) -> Callable[[di
 
     call.__name__ = name
     return call
-
-
-def _component(
-    name: str,
-    say: Words,
-    *,
-    join: str = "gradio/view.js",
-    submits: str | None = None,
-    measures: bool = False,
-    **options,
-) -> gr.HTML:
-    """A component around <specviz-NAME>, which assets/web/NAME/element.js defines.
-
-    join: the module that joins the two. submits: the element's event on which the component submits. measures: whether
-        it shows nothing but what was measured of the pair in use: another pair empties it.
-    """
-    tag = f"specviz-{name}"
-    given = {"tag": tag, "module": f"{name}/element.js", "words": say.texts("common", *AREAS[name]), "submits": submits}
-    given["measures"] = measures
-    template = f"<{tag}></{tag}>"
-    return _joined(join, given, html_template=template, elem_id=f"{name}-view", **options)
 
 
 def _joined(module: str, given: Mapping[str, Any], *, html_template: str = "", **options) -> gr.HTML:

@@ -11,7 +11,7 @@ from specviz.bench.contestants import Contestant, Standing, standing
 from specviz.bench.laps import Progress, TimedRun, busy
 from specviz.bench.work import Work, WorkRow
 from specviz.records.settings import RunSettings
-from specviz.records.words import Words
+from specviz.records.words import Said, said
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
 from specviz.views.run_messages import title
@@ -39,7 +39,7 @@ class Contest:
         """The order on the first prompt."""
         return self.orders[0]
 
-    def progress(self, say: Words) -> Iterator[tuple[str, float]]:
+    def progress(self) -> Iterator[tuple[Said, float]]:
         """What is being done, and how far it is; once more after each run, when its figures are there."""
         plain = order_of(self.order, self.contestants[0])
         asked = [[order_of(order, one).settings for one in self.contestants] for order in self.orders]
@@ -47,7 +47,7 @@ class Contest:
         work = self.runner.batches(plain, in_turn, asked, self.repeats, others=others)
         for batch in closing(work, self.halt):
             for one in batch:
-                yield self._heard(one, say)
+                yield self._heard(one)
 
     def standing(self, contestant: Contestant) -> Standing | None:
         """What the contestant's finished runs come to; None before the first."""
@@ -82,25 +82,25 @@ class Contest:
         """Whether something else wanted the processor."""
         return busy([run for runs in self.runs.values() for run in runs])
 
-    def _heard(self, one: Progress | TimedRun, say: Words) -> tuple[str, float]:
+    def _heard(self, one: Progress | TimedRun) -> tuple[Said, float]:
         contestant = self.contestants[one.number]
         if isinstance(one, TimedRun):
             self.runs.setdefault(contestant, []).append(one)
-        done, name = self.finished / self.count, title(contestant, say)
+        done, name = self.finished / self.count, title(contestant)
         if isinstance(one, Progress) and one.warming:
-            return say("compare.warming_up", number=one.number + 1, of=len(self.contestants), what=name), done
-        what = say("compare.run", done=self.finished, of=self.count, what=name)
-        return self._said(what, say), done
+            return said("compare.warming_up", number=one.number + 1, of=len(self.contestants), what=name), done
+        what = said("compare.run", done=self.finished, of=self.count, what=name)
+        return self._with_time_left(what), done
 
-    def _said(self, what: str, say: Words) -> str:
+    def _with_time_left(self, what: Said) -> Said:
         """With about how long the rest will take, once a run of some contestants has been timed."""
         seconds = [run.seconds for runs in self.runs.values() for run in runs]
         if not seconds:
-            return say("compare.running", what=what)
+            return said("compare.running", what=what)
         left = (self.count - self.finished) * sum(seconds) / len(seconds)
         if left > 90:
-            return say("compare.minutes_left", what=what, minutes=f"{left / 60:.0f}")
-        return say("compare.seconds_left", what=what, seconds=f"{left:.0f}")
+            return said("compare.minutes_left", what=what, minutes=left / 60)
+        return said("compare.seconds_left", what=what, seconds=left)
 
 
 def in_turn(

@@ -12,7 +12,7 @@ from specviz.records.comparison import compare
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run, Speedup
 from specviz.records.settings import RunSettings
-from specviz.records.words import Words
+from specviz.records.words import Said, said
 from specviz.theory.ratios import Ratio
 
 if TYPE_CHECKING:
@@ -119,8 +119,8 @@ def runs_of(settings: RunSettings) -> list[RunSettings]:
     return [*few, *both]
 
 
-def progress(one: Progress, say: Words) -> tuple[str, float]:
+def progress(one: Progress) -> tuple[Said, float]:
     """What is being done, and how far it is."""
     if one.warming:
-        return say("common.warming_up"), 0.0
-    return say("race.in_turn", number=one.repeat + 1), one.fraction
+        return said("common.warming_up"), 0.0
+    return said("race.in_turn", number=one.repeat + 1), one.fraction

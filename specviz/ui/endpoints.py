@@ -198,7 +198,7 @@ def _lossless(runner: Runner, given: Given, tell: Tell) -> Answers:
     trial = Trial(given["rule"], given["runs"], given["support"])
     pair, order = _ordered(runner, given, rule="auto")
     request = trial_request(pair, order, trial, runner.deployment)
-    asked = asked_of(request, trial, SAY)
+    asked = asked_of(request, trial)
 
     def work() -> Answers:
         found = tried(runner, order, request, trial, NEVER)

@@ -13,10 +13,10 @@ from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally
 from specviz.records.recordings import RECORDINGS
 from specviz.records.runs import Round
-from specviz.records.words import Words
+from specviz.records.words import Words, said
 from specviz.ui import traces
 from specviz.ui.applying import wire_links
-from specviz.ui.components import beside_view, charts_view, gallery_view, run_view, share_view
+from specviz.ui.components import charts_view, element_view, gallery_view, run_view, share_view
 from specviz.ui.duel import Duel, duel, progress, runs_of
 from specviz.ui.events import HEARD
 from specviz.ui.live_runs import LiveRun, LiveRuns
@@ -25,7 +25,7 @@ from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Desk, Tab
 from specviz.ui.visits import Visit
-from specviz.views import run_messages as messages
+from specviz.views.run_messages import message, speaks
 
 if TYPE_CHECKING:
     from specviz.decoding.request import Request
@@ -53,8 +53,8 @@ def create_generate_tab(desk: Desk) -> Tab:
 
     shown.view.submit(on_kept, None, [shown.view, *shown.files], **HEARD)
     own = {"measured": desk.controls.measured}
-    told = messages.waiting_message, messages.error_message
-    after = {"offered": shown.files, "offer": offer, "left": messages.left_message}
+    told = speaks("waiting"), speaks("error")
+    after = {"offered": shown.files, "offer": offer, "left": speaks("left")}
     action = desk.ordered(desk.controls.go, shown.view, stream, *told, own=own, **after)
     return Tab([action])
 
@@ -75,10 +75,10 @@ def create_viewer(runs: LiveRuns, links: bool, say: Words) -> Viewer:
     recordings are shown without a model, and past any run in line.
     """
     first = RECORDINGS[0].load()
-    shown, made = traces.show(first, RECORDINGS[0], say), RunFiles(first, say)
+    shown, made = traces.show(first, RECORDINGS[0]), RunFiles(first, say)
     trace, page, cells = map(str, made.paths)
     view = run_view(say, runs.missing_rounds, value=shown.message)
-    beside_view(say)
+    element_view("beside", say)
     charts_view(say, shown.charts, shown.share["file"])
     with gr.Row(elem_classes=["sv-traces"]):
         download = gr.DownloadButton(say("generate.download"), value=trace, size="sm", elem_id="download-trace")
@@ -108,13 +108,12 @@ def create_viewer(runs: LiveRuns, links: bool, say: Words) -> Viewer:
 
 
 def generate(runner: Runner, runs: LiveRuns, order: Order, measured: bool, visit: Visit, say: Words) -> Iterator[str]:
-    """Messages for the live view while an order is carried out; Stop ends it and keeps what there is."""
-    yield messages.waiting_message(say("common.preparing"))
-    try:
-        live = runs.open(order.request(runner.store.get(order.pair), runner.deployment), visit, say)
-    except SpecvizError as error:
-        yield messages.error_message(say.error(error))
-        return
+    """Messages for the live view while an order is carried out; Stop ends it and keeps what there is.
+
+    Raises SpecvizError for one that cannot begin.
+    """
+    yield message("waiting", text=said("common.preparing"))
+    live = runs.open(order.request(runner.store.get(order.pair), runner.deployment), visit, say)
     try:
         yield from _carried_out(runner, live, order, measured, visit)
     finally:
@@ -144,13 +143,13 @@ def _carried_out(runner: Runner, live: LiveRun, order: Order, measured: bool, vi
             yield from _told(batch, live)
     except SpecvizError as error:
         if live.finished:
-            note = say("generate.not_measured", reason=say.error(error))
+            note = said("generate.not_measured", reason=say.error(error))
         else:
             live.failure = error
     # Written only now: it would slow down what is measured.
     live.files = RunFiles(live.run(), say)
     if live.measured and live.measured.busy:
-        note = say("common.busy")
+        note = said("common.busy")
     yield live.end(note) if live.failure is None else live.failed()
 
 
@@ -169,8 +168,8 @@ def _told(batch: list[Round | Progress | Duel], live: LiveRun) -> Iterator[str]:
         yield live.add(done)
     for one in batch:
         if isinstance(one, Progress):
-            what, _ = progress(one, live.say)
-            yield live.end(live.say("generate.measuring_now", what=what), more=True)
+            what, _ = progress(one)
+            yield live.end(said("generate.measuring_now", what=what), more=True)
         elif isinstance(one, Duel):
             live.measured = one.speedup()
             live.beside = tuple(tally(run.rounds) for run in one.shown(live.request))

@@ -9,7 +9,7 @@ import gradio as gr
 
 from specviz.records.words import LANGUAGES, Words
 from specviz.ui.background import Stage
-from specviz.ui.components import as_text, brand, challenges_view, page_names, tour_view
+from specviz.ui.components import as_text, brand, element_view, page_names, tour_view
 from specviz.ui.pairs import PairStore
 from specviz.ui.runner import Runner
 from specviz.views.run_messages import passes_words
@@ -35,7 +35,7 @@ def create_head(runner: Runner, say: Words) -> Head:
     with gr.Row(elem_classes=["sv-head"]):
         brand(say, runner.line.now)
         tour_view(say, runner.deployment.max_new_tokens, runner.deployment.max_draft_tokens)
-        challenges_view(say)
+        element_view("challenges", say)
         line = _languages_and_line("", say)
         chip = gr.Markdown("&nbsp;", elem_classes=["sv-passes"], elem_id="passes")
         return Head(line, chip, gr.Timer(LOOK_EVERY, active=False))
@@ -51,7 +51,9 @@ def create_viewer_head(say: Words) -> None:
 def look(pair: ModelPair, stage: Stage, say: Words) -> list[gr.components.Component]:
     """Chip and timer as they are now: the passes, how far better ones are, and whether to look again."""
     kind = pair.passes.kind
-    text = passes_words(kind, say) if stage.step is None else say(f"passes.{kind}_yet", step=say.step(stage.step))
+    text = (
+        say.spoken(passes_words(kind)) if stage.step is None else say(f"passes.{kind}_yet", step=say.step(stage.step))
+    )
     return [_chip(text, "preparing" if stage.step else kind), gr.Timer(active=stage.step is not None)]
 
 

@@ -55,9 +55,7 @@ class Lab:
         if figures is None:
             return None
         settings = request.settings
-        return LabRun(
-            label(settings.drafter, live.say), settings.sampling.temperature, figures, diagnose(figures, target)
-        )
+        return LabRun(label(settings.drafter), settings.sampling.temperature, figures, diagnose(figures, target))
 
 
 def _taken_by(request: Request, passes: PassTimes) -> bool:

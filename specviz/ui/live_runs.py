@@ -12,7 +12,7 @@ from specviz.records import links
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
 from specviz.records.runs import Round, Run, Speedup
-from specviz.records.words import Words
+from specviz.records.words import Said, Words, said
 from specviz.ui.offered_files import RunFiles
 from specviz.ui.visits import Visit
 from specviz.views import run_messages as messages
@@ -51,8 +51,8 @@ class LiveRun:
         from specviz.decoding.round_times import must_be_timed
 
         timing = not self.rounds and must_be_timed(self.request)
-        charts = charts or Trail().charts(self.say)
-        return opening(self.key, self.opened, self.say, share=self.share, charts=charts, timing=timing)
+        charts = charts or Trail().charts()
+        return opening(self.key, self.opened, share=self.share, charts=charts, timing=timing)
 
     def add(self, batch: list[Round]) -> str:
         self.rounds += batch
@@ -60,7 +60,7 @@ class LiveRun:
             self.trail.add(one)
         turn, due = divmod(self.batches, BATCHES_PER_CHART)
         self.batches += 1
-        return self.message(batch, self.sent, charts=None if due else self.trail.charts(self.say, turn))
+        return self.message(batch, self.sent, charts=None if due else self.trail.charts(turn))
 
     def message(self, batch: list[Round], sent: set[int] | None, charts: messages.Charts | None = None) -> str:
         from specviz.decoding.run_record import vocabulary
@@ -70,27 +70,27 @@ class LiveRun:
             self.key, batch, words, figures=headline(self.trail, self.measured), sent=sent, charts=charts
         )
 
-    def end(self, note: str = "", more: bool = False) -> str:
+    def end(self, note: Said = "", more: bool = False) -> str:
         reason = (self.rounds[-1].stop_reason if self.rounds else None) or "stopped"
         return messages.end_message(
             self.key,
             total=len(self.rounds),
-            reason=self.say(f"generate.end_{reason}"),
+            reason=said(f"generate.end_{reason}"),
             figures=headline(self.trail, self.measured),
             note=note,
-            charts=self.trail.charts(self.say),
+            charts=self.trail.charts(),
             more=more,
         )
 
     def failed(self) -> str:
-        return messages.error_message(self.say.error(self.failure))
+        return messages.message("error", text=self.say.error(self.failure))
 
     def whole(self) -> str:
         """One message for all of it, once it is over."""
         parts = [self.start(), self.message(self.rounds, None), self.end()]
         if self.failure is not None:
             parts.append(self.failed())
-        return messages.trace_message(parts, share=self.share, charts=self.trail.charts(self.say))
+        return messages.trace_message(parts, share=self.share, charts=self.trail.charts())
 
     @property
     def speedup(self) -> float | None:
@@ -143,4 +143,4 @@ class LiveRuns:
         first = wanted.get("first")
         if live is None or not isinstance(first, int) or first < 0:
             return []
-        return [live.start(live.trail.charts(live.say)), live.message(live.rounds[first:], None)]
+        return [live.start(live.trail.charts()), live.message(live.rounds[first:], None)]

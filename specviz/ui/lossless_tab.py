@@ -14,9 +14,9 @@ import gradio as gr
 
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.names import LAB_RULES, LIKELIEST
-from specviz.records.words import Words
+from specviz.records.words import joined, said
 from specviz.theory.statistics import Evidence, noise, steps
-from specviz.ui.components import lossless_view
+from specviz.ui.components import element_view
 from specviz.ui.controls import Fields
 from specviz.ui.deployment import Deployment
 from specviz.ui.orders import Order, whole_up_to
@@ -24,7 +24,7 @@ from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Desk, Tab
 from specviz.ui.visits import Visit
 from specviz.views import lossless_messages as messages
-from specviz.views.run_messages import label, passes_words
+from specviz.views.run_messages import label, message, passes_words, speaks
 
 if TYPE_CHECKING:
     from specviz.decoding.exact_distribution import ExactDistribution
@@ -79,15 +79,15 @@ def create_lossless_tab(desk: Desk) -> Tab:
     with gr.Row(elem_classes=["sv-actions"]):
         go = gr.Button(say("lossless.go"), variant="primary", elem_id="start-lossless")
         stop = gr.Button(say("lossless.stop"), variant="stop", visible=False, elem_id="stop-lossless")
-    view = lossless_view(say)
+    view = element_view("lossless", say)
 
     def check_trial(pair: ModelPair, order: Order, **asked: Any) -> None:
         trial_request(pair, order, Trial(**asked), runner.deployment)
 
     def stream(visit: Visit, order: Order, **asked: Any) -> Iterator[str]:
-        return try_rule(runner, order, Trial(**asked), visit.halt, say)
+        return try_rule(runner, order, Trial(**asked), visit.halt)
 
-    told = messages.phase_message, messages.error_message
+    told = speaks("phase"), speaks("error")
     return Tab([desk.ordered(go, view, stream, *told, check_trial, own)], stop)
 
 
@@ -121,18 +121,15 @@ def trial_request(pair: ModelPair, order: Order, trial: Trial, deployment: Deplo
     return request
 
 
-def try_rule(runner: Runner, order: Order, trial: Trial, halt: threading.Event, say: Words) -> Iterator[str]:
-    """Messages for the view: the exact distribution, the counts as they grow, and the verdict on what was counted."""
-    yield messages.phase_message(say("lossless.preparing"))
-    try:
-        request = trial_request(runner.store.get(order.pair), order, trial, runner.deployment)
-        asked, found = asked_of(request, trial, say), tried(runner, order, request, trial, halt)
-        if request.settings.sampling.greedy:
-            yield from _greedy(found, asked, halt, say)
-        else:
-            yield from _counts(found, asked, say)
-    except SpecvizError as error:
-        yield messages.error_message(say.error(error))
+def try_rule(runner: Runner, order: Order, trial: Trial, halt: threading.Event) -> Iterator[str]:
+    """Messages for the view: the exact distribution, the counts as they grow, and the verdict on what was counted.
+
+    Raises SpecvizError for a test that could not run, or not to its end.
+    """
+    yield message("phase", text=said("lossless.preparing"), fraction=0.0)
+    request = trial_request(runner.store.get(order.pair), order, trial, runner.deployment)
+    asked, found = asked_of(request, trial), tried(runner, order, request, trial, halt)
+    yield from _greedy(found, asked, halt) if request.settings.sampling.greedy else _counts(found, asked)
 
 
 def tried(
@@ -154,7 +151,7 @@ def examined(request: Request, rule: str, runs: int) -> Iterator[ExactDistributi
     return examine(request, LAB_RULES[rule], runs)
 
 
-def asked_of(request: Request, trial: Trial, say: Words) -> messages.Asked:
+def asked_of(request: Request, trial: Trial) -> messages.Asked:
     """What is tested, in words."""
     from specviz.decoding.lossless import LAB_RULES
     from specviz.models.placement import dtype_name
@@ -162,20 +159,20 @@ def asked_of(request: Request, trial: Trial, say: Words) -> messages.Asked:
 
     settings, sampling = request.settings, request.settings.sampling
     parts = [
-        say("lossless.gamma", n=request.num_draft_tokens),
-        say("lossless.temperature", t=say.number(sampling.temperature, "g")),
+        said("lossless.gamma", n=request.num_draft_tokens),
+        said("lossless.temperature", t=sampling.temperature),
     ]
     if not sampling.greedy:
-        parts.append(say("lossless.top_k", k=sampling.top_k))
-        parts += [say("lossless.top_p", p=say.number(sampling.top_p, "g"))] if sampling.top_p < 1 else []
-        parts += [say("lossless.min_p", p=say.number(sampling.min_p, "g"))] if sampling.min_p > 0 else []
+        parts.append(said("lossless.top_k", k=sampling.top_k))
+        parts += [said("lossless.top_p", p=sampling.top_p)] if sampling.top_p < 1 else []
+        parts += [said("lossless.min_p", p=sampling.min_p)] if sampling.min_p > 0 else []
     dtype = dtype_name(request.pair.dtype)
-    passes = passes_words(kind_of(request.passes), say)
+    parts += [said("lossless.seed", seed=settings.seed), passes_words(kind_of(request.passes))]
     return messages.Asked(
         trial=uuid.uuid4().hex,
         rule=trial.rule,
-        drafter=label(settings.drafter, say),
-        settings=" · ".join([*parts, say("lossless.seed", seed=settings.seed), passes]),
+        drafter=label(settings.drafter),
+        settings=joined(parts),
         lossless=LAB_RULES[trial.rule].lossless,
         half_precision=dtype != "float32",
         dtype=dtype,
@@ -184,12 +181,12 @@ def asked_of(request: Request, trial: Trial, say: Words) -> messages.Asked:
     )
 
 
-def _counts(found: Iterator[list[Any]], asked: messages.Asked, say: Words) -> Iterator[str]:
+def _counts(found: Iterator[list[Any]], asked: messages.Asked) -> Iterator[str]:
     """The test above temperature 0."""
-    yield messages.phase_message(say("lossless.enumerating"))
+    yield message("phase", text=said("lossless.enumerating"), fraction=0.0)
     for counted, over in growing(found, asked.runs):
         phase = "running" if not over else "finished" if counted.evidence.n == asked.runs else "stopped"
-        yield messages.trial_message(asked, counted, counted.test(), phase, say)
+        yield messages.trial_message(asked, counted, counted.test(), phase)
 
 
 def growing(found: Iterator[list[ExactDistribution | Sample]], runs: int) -> Iterator[tuple[messages.Counted, bool]]:
@@ -224,9 +221,7 @@ def _count(counted: messages.Counted, sample: Sample) -> None:
         counts[origin] += 1
 
 
-def _greedy(
-    found: Iterator[list[GreedyToken]], asked: messages.Asked, halt: threading.Event, say: Words
-) -> Iterator[str]:
+def _greedy(found: Iterator[list[GreedyToken]], asked: messages.Asked, halt: threading.Event) -> Iterator[str]:
     """The test at temperature 0: two texts, token by token."""
     tokens: list[GreedyToken] = []
     told = -math.inf
@@ -234,5 +229,5 @@ def _greedy(
         tokens += batch
         if time.monotonic() - told > REPORT_EVERY:
             told = time.monotonic()
-            yield messages.greedy_message(asked, tokens, "running", say)
-    yield messages.greedy_message(asked, tokens, "stopped" if halt.is_set() else "finished", say)
+            yield messages.greedy_message(asked, tokens, "running")
+    yield messages.greedy_message(asked, tokens, "stopped" if halt.is_set() else "finished")

@@ -169,7 +169,7 @@ def _used(desk: Desk, name: PairName, drafter: str, prompt: str, keep: bool = Fa
     """How the page changes once it uses this pair, which is in memory. drafter, prompt, keep: see `Controls.suited`."""
     pair = desk.runner.store.in_use(name)
     arrived = {component: made(pair) for component, made in desk.arrivals}
-    line = as_text(pair_line(pair.info(), desk.say))
+    line = as_text(desk.say.spoken(pair_line(pair.info())))
     return {desk.head.line: line, **desk.controls.suited(name, drafter, prompt, keep), **arrived}
 
 

@@ -66,7 +66,7 @@ def _row(pair: ModelPair, role: str, name: str, size: int, dtype: str, measured:
     passes = pair.passes.fast.get(role)
     kind = "plain" if passes is None or passes.refusal is not None else passes.kind
     title = f"{label} **{as_text(name)}**" if name else label
-    return [title, parameters(size, say), precision, say(f"models.on_{kind}"), *measured]
+    return [title, say.spoken(parameters(size)), precision, say(f"models.on_{kind}"), *measured]
 
 
 def notes(pair: ModelPair, stage: Stage, say: Words) -> str:

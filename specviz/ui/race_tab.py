@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 
 from specviz.bench.laps import Progress
 from specviz.records.errors import SpecvizError
-from specviz.records.words import Words
-from specviz.ui.components import race_view
+from specviz.records.words import Said, said
+from specviz.ui.components import element_view
 from specviz.ui.duel import Duel, duel, progress, runs_of
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Desk, Tab
 from specviz.ui.visits import Visit
-from specviz.views import run_messages as messages
 from specviz.views.pages import race_page
-from specviz.views.run_messages import label
+from specviz.views.run_messages import message, race_message, speaks
 
 if TYPE_CHECKING:
     from specviz.decoding.request import Request
@@ -28,33 +27,37 @@ def create_race_tab(desk: Desk) -> Tab:
     """Lays out the race; its button stands below the controls."""
 
     def stream(visit: Visit, order: Order) -> Iterator[str]:
-        if page := (yield from race(desk.runner, order, visit.halt, desk.say)):
+        if page := (yield from race(desk.runner, order, visit.halt, desk.say.language)):
             desk.visitors.results.keep(visit.session, "race", page)
 
-    told, view = (messages.race_phase_message, messages.race_error_message), race_view(desk.say)
+    told, view = (speaks("phase"), speaks("error")), element_view("race", desk.say)
     button, offer = desk.kept("race")
     return Tab([desk.ordered(desk.controls.race, view, stream, *told, offered=[button], offer=offer)])
 
 
-def race(runner: Runner, order: Order, halt: threading.Event, say: Words) -> Generator[str, None, str | None]:
-    """Messages for the race view: what is being measured, then both lanes. Returns the race as a page in a file."""
-    yield messages.race_phase_message(say("common.preparing"), 0)
-    try:
-        request, done = race_request(runner.store.get(order.pair), order, runner), None
-        for one in dueled(runner, order, halt):
-            if isinstance(one, Duel):
-                done = one
-            else:
-                yield messages.race_phase_message(*progress(one, say))
-    except SpecvizError as error:
-        yield messages.race_error_message(say.error(error))
-        return None
+def race(runner: Runner, order: Order, halt: threading.Event, language: str) -> Generator[str, None, str | None]:
+    """Messages for the race view: what is being measured, then both lanes. Returns the race as a page in a file.
+
+    Raises SpecvizError for a race that cannot be run, or not to its end.
+    """
+    yield _phase(said("common.preparing"), 0)
+    request, done = race_request(runner.store.get(order.pair), order, runner), None
+    for one in dueled(runner, order, halt):
+        if isinstance(one, Duel):
+            done = one
+        else:
+            yield _phase(*progress(one))
     if done is None:
-        yield messages.race_error_message(say("race.stopped"))
+        yield message("error", text=said("race.stopped"))
         return None
     runs, outcome = done.runs(request), done.outcome(request)
-    yield messages.race_message(*runs, outcome, drafter=label(order.settings.drafter, say))
-    return race_page(*runs, outcome, done.machine, say.language)
+    yield race_message(*runs, outcome)
+    return race_page(*runs, outcome, done.machine, language)
+
+
+def _phase(text: Said, fraction: float) -> str:
+    """What is being measured right now, with the fraction done (0 to 1)."""
+    return message("phase", text=text, fraction=fraction)
 
 
 def race_request(pair: ModelPair, order: Order, runner: Runner) -> Request:

@@ -16,7 +16,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.garbage import collector_at_rest
 from specviz.records.recordings import Recording, recording_named
 from specviz.records.runs import Run
-from specviz.records.words import Words
+from specviz.records.words import Words, said
 from specviz.ui.offered_files import RunFiles
 from specviz.views import run_messages as messages
 from specviz.views.charts import Trail
@@ -35,15 +35,15 @@ class Shown:
     share: dict[str, Any]  # see `links.share`; and the name of its `recording`, None for other runs
 
 
-def show(run: Run, recording: Recording | None, say: Words, file: str = "") -> Shown:
+def show(run: Run, recording: Recording | None, file: str = "") -> Shown:
     """A trace with the name of its file, or a recording with its title and what to look for in it."""
     trail, key = Trail.of(run.rounds), uuid.uuid4().hex
-    figures, charts = headline(trail, run.measured), trail.charts(say)
+    figures, charts = headline(trail, run.measured), trail.charts()
     share = links.share(run) | {"recording": recording.name if recording else None}
-    title = say("traces.recorded", title=say(f"traces.{recording.name}_title")) if recording else ""
-    end = say(f"traces.{recording.name}_about") if recording else say(f"generate.end_{run.stop_reason}")
+    title = said("traces.recorded", title=said(f"traces.{recording.name}_title")) if recording else ""
+    end = said(f"traces.{recording.name}_about") if recording else said(f"generate.end_{run.stop_reason}")
     parts = [
-        opening(key, run, say, recorded=title, file=file, machine=run.measured and run.measured.machine),
+        opening(key, run, recorded=title, file=file, machine=run.measured and run.measured.machine),
         messages.rounds_message(key, run.rounds, run.vocabulary, figures=figures),
         messages.end_message(key, total=len(run.rounds), reason=end, figures=figures),
     ]
@@ -54,7 +54,7 @@ def open_trace(path: str, say: Words) -> str:
     """The view's message for a trace file; what is wrong with a bad one is a sentence, and the view stays."""
     # Millions of values and no cycle: searching for cycles again and again doubles the time to read them.
     with collector_at_rest():
-        return show(_loaded(path, say), None, say, pathlib.Path(path).name).message
+        return show(_loaded(path, say), None, pathlib.Path(path).name).message
 
 
 def offer_opened(path: str, say: Words) -> list[gr.DownloadButton]:
@@ -77,7 +77,7 @@ def open_recording(name: str, say: Words) -> list[Any]:
     if recording is None:
         return [gr.skip()] * (1 + len(RunFiles.SUFFIXES))
     run = recording.load()
-    return [show(run, recording, say).message, *offered(run, say)]
+    return [show(run, recording).message, *offered(run, say)]
 
 
 def offered(run: Run, say: Words) -> list[gr.DownloadButton]:

@@ -11,7 +11,7 @@ from gradio.components import Component
 from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS, TEMPERATURE
 from specviz.records.words import Words
-from specviz.ui.components import served_view, why_view
+from specviz.ui.components import element_view, served_view
 from specviz.ui.lab import Lab
 from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner, closing
@@ -35,7 +35,7 @@ def create_why_tab(desk: Desk) -> Tab:
         many = gr.Button(say("why.measure_batches"), elem_id="measure-batches")
         pressed = gr.Button(say("why.forced_title"), elem_id="run-forced", elem_classes=["sv-unseen"])
         stop = gr.Button(say("why.stop"), variant="stop", visible=False, elem_id="stop-passes")
-    view = why_view(say, value=why_message(story=_story(WAYS[0]), runs=[]))
+    view = element_view("why", say, value=why_message(story=_story(WAYS[0]), runs=[]))
     served_view(say)
     desk.arrivals.append((view, lambda pair: why_message(story=_story(available(pair)[0]))))
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from specviz.bench.advice import Offer, good_lengths, ranked, server_flags
 from specviz.bench.work import ALL, WorkRow
-from specviz.records.words import Words
+from specviz.records.words import Said, Words, joined, said
 from specviz.theory.ratios import Ratio
 from specviz.views.run_messages import label, title
 from specviz.views.terminal import harmless
@@ -15,47 +15,46 @@ from specviz.views.terminal import harmless
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What is told, as texts: any of them may hold the name of a model."""
+    """Texts, any of which may hold the name of a model."""
 
-    sentence: str
-    head: tuple[str, ...]  # of the table
-    rows: tuple[tuple[str, ...], ...]  # the fastest first
-    about: str  # whose figures these are
-    flags: tuple[tuple[str, str, str], ...]  # server, flags, note; empty where plain decoding is best
-    domains: tuple[tuple[str, ...], ...] = ()  # a table with its head, where the prompts belong to several
+    sentence: Said
+    head: tuple[Said, ...]  # of the table
+    rows: tuple[tuple[Said, ...], ...]  # the fastest first
+    about: Said  # whose figures these are
+    flags: tuple[tuple[str, Said, Said], ...]  # server, flags, note; empty where plain decoding is best
+    domains: tuple[tuple[Said, ...], ...] = ()  # a table with its head, where the prompts belong to several
 
 
 def advice(
     offers: Sequence[Offer],
     machine: str,
     pair: str,
-    passes: str,
+    passes: Said,
     temperature: float,
-    say: Words,
     rows: Sequence[WorkRow] = (),
 ) -> Advice:
     """offers: at least one. machine, pair, passes: what they were measured on, with and by. rows: by domain."""
     best, *_ = order = ranked(offers)
     ratio, gammas = best.row.ratio, good_lengths(offers, best)
     known = {
-        "drafter": _named(best, say),
+        "drafter": _named(best),
         "gamma": best.num_draft_tokens,
-        "measured": say.number(ratio.value, ".2f"),
-        "interval": _interval(ratio, say),
-        "formula": _number(best.row.speedup_formula, say),
+        "measured": ratio.value,
+        "interval": _interval(ratio),
+        "formula": _number(best.row.speedup_formula),
         "machine": machine,
     }
-    sentence = say(f"advice.{best.outcome}", **known)
+    sentence = said(f"advice.{best.outcome}", **known)
     if best.outcome != "plain" and len(gammas) > 1:
-        sentence += " " + say("advice.range", least=gammas[0], most=gammas[-1])
+        sentence = joined([sentence, said("advice.range", least=gammas[0], most=gammas[-1])], " ")
     head = ("drafter", "gamma", "measured", "interval", "formula", "tokens", "length")
     return Advice(
         sentence=sentence,
-        head=tuple(say(f"advice.head_{name}") for name in head),
-        rows=tuple(_row(one, say) for one in order),
-        about=say("advice.about", pair=pair, passes=passes, temperature=say.number(temperature, "g")),
-        flags=() if best.outcome == "plain" else tuple(_flags(best, say)),
-        domains=work_table(rows, say) if len({row.domain for row in rows}) > 1 else (),
+        head=tuple(said(f"advice.head_{name}") for name in head),
+        rows=tuple(_row(one) for one in order),
+        about=said("advice.about", pair=pair, passes=passes, temperature=temperature),
+        flags=() if best.outcome == "plain" else tuple(_flags(best)),
+        domains=work_table(rows) if len({row.domain for row in rows}) > 1 else (),
     )
 
 
@@ -65,8 +64,9 @@ def aligned(table: Sequence[Sequence[str]]) -> str:
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in table)
 
 
-def as_table(told: Advice, say: Words) -> str:
+def as_table(advice: Advice, say: Words) -> str:
     """For a terminal."""
+    told = _spoken(advice, say)
     flags = [f"{server}: {text}{note and f'  ({note})'}" for server, text, note in told.flags]
     parts = [aligned((told.head, *told.rows)), told.sentence, told.about]
     if told.domains:
@@ -76,8 +76,9 @@ def as_table(told: Advice, say: Words) -> str:
     return harmless("\n\n".join(parts))
 
 
-def as_markdown(told: Advice, say: Words, escape: Callable[[str], str]) -> str:
+def as_markdown(advice: Advice, say: Words, escape: Callable[[str], str]) -> str:
     """For the page. escape: what makes a text harmless in Markdown."""
+    told = _spoken(advice, say)
     firsts = {row[0]: row for row in reversed(told.rows)}  # each drafter's best row is enough
     rows = [row for row in told.rows if firsts[row[0]] is row]
     flags = [f"- **{server}**: {escape(text)}{note and f' ({escape(note)})'}" for server, text, note in told.flags]
@@ -89,60 +90,64 @@ def as_markdown(told: Advice, say: Words, escape: Callable[[str], str]) -> str:
     return "\n\n".join(parts)
 
 
+def _spoken(advice: Advice, say: Words) -> Advice:
+    return Advice(**{field.name: say.spoken(getattr(advice, field.name)) for field in fields(advice)})
+
+
 def _markdown(table: Sequence[Sequence[str]], escape: Callable[[str], str]) -> str:
     head, *rows = [list(map(escape, row)) for row in table]
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
 
 
-def _row(offer: Offer, say: Words) -> tuple[str, ...]:
+def _row(offer: Offer) -> tuple[Said, ...]:
     one = offer.row
     return (
-        _named(offer, say),
+        _named(offer),
         str(offer.num_draft_tokens),
-        f"{say.number(one.ratio.value, '.2f')}×",
-        _interval(one.ratio, say),
-        _number(one.speedup_formula, say),
-        say.number(one.tokens_per_second, ".0f"),
-        say.number(one.acceptance_length, ".2f"),
+        said("advice.times", x=one.ratio.value),
+        _interval(one.ratio),
+        _number(one.speedup_formula),
+        said("advice.whole", x=one.tokens_per_second),
+        said("advice.decimals", x=one.acceptance_length),
     )
 
 
-def work_table(rows: Sequence[WorkRow], say: Words) -> tuple[tuple[str, ...], ...]:
+def work_table(rows: Sequence[WorkRow]) -> tuple[tuple[Said, ...], ...]:
     """A head and a row for each contestant and domain, the fastest of each domain first."""
     head = ("domain", "drafter", "gamma", "prompts", "measured", "interval", "length", "interval", "kept")
     order = sorted(rows, key=lambda row: (row.domain != ALL, row.domain, -(row.speedup_measured or 0)))
-    return tuple(say(f"advice.head_{name}") for name in head), *(_work_row(row, say) for row in order)
+    return tuple(said(f"advice.head_{name}") for name in head), *(_work_row(row) for row in order)
 
 
-def _work_row(row: WorkRow, say: Words) -> tuple[str, ...]:
+def _work_row(row: WorkRow) -> tuple[Said, ...]:
     return (
-        say("advice.all_domains") if row.domain == ALL else row.domain or say("advice.no_domain"),
-        title(replace(row.contestant, num_draft_tokens=None), say),
+        said("advice.all_domains") if row.domain == ALL else row.domain or said("advice.no_domain"),
+        title(replace(row.contestant, num_draft_tokens=None)),
         str(row.contestant.num_draft_tokens),
         str(row.prompts),
-        _number(row.speedup_measured, say),
-        "" if row.ratio is None else _interval(row.ratio, say),
-        say.number(row.tokens_a_pass.value, ".2f"),
-        _interval(row.tokens_a_pass, say),
-        " ".join(say.number(100 * one.value, ".0f") for one in row.kept_at),
+        _number(row.speedup_measured),
+        "" if row.ratio is None else _interval(row.ratio),
+        said("advice.decimals", x=row.tokens_a_pass.value),
+        _interval(row.tokens_a_pass),
+        " ".join(f"{100 * one.value:.0f}" for one in row.kept_at),
     )
 
 
-def _interval(ratio: Ratio, say: Words) -> str:
-    return "" if ratio.low is None else f"{say.number(ratio.low, '.2f')}–{say.number(ratio.high, '.2f')}"
+def _interval(ratio: Ratio) -> Said:
+    return "" if ratio.low is None else said("advice.between", low=ratio.low, high=ratio.high)
 
 
-def _flags(offer: Offer, say: Words) -> list[tuple[str, str, str]]:
+def _flags(offer: Offer) -> list[tuple[str, Said, Said]]:
     return [
-        (one.server, one.flags or say("advice.none"), say(f"advice.note_{one.note}") if one.note else "")
+        (one.server, one.flags or said("advice.none"), said(f"advice.note_{one.note}") if one.note else "")
         for one in server_flags(offer)
     ]
 
 
-def _named(offer: Offer, say: Words) -> str:
-    name = label(offer.mode, say)
-    return f"{name} ({offer.draft})" if offer.draft else name
+def _named(offer: Offer) -> Said:
+    name = label(offer.mode)
+    return joined([name, f"({offer.draft})"], " ") if offer.draft else name
 
 
-def _number(value: float | None, say: Words) -> str:
-    return "–" if value is None else f"{say.number(value, '.2f')}×"
+def _number(value: float | None) -> Said:
+    return "–" if value is None else said("advice.times", x=value)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from specviz.records.metrics import emission_times, tally
 from specviz.records.runs import Run
 from specviz.records.settings import PLAIN
-from specviz.records.words import words
+from specviz.records.words import Said, joined, words
 from specviz.views.compare_messages import ComparedRow, fastest
 from specviz.views.lossless_messages import Asked, Counted, greedy_outcome, outcome
 from specviz.views.why_messages import pass_values
@@ -86,14 +86,14 @@ def trial_answer(asked: Asked, counted: Counted, finished: bool) -> dict[str, An
         "distance": evidence.distance if evidence.n else None,
         "noise": counted.now and asdict(counted.now),
         "test": test and asdict(test),
-        "verdict": _verdict(outcome(asked, counted, test, words())) if finished else None,
+        "verdict": _verdict(outcome(asked, counted, test)) if finished else None,
     }
 
 
 def greedy_answer(asked: Asked, tokens: Sequence[GreedyToken]) -> dict[str, Any]:
     """At temperature 0: both texts, token by token, and whether they agree."""
     plain, other = ([one for one in tokens if one.plain is is_plain] for is_plain in (True, False))
-    place, verdict = greedy_outcome(asked, plain, other, words())
+    place, verdict = greedy_outcome(asked, plain, other)
     return _tested(asked, len(other), True) | {
         "plain": [one.text for one in plain],
         "text": [one.text for one in other],
@@ -107,7 +107,7 @@ def _tested(asked: Asked, made: int, finished: bool) -> dict[str, Any]:
         "schema": "specviz.lossless/1",
         "rule": asked.rule,
         "claims_lossless": asked.lossless,
-        "settings": f"{asked.drafter} · {asked.settings}",
+        "settings": words().spoken(joined([asked.drafter, asked.settings])),
         "dtype": asked.dtype,
         "runs": made,
         "asked": asked.runs,
@@ -115,7 +115,8 @@ def _tested(asked: Asked, made: int, finished: bool) -> dict[str, Any]:
     }
 
 
-def _verdict(spoken: dict[str, str]) -> dict[str, str]:
+def _verdict(verdict: dict[str, Said]) -> dict[str, str]:
+    spoken = words().spoken(verdict)
     return {"state": spoken["state"], "sentence": " ".join(filter(None, (spoken["sentence"], spoken["why"])))}
 
 

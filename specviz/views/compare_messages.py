@@ -8,32 +8,33 @@ from typing import Any
 
 from specviz.bench.contestants import Contestant, Standing
 from specviz.records.runs import Round
-from specviz.views.run_messages import as_json
+from specviz.records.words import Said
+from specviz.views.run_messages import message
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedRow:
     """A contestant of the table."""
 
-    drafter: str  # display name
+    drafter: Said
     contestant: Contestant  # branches and rule resolved
-    rule: str  # display name
+    rule: Said
     lossless: bool
     standing: Standing | None = None  # the figures of its finished repeats; None before the first
     repeats: int = 0  # how many are finished
     own_branches: bool = False  # whether their number is the drafter's own
-    reason: str = ""  # why it does not run, where it does not
+    reason: Said = ""  # why it does not run, where it does not
 
 
 def contest_message(
     rows: Sequence[ComparedRow],
     *,
     phase: str,
-    text: str,
+    text: Said,
     fraction: float,
     repeats: int = 1,
     texts: dict[str, Any] | None = None,
-    domains: Sequence[Sequence[str]] = (),
+    domains: Sequence[Sequence[Said]] = (),
 ) -> str:
     """The whole table. phase: ``running``, ``finished`` or ``stopped``. text: what is happening, in a sentence.
 
@@ -43,28 +44,16 @@ def contest_message(
     [{"name": …, and the parting of specviz.records.comparison}]}``.
     """
     best = fastest(rows)
-    return as_json(
-        {
-            "kind": "contest",
-            "phase": phase,
-            "text": text,
-            "fraction": fraction,
-            "repeats": repeats,
-            "rows": [_row(row, best=row is best) for row in rows],
-            "texts": texts,
-            "domains": domains,
-        }
+    return message(
+        "contest",
+        phase=phase,
+        text=text,
+        fraction=fraction,
+        repeats=repeats,
+        rows=[_row(row, best=row is best) for row in rows],
+        texts=texts,
+        domains=domains,
     )
-
-
-def contest_phase_message(text: str, fraction: float = 0.0) -> str:
-    """What is being measured right now, with the fraction done; the table stays."""
-    return as_json({"kind": "contest_phase", "text": text, "fraction": fraction})
-
-
-def contest_error_message(text: str) -> str:
-    """The comparison could not run, or not to the end. The table stays."""
-    return as_json({"kind": "contest_error", "text": text})
 
 
 def fastest(rows: Iterable[ComparedRow]) -> ComparedRow | None:
@@ -112,27 +101,20 @@ class Replayed:
             self.differing.append(_differing(token, block))
 
 
-def replay_message(counts: Replayed, *, phase: str, text: str, fraction: float) -> str:
+def replay_message(counts: Replayed, *, phase: str, text: Said, fraction: float) -> str:
     """The rules' totals; the rounds in which they differ are sent once it is over."""
-    return as_json(
-        {
-            "kind": "replay",
-            "phase": phase,
-            "text": text,
-            "fraction": fraction,
-            "rounds": counts.rounds,
-            "drafted": counts.drafted,
-            "kept": counts.kept,
-            "ahead": counts.ahead,
-            "behind": counts.behind,
-            "differing": [] if phase == "running" else counts.differing,
-        }
+    return message(
+        "replay",
+        phase=phase,
+        text=text,
+        fraction=fraction,
+        rounds=counts.rounds,
+        drafted=counts.drafted,
+        kept=counts.kept,
+        ahead=counts.ahead,
+        behind=counts.behind,
+        differing=[] if phase == "running" else counts.differing,
     )
-
-
-def replay_error_message(text: str) -> str:
-    """The rules could not be replayed."""
-    return as_json({"kind": "replay_error", "text": text})
 
 
 def _differing(token: Round, block: Round) -> dict[str, Any]:

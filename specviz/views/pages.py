@@ -13,15 +13,22 @@ import html
 import json
 import posixpath
 import re
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 from specviz.records.assets import ASSETS
 from specviz.records.runs import Run
-from specviz.records.words import LANGUAGES, Words, words
-from specviz.views import run_messages as messages
-from specviz.views.charts import LABELS, Trail
-from specviz.views.run_messages import headline, label, opening, settings_of
+from specviz.records.words import AREAS, LANGUAGES, Said, joined, said, words
+from specviz.views.charts import Trail
+from specviz.views.run_messages import (
+    end_message,
+    headline,
+    opening,
+    pair_line,
+    race_message,
+    rounds_message,
+    settings_line,
+)
 
 WEB = ASSETS / "web"
 
@@ -47,10 +54,14 @@ _PAGE = """<!doctype html>
 
 def run_page(run: Run, language: str = next(iter(LANGUAGES))) -> str:
     """The page as HTML. language: what it opens in."""
-    trail = Trail.of(run.rounds)
-    figures = headline(trail, run.measured)
-    rounds = messages.rounds_message(_RUN, run.rounds, run.vocabulary, figures=figures)
-    return file_page("run", language, run, lambda say: _said(run, trail, say), rounds=rounds)
+    trail, reason = Trail.of(run.rounds), said(f"generate.end_{run.stop_reason}")
+    given = {
+        "start": opening(_RUN, run, recorded=said("file.recorded"), machine=run.measured and run.measured.machine),
+        "rounds": rounds_message(_RUN, run.rounds, run.vocabulary, figures=headline(trail, run.measured)),
+        "end": end_message(_RUN, total=len(run.rounds), reason=reason),
+        "charts": trail.charts(),
+    }
+    return _page("run", language, run, ("run", "charts"), **given)
 
 
 def run_frame(run: Run) -> str:
@@ -60,52 +71,42 @@ def run_frame(run: Run) -> str:
     return f'<iframe sandbox="allow-scripts" allow="fullscreen" style="{look}" srcdoc="{page}"></iframe>'
 
 
-def _said(run: Run, trail: Trail, say: Words) -> dict[str, Any]:
-    reason = say(f"generate.end_{run.stop_reason}")
-    return {
-        "words": say.texts("common", "rounds", "playback"),
-        "start": opening(_RUN, run, say, recorded=say("file.recorded"), machine=run.measured and run.measured.machine),
-        "end": messages.end_message(_RUN, total=len(run.rounds), reason=reason),
-        "labels": [say(key) for key in LABELS],
-        "charts": trail.charts(say),
-    }
-
-
 def race_page(plain: Run, speculative: Run, outcome: dict[str, object], machine: str, language: str) -> str:
     """Both runs on one clock, as HTML. outcome: how they compare, see `Duel`. language: what it opens in."""
-
-    def said(say: Words) -> dict[str, object]:
-        return {
-            "words": say.texts("common", "race", "passes"),
-            "settings": " · ".join([f"γ = {speculative.num_draft_tokens}", settings_of(speculative, say), machine]),
-            "message": messages.race_message(plain, speculative, outcome, drafter=label(speculative.drafter, say)),
-        }
-
-    return file_page("race", language, speculative, said)
+    settings = joined([f"γ = {speculative.num_draft_tokens}", settings_line(speculative), machine])
+    shown = race_message(plain, speculative, outcome)
+    return _page("race", language, speculative, ("race",), settings, message=shown)
 
 
-def comparison_page(plain: Run, message: Callable[[Words], str], machine: str | None, language: str) -> str:
+def comparison_page(plain: Run, message: str, machine: str | None, language: str) -> str:
     """The ranked table, as HTML. plain: its first contestant's run. message: the whole table."""
-
-    def said(say: Words) -> dict[str, object]:
-        return {
-            "words": say.texts("common", "compare"),
-            "settings": " · ".join(filter(None, [settings_of(plain, say), machine])),
-            "label": say("controls.prompt"),
-            "message": message(say),
-        }
-
-    return file_page("compare", language, plain, said, prompt=plain.prompt.text)
+    settings = joined(filter(None, [settings_line(plain), machine]))
+    return _page("compare", language, plain, ("compare",), settings, message=message, prompt=plain.prompt.text)
 
 
-def file_page(kind: str, language: str, made: Run, said: Callable[[Words], dict[str, Any]], **given: Any) -> str:
-    """The page as HTML, drawn by the module ``file/KIND.js`` of assets/web; its texts are those of the areas it says.
+def _page(kind: str, language: str, made: Run, elements: Sequence[str], settings: Said = "", **given: Any) -> str:
+    """The page as HTML, drawn by the module ``file/KIND.js`` of assets/web.
 
-    language: what it opens in; a button leads to the others. made: the run that tells what it was made with. said:
-    what the module takes of each language, with the `words` for its elements. given: what it takes beside these.
+    language: what it opens in; a button leads to the others. made: the run that tells what it was made with. elements:
+    those of `AREAS` that it shows. settings: a line of its heading. given: what the module takes.
     """
     say, script = words(language), bundle(f"file/{kind}.js")
-    carried = given | {"languages": {one: _heading(kind, one, made) | said(words(one)) for one in LANGUAGES}}
+    areas = dict.fromkeys(("common", "file", *(area for name in elements for area in AREAS[name])))
+    versions = (f"{name} {version}" for name, version in made.versions.items())
+    heading = {
+        "brand": said("file.brand"),
+        "title": said(f"file.title_{kind}"),
+        "subtitle": said(f"file.subtitle_{kind}"),
+        "made": joined([pair_line(made.pair), *versions]),
+        "settings": settings,
+        "label": said("controls.prompt"),
+    }
+    carried = given | {
+        "languages": {
+            one: words(one).spoken(heading) | {"name": name, "words": words(one).texts(*areas)}
+            for one, name in LANGUAGES.items()
+        }
+    }
     return _PAGE.format(
         language=language,
         title=html.escape(say(f"file.title_{kind}")),
@@ -115,19 +116,6 @@ def file_page(kind: str, language: str, made: Run, said: Callable[[Words], dict[
         script=script,
         hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
-
-
-def _heading(kind: str, language: str, made: Run) -> dict[str, str]:
-    say = words(language)
-    return {
-        "name": LANGUAGES[language],
-        "brand": say("file.brand"),
-        "title": say(f"file.title_{kind}"),
-        "subtitle": say(f"file.subtitle_{kind}"),
-        "made": " · ".join(
-            [messages.pair_line(made.pair, say), *(f"{name} {version}" for name, version in made.versions.items())]
-        ),
-    }
 
 
 # --- modules of assets/web as one script: browsers import nothing from a folder ---------------------------------------

@@ -7,7 +7,7 @@ A run's messages name the run, and `rounds` gives its first round's index, so a 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -16,82 +16,110 @@ from specviz.drafters import DRAFTERS
 from specviz.records.metrics import emission_times, tally
 from specviz.records.runs import Candidates, DraftedToken, PairInfo, Round, Run, Speedup
 from specviz.records.settings import PLAIN, SamplingParams
-from specviz.records.words import Words
+from specviz.records.words import Said, joined, said, words
 from specviz.views.charts import Trail
 
 #: Figures as JSON-ready values, by position on the page (specviz.views.charts).
 Charts = Mapping[int, dict[str, Any]]
 
-#: The headline figures, in page order; each is a number or None (shown as a dash, never guessed).
-FIGURES = (
-    "acceptance_length",
-    "acceptance_rate",
-    "tokens_per_second",
-    "speedup",
-    "speedup_low",
-    "speedup_high",
-    "tokens",
-    "target_passes",
-)
-
 #: In the race, one letter per token: where it came from.
 SOURCE_LETTERS = {"accepted": "a", "recovered": "r", "bonus": "b", "plain": "p"}
 
 
-def label(name: str | None, say: Words) -> str:
+def message(kind: str, **fields: Any) -> str:
+    """A message of an element of assets/web, as JSON."""
+    return as_json({"kind": kind} | fields)
+
+
+def speaks(kind: str) -> Callable[[Said], str]:
+    """Makes messages of this kind that carry a text."""
+    return lambda text: message(kind, text=text)
+
+
+# --- a run in words ---------------------------------------------------------------------------------------------------
+
+
+def label(name: str | None) -> Said:
     """What the page calls a drafter; a name that only an opened file knows is shown as it is.
 
     Plain decoding, PLAIN or None, is called so where it is one way among others, rather than the choice of no drafter.
     """
     if name in (None, PLAIN):
-        return say("ways.plain_label")
-    return say(f"ways.{name}") if name in DRAFTERS else name
+        return said("ways.plain_label")
+    return said(f"ways.{name}") if name in DRAFTERS else name
 
 
-def title(contestant: Contestant, say: Words) -> str:
+def title(contestant: Contestant) -> Said:
     """A contestant in words, with what differs from a chain judged token by token."""
-    parts = [label(contestant.mode, say)]
+    parts = [label(contestant.mode)]
     if contestant.num_draft_tokens is not None:
         parts.append(f"γ = {contestant.num_draft_tokens}")
     if contestant.branches not in (None, 1):
-        parts.append(say("generate.branches", n=contestant.branches))
+        parts.append(said("generate.branches", n=contestant.branches))
     if contestant.rule not in ("auto", "token", "tree"):
-        parts.append(say(f"ways.rule_{contestant.rule}"))
-    return ", ".join(parts)
+        parts.append(said(f"ways.rule_{contestant.rule}"))
+    return joined(parts, ", ")
 
 
-def settings_of(run: Run, say: Words) -> str:
-    """How it was made, apart from drafter and γ, in one line."""
-    return settings_line(
-        run.settings,
-        drafter=run.drafter,
-        rule=run.rule,
-        sampling=run.sampling,
-        seed=run.seed,
-        coins=run.coins,
-        passes=run.pair.passes,
-        say=say,
-    )
+def settings_line(run: Run) -> Said:
+    """How a run was made, apart from drafter and γ, in one line for its header.
+
+    Of the drafter's own settings those needed to compare runs; the trace has them all.
+    """
+    own, sampling, parts = run.settings, run.sampling, []
+    # Lookahead's branches are the n-grams it tries.
+    branches = own.get("branches", own.get("guesses"))
+    if branches not in (None, 1):
+        parts.append(said("generate.branches", n=branches))
+    if own.get("exit_layer") is not None:
+        parts.append(said("generate.exit_layer", layer=own["exit_layer"]))
+    if own.get("bits") is not None:
+        parts.append(said("generate.bits", n=own["bits"]))
+    if own.get("confidence"):
+        parts.append(said("generate.confidence", confidence=own["confidence"]))
+    # No rule judges plain decoding, and greedy drafts are matched. A file may name a rule unknown to this version.
+    if run.drafter is not None and not sampling.greedy:
+        parts.append(said(f"generate.rule_{run.rule}") if f"generate.rule_{run.rule}" in words() else run.rule)
+    parts += [_sampling(sampling), said("generate.seed", value=run.seed)]
+    if run.coins:
+        parts.append(said("generate.coins", coins=run.coins))
+    return joined([*parts, passes_words(run.pair.passes)])
 
 
-def opening(key: str, run: Run, say: Words, **others: Any) -> str:
-    """The message that opens a run on the page. others: see `start_message`."""
-    return start_message(
-        key,
-        prompt=run.prompt.text,
-        drafter=label(run.drafter, say) if run.drafter else None,
-        num_draft_tokens=run.num_draft_tokens,
-        greedy=run.sampling.greedy,
-        pair=pair_line(run.pair, say),
-        settings=settings_of(run, say),
-        rule=run.rule,
-        coins=run.coins,
-        **others,
-    )
+def _sampling(sampling: SamplingParams) -> Said:
+    if sampling.greedy:
+        return said("generate.greedy")
+    parts = [said("generate.temperature", value=sampling.temperature)]
+    if sampling.top_k:
+        parts.append(said("generate.top_k", value=sampling.top_k))
+    if sampling.top_p < 1:
+        parts.append(said("generate.top_p", value=sampling.top_p))
+    if sampling.min_p:
+        parts.append(said("generate.min_p", value=sampling.min_p))
+    return joined(parts, ", ")
+
+
+def pair_line(info: PairInfo) -> Said:
+    """One line about a pair: name, sizes, device and precision."""
+    known = {"name": info.name, "device": info.device, "dtype": info.dtype}
+    known["target"] = parameters(info.target_parameters)
+    if not info.draft_parameters:
+        return said("page.pair", **known)
+    return said("page.pair_with_draft", **known, draft=parameters(info.draft_parameters))
+
+
+def parameters(count: int) -> Said:
+    """So many parameters: ``135 M``, ``1.7 B``."""
+    return said("page.billions", n=count / 1e9) if count >= 1e9 else f"{count / 1e6:.0f} M"
+
+
+def passes_words(kind: str) -> Said:
+    """What ran a run's target passes, see `PairInfo.passes`; unknown kinds from files are shown as is."""
+    return said(f"passes.{kind}") if f"passes.{kind}" in words() else kind
 
 
 def headline(trail: Trail, measured: Speedup | None) -> dict[str, float | None]:
-    """The headline figures; None is shown as a dash."""
+    """The headline figures, in page order; None is shown as a dash, never guessed."""
     counts = trail.counts
     return {
         "acceptance_length": counts.acceptance_length,
@@ -105,110 +133,29 @@ def headline(trail: Trail, measured: Speedup | None) -> dict[str, float | None]:
     }
 
 
-def start_message(
-    run_key: str,
-    *,
-    prompt: str,
-    drafter: str | None,
-    num_draft_tokens: int | str,
-    greedy: bool,
-    pair: str = "",
-    settings: str = "",
-    rule: str = "token",
-    recorded: str = "",
-    share: Mapping[str, Any] | None = None,
-    charts: Charts | None = None,
-    timing: bool = False,
-    machine: str | None = None,
-    file: str = "",
-    coins: str = "",
-) -> str:
-    """Clears the component and opens a run.
+# --- its messages -----------------------------------------------------------------------------------------------------
 
-    drafter: its display name, None for plain decoding. settings: from `settings_line`. rule: the acceptance rule's
-    name, which determines the wording of verdicts. recorded: the title, if the run ships with the page. share: for the
-    run's links and files, see `links.share`. timing: rounds are timed before the first one, for γ = auto. machine:
-    where the speedup of a run that is over was measured. file: the name of the file that a run was opened from. coins:
-    those set by hand.
+
+def opening(run_key: str, run: Run, **others: Any) -> str:
+    """Clears the component and opens a run, of which nothing but its head is read.
+
+    others: ``recorded``, the title, if the run ships with the page; ``share``, for the run's links and files, see
+    `links.share`; ``charts``; ``timing``, whether rounds are timed before the first one, for γ = auto; ``machine``,
+    where the speedup of a run that is over was measured; ``file``, the name of the file that a run was opened from.
     """
-    return as_json(
-        {
-            "kind": "start",
-            "run": run_key,
-            "prompt": prompt,
-            "drafter": drafter,
-            "num_draft_tokens": num_draft_tokens,
-            "greedy": greedy,
-            "pair": pair,
-            "settings": settings,
-            "rule": rule,
-            "recorded": recorded,
-            "share": share,
-            "charts": charts,
-            "timing": timing,
-            "machine": machine,
-            "file": file,
-            "coins": coins,
-        }
+    return message(
+        "start",
+        run=run_key,
+        prompt=run.prompt.text,
+        drafter=label(run.drafter) if run.drafter else None,
+        num_draft_tokens=run.num_draft_tokens,
+        greedy=run.sampling.greedy,
+        pair=pair_line(run.pair),
+        settings=settings_line(run),
+        rule=run.rule,
+        coins=run.coins,
+        **others,
     )
-
-
-def settings_line(
-    settings: Mapping[str, int | float | str | bool | None],
-    *,
-    drafter: str | None,
-    rule: str,
-    sampling: SamplingParams,
-    seed: int,
-    passes: str,
-    say: Words,
-    coins: str = "",
-) -> str:
-    """How a run was made, apart from drafter and γ, in one line for its header.
-
-    settings: the drafter's own (`Run.settings`), None where it decides; shows those needed to compare runs, the trace
-        has them all.
-    coins: those set by hand.
-    drafter: None for plain decoding, which no rule judges. Greedy runs show no rule either: their drafts are matched.
-    """
-    parts = []
-    # Lookahead's branches are the n-grams it tries.
-    branches = settings.get("branches", settings.get("guesses"))
-    if branches not in (None, 1):
-        parts.append(say("generate.branches", n=branches))
-    if settings.get("exit_layer") is not None:
-        parts.append(say("generate.exit_layer", layer=settings["exit_layer"]))
-    if settings.get("bits") is not None:
-        parts.append(say("generate.bits", n=settings["bits"]))
-    if settings.get("confidence"):
-        parts.append(say("generate.confidence", confidence=settings["confidence"]))
-    if drafter is not None and not sampling.greedy:
-        # A file may name a rule unknown to this version.
-        parts.append(say(f"generate.rule_{rule}") if f"generate.rule_{rule}" in say else rule)
-    parts += [_sampling_words(sampling, say), say("generate.seed", value=seed)]
-    if coins:
-        parts.append(say("generate.coins", coins=coins))
-    parts.append(passes_words(passes, say))
-    return " · ".join(parts)
-
-
-def pair_line(info: PairInfo, say: Words) -> str:
-    """One line about a pair: name, sizes, device and precision."""
-    known = {"name": info.name, "device": info.device, "dtype": info.dtype}
-    known["target"] = parameters(info.target_parameters, say)
-    if not info.draft_parameters:
-        return say("page.pair", **known)
-    return say("page.pair_with_draft", **known, draft=parameters(info.draft_parameters, say))
-
-
-def parameters(count: int, say: Words) -> str:
-    """So many parameters: ``135 M``, ``1.7 B``."""
-    return f"{say.number(count / 1e9, '.1f')} B" if count >= 1e9 else f"{count / 1e6:.0f} M"
-
-
-def passes_words(kind: str, say: Words) -> str:
-    """What ran a run's target passes, see `PairInfo.passes`; unknown kinds from files are shown as is."""
-    return say(f"passes.{kind}") if f"passes.{kind}" in say else kind
 
 
 def rounds_message(
@@ -232,16 +179,14 @@ def rounds_message(
     new = sorted(id for id in mentioned if id in vocabulary and (sent is None or id not in sent))
     if sent is not None:
         sent.update(new)
-    return as_json(
-        {
-            "kind": "rounds",
-            "run": run_key,
-            "first": rounds[0].index if rounds else None,
-            "rounds": [_round(round) for round in rounds],
-            "vocabulary": {id: vocabulary[id] for id in new},
-            "figures": _figures(figures),
-            "charts": charts,
-        }
+    return message(
+        "rounds",
+        run=run_key,
+        first=rounds[0].index if rounds else None,
+        rounds=[_round(round) for round in rounds],
+        vocabulary={id: vocabulary[id] for id in new},
+        figures=figures,
+        charts=charts,
     )
 
 
@@ -249,9 +194,9 @@ def end_message(
     run_key: str,
     *,
     total: int,
-    reason: str,
+    reason: Said,
     figures: Mapping[str, float | None] | None = None,
-    note: str = "",
+    note: Said = "",
     charts: Charts | None = None,
     more: bool = False,
 ) -> str:
@@ -259,72 +204,34 @@ def end_message(
 
     more: it will be sent again for the same run, once the speedup has been measured.
     """
-    return as_json(
-        {
-            "kind": "end",
-            "run": run_key,
-            "total": total,
-            "reason": reason,
-            "note": note,
-            "figures": _figures(figures),
-            "charts": charts,
-            "more": more,
-        }
-    )
+    return message("end", run=run_key, total=total, reason=reason, note=note, figures=figures, charts=charts, more=more)
 
 
 def trace_message(parts: Sequence[str], *, share: Mapping[str, Any], charts: Charts) -> str:
-    """A finished run in one message: its `start_message`, one `rounds_message` and its `end_message`.
+    """A finished run in one message: its `opening`, one `rounds_message` and its `end_message`.
 
     One message, because a component sees only the last of several values that arrive at once.
     """
-    rest = as_json({"kind": "trace", "share": share, "charts": charts})
+    rest = message("trace", share=share, charts=charts)
     # The parts are JSON already; parsing and writing a long run's again would take half a second.
     return f'{rest[:-1]},"parts":[{",".join(parts)}]}}'
 
 
-def waiting_message(text: str) -> str:
-    """Nothing runs yet, and why: a place in line, a model being loaded."""
-    return as_json({"kind": "waiting", "text": text})
-
-
-def left_message(text: str) -> str:
-    """Nothing will run: who waited has left the line."""
-    return as_json({"kind": "left", "text": text})
-
-
-def error_message(text: str) -> str:
-    """The run failed. What is on the screen stays."""
-    return as_json({"kind": "error", "text": text})
-
-
-def race_message(plain: Run, speculative: Run, comparison: Mapping[str, Any], *, drafter: str = "") -> str:
-    """Both lanes of a finished race and how they compare. drafter: its display name.
+def race_message(plain: Run, speculative: Run, comparison: Mapping[str, Any]) -> str:
+    """Both lanes of a finished race and how they compare.
 
     comparison: ``{"speedup": float | None, "low": float, "high": float, "busy": bool, "greedy": bool, "identical": bool
     | None, "parting": None | {"position": int, "plain": str, "speculative": str, "margin": float, "half_precision":
     bool}}``; see `Duel.outcome`. position counts emitted tokens from 0, and margin is the log-probability gap between
     the target's two best tokens there.
     """
-    return as_json(
-        {
-            "kind": "race",
-            "prompt": plain.prompt.text,
-            "passes": speculative.pair.passes,
-            "lanes": [_lane(plain, ""), _lane(speculative, drafter or speculative.drafter or "")],
-            "comparison": dict(comparison),
-        }
+    return message(
+        "race",
+        prompt=plain.prompt.text,
+        passes=speculative.pair.passes,
+        lanes=[_lane(plain, ""), _lane(speculative, label(speculative.drafter))],
+        comparison=comparison,
     )
-
-
-def race_phase_message(text: str, fraction: float | None = None) -> str:
-    """What the server is measuring right now, with the fraction done (0 to 1; None if unknown)."""
-    return as_json({"kind": "phase", "text": text, "fraction": fraction})
-
-
-def race_error_message(text: str) -> str:
-    """The race could not be run."""
-    return as_json({"kind": "error", "text": text})
 
 
 def token_sources(round: Round) -> list[str]:
@@ -334,20 +241,7 @@ def token_sources(round: Round) -> list[str]:
     return ["accepted" if i < accepted else last for i in range(len(round.emitted))]
 
 
-def _sampling_words(sampling: SamplingParams, say: Words) -> str:
-    if sampling.greedy:
-        return say("generate.greedy")
-    words = [say("generate.temperature", value=say.number(sampling.temperature, "g"))]
-    if sampling.top_k:
-        words.append(say("generate.top_k", value=sampling.top_k))
-    if sampling.top_p < 1:
-        words.append(say("generate.top_p", value=say.number(sampling.top_p, "g")))
-    if sampling.min_p:
-        words.append(say("generate.min_p", value=say.number(sampling.min_p, "g")))
-    return ", ".join(words)
-
-
-def _lane(run: Run, label: str) -> dict[str, Any]:
+def _lane(run: Run, label: Said) -> dict[str, Any]:
     counts = tally(run.rounds)
     sources = (source for round in run.rounds for source in token_sources(round))
     return {
@@ -438,12 +332,6 @@ def _row(row: Candidates, greedy: bool) -> dict[str, Any]:
 
 def _lists(row: Candidates) -> tuple[tuple[tuple[int, float], ...], ...]:
     return row.p, row.q, row.residual, row.p_raw, row.q_raw
-
-
-def _figures(figures: Mapping[str, float | None] | None) -> dict[str, float | None] | None:
-    if figures is None:
-        return None
-    return {name: figures.get(name) for name in FIGURES}
 
 
 def _exact(value: float | None) -> float | None:

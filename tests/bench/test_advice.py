@@ -6,7 +6,7 @@ import json
 import shlex
 import threading
 import types
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from tiny import tiny_pair
@@ -64,7 +64,8 @@ def offer(mode: str, value: float, low: float | None = None, gamma: int = 4, dra
 
 
 def told(*offers: Offer, language: str = "en"):
-    return in_words(offers, "a machine", "a pair", "plain passes", 0.0, words(language))
+    told = asdict(in_words(offers, "a machine", "a pair", "plain passes", 0.0))
+    return types.SimpleNamespace(**words(language).spoken(told))
 
 
 def test_what_can_be_counted_on_comes_first():
@@ -95,7 +96,7 @@ def test_only_what_pays_for_certain_is_recommended_and_lengths_as_good_are_named
 
 
 def test_where_nothing_pays_no_flags_are_given():
-    assert told(offer("eagle", 0.9, 0.8)).flags == ()
+    assert told(offer("eagle", 0.9, 0.8)).flags == []
     assert len(told(offer("eagle", 1.5, 1.4)).flags) == 3
 
 
@@ -143,7 +144,7 @@ def test_the_command_measures_what_is_at_hand(pair, short, monkeypatch):
     assert [(one.mode, one.draft) for one in others] == [("draft_model", catalog.CATALOG[0].draft)]
     assert all(one.row.ratio.value > 0 for one in offers)
     assert heard[0].startswith("about ") and heard[0].endswith(" s left")
-    text = as_table(in_words(offers, HOSTILE, "a\x1b[31m pair", "plain", 0.8, words()), words())
+    text = as_table(in_words(offers, HOSTILE, "a\x1b[31m pair", "plain", 0.8), words())
     assert "\x1b" not in text and "drafter" in text.splitlines()[0]
 
 

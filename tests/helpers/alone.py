@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from elements import RUN, give
 from playwright.sync_api import Locator, Page
 
+from specviz.records import words
 from specviz.records.runs import Run
-from specviz.records.words import words
 from specviz.views import run_messages as messages
 
 VIEW = RUN
@@ -14,26 +16,9 @@ VIEW = RUN
 
 def feed(page: Page, run: Run, rule: str) -> None:
     """The messages of an opened trace."""
-    settings = messages.settings_line(
-        run.settings,
-        drafter=run.drafter,
-        rule=rule,
-        sampling=run.sampling,
-        seed=run.seed,
-        passes=run.pair.passes,
-        say=words(),
-    )
-    start = messages.start_message(
-        "run",
-        prompt=run.prompt.text,
-        drafter=run.drafter,
-        num_draft_tokens=run.num_draft_tokens,
-        greedy=run.sampling.greedy,
-        settings=settings,
-        rule=rule,
-    )
+    start = messages.opening("run", replace(run, rule=rule))
     rounds = messages.rounds_message("run", run.rounds, run.vocabulary)
-    end = messages.end_message("run", total=len(run.rounds), reason=words()(f"generate.end_{run.stop_reason}"))
+    end = messages.end_message("run", total=len(run.rounds), reason=words.said(f"generate.end_{run.stop_reason}"))
     give(page, "run", [start, rounds, end])
     page.wait_for_function(f"() => {VIEW}.shadowRoot.querySelector('[part=view]').dataset.state === 'finished'")
 

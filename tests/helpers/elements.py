@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from playwright.sync_api import Page
 
-from specviz.records.words import words
+from specviz.records.words import AREAS, words
 from specviz.ui.web_files import FILES, TYPES
 
 
@@ -54,7 +54,7 @@ class _Answer(BaseHTTPRequestHandler):
 
 def _bare(name: str, language: str, scheme: str) -> str:
     # Not above: the process that only hands tests to others would load gradio too, before they begin.
-    from specviz.ui.components import AREAS, page_css
+    from specviz.ui.components import page_css
 
     texts = json.dumps(words(language).texts("common", *AREAS[name])).replace("<", "\\u003c")
     return f"""<!doctype html><html lang="{language}"><meta charset="utf-8"><title>{name}</title>

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import pathlib
 import pickle
 import re
@@ -32,9 +33,27 @@ TEMPLATES = {"errors": "SpecvizError", "steps": "Sentence"}
 
 #: Words, units and signs that are the same in German.
 SAME = {"Prompt", "Python", "Seed", "Medusa", "EAGLE", "MTP", "Parallel", "Lookahead", "Suffix", "Hybrid", "Bonus"}
-SAME |= {"specviz", "greedy", "Top", "Min", "k", "p", "γ", "χ²", "c", "ms", "T", "K", "live", "Text", "QR", "Pause"}
+SAME |= {
+    "specviz",
+    "greedy",
+    "Top",
+    "Min",
+    "k",
+    "p",
+    "γ",
+    "χ²",
+    "c",
+    "ms",
+    "T",
+    "K",
+    "live",
+    "Text",
+    "QR",
+    "Pause",
+    "B",
+}
 
-PLACEHOLDER = re.compile(r"\{(\w+)\}")
+PLACEHOLDER = re.compile(r"\{(\w+)(?::[^{}]+)?\}")
 
 
 def forms(text: Text) -> dict[str, str]:
@@ -107,7 +126,7 @@ def keys_of(node: ast.expr) -> Iterator[str]:
 
 def keys_in_python() -> Iterator[tuple[str, str]]:
     for path in PACKAGE:
-        for call in calls(path, "say"):
+        for call in itertools.chain(calls(path, "say"), calls(path, "said")):
             for key in keys_of(call.args[0]) if call.args else ():
                 if re.match(r"\w+\\\.", key):  # not the benchmark's own `say`, which prints a line
                     yield f"{path.name}:{call.lineno}", key

@@ -248,7 +248,7 @@ def test_a_run_and_the_measuring_of_its_speedup_take_the_same_passes(pair, runne
     runs = LiveRuns()
     for kind in ("plain", "compiled"):
         order = ORDER.settled(pair)
-        said = [json.loads(one) for one in generate(runner, runs, order, True, ME, words())]
+        said = [words().spoken(json.loads(one)) for one in generate(runner, runs, order, True, ME, words())]
         [opened] = [one for one in said if one["kind"] == "start"]
         assert opened["settings"].endswith(f"{kind} passes")
         assert set(taken) == {kind == "compiled"} and len(taken) >= 5

@@ -191,8 +191,8 @@ def test_at_temperature_0_no_rule_is_added(runner, pair):
     choice = replace(CHOICE, rules=["block", "typical"])
     greedy = contest_of(runner, pair, ORDER.but(temperature=0.0), choice)
     assert {one.rule for one in greedy.contestants[1:]} == {"token"}
-    told = compare(runner, ORDER.but(temperature=0.0), choice, threading.Event(), words())
-    table = next(message for message in map(json.loads, told) if message["kind"] == "contest")
+    told = compare(runner, ORDER.but(temperature=0.0), choice, threading.Event(), "en")
+    table = next(message for message in map(words().spoken, map(json.loads, told)) if message["kind"] == "contest")
     assert {one["rule"] for one in table["rows"][1:]} == {"all alike at temperature 0"}
     told.close()
 
@@ -219,7 +219,7 @@ def test_contestants_take_turns_within_each_repeat_after_a_warm_up(runner, pair,
     pieces, batches = [], runner.batches
     monkeypatch.setattr(runner, "batches", lambda *all, **others: pieces.append(all) or batches(*all, **others))
     contest = contest_of(runner, pair, ORDER.but(max_new_tokens=20), replace(CHOICE, gammas=[2]))
-    said = list(contest.progress(words()))
+    said = words().spoken(list(contest.progress()))
     assert len(pieces) == 1, "one press is one piece of work, and asks for one GPU where they are lent"
     assert [[run.repeat for run in contest.runs[one]] for one in contest.contestants] == [[0, 1]] * 3
     assert contest.finished == contest.count == 6
@@ -235,7 +235,7 @@ def test_contestants_take_turns_within_each_repeat_after_a_warm_up(runner, pair,
 
 def test_among_many_each_takes_turns_with_a_run_of_plain_decoding(runner, pair):
     contest = contest_of(runner, pair, ORDER, replace(CHOICE, gammas=[1, 2, 3], repeats=1))
-    assert list(contest.progress(words()))
+    assert list(contest.progress())
     plain, *others = contest.contestants
     assert len(contest.runs[plain]) == 2 and contest.count == 8
     groups = [contest.runs[one][0].group for one in others]
@@ -246,7 +246,7 @@ def test_a_run_that_was_stopped_is_not_counted_and_the_finished_ones_are(runner,
     halt = threading.Event()
     order = ORDER.but(max_new_tokens=200, temperature=0.0)
     contest = contest_of(runner, pair, order, replace(CHOICE, gammas=[2], repeats=5), halt)
-    for _ in contest.progress(words()):
+    for _ in contest.progress():
         if contest.finished >= 3:
             halt.set()
     assert 3 <= contest.finished < contest.count
@@ -263,8 +263,8 @@ PROMPTS = "\n".join(
 
 def test_every_choice_decodes_every_prompt_and_results_are_told_by_domain(runner, pair):
     choice = replace(CHOICE, gammas=[2], repeats=1, prompts=PROMPTS)
-    *_, last = compare(runner, ORDER.but(temperature=0.0), choice, threading.Event(), words())
-    told = json.loads(last)
+    *_, last = compare(runner, ORDER.but(temperature=0.0), choice, threading.Event(), "en")
+    told = words().spoken(json.loads(last))
     assert told["phase"] == "finished" and told["text"].startswith("5 prompts: 15 runs")
     assert [one["repeats"] for one in told["rows"]] == [5, 5, 5] and told["texts"]["of"] == 10
     head, *rows = told["domains"]

@@ -64,12 +64,12 @@ def test_a_measured_speedup_is_kept_with_its_machine_and_shown_with_it(alone, tm
     run.save(tmp_path / "run.json")
     assert Run.load(tmp_path / "run.json") == run
     page = alone("run")
-    give(page, "run", [show(run, BY_NAME["sampled"], words()).message])
+    give(page, "run", [show(run, BY_NAME["sampled"]).message])
     figure = page.locator("specviz-run [part=figures] .figure", has=page.locator("[data-figure=speedup]"))
     expect(figure).to_contain_text("1.50×")
     expect(page.locator("specviz-run [part=meta]")).to_contain_text(f"speedup measured on {machine}")
     # Of a run that was not measured none is told.
-    give(page, "run", [show(replace(run, measured=None), None, words()).message])
+    give(page, "run", [show(replace(run, measured=None), None).message])
     expect(figure).to_contain_text("—")
     expect(page.locator("specviz-run [part=meta]")).not_to_contain_text("Xeon")
 
@@ -77,11 +77,11 @@ def test_a_measured_speedup_is_kept_with_its_machine_and_shown_with_it(alone, tm
 def test_an_opened_file_is_named_with_its_run_until_another_comes(alone):
     page, run = alone("run"), BY_NAME["greedy"].load()
     name, source = "<i>3b</i> ${window.hit = 1}.json", page.locator("specviz-run [part=recorded]")
-    give(page, "run", [show(run, None, words(), name).message])
+    give(page, "run", [show(run, None, name).message])
     expect(source).to_have_text(f"Opened: {name}")
-    give(page, "run", [show(run, BY_NAME["greedy"], words()).message])
+    give(page, "run", [show(run, BY_NAME["greedy"]).message])
     expect(source).to_have_text("Recorded run: No dice: greedy")
-    give(page, "run", [show(run, None, words()).message])
+    give(page, "run", [show(run, None).message])
     expect(source).to_be_hidden()
     assert page.evaluate("window.hit ?? null") is None
 

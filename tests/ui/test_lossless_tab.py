@@ -77,8 +77,8 @@ def test_the_test_keeps_to_the_narrower_top_k():
 
 def test_the_last_message_alone_holds_distribution_counts_and_verdict(runner):
     language = "de"
-    sent = list(try_rule(runner, ORDER, TRIAL, threading.Event(), words(language)))
-    last = json.loads(sent[-1])
+    sent = list(try_rule(runner, ORDER, TRIAL, threading.Event()))
+    last = words(language).spoken(json.loads(sent[-1]))
     assert last["phase"] == "finished" and last["n"] == 150 and last["fraction"] == 1
     assert last["verdict"]["state"] == "same"
     assert words(language).number(last["distance"], ".3f") in last["verdict"]["sentence"]
@@ -91,15 +91,15 @@ def test_the_last_message_alone_holds_distribution_counts_and_verdict(runner):
 def test_a_wrong_rule_that_had_no_say_is_still_called_wrong(runner):
     """Prompt lookup finds nothing in this prompt and drafts nothing: every rule then writes the target's own text."""
     order = ORDER.but(drafter="prompt_lookup", prompt="abcdef")
-    *_, last = try_rule(runner, order, replace(TRIAL, rule="typical"), threading.Event(), words())
-    verdict = json.loads(last)["verdict"]
+    *_, last = try_rule(runner, order, replace(TRIAL, rule="typical"), threading.Event())
+    verdict = words().spoken(json.loads(last))["verdict"]
     assert verdict["state"] == "same" and "wrong all the same" in verdict["why"]
 
 
 def test_temperature_0_is_judged_by_its_one_text(runner):
     order = ORDER.but(temperature=0)
     right, wrong = (
-        json.loads(list(try_rule(runner, order, replace(TRIAL, rule=rule), threading.Event(), words()))[-1])
+        words().spoken(json.loads(list(try_rule(runner, order, replace(TRIAL, rule=rule), threading.Event()))[-1]))
         for rule in ("auto", "everything")
     )
     assert right["verdict"]["state"] == "same" and right["greedy"]["parting"] is None
@@ -114,7 +114,7 @@ def test_only_half_precision_excuses_a_near_tie():
     tokens = [GreedyToken(True, 1, "a", 0.06), GreedyToken(False, 2, "b")]
 
     def verdict(asked: Asked, tokens: list[GreedyToken]) -> str:
-        return json.loads(greedy_message(asked, tokens, "finished", words()))["verdict"]["state"]
+        return json.loads(greedy_message(asked, tokens, "finished"))["verdict"]["state"]
 
     assert verdict(asked, tokens) == "near"
     assert verdict(replace(asked, half_precision=False), tokens) == "different"

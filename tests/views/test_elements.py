@@ -45,8 +45,15 @@ def heard(page: Page, event: str) -> list:
 
 def run_of(text: str = "Once") -> list[str]:
     run = a_run(ROUNDS)
-    start = messages.start_message(
-        "run", prompt=text, drafter="Draft model", num_draft_tokens=4, greedy=False, settings="", rule="token"
+    start = messages.message(
+        "start",
+        run="run",
+        prompt=text,
+        drafter="Draft model",
+        num_draft_tokens=4,
+        greedy=False,
+        settings="",
+        rule="token",
     )
     rounds = messages.rounds_message("run", run.rounds, run.vocabulary)
     return [start, rounds, messages.end_message("run", total=len(ROUNDS), reason="It ended.")]
@@ -74,8 +81,8 @@ def test_what_the_browser_draws_itself_is_as_dark_as_the_page(alone, scheme: str
 @pytest.mark.parametrize("timing, words", [(True, "Timing rounds"), (False, "Reading the prompt")])
 def test_before_its_first_round_a_run_says_what_it_waits_for(alone, timing: bool, words: str):
     page = alone("run")
-    start = messages.start_message(
-        "run", prompt="Once", drafter="Suffix", num_draft_tokens="auto", greedy=True, timing=timing
+    start = messages.message(
+        "start", run="run", prompt="Once", drafter="Suffix", num_draft_tokens="auto", greedy=True, timing=timing
     )
     give(page, "run", [start])
     expect(page.locator('specviz-run [part="status"]')).to_contain_text(words)

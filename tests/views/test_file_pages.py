@@ -7,8 +7,9 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
+import alone
 import pytest
-from alone import chip, said, state
+from alone import chip, state
 from handmade import a_round, a_run, rounds_of
 from on_page import assert_no_sideways_scrolling, violations
 from playwright.sync_api import Page, expect
@@ -19,6 +20,7 @@ from specviz.records.metrics import tally
 from specviz.records.recordings import recording_named
 from specviz.records.runs import Candidates, Round, Run
 from specviz.records.settings import SamplingParams
+from specviz.records.words import said
 from specviz.views.compare_messages import ComparedRow, contest_message
 from specviz.views.pages import bundle, comparison_page, race_page, run_page
 
@@ -76,7 +78,7 @@ def test_the_file_shows_rounds_inspector_figures_and_charts_of_the_run(open_file
     expect(page.locator("[data-figure=speedup]")).to_have_text(f"{run.measured.ratio:.2f}×")
     round, token = first_rejected(run)
     chip(page, round, token).click()
-    assert f"The coin came up u = {run.rounds[round].drafted[token].u:.2f}: rejected" in said(page)
+    assert f"The coin came up u = {run.rounds[round].drafted[token].u:.2f}: rejected" in alone.said(page)
     bars = page.locator("[data-chart='1'] rect title")
     told = [f"round {one.index + 1}: {len(one.emitted)} tokens" for one in run.rounds]
     assert bars.all_text_contents() == told
@@ -113,7 +115,7 @@ def test_the_file_has_every_language_and_keeps_the_pinned_token(open_file):
     page.get_by_role("button", name="Deutsch").press("Enter")
     counted, coin = tally(run.rounds), run.rounds[round].drafted[token].u
     expect(page.locator("[data-figure=acceptance_length]")).to_have_text(german(f"{counted.acceptance_length:.2f}"))
-    assert f"Die Münze fiel auf u = {german(f'{coin:.2f}')}: abgelehnt" in said(page)
+    assert f"Die Münze fiel auf u = {german(f'{coin:.2f}')}: abgelehnt" in alone.said(page)
     assert page.evaluate("[document.documentElement.lang, document.body.className]") == ["de", "dark"]
     expect(page.get_by_role("button", name="English")).to_be_focused()
     each, share = counted.draft_seconds / counted.rounds, counted.draft_seconds / counted.seconds
@@ -172,12 +174,10 @@ def test_the_file_of_a_comparison_ranks_and_keeps_how_it_is_sorted(open_page):
     contestants = [Contestant("plain"), Contestant("eagle", 2, 1, "token"), Contestant("eagle", 4, 1, "token")]
     figures = [Standing(100.0, (100.0, 100.0), speedup, speedup and (speedup, speedup)) for speedup in (None, 1.5, 2.0)]
 
-    def message(say) -> str:
-        names = [HOSTILE, say("ways.eagle"), say("ways.eagle")]
-        rows = [ComparedRow(name, *rest, 2) for name, rest in zip(names, zip(contestants, "rrr", [True] * 3, figures))]
-        return contest_message(rows, phase="finished", text=HOSTILE, fraction=1, repeats=2)
-
-    page = open_page(comparison_page(a_race(prompt=HOSTILE)[0], message, None, "de"), color_scheme="light")
+    names = [HOSTILE, said("ways.eagle"), said("ways.eagle")]
+    rows = [ComparedRow(name, *rest, 2) for name, rest in zip(names, zip(contestants, "rrr", [True] * 3, figures))]
+    table = contest_message(rows, phase="finished", text=HOSTILE, fraction=1, repeats=2)
+    page = open_page(comparison_page(a_race(prompt=HOSTILE)[0], table, None, "de"), color_scheme="light")
     expect(page.locator("main > .prompt")).to_have_text(HOSTILE.replace("\u2028", " "))
     heads = page.locator("specviz-compare [part=table] tbody th")
     gammas = page.locator("specviz-compare tbody [data-column=num_draft_tokens]")

@@ -57,8 +57,9 @@ def feed(page: Page, given: list[str]) -> None:
 
 
 def start_of(run: Run, rule: str = "token") -> str:
-    return messages.start_message(
-        "run",
+    return messages.message(
+        "start",
+        run="run",
         prompt=run.prompt.text,
         drafter=run.drafter,
         num_draft_tokens=run.num_draft_tokens,

@@ -151,7 +151,9 @@ def test_another_run_is_predicted_from_its_start_and_not_overtaken(show):
     page = show(run)
     predict(page)
     press(page, *["ArrowRight"] * 5, "a")
-    start = messages.start_message("live", prompt="Then", drafter="draft_model", num_draft_tokens=3, greedy=False)
+    start = messages.message(
+        "start", run="live", prompt="Then", drafter="draft_model", num_draft_tokens=3, greedy=False
+    )
     give(page, "run", [start, messages.rounds_message("live", run.rounds[:1], run.vocabulary)])
     page.wait_for_function(f"() => {VIEW}.rounds.length === 1 && {VIEW}.place.kind === 'start'")
     expect(part(page, "tally")).to_have_text("0 of 0 guessed right")

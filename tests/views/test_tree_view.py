@@ -287,18 +287,19 @@ def test_the_header_says_how_the_run_was_made(show):
     sampling = SamplingParams(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05)
     page = show(a_tree_run(a_tree(SMALL), settings=settings, sampling=sampling, seed=7), "tree")
     expect(page.locator('[part="meta"]')).to_contain_text(
-        "draft_model, γ = 4 · 3 branches · exit after layer 2 · stops below confidence 0.4 · siblings tried in turn"
+        "Draft model, γ = 4 · 3 branches · exit after layer 2 · stops below confidence 0.4 · siblings tried in turn"
         " · temperature 0.8, top-k 40, top-p 0.95, min-p 0.05 · seed 7 · plain passes"
     )
 
 
+def line_of(**settings) -> str:
+    run = a_run((a_round("a"),), **settings)
+    return words().spoken(messages.settings_line(run))
+
+
 def test_a_plain_or_greedy_run_names_no_rule():
-    greedy = SamplingParams(temperature=0)
-    known = {"seed": 0, "passes": "plain", "say": words()}
-    line = messages.settings_line({"branches": 1}, drafter="draft_model", rule="token", sampling=greedy, **known)
-    assert line == "greedy · seed 0 · plain passes"
-    line = messages.settings_line({}, drafter=None, rule="token", sampling=SamplingParams(), **known)
-    assert line == "temperature 1 · seed 0 · plain passes"
+    assert line_of(sampling=SamplingParams(temperature=0)) == "greedy · seed 0 · plain passes"
+    assert line_of(drafter=None) == "temperature 1 · seed 0 · plain passes"
 
 
 # Data and size

@@ -1,7 +1,7 @@
 // <specviz-charts>: the four live charts, drawn by plotly, and each as a file.
 //
-// Takes { kind: "charts", labels: the charts' names, charts: figures by their place, file: what their files are called,
-// empty where none can be had }, and follows the page's <specviz-run>, which hands figures on one at a time during a run:
+// Takes { kind: "charts", charts: their values by their place (specviz/views/charts.py), file: what their files are called,
+// empty where none can be had }, and follows the page's <specviz-run>, which hands charts on one at a time during a run:
 // plotly updates a chart in place, which costs a fraction of building it anew, and nothing on the page moves. plotly.js,
 // or file/plot.js in its stead, must be on the page as `Plotly`. Its styles are the page's, so the charts lie outside the
 // shadow root.
@@ -9,6 +9,7 @@
 import { make } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
 import { liveRun } from "../shared/live.js";
+import { FIGURES, LABELS } from "./figures.js";
 
 /** @type {any} */
 const page = window;
@@ -40,11 +41,12 @@ class SpecvizCharts extends SpecvizElement {
   get handlers() {
     return {
       /** @param {any} message */
-      charts: ({ labels, charts, file }) => {
+      charts: ({ charts, file }) => {
+        const labels = LABELS.map((key) => this.say(key));
         const live = liveRun(); // plotly.js is large: a run may have been quicker
         this.file = live?.share?.file ?? file;
-        this.frames = labels.map((/** @type {string} */ _, /** @type {number} */ place) => make("div", { "data-chart": place }));
-        const figures = labels.map((/** @type {string} */ label, /** @type {number} */ place) =>
+        this.frames = labels.map((_, place) => make("div", { "data-chart": place }));
+        const figures = labels.map((label, place) =>
           make("figure", { class: "sv-chart", "aria-label": label }, this.frames[place], ...(file ? [this.files(label, place)] : [])));
         this.replaceChildren(make("div", { class: "sv-charts" }, ...figures));
         this.frames.forEach((frame) => this.coming.observe(frame));
@@ -61,12 +63,13 @@ class SpecvizCharts extends SpecvizElement {
     return make("div", { class: "sv-chart-files" }, ...buttons);
   }
 
-  /** @param {Record<string, any>} charts figures by their place */
+  /** @param {Record<string, any>} charts their values by their place */
   draw(charts) {
-    for (const [place, figure] of Object.entries(charts)) {
+    for (const [place, values] of Object.entries(charts)) {
       const frame = this.frames[Number(place)];
       if (!frame) continue;
-      page.Plotly.react(frame, figure.data, figure.layout, CONFIG);
+      const { data, layout } = FIGURES[Number(place)](values, this.say);
+      page.Plotly.react(frame, data, layout, CONFIG);
       if (!frame.clientWidth) this.unseen.add(frame);
     }
   }

@@ -4,7 +4,7 @@ import "../compare/element.js";
 import { make } from "../shared/dom.js";
 import { open } from "./frame.js";
 
-open((main, { words, message, label }, { prompt }, before) => {
+open((main, { words, label }, { message, prompt }, before) => {
   const table = make("specviz-compare");
   main.append(make("p", { class: "prompt", dir: "auto", tabindex: "0", role: "region", "aria-label": label, text: prompt }), table);
   table.words = words;

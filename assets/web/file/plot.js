@@ -1,5 +1,5 @@
 // Draws the page's charts as SVG where there is no plotly.js, which is larger than all the rest of a file. It takes the
-// same figures (specviz/views/charts.py), and knows of plotly's language what they say in it.
+// same figures (charts/figures.js), and knows of plotly's language what they say in it.
 
 import { svg } from "../shared/dom.js";
 import { written } from "../shared/numbers.js";

@@ -4,7 +4,7 @@ import "../race/element.js";
 import { make } from "../shared/dom.js";
 import { open } from "./frame.js";
 
-open((main, { words, message }, _, before) => {
+open((main, { words }, { message }, before) => {
   const race = make("specviz-race");
   main.append(race);
   race.words = words;

@@ -8,12 +8,12 @@ import { react } from "./plot.js";
 
 Object.assign(window, { Plotly: { react } });
 
-open((main, { words, start, end, labels, charts }, { rounds }, before) => {
+open((main, { words }, { start, rounds, end, charts }, before) => {
   const [run, figures] = [make("specviz-run"), make("specviz-charts")];
   main.append(run, figures);
   run.words = figures.words = words;
   run.receive({ kind: "trace", parts: [start, rounds, end].map((one) => JSON.parse(one)), charts });
-  figures.receive({ kind: "charts", labels, charts, file: "" });
+  figures.receive({ kind: "charts", charts, file: "" });
   const pinned = before?.querySelector("specviz-run").pinned;
   if (pinned) run.choose(pinned.round, pinned.index);
 });

@@ -6,13 +6,13 @@
 //   view.message = { kind: "start", … };              or view.receive({ … }): one message at a time, any number of them
 //   view.addEventListener("specviz-finished", …);     what it has to tell: DOM events that bubble, with their `detail`
 //
-// Messages are those of specviz/views; each element lists in its own file which kinds it takes, which events it fires
+// Messages are those of specviz/views, in which { say: key, … } stands for a text; each element lists in its own file which kinds it takes, which events it fires
 // and which properties show what it holds. An element draws into a shadow root with a style sheet of its own; colours
 // are the --sv-… properties of colours.css. It knows nothing of the program that feeds it. Messages that come before the
 // words wait for them.
 
 import { writeDecimals } from "./numbers.js";
-import { speaker } from "./words.js";
+import { speaker, spoken } from "./words.js";
 
 /** @typedef {{ kind: string, [field: string]: any }} Message */
 
@@ -84,7 +84,7 @@ export class SpecvizElement extends HTMLElement {
    */
   receive(message) {
     if (!this.built) this.#early.push(message);
-    else if (message && Object.hasOwn(this.handlers, message.kind)) this.handlers[message.kind](message);
+    else if (message && Object.hasOwn(this.handlers, message.kind)) this.handlers[message.kind](spoken(message, this.say));
   }
 
   /**

@@ -11,6 +11,25 @@ export function writeDecimals(mark) {
 /** A number as the page's language writes it. @param {string} plain as JavaScript writes it */
 export const written = (plain) => plain.replace(".", decimalMark);
 
+/**
+ * A number by one of Python's formats: ".2f", ".0%", ".2g", "g", ",".
+ *
+ * @param {number} x @param {string} format
+ */
+export function formatted(x, format) {
+  const [, digits, kind] = /** @type {string[]} */ (/^(?:\.(\d+))?(.)$/.exec(format));
+  if (kind === ",") return x.toLocaleString("en").replaceAll(",", "\u202f");
+  if (kind === "%") return `${fixed(100 * x, Number(digits))}%`;
+  return kind === "f" ? fixed(x, Number(digits)) : written(general(x, Number(digits ?? 6)));
+}
+
+/** @param {number} x @param {number} digits @returns {string} */
+function general(x, digits) {
+  const [head, power] = x.toExponential(digits - 1).split("e");
+  if (Number(power) >= -4 && Number(power) < digits) return String(Number(x.toPrecision(digits)));
+  return `${Number(head)}e${power[0]}${power.slice(1).padStart(2, "0")}`;
+}
+
 /** @param {number} x @param {number} digits */
 export const fixed = (x, digits) => written(x.toFixed(digits));
 
