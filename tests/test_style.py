@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tools import record_types
+
 ROOT = pathlib.Path(__file__).parent.parent
 
 #: Patch releases only: a new minor version may find what this one does not.
@@ -30,3 +32,8 @@ def test_the_types_of_the_page_s_scripts_fit():
         pytest.skip("TypeScript cannot be fetched.")
     done = subprocess.run([*tsc, "-p", "assets/web"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_types_of_records_are_those_of_the_records():
+    written = record_types.FILE.read_text(encoding="utf-8")
+    assert written == record_types.record_types(), "python -m tools.record_types"

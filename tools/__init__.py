@@ -6,6 +6,7 @@ chromium    a headless browser
 page_cost   what watching costs a run
 page_speed  how fast the live view answers with a long run in it
 pictures    takes the pictures of the README and of docs/ again
+record_types  the types of records for the page's scripts
 recorder    records the runs that come with the page again
 start_up    how soon after the command there is something to see
 """

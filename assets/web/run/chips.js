@@ -50,7 +50,7 @@ function chipLines(run, round, token) {
   if (isBlock(run) && isJudged(token)) return [line(`${sign} h ${brief(token.accept_prob)} u ${brief(token.u)}`), coinBar(token)];
   if (token.outcome === "discarded") return [line(`┄ ${run.say("rounds.discarded")}`)];
   if (isLossy(round)) return [line(`${sign} p ${brief(token.p)}`)];
-  const left = token.p_left === undefined ? `p ${brief(token.p)}` : `p′ ${brief(token.p_left)}`;
+  const left = token.p_left == null ? `p ${brief(token.p)}` : `p′ ${brief(token.p_left)}`;
   return [line(`${sign} q ${brief(token.q)} ${left}`), coinBar(token)];
 }
 
@@ -88,7 +88,7 @@ function coinBar(token) {
 function chipLabel(run, round, index) {
   const token = round.drafted[index];
   const where = isTree(round) ? [placeInTree(run, round, index)] : [];
-  const by = token.source === undefined ? [] : [run.say("rounds.label_source", { source: sourceName(run, token.source) })];
+  const by = token.source == null ? [] : [run.say("rounds.label_source", { source: sourceName(run, token.source) })];
   return [quoted(run.say, token.text), run.say(`rounds.${token.outcome}`), verdictLabel(run, round, token), ...where, ...by].join(", ");
 }
 
@@ -99,7 +99,7 @@ function verdictLabel(run, round, token) {
   if (isGreedy(run, token)) return run.say(token.outcome === "accepted" ? "rounds.label_match" : "rounds.label_no_match");
   if (isLossy(round)) return run.say("rounds.label_typical", { p: plainNumber(token.p) });
   const numbers = { q: plainNumber(token.q), p: plainNumber(token.p), u: plainNumber(token.u ?? 0), threshold: plainNumber(token.accept_prob ?? 0) };
-  if (token.p_left === undefined) return run.say("rounds.label_coin", numbers);
+  if (token.p_left == null) return run.say("rounds.label_coin", numbers);
   return run.say("rounds.label_coin_left", { ...numbers, left: plainNumber(token.p_left) });
 }
 
@@ -122,7 +122,7 @@ export function nextChip(run, index, round) {
 
 /** Why the drafter stopped before γ. @param {Run} run @param {Round} round */
 export function early(run, round) {
-  if (round.confidence === undefined) return [];
+  if (round.confidence == null) return [];
   return [make("span", { class: "early", part: "early", text: run.say("rounds.early", { confidence: plainNumber(round.confidence) }) })];
 }
 
@@ -131,6 +131,6 @@ export function reason(run, round) {
   if (!round.choice) return [];
   const { depth, speed, kept, cost, behind } = round.choice;
   const said = behind ? "choice_behind" : kept === null || cost === null ? "choice_most" : depth ? "choice_depth" : "choice_none";
-  const known = { depth, kept: plainNumber(kept ?? 0), made: plainNumber(speed * (cost ?? 0)) };
+  const known = { depth, kept: plainNumber(kept ?? 0), made: plainNumber((speed ?? 0) * (cost ?? 0)) };
   return [make("span", { class: "reason", part: "reason", text: run.say(`rounds.${said}`, known) })];
 }

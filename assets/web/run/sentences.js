@@ -41,7 +41,7 @@ function sayDrafted(run, round, index, drawn) {
 
 /** Which layer, head, mask or match put a token forward. @param {Run} run @param {DraftedToken} token */
 function sayProposed(run, { source }) {
-  if (source === undefined) return [];
+  if (source == null) return [];
   const match = /^match (\d+)$/.exec(source);
   if (match) return [run.say("rounds.found", { n: Number(match[1]) })];
   const mask = /^mask (\d+)$/.exec(source);

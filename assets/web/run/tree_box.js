@@ -57,7 +57,7 @@ function chipWidth(chips) {
 function columnHead(run, round, nodes) {
   const sources = new Set(nodes.filter((node) => node !== "next").map((node) => round.drafted[node].source));
   const [source] = sources;
-  return sources.size === 1 && source !== undefined ? sourceName(run, source) : undefined;
+  return sources.size === 1 && source != null ? sourceName(run, source) : undefined;
 }
 
 /**

@@ -4,59 +4,17 @@
 export type Index = number | "next";
 export type Spot = { round: number; index: Index };
 
-export type Outcome = "accepted" | "rejected" | "discarded";
-export type Kind = "recovered" | "bonus" | "plain";
+export type { Candidates as Row, DraftedToken, NextToken } from "../shared/records.js";
+import type { Round as Recorded, DraftedToken, NextToken } from "../shared/records.js";
 
-export type DraftedToken = {
-  id: number;
-  text: string;
-  parent: number; // index of the draft token it continues, -1: the committed text
-  p: number;
-  q: number;
-  p_raw: number;
-  q_raw: number | null;
-  p_left?: number; // what siblings tried before it left of p
-  u: number | null;
-  accept_prob: number | null;
-  outcome: Outcome;
-  source?: string; // what put it forward
-};
+/** A round as messages carry it: of its times, the whole. */
+export type Round = Omit<Recorded, "seconds"> & { seconds: number };
 
 /** A draft token that a coin was flipped for. */
 export type FlippedToken = DraftedToken & { u: number; accept_prob: number };
 
-export type NextToken = {
-  id: number;
-  text: string;
-  kind: Kind;
-  u: number | null;
-  prob: number;
-  below?: number | null;
-  line?: [id: number, start: number, end: number][];
-};
-
-/** What one row of the target pass said: the likeliest tokens as [id, probability]. */
-export type Row = {
-  p: [number, number][];
-  q?: [number, number][];
-  p_raw?: [number, number][];
-  q_raw?: [number, number][];
-  residual?: [number, number][];
-};
-
-export type Round = {
-  index: number;
-  drafted: DraftedToken[];
-  next: NextToken;
-  emitted: number[];
-  pieces: string[]; // the text of each emitted token
-  top: Row[];
-  confidence?: number; // the draft stopped early below it
-  choice?: { depth: number; speed: number; kept: number | null; cost: number | null; behind: boolean }; // γ, where it was chosen
-  distance?: number; // of a lossy rule: how far it strayed from the target's distribution
-  dropped?: number;
-  stop_reason?: string;
-};
+export type Outcome = DraftedToken["outcome"];
+export type Kind = NextToken["kind"] | "plain";
 
 /** The message that begins a run. */
 export type Start = {

@@ -1,0 +1,67 @@
+// The records of a run, written by python -m tools.record_types from specviz/records/runs.py.
+
+export type Candidates = {
+  p: [number, number][];
+  q?: [number, number][];
+  residual?: [number, number][];
+  p_raw?: [number, number][];
+  q_raw?: [number, number][];
+};
+
+export type DraftedToken = {
+  id: number;
+  text: string;
+  parent: number;
+  p: number;
+  q: number;
+  p_raw: number;
+  q_raw: number | null;
+  u: number | null;
+  accept_prob: number | null;
+  outcome: "accepted" | "rejected" | "discarded";
+  draft_u?: number | null;
+  p_left?: number | null;
+  source?: string | null;
+};
+
+export type LengthChoice = {
+  depth: number;
+  speed?: number | null;
+  kept?: number | null;
+  cost?: number | null;
+  behind?: boolean;
+};
+
+export type NextToken = {
+  id: number;
+  text: string;
+  kind: "recovered" | "bonus";
+  u: number | null;
+  prob: number;
+  below?: number | null;
+  line?: [number, number, number][];
+};
+
+export type Seconds = {
+  draft: number;
+  verify: number;
+  accept: number;
+  total: number;
+  models: number;
+  prefill?: number;
+};
+
+export type Round = {
+  index: number;
+  drafted: DraftedToken[];
+  next: NextToken;
+  emitted: number[];
+  pieces: string[];
+  top: Candidates[];
+  seconds: Seconds;
+  stop_reason?: "eos" | "length" | "context" | "stop_string" | "stopped" | null;
+  dropped?: number;
+  confidence?: number | null;
+  distance?: number | null;
+  choice?: LengthChoice | null;
+};
