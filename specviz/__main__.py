@@ -26,7 +26,7 @@ from specviz.bench import advise_command, check_command, work_command
 from specviz.bench import commands as bench_commands
 from specviz.bench.findings import INTERRUPTED
 from specviz.drafters import DRAFTERS
-from specviz.passes.torchrun import is_leader, process_count, refuse_more_than_one, tells
+from specviz.passes.processes import is_leader, process_count, refuse_more_than_one, should_report
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
 from specviz.records.names import RULES
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = options.command(options)
         sys.stdout.flush()
     except SpecvizError as error:
-        if tells():
+        if should_report():
             print(f"specviz: {_blamed(options, error)}{error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             terminal.let_go(stream)
         return 141
     if process_count() > 1:
-        from specviz.passes.several_devices import leave
+        from specviz.passes.devices import leave
 
         leave()
     return status

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specviz.models.pair import ModelPair
 from specviz.passes.cached_model import CachedModel, reader
-from specviz.passes.clock import Stopwatch
+from specviz.passes.devices import Stopwatch
 from specviz.passes.static_passes import between_rounds
 from specviz.rules.draft import chain
 from specviz.rules.sampling import fit_width, in_order

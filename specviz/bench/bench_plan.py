@@ -16,7 +16,7 @@ from specviz.drafters.hybrid import Hybrid
 from specviz.drafters.registry import drafter_class
 from specviz.drafters.self_drafting import QuantisedSelf
 from specviz.models.pair import ModelPair
-from specviz.passes.torchrun import process_count
+from specviz.passes.processes import process_count
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.presets import CHAT_PRESETS, PRESETS, Preset
 from specviz.records.settings import AUTO, BITS

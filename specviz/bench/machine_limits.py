@@ -14,10 +14,9 @@ from specviz.models.pair import ModelPair, position_limit
 from specviz.models.pass_timer import PassTimer
 from specviz.models.placement import free_memory
 from specviz.models.refusals import refusing_out_of_memory
-from specviz.passes.clock import synchronise
+from specviz.passes.devices import devices_of, home_of, synchronise
 from specviz.passes.few_rows import FewRowsLinear
-from specviz.passes.released_weights import let_go_again
-from specviz.passes.several_devices import devices_of, home_of
+from specviz.passes.packed_weights import let_go_again
 from specviz.records.errors import SpecvizError
 from specviz.theory.roofline import ModelSize
 

@@ -30,7 +30,7 @@ from specviz.drafters.registry import usual
 from specviz.models.pair import ModelPair
 from specviz.models.placement import dtype_name, free_memory
 from specviz.models.preparation import check
-from specviz.passes.tree_trial import why_no_trees
+from specviz.passes.reading_checks import why_no_trees
 from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS
 from specviz.records.runs import Run

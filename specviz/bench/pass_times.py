@@ -25,7 +25,7 @@ from specviz.models.pair import ModelPair
 from specviz.models.pass_timer import PassTimer, up_and_down
 from specviz.models.placement import dtype_name
 from specviz.models.refusals import refusing_out_of_memory
-from specviz.passes.several_devices import home_of
+from specviz.passes.devices import home_of
 from specviz.passes.static_passes import kind_of
 from specviz.theory.roofline import Curve, Limits, PassTimes, Point
 

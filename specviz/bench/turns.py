@@ -18,7 +18,7 @@ from specviz.decoding.engine import unrecorded
 from specviz.decoding.request import Request
 from specviz.decoding.round_record import Ledger, Unrecorded
 from specviz.drafters.base import DraftContext, Drafter
-from specviz.passes.torchrun import process_count
+from specviz.passes.processes import process_count
 from specviz.records.stopwatch import others_seconds
 from specviz.theory.ratios import Ratio
 

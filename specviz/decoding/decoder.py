@@ -13,7 +13,7 @@ from specviz.decoding.request import Request
 from specviz.drafters.base import DraftContext, Drafter
 from specviz.drafters.choosers import Chooser, Draws, Paths, TopChoices
 from specviz.passes.cached_model import CachedModel, reader
-from specviz.passes.clock import Mark, Stopwatch
+from specviz.passes.devices import Mark, Stopwatch
 from specviz.records.coins import read_coins
 from specviz.rules.draft import Draft, Uniforms, Verdict, depth
 from specviz.rules.sampling import Warper, require_numbers

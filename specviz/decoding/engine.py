@@ -16,7 +16,7 @@ from specviz.decoding.round_record import Unrecorded
 from specviz.decoding.round_times import length_of
 from specviz.drafters.base import DraftContext, Drafter
 from specviz.models.refusals import refusing_out_of_memory
-from specviz.passes.clock import Mark, Stopwatch
+from specviz.passes.devices import Mark, Stopwatch
 from specviz.passes.static_passes import between_rounds
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Round, Seconds

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specviz.decoding.request import Request
 from specviz.passes.cached_model import CachedModel, has_sliding_windows, reader
-from specviz.passes.clock import Stopwatch
+from specviz.passes.devices import Stopwatch
 from specviz.rules.draft import chain
 from specviz.rules.sampling import Warper
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from specviz.decoding.request import Request
-from specviz.passes.judged_chains import JudgedChain
+from specviz.passes.chains import JudgedChain
 from specviz.rules.draft import Decision, Draft, Rule, TargetRows, Uniforms, Verdict
 from specviz.rules.exact import BLOCK, MATCH, TOKEN
 from specviz.rules.sampling import Warper

@@ -24,7 +24,7 @@ from specviz.decoding.wrong_rules import Mislabelled, accept_everything, accept_
 from specviz.drafters.base import Drafter
 from specviz.drafters.stepwise import Stepwise
 from specviz.passes.cached_model import CachedModel
-from specviz.passes.clock import Stopwatch
+from specviz.passes.devices import Stopwatch
 from specviz.passes.static_passes import between_rounds
 from specviz.records.errors import SpecvizError
 from specviz.rules.draft import Ending, Rule

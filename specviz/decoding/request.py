@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from specviz.drafters.base import Drafter
 from specviz.drafters.registry import drafter_class
 from specviz.models.pair import ModelPair
+from specviz.passes.reading_checks import why_no_trees
 from specviz.passes.static_passes import FastPasses
-from specviz.passes.tree_trial import why_no_trees
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Prompt
 from specviz.records.settings import AUTO, LONGEST_AUTO, RunSettings

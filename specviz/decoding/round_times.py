@@ -15,7 +15,7 @@ from torch import Tensor
 from specviz.decoding.decoder import decoder_of
 from specviz.decoding.request import Request
 from specviz.drafters.base import Drafter
-from specviz.passes.several_devices import agreed
+from specviz.passes.devices import agreed
 from specviz.passes.static_passes import between_rounds, kind_of
 from specviz.rules.draft import Draft, Verdict, depth
 from specviz.theory.draft_length import AdaptiveLength, DraftLength, FixedLength

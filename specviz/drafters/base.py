@@ -12,8 +12,8 @@ from torch import Tensor
 from specviz.drafters.choosers import Chooser
 from specviz.models.pair import ModelPair
 from specviz.passes.cached_model import CachedModel
+from specviz.passes.reading_checks import reads_trees
 from specviz.passes.static_passes import FastPasses
-from specviz.passes.tree_trial import reads_trees
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, Verdict
 

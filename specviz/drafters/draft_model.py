@@ -14,8 +14,8 @@ from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair, logit_width, position_limit
 from specviz.models.vocabularies import Reader
 from specviz.passes.cached_model import reader
+from specviz.passes.reading_checks import why_no_trees
 from specviz.passes.static_passes import WIDEST
-from specviz.passes.tree_trial import why_no_trees
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, Verdict

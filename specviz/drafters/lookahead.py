@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specviz.drafters.base import DraftContext, Drafter
 from specviz.models.pair import ModelPair
-from specviz.passes.tree_trial import reads_trees
+from specviz.passes.reading_checks import reads_trees
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, Verdict

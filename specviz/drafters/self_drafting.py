@@ -12,9 +12,9 @@ from specviz.drafters.base import DraftContext
 from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair
 from specviz.models.quantised_target import check_quantisable, quantised_target
-from specviz.passes.early_exits import default_exit, exit_after, layer_count
+from specviz.passes.model_twins import default_exit, exit_after, layer_count
+from specviz.passes.reading_checks import check_exit
 from specviz.passes.static_passes import WIDEST, FastPasses
-from specviz.passes.tree_trial import check_exit
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specviz.models.pair import logit_width
-from specviz.passes.narrow_head import narrow_head
+from specviz.passes.model_twins import narrow_head
 from specviz.records.errors import SpecvizError, quoted
 
 #: With fewer than these a draft model has little left to say.

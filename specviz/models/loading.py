@@ -27,8 +27,8 @@ from specviz.models.trained_parts import Name, load_parts, sort_drafts
 from specviz.models.trials import reading, try_model
 from specviz.models.vocabularies import Translation, same_vocabulary
 from specviz.models.weights import check_memory, choose_dtype, load_weights, with_room
-from specviz.passes.several_devices import home_of, keep_in_step
-from specviz.passes.torchrun import process_count
+from specviz.passes.devices import home_of, keep_in_step
+from specviz.passes.processes import process_count
 from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Bytes, Sentence

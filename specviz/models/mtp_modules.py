@@ -10,8 +10,8 @@ from transformers.modeling_layers import MtpModel
 
 from specviz.models.refusals import quantisation_of
 from specviz.models.sources import quietly
+from specviz.passes.devices import home_of, is_sharded, is_spread
 from specviz.passes.mtp_layers import MtpModules
-from specviz.passes.several_devices import home_of, is_sharded, is_spread
 from specviz.passes.stored_weights import StoredWeights
 from specviz.records.errors import SpecvizError, first_line
 

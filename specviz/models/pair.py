@@ -16,10 +16,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from specviz.models.placement import dtype_name, release_memory
 from specviz.models.token_texts import TokenTexts
 from specviz.models.vocabularies import Translation
+from specviz.passes.devices import home_of, place_of
 from specviz.passes.dflash import DFlashHead
 from specviz.passes.mtp_layers import MtpModules
 from specviz.passes.parallel_head import ParallelHead
-from specviz.passes.several_devices import home_of, place_of
 from specviz.passes.static_passes import FastPasses, kind_of
 from specviz.passes.trained_heads import EagleHead, MedusaHeads
 from specviz.records.errors import SpecvizError, first_line, quoted

@@ -12,8 +12,7 @@ from transformers import PreTrainedModel
 
 from specviz.models.pair import position_limit
 from specviz.passes.cached_model import reader
-from specviz.passes.clock import Stopwatch, synchronise
-from specviz.passes.several_devices import agreed, home_of
+from specviz.passes.devices import Stopwatch, agreed, home_of, synchronise
 from specviz.passes.static_passes import FastPasses
 
 T = TypeVar("T")

@@ -11,10 +11,9 @@ from typing import Literal
 import psutil
 import torch
 
-from specviz.passes.released_weights import trim
-from specviz.passes.several_devices import join, least
-from specviz.passes.torchrun import count_here
-from specviz.passes.zero_gpu import lent_by_the_call
+from specviz.passes.devices import join, least
+from specviz.passes.packed_weights import trim
+from specviz.passes.processes import count_here, is_zero_gpu
 from specviz.records.errors import SpecvizError, quoted
 
 #: Where a container's limits are written (cgroup v2).
@@ -37,15 +36,15 @@ class Place:
 
     @property
     def lent(self) -> bool:
-        """Whether its GPU is there only during a call (`lent_by_the_call`): until then nothing can be timed, and only
+        """Whether its GPU is there only during a call (`is_zero_gpu`): until then nothing can be timed, and only
         the thread that imported `spaces` can put weights there."""
-        return self.device.type == "cuda" and lent_by_the_call()
+        return self.device.type == "cuda" and is_zero_gpu()
 
 
 def place_named(name: str | torch.device) -> Place:
     """The place of this name: ``spread``, ``parallel`` or a device. Raises SpecvizError (field ``device``).
 
-    ``parallel`` waits for the other processes of this program (`specviz.passes.several_devices.join`).
+    ``parallel`` waits for the other processes of this program (`specviz.passes.devices.join`).
     """
     if name == "spread":
         place = Place(device_named("auto"), "spread")

@@ -28,22 +28,30 @@ from specviz.models.placement import release_memory
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.passes import compiler
 from specviz.passes.cached_model import CachedModel, StaticModel
-from specviz.passes.clock import Stopwatch
+from specviz.passes.chains import drafting_in_one_call
 from specviz.passes.compiler import ProgramJob
 from specviz.passes.cuda_graphs import CudaRecorder, GraphedPasses, refuse_unrecordable
-from specviz.passes.draft_chains import drafting_in_one_call
-from specviz.passes.early_exits import default_exit, layer_count
+from specviz.passes.devices import Stopwatch, is_sharded, is_spread
 from specviz.passes.few_rows import FewRows, in_float32
 from specviz.passes.kernel_library import cxx
+from specviz.passes.model_twins import default_exit, layer_count
+from specviz.passes.packed_weights import let_go_again, take_back
 from specviz.passes.parallel_head import ParallelHead, ParallelReader
-from specviz.passes.released_weights import let_go_again, take_back
-from specviz.passes.row_trial import rows_are_alike
-from specviz.passes.several_devices import is_sharded, is_spread
+from specviz.passes.reading_checks import (
+    KEPT,
+    TREE,
+    check_exit,
+    difference,
+    read_draft,
+    reads_trees,
+    rounding,
+    rows_are_alike,
+    some_tokens,
+)
 from specviz.passes.static_eagle import EagleReader, StaticEagle, StaticEagleReader, StaticHead
 from specviz.passes.static_parallel import StaticParallel, StaticParallelReader
 from specviz.passes.static_passes import FastPasses, FirstLayerBuffers, KeyValueBuffers, Static, StaticPass
 from specviz.passes.trained_heads import EagleHead
-from specviz.passes.tree_trial import KEPT, TREE, check_exit, difference, read_draft, reads_trees, rounding, some_tokens
 from specviz.records.errors import SpecvizError, first_line
 from specviz.records.words import Sentence
 

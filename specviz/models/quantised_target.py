@@ -8,9 +8,9 @@ from specviz.models.pair import ModelPair, QuantisedTarget
 from specviz.models.placement import free_memory, release_memory
 from specviz.models.preparation import loaded
 from specviz.passes import compiler
+from specviz.passes.devices import is_sharded, is_spread
 from specviz.passes.kernel_library import cxx
-from specviz.passes.quantisation import rounded_twin
-from specviz.passes.several_devices import is_sharded, is_spread
+from specviz.passes.model_twins import rounded_twin
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Bytes

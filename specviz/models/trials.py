@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from specviz.models.pair import logit_width, position_limit
 from specviz.models.sources import ModelSource
-from specviz.passes.tree_trial import reads_ahead, reads_on, reads_trees, why_no_exit, width_of_logits
+from specviz.passes.reading_checks import reads_ahead, reads_on, reads_trees, why_no_exit, width_of_logits
 from specviz.records.errors import SpecvizError, first_line
 
 #: A context with less room ends before a text has begun.

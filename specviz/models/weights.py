@@ -30,8 +30,8 @@ from specviz.models.placement import (
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.models.sources import ModelSource, generation_settings
 from specviz.models.trials import try_model
+from specviz.passes.processes import process_count
 from specviz.passes.stored_weights import StoredWeights
-from specviz.passes.torchrun import process_count
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Bytes
 

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from specviz.passes.clock import Stopwatch
-from specviz.passes.several_devices import home_of, leaders
+from specviz.passes.devices import Stopwatch, home_of, leaders
 from specviz.passes.static_passes import (
     WIDEST,
     FastPasses,

@@ -24,7 +24,7 @@ from transformers.models.qwen3.modeling_qwen3 import (
     apply_rotary_pos_emb,
 )
 
-from specviz.passes.several_devices import home_of
+from specviz.passes.devices import home_of
 from specviz.passes.trained_heads import hidden_size_of
 from specviz.records.errors import SpecvizError
 

@@ -18,9 +18,18 @@ from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from specviz.passes import kernel_library
-from specviz.passes.quantisation import codes_of, quantised, words
-from specviz.passes.released_weights import is_linear, let_go, packed_of, shared_weights, trim, weight_of
-from specviz.passes.twins import attending_by, sharing_twin
+from specviz.passes.model_twins import attending_by, sharing_twin
+from specviz.passes.packed_weights import (
+    codes_of,
+    is_linear,
+    let_go,
+    packed_of,
+    quantised,
+    shared_weights,
+    trim,
+    weight_of,
+    words,
+)
 from specviz.records.errors import SpecvizError
 
 _SDPA = AttentionInterface()["sdpa"]

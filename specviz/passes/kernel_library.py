@@ -1,8 +1,7 @@
 """Builds our C++ once a machine, and registers the kernels for few rows as operations of torch.
 
 `torch.ops.specviz.few_rows_linear` and `few_rows_attention` run in eager mode once `load` was called; compiled programs
-call the same library by its C functions (`C_SHIMS`). Others draft a chain in one call (`draft_chains`), and judge one
-(`judged_chains`).
+call the same library by its C functions (`C_SHIMS`). Further ones draft and judge chains (`chains`).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from specviz.records.errors import SpecvizError
 SOURCES = tuple(
     map(
         pathlib.Path(__file__).with_name,
-        ("few_rows.cpp", "draft_chain.cpp", "judged_chain.cpp", "lanes.h", "choices.h"),
+        ("few_rows.cpp", "chains.cpp", "lanes.h", "choices.h"),
     )
 )
 

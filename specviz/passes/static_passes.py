@@ -17,11 +17,8 @@ from torch.nn import functional
 from transformers import Cache, DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
-from specviz.passes.early_exits import exit_after
 from specviz.passes.few_rows import FewRows, in_float32
-from specviz.passes.grouped_attention import with_grouped_attention
-from specviz.passes.narrow_head import narrow_like
-from specviz.passes.quantisation import rounded_twin
+from specviz.passes.model_twins import exit_after, narrow_like, rounded_twin, with_grouped_attention
 from specviz.records.errors import SpecvizError
 
 #: Positions by which buffers grow. A pass attends to all of the room, so little of it should be empty.

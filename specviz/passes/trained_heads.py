@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from specviz.passes.several_devices import home_of, whole_parameter
+from specviz.passes.devices import home_of, whole_parameter
 from specviz.passes.stored_weights import StoredWeights
 from specviz.records.errors import SpecvizError
 

@@ -17,8 +17,8 @@ from specviz.models.placement import Place, automatic_dtype, device_named, dtype
 from specviz.models.sources import find_model, load_tokenizer
 from specviz.models.vocabularies import same_vocabulary
 from specviz.models.weights import load_weights
-from specviz.passes.several_devices import is_spread
-from specviz.passes.torchrun import refuse_more_than_one
+from specviz.passes.devices import is_spread
+from specviz.passes.processes import refuse_more_than_one
 from specviz.passes.trained_heads import EagleConfig, settings_in
 from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError

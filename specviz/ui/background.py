@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from specviz.passes.zero_gpu import lent_by_the_call
+from specviz.passes.processes import is_zero_gpu
 from specviz.records.errors import SpecvizError, first_line
 from specviz.records.words import Sentence
 from specviz.ui import device
@@ -135,7 +135,7 @@ class Preparer:
 def _refusal(deployment: Deployment) -> SpecvizError | None:
     if deployment.passes == "plain":
         return SpecvizError("This page was told to keep to plain passes (SPECVIZ_PASSES).", "passes")
-    if lent_by_the_call():
+    if is_zero_gpu():
         return SpecvizError(
             "A GPU is lent for one call at a time, to a process of its own: nothing that is prepared would survive.",
             "passes",

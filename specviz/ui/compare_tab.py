@@ -15,7 +15,7 @@ import gradio as gr
 
 from specviz.bench.contestants import Contestant
 from specviz.bench.work import ALL, WorkRow
-from specviz.passes.zero_gpu import lent_by_the_call
+from specviz.passes.processes import is_zero_gpu
 from specviz.records.comparison import compare as compare_texts
 from specviz.records.errors import SpecvizError
 from specviz.records.prompts import on_each, read_prompts, text_of
@@ -281,7 +281,7 @@ def machine_of(pair: ModelPair) -> str | None:
     """What measures; a lent GPU is known only to the call that it is lent to."""
     from specviz.bench.machine import name_of
 
-    return None if lent_by_the_call() else name_of(pair.device)
+    return None if is_zero_gpu() else name_of(pair.device)
 
 
 def _table(

@@ -185,7 +185,7 @@ _HIDEABLE = ("num_draft_tokens", "branches", "exit_layer", "bits", "confidence",
 
 def properties(pair: ModelPair, name: str) -> dict[str, Mapping[str, Any]]:
     """By field, the properties of the controls that depend on the drafter, in the order of `_HIDEABLE`."""
-    from specviz.passes.early_exits import default_exit, layer_count
+    from specviz.passes.model_twins import default_exit, layer_count
 
     read, drafts = drafter_of(pair, name).reads, {"visible": name != PLAIN}
     return {

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specviz.passes.zero_gpu import lent_by_the_call
+from specviz.passes.processes import is_zero_gpu
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import MAX_DRAFT_TOKENS
 
@@ -51,7 +51,7 @@ class Deployment:
             max_compare_runs=_count("SPECVIZ_MAX_COMPARE_RUNS", 64),
             queue_size=_count("SPECVIZ_QUEUE_SIZE", 16),
             # Weights reach a lent GPU at start, or not at all.
-            allow_loading=os.environ.get("SPECVIZ_ALLOW_LOADING", "1") != "0" and not lent_by_the_call(),
+            allow_loading=os.environ.get("SPECVIZ_ALLOW_LOADING", "1") != "0" and not is_zero_gpu(),
             passes=_choice("SPECVIZ_PASSES", PASSES),
         )
 

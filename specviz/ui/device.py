@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from specviz.passes.zero_gpu import lent_by_the_call
+from specviz.passes.processes import is_zero_gpu
 
 with contextlib.suppress(ImportError):
     import spaces  # on every Gradio Space; where ZeroGPU is on, it gives a call its GPU
@@ -35,7 +35,7 @@ _begin_thread()
 
 def on_gpu(function: Function, seconds: Callable[..., int]) -> Function:
     """Gives each call a GPU where the platform lends them by the call. seconds: for how long, from its arguments."""
-    if not lent_by_the_call():
+    if not is_zero_gpu():
         return function
     # The process of a call is forked: it has the executor without its thread, and would wait for that forever.
     os.register_at_fork(after_in_child=_begin_thread)
@@ -49,7 +49,7 @@ def apart(work: Callable[[], Made]) -> Made:
     that a pass of two threads takes three times as long. The engine's thread alone may keep any. What is lent by the
     call is emulated in the thread that asks.
     """
-    if lent_by_the_call():
+    if is_zero_gpu():
         return work()
     with ThreadPoolExecutor(max_workers=1) as own:
         return own.submit(contextvars.copy_context().run, work).result()

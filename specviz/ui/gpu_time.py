@@ -56,7 +56,7 @@ def _round_seconds(pair: ModelPair, settings: RunSettings) -> float:
 
 
 def _pass_seconds(model: PreTrainedModel) -> float:
-    from specviz.passes.early_exits import layer_count
+    from specviz.passes.model_twins import layer_count
 
     weights = model.num_parameters() * model.dtype.itemsize
     return layer_count(model) * LAYER_SECONDS + weights / BYTES_PER_SECOND

@@ -10,8 +10,7 @@ from typing import Any
 
 import gradio as gr
 
-from specviz.passes.torchrun import refuse_more_than_one
-from specviz.passes.zero_gpu import lent_by_the_call
+from specviz.passes.processes import is_zero_gpu, refuse_more_than_one
 from specviz.records.errors import SpecvizError
 from specviz.records.words import LANGUAGES, Words, words
 from specviz.ui import device, qr, web_files
@@ -122,7 +121,7 @@ def serve(mcp: bool = False) -> None:
     store = PairStore(deployment)
     store.preparer.start()
     with contextlib.closing(store.preparer), contextlib.suppress(KeyboardInterrupt):
-        if lent_by_the_call():
+        if is_zero_gpu():
             # What a call finds on its GPU is what was there at the launch.
             _load(store)
         # Each who waits in line holds one thread.

@@ -11,7 +11,7 @@ from tiny import tiny_model, tiny_pair
 from specviz.bench.batch_times import RequestBatch, measure_batches
 from specviz.models.pair import ModelPair
 from specviz.passes.cached_model import CachedModel
-from specviz.passes.clock import Stopwatch
+from specviz.passes.devices import Stopwatch
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma3", "gpt_neox"])

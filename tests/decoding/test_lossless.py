@@ -20,7 +20,7 @@ from specviz.decoding.lossless import LAB_RULES, examine
 from specviz.decoding.request import Request, prepare
 from specviz.decoding.run_record import collect
 from specviz.models.pair import ModelPair
-from specviz.passes.clock import Stopwatch
+from specviz.passes.devices import Stopwatch
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
 from specviz.theory.statistics import Evidence, noise

@@ -33,7 +33,7 @@ from specviz.decoding.request import prepare
 from specviz.drafters import DRAFTERS
 from specviz.models.pair import ModelPair, PairPasses
 from specviz.passes.cached_model import CachedModel
-from specviz.passes.clock import Stopwatch
+from specviz.passes.devices import Stopwatch
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import DraftedToken
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams

@@ -15,7 +15,7 @@ import specviz
 from specviz.__main__ import main
 from specviz.models.loading import load_pair
 from specviz.models.pair import ModelPair
-from specviz.passes.torchrun import is_leader
+from specviz.passes.processes import is_leader
 from specviz.records.runs import Run
 from specviz.records.settings import DraftParams
 

@@ -24,7 +24,7 @@ from transformers import (
 
 from specviz.models.pair import ModelPair, PairPasses
 from specviz.passes.cached_model import CachedModel
-from specviz.passes.clock import Stopwatch
+from specviz.passes.devices import Stopwatch
 from specviz.passes.few_rows import FewRows
 from specviz.passes.parallel_head import ParallelConfig, ParallelHead
 from specviz.passes.static_passes import FastPasses, StaticPass

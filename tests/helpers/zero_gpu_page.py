@@ -18,7 +18,7 @@ import zero_gpu_host  # noqa: F401  # before anything of the page, as app.py doe
 
 from specviz.decoding.engine import rounds
 from specviz.decoding.request import Request
-from specviz.passes.tree_trial import reads_trees
+from specviz.passes.reading_checks import reads_trees
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings, SamplingParams
 from specviz.records.words import words

@@ -27,11 +27,10 @@ from specviz.models.pass_timer import PassTimer
 from specviz.models.placement import Place
 from specviz.models.sources import ModelSource
 from specviz.models.weights import check_memory, with_room
-from specviz.passes import torchrun as processes
+from specviz.passes import processes as processes
 from specviz.passes import trained_heads as heads
 from specviz.passes.cached_model import CachedModel
-from specviz.passes.clock import Stopwatch
-from specviz.passes.several_devices import home_of
+from specviz.passes.devices import Stopwatch, home_of
 from specviz.records.errors import SpecvizError
 from specviz.training.__main__ import main as train
 from specviz.ui.page import serve
@@ -250,7 +249,7 @@ def test_a_refusal_is_told_once(monkeypatch, capsys):
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(store.port))
-    assert [processes.tells() for _ in range(3)] == [True, False, False]
+    assert [processes.should_report() for _ in range(3)] == [True, False, False]
 
 
 # --------------------------------------------------------------------------------------------------------- quantised

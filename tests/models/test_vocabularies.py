@@ -18,7 +18,7 @@ from specviz.drafters.draft_model import TranslatedDraftModel
 from specviz.models.pair import ModelPair
 from specviz.models.vocabularies import Reader, Translation, same_vocabulary, split_unfinished, token_bytes
 from specviz.passes.cached_model import CachedModel
-from specviz.passes.clock import Stopwatch
+from specviz.passes.devices import Stopwatch
 from specviz.records.settings import DraftParams, SamplingParams
 from specviz.rules.sampling import Warper
 

@@ -17,13 +17,13 @@ from tiny import MORE_ARCHITECTURES, generated, save_pair, tiny_model, tiny_pair
 import specviz
 from specviz.models import preparation
 from specviz.models.pair import ModelPair, PairPasses
-from specviz.passes import tree_trial
+from specviz.passes import reading_checks
 from specviz.passes.cached_model import CachedModel
-from specviz.passes.clock import Stopwatch
+from specviz.passes.devices import Stopwatch
+from specviz.passes.reading_checks import check_exit, reads_trees, why_no_trees
 from specviz.passes.static_eagle import StaticEagle
 from specviz.passes.static_parallel import StaticParallel
 from specviz.passes.static_passes import FastPasses, StaticPass, additive_mask
-from specviz.passes.tree_trial import check_exit, reads_trees, why_no_trees
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, SamplingParams
 
@@ -197,8 +197,8 @@ def test_a_model_that_reads_chains_only_gets_chains_unless_asked_for_trees():
 
 
 def test_a_model_is_tried_once_whoever_asks(monkeypatch):
-    tries, tried = [], tree_trial._tried
-    monkeypatch.setattr(tree_trial, "_tried", lambda model: tries.append(threading.get_ident()) or tried(model))
+    tries, tried = [], reading_checks._tried
+    monkeypatch.setattr(reading_checks, "_tried", lambda model: tries.append(threading.get_ident()) or tried(model))
     model = tiny_model("llama")
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(reads_trees, [model] * 8))
@@ -208,7 +208,7 @@ def test_a_model_is_tried_once_whoever_asks(monkeypatch):
 def test_a_loaded_pair_has_been_tried(tmp_path, monkeypatch):
     target, draft = save_pair(tmp_path, "mpt")
     pair = specviz.load_pair(target, draft, device="cpu", dtype="float32")
-    monkeypatch.setattr(tree_trial, "_tried", None)
+    monkeypatch.setattr(reading_checks, "_tried", None)
     assert not reads_trees(pair.target) and not reads_trees(pair.draft)
 
 

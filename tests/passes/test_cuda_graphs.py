@@ -18,7 +18,6 @@ from specviz.models.pair import PairPasses
 from specviz.models.pass_timer import PassTimer
 from specviz.models.refusals import is_out_of_memory
 from specviz.passes.cached_model import reader
-from specviz.passes.clock import Stopwatch
 from specviz.passes.cuda_graphs import (
     LEAST_ROOM,
     REMEMBERED_TEXTS,
@@ -26,7 +25,8 @@ from specviz.passes.cuda_graphs import (
     GraphedPasses,
     refuse_unrecordable,
 )
-from specviz.passes.early_exits import exit_after
+from specviz.passes.devices import Stopwatch
+from specviz.passes.model_twins import exit_after
 from specviz.passes.static_passes import StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings, SamplingParams

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, Gemma3nTextConfig
 
 import specviz
 from specviz.models.pair import ModelPair
-from specviz.passes.early_exits import exit_after, layer_count
+from specviz.passes.model_twins import exit_after, layer_count
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams
 

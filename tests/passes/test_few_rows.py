@@ -18,9 +18,8 @@ from specviz.models import preparation
 from specviz.models.pair import ModelPair, PairPasses
 from specviz.passes import kernel_library
 from specviz.passes.few_rows import FewRows, _widen, attend
-from specviz.passes.quantisation import rounded
-from specviz.passes.released_weights import weight_of
-from specviz.passes.row_trial import rows_are_alike
+from specviz.passes.packed_weights import rounded, weight_of
+from specviz.passes.reading_checks import rows_are_alike
 from specviz.passes.static_eagle import FewRowsHead, StaticEagle
 from specviz.passes.static_parallel import StaticParallel
 from specviz.passes.static_passes import FastPasses, StaticPass, additive_mask

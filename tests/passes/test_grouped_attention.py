@@ -6,8 +6,8 @@ from tiny import tiny_model, unprepared
 from torch.nn import functional
 
 from specviz.passes.cached_model import reader
-from specviz.passes.clock import Stopwatch
-from specviz.passes.grouped_attention import GROUPED, with_grouped_attention
+from specviz.passes.devices import Stopwatch
+from specviz.passes.model_twins import GROUPED, with_grouped_attention
 
 CPU = torch.device("cpu")
 IDS = [5, 9, 33, 7, 7, 20, 11, 3]

@@ -13,8 +13,8 @@ from specviz.decoding.request import prepare
 from specviz.drafters import DRAFTERS
 from specviz.models import preparation
 from specviz.passes import kernel_library
+from specviz.passes.chains import JudgedChain
 from specviz.passes.few_rows import FewRows
-from specviz.passes.judged_chains import JudgedChain
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.runs import Run
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams

@@ -6,7 +6,8 @@ import pytest
 import torch
 from tiny import tiny_model
 
-from specviz.passes.quantisation import GROUPS, quantised, rounded, rounded_twin
+from specviz.passes.model_twins import rounded_twin
+from specviz.passes.packed_weights import GROUPS, quantised, rounded
 from specviz.records.settings import BITS
 
 

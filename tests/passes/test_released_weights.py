@@ -11,10 +11,9 @@ from torch import nn
 import specviz
 from specviz.models import preparation
 from specviz.passes.few_rows import FewRows, FewRowsLinear
-from specviz.passes.quantisation import rounded
-from specviz.passes.released_weights import let_go_again, packed_of, take_back, weight_of
+from specviz.passes.packed_weights import let_go_again, packed_of, rounded, take_back, weight_of
+from specviz.passes.reading_checks import reads_trees
 from specviz.passes.static_passes import FastPasses, StaticPass
-from specviz.passes.tree_trial import reads_trees
 from specviz.records.settings import BITS
 
 #: (outputs, inputs): whole panels, parts of one, more outputs than are unpacked at a time.

@@ -19,8 +19,8 @@ from specviz.models import preparation
 from specviz.models.pair import ModelPair
 from specviz.passes import compiler, kernel_library
 from specviz.passes.cached_model import reader
-from specviz.passes.clock import Stopwatch
-from specviz.passes.draft_chains import drafting_in_one_call
+from specviz.passes.chains import drafting_in_one_call
+from specviz.passes.devices import Stopwatch
 from specviz.passes.few_rows import FewRows
 from specviz.passes.static_eagle import StaticEagle, StaticEagleReader
 from specviz.passes.static_passes import BLOCK, FastPasses, StaticPass, few_numbers

@@ -1,9 +1,9 @@
-"""One model on several devices: its layers spread over them, or every layer sharded over processes.
+"""Where a model runs, on one device or several, and how finished work on a device is timed.
 
 Spread: one process runs the layers in turn, and accelerate moves what flows through them between devices.
 Sharded (tensor parallelism): all processes run the same program with the same seed and meet inside each layer, so none
-may decide anything differently: one that drafted or accepted another token would leave the others waiting.
-Everything that decisions depend on is therefore the leader's, bit by bit, in all of them:
+may decide anything differently: one that drafted or accepted another token would leave the others waiting. Everything
+that decisions depend on is therefore the leader's, bit by bit, in all of them:
 
 - the logits of target and draft model (`keep_in_step`). A head sharded by vocabulary gives the same logits everywhere,
   since each is computed once and copied; but one that is not sharded rounds sums over processes, and a draft model runs
@@ -17,6 +17,7 @@ From the logits on, everything is the same arithmetic on the same numbers, which
 from __future__ import annotations
 
 import datetime
+import time
 
 import torch
 import torch.distributed as dist
@@ -26,7 +27,7 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from transformers.integrations.accelerate import load_offloaded_parameter
 
-from specviz.passes.torchrun import count_here, place_here, process_count
+from specviz.passes.processes import count_here, place_here, process_count
 from specviz.records.errors import SpecvizError
 
 #: One process may take much longer than another to read its shard of a large model; that is no failure yet.
@@ -146,3 +147,70 @@ def whole_parameter(model: PreTrainedModel, name: str) -> Tensor:
     if isinstance(parameter, DTensor):
         return parameter.full_tensor()
     return load_offloaded_parameter(model, name) if parameter.is_meta else parameter
+
+
+Mark = float | torch.cuda.Event
+
+
+class Span:
+    """Work between two marks. A class, because `contextlib.contextmanager` has several times the overhead."""
+
+    def __init__(self, stopwatch: Stopwatch):
+        self.stopwatch = stopwatch
+
+    def __enter__(self) -> None:
+        self.start = self.stopwatch.mark()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.stopwatch.spans.append((self.start, self.stopwatch.mark()))
+
+
+class Stopwatch:
+    """Marks moments without waiting for the device; reads them once the caller has synchronised.
+
+    On CUDA, where a host clock would only measure the launch, marks are events recorded in the stream.
+    """
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        self.spans: list[tuple[Mark, Mark]] = []
+
+    def mark(self) -> Mark:
+        """This moment in the device's stream of work."""
+        if self.device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    @staticmethod
+    def between(start: Mark, end: Mark) -> float:
+        """Seconds from one mark to the other; on CUDA both must have been reached."""
+        if isinstance(start, float):
+            return end - start
+        return start.elapsed_time(end) / 1000
+
+    def span(self) -> Span:
+        """A context whose work counts as time in a model's forward pass."""
+        return Span(self)
+
+    def take_spans(self) -> float:
+        """Seconds spent inside spans since the last call."""
+        seconds = sum(self.between(start, end) for start, end in self.spans)
+        self.forget_spans()
+        return seconds
+
+    def forget_spans(self) -> None:
+        """Drops the spans unread, so that nothing has to have finished."""
+        self.spans.clear()
+
+    def synchronize(self) -> None:
+        """Waits until the device has finished what it was given."""
+        synchronise(self.device)
+
+
+def synchronise(device: torch.device) -> None:
+    """Waits until the device has finished what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,11 +1,12 @@
-"""The processes that torchrun started beside this one, as its environment variables tell.
+"""The processes that torchrun starts together, and ZeroGPU, which lends a GPU to a process for one call.
 
-Without torchrun there is one process, the leader. No torch: the command line asks before anything is loaded.
+No torch: the command line and the page ask before it is loaded. Without torchrun there is one process, the leader.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 
 from specviz.records.errors import SpecvizError
 
@@ -26,12 +27,12 @@ def place_here() -> int:
 
 
 def is_leader() -> bool:
-    """Whether this is the process that prints, writes files, and whose numbers count."""
+    """True for the process that prints, writes files, and whose numbers count."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
-def tells() -> bool:
-    """Whether this process should print a refusal: the first that asks, since all may meet the same one.
+def should_report() -> bool:
+    """True if this process should print a refusal: the first that asks, since all may meet the same one.
 
     Not always the leader: one process may run out of memory alone, and torchrun ends the others once one has failed.
     """
@@ -47,3 +48,13 @@ def refuse_more_than_one() -> None:
     """Raises SpecvizError (field ``device``) if torchrun has started several processes."""
     if process_count() > 1:
         raise SpecvizError("Only run and bench work in several processes: start this without torchrun.", "device")
+
+
+def is_zero_gpu() -> bool:
+    """True if ZeroGPU is on, as the package `spaces` is configured, which every Gradio Space has.
+
+    In the process that serves the page there is no GPU then: `spaces` emulates one, in the thread that imported it
+    (`specviz.ui.device`), so that weights can be "moved" there; each call runs in a process that is forked for it.
+    """
+    spaces = sys.modules.get("spaces")
+    return spaces is not None and spaces.config.Config.zero_gpu
