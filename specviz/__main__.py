@@ -339,7 +339,7 @@ def _bench_work(options: argparse.Namespace, pair) -> int:
     report, courses = work_command.measured(options, pair)
 
     def text(interrupted: bool) -> str:
-        table = aligned(work_table(report.rows, words())) if report.rows else ""
+        table = aligned(words().spoken(work_table(report.rows))) if report.rows else ""
         return _with_faults(table, report.failed, interrupted)
 
     def write(interrupted: bool) -> None:

@@ -87,7 +87,7 @@ def test_there_are_turns_enough_for_an_interval_however_long_they_take(monkeypat
 
 def test_what_is_done_meanwhile_is_said():
     handed = [one for one in duel(REQUEST, whole=False) if one is not None and not isinstance(one, Duel)]
-    said = [progress(one, "{}".format) for one in handed]
-    assert said[0] == said[1] == ("common.warming_up", 0.0)
-    assert {text for text, _ in said[2:]} <= {"race.in_turn"} and all(0 <= share <= 1 for _, share in said)
+    said = [progress(one) for one in handed]
+    assert said[0] == said[1] == ({"say": "common.warming_up"}, 0.0)
+    assert {text["say"] for text, _ in said[2:]} <= {"race.in_turn"} and all(0 <= share <= 1 for _, share in said)
     assert [one.drafter for one in runs_of(REQUEST.settings)] == [None, "draft_model"] * 2
