@@ -20,7 +20,7 @@ from specviz.models.pass_timer import up_and_down
 from specviz.models.placement import dtype_name
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.passes.devices import home_of, synchronise
-from specviz.theory.batches import BatchPoint, BatchTimes
+from specviz.theory.roofline import BatchPoint, BatchTimes
 
 #: Requests at once, and tokens of each in a pass: plain decoding and γ = 1, 2, 4, 8, 16.
 BATCHES, WIDTHS = (1, 2, 4, 8, 16, 32), (1, 2, 3, 5, 9, 17)

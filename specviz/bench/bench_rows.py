@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from specviz.bench.contestants import PLAIN, Standing
 from specviz.records.presets import STORIES
-from specviz.theory.ratios import Ratio
+from specviz.theory.statistics import Ratio
 
 #: The presets that are prose, taken together.
 STORY_GROUP = "stories"

@@ -15,7 +15,7 @@ from specviz.bench.laps import TimedRun, speedup_of
 from specviz.records.metrics import Tally, tally
 from specviz.records.settings import PLAIN, DraftParams, RunSettings
 from specviz.theory.formulas import expected_tokens
-from specviz.theory.ratios import Ratio
+from specviz.theory.statistics import Ratio
 
 #: Hears lines of progress while something is measured.
 Say = Callable[[str], None]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from specviz.records.runs import Round
 from specviz.records.stopwatch import BUSY
-from specviz.theory.ratios import Ratio, TurnPair, ratio_of
+from specviz.theory.statistics import Ratio, TurnPair, ratio_of
 
 
 @dataclass(frozen=True, slots=True)

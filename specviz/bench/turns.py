@@ -2,7 +2,7 @@
 
 Each decodes a part of the text, a few hundred milliseconds' worth, then the next one decodes the same part, plain
 decoding among them. So whatever else the machine does meanwhile meets all of them, and what is told is the ratio of
-their times with its interval (`specviz.theory.ratios`). Race, Compare, the speedup after a run, advice, forced
+their times with its interval (`specviz.theory.statistics`). Race, Compare, the speedup after a run, advice, forced
 acceptance, `check` and `bench` all measure here.
 """
 
@@ -20,7 +20,7 @@ from specviz.decoding.round_record import Ledger, Unrecorded
 from specviz.drafters.base import DraftContext, Drafter
 from specviz.passes.processes import process_count
 from specviz.records.stopwatch import others_seconds
-from specviz.theory.ratios import Ratio
+from specviz.theory.statistics import Ratio
 
 #: New tokens of the runs that warm everything up before anything is timed, and the seconds after which that is enough;
 #: the later half tells what a token takes.

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from specviz.bench.contestants import PLAIN, Contestant, Standing, standing
 from specviz.bench.laps import TimedRun
 from specviz.records.metrics import tally
-from specviz.theory.ratios import Ratio, alike, over_prompts
+from specviz.theory.statistics import Ratio, alike, over_prompts
 
 #: The name of all prompts together, where they belong to several domains.
 ALL = "all"

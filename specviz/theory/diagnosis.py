@@ -1,6 +1,6 @@
 """What limits a run: where its time and its draft tokens went, and which single change the formula favours.
 
-Figures in, findings out, no words. All of it is measured except the forecasts in `changes`.
+Figures in, findings out, no words. Everything is measured except the forecasts in `changes`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from specviz.theory.roofline import Curve
 #: The draft lengths a change may propose: those the page offers.
 GAMMAS = range(1, 17)
 
-#: A change must promise at least this factor to be worth suggesting.
+#: A change must promise at least this factor to be suggested.
 _WORTH_SAYING = 1.02
 
 
@@ -54,7 +54,7 @@ class Step:
     """The speedup that is left once this cause is counted in."""
 
     #: ``ideal`` (γ + 1 tokens for the time of a plain step), ``short`` (drafts shorter than γ), ``refused``, ``draft``,
-    #: ``verify`` (the pass over the draft beside the pass over one token) or ``rest``.
+    #: ``verify`` (the pass over the draft compared with a pass over one token) or ``rest``.
     cause: str
     speedup: float
 

@@ -1,7 +1,7 @@
-"""How deep to draft next: as deep as promises the most tokens a second, not at all where drafting does not pay.
+"""How deep to draft next: the depth with the most expected tokens a second, none where drafting does not pay.
 
 A round's length depends on earlier rounds and on times measured before the run, and is fixed before anything is drawn.
-Every length is exact, so the output follows the target's distribution whatever is chosen here.
+Any length keeps the output's distribution exact.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from itertools import accumulate
 
 from specviz.records.runs import LengthChoice
 
-#: The acceptance rate assumed while nothing is known, and for how many judgements it counts: optimistic, and for long,
-#: so that a few unlucky drafts are not the last.
+#: The acceptance rate assumed while nothing is known, and for how many judgements it counts: optimistic, and
+#: slow to change, so that a few unlucky drafts do not end drafting.
 HOPE, HOPED = 0.75, 20
 
 #: How many judgements at a depth outweigh those at all depths together.
@@ -45,7 +45,7 @@ class AdaptiveLength:
     A round that drafts γ deep is expected to make 1 + S(1) + … + S(γ) tokens, where S(d) is the chance that the draft
     survives to depth d, counted depth by depth over recent rounds. With S(d) = α^d that is Leviathan's formula (arXiv
     2211.17192, eq. 1), and choosing γ from α and c (Thm 3.8) the special case in which all target passes take the same
-    time. Choosing by survival and measured cost is what servers do by now (vLLM's adaptive verification).
+    time. Servers choose by survival and measured cost, too (vLLM's adaptive verification).
 
     Judgements fade towards `HOPE`: where drafting did not pay, it is tried again once that memory has faded. What that
     may cost is bounded: while rounds lag plain decoding by more than `STAKE`, steps are plain. A lag is forgiven little
@@ -82,7 +82,7 @@ class AdaptiveLength:
         return LengthChoice(depth, speeds[depth], kept=survival[deeper], cost=more, behind=behind)
 
     def observe(self, depth: int, accepted: int) -> None:
-        """Learns from a finished round: how deep it drafted, which may be less than chosen, and how deep it kept."""
+        """Learns from a finished round: its depth, which may be less than chosen, and how many tokens it kept."""
         self._accepted = [weight * FADING for weight in self._accepted]
         self._judged = [weight * FADING for weight in self._judged]
         for place in range(1, min(depth, accepted + 1) + 1):

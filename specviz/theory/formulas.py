@@ -1,4 +1,4 @@
-"""What the papers predict, in closed form: α is the acceptance rate, γ the draft length, c the cost coefficient.
+"""The predictions of the papers, in closed form: α is the acceptance rate, γ the draft length, c the cost coefficient.
 
 Leviathan, Kalman, Matias: Fast Inference from Transformers via Speculative Decoding, ICML 2023, arXiv 2211.17192.
 All formulas assume that every draft token is accepted independently with the same probability α.
@@ -8,12 +8,8 @@ from __future__ import annotations
 
 
 def _check(alpha: float, gamma: int, cost: float = 0.0) -> None:
-    if not 0 <= alpha <= 1:
-        raise ValueError(f"alpha is a probability, not {alpha}.")
-    if gamma < 0:
-        raise ValueError(f"gamma counts tokens and cannot be {gamma}.")
-    if cost < 0:
-        raise ValueError(f"a cost coefficient is a ratio of times and cannot be {cost}.")
+    if not 0 <= alpha <= 1 or gamma < 0 or cost < 0:
+        raise ValueError(f"alpha is a probability, gamma and cost are not negative: {alpha}, {gamma}, {cost}.")
 
 
 def expected_tokens(alpha: float, gamma: int) -> float:
@@ -28,12 +24,6 @@ def expected_speedup(alpha: float, gamma: int, cost: float) -> float:
     return expected_tokens(alpha, gamma) / (gamma * cost + 1)
 
 
-def pays(alpha: float, cost: float) -> bool:
-    """Whether some γ gives a speedup: α > c, Cor. 3.9."""
-    _check(alpha, 1, cost)
-    return alpha > cost
-
-
 def optimal_gamma(alpha: float, cost: float, longest: int = 64) -> int:
-    """The γ in 0 … `longest` with the best expected speedup; 0 where speculation does not pay."""
+    """The γ in 0 … `longest` with the best expected speedup; 0 where speculation does not pay (α ≤ c, Cor. 3.9)."""
     return max(range(longest + 1), key=lambda gamma: expected_speedup(alpha, gamma, cost))

@@ -1,4 +1,4 @@
-"""What a pass over K tokens costs: as measured, and the least it can take given what it moves and computes.
+"""What a pass costs, over K tokens of one request or of many: as measured, and the least that it can take.
 
 Williams, Waterman, Patterson: Roofline, CACM 2009: a pass moves bytes and does operations, and waits for the slower.
 """
@@ -14,7 +14,7 @@ ABOUT_ONE = 1.5
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """What a pass of a dense model has to move and to compute."""
+    """What a pass of a dense model moves and computes."""
 
     parameters: int  # multiplied with every token; an untied input embedding is only looked up and does not count
     weight_bytes: int  # of these parameters
@@ -34,7 +34,7 @@ class ModelSize:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the machine can do at best, as measured: no more than that, see `PassTimes.limits_hold`."""
+    """The best this machine was measured to do, which may be less than it can do, see `PassTimes.limits_hold`."""
 
     bandwidth: float  # bytes a second
     peak: float  # operations a second
@@ -95,16 +95,22 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class PassTimes:
-    """T(K) of a pair's models, complete or still being measured."""
+class Setup:
+    """What was timed, and where."""
 
     target: str  # the models' names
     draft: str | None
-    context: int  # cached tokens before each pass
+    context: int  # cached tokens of each request before each pass
     device: str
     dtype: str
-    kind: str  # what ran the target's passes, see `PairInfo.passes`
+    kind: str  # what ran the target's passes, see `PairInfo.passes`; of many requests ``plain`` or our ``kernels``
     threads: int | None  # on a CPU
+
+
+@dataclass(frozen=True, slots=True)
+class PassTimes(Setup):
+    """T(K) of a pair's models, complete or still being measured."""
+
     curves: tuple[Curve, ...]
     fraction: float  # share of the measuring that is done
 
@@ -113,8 +119,8 @@ class PassTimes:
 
     @property
     def limits_hold(self) -> bool:
-        """Whether every pass took as long as its limit says. If one did not, nothing is known of this machine's limits:
-        both models reach the same ones."""
+        """True if every pass took as long as its limit says. If one was faster, this machine's limits are not known:
+        they are the same for both models."""
         return all(
             point.low >= curve.limits.seconds(curve.size, point.width)
             for curve in self.curves
@@ -126,3 +132,27 @@ class PassTimes:
         """c: one draft step / one target pass, both timed as bare passes."""
         draft, target = self.curve("draft"), self.curve("target")
         return draft.one / target.one if draft and target and draft.one and target.one else None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPoint:
+    """Timed passes over `width` tokens of each of `requests` requests."""
+
+    role: str  # ``target``, or ``draft``, whose steps read one token of each
+    requests: int
+    width: int
+    seconds: float  # median
+    repeats: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTimes(Setup):
+    """T(B, K) of a pair's models, complete or still being measured; what would have taken too long is left out.
+
+    With γ draft tokens each, B requests are verified in one pass over B · (γ + 1) tokens. The arithmetic that
+    verification finds idle with a single request is then needed by the other requests.
+    """
+
+    batches: tuple[int, ...]  # the B asked for
+    points: tuple[BatchPoint, ...]
+    fraction: float  # share of the measuring that is done

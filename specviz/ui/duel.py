@@ -13,7 +13,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run, Speedup
 from specviz.records.settings import RunSettings
 from specviz.records.words import Said, said
-from specviz.theory.ratios import Ratio
+from specviz.theory.statistics import Ratio
 
 if TYPE_CHECKING:
     from specviz.decoding.request import Request

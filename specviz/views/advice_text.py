@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from specviz.bench.advice import Offer, good_lengths, ranked, server_flags
 from specviz.bench.work import ALL, WorkRow
 from specviz.records.words import Said, Words, joined, said
-from specviz.theory.ratios import Ratio
+from specviz.theory.statistics import Ratio
 from specviz.views.run_messages import label, title
 from specviz.views.terminal import harmless
 

@@ -10,9 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from specviz.bench.contestants import Forced
-from specviz.theory.batches import BatchTimes
 from specviz.theory.diagnosis import Diagnosis, RunFigures
-from specviz.theory.roofline import ABOUT_ONE, Curve, PassTimes
+from specviz.theory.roofline import ABOUT_ONE, BatchTimes, Curve, PassTimes
 from specviz.views.run_messages import as_json
 
 

@@ -27,7 +27,7 @@ from specviz.models.pair import ModelPair, PairPasses
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings
 from specviz.records.words import words
-from specviz.theory.ratios import Ratio
+from specviz.theory.statistics import Ratio
 from specviz.ui import advising
 from specviz.ui.deployment import Deployment
 from specviz.ui.orders import Order

@@ -8,7 +8,7 @@ import numpy
 import pytest
 from scipy import stats
 
-from specviz.theory.ratios import LEVEL, Ratio, TurnPair, alike, over_prompts, ratio_of, student_t
+from specviz.theory.statistics import LEVEL, Ratio, TurnPair, alike, over_prompts, ratio_of, student_t
 
 #: True seconds of a token, of the one and of the other.
 OWN, BASE = 0.01, 0.016

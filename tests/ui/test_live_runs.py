@@ -14,7 +14,7 @@ from specviz.decoding.engine import rounds
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings
 from specviz.records.words import words
-from specviz.theory.ratios import Ratio
+from specviz.theory.statistics import Ratio
 from specviz.ui import generate_tab
 from specviz.ui.deployment import Deployment
 from specviz.ui.duel import Duel

@@ -25,8 +25,8 @@ from specviz.records.settings import RunSettings
 from specviz.records.words import words
 from specviz.theory import formulas as theory
 from specviz.theory.diagnosis import RunFigures, diagnose, run_figures
-from specviz.theory.ratios import Ratio
 from specviz.theory.roofline import Limits, PassTimes
+from specviz.theory.statistics import Ratio
 from specviz.ui.deployment import Deployment
 from specviz.ui.duel import Duel
 from specviz.ui.generate_tab import generate

@@ -10,8 +10,8 @@ from playwright.sync_api import Page, expect
 from specviz.bench.contestants import Forced, standing
 from specviz.bench.laps import TimedRun, Turn
 from specviz.records.runs import Seconds
-from specviz.theory.batches import BatchPoint, BatchTimes
 from specviz.theory.formulas import expected_tokens
+from specviz.theory.roofline import BatchPoint, BatchTimes
 from specviz.views.why_messages import Measuring, why_message
 
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
