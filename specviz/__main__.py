@@ -334,7 +334,7 @@ def _bench(options: argparse.Namespace) -> int:
 def _bench_work(options: argparse.Namespace, pair) -> int:
     """Every way to draft on prompts of one's own."""
     from specviz.records.words import words
-    from specviz.views.advice_text import aligned, work_table
+    from specviz.views.terminal import aligned, work_table
 
     report, courses = work_command.measured(options, pair)
 
@@ -403,8 +403,8 @@ def _advise(options: argparse.Namespace) -> int:
     from specviz.bench.machine import name_of
     from specviz.models.loading import load_pair
     from specviz.records.words import words
-    from specviz.views.advice_text import advice, as_table
     from specviz.views.run_messages import passes_words
+    from specviz.views.terminal import advice, as_table
 
     def load(draft: str):
         other = load_pair(options.target, draft, device=options.device, dtype=options.dtype)

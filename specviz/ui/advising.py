@@ -15,8 +15,8 @@ from specviz.ui.components import as_text
 from specviz.ui.contest import order_of
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
-from specviz.views.advice_text import advice, as_markdown
 from specviz.views.run_messages import passes_words, title
+from specviz.views.terminal import advice, as_markdown
 
 if TYPE_CHECKING:
     from specviz.bench.advising import Course

@@ -31,10 +31,10 @@ from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Desk, Tab
 from specviz.ui.visits import Visit
 from specviz.ui.ways import WAYS, available, default_branches, drafter_of, refusal
-from specviz.views import compare_messages as messages
-from specviz.views.advice_text import work_table
+from specviz.views import tab_messages as messages
 from specviz.views.pages import comparison_page
 from specviz.views.run_messages import label, message, passes_words, speaks, title
+from specviz.views.terminal import work_table
 
 if TYPE_CHECKING:
     from specviz.drafters.base import Drafter

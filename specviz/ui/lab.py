@@ -10,7 +10,7 @@ from specviz.theory.diagnosis import diagnose, run_figures
 from specviz.theory.roofline import PassTimes
 from specviz.ui.live_runs import LiveRun, LiveRuns
 from specviz.views.run_messages import label
-from specviz.views.why_messages import LabRun
+from specviz.views.tab_messages import LabRun
 
 if TYPE_CHECKING:
     from specviz.decoding.request import Request

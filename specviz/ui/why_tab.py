@@ -18,7 +18,7 @@ from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Action, Desk, Tab
 from specviz.ui.visits import Visit
 from specviz.ui.ways import WAYS, available
-from specviz.views.why_messages import Measuring, why_message
+from specviz.views.tab_messages import Measuring, why_message
 
 if TYPE_CHECKING:
     from specviz.models.pair import ModelPair

@@ -14,9 +14,8 @@ from specviz.records.metrics import emission_times, tally
 from specviz.records.runs import Run
 from specviz.records.settings import PLAIN
 from specviz.records.words import Said, joined, words
-from specviz.views.compare_messages import ComparedRow, fastest
 from specviz.views.lossless_messages import Asked, Counted, greedy_outcome, outcome
-from specviz.views.why_messages import pass_values
+from specviz.views.tab_messages import ComparedRow, fastest, pass_values
 
 if TYPE_CHECKING:
     from specviz.decoding.lossless import GreedyToken
@@ -49,7 +48,7 @@ def _side(run: Run) -> dict[str, Any]:
 def comparison_answer(
     rows: Sequence[ComparedRow], repeats: int, machine: str | None, texts: dict[str, Any] | None, finished: bool
 ) -> dict[str, Any]:
-    """The table's rows. texts: see `compare_messages.contest_message`."""
+    """The table's rows. texts: see `tab_messages.contest_message`."""
     best = fastest(rows)
     return {
         "schema": "specviz.comparison/1",

@@ -33,8 +33,8 @@ from specviz.ui.deployment import Deployment
 from specviz.ui.orders import Order
 from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
-from specviz.views.advice_text import advice as in_words
-from specviz.views.advice_text import as_table
+from specviz.views.terminal import advice as in_words
+from specviz.views.terminal import as_table
 
 #: What a shell and Markdown would like to carry out.
 HOSTILE = "draft'; rm -rf $HOME | <b>*x*</b>"

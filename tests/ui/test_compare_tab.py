@@ -34,7 +34,7 @@ from specviz.ui.orders import Order
 from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.runner import Runner
 from specviz.ui.tabs import Desk
-from specviz.views import compare_messages as messages
+from specviz.views import tab_messages as messages
 
 VIEW = element("compare")
 DASH = "—"

@@ -38,7 +38,7 @@ from specviz.ui.runner import Runner
 from specviz.ui.visits import Visit
 from specviz.ui.web_files import ADDRESS
 from specviz.ui.why_tab import measure, time_passes
-from specviz.views.why_messages import LabRun, Measuring, why_message
+from specviz.views.tab_messages import LabRun, Measuring, why_message
 
 VIEW = element("why")
 

@@ -18,7 +18,7 @@ from specviz.records.words import LANGUAGES
 from specviz.ui.components import AREAS
 from specviz.ui.web_files import ADDRESS, FILES, TYPES, WEB
 from specviz.views import run_messages as messages
-from specviz.views.compare_messages import ComparedRow, contest_message
+from specviz.views.tab_messages import ComparedRow, contest_message
 
 ROUNDS = tuple(a_round(word, index) for index, word in enumerate(("ard", "aa", "r", "aard")))
 

@@ -21,8 +21,8 @@ from specviz.records.recordings import recording_named
 from specviz.records.runs import Candidates, Round, Run
 from specviz.records.settings import SamplingParams
 from specviz.records.words import said
-from specviz.views.compare_messages import ComparedRow, contest_message
 from specviz.views.pages import bundle, comparison_page, race_page, run_page
+from specviz.views.tab_messages import ComparedRow, contest_message
 
 MOST_BYTES = 1_500_000
 

@@ -12,7 +12,7 @@ from specviz.bench.laps import TimedRun, Turn
 from specviz.records.runs import Seconds
 from specviz.theory.formulas import expected_tokens
 from specviz.theory.roofline import BatchPoint, BatchTimes
-from specviz.views.why_messages import Measuring, why_message
+from specviz.views.tab_messages import Measuring, why_message
 
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
 

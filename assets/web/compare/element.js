@@ -1,6 +1,6 @@
 // <specviz-compare>: a table of contestants that sorts, a heat map of their speedups, and two rules on the same draws.
 //
-// Takes the messages of specviz/views/compare_messages.py: `contest` and `replay` hold all that their part shows;
+// Takes the messages of specviz/views/tab_messages.py: `contest` and `replay` hold all that their part shows;
 // `contest_phase`, `contest_error` and `replay_error` come in between. Its getters show what it holds.
 
 import { make, setText } from "../shared/dom.js";

@@ -1,7 +1,7 @@
 // <specviz-why>: the lab on why speculation works: what a pass costs here, what decides the speedup, what limits the last
 // run.
 //
-// Takes { kind: "why", … } of specviz/views/why_messages.py: a message holds sections, and one that it leaves out stays
+// Takes { kind: "why", … } of specviz/views/tab_messages.py: a message holds sections, and one that it leaves out stays
 // as it is. Fires `specviz-press` with { settings, press, back } when its reader asks for a run. `state` shows what it holds.
 
 import { make, scrolling } from "../shared/dom.js";

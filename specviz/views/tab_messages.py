@@ -1,0 +1,216 @@
+"""The JSON messages of the tabs Compare and Why it works: what each holds is complete, so losing one does no harm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from specviz.bench.contestants import Contestant, Forced, Standing
+from specviz.records.runs import Round
+from specviz.records.words import Said
+from specviz.theory.diagnosis import Diagnosis, RunFigures
+from specviz.theory.roofline import ABOUT_ONE, BatchTimes, Curve, PassTimes
+from specviz.views.run_messages import message
+
+# --- Compare ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRow:
+    """A contestant of the table."""
+
+    drafter: Said
+    contestant: Contestant  # branches and rule resolved
+    rule: Said
+    lossless: bool
+    standing: Standing | None = None  # the figures of its finished repeats; None before the first
+    repeats: int = 0  # how many are finished
+    own_branches: bool = False  # whether their number is the drafter's own
+    reason: Said = ""  # why it does not run, where it does not
+
+
+def contest_message(
+    rows: Sequence[ComparedRow],
+    *,
+    phase: str,
+    text: Said,
+    fraction: float,
+    repeats: int = 1,
+    texts: dict[str, Any] | None = None,
+    domains: Sequence[Sequence[Said]] = (),
+) -> str:
+    """The whole table. phase: ``running``, ``finished`` or ``stopped``. text: what is happening, in a sentence.
+
+    domains: on prompts of one's own, a second table with its head, by domain; see `terminal.work_table`.
+
+    texts: at temperature 0, how the lossless texts compare with plain decoding's: ``{"of": how many, "partings":
+    [{"name": …, and the parting of specviz.records.comparison}]}``.
+    """
+    best = fastest(rows)
+    return message(
+        "contest",
+        phase=phase,
+        text=text,
+        fraction=fraction,
+        repeats=repeats,
+        rows=[_row(row, best=row is best) for row in rows],
+        texts=texts,
+        domains=domains,
+    )
+
+
+def fastest(rows: Iterable[ComparedRow]) -> ComparedRow | None:
+    """The lossless drafter with the highest measured speedup; a lossy one does not run on the same terms."""
+    measured = [row for row in rows if row.lossless and row.standing and row.standing.speedup_measured is not None]
+    return max(measured, key=lambda row: row.standing.speedup_measured, default=None)
+
+
+def _row(row: ComparedRow, best: bool) -> dict[str, Any]:
+    own = {name: getattr(row, name) for name in ("drafter", "own_branches", "rule", "lossless", "repeats", "reason")}
+    asked = {name: getattr(row.contestant, name) for name in ("num_draft_tokens", "branches")}
+    return own | asked | {"best": best, "figures": row.standing and asdict(row.standing)}
+
+
+@dataclass(slots=True)
+class Replayed:
+    """Two rules judging the same drafts and coins, counted round by round."""
+
+    rounds: int = 0
+    drafted: int = 0
+    kept: tuple[int, int] = (0, 0)  # draft tokens kept by the token rule and by the block rule
+    ahead: int = 0  # rounds in which the block rule kept more
+    behind: int = 0  # and fewer
+    #: Those rounds as the page shows them: each draft token with its coin u, the token rule's bound min(1, p/q) and
+    #: the block rule's h; and the token that each rule appends to those it kept.
+    differing: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, token: Round, block: Round) -> None:
+        self.rounds += 1
+        self.drafted += len(token.drafted)
+        self.kept = (self.kept[0] + token.accepted, self.kept[1] + block.accepted)
+        self.ahead += block.accepted > token.accepted
+        self.behind += block.accepted < token.accepted
+        if block.accepted != token.accepted:
+            self.differing.append(_differing(token, block))
+
+
+def replay_message(counts: Replayed, *, phase: str, text: Said, fraction: float) -> str:
+    """The rules' totals; the rounds in which they differ are sent once it is over."""
+    return message(
+        "replay",
+        phase=phase,
+        text=text,
+        fraction=fraction,
+        rounds=counts.rounds,
+        drafted=counts.drafted,
+        kept=counts.kept,
+        ahead=counts.ahead,
+        behind=counts.behind,
+        differing=[] if phase == "running" else counts.differing,
+    )
+
+
+def _differing(token: Round, block: Round) -> dict[str, Any]:
+    return {
+        "index": token.index,
+        "drafted": [
+            {"text": one.text, "u": one.u, "ratio": min(1.0, one.p / one.q), "h": one.accept_prob}
+            for one in block.drafted
+        ],
+        "kept": [token.accepted, block.accepted],
+        "next": [{"text": one.next.text, "kind": one.next.kind} for one in (token, block)],
+    }
+
+
+# --- Why it works -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LabRun:
+    """One of the visitor's runs, and what limits it."""
+
+    drafter: Said
+    temperature: float
+    figures: RunFigures
+    diagnosis: Diagnosis
+
+
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    """How far a measurement has come."""
+
+    phase: str  # ``waiting``, ``preparing``, ``running``, ``finished``, ``stopped`` or ``failed``
+    result: PassTimes | BatchTimes | Forced | None = None  # None: what was shown stays, except while preparing
+    problem: str = ""  # why it failed, or what it waits for
+
+
+def why_message(
+    *,
+    story: dict[str, Any] | None = None,
+    runs: Sequence[LabRun] | None = None,
+    passes: Measuring | None = None,
+    batches: Measuring | None = None,
+    forced: Measuring | None = None,
+) -> str:
+    """Any sections of the lab.
+
+    story: the controls' settings for a first run. runs: all that are kept, latest last. passes, batches, forced: of one
+    text's passes, of many requests' passes, and of runs whose drafts an oracle makes.
+    """
+    sections = {
+        "story": story,
+        "runs": None if runs is None else [_run(run) for run in runs],
+        "passes": None if passes is None else _measuring(passes),
+        "batches": None if batches is None else _measuring(batches),
+        "forced": None if forced is None else _measuring(forced),
+    }
+    return message("why", **{name: section for name, section in sections.items() if section is not None})
+
+
+def _measuring(one: Measuring) -> dict[str, Any]:
+    result = pass_values(one.result) if isinstance(one.result, PassTimes) else one.result and asdict(one.result)
+    return {"phase": one.phase, "problem": one.problem, "result": result}
+
+
+def pass_values(passes: PassTimes) -> dict[str, Any]:
+    """What was measured, and where."""
+    return {
+        "target": passes.target,
+        "draft": passes.draft,
+        "context": passes.context,
+        "device": passes.device,
+        "dtype": passes.dtype,
+        "passes": passes.kind,
+        "threads": passes.threads,
+        "fraction": passes.fraction,
+        "limit": ABOUT_ONE,
+        "cost_coefficient": passes.cost_coefficient,
+        "curves": [_curve(curve, passes.limits_hold) for curve in passes.curves],
+    }
+
+
+def _curve(curve: Curve, limits_hold: bool) -> dict[str, Any]:
+    """Seconds by width, measured and by the roofline, and what the roofline is made of: None where it is not known."""
+    limits = curve.limits if limits_hold else None
+    return {
+        "role": curve.role,
+        "about_one": curve.about_one,
+        "bandwidth": limits and limits.bandwidth,
+        "peak": limits and limits.peak,
+        "weight_bytes": curve.size.weight_bytes,
+        "parameters": curve.size.parameters,
+        "points": [
+            asdict(point) | {"least": limits and limits.seconds(curve.size, point.width)} for point in curve.points
+        ],
+    }
+
+
+def _run(run: LabRun) -> dict[str, Any]:
+    figures = asdict(run.figures) | {"cost_coefficient": run.figures.cost_coefficient, "seconds": run.figures.seconds}
+    return {
+        "drafter": run.drafter,
+        "temperature": run.temperature,
+        "figures": figures,
+        "diagnosis": asdict(run.diagnosis) | {"pays": run.diagnosis.pays},
+    }
