@@ -9,8 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specviz.decoding.calls import run, speculate
-    from specviz.decoding.replay import replay
+    from specviz.decoding.engine import replay, run, speculate
     from specviz.drafters import DRAFTERS
     from specviz.models.loading import load_pair
     from specviz.models.pair import ModelPair
@@ -51,12 +50,12 @@ _HOMES = {
     "SamplingParams": "records.settings",
     "SpecvizError": "records.errors",
     "load_pair": "models.loading",
-    "replay": "decoding.replay",
-    "run": "decoding.calls",
+    "replay": "decoding.engine",
+    "run": "decoding.engine",
     "run_frame": "views.pages",
     "run_page": "views.pages",
     "runs_table": "records.tables",
-    "speculate": "decoding.calls",
+    "speculate": "decoding.engine",
 }
 
 

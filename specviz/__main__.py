@@ -261,8 +261,9 @@ def _prepare(pair, compiling: bool = True):
 def _run(options: argparse.Namespace) -> int:
     settings = RunSettings.of(vars(options))
     from specviz.decoding.engine import rounds
+    from specviz.decoding.record import collect
     from specviz.decoding.request import prepare
-    from specviz.decoding.run_record import collect
+    from specviz.decoding.record import collect
     from specviz.drafters.registry import usual
 
     pair = _load(options)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from specviz.decoding.run_record import collect, vocabulary
+from specviz.decoding.record import collect, vocabulary
 from specviz.records.runs import Round, Run
 from specviz.ui.deployment import Deployment
 from specviz.ui.orders import Order

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from specviz.bench.machine import load_average
 from specviz.decoding.engine import rounds
+from specviz.decoding.record import collect
 from specviz.decoding.request import prepare
-from specviz.decoding.run_record import collect
 from specviz.models.loading import load_pair
 from specviz.models.pair import ModelPair
 from specviz.models.preparation import prepare_passes

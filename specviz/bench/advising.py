@@ -15,7 +15,7 @@ from specviz.bench.failures import Failures
 from specviz.bench.laps import Progress, TimedRun
 from specviz.bench.turns import WARM_UP_TOKENS, Lane, Plan, lane_of, on_each_prompt, runs_in_turn
 from specviz.bench.work import ALL, Work, WorkRow
-from specviz.decoding.engine import unrecorded
+from specviz.decoding.engine import pending_rounds
 from specviz.decoding.request import Request
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Sentence
@@ -162,7 +162,7 @@ def _pace(requests: Sequence[Request]) -> Generator[None, None, tuple[float, flo
     )
     for _ in range(2):
         taken, began = [], time.perf_counter()
-        for _ in unrecorded(few):
+        for _ in pending_rounds(few):
             taken.append(time.perf_counter() - began)
             yield None
             began = time.perf_counter()

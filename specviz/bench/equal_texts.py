@@ -16,7 +16,7 @@ from specviz.bench.bare_loop import Unwatched
 from specviz.bench.contestants import PLAIN, Contestant
 from specviz.bench.timed_runs import Workload, request_of
 from specviz.decoding.engine import rounds
-from specviz.decoding.run_record import collect
+from specviz.decoding.record import collect
 from specviz.passes.cached_model import CachedModel
 from specviz.records.comparison import NEAR_TIE, first_difference, margin
 from specviz.records.errors import SpecvizError

@@ -14,8 +14,8 @@ from specviz.bench.contestants import PLAIN, Contestant, Forced, standing
 from specviz.bench.laps import TimedRun
 from specviz.bench.timed_runs import Workload, request_of
 from specviz.bench.turns import Plan, lane_of, take_turns
-from specviz.decoding.engine import unrecorded
-from specviz.decoding.round_record import Unrecorded
+from specviz.decoding.engine import pending_rounds
+from specviz.decoding.record import PendingRound
 from specviz.drafters.draft_model import DraftModel
 from specviz.models.pair import ModelPair
 from specviz.passes.static_passes import kind_of
@@ -50,7 +50,7 @@ def measure_forced(
     _check_draft(pair)
     workload = Workload.of(pair, PRESETS[0], temperature=0.0, max_new_tokens=tokens)
     plain, known = request_of(Contestant(PLAIN), workload), []
-    for one in unrecorded(plain):
+    for one in pending_rounds(plain):
         known += one.emitted
         yield None
     drafts = request_of(Contestant(DraftModel.name, num_draft_tokens), workload)
@@ -80,12 +80,12 @@ def _check_draft(pair: ModelPair) -> None:
         )
 
 
-def _as_asked(steps: Iterator[Unrecorded], known: Sequence[int], gamma: int) -> Iterator[Unrecorded]:
+def _as_asked(steps: Iterator[PendingRound], known: Sequence[int], gamma: int) -> Iterator[PendingRound]:
     """Rounds before the first that did not draft in full or left the text that the oracle knew; at least one."""
     place = 0
     for one in steps:
         told = tuple(known[place : place + len(one.emitted)]) == one.emitted
-        asked = told and len(one.judged.draft.parents) >= gamma
+        asked = told and len(one.verdict.draft.parents) >= gamma
         if asked or not place:
             yield one
         if not asked:

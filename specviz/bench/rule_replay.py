@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from specviz.bench.contestants import Contestant
 from specviz.bench.timed_runs import Workload, request_of
-from specviz.decoding.replay import replay
+from specviz.decoding.engine import replay
 from specviz.drafters.draft_model import DraftModel
 from specviz.models.pair import ModelPair
 from specviz.records.presets import Preset

@@ -12,7 +12,7 @@ import transformers
 from specviz.bench import bare_loop
 from specviz.bench.contestants import PLAIN, Contestant
 from specviz.bench.turns import Lane, lane_of
-from specviz.decoding.engine import unrecorded
+from specviz.decoding.engine import pending_rounds
 from specviz.decoding.request import Request, prepare
 from specviz.drafters.copying import PromptLookup
 from specviz.drafters.draft_model import DraftModel
@@ -80,7 +80,7 @@ def written(contestant: Contestant, workload: Workload) -> list[int]:
         if contestant.mode == PLAIN:
             return bare_loop.plain(*given)
         return bare_loop.draft_model(*given, contestant.num_draft_tokens)
-    return [token for one in unrecorded(request_of(contestant, workload)) for token in one.emitted]
+    return [token for one in pending_rounds(request_of(contestant, workload)) for token in one.emitted]
 
 
 def _by_transformers(contestant: Contestant, workload: Workload) -> list[int]:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from specviz.bench.laps import Progress, TimedRun, Turn, speedup_of
-from specviz.decoding.engine import unrecorded
+from specviz.decoding.engine import pending_rounds
+from specviz.decoding.record import Ledger, PendingRound
 from specviz.decoding.request import Request
-from specviz.decoding.round_record import Ledger, Unrecorded
 from specviz.drafters.base import DraftContext, Drafter
 from specviz.passes.processes import process_count
 from specviz.records.stopwatch import others_seconds
@@ -83,10 +83,10 @@ def lane_of(request: Request, speaks: Callable[[int], Speaker] | None = None) ->
     speaks: what drafts in the drafter's place in each repeat, see `specviz.bench.oracle`.
     """
 
-    def start(repeat: int) -> Iterator[Unrecorded]:
+    def start(repeat: int) -> Iterator[PendingRound]:
         settings = request.settings
         seeded = replace(request, settings=replace(settings, seed=settings.seed + repeat))
-        return unrecorded(seeded, speaks and speaks(repeat))
+        return pending_rounds(seeded, speaks and speaks(repeat))
 
     # Where graphs were recorded there is one set of buffers for all texts; and processes that share a model must make
     # the same passes, while each has a clock of its own to cut the text by.
@@ -254,7 +254,7 @@ class _Run:
     def _take(self, step: Emits) -> float:
         """Keeps what came of a step. Returns the seconds of it that do not count."""
         self.token_ids += step.emitted
-        if not isinstance(step, Unrecorded):
+        if not isinstance(step, PendingRound):
             return 0.0
         self.ledger = self.ledger or Ledger()
         self.ledger.add(step)

@@ -1,18 +1,11 @@
 """The engine: from a prompt to rounds, and from rounds to the record of a run.
 
-engine              the loop over rounds, until the text ends
-decoder             the round: draft, verify, judge, keep
-calls               `speculate` and `run`
-request             a run's settings, checked against its pair
+reference           speculative decoding in forty lines, to read first
+request             a run's settings, checked against its pair and resolved
+engine              `speculate` and `run`; the loop over rounds, until the text ends; two rules on the same drafts
+decoder             one round: draft, verify, judge, keep; where coins are flipped, and who judges
 round_times         what rounds cost, by how deep they draft
-coins               where coins are flipped
-continuation        the growing text and why it ends
-judging             who judges a round: the rule, or the same in one call
-judged              a round as it was judged, before there is a record of it
-round_record        its record, from the device to plain values
-run_record          a whole run as a record
-replay              two rules judging the same drafts and coins
-lossless            the lab: many short runs against the exact distribution
+record              the record of a round, from the device to plain values; a whole run's
+lossless            the lab: many short runs against the exact distribution; wrong rules for it to catch
 exact_distribution  that distribution, enumerated
-wrong_rules         wrong rules, for the lab to catch
 """

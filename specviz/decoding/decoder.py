@@ -1,30 +1,34 @@
-"""The round: draft, verify in one target pass, judge, keep. And what carries it out, built from a request."""
+"""One round, draft, verify, judge, keep; with the coins that it flips and the judge that decides."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 
-from specviz.decoding.coins import Coins
-from specviz.decoding.judging import Judge, judge_of
 from specviz.decoding.request import Request
 from specviz.drafters.base import DraftContext, Drafter
 from specviz.drafters.choosers import Chooser, Draws, Paths, TopChoices
 from specviz.passes.cached_model import CachedModel, reader
 from specviz.passes.devices import Mark, Stopwatch
-from specviz.records.coins import read_coins
-from specviz.rules.draft import Draft, Uniforms, Verdict, depth
+from specviz.passes.chains import JudgedChain
+from specviz.records.coins import SetCoin, read_coins
+from specviz.rules.draft import Decision, Draft, Rule, TargetRows, Uniforms, Verdict, depth
+from specviz.rules.exact import BLOCK, MATCH, TOKEN
 from specviz.rules.sampling import Warper, require_numbers
-from specviz.rules.transfer import on_cpu, to_device
+from specviz.rules.transfer import on_cpu, to_device, to_host
 from specviz.theory.draft_length import DraftLength
+
+#: Makes a run's drafter.
+BuildDrafter = Callable[[DraftContext], Drafter]
 
 
 @dataclass
 class Decoder:
-    """The target, drafter, coins and rule of one text, and what decides how deep to draft. In plain decoding the
-    drafter proposes nothing."""
+    """What carries out the rounds of one text, and what decides how deep they draft. In plain decoding the drafter
+    proposes nothing."""
 
     target: CachedModel
     drafter: Drafter
@@ -37,77 +41,165 @@ class Decoder:
     def __post_init__(self) -> None:
         self.nothing = Draft.copied((), self.target.device)
 
-    def round(self, committed: Sequence[int], budget: int) -> Verdict:
-        """One round: draft up to `budget` tokens deep, verify them in one target pass, judge, keep."""
-        clock = self.target.stopwatch
-        began = clock.mark()
-        uniforms = self.coins.flip()
-        draft = self.draft(committed, budget, uniforms)
-        drafted = clock.mark() if budget else began
-        logits = self.target.verify(committed, draft.tokens, draft.parents)
-        self.marks = began, drafted, clock.mark()
-        if on_cpu(logits):  # elsewhere that would take a wait: the record looks, once its numbers are here
-            require_numbers(logits.amax().item())
-            _require_drawn_from_numbers(draft)
-        judged = self.judge(draft, logits, uniforms)
-        self.keep(len(committed), judged, asked=budget > 0)
-        self.length.observe(depth(draft.parents), len(judged.path))
-        return judged
-
     def prefill(self, committed: Sequence[int]) -> None:
         """Reads all but the last token of the prompt."""
         self.target.feature_layers = self.drafter.feature_layers
         self.target.prefill(committed)
         self.drafter.prefill(committed, self.target.features)
 
-    def draft(self, committed: Sequence[int], budget: int, uniforms: Uniforms) -> Draft:
-        return self.drafter.propose(committed, budget, uniforms.draft) if budget else self.nothing
-
-    def keep(self, committed: int, judged: Verdict, asked: bool) -> None:
-        """Drops refused tokens from the caches. asked: the drafter was to propose something."""
-        self.target.keep(committed, judged.path)
-        features = _kept_rows(self.target.features, len(judged.draft.parents), judged.path)
-        hear = self.drafter.observe if asked else self.drafter.watch
-        hear(committed, judged, features)
-
-
-def decoder_of(
-    request: Request,
-    length: DraftLength,
-    clock: Stopwatch | None = None,
-    judge: Judge | None = None,
-    build: Callable[[DraftContext], Drafter] | None = None,
-) -> Decoder:
-    """Builds what carries out a request. clock, judge, build: the caller's own instead of the engine's stopwatch, the
-    request's rule and its drafter."""
-    pair, warper = request.pair, Warper(request.settings.sampling)
-    target = reader(pair.target, clock or Stopwatch(pair.device), request.passes.get("target"))
-    drafter = (build or request.drafter)(setting_of(request, target, warper))
-    by_hand = read_coins(request.settings.coins)
-    coins = Coins(request.settings.seed, request.most_draft_tokens, pair.device, by_hand)
-    return Decoder(target, drafter, coins, judge or judge_of(request, request.rule), length)
+    def round(self, committed: Sequence[int], budget: int) -> Verdict:
+        """One round, which drafts at most `budget` tokens deep."""
+        clock = self.target.stopwatch
+        began = clock.mark()
+        uniforms = self.coins.flip()
+        # 1. Draft.
+        draft = self.drafter.propose(committed, budget, uniforms.draft) if budget else self.nothing
+        drafted = clock.mark() if budget else began
+        # 2. Verify: one target pass over all draft tokens.
+        logits = self.target.verify(committed, draft.tokens, draft.parents)
+        self.marks = began, drafted, clock.mark()
+        if on_cpu(logits):  # elsewhere that would take a wait: the record looks, once its numbers are here
+            require_numbers(logits.amax().item())
+            _require_drawn_from_numbers(draft)
+        # 3. Judge.
+        verdict = self.judge.verdict(draft, logits, uniforms)
+        # 4. Keep: caches drop what was refused, and the drafter hears of it.
+        self.target.keep(len(committed), verdict.path)
+        features = _kept_rows(self.target.features, len(draft.parents), verdict.path)
+        hear = self.drafter.observe if budget else self.drafter.watch
+        hear(len(committed), verdict, features)
+        self.length.observe(depth(draft.parents), len(verdict.path))
+        return verdict
 
 
-def setting_of(request: Request, target: CachedModel, warper: Warper, chooser: Chooser | None = None) -> DraftContext:
+def decoder_of(request: Request, length: DraftLength, build: BuildDrafter | None = None) -> Decoder:
+    """What carries out a request. build: makes the caller's own drafter instead of the request's."""
+    target = reader(request.pair.target, Stopwatch(request.pair.device), request.passes.get("target"))
+    drafter = (build or request.drafter)(context_of(request, target))
+    return Decoder(target, drafter, Coins.of(request), judge_of(request), length)
+
+
+def context_of(request: Request, target: CachedModel, chooser: Chooser | None = None) -> DraftContext:
     """What the request's drafter is built from. Greedy decoding and lossy rules take top choices, all else draws.
 
     chooser: another way to choose tokens, for rules that are not the engine's own (`specviz.decoding.lossless`).
     """
-    drawn = not request.settings.sampling.greedy and request.rule.lossless
-    draws = Paths if request.rule.paths else Draws
+    if chooser is None:
+        drawn = not request.settings.sampling.greedy and request.rule.lossless
+        draws = Paths if request.rule.paths else Draws
+        chooser = draws(request.warper) if drawn else TopChoices()
+    settings = request.settings
     return DraftContext(
-        pair=request.pair,
-        params=request.settings.drafting,
-        branches=request.branches,
-        chooser=chooser or (draws(warper) if drawn else TopChoices()),
-        target=target,
-        seed=request.settings.seed,
-        passes=request.passes,
+        request.pair, settings.drafting, request.branches, chooser, target, settings.seed, request.passes
     )
 
 
+# The coins
+
+
+class Coins:
+    """Where coins are flipped: all randomness in a run is one stream of uniforms from one seed, unless set by hand.
+
+    float32 values, the same on every device, dealt round by round; drawn for many rounds at once, because a small
+    tensor costs as much as a large one.
+    """
+
+    BLOCK = 64
+
+    def __init__(self, seed: int, most_tokens: int, device: torch.device, by_hand: Sequence[SetCoin] = ()):
+        self.generator = torch.Generator().manual_seed(seed)
+        self.most_tokens = most_tokens
+        self.device = device
+        self.by_hand = by_hand
+        self.block: Iterator[Uniforms] = iter(())
+        self.rounds = 0
+
+    @classmethod
+    def of(cls, request: Request) -> Coins:
+        settings = request.settings
+        return cls(settings.seed, request.most_draft_tokens, request.pair.device, read_coins(settings.coins))
+
+    def flip(self) -> Uniforms:
+        """The next round's coins."""
+        uniforms = next(self.block, None)
+        if uniforms is None:
+            widths = [self.most_tokens, self.most_tokens, 1]
+            flat = to_device(torch.rand(self.BLOCK, sum(widths), generator=self.generator).double(), self.device)
+            columns = flat.split(widths, dim=-1)
+            self.block = map(Uniforms, columns[0].unbind(), columns[1].unbind(), columns[2].flatten().unbind())
+            uniforms = next(self.block)
+        for coin in self.by_hand:
+            if coin.round == self.rounds:
+                uniforms = _with(uniforms, coin)
+        self.rounds += 1
+        return uniforms
+
+
+def _with(uniforms: Uniforms, coin: SetCoin) -> Uniforms:
+    """The same but for one coin; a round that has no such token has no use for it."""
+    u = torch.tensor(coin.u).item()  # as float32, like all coins
+    if coin.token is None:
+        return replace(uniforms, next=torch.full_like(uniforms.next, u))
+    accept = uniforms.accept.clone()
+    accept[coin.token : coin.token + 1] = u
+    return replace(uniforms, accept=accept)
+
+
+# Who judges
+
+
+class Judge:
+    """Has a rule decide, operation by operation, on any device; one transfer fetches what decoding needs."""
+
+    def __init__(self, rule: Rule, warper: Warper):
+        self.rule, self.warper = rule, warper
+
+    def verdict(self, draft: Draft, logits: Tensor, uniforms: Uniforms) -> Verdict:
+        """On a draft of n tokens, by the target's logits [n + 1, vocab] and the round's coins."""
+        return self.verdict_by_rows(draft, TargetRows.of(logits, self.warper), uniforms)
+
+    def verdict_by_rows(self, draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Verdict:
+        decision = self.rule.decide(draft, rows, uniforms)
+        parts = {"token": draft.tokens, "kept": decision.kept, "next": decision.next_token, "choice": rows.likeliest}
+        host = to_host(parts)
+        path = tuple([index for index, kept in enumerate(host["kept"]) if kept])
+        tokens = (*[host["token"][index] for index in path], host["next"])
+        wide = (rows.logits, rows.probs, decision.next_probs, decision.next_sums, decision.drawn_from)
+        held = _bytes_of(draft.probs, draft.logits, *wide)
+        return Verdict(path, tokens, tuple(host["choice"]), draft, uniforms, lambda: (rows, decision), held)
+
+
+class KernelJudge(Judge):
+    """The same for chains at a temperature and without filters, in one call of C++: `TOKEN`, `BLOCK` and `MATCH`."""
+
+    def verdict(self, draft: Draft, logits: Tensor, uniforms: Uniforms) -> Verdict:
+        made = JudgedChain(draft, logits, uniforms, self.warper.temperature_alone, self.rule is BLOCK)
+
+        def details() -> tuple[TargetRows, Decision]:
+            if self.rule is MATCH:
+                rows = TargetRows.of(logits, self.warper)
+                return rows, MATCH.decide(draft, rows, uniforms)
+            return TargetRows(logits, made.probs(), None, self.warper.changes_logits), made.decision()
+
+        held = _bytes_of(draft.probs, draft.logits, logits) + made.bytes
+        return Verdict(made.path, made.tokens, made.choices, draft, uniforms, details, held)
+
+
+def judge_of(request: Request) -> Judge:
+    """The quickest judge that comes to the same."""
+    rule, warper, passes = request.deciding_rule, request.warper, request.passes.get("target")
+    chains = request.branches == 1 and rule in (TOKEN, BLOCK, MATCH)
+    by_kernels = passes is not None and passes.by_kernels
+    kind = KernelJudge if chains and by_kernels and warper.temperature_alone is not None else Judge
+    return kind(rule, warper)
+
+
+def _bytes_of(*tensors: Tensor | None) -> int:
+    return sum(each.nbytes for each in tensors if each is not None)
+
+
 def _require_drawn_from_numbers(draft: Draft) -> None:
-    """Looks at the drafted tokens alone where each has a row of its own: there, what is no number is chosen."""
+    """Looks at the drafted tokens alone where each has a row of its own: a NaN is chosen there."""
     rows = draft.logits if draft.probs is None else draft.probs
     if rows is not None:
         own = rows.gather(-1, draft.tokens.unsqueeze(-1)) if len(rows) == len(draft.parents) else rows

@@ -77,7 +77,7 @@ def exact_distribution(request: Request) -> ExactDistribution:
     A round's passes read several tokens at once and round differently in half precision. So the distribution is also
     taken from such passes: after a kept draft token, and after a token that ended the previous round.
     """
-    start, warper, end = Start(request), Warper(request.settings.sampling), request.pair.eos_ids
+    start, warper, end = Start(request), request.warper, request.pair.eos_ids
     ways = [_enumerate(*_by_single_passes(start, warper), end)]
     for parents in _shapes(request):
         ways += [_enumerate(*read(start, warper, parents), end) for read in (_after_kept, _after_ended)]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+from torch import Tensor
 
-from specviz.decoding.coins import Coins
-from specviz.decoding.decoder import Decoder, setting_of
+from specviz.decoding.decoder import Coins, Decoder, Judge, context_of, judge_of
 from specviz.decoding.exact_distribution import (
     COMPARED,
     RUN_TOKENS,
@@ -18,17 +18,17 @@ from specviz.decoding.exact_distribution import (
     Start,
     exact_distribution,
 )
-from specviz.decoding.judging import by_rule, judge_of
 from specviz.decoding.request import Request
-from specviz.decoding.wrong_rules import Mislabelled, accept_everything, accept_likeliest
 from specviz.drafters.base import Drafter
+from specviz.drafters.choosers import Children, Draws, TopChoices
 from specviz.drafters.stepwise import Stepwise
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch
 from specviz.passes.static_passes import between_rounds
 from specviz.records.errors import SpecvizError
-from specviz.rules.draft import Ending, Rule
-from specviz.rules.sampling import Warper
+from specviz.records.names import LIKELIEST
+from specviz.rules.draft import Decision, Draft, Ending, Rule, TargetRows, Uniforms, tree_shape
+from specviz.rules.sampling import draw_with_sums
 from specviz.theory.draft_length import FixedLength
 
 #: Where an emitted token came from.
@@ -43,6 +43,49 @@ class LabRule:
     lossless: bool = False  # whether it claims to follow the target
     wrong: Rule | None = None  # judges instead of the engine's rule
     mislabelled: bool = False  # drafts are the drafter's likeliest tokens, passed off as drawn
+
+
+# Rules that are wrong on purpose: only the lab knows them, and it must catch them
+
+
+def accept_everything(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
+    """WRONG: keeps every draft token (in a tree, the first branch). The output follows the drafter."""
+    return _keep(torch.ones_like(draft.tokens, dtype=torch.bool), draft, rows, uniforms)
+
+
+def accept_likeliest(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
+    """WRONG: keeps tokens among the target's `LIKELIEST` likeliest, without a coin; otherwise draws from the target.
+
+    Tokens that are easy to guess come too often: once as the drafter's, once more as the target's.
+    """
+    judging = rows.raw[tree_shape(draft.parents, draft.tokens.device).rows]
+    least = judging.topk(LIKELIEST).values[:, -1:]
+    return _keep((judging.gather(-1, draft.tokens.unsqueeze(-1)) >= least).squeeze(-1), draft, rows, uniforms)
+
+
+def _keep(passed: Tensor, draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decision:
+    """Keeps tokens while they pass, then continues from the target's own row: no residual, no coin."""
+    shape = tree_shape(draft.parents, draft.tokens.device)
+    kept = shape.path(passed)
+    row = shape.row_after(kept)
+    p = rows.raw[shape.rows, draft.tokens]
+    if rows.choices is not None:
+        next_token, next_probs, next_sums = rows.choices.index_select(0, row)[0], None, None
+    else:
+        next_probs = rows.probs.index_select(0, row)[0]
+        next_token, next_sums = draw_with_sums(next_probs, uniforms.next)
+    return Decision(kept, p, torch.ones_like(p), passed.float(), row, next_token, next_probs, next_sums)
+
+
+class Mislabelled(Draws):
+    """WRONG: takes the likeliest tokens, whose q is 1, but reports the softmax as if they were drawn from it."""
+
+    def one(self, row: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        return row.argmax(-1), self.warper.probabilities(row)
+
+    def children(self, rows: Tensor, weights: Sequence[float], branches: int, uniforms: Tensor) -> Children:
+        chosen = TopChoices().children(rows, weights, branches, uniforms)
+        return replace(chosen, probs=self.warper.probabilities(rows)[chosen.places])
 
 
 #: The rules that can be tested, by name: the drafter's usual one first, the wrong ones last.
@@ -109,9 +152,8 @@ class Sampler:
     def __init__(self, request: Request, rule: LabRule):
         self.request = request
         self.mislabels = rule.mislabelled and not request.settings.sampling.greedy
-        self.warper = Warper(request.settings.sampling)
         # A wrong rule stays wrong at temperature 0, too.
-        self.judge = by_rule(rule.wrong.decide, self.warper) if rule.wrong else judge_of(request, request.rule)
+        self.judge = Judge(rule.wrong, request.warper) if rule.wrong else judge_of(request)
         self.coins = Coins(request.settings.seed, request.most_draft_tokens, request.pair.device)
         layers = self._drafter(CachedModel(request.pair.target, Stopwatch(request.pair.device)), 0).feature_layers
         with torch.inference_mode():
@@ -138,9 +180,9 @@ class Sampler:
             between_rounds(self.request.passes)
             with torch.inference_mode():
                 budget = min(self.length.choose().depth, length - given - 1)
-                made = decoder.round(text, budget)
-            origins: list[Origin] = [*["accepted"] * len(made.path), made.ending]
-            for token, origin in list(zip(made.tokens, origins))[: wanted - given]:
+                verdict = decoder.round(text, budget)
+            origins: list[Origin] = [*["accepted"] * len(verdict.path), verdict.ending]
+            for token, origin in list(zip(verdict.tokens, origins))[: wanted - given]:
                 text.append(token)
                 given += 1
                 yield token, origin
@@ -148,9 +190,9 @@ class Sampler:
                     return
 
     def _drafter(self, target: CachedModel, run: int) -> Drafter:
-        chooser = Mislabelled(self.warper) if self.mislabels else None
-        setting = setting_of(self.request, target, self.warper, chooser)
-        return self.request.drafter(replace(setting, seed=setting.seed + run))
+        chooser = Mislabelled(self.request.warper) if self.mislabels else None
+        context = context_of(self.request, target, chooser)
+        return self.request.drafter(replace(context, seed=context.seed + run))
 
 
 def greedy_texts(request: Request, rule: LabRule) -> Iterator[GreedyToken]:

@@ -1,9 +1,9 @@
-"""A run's settings, checked against its pair before any model runs."""
+"""A run's settings, checked against a pair and resolved once: all that the engine needs to know before a model runs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from specviz.drafters.base import Drafter
 from specviz.drafters.registry import drafter_class
@@ -13,8 +13,10 @@ from specviz.passes.static_passes import FastPasses
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Prompt
 from specviz.records.settings import AUTO, LONGEST_AUTO, RunSettings
-from specviz.rules import choose_rule, rule_named
+from specviz.rules import choose_rule
 from specviz.rules.draft import Rule
+from specviz.rules.exact import MATCH
+from specviz.rules.sampling import Warper
 
 #: A larger tree costs more in the target pass than its last branches can gain.
 MAX_TREE_TOKENS = 256
@@ -27,14 +29,22 @@ class Request:
     pair: ModelPair
     settings: RunSettings
     prompt: Prompt  # as the models read it
+    drafter: type[Drafter]  # `Plain` if nothing is drafted
+    branches: int  # draft tokens at each depth
     rule: Rule  # ``auto`` resolved
-    passes: Mapping[str, FastPasses] = field(default_factory=dict)  # the pair's fast passes at that moment
+    warper: Warper  # for the target's logits and the drafter's
+    passes: Mapping[str, FastPasses]  # the pair's fast passes at that moment, by role
     longest: int = LONGEST_AUTO  # the most that γ = auto may be
 
     @property
-    def drafter(self) -> type[Drafter]:
-        """The drafter's class; `Plain` if nothing is drafted."""
-        return drafter_class(self.pair, self.settings.drafter)
+    def deciding_rule(self) -> Rule:
+        """The rule that judges: at temperature 0 every rule becomes one comparison with the target's choice."""
+        return MATCH if self.settings.sampling.greedy else self.rule
+
+    @property
+    def chooses_length(self) -> bool:
+        """True if γ is chosen anew in each round."""
+        return self.settings.drafter is not None and self.settings.num_draft_tokens == AUTO
 
     @property
     def num_draft_tokens(self) -> int:
@@ -43,47 +53,41 @@ class Request:
         return min(most, self.longest) if self.chooses_length else most
 
     @property
-    def chooses_length(self) -> bool:
-        return self.settings.drafter is not None and self.settings.num_draft_tokens == AUTO
-
-    @property
-    def branches(self) -> int:
-        """Draft tokens at each depth."""
-        return self.drafter.branches(self.pair, self.settings.drafting)
-
-    @property
     def most_draft_tokens(self) -> int:
         """The size of the largest possible draft, and so the coins that a round needs."""
         return self.drafter.most_tokens(self.num_draft_tokens, self.branches)
 
     def but(self, settings: RunSettings) -> Request:
-        """The same pair and the same passes with other settings, checked. Raises as `prepare` does."""
-        return replace(prepare(self.pair, settings), passes=self.passes)
+        """The same pair and passes with other settings, checked; an equal prompt is not encoded again. Raises as
+        `prepare` does."""
+        same = (settings.prompt, settings.chat) == (self.settings.prompt, self.settings.chat)
+        made = prepare(self.pair, settings, self.prompt if same else None)
+        return replace(made, passes=self.passes, longest=self.longest)
 
 
-def prepare(pair: ModelPair, settings: RunSettings) -> Request:
-    """Checks what depends on the pair. Raises SpecvizError, with `field` set."""
+def prepare(pair: ModelPair, settings: RunSettings, prompt: Prompt | None = None) -> Request:
+    """Checks what depends on the pair, and resolves it. Raises SpecvizError, with `field` set.
+
+    prompt: that of the settings, where it has been encoded before.
+    """
     drafter = drafter_class(pair, settings.drafter)
     drafter.check(pair, settings.drafting)
-    if settings.drafter is None:
-        if settings.rule != "auto":
-            rule_named(settings.rule)
-        rule = rule_named("token")
-    else:
-        rule = fitting_rule(pair, settings, settings.rule)
-        if settings.sampling.greedy:
-            # At temperature 0 every rule reduces to one comparison with the target's choice.
-            rule = fitting_rule(pair, settings, "auto")
-    return Request(pair, settings, pair.encode(settings.prompt, chat=settings.chat), rule, dict(pair.passes.fast))
-
-
-def fitting_rule(pair: ModelPair, settings: RunSettings, name: str) -> Rule:
-    """The rule with this name, ``auto`` resolved. Raises SpecvizError if these drafts are trees that the target cannot
-    read or the rule cannot judge."""
-    drafter = drafter_class(pair, settings.drafter)
     branches = drafter.branches(pair, settings.drafting)
+    if branches > 1:
+        _check_tree(pair, settings, drafter, branches)
+    rule = choose_rule(settings.rule, settings.drafter, branches > 1, drafter.draws_paths)
+    if settings.drafter is None or settings.sampling.greedy:
+        # Plain decoding judges nothing, and at temperature 0 all rules are one: the record names the usual one.
+        rule = choose_rule("auto", settings.drafter, branches > 1, drafter.draws_paths)
+    prompt = prompt or pair.encode(settings.prompt, chat=settings.chat)
+    warper = Warper(settings.sampling)
+    return Request(pair, settings, prompt, drafter, branches, rule, warper, dict(pair.passes.fast))
+
+
+def _check_tree(pair: ModelPair, settings: RunSettings, drafter: type[Drafter], branches: int) -> None:
+    """Raises SpecvizError if the drafts are trees that are too large or that the target cannot read."""
     size = drafter.most_tokens(settings.deepest_draft, branches)
-    if branches > 1 and size > MAX_TREE_TOKENS:
+    if size > MAX_TREE_TOKENS:
         raise SpecvizError(
             "A tree of {depth} × {branches} = {size} draft tokens is too large for one target pass: at most {most}.",
             "branches",
@@ -92,6 +96,5 @@ def fitting_rule(pair: ModelPair, settings: RunSettings, name: str) -> Rule:
             size=size,
             most=MAX_TREE_TOKENS,
         )
-    if branches > 1 and (reason := why_no_trees(pair.target, pair.target_name)):
+    if reason := why_no_trees(pair.target, pair.target_name):
         raise reason
-    return choose_rule(name, settings.drafter, branches > 1, drafter.draws_paths)

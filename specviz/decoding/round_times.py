@@ -83,7 +83,7 @@ def _timed(request: Request) -> list[dict[int, float]]:
     """Several turns, each of one round of each depth: how deep it drafted -> its seconds."""
     # However unsure the drafter is of this text, its drafts are as deep as they are timed to be.
     settings = request.settings
-    request = request.but(replace(settings, drafting=replace(settings.drafting, confidence=0.0)))
+    request = replace(request, settings=replace(settings, drafting=replace(settings.drafting, confidence=0.0)))
     target, end = request.pair.target, time.perf_counter() + ENOUGH
     for repeat in range(REPEATS):
         if repeat <= WARM_UP:
@@ -98,8 +98,9 @@ def _turn(request: Request) -> Iterator[tuple[int, float]]:
     """One round of each depth that there is room for: how deep it drafted, and its seconds."""
     room = request.pair.context_length
     text = list(request.prompt.ids[-(TEXT if room is None else min(TEXT, max(1, room // 4))) :])
-    drafter = _Whole.of(request.drafter)
-    decoder = decoder_of(request, FixedLength(request.num_draft_tokens), build=drafter)
+    decoder = decoder_of(
+        request, FixedLength(request.num_draft_tokens), lambda context: _Whole(request.drafter(context))
+    )
     decoder.prefill(text)
     # The first draft reads the whole text where later ones read what is new: it does not count.
     in_turn = [(deep, place == IN_A_ROW) for deep in DEPTHS for place in range(1, IN_A_ROW + 1)]
@@ -108,10 +109,10 @@ def _turn(request: Request) -> Iterator[tuple[int, float]]:
             return
         between_rounds(request.passes)
         start = time.perf_counter()
-        judged = decoder.round(text, deep)
+        verdict = decoder.round(text, deep)
         if counts:
             yield decoder.drafter.depth if deep else 0, time.perf_counter() - start
-        text += judged.tokens
+        text += verdict.tokens
 
 
 class _Whole(Drafter):
@@ -122,11 +123,7 @@ class _Whole(Drafter):
         self.drafter = drafter
         self.feature_layers = drafter.feature_layers
         self.depth = 0  # of the last draft
-        self.owns = True  # whether that was the drafter's
-
-    @classmethod
-    def of(cls, kind: type[Drafter]):
-        return lambda setting: cls(kind(setting))
+        self.drafted = True  # False if tokens of the text stood in for that
 
     def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
         self.drafter.prefill(prompt, features)
@@ -134,14 +131,14 @@ class _Whole(Drafter):
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
         draft = self.drafter.propose(committed, budget, uniforms)
         copied = draft.probs is None and draft.logits is None
-        self.owns = depth(draft.parents) == budget or not copied
-        if not self.owns:
+        self.drafted = depth(draft.parents) == budget or not copied
+        if not self.drafted:
             draft = Draft.copied(tuple(itertools.islice(itertools.cycle(committed), budget)), uniforms.device)
         self.depth = depth(draft.parents)
         return draft
 
     def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
-        hear = self.drafter.observe if self.owns else self.drafter.watch
+        hear = self.drafter.observe if self.drafted else self.drafter.watch
         hear(committed, verdict, features)
 
     def watch(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:

@@ -386,7 +386,7 @@ def texts_of(contest: Contest, pair: ModelPair) -> dict[str, Any] | None:
 
 def run_of(contest: Contest, pair: ModelPair, contestant: Contestant, prompt: int = 0) -> Run | None:
     """Its run on a prompt in the first repeat; None before that is over."""
-    from specviz.decoding.run_record import collect
+    from specviz.decoding.record import collect
 
     found = contest.first_run(contestant, prompt)
     if found is None:
@@ -407,7 +407,7 @@ def replay_order(order: Order) -> Order:
 def compare_rules(runner: Runner, order: Order, halt: threading.Event) -> Iterator[str]:
     """Messages for the two rules: totals as they grow, and at the end the rounds in which the rules differ."""
     from specviz.bench.turns import REPORT_EVERY
-    from specviz.decoding.replay import replay
+    from specviz.decoding.engine import replay
 
     counts, tokens, told = messages.Replayed(), 0, 0.0
     yield messages.replay_message(counts, phase="running", text=said("common.preparing"), fraction=0.0)

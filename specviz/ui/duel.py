@@ -57,7 +57,7 @@ class Duel:
 
     def runs(self, request: Request) -> tuple[Run, Run]:
         """The same as records."""
-        from specviz.decoding.run_record import collect
+        from specviz.decoding.record import collect
 
         plain, fast = self.shown(request)
         return collect(_plain(request), plain.rounds), collect(request, fast.rounds)

@@ -123,7 +123,7 @@ def _followed(runner: Runner, given: Given, tell: Tell) -> Iterator[tuple[list[R
     request = order.request(pair, runner.deployment)
 
     def work() -> Iterator[tuple[list[Round], Run | None]]:
-        from specviz.decoding.run_record import collect
+        from specviz.decoding.record import collect
 
         done, tokens = [], 0
         for batch in filter(None, runner.batches(order)):

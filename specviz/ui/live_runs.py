@@ -63,7 +63,7 @@ class LiveRun:
         return self.message(batch, self.sent, charts=None if due else self.trail.charts(turn))
 
     def message(self, batch: list[Round], sent: set[int] | None, charts: messages.Charts | None = None) -> str:
-        from specviz.decoding.run_record import vocabulary
+        from specviz.decoding.record import vocabulary
 
         words = vocabulary(self.request.pair, batch)
         return messages.rounds_message(
@@ -102,7 +102,7 @@ class LiveRun:
         return bool(self.rounds) and self.rounds[-1].stop_reason is not None
 
     def run(self) -> Run:
-        from specviz.decoding.run_record import collect
+        from specviz.decoding.record import collect
 
         return replace(collect(self.request, self.rounds), measured=self.measured)
 
@@ -115,7 +115,7 @@ class LiveRuns:
         self.runs: OrderedDict[str, LiveRun] = OrderedDict()
 
     def open(self, request: Request, visit: Visit, say: Words) -> LiveRun:
-        from specviz.decoding.run_record import collect
+        from specviz.decoding.record import collect
 
         opened = collect(request, ())
         live = LiveRun(uuid.uuid4().hex, visit, request, opened, links.share(opened), say)

@@ -50,7 +50,7 @@ class Machine:
     def __init__(self, monkeypatch, seconds_of_a_token, speed):
         self.now, self.each, self.speed, self.plans = 0.0, seconds_of_a_token, speed, []
         monkeypatch.setattr(advising, "time", types.SimpleNamespace(perf_counter=lambda: self.now))
-        monkeypatch.setattr(advising, "unrecorded", self.decode)
+        monkeypatch.setattr(advising, "pending_rounds", self.decode)
         monkeypatch.setattr(advising, "lane_of", lambda request: request.settings)
         monkeypatch.setattr(advising.Failures, "caught", lambda failures, contestant, make: make())
         monkeypatch.setattr("specviz.bench.turns.take_turns", self.take_turns)

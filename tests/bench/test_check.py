@@ -14,7 +14,7 @@ from specviz.__main__ import main
 from specviz.bench import check_command, full_check, length_check, pair_check
 from specviz.bench.contestants import Standing
 from specviz.bench.pair_check import Finding, check_pair
-from specviz.decoding.wrong_rules import accept_everything
+from specviz.decoding.lossless import accept_everything
 from specviz.drafters.copying import PromptLookup
 from specviz.models.loading import load_pair
 from specviz.models.pair import ModelPair

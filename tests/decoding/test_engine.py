@@ -3,7 +3,6 @@
 import dataclasses
 import weakref
 from functools import lru_cache
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,12 +18,13 @@ from tiny import (
 )
 
 import specviz
-from specviz.decoding import decoder, engine, round_record
-from specviz.decoding.continuation import Continuation
-from specviz.decoding.judging import judged_as
+from specviz.decoding import decoder, engine, record
+from specviz.decoding.decoder import Judge
+from specviz.decoding.engine import Continuation
+from specviz.decoding.record import Ledger, PendingRound, collect
 from specviz.decoding.request import prepare
-from specviz.decoding.round_record import Ledger, Unrecorded
-from specviz.decoding.run_record import collect
+from specviz.decoding.record import Ledger, PendingRound
+from specviz.decoding.record import collect
 from specviz.drafters.copying import PromptLookup
 from specviz.models.pair import ModelPair
 from specviz.passes.cached_model import CachedModel
@@ -118,7 +118,7 @@ def test_a_stop_string_of_single_bytes_ends_the_run_at_once():
     pair = ModelPair.of(tiny_model("llama", vocab=320), None, tokenizer)
     b, end_of_line, c = tokenizer.convert_tokens_to_ids(["b", "<0x0A>", "c"])
     text = Continuation(prepare(pair, RunSettings("a", drafter=None, stop=("\n",))))
-    emitted, pieces = text.extend(SimpleNamespace(tokens=(b, end_of_line, c)))
+    emitted, pieces = text.extend((b, end_of_line, c))
     assert (emitted, pieces, text.stop_reason) == ([b, end_of_line], ["b", "\n"], "stop_string")
 
 
@@ -203,11 +203,10 @@ def caches(monkeypatch):
 
 
 def test_among_equal_logits_the_record_names_the_token_that_was_chosen():
-    rows = TargetRows.of(torch.zeros(1, 4096), Warper(GREEDY))
     u = torch.zeros(1, dtype=torch.float64)
     nothing, uniforms = Draft.copied((), CPU), Uniforms(u, u, u[0])
-    judged = judged_as(nothing, rows, uniforms, MATCH.decide(nothing, rows, uniforms))
-    told = Unrecorded(judged, pair_of("llama").texts, MATCH, 0, judged.tokens, (), Seconds(0, 0, 0, 0, 0)).record()
+    verdict = Judge(MATCH, Warper(GREEDY)).verdict(nothing, torch.zeros(1, 4096), uniforms)
+    told = PendingRound(verdict, pair_of("llama").texts, MATCH, 0, verdict.tokens, (), Seconds(0, 0, 0, 0, 0)).record()
     assert told.top[0].p == ((told.next.id, 1.0),) == ((0, 1.0),)
 
 
@@ -243,14 +242,14 @@ def test_a_device_that_is_not_waited_for_makes_the_same_rounds(monkeypatch, draf
     ),
 )
 def test_records_made_late_are_those_made_at_once(monkeypatch, drafter, most_bytes, temperature):
-    monkeypatch.setattr(round_record, "MOST_BYTES", most_bytes)
+    monkeypatch.setattr(record, "MOST_BYTES", most_bytes)
     settings = RunSettings(
         tuple(PROMPT), drafter=drafter, sampling=SamplingParams(temperature), max_new_tokens=60, seed=3
     )
     request, ledger, waited = prepare(pair_of("llama"), settings), Ledger(), []
-    for one in engine.unrecorded(request):
+    for one in engine.pending_rounds(request):
         ledger.add(one)
-        waited.append(sum(each.bytes for each in ledger._waiting))
+        waited.append(sum(each.verdict.held_bytes for each in ledger._waiting))
     assert max(waited) <= most_bytes and (most_bytes > 2_000 or 0 in waited)
     late, at_once = ledger.rounds(), list(engine.rounds(request))
     assert [dataclasses.replace(one, seconds=None) for one in late] == [

@@ -17,8 +17,8 @@ from specviz.decoding import lossless
 from specviz.decoding.engine import rounds
 from specviz.decoding.exact_distribution import COMPARED, RUN_TOKENS, ExactDistribution, exact_distribution
 from specviz.decoding.lossless import LAB_RULES, examine
+from specviz.decoding.record import collect
 from specviz.decoding.request import Request, prepare
-from specviz.decoding.run_record import collect
 from specviz.models.pair import ModelPair
 from specviz.passes.devices import Stopwatch
 from specviz.records.errors import SpecvizError

@@ -28,7 +28,7 @@ from tiny import POSITIONS, assert_same_rows, generated, tiny_model, unprepared
 
 import specviz
 from specviz.decoding import engine
-from specviz.decoding.replay import replay
+from specviz.decoding.engine import replay
 from specviz.decoding.request import prepare
 from specviz.drafters import DRAFTERS
 from specviz.models.pair import ModelPair, PairPasses

@@ -8,7 +8,8 @@ from tiny import tiny_pair, with_heads
 from torch import Tensor
 
 import specviz
-from specviz.decoding import decoder, judging
+from specviz.decoding import decoder
+from specviz.decoding.decoder import Judge, KernelJudge, judge_of
 from specviz.decoding.request import prepare
 from specviz.drafters import DRAFTERS
 from specviz.models import preparation
@@ -137,14 +138,10 @@ def test_a_run_is_the_one_that_the_rule_judges(drafter, temperature, rule, monke
         return specviz.run(pair, PROMPT * 3, max_new_tokens=60, **settings)
 
     calls = []
-    monkeypatch.setattr(judging, "JudgedChain", lambda *given: calls.append(given) or JudgedChain(*given))
+    monkeypatch.setattr(decoder, "JudgedChain", lambda *given: calls.append(given) or JudgedChain(*given))
     at_once = run()
     assert len(calls) == len(at_once.rounds)
-    monkeypatch.setattr(
-        decoder,
-        "judge_of",
-        lambda request, rule: judging.by_rule(judging.decided_by(request, rule), Warper(request.settings.sampling)),
-    )
+    monkeypatch.setattr(decoder, "judge_of", lambda request: Judge(request.deciding_rule, request.warper))
     by_rule = run()
     assert len(calls) == len(at_once.rounds) and at_once.token_ids == by_rule.token_ids
     for one, other in zip(at_once.rounds, by_rule.rounds, strict=True):
@@ -167,4 +164,4 @@ def test_what_one_call_does_not_know_is_judged_by_the_rule(changed):
     pair = tiny_pair("llama")
     pair.passes.fast["target"] = FastPasses.unprepared(StaticPass(pair.target, (), FewRows.ready()))
     request = prepare(pair, RunSettings(tuple(PROMPT), **{"drafter": "draft_model"} | changed))
-    assert "by_rule" in judging.judge_of(request, request.rule).__qualname__
+    assert not isinstance(judge_of(request), KernelJudge)

@@ -12,8 +12,8 @@ from playwright.sync_api import Page, expect
 from tiny import byte_tokenizer, tiny_pair, with_heads
 
 from specviz.decoding.engine import rounds
+from specviz.decoding.record import collect
 from specviz.decoding.request import prepare
-from specviz.decoding.run_record import collect
 from specviz.models.pair import ModelPair
 from specviz.records import links
 from specviz.records.runs import Run

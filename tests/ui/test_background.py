@@ -230,7 +230,7 @@ def taken(pair, monkeypatch) -> list[bool]:
         return begun
 
     monkeypatch.setattr("specviz.decoding.engine.rounds", watched(rounds))
-    monkeypatch.setattr(turns, "unrecorded", watched(turns.unrecorded))
+    monkeypatch.setattr(turns, "pending_rounds", watched(turns.pending_rounds))
     return taken
 
 

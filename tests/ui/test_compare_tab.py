@@ -18,7 +18,7 @@ from playwright.sync_api import Locator, Page, expect
 from tiny import byte_tokenizer, tiny_model, tiny_pair
 
 from specviz.bench.contestants import Contestant, Standing
-from specviz.decoding.replay import replay
+from specviz.decoding.engine import replay
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally

@@ -1,17 +1,21 @@
-"""From a round as it was judged to its record: from tensors on the device to plain values, in one transfer.
+"""Records: from a judged round's tensors on the device to plain values in one transfer; from rounds to a whole run.
 
 The cost is in many small operations, not in arithmetic, so each part is fetched for all rows at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import platform
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
 import torch
+import transformers
 from torch import Tensor
 
+from specviz.decoding.request import Request
+from specviz.models.pair import ModelPair
 from specviz.models.token_texts import TokenTexts
 from specviz.records.runs import (
     Candidates,
@@ -21,9 +25,11 @@ from specviz.records.runs import (
     NextToken,
     Outcome,
     Round,
+    Run,
     Seconds,
     StopReason,
 )
+from specviz.records.settings import AUTO
 from specviz.rules.draft import Decision, Draft, Rule, TargetRows, Uniforms, Verdict, tree_shape
 from specviz.rules.sampling import require_numbers
 from specviz.rules.transfer import to_host
@@ -42,10 +48,10 @@ _VALUE = itemgetter(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Unrecorded:
+class PendingRound:
     """A round whose record is yet to be made. That takes a tenth of the round's time, and decoding does not need it."""
 
-    judged: Verdict
+    verdict: Verdict
     texts: TokenTexts
     rule: Rule
     index: int
@@ -55,15 +61,10 @@ class Unrecorded:
     stop_reason: StopReason | None = None
     choice: LengthChoice | None = None
 
-    @property
-    def bytes(self) -> int:
-        """What waiting takes."""
-        return self.judged.held_bytes
-
     @torch.inference_mode()
     def record(self) -> Round:
-        judged, draft = self.judged, self.judged.draft
-        host = _host(judged)
+        verdict, draft = self.verdict, self.verdict.draft
+        host = _host(verdict)
         for leading in host["leading_raw"]:
             require_numbers(leading[0])
         for listed in host.get("ids_q_raw", ()):
@@ -85,7 +86,7 @@ class Unrecorded:
             top=_candidates(host, draft, following if rejected else None),
             seconds=self.seconds,
             stop_reason=self.stop_reason,
-            dropped=len(judged.tokens) - len(self.emitted),
+            dropped=len(verdict.tokens) - len(self.emitted),
             confidence=draft.confidence,
             distance=host.get("distance"),
             choice=self.choice,
@@ -97,12 +98,12 @@ class Ledger:
 
     def __init__(self) -> None:
         self._rounds: list[Round] = []
-        self._waiting: list[Unrecorded] = []
+        self._waiting: list[PendingRound] = []
         self._bytes = 0
 
-    def add(self, one: Unrecorded) -> None:
+    def add(self, one: PendingRound) -> None:
         self._waiting.append(one)
-        self._bytes += one.bytes
+        self._bytes += one.verdict.held_bytes
         if self._bytes > MOST_BYTES:
             self.rounds()
 
@@ -113,11 +114,11 @@ class Ledger:
         return self._rounds
 
 
-def _host(judged: Verdict) -> Host:
+def _host(verdict: Verdict) -> Host:
     """All that the record is made of, in one transfer."""
-    draft, (rows, decision) = judged.draft, judged.details()
+    draft, (rows, decision) = verdict.draft, verdict.details()
     drawn_from = draft.probs if decision.drawn_from is None else decision.drawn_from
-    parts = _decision_parts(draft, decision, judged.uniforms) | _listed_parts(draft, rows, drawn_from)
+    parts = _decision_parts(draft, decision, verdict.uniforms) | _listed_parts(draft, rows, drawn_from)
     return to_host(parts | _line_parts(decision, parts.get("residual_ids", parts["leading"])))
 
 
@@ -308,3 +309,46 @@ def _pairs(ids: list[int], values: list[float]) -> Listed:
     while pairs and not pairs[-1][1] > 0:
         pairs.pop()
     return tuple(pairs)
+
+
+# Whole runs
+
+
+def collect(request: Request, done: Sequence[Round]) -> Run:
+    """A Run from its rounds; one that did not reach its end counts as stopped."""
+    pair, settings = request.pair, request.settings
+    return Run(
+        pair=pair.info(request.passes),
+        drafter=settings.drafter,
+        settings=request.drafter.settings(pair, settings.drafting),
+        num_draft_tokens=AUTO if request.chooses_length else request.num_draft_tokens,
+        sampling=settings.sampling,
+        seed=settings.seed,
+        max_new_tokens=settings.max_new_tokens,
+        prompt=request.prompt,
+        rounds=tuple(done),
+        stop_reason=(done[-1].stop_reason if done else None) or "stopped",
+        text="".join(piece for one in done for piece in one.pieces),
+        token_ids=tuple(token for one in done for token in one.emitted),
+        vocabulary=vocabulary(pair, done),
+        versions={
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        },
+        rule=request.rule.name,
+        coins=settings.coins,
+    )
+
+
+def vocabulary(pair: ModelPair, done: Iterable[Round]) -> dict[int, str]:
+    """The text of every token id that the rounds mention."""
+    ids = set()
+    for one in done:
+        ids.update(token.id for token in one.drafted)
+        ids.add(one.next.id)
+        ids.update(token for token, _, _ in one.next.line)
+        for row in one.top:
+            for listed in (row.p_raw, row.q_raw, row.p, row.q, row.residual):
+                ids.update(token for token, _ in listed)
+    return {token: pair.texts.chip(token) for token in sorted(ids)}
