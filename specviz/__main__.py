@@ -263,7 +263,6 @@ def _run(options: argparse.Namespace) -> int:
     from specviz.decoding.engine import rounds
     from specviz.decoding.record import collect
     from specviz.decoding.request import prepare
-    from specviz.decoding.record import collect
     from specviz.drafters.registry import usual
 
     pair = _load(options)

@@ -23,8 +23,6 @@ from specviz.decoding.decoder import Judge
 from specviz.decoding.engine import Continuation
 from specviz.decoding.record import Ledger, PendingRound, collect
 from specviz.decoding.request import prepare
-from specviz.decoding.record import Ledger, PendingRound
-from specviz.decoding.record import collect
 from specviz.drafters.copying import PromptLookup
 from specviz.models.pair import ModelPair
 from specviz.passes.cached_model import CachedModel
