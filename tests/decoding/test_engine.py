@@ -30,7 +30,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.runs import Seconds
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
 from specviz.rules import exact, sampling, transfer
-from specviz.rules.draft import Draft, TargetRows, Uniforms
+from specviz.rules.draft import Draft, Uniforms
 from specviz.rules.exact import MATCH
 from specviz.rules.sampling import Warper
 
@@ -235,7 +235,7 @@ def test_a_device_that_is_not_waited_for_makes_the_same_rounds(monkeypatch, draf
     "drafter, most_bytes, temperature",
     pairwise(
         drafter=[None, "draft_model", "prompt_lookup", "lookahead"],
-        most_bytes=[round_record.MOST_BYTES, 2_000],
+        most_bytes=[record.MOST_BYTES, 2_000],
         temperature=[0, 0.8],
     ),
 )

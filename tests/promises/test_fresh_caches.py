@@ -28,8 +28,8 @@ def made(monkeypatch):
     """Every drafter that the engine makes from here on, with the target's cache beside it."""
     built, make = [], engine.decoder_of
 
-    def make_and_note(request, length, **options):
-        decoder = make(request, length, **options)
+    def make_and_note(*given):
+        decoder = make(*given)
         built.append((decoder.drafter, decoder.target))
         return decoder
 
