@@ -7,7 +7,7 @@ applying         settings that come from a link, or from another part of the pag
 
 tabs             what a tab is: built at a desk, it hands over the actions that its buttons start
 wiring           connects all buttons with their actions
-events           in line for the models, or past it; line: the line itself, a visitor a place
+line             one line for the models, a visitor a place
 generate_tab     a run, live; traces: runs that are over; live_runs: runs as the page follows them
 race_tab         plain beside speculative decoding; duel: both measured in turn
 compare_tab      several ways side by side; contest: all of them measured in turn

@@ -17,8 +17,8 @@ import gradio as gr
 from specviz.records import links
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import PLAIN, DraftParams, is_auto
+from specviz.ui.components import QUEUED
 from specviz.ui.controls import CHOSEN, Controls, properties
-from specviz.ui.events import HEARD
 from specviz.ui.pairs import PairName
 from specviz.ui.ways import RULE_CHOICES, WAYS, drafter_of, refusal
 
@@ -49,7 +49,7 @@ def wire_remote(controls: Controls) -> None:
 
     asked = [controls.pair, *controls.fields.values()]
     changed = [*_changed(controls), controls.measured, controls.details, controls.remote]
-    controls.remote.submit(on_remote, asked, changed, **HEARD)
+    controls.remote.submit(on_remote, asked, changed, **QUEUED)
 
 
 def wire_links(controls: Controls, share: gr.HTML) -> None:
@@ -65,7 +65,7 @@ def wire_links(controls: Controls, share: gr.HTML) -> None:
             _warn(controls, error)
         return [*applied(controls, store.home, settings), _answer("generate")] if settings else unchanged
 
-    share.submit(on_link, None, [*_changed(controls), controls.remote], **HEARD)
+    share.submit(on_link, None, [*_changed(controls), controls.remote], **QUEUED)
 
 
 def _warn(controls: Controls, error: SpecvizError) -> None:

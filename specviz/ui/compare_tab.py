@@ -22,10 +22,9 @@ from specviz.records.prompts import on_each, read_prompts, text_of
 from specviz.records.runs import Run
 from specviz.records.settings import AUTO, PLAIN, RunSettings
 from specviz.records.words import Said, Words, joined, said
-from specviz.ui.components import as_text, element_view
+from specviz.ui.components import QUEUED, UNQUEUED, as_text, element_view
 from specviz.ui.contest import Contest, order_of
 from specviz.ui.controls import Fields, choices
-from specviz.ui.events import HEARD, QUIET
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Desk, Tab
@@ -155,9 +154,9 @@ def _create_prompts(say: Words) -> gr.Textbox:
         except SpecvizError as error:
             raise gr.Error(html.escape(say.error(error)), print_exception=False) from error
 
-    given.change(on_change, given, [remove, note], **QUIET)
-    upload.upload(on_upload, upload, given, **HEARD)
-    remove.click(lambda: "", None, given, **QUIET)
+    given.change(on_change, given, [remove, note], **UNQUEUED)
+    upload.upload(on_upload, upload, given, **QUEUED)
+    remove.click(lambda: "", None, given, **UNQUEUED)
     return given
 
 

@@ -24,6 +24,19 @@ from specviz.ui.web_files import ADDRESS, text_of
 from specviz.views.run_messages import Charts
 from specviz.views.served_messages import served_answer
 
+#: Events of the page itself are no part of its API.
+INTERNAL = {"api_visibility": "private"}
+
+#: Gradio shows progress nowhere: the page's own words do. Hidden alone is not enough, because each output would count
+#: seconds in every frame all the same, and go on doing so if it is taken off the page meanwhile.
+UNSEEN = {"show_progress": "hidden", "show_progress_on": []}
+
+#: Through Gradio's queue, which holds nobody back: what touches a model waits in a line of our own (`line.Line`).
+QUEUED = {"concurrency_limit": None, **UNSEEN, **INTERNAL}
+
+#: Small changes, past that queue: a warning from there reaches nobody.
+UNQUEUED = {"queue": False, **UNSEEN, **INTERNAL}
+
 #: Of the runs of the tour: long enough to show something, short enough to wait for.
 TOUR_TOKENS = 48
 SHORT_DRAFT, LONG_DRAFT = 4, 16

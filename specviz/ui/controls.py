@@ -13,6 +13,8 @@ from specviz.records.presets import CHAT_PRESETS, PRESETS, TEMPERATURE, Preset
 from specviz.records.settings import AUTO, BITS, MAX_BRANCHES, PLAIN, DraftParams, SamplingParams
 from specviz.records.words import Words
 from specviz.ui.components import (
+    INTERNAL,
+    UNQUEUED,
     as_text,
     corrected,
     fold_switch,
@@ -24,7 +26,6 @@ from specviz.ui.components import (
     sampling_heard,
 )
 from specviz.ui.deployment import Deployment
-from specviz.ui.events import INTERNAL, QUIET
 from specviz.ui.orders import Order, read_form
 from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
@@ -109,8 +110,8 @@ class Controls:
         """Controls come and go with the drafter; the page hears of the sampling that they say."""
         drafter, rule = self.fields["drafter"], self.fields["rule"]
         # By the visitor's hand only: settings that are applied bring a drafter's other controls along.
-        drafter.input(self._on_drafter, [self.pair, drafter], self._of_drafter, **QUIET)
-        rule.input(self.about_rule, rule, [self.rule_note, self.lossy_note], **QUIET)
+        drafter.input(self._on_drafter, [self.pair, drafter], self._of_drafter, **UNQUEUED)
+        rule.input(self.about_rule, rule, [self.rule_note, self.lossy_note], **UNQUEUED)
         sampling = [self.fields[name] for name in SAMPLING]
         gr.on([one.change for one in sampling], None, sampling, None, js=sampling_heard(), **INTERNAL)
 
@@ -258,7 +259,7 @@ def _create_prompt(own: Fields, runner: Runner, say: Words) -> tuple[dict[bool, 
             for preset in _presets(chats):
                 label = say(f"controls.preset_{preset.name}")
                 button = gr.Button(label, size="sm", min_width=40, elem_classes=["sv-preset"])
-                button.click(lambda text=preset.prompt: text, None, own["prompt"], **QUIET)
+                button.click(lambda text=preset.prompt: text, None, own["prompt"], **UNQUEUED)
     # On for every model that has a template; where it is hidden, it has no say.
     own["chat"] = gr.Checkbox(True, label=say("controls.chat"), visible=False, elem_id="chat")
     return rows, reading_view(say, read)

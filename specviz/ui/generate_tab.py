@@ -16,9 +16,8 @@ from specviz.records.runs import Round
 from specviz.records.words import Words, said
 from specviz.ui import traces
 from specviz.ui.applying import wire_links
-from specviz.ui.components import charts_view, element_view, gallery_view, run_view, share_view
+from specviz.ui.components import QUEUED, charts_view, element_view, gallery_view, run_view, share_view
 from specviz.ui.duel import Duel, duel, progress, runs_of
-from specviz.ui.events import HEARD
 from specviz.ui.live_runs import LiveRun, LiveRuns
 from specviz.ui.offered_files import RunFiles
 from specviz.ui.orders import Order
@@ -51,7 +50,7 @@ def create_generate_tab(desk: Desk) -> Tab:
         files = runs.files_of(visit)
         return files.offers() if files else [gr.skip()] * len(RunFiles.SUFFIXES)
 
-    shown.view.submit(on_kept, None, [shown.view, *shown.files], **HEARD)
+    shown.view.submit(on_kept, None, [shown.view, *shown.files], **QUEUED)
     own = {"measured": desk.controls.measured}
     told = speaks("waiting"), speaks("error")
     after = {"offered": shown.files, "offer": offer, "left": speaks("left")}
@@ -101,9 +100,9 @@ def create_viewer(runs: LiveRuns, links: bool, say: Words) -> Viewer:
         return traces.open_recording(wanted.name, say)
 
     files = [download, html, table]
-    opened = upload.upload(on_upload, upload, view, **HEARD)
-    opened.success(on_opened, upload, files, **HEARD)
-    gallery.submit(on_recording, None, [view, *files], **HEARD)
+    opened = upload.upload(on_upload, upload, view, **QUEUED)
+    opened.success(on_opened, upload, files, **QUEUED)
+    gallery.submit(on_recording, None, [view, *files], **QUEUED)
     return Viewer(view, files, share)
 
 

@@ -14,8 +14,7 @@ from specviz.models.catalog import CATALOG, HubPair, needed_bytes, size_bytes
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.words import Bytes, Sentence, Words
 from specviz.ui.advising import advise, chains_of
-from specviz.ui.components import as_text, fold_switch
-from specviz.ui.events import INTERNAL, QUIET
+from specviz.ui.components import INTERNAL, UNQUEUED, as_text, fold_switch
 from specviz.ui.head import look, look_ahead
 from specviz.ui.orders import Order
 from specviz.ui.pair_status import describe, notes
@@ -157,7 +156,7 @@ def _wire_passes(desk: Desk, status: Status, loads: list[Any]) -> None:
     for moment in (desk.page.load, head.timer.tick, *(loaded.success for loaded in loads)):
         asked = [controls.pair, head.line, *(controls.fields[field] for field in ("drafter", "prompt"))]
         shown = [head.chip, head.timer, status.table, status.notes, *_of_pair(desk)]
-        moment(on_look, asked, shown, **QUIET)
+        moment(on_look, asked, shown, **UNQUEUED)
 
 
 def _of_pair(desk: Desk) -> list[gr.components.Component]:

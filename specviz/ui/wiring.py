@@ -12,7 +12,7 @@ from typing import Any
 import gradio as gr
 
 from specviz.records.errors import SpecvizError
-from specviz.ui.events import HEARD, QUIET
+from specviz.ui.components import QUEUED, UNQUEUED
 from specviz.ui.pairs import PairName
 from specviz.ui.tabs import Action, Desk, Tab
 from specviz.ui.visits import Stops, Visit
@@ -48,10 +48,10 @@ def wire_tabs(desk: Desk, tabs: gr.Tabs, made: Sequence[tuple[gr.Tab, Tab]]) -> 
         def on_end(request: gr.Request) -> list[Any]:
             return [*idle(), *action.offer(_visit(stops, request))]
 
-        asked = action.button.click(ask, action.inputs, [*starts, *ends, tabs], validator=action.check, **HEARD)
+        asked = action.button.click(ask, action.inputs, [*starts, *ends, tabs], validator=action.check, **QUEUED)
         # `then`, so that the buttons come back after an error too.
-        asked.success(start, action.inputs, action.view, **HEARD).then(
-            on_end, None, [*starts, *ends, *action.offered], **QUIET
+        asked.success(start, action.inputs, action.view, **QUEUED).then(
+            on_end, None, [*starts, *ends, *action.offered], **UNQUEUED
         )
 
     def on_stop(request: gr.Request) -> None:
@@ -63,7 +63,7 @@ def wire_tabs(desk: Desk, tabs: gr.Tabs, made: Sequence[tuple[gr.Tab, Tab]]) -> 
         if tab.opened:
             _wire_opened(opened, tab, stops)
     for button in ends:
-        button.click(on_stop, None, None, **QUIET)
+        button.click(on_stop, None, None, **UNQUEUED)
 
 
 def _in_turn(desk: Desk, kind: str, action: Action, visit: Visit, values: Sequence[Any]) -> Iterator[str]:
@@ -91,7 +91,7 @@ def _wire_opened(opened: gr.Tab, tab: Tab, stops: Stops) -> None:
     def on_opened(request: gr.Request) -> str:
         return tab.opened(_visit(stops, request))
 
-    opened.select(on_opened, None, tab.actions[0].view, **QUIET)
+    opened.select(on_opened, None, tab.actions[0].view, **UNQUEUED)
 
 
 def _visit(stops: Stops, request: gr.Request) -> Visit:

@@ -19,6 +19,7 @@ from tiny import tiny_pair
 from specviz.bench.machine import name_of
 from specviz.bench.pass_times import measure_passes
 from specviz.models.pair import ModelPair
+from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally
 from specviz.records.runs import Seconds
 from specviz.records.settings import RunSettings
@@ -37,7 +38,7 @@ from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
 from specviz.ui.visits import Visit
 from specviz.ui.web_files import ADDRESS
-from specviz.ui.why_tab import measure, time_passes
+from specviz.ui.why_tab import measured
 from specviz.views.tab_messages import LabRun, Measuring, why_message
 
 VIEW = element("why")
@@ -76,10 +77,10 @@ def test_the_lab_reads_the_visitors_own_runs_and_passes(runner, pair, monkeypatc
     assert (run.figures.num_draft_tokens, run.figures.one_source) == (3, "plain")
     assert run.figures.speedup == run.diagnosis.speedup == live.speedup and not run.diagnosis.with_passes
     # The trace keeps what was measured, and where.
-    measured = live.run().measured
-    assert (measured.ratio, measured.low, measured.high) == (live.speedup, 1.4, 1.6) == (1.5, 1.4, 1.6)
-    assert measured.machine == name_of(torch.device("cpu"))
-    messages = [json.loads(text) for text in time_passes(runner, lab, PairName(), me, words())]
+    told = live.run().measured
+    assert (told.ratio, told.low, told.high) == (live.speedup, 1.4, 1.6) == (1.5, 1.4, 1.6)
+    assert told.machine == name_of(torch.device("cpu"))
+    messages = [json.loads(text) for text in measured(runner, lab, PairName(), me, "passes")]
     assert [one["passes"]["phase"] for one in (messages[0], messages[-1])] == ["preparing", "finished"]
     assert messages[-1]["passes"]["result"]["fraction"] == 1
     assert [one["diagnosis"]["with_passes"] for one in messages[-1]["runs"]] == [True]
@@ -91,7 +92,7 @@ def test_the_lab_reads_the_visitors_own_runs_and_passes(runner, pair, monkeypatc
 def test_stopped_early_a_measurement_keeps_what_there_is(runner):
     for least in (0, 1):
         halt, messages = threading.Event(), []
-        for text in time_passes(runner, Lab(LiveRuns()), PairName(), Visit(None, halt), words()):
+        for text in measured(runner, Lab(LiveRuns()), PairName(), Visit(None, halt), "passes"):
             messages.append(json.loads(text))
             if sum(one["passes"]["result"] is not None for one in messages) == least:
                 halt.set()
@@ -100,17 +101,16 @@ def test_stopped_early_a_measurement_keeps_what_there_is(runner):
 
 
 def test_many_requests_are_measured_as_passes_are(runner):
-    halt = Visit(None, threading.Event())
-    steps = list(measure(runner, PairName(), halt, words(), "batches"))
-    assert (steps[0].phase, steps[-1].phase) == ("preparing", "finished")
-    assert steps[-1].result.fraction == 1 and len(steps[-1].result.points) > 1
-
-
-def test_what_an_oracle_cannot_do_is_a_sentence(runner):
     visit = Visit(None, threading.Event())
-    steps = list(measure(runner, PairName(), visit, words(), "forced", "<b>", 4))
-    assert [one.phase for one in steps] == ["preparing", "failed"]
-    assert "a number from 0 to 1" in steps[-1].problem
+    first, *_, last = map(json.loads, measured(runner, Lab(LiveRuns()), PairName(), visit, "batches"))
+    assert (first["batches"]["phase"], last["batches"]["phase"]) == ("preparing", "finished")
+    assert last["batches"]["result"]["fraction"] == 1 and len(last["batches"]["result"]["points"]) > 1
+
+
+def test_what_an_oracle_cannot_do_is_refused(runner):
+    visit = Visit(None, threading.Event())
+    with pytest.raises(SpecvizError, match="a number from 0 to 1"):
+        list(measured(runner, Lab(LiveRuns()), PairName(), visit, "forced", "<b>", 4))
 
 
 def test_a_message_is_no_html_whatever_a_model_is_called(runner, pair):
