@@ -5,21 +5,17 @@ import itertools
 from functools import lru_cache
 
 import pytest
-import torch
-from scipy import stats
-from tiny import generated, tiny_pair, with_heads
+from tiny import tiny_pair, with_heads
 
 import specviz
 from specviz.decoding import round_times
 from specviz.decoding.request import prepare
-from specviz.drafters import DRAFTERS
 from specviz.models.pair import ModelPair, PairPasses
 from specviz.records.errors import SpecvizError
 from specviz.records.links import settings_of_run
 from specviz.records.metrics import draft_depths
 from specviz.records.runs import Run
 from specviz.records.settings import AUTO, LONGEST_AUTO, DraftParams, RunSettings, SamplingParams
-from specviz.rules.sampling import Warper
 
 PROMPT = [3, 5, 7, 11, 3, 5]
 GREEDY = SamplingParams(temperature=0)
@@ -41,17 +37,6 @@ def known_costs(monkeypatch):
     """Every level of a draft is taken to cost a quarter of a plain step."""
     seconds = tuple(1 + 0.25 * depth for depth in range(LONGEST_AUTO + 1))
     monkeypatch.setattr(round_times, "round_seconds", lambda request: seconds[: request.num_draft_tokens + 1])
-
-
-@pytest.mark.parametrize("drafter", DRAFTERS)
-def test_every_drafter_is_timed_and_its_greedy_text_stays_generates(drafter):
-    pair = dataclasses.replace(pair_of("llama"), passes=PairPasses())
-    expected = generated(pair, PROMPT, 40)
-    run = auto(pair, drafter=drafter, sampling=GREEDY)
-    assert list(run.token_ids) == expected
-    (seconds,) = pair.passes.round_seconds.values()
-    assert len(seconds) - 1 == {"medusa": 4, "parallel": 8}.get(drafter, LONGEST_AUTO) and min(seconds) > 0
-    assert all(one.choice.depth < len(seconds) for one in run.rounds)
 
 
 def test_rounds_are_timed_once_for_each_way_to_draft(monkeypatch):
@@ -88,10 +73,6 @@ def test_the_record_says_what_was_chosen_and_why(known_costs, drafter, branches)
     assert Run.from_dict(run.to_dict()) == run
 
 
-def test_a_run_of_one_length_says_nothing_of_choices():
-    assert all(one.choice is None for one in specviz.run(pair_of("llama"), PROMPT, max_new_tokens=8).rounds)
-
-
 def test_no_draft_is_longer_than_what_the_request_allows(known_costs):
     request = prepare(pair_of("llama"), RunSettings(PROMPT, num_draft_tokens=AUTO, sampling=GREEDY))
     request = dataclasses.replace(request, longest=2)
@@ -104,38 +85,6 @@ def test_what_is_neither_a_number_nor_auto_is_refused(wrong):
     with pytest.raises(SpecvizError, match="auto") as refusal:
         RunSettings(PROMPT, num_draft_tokens=wrong)
     assert refusal.value.field == "num_draft_tokens"
-
-
-def test_sampled_runs_follow_the_exact_distribution(known_costs):
-    """Of four tokens, over which the length of later drafts depends on what became of the first.
-
-    A length that had seen what was drawn (a second draft token left out where its id is even) gave p = 5e-15.
-    """
-    pair, params, prompt = pair_of("llama", noise=0.03), SamplingParams(temperature=1.0, top_k=2), [11, 8, 6, 7]
-    expected = four_tokens(pair, params, prompt)
-    counts, samples, lengths = dict.fromkeys(expected, 0), 400, set()
-    for seed in range(samples):
-        run = specviz.run(pair, prompt, num_draft_tokens=AUTO, max_new_tokens=7, sampling=params, seed=seed)
-        counts[run.token_ids[:4]] += 1
-        lengths |= {one.choice.depth for one in run.rounds[1:]}
-    assert len(lengths) > 1
-    common = [text for text, mass in expected.items() if samples * mass >= 5]
-    seen, mass = ([values[text] for text in common] for values in (counts, expected))
-    seen, mass = [*seen, samples - sum(seen)], [*mass, 1 - sum(mass)]
-    assert stats.chisquare(seen, [samples * each for each in mass]).pvalue > 0.001
-
-
-@torch.inference_mode()
-def four_tokens(pair: ModelPair, params: SamplingParams, prompt: list[int]) -> dict[tuple[int, ...], float]:
-    """Every text of four tokens and its probability."""
-    warp, texts = Warper(params).probabilities, {(): 1.0}
-    for _ in range(4):
-        longer = {}
-        for text, mass in texts.items():
-            row = warp(pair.target(torch.tensor([[*prompt, *text]])).logits[0, -1:])[0]
-            longer |= {(*text, token): mass * row[token].item() for token in row.nonzero().flatten().tolist()}
-        texts = longer
-    return texts
 
 
 def test_depths_are_timed_against_plain_rounds_of_the_same_moment_and_those_between_them_interpolated():

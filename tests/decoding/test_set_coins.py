@@ -62,10 +62,6 @@ def test_another_token_is_drawn_with_a_draw_set_by_hand_and_the_later_coins_stay
     assert all(mine.drafted[0].u == its.drafted[0].u for mine, its in later if mine.drafted and its.drafted)
 
 
-def test_a_coin_of_a_token_that_a_round_does_not_have_changes_nothing():
-    assert run_with("2.99=0.5 900.1=0.5").rounds[3].drafted == run_with("").rounds[3].drafted
-
-
 def test_a_branch_is_linked_to_and_kept_as_one(tmp_path):
     run = run_with("3.1=0.5 4.next=0.25")
     run.save(tmp_path / "branch.json")

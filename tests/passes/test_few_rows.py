@@ -1,6 +1,7 @@
 """Our own kernels: right to rounding, and the same bit by bit for a token whatever else is in its pass."""
 
 import dataclasses
+import itertools
 import pathlib
 import subprocess
 import sys
@@ -20,10 +21,9 @@ from specviz.passes import kernel_library
 from specviz.passes.few_rows import FewRows, _widen, attend
 from specviz.passes.packed_weights import rounded, weight_of
 from specviz.passes.reading_checks import rows_are_alike
-from specviz.passes.static_eagle import FewRowsHead, StaticEagle
+from specviz.passes.static_eagle import StaticEagle
 from specviz.passes.static_parallel import StaticParallel
 from specviz.passes.static_passes import FastPasses, StaticPass, additive_mask
-from specviz.passes.trained_heads import EagleConfig, EagleHead
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import BITS, DraftParams, SamplingParams
 
@@ -31,6 +31,7 @@ HALF, FULL = torch.bfloat16, torch.float32
 
 #: (outputs, inputs): whole panels, parts of one, sizes that are no multiple of anything.
 SIZES = [(256, 64), (48, 37), (7, 64), (1, 5), (130, 96)]
+CASES = [(*size, *kind) for size, kind in zip(SIZES, itertools.cycle(itertools.product((HALF, FULL), (False, True))))]
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +73,7 @@ def test_kernels_run_on_as_many_threads_as_torch_is_told():
     assert among_three == alone + 2 and later == [among_three] * 2, told
 
 
-@pytest.mark.parametrize("outputs, inputs", SIZES)
-@pytest.mark.parametrize("dtype", [HALF, FULL])
-@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("outputs, inputs, dtype, biased", CASES)
 def test_a_linear_layer_is_right_and_knows_no_neighbours(few_rows, outputs, inputs, dtype, biased):
     weight, bias = drawn(outputs, inputs).to(dtype), drawn(outputs, seed=1) if biased else None
     layer, x = few_rows.linear(weight, bias), drawn(30, inputs, seed=2)
@@ -99,16 +98,15 @@ def test_weights_in_float32_that_are_kept_in_bfloat16_are_multiplied_as_float32(
     assert torch.equal(kept(x[:1]), kept(x)[:1])
 
 
-@pytest.mark.parametrize("outputs, inputs", SIZES)
 @pytest.mark.parametrize("bits", BITS)
-@pytest.mark.parametrize("biased", [False, True])
-def test_codes_of_few_bits_are_multiplied_as_what_they_stand_for(few_rows, outputs, inputs, bits, biased):
-    weight, bias = drawn(outputs, inputs), drawn(outputs, seed=1) if biased else None
+@pytest.mark.parametrize("outputs, inputs", SIZES)
+def test_codes_of_few_bits_are_multiplied_as_what_they_stand_for(few_rows, outputs, inputs, bits):
+    weight, bias = drawn(outputs, inputs), drawn(outputs, seed=1)
     few_bits = dataclasses.replace(few_rows, bits=bits)
     # All inputs of one sign, so that there is much to take off the sums of the codes.
     layer, x = few_bits.linear(weight, bias), drawn(20, inputs, seed=2) + 3
     given = layer(x)
-    expected = functional.linear(x.double(), rounded(weight, bits).double(), None if bias is None else bias.double())
+    expected = functional.linear(x.double(), rounded(weight, bits).double(), bias.double())
     torch.testing.assert_close(given, expected.float(), atol=1e-3, rtol=1e-5)
     for count in range(1, 9):
         assert torch.equal(layer(x[:count]), given[:count])
@@ -164,8 +162,10 @@ def kernel_pass(model, few_rows: FewRows, feature_layers: tuple[int, ...] = ()) 
     return unprepared(model, feature_layers, few_rows)
 
 
-@pytest.mark.parametrize("dtype", [HALF, FULL])
-@pytest.mark.parametrize("architecture", [*ARCHITECTURES, "falcon", "glm", "gptj", "olmo", "opt", "phi", "qwen3_moe"])
+@pytest.mark.parametrize(
+    "architecture, dtype",
+    [*zip([*ARCHITECTURES, "falcon", "glm", "gptj", "olmo", "opt", "phi", "qwen3_moe"], itertools.cycle((HALF, FULL)))],
+)
 def test_models_on_the_kernels_are_right_and_their_rows_are_alike(architecture, dtype, few_rows):
     model = tiny_model(architecture).to(dtype)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -201,17 +201,6 @@ def test_a_head_on_the_kernels_is_right_and_its_rows_are_alike(name, kind, dtype
     passes = FastPasses.unprepared(kind(pair.parts[name].to(dtype), target))
     preparation.check(passes)
     assert rows_are_alike(passes)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, HALF, FULL])
-@pytest.mark.parametrize("layers, width, own", [((1, 2, 3), 16, 40), ((1, 2, 3), 24, 0), ((3,), 24, 0)])
-def test_features_are_fused_as_the_head_itself_does(layers, width, own, dtype, few_rows):
-    """By a narrow head, by one as wide as the target, and where there is nothing to fuse."""
-    head = EagleHead(EagleConfig(width, 2, 8, layers, own_vocabulary=own, target_width=24)).to(dtype)
-    features = 3 * drawn(5, 24 * len(layers)).to(dtype)
-    fused = FewRowsHead(head, few_rows.fitting(head)).fuse(features)
-    expected = head.float().fuse(features.float())
-    torch.testing.assert_close(fused, expected, atol=2e-2 if dtype == HALF else 1e-4, rtol=0)
 
 
 def test_rows_that_know_of_each_other_are_found_out(few_rows):

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from matrix import pairwise
 from tiny import tiny_pair, with_heads
 from torch import Tensor
 
@@ -51,10 +52,10 @@ def decided(rule: Rule, temperature: float, draft: Draft, logits: Tensor, unifor
     return rule.decide(draft, TargetRows.of(logits, Warper(SamplingParams(temperature=temperature))), uniforms)
 
 
-@pytest.mark.parametrize("rule", [TOKEN, BLOCK], ids=["token", "block"])
-@pytest.mark.parametrize("points", [False, True])
-@pytest.mark.parametrize("temperature", [0.6, 1.0])
-@pytest.mark.parametrize("vocab", [3, 151, 1000])
+@pytest.mark.parametrize(
+    "vocab, temperature, points, rule",
+    pairwise(vocab=[3, 151, 1000], temperature=[0.6, 1.0], points=[False, True], rule=[TOKEN, BLOCK]),
+)
 def test_drawn_chains_are_judged_by_the_rule(vocab, temperature, points, rule):
     torch.manual_seed(vocab)
     depths = set()
@@ -122,9 +123,14 @@ def test_logits_that_are_not_numbers_still_lead_to_a_token(temperature):
         assert all(0 <= token < 40 for token in tokens)
 
 
-@pytest.mark.parametrize("drafter", [None, *(name for name in DRAFTERS if name != "lookahead")])  # which drafts trees
-@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
-@pytest.mark.parametrize("rule", ["token", "block"])
+@pytest.mark.parametrize(
+    "drafter, temperature, rule",
+    pairwise(
+        drafter=[None, *(name for name in DRAFTERS if name != "lookahead")],  # which drafts trees
+        temperature=[0.0, 0.7, 1.0],
+        rule=["token", "block"],
+    ),
+)
 def test_a_run_is_the_one_that_the_rule_judges(drafter, temperature, rule, monkeypatch):
     pair, few_rows = with_heads(tiny_pair("llama")), FewRows.ready()
     for role, model in (("target", pair.target), ("draft", pair.draft)):

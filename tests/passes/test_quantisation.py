@@ -15,10 +15,6 @@ def drawn(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
-def test_every_number_of_bits_that_can_be_asked_for_can_be_made():
-    assert set(GROUPS) == set(BITS)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("outputs, inputs", [(48, 64), (7, 37), (1, 5)])
 @pytest.mark.parametrize("bits", BITS)

@@ -40,8 +40,7 @@ def held_bytes(*modules: nn.Module) -> int:
 
 
 @pytest.mark.parametrize("outputs, inputs", SIZES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("dtype, half", [(torch.float32, False), (torch.bfloat16, True), (torch.float16, False)])
 def test_packed_weights_unpack_to_the_bit(few_rows, outputs, inputs, dtype, half):
     weight = torch.randn(outputs, inputs).bfloat16().to(dtype) if half else torch.randn(outputs, inputs).to(dtype)
     packed = dataclasses.replace(few_rows, half=half).linear(weight)

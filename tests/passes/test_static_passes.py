@@ -35,7 +35,6 @@ PROMPT = [5, 9, 33, 7, 7, 20, 11, 3] * 6
 GREEDY, SAMPLED = SamplingParams(temperature=0), SamplingParams(temperature=1, top_p=0.9)
 #: Enough for the buffers to grow once.
 NEW_TOKENS = 20
-WINDOWS = ("mistral", "gemma2", "gemma3")
 
 
 def tokens(pair: ModelPair, drafter: str | None, sampling: SamplingParams, branches: int | None = None) -> list[int]:
@@ -56,27 +55,6 @@ def plain(request) -> ModelPair:
 def test_every_drafter_draws_the_same_over_static_buffers(drafter, kind):
     pair = with_heads(tiny_pair("llama"))
     assert tokens(with_passes(pair, MAKERS[kind](pair)), drafter, SAMPLED) == tokens(pair, drafter, SAMPLED)
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@torch.inference_mode()
-def test_static_buffers_hold_what_a_fresh_prefill_leaves(architecture):
-    """After growing, rewinding, and keeping a branch of a tree."""
-    model = tiny_model(architecture)
-    ids = torch.randint(1, 100, (BLOCK + 20,), generator=torch.Generator().manual_seed(1)).tolist()
-    cached = reader(model, Stopwatch(CPU), unprepared(model))
-    cached.prefill(ids[: BLOCK - 2])
-    cached.verify(ids[: BLOCK - 2], torch.tensor([7, 8, 9, 10]), (-1, 0, 1, 2))
-    cached.keep(BLOCK - 2, ())
-    assert_same_rows(cached, ids)
-    if architecture not in WINDOWS:
-        draft, path = torch.tensor([3, ids[BLOCK - 2], 4, ids[BLOCK - 1]]), (1, 3)
-        cached.verify(ids[: BLOCK - 2], draft, (-1, -1, 0, 1))
-        cached.keep(BLOCK - 2, path)
-        assert cached.length == BLOCK
-        assert_same_rows(cached, ids)
-    cached.forward(cached.unread(ids), keep=1)
-    assert_same_rows(cached, ids)
 
 
 @torch.inference_mode()
@@ -123,7 +101,7 @@ def test_what_a_compiler_writes_into_a_program_reaches_its_process(architecture,
     assert all(torch.equal(given[name], tensor) for name, tensor in expected.items())
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", ["llama", "gemma2", "gpt2"])
 @torch.no_grad()
 def test_what_is_compiled_reads_any_number_of_tokens_in_any_room(architecture):
     """Traced with five, it must hold for one and for many: a number that is taken for granted shows here."""
@@ -135,42 +113,6 @@ def test_what_is_compiled_reads_any_number_of_tokens_in_any_room(architecture):
         kept = [run(*static.examples(count, room)) for run in (static, program)]
         for expected, given in zip(*kept, strict=True):
             torch.testing.assert_close(given, expected)
-
-
-def drafting_chains(passes: FastPasses, calls: list[int]) -> FastPasses:
-    """Drafts chains at one go, by the uncompiled pass. calls: gets each one's number of steps."""
-
-    def draft(unread, length, rows, steps, temperature, uniforms, features):
-        calls.append(steps)
-        warper, cells = Warper(SamplingParams(temperature=temperature)), torch.arange(rows[0].shape[2])
-        chosen, logits = [], []
-        for u in uniforms[:steps]:
-            where = cells[length : length + len(unread)]
-            read, features = passes.static(unread, where, where, where.unsqueeze(-1) >= cells, features, *rows)
-            length, features = length + len(unread), features[-1:]
-            logits.append(read[-1:])
-            unread = draw(warper.probabilities(read[-1:]), u)
-            chosen.append(unread)
-        every = torch.cat(logits)
-        return torch.cat(chosen), every, warper.probabilities(every) if temperature else None
-
-    passes.draft = draft
-    return passes
-
-
-@pytest.mark.parametrize("prompt, drafter, temperature", [(PROMPT, "eagle", 0.8), (PROMPT[:1], "mtp", 0)])
-def test_heads_that_draft_chains_at_one_go_draft_the_same(prompt, drafter, temperature):
-    pair, calls = with_heads(tiny_pair("llama")), []
-
-    def run(make) -> Run:
-        passes = kernel_passes(pair)
-        made = with_passes(pair, passes | {drafter: make(passes[drafter])})
-        sampling = SamplingParams(temperature=temperature)
-        return specviz.run(made, prompt, drafter=drafter, sampling=sampling, max_new_tokens=NEW_TOKENS, seed=3)
-
-    step_by_step, at_one_go = run(lambda passes: passes), run(lambda passes: drafting_chains(passes, calls))
-    assert calls and at_one_go.token_ids == step_by_step.token_ids
-    assert drafted_ids(at_one_go) == drafted_ids(step_by_step)
 
 
 def drafted_ids(run: Run) -> list[list[int]]:
@@ -186,8 +128,8 @@ def compiled(tmp_path_factory) -> ModelPair:
         patch.setenv("SPECVIZ_CACHE", str(tmp_path_factory.mktemp("programs")))
         # A single layer, because each further one is compiled anew.
         pair = with_heads(tiny_pair("llama", layers=1))
-        # An EAGLE head in another size: it would take another quarter of a minute.
-        del pair.parts["mtp"]
+        # An EAGLE head in another size, and passes that greedy equality and the check of a head know already.
+        del pair.parts["mtp"], pair.parts["parallel"]
         done = preparation.prepare_passes(pair)
         # What is compiled but no faster on the machine at hand would be refused: speed is for the benchmark to say.
         assert set(done.reasons) <= {"eagle", "parallel", "draft"}, done.reasons
@@ -195,14 +137,9 @@ def compiled(tmp_path_factory) -> ModelPair:
 
 
 @pytest.mark.parametrize("branches", [1, 3])
-@pytest.mark.parametrize("drafter", ["draft_model", "medusa", "eagle", "parallel"])
+@pytest.mark.parametrize("drafter", ["draft_model", "medusa", "eagle"])
 def test_compiled_passes_give_what_transformers_generates(compiled, drafter, branches):
     assert tokens(compiled, drafter, GREEDY, branches) == generated(compiled, PROMPT, NEW_TOKENS)
-
-
-@pytest.mark.parametrize("drafter", [None, *(name for name in DRAFTERS if name not in ("early_exit", "mtp"))])
-def test_every_drafter_draws_the_same_with_compiled_passes(compiled, drafter):
-    assert tokens(compiled, drafter, SAMPLED) == tokens(with_passes(compiled, {}), drafter, SAMPLED)
 
 
 @pytest.mark.parametrize("bits", BITS)
@@ -217,18 +154,6 @@ def test_a_target_in_few_bits_runs_the_targets_own_program(compiled, monkeypatch
     # And drafts what the same weights draft operation by operation.
     by_operations = with_passes(compiled, kernel_passes(compiled))
     assert drafted_ids(run) == drafted_ids(specviz.run(by_operations, PROMPT, sampling=GREEDY, **order))
-
-
-@torch.inference_mode()
-def test_compiled_passes_leave_the_rows_of_a_fresh_prefill(compiled):
-    ids = list(range(1, BLOCK + 30))
-    cached = reader(compiled.target, Stopwatch(CPU), compiled.passes.fast["target"])
-    cached.prefill(ids[:BLOCK])
-    for _ in range(5):
-        cached.forward(cached.unread(ids[: cached.length + 1]), keep=1)
-    cached.verify(ids[: cached.length], torch.tensor([3, 4, ids[cached.length], 5]), (-1, 0, -1, 2))
-    cached.keep(BLOCK + 4, (2,))
-    assert_same_rows(cached, ids)
 
 
 def test_what_was_compiled_once_is_loaded(compiled, monkeypatch):
@@ -434,25 +359,6 @@ def test_a_compilation_that_fails_says_its_last_word(untouched, monkeypatch, tmp
     interpreter.chmod(0o700)
     monkeypatch.setattr("sys.executable", str(interpreter))
     assert all(reason.endswith("failed: the disk is full") for reason in refused(untouched, "kernels"))
-
-
-def test_what_was_never_compiled_is_not_waited_for(untouched):
-    done = preparation.prepare_passes(untouched, compiling=False)
-    assert untouched.passes.kind == "plain" and set(done.reasons) == {"target", "draft"}
-
-
-class Skewed(FastPasses):
-    """Passes that are wrong by more than rounding."""
-
-    def __init__(self, static):
-        super().__init__(static, lambda *arguments: [1.01 * given for given in static(*arguments)], "compiled")
-
-
-def test_passes_that_are_wrong_are_refused():
-    static = StaticPass(tiny_model("llama"))
-    preparation.check(FastPasses(static, static, "plain"))
-    with pytest.raises(SpecvizError, match="more than rounding"):
-        preparation.check(Skewed(static))
 
 
 def test_old_programs_make_room_for_new_ones(tmp_path, monkeypatch):

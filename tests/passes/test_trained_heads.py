@@ -9,7 +9,7 @@ import pytest
 import torch
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
-from tiny import ARCHITECTURES, save_model, tiny_model
+from tiny import save_model, tiny_model
 from transformers import AutoModelForCausalLM
 
 from specviz.passes.parallel_head import ParallelConfig, ParallelHead, ParallelReader, load_parallel
@@ -62,18 +62,6 @@ def test_reading_token_by_token_equals_reading_at_once(head, capacity):
     ]
     assert rows.length == 20
     torch.testing.assert_close(torch.cat(pieces), whole(head, features, embeddings, positions), **CLOSE)
-
-
-def test_rewound_rows_leave_no_trace(head):
-    features, embeddings, positions = inputs(12)
-    rows = EagleCache(head, 4)
-    head(features[:8], embeddings[:8], positions[:8], rows)
-    head(*inputs(3, seed=9)[:2], positions[8:11], rows)
-    rows.rewind(8)
-    rest = head(features[8:], embeddings[8:], positions[8:], rows)
-    torch.testing.assert_close(rest, whole(head, features, embeddings, positions)[8:], **CLOSE)
-    with pytest.raises(ValueError, match="cannot be rewound"):
-        rows.rewind(99)
 
 
 #: A tree over six tokens: parent of each, −1 for the text.
@@ -136,16 +124,6 @@ def test_the_kept_path_of_a_tree_reads_on_as_if_it_had_been_a_chain(head):
     torch.testing.assert_close(next_row, alone[-1:], **CLOSE)
 
 
-def test_only_distances_between_positions_matter(head):
-    features, embeddings, positions = inputs(6)
-    # Rows of a later text: capacity for its positions, none of it read.
-    rows = EagleCache(head, 64)
-    shifted = head(features, embeddings, positions + 40, rows)
-    torch.testing.assert_close(shifted, whole(head, features, embeddings, positions), rtol=1e-3, atol=1e-4)
-    stretched = head(features, embeddings, positions * 5, EagleCache(head, 64))
-    assert not torch.allclose(stretched, shifted, atol=1e-2)
-
-
 def test_each_medusa_head_sees_the_drawn_token_and_no_other_row():
     heads = stirred(MedusaHeads(MedusaConfig(48, 3, (2,))))
     features, embeddings, _ = inputs(5)
@@ -156,14 +134,7 @@ def test_each_medusa_head_sees_the_drawn_token_and_no_other_row():
     assert all(not torch.allclose(other[:, k], both[:, k], atol=1e-3) for k in range(3))
 
 
-def test_new_medusa_heads_begin_with_what_the_target_says_itself():
-    features, embeddings, _ = inputs(4)
-    ahead = MedusaHeads(MedusaConfig(48, 4, (2,)))(features, embeddings)
-    normal = torch.nn.functional.rms_norm(features, (48,))
-    torch.testing.assert_close(ahead, normal[:, None].expand(-1, 4, -1), rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize("architecture", list(ARCHITECTURES))
+@pytest.mark.parametrize("architecture", ["gemma3", "gpt2"])
 def test_heads_fit_every_architecture_and_come_back_from_their_files(architecture, tmp_path):
     target = tiny_model(architecture, layers=3)
     eagle, medusa = stirred(EagleHead(EagleConfig.of(target))), stirred(MedusaHeads(MedusaConfig.of(target)))
@@ -217,8 +188,7 @@ def uneven(model):
     return model
 
 
-@pytest.mark.parametrize("architecture", ["gpt2", "llama"])
-@pytest.mark.parametrize("saved_in", DTYPES)
+@pytest.mark.parametrize("architecture, saved_in", [*zip(["gpt2", "llama", "gpt2"], DTYPES)])
 def test_one_checkpoint_has_one_fingerprint_in_every_precision(architecture, saved_in, tmp_path):
     target = uneven(tiny_model(architecture, layers=3)).to(saved_in)
     target.save_pretrained(tmp_path, max_shard_size="50KB")
@@ -306,15 +276,6 @@ def test_heads_of_another_target_are_refused_with_the_command_that_trains_some(s
     _, folder = shipped
     sentence = refusal(load_eagle, folder, tiny_model("llama", seed=8))
     assert "another target" in sentence and "python -m specviz.training eagle --target" in sentence
-
-
-def test_heads_that_are_not_there_say_how_to_train_them(shipped, tmp_path):
-    assert "python -m specviz.training medusa --target" in refusal(load_medusa, tmp_path / "none", shipped[0])
-
-
-def test_one_kind_of_head_is_not_taken_for_the_other(shipped):
-    target, folder = shipped
-    assert "python -m specviz.training medusa" in refusal(load_medusa, folder, target)
 
 
 @pytest.mark.parametrize(
