@@ -31,11 +31,6 @@ def test_a_round_of_several_paths_emits_the_target_distribution(count, length, v
         assert all_of(verify_by_multi_path, *models(seed, vocab, zeros and vocab > 2), paths(count, length)) < 1e-6
 
 
-def test_where_the_models_agree_every_picked_path_emits_the_target_distribution():
-    target = Model(5, 3)
-    assert all_of(verify_by_multi_path, target, target, paths(2, 2)) < 1e-6
-
-
 # Rules that are wrong on purpose: each must fail the enumeration above.
 
 
@@ -99,7 +94,7 @@ def random_paths(seed, count=3, length=4, vocab=9):
     return torch.tensor(tokens), paths(count, length), torch.stack(probs), torch.stack(target), coins, next_u.double()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(10))
 def test_one_whole_path_is_weighed_and_what_is_kept_lies_on_it(seed):
     given = random_paths(seed)
     decision = verify_by_multi_path(*given)
