@@ -11,7 +11,7 @@ line             one line for the models, a visitor a place
 generate_tab     a run, live; traces: runs that are over; live_runs: runs as the page follows them
 race_tab         plain beside speculative decoding; duel: both measured in turn
 compare_tab      several ways side by side; contest: all of them measured in turn
-why_tab          what passes cost; lab: what is kept to explain the visitors' runs
+why_tab          what passes cost, and what limits the visitors' runs
 lossless_tab     does the text follow the target's distribution?
 models_tab       which pair, and a check of it; pair_status: what it says of the one in use; advising: which of its
                  drafters to use
@@ -21,7 +21,7 @@ orders           what a visitor asks for: a form's values become a run's setting
 pairs            the models in memory
 runner           carries orders out, in batches; device: where, in one thread or on a lent GPU; gpu_time: for how long
 background       prepares passes while the page is served
-visitors         what is kept of the visitors; visits: who pressed a button, and Stop; offered_files: the files that
+visitors         what is kept for the visitors; visits: who pressed a button, and Stop; offered_files: the files that
                  they may download
 deployment       what whoever deploys the page decides
 ways             drafters and rules as the page calls them

@@ -25,6 +25,7 @@ from specviz.records.words import Said, Words, joined, said
 from specviz.ui.components import QUEUED, UNQUEUED, as_text, element_view
 from specviz.ui.contest import Contest, order_of
 from specviz.ui.controls import Fields, choices
+from specviz.ui.offered_files import ResultPage
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Desk, Tab
@@ -108,7 +109,7 @@ def create_compare_tab(desk: Desk) -> Tab:
     def stream(visit: Visit, order: Order, **asked: Any) -> Iterator[str]:
         choice = chosen(runner.store.get(order.pair), asked)
         if page := (yield from compare(runner, order, choice, visit.halt, say.language)):
-            desk.visitors.results.keep(visit.session, "comparison", page)
+            desk.visitors.results[visit.session, "comparison"] = ResultPage("comparison", page)
 
     def check_replay(pair: ModelPair, order: Order) -> None:
         replay_order(order).request(pair, runner.deployment)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from specviz.records.metrics import Tally
 from specviz.records.runs import Round, Run, Speedup
 from specviz.records.words import Said, Words, said
 from specviz.ui.offered_files import RunFiles
-from specviz.ui.visits import Visit
+from specviz.ui.visits import Recent, Visit
 from specviz.views import run_messages as messages
 from specviz.views.charts import Trail
 from specviz.views.run_messages import headline, opening
@@ -111,8 +110,7 @@ class LiveRuns:
     """The last few runs by key, so that a page that lost a message can ask for it again."""
 
     def __init__(self, most: int = 64):
-        self.most = most
-        self.runs: OrderedDict[str, LiveRun] = OrderedDict()
+        self.runs: Recent[str, LiveRun] = Recent(most)
 
     def open(self, request: Request, visit: Visit, say: Words) -> LiveRun:
         from specviz.decoding.record import collect
@@ -120,8 +118,6 @@ class LiveRuns:
         opened = collect(request, ())
         live = LiveRun(uuid.uuid4().hex, visit, request, opened, links.share(opened), say)
         self.runs[live.key] = live
-        while len(self.runs) > self.most:
-            self.runs.popitem(last=False)
         return live
 
     def files_of(self, visit: Visit) -> RunFiles | None:

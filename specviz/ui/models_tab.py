@@ -145,7 +145,7 @@ def _wire_passes(desk: Desk, status: Status, loads: list[Any]) -> None:
             chip, timer = look_ahead(store, say)
             return {head.chip: chip, head.timer: timer, status.table: say("models.loading")}
         # What this session has loaded meanwhile counts, not what the page knew when it asked.
-        loaded = desk.visitors.pair_of(request.session_hash)
+        loaded = desk.visitors.pairs.get(request.session_hash)
         pair = store.in_use(loaded or PairName(**name))
         stage = store.preparer.stage(pair)
         chip, timer = look(pair, stage, say)
@@ -241,7 +241,7 @@ def _wire_load(
                 runner.line.reached(turn)
                 used = runner.store.get(pair, lambda fraction, step: progress(fraction, say.step(step)))
                 # Before the next turn, which may be this visitor's run, or the loading of somebody else's pair.
-                desk.visitors.use(request.session_hash, pair)
+                desk.visitors.pairs[request.session_hash] = pair
                 changes = _used(desk, pair, drafter, prompt)
         except SpecvizError as error:
             return {shown: "", **own.told(error, say)}

@@ -11,6 +11,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.words import Said, said
 from specviz.ui.components import element_view
 from specviz.ui.duel import Duel, duel, progress, runs_of
+from specviz.ui.offered_files import ResultPage
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Desk, Tab
@@ -28,7 +29,7 @@ def create_race_tab(desk: Desk) -> Tab:
 
     def stream(visit: Visit, order: Order) -> Iterator[str]:
         if page := (yield from race(desk.runner, order, visit.halt, desk.say.language)):
-            desk.visitors.results.keep(visit.session, "race", page)
+            desk.visitors.results[visit.session, "race"] = ResultPage("race", page)
 
     told, view = (speaks("phase"), speaks("error")), element_view("race", desk.say)
     button, offer = desk.kept("race")

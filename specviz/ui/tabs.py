@@ -69,8 +69,8 @@ class Desk:
             )
 
         def offer(visit: Visit) -> list[Any]:
-            path = self.visitors.results.path(visit.session, kind)
-            return [gr.DownloadButton(value=path, visible=True) if path else gr.skip()]
+            page = self.visitors.results.get((visit.session, kind))
+            return [gr.DownloadButton(value=str(page.file), visible=True) if page else gr.skip()]
 
         return button, offer
 

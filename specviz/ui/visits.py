@@ -5,6 +5,23 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import TypeVar
+
+Key, Value = TypeVar("Key"), TypeVar("Value")
+
+
+class Recent(OrderedDict[Key, Value]):
+    """The `most` entries that were set last: the page forgets visitors who do not come back."""
+
+    def __init__(self, most: int):
+        super().__init__()
+        self.most = most
+
+    def __setitem__(self, key: Key, value: Value) -> None:
+        super().__setitem__(key, value)
+        self.move_to_end(key)
+        while len(self) > self.most:
+            self.popitem(last=False)
 
 
 @dataclass(frozen=True)
@@ -16,18 +33,14 @@ class Visit:
 
 
 class Stops:
-    """Who pressed Stop: one flag a visitor, raised by the button and seen by the run between two batches."""
+    """Who pressed Stop: one flag for each visitor, raised by the button and seen by the run between two batches."""
 
     def __init__(self, most: int = 1024):
-        self.most = most
-        self.flags: OrderedDict[str | None, threading.Event] = OrderedDict()
+        self.flags: Recent[str | None, threading.Event] = Recent(most)
 
     def arm(self, session: str | None) -> None:
-        """A new run is asked for: whatever was pressed before does not count."""
+        """A new run is asked for: earlier presses do not count."""
         self.flags[session] = threading.Event()
-        self.flags.move_to_end(session)
-        while len(self.flags) > self.most:
-            self.flags.popitem(last=False)
 
     def flag(self, session: str | None) -> threading.Event:
         return self.flags.setdefault(session, threading.Event())

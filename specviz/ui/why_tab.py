@@ -10,10 +10,10 @@ from gradio.components import Component
 
 from specviz.records.presets import PRESETS, TEMPERATURE
 from specviz.ui.components import element_view, served_view
-from specviz.ui.lab import Lab
 from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Action, Desk, Tab
+from specviz.ui.visitors import Lab
 from specviz.ui.visits import Visit
 from specviz.ui.ways import WAYS, available
 from specviz.views.tab_messages import Measuring, why_message
@@ -73,7 +73,7 @@ def measured(runner: Runner, lab: Lab, name: PairName, visit: Visit, kind: str, 
         yield why_message(**{kind: Measuring("running", result)})
     # Stopped in the first moments there may be a curve without its first point: nothing to reckon with.
     if kind == "passes" and result is not None:
-        lab.keep(visit.session, result)
+        lab.passes[visit.session] = result
     over = Measuring("stopped" if visit.halt.is_set() else "finished", result)
     yield why_message(**{kind: over}, runs=lab.runs_of(visit.session) if kind == "passes" else None)
 

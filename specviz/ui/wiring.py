@@ -75,7 +75,7 @@ def _in_turn(desk: Desk, kind: str, action: Action, visit: Visit, values: Sequen
             yield from map(action.waiting, line.waiting(turn, visit.halt, desk.say))
             # What the visitor loaded last counts, not what the page had heard of when the button was pressed.
             heard = values[action.inputs.index(desk.controls.pair)]
-            name = desk.visitors.pair_of(visit.session) or PairName(**heard)
+            name = desk.visitors.pairs.get(visit.session) or PairName(**heard)
             if not visit.halt.is_set() and store.loaded(name) is None:
                 yield action.waiting(desk.say("common.starting"))
                 store.get(name)

@@ -31,7 +31,6 @@ from specviz.records.words import Sentence, words
 from specviz.ui.background import Preparer, Stage
 from specviz.ui.deployment import Deployment
 from specviz.ui.generate_tab import generate
-from specviz.ui.lab import Lab
 from specviz.ui.live_runs import LiveRuns
 from specviz.ui.orders import Order
 from specviz.ui.page import build, launch
@@ -39,6 +38,7 @@ from specviz.ui.pair_status import describe, notes
 from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.race_tab import race
 from specviz.ui.runner import Runner
+from specviz.ui.visitors import Lab
 from specviz.ui.visits import Visit
 
 ORDER = Order(
@@ -268,7 +268,7 @@ def test_a_run_is_not_explained_by_passes_that_it_did_not_take(pair, runner):
     pair.passes.fast = passes_called_compiled(pair)
     runs = LiveRuns()
     lab = Lab(runs)
-    lab.keep("me", measured)
+    lab.passes["me"] = measured
     for kind, source in (("plain", "passes"), ("compiled", "round")):
         list(generate(runner, runs, replace(ORDER, passes=kind), False, ME, words()))
         assert lab.runs_of("me")[-1].figures.one_source == source

@@ -1,7 +1,6 @@
 """What visitors leave behind goes once nobody can ask for it any more: a page may be up for months."""
 
 import dataclasses
-import pathlib
 import tempfile
 
 import gradio as gr
@@ -18,11 +17,11 @@ from specviz.ui import page as page_module
 from specviz.ui import traces
 from specviz.ui.deployment import NO_MODELS, Deployment
 from specviz.ui.live_runs import LiveRuns
-from specviz.ui.offered_files import RunFiles
+from specviz.ui.offered_files import ResultPage, RunFiles
 from specviz.ui.page import build, launch
 from specviz.ui.pairs import PairStore
 from specviz.ui.runner import Runner
-from specviz.ui.visitors import Results
+from specviz.ui.visits import Recent
 
 
 @pytest.fixture
@@ -48,12 +47,12 @@ def test_a_run_has_its_files_for_as_long_as_it_is_kept(folder):
 
 
 def test_so_do_results_and_opened_runs(folder, monkeypatch):
-    results = Results(most=2)
+    results = Recent(2)
     for session in "abc":
-        results.keep(session, "race", session)
-    assert results.path("a", "race") is None and made(folder) == ["specviz-race.html"] * 2
-    results.keep("c", "race", "again")
-    assert pathlib.Path(results.path("c", "race")).read_text() == "again" and made(folder) == ["specviz-race.html"] * 2
+        results[session] = ResultPage("race", session)
+    assert "a" not in results and made(folder) == ["specviz-race.html"] * 2
+    results["c"] = ResultPage("race", "again")
+    assert results["c"].file.read_text() == "again" and made(folder) == ["specviz-race.html"] * 2
     del results
     monkeypatch.setattr(traces, "_OPENED", type(traces._OPENED)(maxlen=1))
     for recording in RECORDINGS[:2]:

@@ -115,7 +115,7 @@ def test_an_action_is_for_the_pair_that_its_visitor_loaded_last_and_waits_until_
     assert in_turn(pairs, visitors, {}) == (["done"], [(PairName(), pairs.home)])
     # One that was being loaded when the button was pressed.
     pairs.get(mine)
-    visitors.use("me", mine)
+    visitors.pairs["me"] = mine
     assert in_turn(pairs, visitors, asdict(PairName())) == (["done"], [(mine, pairs.guest)])
     # Somebody else's has taken its place.
     pairs.get(theirs)
