@@ -141,7 +141,9 @@ def test_whoever_opens_a_link_sees_the_run_it_was_copied_from(page, visit, tmp_p
     generate(page, new_tokens=16)
     run = downloaded_trace(page, tmp_path)
     set_control(page, "Seed", 4)  # the link is that of the run on the screen, not of the controls
+    page.evaluate(f"() => {VIEW}.choose(2, 'next')")
     link = linked(page)
+    assert link.endswith("&round=3&token=next")
     assert page.locator("specviz-share .link").evaluate(
         "box => box.value.length === box.selectionEnd - box.selectionStart"
     )
@@ -152,24 +154,12 @@ def test_whoever_opens_a_link_sees_the_run_it_was_copied_from(page, visit, tmp_p
     again = downloaded_trace(other, tmp_path)
     assert again.token_ids == run.token_ids
     assert links.share(again) == links.share(run)
-
-
-def test_a_link_leads_to_the_pinned_token_and_says_what_a_run_does_not_have(page):
-    generate(page, new_tokens=16)
-    page.evaluate(f"() => {VIEW}.choose(2, 'next')")
-    link = linked(page)
-    assert link.endswith("&round=3&token=next")
-    page.goto(link)
-    wait_for_own_run(page)
-    assert state(page, "pinned") == {"round": 2, "index": "next"}
-    page.goto(link.replace("&round=3&token=next", "&round=2"))
-    wait_for_own_run(page)
-    assert state(page, "pinned")["round"] == 1
-    page.goto(link.replace("&round=3", "&round=99"))
-    wait_for_own_run(page)
-    assert state(page, "pinned") is None
-    held = words()("share.no_such_place", n=len(state(page, "rounds")))
-    expect(page.locator("specviz-share .status")).to_have_text(held)
+    assert state(other, "pinned") == {"round": 2, "index": "next"}
+    other.goto(link.replace("&round=3", "&round=99"))
+    wait_for_own_run(other)
+    assert state(other, "pinned") is None
+    held = words()("share.no_such_place", n=len(state(other, "rounds")))
+    expect(other.locator("specviz-share .status")).to_have_text(held)
 
 
 def test_presentation_shows_the_link_to_its_round_as_a_qr_code_that_the_page_draws_itself(page):

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from elements import element, give
 from handmade import a_round, a_run
-from on_page import VIEW, assert_no_sideways_scrolling, choose_drafter, generate, set_control, settle, state
+from on_page import VIEW, assert_no_sideways_scrolling, generate, set_control, settle, state
 from playwright.sync_api import Locator, Page, expect
 
 from specviz.records.metrics import tally
@@ -211,6 +211,20 @@ def test_texts_of_the_models_never_act(beside):
     assert page.evaluate("window.pwned") is None
 
 
+def test_on_a_phone_the_texts_stand_one_below_the_other_and_keys_do_it(alone):
+    page, run = alone("beside", viewport={"width": 390, "height": 844}), run_of(*THE_SAME)
+    give(page, "beside", [finished(run, "first")])
+    part(page, "keep").press("Enter")
+    expect(part(page, "let-go")).to_be_focused()
+    expect(part(page, "hint")).to_contain_text("Kept: draft_model")
+    give(page, "beside", [finished(run, "second")])
+    assert all(line["tops"][0] < line["tops"][1] for line in lines(page))
+    assert_no_sideways_scrolling(page)
+    part(page, "let-go").press("Enter")
+    expect(part(page, "keep")).to_be_focused()
+    assert page.evaluate(f"{element('beside')}.kept") is None
+
+
 def test_a_run_with_a_coin_set_by_hand_stands_beside_the_one_that_it_leaves(visit):
     page = visit(viewport={"width": 1280, "height": 900})
     set_control(page, "Temperature (0 is greedy)", 1)
@@ -239,29 +253,3 @@ def test_a_run_with_a_coin_set_by_hand_stands_beside_the_one_that_it_leaves(visi
     expect(part(page, "reason")).to_contain_text(f"A coin was set by hand ({index + 1}.{token + 1}=0.999)")
     agreed = sum(len(one["emitted"]) for one in first[:index]) + token
     assert page.evaluate(f"{element('beside')}.alignment.first")[0] >= agreed
-
-
-def test_a_run_is_kept_beside_the_next_one_by_keyboard_and_on_a_phone(visit):
-    page = visit(viewport={"width": 390, "height": 844})
-    choose_drafter(page, "plain")
-    set_control(page, "Temperature (0 is greedy)", 0)
-    generate(page, new_tokens=24)
-    plain = state(page, "text")
-    part(page, "keep").press("Enter")
-    expect(part(page, "let-go")).to_be_focused()
-    expect(part(page, "hint")).to_contain_text("Kept: plain decoding")
-    expect(part(page, "card")).to_have_count(0)
-    choose_drafter(page, "draft_model")
-    generate(page, new_tokens=24)
-    text = state(page, "text")
-    equal = page.evaluate(f"{element('beside')}.alignment.equal")
-    assert equal == (plain == text)
-    shown = lines(page)
-    assert ["".join(line["sides"][side] for line in shown) for side in (0, 1)] == [plain, text]
-    assert all(line["tops"][0] < line["tops"][1] for line in shown), "one below the other"
-    assert_no_sideways_scrolling(page)
-    part(page, "keep").press("Enter")  # the new run takes the old one's place
-    expect(part(page, "hint")).to_contain_text("Kept: Draft model, γ = 4")
-    part(page, "let-go").press("Enter")
-    expect(part(page, "keep")).to_be_focused()
-    assert page.evaluate(f"{element('beside')}.kept") is None

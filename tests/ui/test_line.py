@@ -9,7 +9,7 @@ from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
-from on_page import await_arrival, set_control, settle, start, state, wait_for_rounds
+from on_page import set_control, settle, start, state, wait_for_rounds
 from playwright.sync_api import Page, expect
 from tiny import tiny_pair
 
@@ -157,24 +157,6 @@ def test_a_second_visitor_sees_what_they_wait_for_and_leaves_at_once(page: Page,
     page.locator("#stop").click()
     settle(page)
     expect(told[1]).to_have_text(SAY("page.subtitle"))
-
-
-def test_stop_takes_the_place_of_the_button_and_a_second_press_starts_nothing(page: Page):
-    button, other, stop = "#start-race", "#go", "#stop-race"
-    set_control(page, "New tokens", 512)
-    await_arrival(page, button)
-    places = [page.locator(one).bounding_box() for one in (button, other)]
-    start(page, button)
-    expect(page.locator(other)).to_be_disabled()
-    assert [page.locator(one).bounding_box() for one in (stop, other)] == places
-    page.locator(stop).dblclick()
-    expect(page.locator(button)).to_be_enabled()
-    expect(page.locator(stop)).to_be_hidden()
-    # A run that the second press had asked for would be first in line.
-    start(page, other)
-    expect(page.locator('specviz-run [part="status"]')).not_to_contain_text(SAY("line.race"))
-    page.locator("#stop").click()
-    settle(page)
 
 
 def test_a_server_that_does_not_answer_is_no_error_of_the_name_that_asks_it(alone):

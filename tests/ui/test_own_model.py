@@ -18,7 +18,6 @@ from on_page import (
     downloaded_trace,
     generate,
     set_control,
-    settle,
     state,
     violations,
 )
@@ -161,20 +160,6 @@ def served(home: ModelPair) -> Iterator[str]:
     page = launch(build(Runner(PairStore(deployment, home), deployment)), prevent_thread_lock=True, quiet=True)
     yield page.local_url
     page.close()
-
-
-def test_a_link_to_a_page_of_a_model_with_a_chat_template_says_that_it_is_used(new_page, tmp_path):
-    home = ModelPair.of(tiny_model("llama"), None, byte_tokenizer(chat_template=TEMPLATE), name="parrot")
-    query = "?prompt=abcabc&drafter=suffix&num_draft_tokens=3&temperature=0&max_new_tokens=4&chat=1"
-    with served(home) as url:
-        page = new_page()
-        page.goto(url + query)
-        page.wait_for_function("document.querySelector('specviz-run')?.recorded === false")
-        settle(page)
-        run = downloaded_trace(page, tmp_path)
-        assert (run.drafter, run.prompt.text) == ("suffix", "<user>abcabc</><answer>")
-        expect(drafter(page, "suffix")).to_be_checked()
-        expect(page.get_by_label(SAY("controls.chat"))).to_be_checked()
 
 
 def recommending(sampling: SamplingParams | None, name: str = "parrot") -> ModelPair:

@@ -111,14 +111,6 @@ def test_rounds_that_were_lost_are_asked_for_and_filled_in(alone):
     expect(page.locator("specviz-run [part=note]")).to_be_hidden()
 
 
-def test_a_run_whose_start_was_lost_asks_for_it(alone):
-    page = alone("run")
-    hear(page, "specviz-ask-missing")
-    _, rounds, end = run_of()
-    give(page, "run", [rounds, end])
-    assert [(one["run"], one["first"]) for one in heard(page, "specviz-ask-missing")] == [("run", 0)]
-
-
 def test_a_run_is_busy_until_its_speedup_has_come(alone):
     page = alone("run")
     assert not page.evaluate(f"{RUN}.busy")

@@ -8,11 +8,10 @@ import re
 from functools import lru_cache
 
 import pytest
-import torch
-from alone import VIEW, ask, chip, state, unfold
+from alone import VIEW, ask, chip, unfold
 from elements import give
 from handmade import VOCABULARY, a_block, a_round, a_run, a_tree
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page
 from tiny import tiny_pair, with_heads
 
 import specviz
@@ -20,7 +19,6 @@ from specviz.models.pair import ModelPair
 from specviz.records import links
 from specviz.records.runs import DraftedToken, NextToken, Round, Run
 from specviz.records.settings import DraftParams, SamplingParams
-from specviz.rules.sampling import Warper
 from specviz.views import run_messages as messages
 
 PROMPT = [3, 5, 7, 11, 3, 5]
@@ -87,17 +85,6 @@ def test_u_lies_in_the_piece_of_the_token_it_drew(way):
         drawn_from = next((row.residual for row in one.top if row.residual), ())
         for id, share in drawn_from if one.distance is None else ():
             assert places[id][1] - places[id][0] == pytest.approx(share, abs=3e-6)
-
-
-@torch.inference_mode()
-def test_below_is_the_probability_of_all_smaller_ids():
-    run = run_of(None, "auto", None, 1.0)
-    text = list(run.prompt.ids)
-    for one in run.rounds:
-        logits = pair_of().target(torch.tensor([text])).logits[0, -1:]
-        law = Warper(run.sampling).probabilities(logits)[0].double()
-        assert one.next.below == pytest.approx(law[: one.next.id].sum().item(), abs=1e-5)
-        text.append(one.next.id)
 
 
 def test_a_trace_from_before_the_places_loads_and_shows_what_it_holds(show):
@@ -333,44 +320,6 @@ def test_the_german_page_says_it_in_german(show):
     tree = show(a_run((a_tree((-1, -1, 0), seed=1),), vocabulary=VOCABULARY), language="de")
     unfold(tree, 0)
     assert "Kandidat 1 von 2 an dieser Stelle" in ask(tree, 0, 0)
-
-
-FOCUSED = f"(({{ round, index }}) => [Number(round), index])({VIEW}.shadowRoot.activeElement.dataset)"
-
-
-def test_arrow_keys_reach_every_token(show):
-    chain = a_run(tuple(a_round(word, place) for place, word in enumerate(("aard", "", "r", "aa"))))
-    page = show(chain)
-    chip(page, 3, 0).focus()
-    page.keyboard.press("Home")
-    every = [[one.index, str(index)] for one in chain.rounds for index in [*range(len(one.drafted)), "next"]]
-    walked = [page.evaluate(FOCUSED)]
-    while walked[-1] != every[-1]:
-        page.keyboard.press("ArrowRight")
-        walked.append(page.evaluate(FOCUSED))
-        assert len(walked) <= len(every)
-        assert state(page, "chosen")["round"] == walked[-1][0]
-    assert walked == every
-    # What is pinned goes along: never two rings, and the inspector speaks of the one.
-    chip(page, 0, 0).click()
-    page.keyboard.press("ArrowRight")
-    assert state(page, "chosen") == {"round": 0, "index": 1}
-    assert page.locator(".chip.chosen").count() == 1
-    expect(page.get_by_role("complementary", name="Inspector")).to_contain_text("Pinned")
-
-    parents = (-1, -1, 0, 0, 1, 2)
-    page = show(a_run((a_tree(parents, seed=4),), vocabulary=VOCABULARY))
-    unfold(page, 0)
-    found, waiting = {"0"}, ["0"]
-    while waiting:
-        index = waiting.pop()
-        for key in ("ArrowRight", "ArrowLeft", "ArrowUp", "ArrowDown"):
-            chip(page, 0, index).focus()
-            page.keyboard.press(key)
-            _, reached = page.evaluate(FOCUSED)
-            waiting += {reached} - found
-            found.add(reached)
-    assert found == {*map(str, range(len(parents))), "next"}
 
 
 # A coin set by hand

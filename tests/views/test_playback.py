@@ -165,20 +165,6 @@ def test_every_step_shows_its_stage_and_nothing_later(show, name):
     assert press(page, "ArrowLeft")["place"]["kind"] == "start"
 
 
-def test_the_inspector_follows_and_keeps_the_verdict_to_itself_until_it_falls(show):
-    rounds = RUNS["chain"]
-    page = show(opened(run_of(*rounds)))
-    press(page, "Home")
-    inspector = page.get_by_role("complementary", name="Inspector")
-    for place, _, _ in expected(rounds)[:6]:
-        press(page, "ArrowRight")
-        said = page.locator('[part="say"]').inner_text()
-        if place["kind"] in ("draft", "pass"):
-            assert "accepted" not in said and "rejected" not in said and "u =" not in said.replace("\u00a0", " ")
-        expect(inspector.locator(".line")).to_have_count(int(place["kind"] == "decide"))
-    assert "accepted" in said or "rejected" in said
-
-
 #: The chips of a round: their places on the page, by index.
 PLACES = f"""() => [...{VIEW}.shadowRoot.querySelectorAll('.list .chip[data-round="0"]')].map((node) =>
   [node.dataset.index, node.offsetLeft, node.offsetTop, node.offsetWidth, node.offsetHeight])"""
@@ -272,20 +258,6 @@ def test_playing_goes_through_every_place_to_the_end_and_stops_there(show):
     page.wait_for_function(f"() => {VIEW}.place.stage > 1")
     press(page, "ArrowLeft")
     assert not page.evaluate(f"{VIEW}.playing")
-
-
-def test_in_the_list_arrow_keys_still_move_between_chips(show):
-    page = show(opened(run_of(*RUNS["chain"])))
-    press(page, "Home", "ArrowRight")
-    before = page.evaluate(f"{VIEW}.place")
-    page.locator('.chip[data-round="0"][data-index="0"]').focus()
-    page.keyboard.press("ArrowLeft")
-    page.keyboard.press("Home")
-    assert page.evaluate(f"{VIEW}.place") == before
-    # A chosen step size is read with its own keys.
-    page.locator('[part="unit"]').focus()
-    page.keyboard.press("End")
-    assert page.evaluate(f"{VIEW}.place") == before
 
 
 # Behind a live run

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import pytest
 from alone import VIEW, ask, chip, shown, state, switch, unfold
-from elements import give
 from handmade import VOCABULARY, a_block, a_round, a_run, a_tree, a_typical
 from playwright.sync_api import expect
 
-from specviz.records.runs import Round, Run
+from specviz.records.runs import LengthChoice, Round, Run
 from specviz.records.settings import SamplingParams
 from specviz.records.words import words
 from specviz.views import run_messages as messages
@@ -79,16 +78,6 @@ def test_a_folded_tree_is_its_accepted_path_and_says_how_much_was_kept(show):
     # A chain has nothing to unfold.
     page = show(a_run((a_round("ard"),)))
     assert page.locator(".toggle").count() == page.locator(".tree").count() == 0
-
-
-def test_when_a_run_ends_one_tree_is_open_and_a_reader_who_folds_it_has_the_last_word(show):
-    run = a_tree_run(a_tree(SMALL, 0, seed=1), a_tree(SMALL, 1, seed=5))
-    page = show(run)
-    assert page.locator(".tree").count() == 1
-    page.locator('.toggle[aria-expanded="true"]').click()
-    give(page, "run", [messages.end_message("run", total=2, reason="Once more.")])
-    expect(page.locator('[part="status"]')).to_contain_text("Once more.")
-    assert page.locator(".tree").count() == 0
 
 
 def test_on_a_phone_a_wide_tree_scrolls_in_its_own_box(show):
@@ -280,6 +269,24 @@ def test_a_draft_that_stopped_early_says_so(show):
     page = show(a_tree_run(*rounds))
     notes = page.locator('[part="early"]')
     expect(notes).to_have_text([f"stopped drafting: confidence {x}" for x in ("0.31", "0.22")])
+
+
+def test_a_length_that_chose_itself_says_why(show):
+    choices = (
+        LengthChoice(3, 1.2, 0.4, 0.25),
+        LengthChoice(0, 1.0, 0.2, 0.5),
+        LengthChoice(8),
+        LengthChoice(0, behind=True),
+    )
+    page = show(a_run(tuple(replace(a_round("ard", at), choice=one) for at, one in enumerate(choices))))
+    expect(page.locator('[part="reason"]')).to_have_text(
+        [
+            "γ = 3: one more would bring 0.4 tokens, its time is worth 0.3",
+            "no draft: its first token would bring 0.2, its time is worth 0.5",
+            words()("rounds.choice_most", depth=8),
+            words()("rounds.choice_behind"),
+        ]
+    )
 
 
 def test_the_header_says_how_the_run_was_made(show):
