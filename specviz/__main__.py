@@ -29,8 +29,7 @@ from specviz.drafters import DRAFTERS
 from specviz.passes.processes import is_leader, process_count, refuse_more_than_one, should_report
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
-from specviz.records.names import RULES
-from specviz.records.settings import AUTO, RunSettings
+from specviz.records.settings import AUTO, SETTINGS, RunSettings, Setting
 from specviz.views import terminal
 
 PASSES = ("plain", "cached", "auto")
@@ -108,40 +107,12 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     run = commands.add_parser("run", help="continue a prompt, tokens coloured by where they came from")
-    run.add_argument("prompt")
-    run.add_argument(
-        "--drafter",
-        metavar="NAME",
-        help=f"{', '.join(DRAFTERS)}, or plain (default: the fastest known for the pair)",
-    )
-    run.add_argument(
-        "--num-draft-tokens",
-        "--gamma",
-        type=_count_or_auto,
-        default=4,
-        metavar="N",
-        help="γ; auto chooses it in each round (default: %(default)s)",
-    )
-    run.add_argument("--branches", type=int, metavar="N", help="draft tokens at each depth, 1 is a chain, more a tree")
-    run.add_argument(
-        "--confidence", type=float, default=0.0, metavar="Q", help="stop drafting below this probability; 0 is off"
-    )
-    run.add_argument("--exit-layer", type=int, metavar="E", help="early_exit: leave the target after this many layers")
-    run.add_argument("--bits", type=int, metavar="B", help="quantised_self: 8 or 4 bits a weight (default: 8)")
-    run.add_argument(
-        "--rule",
-        default="auto",
-        help=f"how drafts are judged: auto, {', '.join(RULES)} (lossy) (default: %(default)s)",
-    )
-    run.add_argument("--max-new-tokens", type=int, default=128, metavar="N", help="(default: %(default)s)")
-    run.add_argument("--temperature", type=float, default=1.0, help="0 is greedy (default: %(default)s)")
-    run.add_argument("--top-k", type=int, default=0, help="0 is off")
-    run.add_argument("--top-p", type=float, default=1.0, help="1 is off")
-    run.add_argument("--min-p", type=float, default=0.0, help="0 is off")
-    run.add_argument("--seed", type=int, default=0)
-    run.add_argument("--coins", default="", metavar="COINS", help="coins set by hand, such as '3.2=0.41 5.next=0.07'")
+    run.add_argument("prompt", help=SETTINGS["prompt"].about)
+    for name, row in SETTINGS.items():
+        if name not in ("prompt", "chat"):
+            _add_setting(run, name, row)
     run.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end the run at this text; repeatable")
-    run.add_argument("--chat", action="store_true", help="wrap the prompt in the model's chat template")
+    run.add_argument("--chat", action="store_true", help=SETTINGS["chat"].about)
     run.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the whole trace there")
     run.add_argument("--html", type=pathlib.Path, metavar="FILE", help="write a page there that shows the run offline")
     run.add_argument(
@@ -190,6 +161,21 @@ def _parser() -> argparse.ArgumentParser:
     _add_pair(compiling)
     compiling.set_defaults(command=_compile)
     return parser
+
+
+def _add_setting(parser: argparse.ArgumentParser, name: str, row: Setting) -> None:
+    """The option of a setting, by its row in the table."""
+    option, default, about = f"--{name.replace('_', '-')}", row.default, row.about
+    if name == "drafter":
+        default, about = None, f"{', '.join(DRAFTERS)}, or plain (default: the fastest known for the pair)"
+    elif default not in (None, ""):
+        about = f"{about} (default: {default})"
+    names = [option, "--gamma"] if name == "num_draft_tokens" else [option]
+    kind = _count_or_auto if AUTO in row.choices else row.kind
+    parser.add_argument(*names, type=kind, default=default, metavar=_METAVARS[row.kind], help=about)
+
+
+_METAVARS = {int: "N", float: "X", str: "TEXT"}
 
 
 def _count_or_auto(text: str) -> int | str:

@@ -16,7 +16,7 @@ import specviz
 from specviz.__main__ import main
 from specviz.decoding.lossless import LAB_RULES
 from specviz.drafters import DRAFTERS
-from specviz.records import names
+from specviz.records import settings
 from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally
@@ -276,7 +276,7 @@ def test_a_target_alone_is_enough_and_parts_are_named_like_draft_models(tmp_path
 
 
 def test_help_names_every_drafter_and_rule_without_loading_torch():
-    assert (RULES, tuple(LAB_RULES)) == (names.RULES, names.LAB_RULES)
+    assert (RULES, tuple(LAB_RULES)) == (settings.RULES, settings.LAB_RULES)
     code = (
         "import sys; from specviz.__main__ import main\n"
         "try: main(['run', '--help'])\n"
@@ -290,9 +290,9 @@ def test_help_names_every_drafter_and_rule_without_loading_torch():
 @pytest.mark.parametrize(
     "arguments, sentence",
     [
-        ("run text --temperature -1", "specviz: --temperature: Temperature cannot be negative"),
+        ("run text --temperature -1", "specviz: --temperature: Temperature must be 0 (greedy decoding) or"),
         ("run text --target no/such/folder/anywhere", "no/such/folder/anywhere"),
-        ("run text --branches 9", "--branches: Branches must be a whole number from 1 to 8"),
+        ("run text --branches 9", "--branches: branches must be a whole number from 1 to 8"),
         (
             f"run text --target {EMBEDDED / 'target'} --draft no/such/folder",
             "--draft: There is no folder or file no/such/folder",
@@ -301,10 +301,13 @@ def test_help_names_every_drafter_and_rule_without_loading_torch():
         ("run text --rule block --branches 2 --dtype float32", "The rule block judges chains only"),
         ("run text --exit-layer 99 --drafter early_exit --dtype float32", "layers"),
         ("run text --max-new-tokens 0", "--max-new-tokens: Ask for at least one new token"),
-        ("run text --temperature 1e400", "--temperature: temperature must be an ordinary number, not inf"),
+        (
+            "run text --temperature 1e400",
+            "an ordinary number from 0.01 up, not inf",
+        ),
         ("run text --json no/such/folder/run.json", "--json: no/such/folder/run.json cannot be written (No such file"),
         ("bench --json .", "--json: . cannot be written (Is a directory)"),
-        ("bench --temperature -1", "Temperature cannot be negative"),
+        ("bench --temperature -1", "Temperature must be 0 (greedy decoding) or"),
         ("bench --only oracle --dtype float32", "There is no drafter 'oracle'"),
     ],
 )

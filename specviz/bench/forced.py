@@ -21,7 +21,7 @@ from specviz.models.pair import ModelPair
 from specviz.passes.static_passes import kind_of
 from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS
-from specviz.records.settings import DraftParams, check_gamma
+from specviz.records.settings import SETTINGS, DraftParams
 
 #: New tokens of each run.
 TOKENS = 96
@@ -46,7 +46,7 @@ def measure_forced(
     other tokens.
     """
     oracle.check(alpha)
-    check_gamma(num_draft_tokens)
+    SETTINGS["num_draft_tokens"].check("num_draft_tokens", num_draft_tokens)
     _check_draft(pair)
     workload = Workload.of(pair, PRESETS[0], temperature=0.0, max_new_tokens=tokens)
     plain, known = request_of(Contestant(PLAIN), workload), []

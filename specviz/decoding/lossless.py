@@ -26,7 +26,7 @@ from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch
 from specviz.passes.static_passes import between_rounds
 from specviz.records.errors import SpecvizError
-from specviz.records.names import LIKELIEST
+from specviz.records.settings import LIKELIEST
 from specviz.rules.draft import Decision, Draft, Ending, Rule, TargetRows, Uniforms, tree_shape
 from specviz.rules.sampling import draw_with_sums
 from specviz.theory.draft_length import FixedLength

@@ -1,7 +1,6 @@
 """What is asked for and what happened, as plain values: no torch, so they cross processes and live in files.
 
-names: of rules, to choose by
-settings: what a run is asked for, one frozen value
+settings: what a run is asked for, in one table
 runs: what it did: every round, token, probability, coin and second; the trace file
 metrics: from rounds to the numbers people compare
 stopwatch: how long a run took, and whether something else held it up

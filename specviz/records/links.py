@@ -8,20 +8,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import asdict, fields
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from specviz.records.errors import SpecvizError, shortened
 from specviz.records.runs import Run
-from specviz.records.settings import KINDS, MAX_SEED, PLAIN, RunSettings, is_auto, usual_rule
+from specviz.records.settings import MAX_SEED, PLAIN, SETTINGS, DraftParams, usual_rule
 
 #: What a link always states: pages have their own values for these.
 ALWAYS_SAID = ("prompt", "drafter", "num_draft_tokens", "temperature", "max_new_tokens")
 
 #: What a link leaves out at these values: on every page they mean that nothing was asked for.
-DEFAULTS: dict[str, Any] = {
-    name: value for name, value in RunSettings("").flat().items() if name in KINDS and name not in ALWAYS_SAID
-}
+DEFAULTS: dict[str, Any] = {name: one.default for name, one in SETTINGS.items() if name not in ALWAYS_SAID}
 
 #: Servers refuse request lines of about 64 KB; links stop being pasteable long before that.
 MOST_CHARACTERS = 8000
@@ -30,8 +29,8 @@ _YES_AND_NO = {"1": True, "true": True, "yes": True, "0": False, "false": False,
 
 
 def query(settings: Mapping[str, Any]) -> str:
-    """``name=value&…`` for settings by their names in `KINDS`; leaves out defaults and None."""
-    asked = (name for name in KINDS if name in settings and settings[name] != DEFAULTS.get(name))
+    """``name=value&…`` for settings by their names in `SETTINGS`; leaves out defaults and None."""
+    asked = (name for name in SETTINGS if name in settings and settings[name] != DEFAULTS.get(name))
     said = {name: _said(settings[name]) for name in asked}
     return urlencode(said, quote_via=quote, errors="replace")
 
@@ -43,7 +42,7 @@ def settings_of(parameters: Mapping[str, str]) -> tuple[dict[str, Any], list[Spe
     that names no setting at all sets nothing.
     """
     settings, errors = {}, []
-    for name in KINDS:
+    for name in SETTINGS:
         if name not in parameters:
             continue
         try:
@@ -61,27 +60,19 @@ def settings_of_run(run: Run) -> dict[str, Any]:
         "prompt": run.prompt.text if run.prompt.message is None else run.prompt.message,
         "chat": run.prompt.message is not None,
         "drafter": run.drafter or PLAIN,
-        "temperature": run.sampling.temperature,
-        "top_k": run.sampling.top_k,
-        "top_p": run.sampling.top_p,
-        "min_p": run.sampling.min_p,
         "max_new_tokens": run.max_new_tokens,
         "seed": run.seed,
         "coins": run.coins,
+        **asdict(run.sampling),
     }
     if run.drafter is None:
         return settings
+    drafting = {one.name: run.settings.get(one.name, one.default) for one in fields(DraftParams)}
     # Lookahead's branches are the n-grams it tries.
-    branches = run.settings.get("branches", run.settings.get("guesses"))
-    usual = usual_rule(makes_trees=(branches or 1) > 1)
-    return settings | {
-        "num_draft_tokens": run.num_draft_tokens,
-        "branches": branches,
-        "exit_layer": run.settings.get("exit_layer"),
-        "bits": run.settings.get("bits"),
-        "confidence": run.settings.get("confidence", 0.0),
-        "rule": "auto" if run.rule == usual else run.rule,
-    }
+    drafting["branches"] = run.settings.get("branches", run.settings.get("guesses"))
+    usual = usual_rule(makes_trees=(drafting["branches"] or 1) > 1)
+    rule = "auto" if run.rule == usual else run.rule
+    return settings | {"num_draft_tokens": run.num_draft_tokens, "rule": rule} | drafting
 
 
 def share(run: Run) -> dict[str, Any]:
@@ -115,17 +106,24 @@ def _said(value: Any) -> str:
 
 
 def _read(name: str, text: str) -> Any:
-    kind = KINDS[name]
-    if kind is str:
+    row = SETTINGS[name]
+    if row.kind is str or text in row.choices:
         return text
-    if kind is bool:
+    if row.kind is bool:
         if text.lower() not in _YES_AND_NO:
             raise SpecvizError(
                 "The link says {name}={value}, which must be 1 or 0.", name, name=name, value=shortened(text)
             )
         return _YES_AND_NO[text.lower()]
-    if kind is int:
-        return text if is_auto(name, text) else _whole(name, text)
+    if row.kind is int:
+        if not re.fullmatch(r"-?[0-9]{1,16}", text) or abs(int(text)) > MAX_SEED:
+            raise SpecvizError(
+                "The link says {name}={value}, which is not a whole number that this page can hold.",
+                name,
+                name=name,
+                value=shortened(text),
+            )
+        return int(text)
     try:
         value = float(text)
     except ValueError:
@@ -135,14 +133,3 @@ def _read(name: str, text: str) -> Any:
             "The link says {name}={value}, which is not a number.", name, name=name, value=shortened(text)
         )
     return value
-
-
-def _whole(name: str, text: str) -> int:
-    if not re.fullmatch(r"-?[0-9]{1,16}", text) or abs(int(text)) > MAX_SEED:
-        raise SpecvizError(
-            "The link says {name}={value}, which is not a whole number that this page can hold.",
-            name,
-            name=name,
-            value=shortened(text),
-        )
-    return int(text)

@@ -1,30 +1,32 @@
-"""What a run is asked for: one frozen value, shared by engine, links, page, API and command line."""
+"""What a run is asked for, in one table: the fields of `RunSettings`, `SamplingParams` and `DraftParams`.
+
+Each says what it is for and its bounds. The command line's options, the API's parameters, links and the page's controls
+are made from `SETTINGS`; which drafters read a field of `DraftParams` is said by `Drafter.reads`.
+"""
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, get_args, get_type_hints
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
 
 from specviz.records.coins import read_coins
 from specviz.records.errors import SpecvizError, quoted
 
-#: The lowest temperature above greedy: dividing by less turns logits into infinities.
-MIN_TEMPERATURE = 0.01
-
-#: The widest tree: more siblings are never worth their place in the target pass.
-MAX_BRANCHES = 8
-
-#: The bits of a weight that a drafter may have.
-BITS = (8, 4)
-
 #: The name of plain decoding where a drafter is expected: in forms, links and on the command line.
 PLAIN = "plain"
 
-#: Longer drafts never pay; they only fill memory.
-MAX_DRAFT_TOKENS = 64
+#: The acceptance rules (`specviz.rules`) and those of the Lossless lab (`specviz.decoding.lossless`): help texts and
+#: the page need their names before torch is there. Of the lab's, the usual rule comes first, the wrong ones last.
+RULES = ("token", "block", "tree", "multi_path", "typical")
+LAB_RULES = ("auto", "block", "multi_path", "everything", "likeliest", "typical", "mislabelled")
+
+#: The lab's rule ``likeliest`` takes whatever is among this many of the target's likeliest tokens.
+LIKELIEST = 3
+
+#: The bits of a weight that a drafter may have.
+BITS = (8, 4)
 
 #: The γ that is chosen anew in every round (`specviz.theory.draft_length`), and the most it then is.
 AUTO: Literal["auto"] = "auto"
@@ -35,24 +37,77 @@ MAX_SEED = 2**53 - 1
 
 
 def is_whole(value: object) -> bool:
-    """Whether `value` is an int; True and False are none."""
+    """True if `value` is an int; True and False are not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def is_count(value: object, most: float = math.inf) -> bool:
-    """Whether `value` is a whole number from 1 to `most`."""
-    return is_whole(value) and 1 <= value <= most
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A row of the table: what a value may be, and a line on what it is for."""
+
+    about: str
+    default: Any  # None: the drafter, or the pair, has one of its own
+    kind: type  # bool, int, float or str: what a form, link or API call can give
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None  # bounds that are themselves excluded
+    below: float | None = None
+    choices: tuple[Any, ...] = ()  # what else is allowed; without bounds, nothing else is
+    step: float = 1  # between the values of a control
+    error: str = ""  # the sentence for any other value, with {value} and the bounds; empty: see `_sentence`
+
+    def check(self, name: str, value: object) -> None:
+        """Raises SpecvizError, with `field` set to the setting's name, for a value that is not allowed."""
+        if not self.allows(value):
+            bounds = {"least": self.least, "most": self.most, "choices": ", ".join(map(str, self.choices))}
+            raise SpecvizError(self.error or self._sentence, name, name=name, value=quoted(value), **bounds)
+
+    def allows(self, value: object) -> bool:
+        if (value is None and self.default is None) or self._is_choice(value):
+            return True
+        if self.kind in (bool, str):
+            return isinstance(value, self.kind)
+        if not (is_whole(value) or (self.kind is float and isinstance(value, float))) or self._only_choices:
+            return False
+        # Not `isfinite`, which fails for whole numbers that no float can hold.
+        finite = self.kind is int or abs(value) <= sys.float_info.max
+        at_least = (self.least is None or value >= self.least) and (self.above is None or value > self.above)
+        at_most = (self.most is None or value <= self.most) and (self.below is None or value < self.below)
+        return finite and at_least and at_most
+
+    def _is_choice(self, value: object) -> bool:
+        numbers = not isinstance(value, bool)
+        return numbers and any(isinstance(value, type(one)) and value == one for one in self.choices)
+
+    @property
+    def _only_choices(self) -> bool:
+        return bool(self.choices) and self.least is None
+
+    @property
+    def _sentence(self) -> str:
+        if self.kind is bool:
+            return "{name} must be true or false, not {value}."
+        if self.kind is str:
+            return "{name} must be a name, not {value}."
+        if self._only_choices:
+            return "{name} must be one of {choices}, not {value}."
+        if self.kind is float:
+            return "{name} must be a number from {least} to {most}, not {value}."
+        if self.most is None:
+            return "{name} must be a whole number, {least} or more, not {value}."
+        return "{name} must be a whole number from {least} to {most}, not {value}."
 
 
-def _require_finite(name: str, value: float) -> None:
-    # Not `isfinite`, which fails for whole numbers that no float can hold.
-    if not (is_whole(value) or isinstance(value, float)) or not abs(value) <= sys.float_info.max:
-        raise SpecvizError("{name} must be an ordinary number, not {value}.", name, name=name, value=quoted(value))
+def setting(default: Any, about: str, kind: type | None = None, **limits: Any) -> Any:
+    """A field with a row in the table. kind: of its values, if the default is None; limits: see `Setting`."""
+    return field(default=default, metadata={"setting": Setting(about, default, kind or type(default), **limits)})
 
 
-def _require_text(name: str, value: str) -> None:
-    if not isinstance(value, str):
-        raise SpecvizError("{name} must be a name, not {value}.", name, name=name, value=quoted(value))
+def _check(settings: Any, ignored: Sequence[str] = ()) -> None:
+    """Checks every field that has a row. Raises SpecvizError."""
+    for one in fields(settings):
+        if "setting" in one.metadata and one.name not in ignored:
+            one.metadata["setting"].check(one.name, getattr(settings, one.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,30 +117,39 @@ class SamplingParams:
     Raises SpecvizError, with `field` set, for values out of range.
     """
 
-    temperature: float = 1.0  # 0 is greedy; otherwise logits are divided by it, at least 0.01
-    top_k: int = 0  # keep the k likeliest tokens; 0 keeps all
-    top_p: float = 1.0  # keep the smallest set of likeliest tokens with at least this mass, in (0, 1]; 1 keeps all
-    min_p: float = 0.0  # keep tokens at least this fraction as likely as the likeliest, in [0, 1]; 0 keeps all
+    #: Logits are divided by it; by less than 0.01 they would become infinite.
+    temperature: float = setting(
+        1.0,
+        "0 is greedy",
+        choices=(0, 0.0),  # an int too
+        least=0.01,
+        step=0.05,
+        error="Temperature must be 0 (greedy decoding) or an ordinary number from {least} up, not {value}.",
+    )
+    top_k: int = setting(
+        0,
+        "only this many of the likeliest tokens; 0 is off",
+        least=0,
+        error="Top-k must be a whole number, 0 (off) or more, not {value}.",
+    )
+    top_p: float = setting(
+        1.0,
+        "only the likeliest tokens with this mass; 1 is off",
+        above=0,
+        most=1,
+        step=0.05,
+        error="Top-p must be above 0 and at most 1 (1 is off), not {value}.",
+    )
+    min_p: float = setting(
+        0.0,
+        "only tokens at least this fraction as likely as the likeliest; 0 is off",
+        least=0,
+        most=1,
+        step=0.01,
+    )
 
     def __post_init__(self) -> None:
-        for name in ("temperature", "top_k", "top_p", "min_p"):
-            _require_finite(name, getattr(self, name))
-        if self.temperature < 0:
-            raise SpecvizError("Temperature cannot be negative; 0 is greedy decoding.", "temperature")
-        if 0 < self.temperature < MIN_TEMPERATURE:
-            raise SpecvizError(
-                "A temperature of {temperature} is too small to divide by: use 0 for greedy decoding, or at least "
-                "{least}.",
-                "temperature",
-                temperature=self.temperature,
-                least=MIN_TEMPERATURE,
-            )
-        if self.top_k < 0 or int(self.top_k) != self.top_k:
-            raise SpecvizError("Top-k must be a whole number, 0 (off) or more.", "top_k")
-        if not 0 < self.top_p <= 1:
-            raise SpecvizError("Top-p must be above 0 and at most 1 (1 is off).", "top_p")
-        if not 0 <= self.min_p <= 1:
-            raise SpecvizError("Min-p must be between 0 (off) and 1.", "min_p")
+        _check(self)
 
     @property
     def greedy(self) -> bool:
@@ -94,55 +158,37 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class DraftParams:
-    """How to draft, apart from how much; each drafter reads what concerns it.
+    """How to draft, apart from how much; each drafter reads those that it names (`Drafter.reads`).
 
     Raises SpecvizError, with `field` set, for values out of range.
     """
 
-    branches: int | None = None  # draft tokens at each depth, 1 (a chain) to 8; None is the drafter's default
-    confidence: float = 0.0  # stop once the drafter's probability for its last token falls below this; 0: never
-    exit_layer: int | None = None  # layers after which `early_exit` leaves the target; None: about a quarter of them
-    bits: int | None = None  # of the weights with which `quantised_self` drafts, 8 or 4; None: 8
+    #: More siblings than 8 are never worth their place in the target pass. None is the drafter's default.
+    branches: int | None = setting(
+        None,
+        "draft tokens at each depth, 1 to 8: 1 makes a chain, more a tree",
+        int,
+        least=1,
+        most=8,
+    )
+    confidence: float = setting(
+        0.0,
+        "stop drafting below this probability; 0 is off",
+        least=0,
+        below=1,
+        step=0.05,
+        error="The confidence to stop at must be at least 0 (off) and below 1, not {value}.",
+    )
+    exit_layer: int | None = setting(
+        None,
+        "early_exit: leave the target after this many layers; about a quarter of them if left out",
+        int,
+        least=1,
+    )
+    bits: int | None = setting(None, "quantised_self: 8 or 4 bits a weight; 8 if left out", int, choices=BITS)
 
     def __post_init__(self) -> None:
-        if self.branches is not None and not is_count(self.branches, MAX_BRANCHES):
-            raise SpecvizError(
-                "Branches must be a whole number from 1 to {most}, not {value}.",
-                "branches",
-                most=MAX_BRANCHES,
-                value=quoted(self.branches),
-            )
-        if self.exit_layer is not None and not is_count(self.exit_layer):
-            raise SpecvizError(
-                "The exit layer must be a whole number from 1, not {value}.",
-                "exit_layer",
-                value=quoted(self.exit_layer),
-            )
-        if self.bits is not None and not (is_whole(self.bits) and self.bits in BITS):
-            raise SpecvizError("Bits must be 8 or 4, not {value}.", "bits", value=quoted(self.bits))
-        _require_finite("confidence", self.confidence)
-        if not 0 <= self.confidence < 1:
-            raise SpecvizError("The confidence to stop at must be at least 0 (off) and below 1.", "confidence")
-
-
-def check_gamma(num_draft_tokens: int | str) -> None:
-    """Checks γ. Raises SpecvizError (field ``num_draft_tokens``)."""
-    if num_draft_tokens == AUTO:
-        return
-    if not is_count(num_draft_tokens):
-        raise SpecvizError(
-            "Ask for at least one draft token a round (drafter=None is plain), as a whole number, or for auto; got "
-            "{value}.",
-            "num_draft_tokens",
-            value=quoted(num_draft_tokens),
-        )
-    if num_draft_tokens > MAX_DRAFT_TOKENS:
-        raise SpecvizError(
-            "{value} draft tokens a round are too many: at most {most}.",
-            "num_draft_tokens",
-            value=quoted(num_draft_tokens),
-            most=MAX_DRAFT_TOKENS,
-        )
+        _check(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,40 +196,42 @@ class RunSettings:
     """Everything a run is asked for except the pair, checked as far as possible without one.
 
     Forms, links and the command line use flat names, with the fields of `sampling` and `drafting` among the others:
-    see `of`, `flat` and `KINDS`. Raises SpecvizError, with `field` set, for values out of range.
+    see `of`, `flat` and `SETTINGS`. Raises SpecvizError, with `field` set, for values out of range.
     """
 
     prompt: str | Sequence[int]  # text, or token ids
-    drafter: str | None = "draft_model"  # a name from `specviz.DRAFTERS`; None is plain decoding
-    num_draft_tokens: int | Literal["auto"] = 4  # γ: draft depth of a round; ignored in plain decoding
+    drafter: str | None = setting("draft_model", "a drafter's name, or plain for none")  # None is plain decoding
+    #: γ: the depth of a round's draft; ignored in plain decoding. Longer drafts than 64 only fill memory.
+    num_draft_tokens: int | Literal["auto"] = setting(
+        4,
+        "γ, draft tokens a round; auto chooses their number in each round",
+        least=1,
+        most=64,
+        choices=(AUTO,),
+        error="Ask for 1 to {most} draft tokens a round (drafter=None is plain), as a whole number, or for auto; got "
+        "{value}.",
+    )
     sampling: SamplingParams = SamplingParams()
-    max_new_tokens: int = 128
-    seed: int = 0  # seeds every coin, 0 to 2^53 − 1
-    stop: Sequence[str] = ()  # texts that end the run
-    chat: bool = False  # wrap the prompt in the tokenizer's chat template
+    max_new_tokens: int = setting(
+        128,
+        "where the text ends at the latest",
+        least=1,
+        error="Ask for at least one new token, as a whole number; got {value}.",
+    )
+    seed: int = setting(
+        0, "of every coin", least=0, most=MAX_SEED, error="The seed must be a whole number from 0 to 2^53 − 1."
+    )
+    stop: Sequence[str] = ()  # texts that end the run: neither a form nor a link gives any
+    chat: bool = setting(False, "wrap the prompt in the tokenizer's chat template")
     drafting: DraftParams = DraftParams()
-    rule: str = "auto"  # a name from `specviz.RULES`, or auto: see `usual_rule`
-    coins: str = ""  # coins set by hand, the others follow from the seed: see `specviz.records.coins`
+    #: ``auto``: see `usual_rule`.
+    rule: str = setting("auto", f"how drafts are judged: auto, {', '.join(RULES)} (lossy)")
+    coins: str = setting("", "coins set by hand, such as '3.2=0.41 5.next=0.07'; the others follow from the seed")
 
     def __post_init__(self) -> None:
-        if not is_count(self.max_new_tokens):
-            raise SpecvizError(
-                "Ask for at least one new token, as a whole number; got {value}.",
-                "max_new_tokens",
-                value=quoted(self.max_new_tokens),
-            )
-        if self.drafter is not None:
-            _require_text("drafter", self.drafter)
-            check_gamma(self.num_draft_tokens)
-        _require_text("rule", self.rule)
-        if not (is_whole(self.seed) and 0 <= self.seed <= MAX_SEED):
-            raise SpecvizError("The seed must be a whole number from 0 to 2^53 − 1.", "seed")
+        _check(self, ignored=("drafter", "num_draft_tokens") if self.drafter is None else ())
         if read_coins(self.coins) and self.sampling.greedy:
             raise SpecvizError("At temperature 0 no coin is flipped: set none by hand.", "coins")
-        if not isinstance(self.chat, bool):
-            raise SpecvizError(
-                "{name} must be true or false, not {value}.", "chat", name="chat", value=quoted(self.chat)
-            )
         texts = isinstance(self.stop, Sequence) and not isinstance(self.stop, (str, bytes))
         if not texts or not all(isinstance(text, str) and text for text in self.stop):
             raise SpecvizError("Stop strings must be a list of non-empty texts.", "stop")
@@ -199,7 +247,8 @@ class RunSettings:
     def of(cls, values: Mapping[str, Any]) -> RunSettings:
         """Builds settings from values by flat name; missing ones take their defaults, unknown names are ignored."""
         own, sampling, drafting = (
-            {name: values[name] for name in names if name in values} for names in (_OWN, _SAMPLING, _DRAFTING)
+            {one.name: values[one.name] for one in fields(kind) if one.name in values and one.name not in _PARTS}
+            for kind in (cls, SamplingParams, DraftParams)
         )
         if own.get("drafter") == PLAIN:
             own["drafter"] = None
@@ -207,31 +256,25 @@ class RunSettings:
 
     def flat(self) -> dict[str, Any]:
         """The values by flat name: the inverse of `of`."""
-        own = {name: getattr(self, name) for name in _OWN} | {"drafter": self.drafter or PLAIN}
-        return own | asdict(self.sampling) | asdict(self.drafting)
+        own = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _PARTS}
+        return own | {"drafter": self.drafter or PLAIN} | asdict(self.sampling) | asdict(self.drafting)
 
 
-_SAMPLING, _DRAFTING = ([one.name for one in fields(kind)] for kind in (SamplingParams, DraftParams))
-_OWN = [one.name for one in fields(RunSettings) if one.name not in ("sampling", "drafting")]
+#: The fields of `RunSettings` that hold settings of their own.
+_PARTS = {"sampling": SamplingParams, "drafting": DraftParams}
 
 
-def _kinds() -> dict[str, type]:
-    hints = {name: hint for kind in (RunSettings, SamplingParams, DraftParams) for name, hint in _hints(kind)}
-    return {name: hints[name] for name in (*_OWN, *_SAMPLING, *_DRAFTING) if name != "stop"}
+def _rows(kind: type) -> Iterator[tuple[str, Setting]]:
+    """The rows of a class and of its parts, in the order of its fields."""
+    for one in fields(kind):
+        if one.name in _PARTS:
+            yield from _rows(_PARTS[one.name])
+        elif "setting" in one.metadata:
+            yield one.name, one.metadata["setting"]
 
 
-def is_auto(name: str, value: object) -> bool:
-    """Whether a setting that is otherwise a number is left to be chosen in each round."""
-    return name == "num_draft_tokens" and value == AUTO
-
-
-def _hints(kind: type) -> list[tuple[str, type]]:
-    """Field names and types; of a union the first, the one that fits on a line of text."""
-    return [(name, next(iter(get_args(hint)), hint)) for name, hint in get_type_hints(kind).items()]
-
-
-#: The type of each setting that a form, link or API call can give, by flat name (stop strings are a list).
-KINDS: dict[str, type] = _kinds()
+#: The table, by flat name. Stop strings are not in it: a list fits neither a form nor a link.
+SETTINGS: dict[str, Setting] = {"prompt": Setting("the text to continue", "", str), **dict(_rows(RunSettings))}
 
 
 def usual_rule(makes_trees: bool) -> str:

@@ -1,21 +1,291 @@
-"""The page's functions for programs: an answer, or a sentence that begins with the parameter to blame.
+"""The page's functions for programs: an `Endpoint` each, which says what it takes, what it is checked for and what it
+answers, and becomes a function of Gradio and a tool of its MCP server.
 
-`endpoints` says what they do; here they become functions of Gradio, which are tools of its MCP server as well.
+They run what the tabs run, on the page's own pair. Where an answer grows, each is sent, and the last is the whole one.
+What is wrong is a sentence that begins with the parameter to blame.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
+from specviz.drafters import DRAFTERS
 from specviz.records.errors import SpecvizError, quoted, shortened
-from specviz.ui.endpoints import ENDPOINTS, NEVER, SAY, Endpoint
+from specviz.records.runs import Round, Run
+from specviz.records.settings import AUTO, LAB_RULES, PLAIN, SETTINGS, Setting, is_whole
+from specviz.records.words import words
+from specviz.ui.compare_tab import MOST_REPEATS, OWN, Choice, contest_of, machine_of, rows_of, texts_of
+from specviz.ui.duel import Duel, progress
+from specviz.ui.lossless_tab import MOST_RUNS, MOST_SUPPORT, Trial, asked_of, growing, trial_request, tried
+from specviz.ui.orders import Order, read_form, whole_up_to
+from specviz.ui.pairs import PairName
+from specviz.ui.race_tab import dueled, race_request
 from specviz.ui.runner import Runner
+from specviz.ui.ways import available
+from specviz.views import answers
+
+if TYPE_CHECKING:
+    from specviz.models.pair import ModelPair
+
+#: A caller's wishes by parameter; what an answer is; who hears what is being done, and what share of it is.
+Given = Mapping[str, Any]
+Answers = Iterator[dict[str, Any]]
+Tell = Callable[[str, float], None]
+
+#: What the API says, it says in the page's first language.
+SAY = words()
+
+#: Nobody presses Stop here: whoever leaves closes the iterator.
+NEVER = threading.Event()
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One of an endpoint, with a type that JSON has. required: without it there is no call."""
+
+    kind: Any
+    about: str
+    default: Any = None
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A function of the API.
+
+    begin(runner, given, tell): checks what is wanted, and returns the work, which is done when its turn has come.
+    Raises SpecvizError, whose field is a parameter.
+    """
+
+    about: str
+    parameters: Mapping[str, Parameter]
+    begin: Callable[[Runner, Given, Tell], Answers]
+    kind: str = "api"  # what it is called in line
+    grows: bool = False  # whether there is more than one answer
+
+
+def _parameter(name: str, row: Setting) -> Parameter:
+    """A setting as a parameter."""
+    kind = row.kind | str if AUTO in row.choices else row.kind
+    return Parameter(kind if row.default is not None else kind | None, row.about, row.default)
+
+
+#: Values may be given in order: these keep their places behind the others.
+_LAST = ("confidence", "rule", "coins")
+
+#: The settings of a run: the page's controls.
+RUN = {name: _parameter(name, SETTINGS[name]) for name in (*(one for one in SETTINGS if one not in _LAST), *_LAST)} | {
+    "prompt": Parameter(str, SETTINGS["prompt"].about, required=True),
+    "drafter": Parameter(str | None, f"{', '.join(DRAFTERS)}, or plain for none; the pair's usual one if left out"),
+}
+
+_COMPARED = ("prompt", "temperature", "top_k", "top_p", "min_p", "max_new_tokens", "seed", "chat")
+
+
+def _ordered(runner: Runner, given: Given, **fixed: Any) -> tuple[ModelPair, Order]:
+    pair = runner.store.get(PairName())
+    asked = {name: given[name] for name in RUN if name in given} | fixed
+    if asked.get("drafter") is None:
+        asked["drafter"] = runner.store.usual(pair)
+    return pair, Order(PairName(), read_form(asked)).settled(pair)
+
+
+# --- one run ----------------------------------------------------------------------------------------------------------
+
+
+def _generate(runner: Runner, given: Given, tell: Tell) -> Answers:
+    return (run.to_dict() for _, run in _followed(runner, given, tell) if run)
+
+
+def _rounds(runner: Runner, given: Given, tell: Tell) -> Answers:
+    # By index, so that no message has what the one before had: Gradio sends what differs between two, and errs where
+    # lists within lists get shorter.
+    return (
+        {"rounds": {str(one.index): asdict(one) for one in batch}, "trace": run and run.to_dict()}
+        for batch, run in _followed(runner, given, tell)
+    )
+
+
+def _followed(runner: Runner, given: Given, tell: Tell) -> Iterator[tuple[list[Round], Run | None]]:
+    """Its rounds in batches, and then the run."""
+    pair, order = _ordered(runner, given)
+    request = order.request(pair, runner.deployment)
+
+    def work() -> Iterator[tuple[list[Round], Run | None]]:
+        from specviz.decoding.record import collect
+
+        done, tokens = [], 0
+        for batch in filter(None, runner.batches(order)):
+            done += batch
+            tokens += sum(len(one.emitted) for one in batch)
+            tell(
+                SAY("race.running_speculative" if order.settings.drafter else "race.running_plain"),
+                tokens / order.settings.max_new_tokens,
+            )
+            yield batch, None
+        yield [], collect(request, done)
+
+    return work()
+
+
+# --- the tabs ---------------------------------------------------------------------------------------------------------
+
+
+def _race(runner: Runner, given: Given, tell: Tell) -> Answers:
+    pair, order = _ordered(runner, given)
+    request = race_request(pair, order, runner)
+
+    def work() -> Answers:
+        for one in dueled(runner, order, NEVER):
+            if isinstance(one, Duel):
+                yield answers.race_answer(*one.runs(request), one.outcome(request), one.machine)
+            else:
+                tell(*progress(one, SAY))
+
+    return work()
+
+
+def _compare(runner: Runner, given: Given, tell: Tell) -> Answers:
+    pair, order = _ordered(runner, given)
+    drafters = [name for name in available(pair) if name != PLAIN] if given["drafters"] is None else given["drafters"]
+    choice = Choice(
+        _listed("drafters", drafters, lambda one: isinstance(one, str) and one != PLAIN),
+        _listed("gammas", given["gammas"], SETTINGS["num_draft_tokens"].allows),
+        _listed(
+            "widths", given["widths"], lambda one: is_whole(one) and (one == OWN or SETTINGS["branches"].allows(one))
+        ),
+        _listed("rules", given["rules"], lambda one: isinstance(one, str) and one != "auto"),
+        whole_up_to(MOST_REPEATS, "repeats", given["repeats"]),
+    )
+    contest = contest_of(runner, pair, order, choice)
+
+    def answer(finished: bool) -> dict[str, Any]:
+        texts = texts_of(contest, pair, SAY) if finished else None
+        return answers.comparison_answer(rows_of(contest, pair, SAY), choice.repeats, machine_of(pair), texts, finished)
+
+    def work() -> Answers:
+        made = 0
+        for text, fraction in contest.progress(SAY):
+            tell(text, fraction)
+            if (runs := contest.finished) > made:
+                made = runs
+                yield answer(False)
+        yield answer(True)
+
+    return work()
+
+
+def _is_width(value: Any) -> bool:
+    return is_whole(value) and (value == OWN or SETTINGS["branches"].allows(value))
+
+
+def _listed(name: str, values: Any, fits: Callable[[Any], bool]) -> list[Any]:
+    """The values of a list, each once. Raises SpecvizError with the parameter's name."""
+    if not isinstance(values, list):
+        raise SpecvizError("Give a list here, not {value}.", name, value=quoted(values))
+    for one in values:
+        if not fits(one):
+            raise SpecvizError("{value} does not belong into this list.", name, value=quoted(one))
+    return list(dict.fromkeys(values))
+
+
+def _lossless(runner: Runner, given: Given, tell: Tell) -> Answers:
+    trial = Trial(given["rule"], given["runs"], given["support"])
+    pair, order = _ordered(runner, given, rule="auto")
+    request = trial_request(pair, order, trial, runner.deployment)
+    asked = asked_of(request, trial)
+
+    def work() -> Answers:
+        found = tried(runner, order, request, trial, NEVER)
+        if request.settings.sampling.greedy:
+            yield answers.greedy_answer(asked, [token for batch in found for token in batch])
+            return
+        for counted, over in growing(found, asked.runs):
+            tell(SAY("lossless.counting"), counted.evidence.n / asked.runs)
+            yield answers.trial_answer(asked, counted, over)
+
+    return work()
+
+
+def _passes(runner: Runner, given: Given, tell: Tell) -> Answers:
+    pair = runner.store.get(PairName())
+
+    def work() -> Answers:
+        from specviz.bench.pass_times import measure_passes
+
+        for batch in filter(None, runner.batches(PairName(), measure_passes)):
+            tell(SAY("line.short_why"), batch[-1].fraction)
+            yield answers.passes_answer(batch[-1], machine_of(pair))
+
+    return work()
+
+
+#: All of them, by the names that requests call them by.
+ENDPOINTS: dict[str, Endpoint] = {
+    "generate": Endpoint(
+        "Continues a prompt by speculative decoding and returns the trace of the run, schema specviz.run/1.",
+        RUN,
+        _generate,
+    ),
+    "rounds": Endpoint(
+        "Continues a prompt like generate, live: each message holds the new rounds, and the last one the whole trace.",
+        RUN,
+        _rounds,
+        grows=True,
+    ),
+    "race": Endpoint(
+        "Decodes a prompt plainly and speculatively, in turn, and returns the measured speedup and both runs on "
+        "one clock.",
+        RUN,
+        _race,
+        "race",
+    ),
+    "compare": Endpoint(
+        "Measures several ways to decode a prompt beside plain decoding and returns a row of figures for each.",
+        {name: RUN[name] for name in _COMPARED}
+        | {
+            "drafters": Parameter(list[str] | None, "those to compare; all that the pair has if left out"),
+            "gammas": Parameter(list[int | str], "the numbers of draft tokens, or auto", [AUTO, 4]),
+            "widths": Parameter(list[int], f"the numbers of branches; {OWN} is the drafter's own", [OWN]),
+            "rules": Parameter(list[str], "beside the usual one: block, multi_path, typical", []),
+            "repeats": Parameter(int, f"how often everything is measured, 1 to {MOST_REPEATS}", 2),
+        },
+        _compare,
+        "compare",
+        grows=True,
+    ),
+    "lossless": Endpoint(
+        "Tests whether what a rule emits follows the target's distribution: counts of many short runs beside the exact "
+        "probabilities, and the verdict.",
+        {name: parameter for name, parameter in RUN.items() if name not in ("rule", "coins")}
+        | {
+            "rule": Parameter(str, f"the rule to test: {', '.join(LAB_RULES)}", "auto"),
+            "runs": Parameter(int, f"1 to {MOST_RUNS}", 3000),
+            "support": Parameter(int, f"the test's own top-k, 1 to {MOST_SUPPORT}", 8),
+        },
+        _lossless,
+        "lossless",
+        grows=True,
+    ),
+    "passes": Endpoint(
+        "Measures what a pass over K tokens costs on this machine: T(K) and T(K)/T(1) of target and draft model.",
+        {},
+        _passes,
+        "why",
+        grows=True,
+    ),
+}
+
+
+# --- as functions of Gradio -------------------------------------------------------------------------------------------
 
 
 class Page(gr.Blocks):

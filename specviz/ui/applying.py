@@ -16,9 +16,9 @@ import gradio as gr
 
 from specviz.records import links
 from specviz.records.errors import SpecvizError, quoted
-from specviz.records.settings import PLAIN, DraftParams, is_auto
+from specviz.records.settings import AUTO, PLAIN, SETTINGS, DraftParams
 from specviz.ui.components import QUEUED
-from specviz.ui.controls import CHOSEN, Controls, properties
+from specviz.ui.controls import CHOSEN, DRAFTING, Controls, properties
 from specviz.ui.pairs import PairName
 from specviz.ui.ways import RULE_CHOICES, WAYS, drafter_of, refusal
 
@@ -106,7 +106,7 @@ def applied(controls: Controls, pair: ModelPair, settings: Mapping[str, Any]) ->
         if field == "drafter":
             changes[field]["value"] = value or PLAIN
         elif value is not None:
-            changes[field]["value"] = CHOSEN if is_auto(field, value) else value
+            changes[field]["value"] = CHOSEN if (field, value) == ("num_draft_tokens", AUTO) else value
         if field == "coins":
             changes[field]["visible"] = bool(value)
     return [*(gr.update(**change) if change else gr.skip() for change in changes.values()), *notes]
@@ -140,14 +140,14 @@ def _check_pair(used: ModelPair, wanted: str | None) -> None:
 def _check_linked(controls: Controls, pair: ModelPair, name: str, value: Any) -> None:
     """What Gradio would refuse with sentences of its own, or not at all."""
     _check_choice(name, value)
-    if name == "bits":
-        DraftParams(bits=value)
     if name == "drafter":
         drafter_of(pair, value).check(pair, DraftParams())
     if name == "chat" and value and not pair.has_chat_template:
         raise SpecvizError("The link asks for a chat template, and {name} has none.", "chat", name=pair.target_name)
     control = controls.fields[name]
-    if not isinstance(control, gr.Slider) or value is None or is_auto(name, value):
+    if isinstance(control, gr.Radio) and name in DRAFTING:
+        SETTINGS[name].check(name, value)
+    if not isinstance(control, gr.Slider) or value is None or (name, value) == ("num_draft_tokens", AUTO):
         return
     least = control.minimum if name != "num_draft_tokens" else CHOSEN + 1
     if not least <= value <= control.maximum:

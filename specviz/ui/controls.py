@@ -10,7 +10,7 @@ import gradio as gr
 
 from specviz.records.errors import SpecvizError
 from specviz.records.presets import CHAT_PRESETS, PRESETS, TEMPERATURE, Preset
-from specviz.records.settings import AUTO, BITS, MAX_BRANCHES, PLAIN, DraftParams, SamplingParams
+from specviz.records.settings import AUTO, PLAIN, SETTINGS, DraftParams, SamplingParams
 from specviz.records.words import Words
 from specviz.ui.components import (
     INTERNAL,
@@ -36,11 +36,14 @@ if TYPE_CHECKING:
     from specviz.models.pair import ModelPair
 
 #: Settings that some drafters do not read; their controls are hidden then.
-DRAFTING = {one.name for one in fields(DraftParams)}
+DRAFTING = tuple(one.name for one in fields(DraftParams))
 
 #: The values of sampling that do nothing, by the names of their controls, and these names.
 OFF = asdict(SamplingParams())
 SAMPLING = tuple(OFF)
+
+#: Settings of drafting that are rarely changed, and stand with the others below the fold.
+_FOLDED = ("confidence",)
 
 #: Where the slider of γ stands for `AUTO`.
 CHOSEN = 0
@@ -90,7 +93,7 @@ class Controls:
         if pair is not None:
             if not heard or name != PairName(**heard):
                 asked |= self._refitted(asked["drafter"], pair, first=not heard)
-            unread = DRAFTING - drafter_of(pair, asked["drafter"]).reads
+            unread = set(DRAFTING) - drafter_of(pair, asked["drafter"]).reads
             unread |= set() if pair.has_chat_template else {"chat"}
         if asked["drafter"] == PLAIN:
             unread |= {"rule"}
@@ -181,7 +184,7 @@ class Controls:
 
 
 #: The controls that come and go with the drafter, in the order of the page.
-_HIDEABLE = ("num_draft_tokens", "branches", "exit_layer", "bits", "confidence", "rule")
+_HIDEABLE = ("num_draft_tokens", *DRAFTING, "rule")
 
 
 def properties(pair: ModelPair, name: str) -> dict[str, Mapping[str, Any]]:
@@ -189,19 +192,12 @@ def properties(pair: ModelPair, name: str) -> dict[str, Mapping[str, Any]]:
     from specviz.passes.model_twins import default_exit, layer_count
 
     read, drafts = drafter_of(pair, name).reads, {"visible": name != PLAIN}
-    return {
-        "num_draft_tokens": drafts,
-        "branches": {"visible": "branches" in read, "value": default_branches(pair, name)},
-        "exit_layer": {
-            "visible": "exit_layer" in read,
-            # A slider wants two values at least; where a small target has fewer, the engine says so.
-            "maximum": max(2, layer_count(pair.target) - 1),
-            "value": default_exit(pair.target),
-        },
-        "bits": {"visible": "bits" in read},
-        "confidence": {"visible": "confidence" in read},
-        "rule": drafts,
-    }
+    found = {"num_draft_tokens": drafts, **{one: {"visible": one in read} for one in DRAFTING}, "rule": drafts}
+    found["branches"] |= {"value": default_branches(pair, name)}
+    # A slider needs two values at least; where a small target has fewer, the engine says so.
+    most = max(2, layer_count(pair.target) - 1)
+    found["exit_layer"] |= {"maximum": most, "value": default_exit(pair.target)}
+    return found
 
 
 def create_controls(runner: Runner, say: Words) -> Controls:
@@ -281,12 +277,17 @@ def _create_drafting(own: Fields, most: Deployment, say: Words) -> tuple[gr.HTML
         CHOSEN, most.max_draft_tokens, 4, step=1, label=say("controls.num_draft_tokens")
     )
     own["temperature"] = gr.Slider(
-        0, 2, value=TEMPERATURE, step=0.05, label=say("controls.temperature"), elem_id="temperature"
+        0,
+        2,
+        value=TEMPERATURE,
+        step=SETTINGS["temperature"].step,
+        label=say("controls.temperature"),
+        elem_id="temperature",
     )
     recommended = recommended_view(say, (OFF | {"temperature": TEMPERATURE}).values())
-    own["branches"] = gr.Slider(1, MAX_BRANCHES, 1, step=1, label=say("controls.branches"))
-    own["exit_layer"] = gr.Slider(1, 2, 1, step=1, label=say("controls.exit_layer"), visible=False)
-    own["bits"] = gr.Radio(BITS, value=BITS[0], label=say("controls.bits"), visible=False)
+    for name in DRAFTING:
+        if name not in _FOLDED:
+            own[name] = _of_table(name, say, visible=name == "branches")
     return lacking, recommended, note
 
 
@@ -294,11 +295,8 @@ def _create_more(own: Fields, most: Deployment, say: Words) -> gr.Markdown:
     """Length, seed, sampling, rule; the rule's note."""
     tokens = min(128, most.max_new_tokens)
     own["max_new_tokens"] = gr.Slider(1, most.max_new_tokens, tokens, step=1, label=say("controls.max_new_tokens"))
-    own["seed"] = gr.Number(0, label=say("controls.seed"))
-    own["top_k"] = gr.Number(0, label=say("controls.top_k"))
-    own["top_p"] = gr.Number(1, step=0.05, label=say("controls.top_p"))
-    own["min_p"] = gr.Number(0, step=0.01, label=say("controls.min_p"))
-    own["confidence"] = gr.Number(0, step=0.05, label=say("controls.confidence"))
+    for name in ("seed", "top_k", "top_p", "min_p", *_FOLDED):
+        own[name] = _of_table(name, say)
     own["rule"] = gr.Dropdown(
         [(say(f"ways.rule_{name}"), name) for name in RULE_CHOICES],
         value="auto",
@@ -306,6 +304,26 @@ def _create_more(own: Fields, most: Deployment, say: Words) -> gr.Markdown:
         filterable=False,
     )
     return gr.Markdown(say("ways.rule_auto_about"), elem_classes=["sv-note"])
+
+
+def _of_table(name: str, say: Words, visible: bool = True) -> gr.components.Component:
+    """The control of a setting by its row in `SETTINGS`. Its label is a text of the page, or else the row's own."""
+    row, label = SETTINGS[name], _label(name, say)
+    if row.kind is bool:
+        return gr.Checkbox(row.default, label=label, visible=visible)
+    if row.kind is str:
+        return gr.Textbox(row.default, label=label, visible=visible)
+    if row.choices:
+        return gr.Radio(row.choices, value=row.choices[0], label=label, visible=visible)
+    if row.kind is int and name in DRAFTING:
+        most, value = row.most or row.least + 1, row.default or row.least
+        return gr.Slider(row.least, most, value, step=1, label=label, visible=visible)
+    return gr.Number(row.default, step=row.step, label=label, visible=visible)
+
+
+def _label(name: str, say: Words) -> str:
+    key = f"controls.{name}"
+    return say(key) if key in say else f"{name}: {SETTINGS[name].about}"
 
 
 def choices(drafters: Sequence[str], say: Words) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from specviz.records.errors import SpecvizError, quoted
-from specviz.records.names import LAB_RULES, LIKELIEST
+from specviz.records.settings import LAB_RULES, LIKELIEST
 from specviz.records.words import joined, said
 from specviz.theory.statistics import Evidence, noise, steps
 from specviz.ui.components import element_view

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from specviz.records.errors import SpecvizError, quoted
-from specviz.records.settings import KINDS, RunSettings, is_auto, is_whole
+from specviz.records.settings import SETTINGS, RunSettings, is_whole
 from specviz.ui.deployment import Deployment
 from specviz.ui.pairs import PairName
 
@@ -15,24 +15,26 @@ if TYPE_CHECKING:
     from specviz.decoding.request import Request
     from specviz.models.pair import ModelPair
 
-#: Settings that may be left to the drafter, by their flat names.
-_OPTIONAL = {name for name, value in RunSettings("").flat().items() if value is None}
-
 
 def read_form(values: Mapping[str, Any]) -> RunSettings:
     """The settings that a form, or a call of the API, asks for: its values by their flat names, see `RunSettings`.
 
     Numbers arrive as floats and may be missing. Raises SpecvizError with the control's name in `field`.
     """
-    settings = {name: _whole(name, value) if KINDS.get(name) is int else value for name, value in values.items()}
+    settings = {name: _whole(name, value) if _is_whole_number(name) else value for name, value in values.items()}
     prompt = values["prompt"]
     # An emptied field, or one that only looks empty.
     empty = prompt is None or (isinstance(prompt, str) and prompt.isspace())
     return RunSettings.of(settings | {"prompt": "" if empty else prompt})
 
 
+def _is_whole_number(name: str) -> bool:
+    return name in SETTINGS and SETTINGS[name].kind is int
+
+
 def _whole(name: str, value: Any) -> int | str | None:
-    if is_auto(name, value) or (value is None and name in _OPTIONAL):
+    row = SETTINGS[name]
+    if (isinstance(value, str) and value in row.choices) or (value is None and row.default is None):
         return value
     if is_whole(value) or (isinstance(value, float) and value.is_integer()):
         return int(value)

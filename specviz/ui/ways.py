@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from specviz.drafters import DRAFTERS
 from specviz.records.errors import SpecvizError
-from specviz.records.names import RULES
-from specviz.records.settings import PLAIN, DraftParams
+from specviz.records.settings import PLAIN, RULES, DraftParams
 from specviz.records.words import Words
 
 if TYPE_CHECKING:

@@ -80,7 +80,7 @@ def test_a_link_of_an_opened_trace_is_that_of_the_run_before_it_was_saved(pair, 
 
 def test_a_link_leaves_out_what_is_not_asked_for(pair):
     query = links.share(carried_out(pair, ASKED | {"drafter": "prompt_lookup", "seed": 0}))["query"]
-    assert query == "prompt=Once%20upon&drafter=prompt_lookup&num_draft_tokens=3&max_new_tokens=12&temperature=0.8"
+    assert query == "prompt=Once%20upon&drafter=prompt_lookup&num_draft_tokens=3&temperature=0.8&max_new_tokens=12"
 
 
 def test_parameters_are_read_as_what_they_are_and_others_are_somebody_elses():

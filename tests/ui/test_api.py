@@ -26,9 +26,8 @@ from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally
 from specviz.records.runs import Run
 from specviz.theory import statistics
-from specviz.ui.api import Page, add_endpoints
+from specviz.ui.api import ENDPOINTS, Page, add_endpoints
 from specviz.ui.deployment import Deployment
-from specviz.ui.endpoints import ENDPOINTS
 from specviz.ui.page import LOOK_FOR_EVENTS, launch
 from specviz.ui.pairs import PairStore
 from specviz.ui.runner import Runner

@@ -22,15 +22,14 @@ from tiny import tiny_pair
 from specviz.records import links
 from specviz.records.errors import MOST_QUOTED, SpecvizError, quoted
 from specviz.records.runs import Run
-from specviz.records.settings import KINDS, MAX_SEED, DraftParams, RunSettings, SamplingParams
+from specviz.records.settings import MAX_SEED, SETTINGS, DraftParams, RunSettings, SamplingParams
 from specviz.theory import statistics
 from specviz.ui import duel
-from specviz.ui.api import function_of
+from specviz.ui.api import ENDPOINTS, function_of
 from specviz.ui.deployment import Deployment
-from specviz.ui.endpoints import ENDPOINTS
 from specviz.ui.runner import Runner
 
-FIELDS = [name for name in KINDS if name != "stop"]
+FIELDS = list(SETTINGS)
 
 #: What is given where something else was meant.
 ODD = [
@@ -183,7 +182,7 @@ def test_a_seed_is_refused_at_once_or_comes_back_from_its_link():
 def test_a_link_says_which_of_its_fields_is_wrong_and_keeps_the_others():
     rng = random.Random(13)
     for _ in range(400):
-        name = rng.choice(list(KINDS))
+        name = rng.choice(FIELDS)
         text = str(value) if not isinstance(value := rng.choice(ODD), int) else f"{value:x}"
         settings, errors = links.settings_of({"prompt": "ab", name: text})
         assert [error.field for error in errors] == ([] if name in settings else [name])
