@@ -15,16 +15,15 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 #: What Ctrl-C does; but while this imports the rest, and once all is said, it ends the process without a word.
 INTERRUPTION = signal.getsignal(signal.SIGINT)
 if __name__ == "__main__" and INTERRUPTION is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-from specviz.bench import advise_command, check_command, work_command
-from specviz.bench import commands as bench_commands
-from specviz.bench.findings import INTERRUPTED
+from specviz.bench import commands
+from specviz.bench.advice import INTERRUPTED
 from specviz.drafters import DRAFTERS
 from specviz.passes.processes import is_leader, process_count, refuse_more_than_one, should_report
 from specviz.records.errors import SpecvizError
@@ -68,7 +67,7 @@ def _check_file(options: argparse.Namespace) -> None:
     """Refuses a place where nothing can be written before anything is run for it."""
     if not is_leader():
         return
-    for option in ("json", "html"):
+    for option in ("json", "html", "markdown"):
         path = getattr(options, option, None)
         if path is None:
             continue
@@ -104,9 +103,9 @@ def _blamed(options: argparse.Namespace, error: SpecvizError) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m specviz", description=__doc__)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    adding = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    run = commands.add_parser("run", help="continue a prompt, tokens coloured by where they came from")
+    run = adding.add_parser("run", help="continue a prompt, tokens coloured by where they came from")
     run.add_argument("prompt", help=SETTINGS["prompt"].about)
     for name, row in SETTINGS.items():
         if name not in ("prompt", "chat"):
@@ -125,23 +124,22 @@ def _parser() -> argparse.ArgumentParser:
     _add_pair(run)
     run.set_defaults(command=_run)
 
-    bench = commands.add_parser("bench", help="measure plain decoding, every drafter and transformers in turn")
-    bench_commands.add_options(bench, DRAFTERS)
+    bench = adding.add_parser("bench", help="measure plain decoding, every drafter and transformers in turn")
+    commands.add_bench_options(bench, DRAFTERS)
     _add_pair(bench)
     bench.set_defaults(command=_bench)
 
-    advise = commands.add_parser("advise", help="measure every drafter that is at hand, and say which to use: a minute")
-    advise_command.add_options(advise)
-    work_command.add_options(advise)
+    advise = adding.add_parser("advise", help="measure every drafter that is at hand, and say which to use: a minute")
+    commands.add_advise_options(advise)
     _add_pair(advise)
     advise.set_defaults(command=_advise)
 
-    check = commands.add_parser("check", help="try everything once on this device and this pair: about a minute")
-    check_command.add_options(check)
+    check = adding.add_parser("check", help="try everything once on this device and this pair: about a minute")
+    commands.add_check_options(check)
     _add_pair(check)
     check.set_defaults(command=_check)
 
-    metrics = commands.add_parser(
+    metrics = adding.add_parser(
         "metrics", help="what a server says of its own speculation (vLLM, SGLang, llama.cpp, …), as figures"
     )
     what = "answers, a log, a scrape of /metrics, or what a benchmark wrote; - is the input; see docs/metrics.md"
@@ -153,11 +151,11 @@ def _parser() -> argparse.ArgumentParser:
     metrics.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the figures there too")
     metrics.set_defaults(command=_metrics)
 
-    serve = commands.add_parser("serve", help="serve the page, like app.py")
+    serve = adding.add_parser("serve", help="serve the page, like app.py")
     serve.add_argument("--mcp", action="store_true", help="offer the functions of its API as tools of an MCP server")
     serve.set_defaults(command=_serve)
 
-    compiling = commands.add_parser("compile", help="compile a pair's passes ahead of later runs and pages")
+    compiling = adding.add_parser("compile", help="compile a pair's passes ahead of later runs and pages")
     _add_pair(compiling)
     compiling.set_defaults(command=_compile)
     return parser
@@ -295,13 +293,16 @@ def _say(line: str) -> None:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    bench_commands.check(options)
+    commands.check_bench(options)
+    if source := getattr(options, "from"):
+        _write_markdown(options, commands.read_report(source))
+        return 0
     pair = _load(options)
     if options.passes == "auto":
         _prepare(pair)
     if options.prompts:
         return _bench_work(options, pair)
-    bench = bench_commands.ordered(options, pair, _say)
+    bench = commands.ordered(options, pair, _say)
 
     def text(interrupted: bool) -> str:
         from specviz.bench.printed import bench_text
@@ -309,20 +310,35 @@ def _bench(options: argparse.Namespace) -> int:
         return bench_text(bench.report(interrupted)) if bench.rows else ""
 
     def write(interrupted: bool) -> None:
+        from specviz.bench.report import save
+
+        report = bench.report(interrupted)
         with _writing("json", options.json):
-            bench_commands.save(bench.report(interrupted), options.json)
+            save(report, options.json)
+        if options.markdown:
+            _write_markdown(options, asdict(report))
 
     with _keeping(text, write):
         bench.run()
     return int(bool(bench.failures.reasons))
 
 
+def _write_markdown(options: argparse.Namespace, report: dict) -> None:
+    """The table for documentation, of a report's values."""
+    from specviz.bench.printed import bench_markdown
+
+    table = bench_markdown(report)
+    with _writing("markdown", options.markdown):
+        options.markdown.write_text(table, encoding="utf-8")
+
+
 def _bench_work(options: argparse.Namespace, pair) -> int:
     """Every way to draft on prompts of one's own."""
+    from specviz.bench.report import save
     from specviz.records.words import words
     from specviz.views.terminal import aligned, work_table
 
-    report, courses = work_command.measured(options, pair)
+    report, courses = commands.work_of(options, pair)
 
     def text(interrupted: bool) -> str:
         table = aligned(words().spoken(work_table(report.rows))) if report.rows else ""
@@ -331,10 +347,10 @@ def _bench_work(options: argparse.Namespace, pair) -> int:
     def write(interrupted: bool) -> None:
         report.interrupted = interrupted
         with _writing("json", options.json):
-            bench_commands.save(report, options.json)
+            save(report, options.json)
 
     with _keeping(text, write):
-        work_command.follow(courses, _say, report.rows, report.failed)
+        commands.follow(courses, _say, report.rows, report.failed)
     return int(bool(report.failed))
 
 
@@ -370,22 +386,22 @@ def _check(options: argparse.Namespace) -> int:
     began, findings = time.perf_counter(), []
 
     def text(interrupted: bool) -> str:
-        return check_command.summary(findings, time.perf_counter() - began, interrupted) if findings else ""
+        return commands.check_summary(findings, time.perf_counter() - began, interrupted) if findings else ""
 
     def write(interrupted: bool) -> None:
         if options.json:
-            report = check_command.report(pair, findings, time.perf_counter() - began, interrupted)
+            report = commands.check_report(pair, findings, time.perf_counter() - began, interrupted)
             with _writing("json", options.json):
                 options.json.write_text(json.dumps(report, indent=1, ensure_ascii=False), encoding="utf-8")
 
     with _keeping(text, write):
         again = functools.partial(_load, options)
-        check_command.check(pair, again, options.minutes, options.full, _say, findings)
+        commands.run_check(pair, again, options.minutes, options.full, _say, findings)
     return int(any(found.state == "wrong" for found in findings))
 
 
 def _advise(options: argparse.Namespace) -> int:
-    work_command.check(options)
+    commands.check_work(options)
     from specviz.bench.machine import name_of
     from specviz.models.loading import load_pair
     from specviz.records.words import words
@@ -399,7 +415,7 @@ def _advise(options: argparse.Namespace) -> int:
 
     pair = _load(options)
     _prepare(pair, compiling=False)
-    measured = advise_command.Measured()
+    measured = commands.Measured()
 
     def text(interrupted: bool) -> str:
         say, info = words(), pair.info()
@@ -409,7 +425,7 @@ def _advise(options: argparse.Namespace) -> int:
         return _with_faults(table, measured.failed, interrupted)
 
     with _keeping(text):
-        advise_command.measure(options, pair, load, _say, measured)
+        commands.measure_advice(options, pair, load, _say, measured)
     return int(bool(measured.failed))
 
 

@@ -9,7 +9,8 @@ from published import smollm2
 from tiny import generated
 
 import specviz
-from specviz.bench.pair_check import Finding, check_pair
+from specviz.bench.check import check_pair
+from specviz.bench.equal_texts import Finding
 from specviz.drafters.registry import usual
 from specviz.models.pair import ModelPair
 from specviz.models.sources import find_model

@@ -8,5 +8,6 @@ page_speed  how fast the live view answers with a long run in it
 pictures    takes the pictures of the README and of docs/ again
 record_types  the types of records for the page's scripts
 recorder    records the runs that come with the page again
+sizes       how fast an oracle is at the sizes of real models
 start_up    how soon after the command there is something to see
 """

@@ -1,40 +1,25 @@
-"""The benchmark: every way to decode, timed in turn on the same prompts, and what the times come to.
+"""The benchmark: every way to decode, timed in turn on the same prompts, and the figures that follow.
 
-    commands         the `bench` command: its options, and what it does with a report
+    commands         the `bench`, `advise` and `check` commands: their options, and what becomes of the measurements
 
-What is checked
-    check_command    the `check` command: does all of it run right here?
-    pair_check       what it looks at: texts, distributions, trees, passes, memory, a race
-    full_check       what takes longer: every rule, every precision, real sizes
-    advise_command   the `advise` command: which drafter, measured
-    work_command     what it shares with `bench`: prompts of one's own
-    advice           what follows from such measurements, and the flags of servers; loads no torch
+Values; these load no torch
+    contestants      a contestant, its turns and runs, its figures, the speedup with its interval
+    advice           figures by prompt and domain; which drafter to use; the flags of servers
 
-What is compared
-    contestants      a contestant, and what several of its repeats come to; loads no torch
-    bench_plan       the settings of a benchmark, and who takes part
-    timed_runs       what a contestant does on a workload
-    bare_loop        greedy decoding as short as it gets
-    oracle           a drafter that knows the answer and is right as often as asked
-    model_sizes      pairs of real shapes with random weights
-
-What is measured
+Measuring
     turns            the one way to measure speed: contestants take turns over parts of a text
-    benchmark        the whole plan on one pair
-    advising         every drafter in the time that there is, then the fastest again
-    forced           speculation at any acceptance rate, over the pair's own passes
-    equal_texts      whether greedy texts are plain decoding's; comes before any time
-    rule_replay      two acceptance rules on the same drafts and coins
-    pass_times       T(K), the time of a pass over K tokens
-    batch_times      T(B, K), passes over K tokens of each of B requests
-    machine_limits   what a pass moves, and how fast this machine can move it
-    machine          what this machine is, and how busy
+    lanes            how a contestant decodes: by the engine, by a bare loop, or by transformers
+    benchmark        a whole plan on one pair; bench_plan: its settings and contestants
+    advising         every drafter in the time available, then the fastest again
+    forced           speculation at any acceptance rate: an oracle in the draft model's place
+    pass_times       T(K), the time of a pass over K tokens, and T(B, K), with B requests
+    machine          this machine: its facts, its load, and the limits of its passes
 
-What is told
-    laps             turns and runs, and the speedup with its interval; loads no torch
-    work             what drafters come to on several prompts, and by domain; loads no torch
-    bench_rows       the rows of a report, and what they come to
-    report           the values of the JSON file
-    findings         what the rows say, in sentences
-    printed          the report as text and tables
+Checking
+    equal_texts      greedy texts are plain decoding's: before any time, and at every length
+    check            everything else about a pair: distributions, trees, passes, memory, a race
+
+Reporting
+    report           rows, what follows from them, and the JSON file
+    printed          the report as text and as Markdown
 """

@@ -1,12 +1,13 @@
 """The benchmark: every way to decode in turn, warm, in one process, on the same prompts.
 
 Greedy texts are compared before anything is timed. Contestants take turns with plain decoding (`specviz.bench.turns`),
-so a machine that slows down slows all of them, and each speedup comes with the interval in which it lies.
+so a machine that slows down slows all of them, and each speedup comes with its interval.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import statistics
 from collections.abc import Iterator, Sequence
@@ -14,28 +15,26 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from specviz.bench.bench_plan import HEAT, BenchPlan, chains, entrants, planned, takes_part
-from specviz.bench.bench_rows import BenchRow, TraceCost
-from specviz.bench.contestants import PLAIN, Contestant, Say, standing
+from specviz.bench.contestants import PLAIN, Contestant, Say, TimedRun, busy, speedup_of, standing
 from specviz.bench.equal_texts import Agreement, agreement, plain_run
-from specviz.bench.failures import Failures
-from specviz.bench.laps import TimedRun, busy, speedup_of
-from specviz.bench.looking import refusal_of
-from specviz.bench.machine import Facts, describe_machine, load_average, peak_mb
-from specviz.bench.machine_limits import BandwidthLimit, measure_limits
-from specviz.bench.report import BenchReport
-from specviz.bench.rule_replay import RulesRow, replay_rules
-from specviz.bench.timed_runs import Workload, lane, request_of, written
+from specviz.bench.lanes import Failures, lane, plain_request, refusal_of, request_of, written
+from specviz.bench.machine import BandwidthLimit, Facts, describe_machine, load_average, measure_limits, peak_mb
+from specviz.bench.report import BenchReport, BenchRow, RulesRow, TraceCost
 from specviz.bench.turns import Plan, runs_by_number
+from specviz.decoding.engine import replay
+from specviz.decoding.request import Request, prepare
 from specviz.drafters import DRAFTERS
 from specviz.drafters.draft_model import DraftModel
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally
+from specviz.records.presets import Preset
+from specviz.records.settings import RunSettings
 
 
 @dataclass
 class Benchmark:
-    """A plan, and what was measured of it so far, which `report` tells at any time."""
+    """A plan and its measurements so far, of which `report` makes a report at any time."""
 
     pair: ModelPair
     plan: BenchPlan
@@ -63,7 +62,7 @@ class Benchmark:
         chat: bool | None = None,
         max_new_tokens: int | None = None,
     ) -> Benchmark:
-        """`say` hears a line of progress a setting.
+        """say: receives a line of progress a setting.
 
         only: names of the drafters to measure; presets: names of the prompts; empty means all of the plan's. chat: on
         prompts for models that answer, by default if the pair has a chat template. max_new_tokens: of each run, by
@@ -92,14 +91,14 @@ class Benchmark:
             for preset in plan.presets:
                 count = len(self._present(temperature))
                 say(f"{preset.name}, temperature {temperature:g}: {count} contestants, {plan.repeats} times")
-                self.measure_setting(Workload.of(self.pair, preset, temperature, plan.max_new_tokens))
+                self._measure_setting(plain_request(self.pair, preset, temperature, plan.max_new_tokens), preset.name)
             self._compare_rules(temperature)
         with self.failures.of("the bandwidth limit"):
             self.limit = _limits(self.pair, self.rows, plan)
         self.machine["load_average_end"] = load_average()
 
     def report(self, interrupted: bool = False) -> BenchReport:
-        """What was measured so far. interrupted: there will be no more."""
+        """The measurements so far. interrupted: there will be no more."""
         made = min((row.repeats for row in self.rows), default=0)
         sizes = {"max_new_tokens": self.plan.max_new_tokens, "repeats": self.plan.repeats, "repeats_made": made}
         return BenchReport(
@@ -117,26 +116,27 @@ class Benchmark:
         )
 
     def _present(self, temperature: float) -> list[Contestant]:
-        """Who is measured at this temperature."""
+        """The contestants that are measured at this temperature."""
         failed = self.failures.reasons
         return [one for one in self.contestants if takes_part(one, temperature) and one.title not in failed]
 
     def _compare_texts(self, temperature: float) -> None:
-        """At temperature 0 compares everybody's text of each preset; above it, only runs what has to be warm."""
+        """At temperature 0 compares everybody's text of each preset; above it, only warms up the other engines."""
         for preset in self.plan.presets if temperature == 0 else self.plan.presets[:1]:
-            workload = Workload.of(self.pair, preset, temperature, self.plan.max_new_tokens)
-            plain = plain_run(workload) if temperature == 0 else None
-            for contestant in self._present(temperature):
-                with self.failures.of(contestant.title):
-                    if plain is not None:
-                        self.equality.append(agreement(contestant, written(contestant, workload), plain, workload))
-                    elif contestant.engine != "specviz":
-                        written(contestant, workload)
+            plain = plain_request(self.pair, preset, temperature, self.plan.max_new_tokens)
+            due = plain_run(plain) if temperature == 0 else None
+            for one in self._present(temperature):
+                with self.failures.of(one.title):
+                    if due is not None:
+                        self.equality.append(agreement(one, written(one, plain), due, plain, preset.name))
+                    elif one.engine != "specviz":
+                        written(one, plain)
 
-    def measure_setting(self, workload: Workload) -> None:
+    def _measure_setting(self, plain: Request, preset: str) -> None:
         """Adds one row a contestant, plain decoding among them, and what records cost where the bare loop takes part;
-        where it is ended meanwhile, rows of what there is."""
-        present, failed = self._present(workload.temperature), self.failures.reasons
+        if it is interrupted, rows of the runs so far."""
+        temperature = plain.settings.sampling.temperature
+        present, failed = self._present(temperature), self.failures.reasons
         for engine in ("specviz", "transformers"):
             # The library's runs cannot stand still, so they take turns among themselves, whole runs at a time.
             own = [one for one in present if one.engine == engine]
@@ -144,26 +144,23 @@ class Benchmark:
                 continue
             made: list[list[TimedRun]] = [[] for _ in own]
             try:
-                self._take_turns(own, workload, made)
+                self._take_turns(own, plain, made)
             finally:
                 for one, runs in zip(own, made):
                     if runs and made[0] and one.title not in failed:
                         with self.failures.of(one.title):
-                            self.rows.append(_row(one, runs, made[0], workload))
+                            self.rows.append(_row(one, runs, made[0], plain, preset))
         for bare in present:
             if bare.engine == "bare":
                 traced, base, own = replace(bare, engine="specviz"), [], []
-                self._take_turns([bare, traced], workload, [base, own])
+                self._take_turns([bare, traced], plain, [base, own])
                 if not {bare.title, traced.title} & failed.keys():
-                    ratio = speedup_of(own, base)
-                    self.tracing.append(TraceCost(traced.title, workload.preset, workload.temperature, ratio))
+                    self.tracing.append(TraceCost(traced.title, preset, temperature, speedup_of(own, base)))
 
-    def _take_turns(
-        self, contestants: Sequence[Contestant], workload: Workload, made: Sequence[list[TimedRun]]
-    ) -> None:
+    def _take_turns(self, contestants: Sequence[Contestant], plain: Request, made: Sequence[list[TimedRun]]) -> None:
         budget = math.inf if self.plan.budget is None else self.plan.budget
-        lanes = [self.failures.caught(one, functools.partial(lane, one, workload)) for one in contestants]
-        runs_by_number(lanes, Plan(workload.max_new_tokens, self.plan.repeats, budget), made)
+        lanes = [self.failures.caught(one, functools.partial(lane, one, plain)) for one in contestants]
+        runs_by_number(lanes, Plan(plain.settings.max_new_tokens, self.plan.repeats, budget), made)
 
     def _compare_rules(self, temperature: float) -> None:
         """One row a γ, of the draft model; nothing at temperature 0, where both rules come to the same."""
@@ -174,54 +171,65 @@ class Benchmark:
                 self.failures.say(f"two rules on the same draws, γ={gamma}, temperature {temperature:g}: {rounds}")
                 given = (gamma, temperature, plan.max_new_tokens, plan.rule_rounds)
                 with self.failures.of(f"two rules, γ={gamma}"):
-                    self.rules.append(replay_rules(self.pair, plan.presets, *given))
+                    self.rules.append(_replay_rules(self.pair, plan.presets, *given))
+
+
+def _replay_rules(
+    pair: ModelPair, presets: Sequence[Preset], gamma: int, temperature: float, max_new_tokens: int, rounds: int
+) -> RulesRow:
+    """Drafts of the draft model on the presets in turn, seed after seed, until there are enough rounds."""
+    contestant, kept = Contestant(DraftModel.name, gamma), []
+    for seed in itertools.count():
+        for preset in presets:
+            request = request_of(contestant, plain_request(pair, preset, temperature, max_new_tokens, seed))
+            kept += [(token.accepted, block.accepted) for token, block in replay(request, "block")]
+            if len(kept) >= rounds:
+                return RulesRow.of(DraftModel.name, gamma, temperature, kept)
 
 
 def advised_chains(pair: ModelPair) -> list[Contestant]:
-    """What advice chooses from, as far as this pair can run it."""
+    """The contestants of advice that this pair can run."""
     return able(pair, iter(chains(pair, HEAT)))[0]
 
 
 def able(pair: ModelPair, contestants: Iterator[Contestant]) -> tuple[list[Contestant], list[tuple[str, SpecvizError]]]:
     """The contestants this pair can run, and of the others the drafter and why not, each reason once."""
-    able, refused, shortest = [], {}, Workload(pair, (0,), 1.0, 1)
+    able, refused, shortest = [], {}, prepare(pair, RunSettings((0,), None, max_new_tokens=1))
     for contestant in contestants:
         error = refusal_of(contestant, shortest) if contestant.engine == "specviz" else None
         if isinstance(error, SpecvizError):
             refused.setdefault((contestant.mode, error.message), (contestant.mode, error))
         else:
-            able.append(contestant)  # what fails otherwise fails once more where it is measured, and that is told
+            able.append(contestant)  # any other error occurs again when it is measured, and is reported there
     return able, list(refused.values())
 
 
-def _row(contestant: Contestant, own: Sequence[TimedRun], plain: Sequence[TimedRun], workload: Workload) -> BenchRow:
-    figures = standing(own, () if contestant.mode == PLAIN else plain)
+def _row(
+    contestant: Contestant, own: Sequence[TimedRun], base: Sequence[TimedRun], plain: Request, preset: str
+) -> BenchRow:
+    figures = standing(own, () if contestant.mode == PLAIN else base)
     row = BenchRow(
         title=contestant.title,
         engine=contestant.engine,
         mode=contestant.mode,
         num_draft_tokens=contestant.num_draft_tokens,
-        temperature=workload.temperature,
-        preset=workload.preset,
+        temperature=plain.settings.sampling.temperature,
+        preset=preset,
         tokens=sum(len(run.token_ids) for run in own),
-        peak_mb=peak_mb(workload.pair.device),
+        peak_mb=peak_mb(plain.pair.device),
         repeats=len(own),
         busy=busy(own),
         **asdict(figures),
     )
-    return _with_rounds(row, contestant, own, workload) if contestant.engine == "specviz" else row
-
-
-def _with_rounds(row: BenchRow, contestant: Contestant, own: Sequence[TimedRun], workload: Workload) -> BenchRow:
-    """What a row has where rounds are recorded; with drafts, their settings too, defaults filled in."""
-    counts = [tally(run.rounds) for run in own]
-    rounds = sum(one.rounds for one in counts)
-    taken = 1e6 * sum(one.seconds for one in counts) / rounds
-    row = replace(row, rounds=rounds, round_microseconds=taken, outside_microseconds=row.overhead_share * taken)
+    if contestant.engine != "specviz":
+        return row
+    counts = tally(one for run in own for one in run.rounds)
+    taken = 1e6 * counts.seconds / counts.rounds
+    row = replace(row, rounds=counts.rounds, round_microseconds=taken, outside_microseconds=row.overhead_share * taken)
     if contestant.mode == PLAIN:
         return row
-    request = request_of(contestant, workload)
-    settings = request.drafter.settings(workload.pair, request.settings.drafting)
+    request = request_of(contestant, plain)
+    settings = request.drafter.settings(plain.pair, request.settings.drafting)
     own_settings = {name: settings.get(name) for name in ("exit_layer", "bits")}
     return replace(row, rule=request.rule.name, branches=request.branches, **own_settings)
 

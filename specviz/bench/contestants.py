@@ -1,23 +1,25 @@
-"""Ways to decode side by side: what a contestant is, and what several of its repeats come to.
+"""Ways to decode: a contestant, its timed runs, and the figures that several of them come to. Loads no torch.
 
 Everything is measured. Contestants take turns (`specviz.bench.turns`), so a machine that slows down slows all of them,
-and a speedup is the ratio of their times over the same parts of a text.
+and a speedup is the ratio of their times over the same parts of a text. All of these are plain values, which cross
+process borders.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from specviz.bench.laps import TimedRun, speedup_of
 from specviz.records.metrics import Tally, tally
+from specviz.records.runs import Round
 from specviz.records.settings import PLAIN, DraftParams, RunSettings
+from specviz.records.stopwatch import BUSY
 from specviz.theory.formulas import expected_tokens
-from specviz.theory.statistics import Ratio
+from specviz.theory.statistics import Ratio, TurnPair, ratio_of
 
-#: Hears lines of progress while something is measured.
+#: Receives lines of progress while something is measured.
 Say = Callable[[str], None]
 
 
@@ -31,7 +33,7 @@ class Contestant:
     rule: str = "auto"  # how drafts are judged: "auto" or a name from `RULES`
     exit_layer: int | None = None  # see `DraftParams`; None is the drafter's default
     bits: int | None = None  # the same
-    engine: str = "specviz"  # or "bare", "transformers": see `timed_runs`
+    engine: str = "specviz"  # or "bare", "transformers": see `specviz.bench.lanes`
 
     def applied(self, settings: RunSettings) -> RunSettings:
         """The settings of a run in which this contestant decodes."""
@@ -45,7 +47,7 @@ class Contestant:
 
     @property
     def title(self) -> str:
-        """A short name without what is left to its default: ``draft_model γ=4 ×3`` has three branches."""
+        """A short name without the defaults: ``draft_model γ=4 ×3`` has three branches."""
         parts = [
             self.engine if self.engine != "specviz" else "",
             self.mode,
@@ -58,14 +60,97 @@ class Contestant:
         return " ".join(part for part in parts if part)
 
 
+# Turns and runs
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far one of several runs is."""
+
+    number: int  # of the contestant; 0 is plain decoding
+    group: int = 0  # see `TimedRun`
+    repeat: int = 0
+    tokens: int = 0  # new ones so far
+    warming: bool = False  # only to warm it up
+    fraction: float = 0.0  # done: of all repeats, or of the time available, whichever is further
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A part of a text, decoded by one contestant while the others stood still."""
+
+    place: int  # which part
+    tokens: int
+    seconds: float
+    others: float = 0.0  # processor seconds that other programs used meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class TimedRun:
+    """One contestant's run, made in turns with the others'."""
+
+    number: int  # as in `Progress`
+    group: Hashable  # the runs that took turns: one run of plain decoding in each group
+    repeat: int
+    turns: tuple[Turn, ...]
+    token_ids: tuple[int, ...]  # new ones
+    rounds: tuple[Round, ...]  # empty where they are not the engine's
+    finished: bool  # came to its own end
+
+    @property
+    def seconds(self) -> float:
+        return sum(turn.seconds for turn in self.turns)
+
+    @property
+    def speed(self) -> float:
+        """Tokens per second of wall time, reading the prompt included."""
+        return len(self.token_ids) / self.seconds
+
+
+def busy(runs: Sequence[TimedRun]) -> bool:
+    """True if something else wanted the processor during these runs."""
+    seconds = sum(run.seconds for run in runs)
+    return sum(turn.others for run in runs for turn in run.turns) > BUSY * seconds
+
+
+def speedup_of(own: Sequence[TimedRun], plain: Sequence[TimedRun]) -> Ratio | None:
+    """How many times as fast as plain decoding in the same repeats; None before both have taken a turn.
+
+    Where all produced the same tokens, as greedy decoding does, repeats of a part differ by the machine alone.
+    """
+    runs = (*own, *plain)
+    longest = max((run.token_ids for run in runs), key=len, default=())
+    alike = all(run.token_ids == longest[: len(run.token_ids)] for run in runs)
+    return ratio_of(list(_pairs(own, plain, alike)))
+
+
+def _pairs(own: Sequence[TimedRun], plain: Sequence[TimedRun], alike: bool) -> Iterator[TurnPair]:
+    """Place by place. A round may produce more than a part, and the next turn then nothing: the other contestant's turn
+    there counts all the same, or reading the prompt would weigh more in its time."""
+    counterpart = {(run.group, run.repeat): run for run in plain}
+    for run in own:
+        base = counterpart.get((run.group, run.repeat))
+        if base is not None:
+            ours, theirs = ({turn.place: turn for turn in each.turns} for each in (run, base))
+            ends = max(ours, default=-1), max(theirs, default=-1)
+            # Of texts that differ, one may go on after the other has ended.
+            for place in range(1 + (max(ends) if alike else min(ends))):
+                one, other = (each.get(place, Turn(place, 0, 0.0)) for each in (ours, theirs))
+                stratum = place if alike else None
+                yield TurnPair(one.tokens, one.seconds, other.tokens, other.seconds, stratum)
+
+
+# Figures
+
+
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a contestant's repeats come to, compared with plain decoding in turn; None where it does not apply."""
+    """The figures of a contestant's repeats, compared with plain decoding in turn; None where one does not apply."""
 
     tokens_per_second: float  # by wall time, reading the prompt included; the median over repeats
     spread: tuple[float, float]  # slowest and fastest repeat
     speedup_measured: float | None = None  # ratio to plain decoding, all turns together (`speedup_of`)
-    speedup_interval: tuple[float, float] | None = None  # in which it lies, 90 %; None where that cannot be told
+    speedup_interval: tuple[float, float] | None = None  # its 90 % interval; None where that cannot be told
     acceptance_rate: float | None = None  # α: accepted / judged draft tokens
     acceptance_length: float | None = None  # tokens per target pass
     #: c: seconds of one draft step / seconds of one target pass in the plain run. A step is one level of the draft,
@@ -88,19 +173,19 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """Speculation at a forced acceptance rate beside plain decoding, complete or being measured: see `bench.forced`."""
+    """Speculation at a forced acceptance rate against plain decoding, complete or in progress: see `bench.forced`."""
 
-    pair: str  # its name, and what ran its passes: figures of others do not stand beside these
+    pair: str  # its name, and the kind of its passes: figures of others are not comparable
     kind: str
-    alpha: float  # asked for; `figures` has what came of it
+    alpha: float  # asked for; `figures` has the measured one
     num_draft_tokens: int
     repeats: int
-    figures: Standing | None  # reading the prompt left out; None before the first of them
+    figures: Standing | None  # without reading the prompt; None before the first of them
     fraction: float  # share of the measuring that is done
 
 
 def standing(own: Sequence[TimedRun], plain: Sequence[TimedRun] = ()) -> Standing:
-    """The figures of a contestant's repeats beside those of plain decoding.
+    """The figures of a contestant's repeats compared with those of plain decoding.
 
     own: at least one run, each with a turn. plain: the runs that it took turns with, in any order; empty where there
     is nothing to compare with, as for plain decoding itself.
@@ -115,33 +200,24 @@ def standing(own: Sequence[TimedRun], plain: Sequence[TimedRun] = ()) -> Standin
     )
     if not all(run.rounds for run in own):
         return found
-    return _counted(found, [tally(run.rounds) for run in own], [tally(run.rounds) for run in plain])
-
-
-def _counted(found: Standing, own: Sequence[Tally], plain: Sequence[Tally]) -> Standing:
-    """With what rounds tell beside the time that they took, over all repeats together."""
-    rounds, seconds = _total(own, "rounds"), _total(own, "seconds")
-    drafted, judged, accepted = (_total(own, name) for name in ("drafted", "judged", "accepted"))
-    alpha = accepted / judged if judged else None
-    depths = sum((counts.rounds_by_depth for counts in own), Counter())
-    cost = _cost_coefficient(own, plain)
-    distances = _total(own, "measured_distances")
-    trees = any(counts.drafted_trees for counts in own)
+    counts, base = (tally(one for run in runs for one in run.rounds) for runs in (own, plain))
+    alpha, cost = counts.acceptance_rate, _cost_coefficient(counts, base)
+    known = not (cost is None or alpha is None or counts.drafted_trees)
     return replace(
         found,
         acceptance_rate=alpha,
-        acceptance_length=1 + accepted / rounds,
+        acceptance_length=counts.acceptance_length,
         cost_coefficient=cost,
-        speedup_formula=None if cost is None or alpha is None or trees else formula_speedup(alpha, cost, depths),
-        overhead_share=1 - _total(own, "model_seconds") / seconds,
+        speedup_formula=formula_speedup(alpha, cost, counts.rounds_by_depth) if known else None,
+        overhead_share=counts.overhead_share,
         phase_share={
-            "draft": _total(own, "draft_seconds") / seconds,
-            "verify": _total(own, "verify_seconds") / seconds,
-            "rest": _total(own, "accept_seconds") / seconds,
+            "draft": counts.draft_seconds / counts.seconds,
+            "verify": counts.verify_seconds / counts.seconds,
+            "rest": counts.accept_seconds / counts.seconds,
         },
-        drafted_per_round=drafted / rounds,
-        levels_per_round=_total(own, "levels") / rounds,
-        distance=_total(own, "distance_sum") / distances if distances else None,
+        drafted_per_round=counts.drafted / counts.rounds,
+        levels_per_round=counts.levels / counts.rounds,
+        distance=counts.distance,
     )
 
 
@@ -157,12 +233,7 @@ def formula_speedup(alpha: float, cost: float, rounds_by_depth: Counter[int]) ->
     return tokens / (length * cost + 1)
 
 
-def _cost_coefficient(own: Sequence[Tally], plain: Sequence[Tally]) -> float | None:
-    levels, passes = _total(own, "levels"), _total(plain, "rounds")
-    if not levels or not passes:
+def _cost_coefficient(own: Tally, plain: Tally) -> float | None:
+    if not own.levels or not plain.rounds:
         return None
-    return (_total(own, "draft_seconds") / levels) / (_total(plain, "verify_seconds") / passes)
-
-
-def _total(tallies: Sequence[Tally], name: str) -> float:
-    return sum(getattr(counts, name) for counts in tallies)
+    return (own.draft_seconds / own.levels) / (plain.verify_seconds / plain.rounds)

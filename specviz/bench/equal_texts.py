@@ -1,4 +1,4 @@
-"""Equal texts before any timing: a speed only counts if the text is plain greedy decoding's own.
+"""Greedy texts must be plain decoding's own: compared before any timing, and when a pair is checked.
 
 In float32 the texts are the same, token by token. In half precision passes of different widths round differently, and
 the target's best two tokens can be too close to tell apart. There a text may diverge, and from there on each of its
@@ -7,25 +7,47 @@ tokens must be the target's best, up to rounding, given that text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
+from transformers import DynamicCache, PreTrainedModel
 
-from specviz.bench.bare_loop import Unwatched
 from specviz.bench.contestants import PLAIN, Contestant
-from specviz.bench.timed_runs import Workload, request_of
+from specviz.bench.lanes import Failures, Unwatched, plain_request, reason_of, refusal_of, request_of, written
 from specviz.decoding.engine import rounds
 from specviz.decoding.record import collect
+from specviz.decoding.request import Request
+from specviz.drafters import DRAFTERS
+from specviz.models.pair import ModelPair
+from specviz.models.placement import dtype_name
 from specviz.passes.cached_model import CachedModel
+from specviz.passes.static_passes import BLOCK, WIDEST
 from specviz.records.comparison import NEAR_TIE, first_difference, margin
 from specviz.records.errors import SpecvizError
+from specviz.records.presets import PRESETS
 from specviz.records.runs import Run
+from specviz.records.words import Sentence
+
+#: Draft tokens a round, of every text that is checked.
+GAMMA = 4
+
+#: The most tokens, and the least, of each greedy text that is checked.
+TEXT_TOKENS, LEAST_TEXT = 48, 16
+
+#: New tokens of a text across a length, and how many of them come before it.
+NEW, BEFORE = 20, 8
+
+#: Prompt tokens, at most, by which the time of reading is estimated.
+TIMED = 192
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """One contestant's greedy text beside our plain one; a text that is wrong gets no verdict, see `agreement`."""
+    """One contestant's greedy text compared with our plain one; a wrong text gets no verdict, see `agreement`."""
 
     title: str
     engine: str
@@ -43,61 +65,229 @@ class Agreement:
         return self.place is None
 
 
-def plain_run(workload: Workload) -> Run:
+def plain_run(plain: Request) -> Run:
     """Our plain decoding, with which all others are compared."""
-    request = request_of(Contestant(PLAIN), workload)
-    return collect(request, list(rounds(request)))
+    return collect(plain, list(rounds(plain)))
 
 
-def agreement(contestant: Contestant, tokens: Sequence[int], plain: Run, workload: Workload) -> Agreement:
-    """The verdict on a contestant's greedy text. plain: plain decoding of the same workload.
+def agreement(contestant: Contestant, tokens: Sequence[int], due: Run, plain: Request, preset: str) -> Agreement:
+    """The verdict on a contestant's greedy text. due: plain decoding of the request `plain`, on the preset named.
 
     Raises SpecvizError (field ``only``), naming contestant and place, for a difference that is more than rounding.
     """
-    place = first_difference(plain.token_ids, tokens)
-    told = {"title": contestant.title, "engine": contestant.engine, "mode": contestant.mode}
-    told |= {"preset": workload.preset, "tokens": len(tokens)}
+    place = first_difference(due.token_ids, tokens)
+    known = {"title": contestant.title, "engine": contestant.engine, "mode": contestant.mode}
+    known |= {"preset": preset, "tokens": len(tokens)}
     if place is None:
-        return Agreement(**told)
-    apart = margin(plain, place)
-    if plain.pair.dtype == "float32" or place >= len(tokens) or apart is None or apart > NEAR_TIE:
+        return Agreement(**known)
+    apart = margin(due, place)
+    if due.pair.dtype == "float32" or place >= len(tokens) or apart is None or apart > NEAR_TIE:
         raise SpecvizError(
             "{title} is wrong on {preset}: its greedy token {place} is {got} and plain decoding's {due}, with {margin} "
             "between the target's best two in log probability ({dtype}); nothing was timed there.",
             "only",
             title=contestant.title,
-            preset=workload.preset,
+            preset=preset,
             place=place + 1,
-            got=_named(workload, tokens, place),
-            due=_named(workload, plain.token_ids, place),
+            got=_named(plain.pair, tokens, place),
+            due=_named(plain.pair, due.token_ids, place),
             margin="?" if apart is None else f"{apart:.2g}",
-            dtype=plain.pair.dtype,
+            dtype=due.pair.dtype,
         )
-    gaps = _gaps(workload, tokens)[place:]
+    gaps = _gaps(plain, tokens)[place:]
     if max(gaps) > NEAR_TIE:
         raise SpecvizError(
             "{title} is wrong on {preset}: its greedy token {place} lies {gap} below the target's best in log "
             "probability, which is more than rounding; nothing was timed there.",
             "only",
             title=contestant.title,
-            preset=workload.preset,
+            preset=preset,
             place=place + gaps.index(max(gaps)) + 1,
             gap=f"{max(gaps):.2f}",
         )
-    return Agreement(**told, place=place, margin=apart, largest_gap=max(gaps))
+    return Agreement(**known, place=place, margin=apart, largest_gap=max(gaps))
 
 
-def _named(workload: Workload, tokens: Sequence[int], place: int) -> str:
+def _named(pair: ModelPair, tokens: Sequence[int], place: int) -> str:
     """A token's text in quotes, or ∅ after the text's end."""
-    return repr(workload.pair.texts.chip(tokens[place])) if place < len(tokens) else "∅"
+    return repr(pair.texts.chip(tokens[place])) if place < len(tokens) else "∅"
 
 
 @torch.inference_mode()
-def _gaps(workload: Workload, tokens: Sequence[int]) -> list[float]:
+def _gaps(plain: Request, tokens: Sequence[int]) -> list[float]:
     """How far each token lies below the target's best one in log probability, by one plain pass over the text."""
-    target = CachedModel(workload.pair.target, Unwatched(workload.pair.device))
-    target.prefill(workload.prompt)
-    text = [*workload.prompt, *tokens[:-1]]
+    target = CachedModel(plain.pair.target, Unwatched(plain.pair.device))
+    target.prefill(plain.prompt.ids)
+    text = [*plain.prompt.ids, *tokens[:-1]]
     logits = target.forward(target.unread(text), keep=len(tokens)).float()
     chosen = logits.gather(-1, torch.tensor(tokens, device=logits.device).unsqueeze(-1)).squeeze(-1)
     return (logits.amax(-1) - chosen).tolist()
+
+
+# Checking a pair
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check."""
+
+    #: ``slow`` is right, but does not pay; ``skipped`` cannot be checked here.
+    state: Literal["right", "wrong", "slow", "skipped"]
+    what: Sentence
+    seen: Sentence | SpecvizError
+    advice: Sentence | None = None
+
+
+def tried(what: Sentence, check: Callable[[], Finding]) -> Finding:
+    """The finding of a check; one that fails, however it does, is a finding too."""
+    try:
+        return check()
+    except Exception as error:
+        advice = Sentence("Report this with the JSON file; meanwhile choose another drafter or float32.")
+        return Finding("wrong", what, reason_of(error), advice)
+
+
+def left_out(what: Sentence, why: Sentence | None = None) -> Finding:
+    """A check for which there was no time."""
+    advice = Sentence("python -m specviz check --minutes 5 looks at more.")
+    return Finding("skipped", what, why or Sentence("no time was left for it"), advice)
+
+
+def texts(pair: ModelPair, seconds: float) -> Iterator[Finding]:
+    """Greedy texts: transformers' `generate` and every drafter, each compared with our plain decoding."""
+    began, preset = time.perf_counter(), PRESETS[0]
+    plain = plain_request(pair, preset, 0.0, TEXT_TOKENS)
+    one, eager = _token_seconds(plain)
+    writers = sum(refusal_of(contestant, plain) is None for contestant, _ in _writers(plain))
+    tokens = max(LEAST_TEXT, int(min(TEXT_TOKENS, seconds / (writers * one + eager))))
+    plain = _shortened(plain, tokens)
+    due = plain_run(plain)
+    for contestant, what in _writers(plain):
+        if isinstance(refusal := refusal_of(contestant, plain), SpecvizError):
+            yield Finding("skipped", what, refusal)
+        elif time.perf_counter() - began > seconds:
+            yield left_out(what)
+        else:
+            yield tried(what, functools.partial(_compared, contestant, what, due, plain, preset.name))
+
+
+def _shortened(plain: Request, tokens: int) -> Request:
+    settings = plain.settings
+    return replace(plain, settings=replace(settings, max_new_tokens=min(tokens, settings.max_new_tokens)))
+
+
+def _compared(contestant: Contestant, what: Sentence, due: Run, plain: Request, preset: str) -> Finding:
+    found = agreement(contestant, written(contestant, plain), due, plain, preset)
+    if found.identical:
+        return Finding("right", what, Sentence("the same {n} tokens", n=found.tokens))
+    seen = Sentence(
+        "the same up to token {place}, where rounding in {dtype} decides between two ({margin} apart)",
+        place=found.place,
+        dtype=dtype_name(plain.pair.dtype),
+        margin=float(f"{found.margin:.2g}"),
+    )
+    return Finding("right", what, seen)
+
+
+def _writers(plain: Request) -> Iterator[tuple[Contestant, Sentence]]:
+    """Every way to write plain decoding's text; each drafter with its defaults, and those that can as a tree too."""
+    yield Contestant(PLAIN, engine="transformers"), Sentence("greedy text of transformers' generate")
+    for name in DRAFTERS:
+        usual = Contestant(name, GAMMA)
+        yield usual, Sentence("greedy text, {drafter}", drafter=name)
+        tree = replace(usual, branches=3)
+        # Not every drafter makes trees, and not every model reads them.
+        if refusal_of(usual, plain) is None and refusal_of(tree, plain) is None:
+            request = request_of(usual, plain)
+            if "branches" in request.drafter.reads and request.branches == 1:
+                yield tree, Sentence("greedy text, {drafter} with {n} branches", drafter=name, n=tree.branches)
+
+
+def _token_seconds(plain: Request) -> tuple[float, float]:
+    """Seconds that a token takes in plain decoding, and in transformers' `generate`, which has passes of its own."""
+    few, taken = _shortened(plain, 4), []
+    for engine in ("specviz", "transformers"):
+        began = time.perf_counter()
+        with Failures().of(engine):  # the comparison of its text will report it
+            written(Contestant(PLAIN, engine=engine), few)
+        taken.append((time.perf_counter() - began) / few.settings.max_new_tokens)
+    return taken[0], taken[1]
+
+
+# Texts across the lengths at which something changes: windows, chunks, buffers, the context's end. A short text never
+# meets them, and what is wrong there is wrong for everybody who writes longer ones.
+
+
+def switches(pair: ModelPair, prompt_length: int = 0) -> list[tuple[int, Sentence]]:
+    """The lengths, in tokens, and what changes there: of target and draft, as far as the context reaches.
+
+    prompt_length: of the usual prompt, after which buffers grow first.
+    """
+    found: dict[int, Sentence] = {}
+    for model in filter(None, (pair.target, pair.draft)):
+        config = model.config.get_text_config()
+        for length in _windows(model):
+            found[length] = Sentence("texts across {n} tokens, a window of attention", n=length)
+        for name in ("floor_scale", "index_topk"):
+            if length := getattr(config, name, None):
+                found[length] = Sentence("texts across {n} tokens, where attention changes", n=length)
+        rope = getattr(config, "rope_parameters", None) or {}
+        for kind in (rope, *(kind for kind in rope.values() if isinstance(kind, dict))):
+            if length := kind.get("original_max_position_embeddings"):
+                found[length] = Sentence("texts across {n} tokens, the context before it was extended", n=length)
+    if pair.passes.fast:
+        length = (prompt_length // BLOCK + 1) * BLOCK
+        found[length] = Sentence("texts across {n} tokens, where buffers grow", n=length)
+        found[WIDEST] = Sentence("texts across {n} tokens, the most that a prepared pass reads", n=WIDEST)
+    if (end := pair.context_length) is not None:
+        found = {length: what for length, what in found.items() if length < end}
+        found[end] = Sentence("texts up to {n} tokens, where the context ends", n=end)
+    return sorted(found.items())
+
+
+def _windows(model: PreTrainedModel) -> set[int]:
+    layers = DynamicCache(config=model.config).layers
+    own = getattr(model.config, "window_size", None)  # GPT-Neo's, which its cache knows nothing of
+    return {layer.sliding_window for layer in layers if layer.is_sliding} | ({own} if isinstance(own, int) else set())
+
+
+def lengths(pair: ModelPair, seconds: float) -> Iterator[Finding]:
+    """One finding for each of the `switches` that can be read in this time, the nearest first."""
+    until = time.perf_counter() + seconds
+    # No end token: nothing ends before it has crossed the length.
+    usual = plain_request(replace(pair, eos_ids=frozenset()), PRESETS[0], 0.0, NEW)
+    ways = [
+        Contestant(PLAIN),
+        Contestant(PLAIN, engine="transformers"),
+        *(Contestant(name, GAMMA) for name in DRAFTERS),
+    ]
+    ways = [one for one in ways if refusal_of(one, usual) is None]
+    timed = min(TIMED, (pair.context_length or TIMED * 2) // 2)
+    began = time.perf_counter()
+    written(ways[0], _ending_at(usual, timed, 1))
+    each = (time.perf_counter() - began) / timed
+    for length, what in switches(pair, len(usual.prompt.ids)):
+        needed, left = len(ways) * (length + NEW) * each, until - time.perf_counter()
+        if length <= BEFORE:
+            continue  # the other texts have crossed it
+        if needed > left:
+            yield left_out(what, Sentence("to read so much would take about {s} s", s=round(needed)))
+        else:
+            yield tried(what, functools.partial(_crossing, what, ways, _ending_at(usual, length - BEFORE, NEW)))
+
+
+def _ending_at(usual: Request, length: int, tokens: int) -> Request:
+    """The usual prompt over and over, up to this length; and new tokens as far as the context reaches."""
+    ids, end = usual.prompt.ids, usual.pair.context_length
+    prompt = (ids * -(-length // len(ids)))[-length:]
+    room = tokens if end is None else min(tokens, end - length)
+    return usual.but(replace(usual.settings, prompt=prompt, max_new_tokens=room))
+
+
+def _crossing(what: Sentence, ways: list[Contestant], plain: Request) -> Finding:
+    _, *others = ways
+    due = plain_run(plain)
+    found = [agreement(one, written(one, plain), due, plain, PRESETS[0].name) for one in others]
+    same = Sentence("the same {n} tokens in {ways} ways", n=len(due.token_ids), ways=len(ways))
+    rounded = Sentence("the same {n} tokens in {ways} ways, up to rounding", n=len(due.token_ids), ways=len(ways))
+    return Finding("right", what, same if all(one.identical for one in found) else rounded)

@@ -1,27 +1,33 @@
-"""What it would take: the pair's own passes, with drafts that are right as often as asked.
+"""Speculation at any acceptance rate: the pair's own passes, with drafts that are right as often as asked.
 
-An oracle (see there) speaks in the draft model's place, which makes all of its passes. So the seconds are real at any
-acceptance rate; the drafts are not the draft model's.
+An oracle knows the target's answer and speaks in the draft model's place, which makes all of its passes. So the seconds
+are real at any acceptance rate and say nothing about any draft model. Users cannot draft with it: it is not one of
+`DRAFTERS` and runs only where a caller hands it to the engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
-from specviz.bench import oracle
-from specviz.bench.contestants import PLAIN, Contestant, Forced, standing
-from specviz.bench.laps import TimedRun
-from specviz.bench.timed_runs import Workload, request_of
+import torch
+from torch import Tensor
+
+from specviz.bench.contestants import Contestant, Forced, TimedRun, standing
+from specviz.bench.lanes import plain_request, request_of
 from specviz.bench.turns import Plan, lane_of, take_turns
 from specviz.decoding.engine import pending_rounds
 from specviz.decoding.record import PendingRound
+from specviz.drafters.base import DraftContext, Drafter
+from specviz.drafters.choosers import Draws, TopChoices
 from specviz.drafters.draft_model import DraftModel
 from specviz.models.pair import ModelPair
 from specviz.passes.static_passes import kind_of
 from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS
 from specviz.records.settings import SETTINGS, DraftParams
+from specviz.rules.draft import Draft, Verdict
 
 #: New tokens of each run.
 TOKENS = 96
@@ -38,24 +44,24 @@ def measure_forced(
     repeats: int = REPEATS,
     budget: float = BUDGET,
 ) -> Iterator[Forced | None]:
-    """Greedy runs of a story, each with coins of its own: yields after every repeat, and None between, to be ended.
+    """Greedy runs of a story, each with coins of its own: yields after every repeat, and None in between, where it can
+    be ended.
 
-    A run ends where rounding leads the text away from what the oracle was told, or where the limit of tokens leaves no
-    room for a whole draft; reading the prompt does not count. Raises SpecvizError: field ``alpha`` or
+    A run ends where rounding leads the text away from the one that the oracle knows, or where the limit of tokens
+    leaves no room for a whole draft; reading the prompt does not count. Raises SpecvizError: field ``alpha`` or
     ``num_draft_tokens`` for what is out of range, ``drafter`` for a pair whose draft model is missing or counts in
     other tokens.
     """
-    oracle.check(alpha)
+    check_alpha(alpha)
     SETTINGS["num_draft_tokens"].check("num_draft_tokens", num_draft_tokens)
     _check_draft(pair)
-    workload = Workload.of(pair, PRESETS[0], temperature=0.0, max_new_tokens=tokens)
-    plain, known = request_of(Contestant(PLAIN), workload), []
+    plain, known = plain_request(pair, PRESETS[0], 0.0, tokens), []
     for one in pending_rounds(plain):
         known += one.emitted
         yield None
-    drafts = request_of(Contestant(DraftModel.name, num_draft_tokens), workload)
-    told = lane_of(drafts, lambda repeat: oracle.oracle(known, alpha, seed=repeat))
-    asked = replace(told, start=lambda repeat: _as_asked(told.start(repeat), known, num_draft_tokens))
+    drafts = request_of(Contestant(DraftModel.name, num_draft_tokens), plain)
+    lane = lane_of(drafts, lambda repeat: oracle(known, alpha, seed=repeat))
+    asked = replace(lane, start=lambda repeat: _as_asked(lane.start(repeat), known, num_draft_tokens))
     found = Forced(pair.name, kind_of(pair.passes.fast), alpha, num_draft_tokens, 0, None, 0.0)
     made: dict[int, list[TimedRun]] = {0: [], 1: []}
     for one in take_turns([lane_of(plain), asked], Plan(tokens, repeats, budget, with_prompt=False)):
@@ -84,10 +90,93 @@ def _as_asked(steps: Iterator[PendingRound], known: Sequence[int], gamma: int) -
     """Rounds before the first that did not draft in full or left the text that the oracle knew; at least one."""
     place = 0
     for one in steps:
-        told = tuple(known[place : place + len(one.emitted)]) == one.emitted
-        asked = told and len(one.verdict.draft.parents) >= gamma
+        followed = tuple(known[place : place + len(one.emitted)]) == one.emitted
+        asked = followed and len(one.verdict.draft.parents) >= gamma
         if asked or not place:
             yield one
         if not asked:
             return
         place += len(one.emitted)
+
+
+# The oracle
+
+
+def check_alpha(alpha: float) -> None:
+    """Raises SpecvizError (field ``alpha``) for anything but a probability."""
+    if not isinstance(alpha, int | float) or not 0 <= alpha <= 1:
+        raise SpecvizError(
+            "alpha is how likely a draft token is to be right: a number from 0 to 1, not {value}.",
+            "alpha",
+            value=alpha,
+        )
+
+
+def oracle(known: Sequence[int], alpha: float, seed: int) -> Callable[[DraftContext], Drafter]:
+    """Builds the drafter of one greedy run, for the engine; the request names ``draft_model``.
+
+    known: the target's greedy continuation of the request's prompt, by a plain run. alpha: probability that a draft
+    token is right, independently of all others. seed: of these coins.
+    """
+
+    def build(context: DraftContext) -> OracleDrafter:
+        return OracleDrafter(context, script(known, alpha, context.pair.vocab_size, seed))
+
+    return build
+
+
+def script(known: Sequence[int], alpha: float, vocab_size: int, seed: int) -> list[int]:
+    """What the oracle says at each place of the text: the known token with probability `alpha`, else any other one.
+
+    One coin a place makes drafts independent: a place is judged once, since its token is then either kept or replaced
+    by the target's. A token that was discarded unjudged may come again, with the coin nobody has seen.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    right = torch.rand(len(known), generator=generator, dtype=torch.float64) < alpha
+    truth = torch.tensor(known, dtype=torch.long)
+    other = (truth + torch.randint(1, vocab_size, truth.shape, generator=generator)) % vocab_size
+    return torch.where(right, truth, other).tolist()
+
+
+class Scripted(TopChoices):
+    """Computes the draft model's choice, as drafting with it would, and then says the next token of a script."""
+
+    def __init__(self, script: Tensor):
+        self.script = script
+        self.place = 0
+
+    def one(self, row: Tensor, u: Tensor) -> tuple[Tensor, None]:
+        super().one(row, u)
+        self.place += 1
+        # A view of what is on the device already: no step waits for the host.
+        return self.script[self.place - 1 : self.place], None
+
+
+class OracleDrafter(DraftModel):
+    """The pair's draft model with all its passes, over tokens that come from a script instead."""
+
+    name: ClassVar[str] = "oracle"
+
+    def __init__(self, context: DraftContext, script: Sequence[int]):
+        if isinstance(context.chooser, Draws):
+            raise ValueError("An oracle speaks in greedy runs only; see `check_alpha`.")
+        self.speaker = Scripted(torch.tensor(script, dtype=torch.long, device=context.pair.device))
+        super().__init__(replace(context, chooser=self.speaker, branches=1, params=DraftParams()))
+        self.prompt_length = 0
+        self.drafted = 0
+
+    def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
+        self.prompt_length = len(prompt)
+        super().prefill(prompt, features)
+
+    def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
+        self.speaker.place = len(committed) - self.prompt_length
+        # Beyond the end of the script it has nothing to say.
+        budget = min(budget, len(self.speaker.script) - self.speaker.place)
+        self.drafted = max(0, budget)
+        return super().propose(committed, budget, uniforms) if self.drafted else Draft.copied((), uniforms.device)
+
+    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+        # In a plain step the draft model has read nothing that could be taken back; it catches up later.
+        if self.drafted:
+            super().observe(committed, verdict, features)

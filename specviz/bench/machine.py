@@ -1,28 +1,40 @@
-"""The machine a benchmark runs on: what it is, how much of it may be used, and whether others are using it too."""
+"""The machine that measures: its facts, its load, and the least time that a pass of a model can take on it."""
 
 from __future__ import annotations
 
+import datetime
 import itertools
 import os
 import pathlib
 import platform
-from collections.abc import Sequence
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 import psutil
 import torch
 import transformers
+from transformers import PreTrainedModel
 
-from specviz.models.pair import ModelPair
-from specviz.models.placement import dtype_name
+from specviz.models.pair import ModelPair, position_limit
+from specviz.models.pass_timer import PassTimer
+from specviz.models.placement import dtype_name, free_memory
+from specviz.models.refusals import refusing_out_of_memory
+from specviz.passes.devices import devices_of, home_of, synchronise
+from specviz.passes.few_rows import FewRowsLinear
+from specviz.passes.packed_weights import let_go_again
+from specviz.records.errors import SpecvizError
+from specviz.theory.roofline import ModelSize
 
 Facts = dict[str, str | int | float | None]
 
 
 def describe_machine(pair: ModelPair) -> Facts:
-    """The machine at the start of a benchmark; None for what this system does not tell."""
+    """The machine at the start of a benchmark; None for facts that this system does not report."""
     return {
         "processor": _processor(),
-        "cores": len(_affinity()),  # that this process may use
+        "cores": len(_affinity()),  # available to this process
         "affinity": as_ranges(_affinity()),
         "threads": torch.get_num_threads(),  # set once, when the pair is loaded
         "megahertz": _megahertz(),  # of the processor's clock now
@@ -35,6 +47,7 @@ def describe_machine(pair: ModelPair) -> Facts:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
+        "date": datetime.date.today().isoformat(),
         "load_average_start": load_average(),
         "load_average_end": None,
     }
@@ -62,11 +75,6 @@ def peak_mb(device: torch.device) -> float:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (2**20 if platform.system() == "Darwin" else 2**10)
-
-
-def resident_mb() -> float:
-    """Memory this process holds now."""
-    return psutil.Process().memory_info().rss / 2**20
 
 
 def as_ranges(numbers: Sequence[int]) -> str:
@@ -102,3 +110,214 @@ def _megahertz() -> float | None:
 def _governor() -> str | None:
     known = pathlib.Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
     return known.read_text().strip() if known.is_file() else None
+
+
+# Limits
+
+#: Passes over one token that are timed of each model.
+REPEATS = 25
+
+#: A buffer that no processor's cache holds: reading a larger one is no slower.
+BUFFER_BYTES = 2**31
+
+#: Rows and columns of the matrices whose product is timed for the peak rate, by type of device.
+PEAK_SIDE = {"cpu": 1024, "cuda": 4096}
+
+#: Rows of a narrow product: those of the widest pass that is timed. It comes first, for a square one can take seconds.
+_NARROW = 64
+
+#: A dtype whose narrow product is slower than the best by more than this factor is not the one with the peak rate.
+_FAR_SLOWER = 4
+
+
+@dataclass(slots=True)
+class BandwidthLimit:
+    """A pass over one token beside the least time in which this machine moves the bytes that it reads.
+
+    Where a pass or a step of plain decoding was faster than that, the limit and the shares of it are None: not known.
+    """
+
+    role: str  # "target" or "draft"
+    context: int  # cached tokens before the pass
+    weight_bytes: int  # as the pass reads them: packed, and without tables that are only looked up
+    cache_bytes: int  # keys and values of `context` positions
+    copy_bandwidth: float  # bytes read plus bytes written a second, copying a buffer (see `_buffer_bytes`)
+    read_bandwidth: float  # bytes a second, summing up such a buffer
+    pass_seconds: float  # median of passes timed alone
+    #: The faster one: on some processors writing takes longer than reading.
+    bandwidth: float = field(init=False)
+    limit_seconds: float | None = field(init=False)  # (weight_bytes + cache_bytes) / bandwidth
+    share_of_pass: float | None = field(init=False)  # limit_seconds / pass_seconds
+    #: Harmonic mean of the plain rows over presets, at the first temperature; None for the draft model.
+    plain_tokens_per_second: float | None = None
+    share_of_plain: float | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.bandwidth = max(self.copy_bandwidth, self.read_bandwidth)
+        self.limit_seconds = (self.weight_bytes + self.cache_bytes) / self.bandwidth
+        self.share_of_pass = self.limit_seconds / self.pass_seconds
+        plain = self.plain_tokens_per_second
+        self.share_of_plain = None if plain is None else plain * self.limit_seconds
+        if self.share_of_pass > 1 or (self.share_of_plain or 0) > 1:
+            self.limit_seconds = self.share_of_pass = self.share_of_plain = None
+
+
+def measure_limits(pair: ModelPair, context: int, repeats: int = REPEATS) -> list[BandwidthLimit]:
+    """Passes over one token after `context` cached ones, of target and draft model in turn, beside their limit.
+
+    The passes are those that runs make. A context too long for a model is shortened. Raises SpecvizError (field
+    ``target``) where the device's memory does not hold it.
+    """
+    with refusing_out_of_memory(no_memory):
+        timers = {
+            role: PassTimer(model, (1,), context, pair.passes.fast.get(role)) for role, model in models_of(pair).items()
+        }
+        for timer in timers.values():
+            if timer.passes is not None:
+                let_go_again(timer.model)  # what transformers' runs read makes room for the buffers
+        seconds: dict[str, list[float]] = {role: [] for role in timers}
+        for _ in range(repeats):
+            for role, timer in timers.items():
+                seconds[role].append(timer.seconds(1))
+        return [_limit(role, timer, statistics.median(seconds[role])) for role, timer in timers.items()]
+
+
+def models_of(pair: ModelPair) -> dict[str, PreTrainedModel]:
+    """The pair's models by role; a pair may have no draft model."""
+    return {"target": pair.target} | ({"draft": pair.draft} if pair.draft is not None else {})
+
+
+def within_positions(models: Iterable[PreTrainedModel], widths: Sequence[int], context: int) -> tuple[list[int], int]:
+    """Widths of passes that fill no more than half of the models' positions, and a context that leaves them room."""
+    room = min(filter(None, map(position_limit, models)), default=2 * max(*widths, context))
+    fitting = [width for width in widths if width <= max(1, room // 2)]
+    return fitting, max(1, min(context, room - max(fitting)))
+
+
+def no_memory() -> SpecvizError:
+    return SpecvizError(
+        "There is not enough memory to time passes over many tokens: load a smaller pair on the Models tab.", "target"
+    )
+
+
+def _limit(role: str, timer: PassTimer, pass_seconds: float) -> BandwidthLimit:
+    size, share, device = model_size(timer), weight_share(timer), home_of(timer.model)
+    return BandwidthLimit(
+        role=role,
+        context=timer.context,
+        weight_bytes=size.weight_bytes,
+        cache_bytes=round(size.position_bytes * size.positions),
+        copy_bandwidth=copy_bandwidth(share, device),
+        read_bandwidth=read_bandwidth(share, device),
+        pass_seconds=pass_seconds,
+    )
+
+
+def weight_share(timer: PassTimer) -> int:
+    """Bytes of weights that a pass reads on each device of a model: a spread model's devices hold a share each."""
+    return model_size(timer).weight_bytes // len(devices_of(timer.model))
+
+
+def model_size(timer: PassTimer) -> ModelSize:
+    """What passes of this timer's model move and compute, counted on the model and its cache."""
+    model = timer.model
+    # Layers that share another's keys and values have none of their own.
+    rows = [part for part in timer.reader.rows() if part is not None]
+    positions = statistics.mean(part.shape[-2] for part in rows)
+    cached = sum(part.numel() * part.element_size() for part in rows)
+    config = model.config.get_text_config()
+    heads = config.num_attention_heads
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return ModelSize(
+        parameters=model.num_parameters() - sum(part.numel() for part in _looked_up(model)),
+        weight_bytes=_bytes(weights_read(model if timer.passes is None else timer.passes.static.model)),
+        position_bytes=cached / positions,
+        positions=positions,
+        attention_width=config.num_hidden_layers * heads * head_size,
+    )
+
+
+def weights_read(model: PreTrainedModel) -> list[torch.Tensor]:
+    """What a pass of a model, or of its twin on our kernels, reads whole: each tensor once, in the form it lies in."""
+    kept = {id(table) for table in _looked_up(model)}
+    every = (
+        part.read if isinstance(part, FewRowsLinear) else part.parameters(recurse=False) for part in model.modules()
+    )
+    return list({id(weight): weight for weights in every for weight in weights if id(weight) not in kept}.values())
+
+
+def _looked_up(model: PreTrainedModel) -> list[torch.Tensor]:
+    """Tables of which a pass reads one row a token: embeddings, unless they are the output head too."""
+    head = getattr(model.get_output_embeddings(), "weight", None)
+    tables = [module.weight for module in model.modules() if isinstance(module, torch.nn.Embedding)]
+    return [table for table in tables if table is not head]
+
+
+def _bytes(parts: Iterable[torch.Tensor]) -> int:
+    return sum(stored.numel() * stored.element_size() for part in parts for stored in _stored(part))
+
+
+def _stored(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """What holds a tensor's values: itself, or for a quantised one the packed values and their scales."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        return [tensor]
+    names, _ = tensor.__tensor_flatten__()
+    return [stored for name in names for stored in _stored(getattr(tensor, name))]
+
+
+def read_bandwidth(size: int, device: torch.device) -> float:
+    """Bytes a second, reading a buffer over and over by summing it up. size: of the weights that it stands for."""
+    buffer = torch.ones(_buffer_bytes(size, device) // 4, dtype=torch.float32, device=device)
+    return buffer.numel() * 4 / _fastest(buffer.sum, device)
+
+
+def copy_bandwidth(size: int, device: torch.device) -> float:
+    """Bytes a second, read and written together, copying a buffer over and over. size: as in `read_bandwidth`.
+
+    This is what a machine's bandwidth usually means; with torch's threads as they are set. Buffer and copy together are
+    as large as the weights.
+    """
+    count = _buffer_bytes(size // 2, device) // 4
+    source, copy = (torch.ones(count, dtype=torch.float32, device=device) for _ in range(2))
+    return 2 * source.numel() * 4 / _fastest(lambda: copy.copy_(source), device)
+
+
+def _buffer_bytes(size: int, device: torch.device) -> int:
+    """As many bytes as the weights: those of a small model may lie in the processor's cache, where passes read them.
+
+    But no more than can matter, and a copy of the buffer must leave the device half of what is free.
+    """
+    return max(4, min(size, BUFFER_BYTES, free_memory(device) // 4))
+
+
+def peak_rate(dtype: torch.dtype, device: torch.device) -> float:
+    """Operations a second of the fastest matrix product found: narrow or square, in `dtype` or, on a CPU, in float32.
+
+    A CPU without instructions for a dtype multiplies in it by detours that passes need not take: compiled ones widen
+    their weights instead, and are faster than such a product.
+    """
+    dtypes = {dtype, torch.float32} if device.type == "cpu" else {dtype}
+    narrow = {each: _product_rate(_NARROW, each, device) for each in dtypes}
+    best = max(narrow.values())
+    worth = [each for each in dtypes if _FAR_SLOWER * narrow[each] > best]
+    return max(best, *(_product_rate(PEAK_SIDE[device.type], each, device) for each in worth))
+
+
+def _product_rate(rows: int, dtype: torch.dtype, device: torch.device) -> float:
+    """Operations a second of a product of `rows` rows with a square matrix, 2 · rows · n² operations."""
+    side = PEAK_SIDE[device.type]
+    inputs, weights = (torch.ones(count, side, dtype=dtype, device=device) for count in (rows, side))
+    return 2 * rows * side**2 / _fastest(lambda: torch.nn.functional.linear(inputs, weights), device)
+
+
+def _fastest(work: Callable[[], object], device: torch.device, repeats: int = 8) -> float:
+    """Seconds of the fastest of several repeats, warm: the best that the machine can do."""
+    work()
+    seconds = []
+    for _ in range(repeats):
+        synchronise(device)
+        start = time.perf_counter()
+        work()
+        synchronise(device)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)

@@ -1,18 +1,23 @@
-"""T(K): how long passes over K tokens of a pair's models take, beside what the machine could do at best.
+"""The duration of passes: T(K) over K tokens of one text, and T(B, K) over K tokens of each of B requests.
 
-All widths of both models take turns, so that a busy moment falls on all of them alike.
+All passes take turns, so that a busy moment falls on all of them alike. For T(B, K) the models are called operation by
+operation, since prepared passes read one text: both sides of a speedup alike.
 """
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
 
-from specviz.bench.machine_limits import (
+from specviz.bench.machine import (
     model_size,
     models_of,
     no_memory,
@@ -25,9 +30,9 @@ from specviz.models.pair import ModelPair
 from specviz.models.pass_timer import PassTimer, up_and_down
 from specviz.models.placement import dtype_name
 from specviz.models.refusals import refusing_out_of_memory
-from specviz.passes.devices import home_of
+from specviz.passes.devices import home_of, synchronise
 from specviz.passes.static_passes import kind_of
-from specviz.theory.roofline import Curve, Limits, PassTimes, Point
+from specviz.theory.roofline import BatchPoint, BatchTimes, Curve, Limits, PassTimes, Point
 
 #: Tokens a pass: powers of two, what γ = 2 to 5, 8 and 16 verify, and some between.
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 32, 64)
@@ -37,6 +42,36 @@ CONTEXT = 128
 
 #: Repeats of everything, and the seconds after which no further one begins.
 REPEATS, BUDGET = 25, 4.0
+
+#: Of T(B, K): requests at once, tokens of each in a pass (plain decoding and γ = 1, 2, 4, 8, 16), repeats and seconds.
+BATCHES, BATCH_WIDTHS = (1, 2, 4, 8, 16, 32), (1, 2, 3, 5, 9, 17)
+BATCH_REPEATS, BATCH_BUDGET = 15, 6.0
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def in_turn(
+    passes: Mapping[Key, Callable[[], float]], repeats: int, budget: float
+) -> Iterator[tuple[dict[Key, list[float]], float]]:
+    """All passes in turn, up and down: after each one the seconds of every pass so far, and the share that is done.
+
+    No further repeat begins after `budget` seconds, but there is at least one.
+    """
+    taken: dict[Key, list[float]] = {key: [] for key in passes}
+    began = time.perf_counter()
+    for repeat in range(repeats):
+        if repeat and time.perf_counter() - began > budget:
+            break
+        for place, key in enumerate(up_and_down(list(passes), repeat), start=1):
+            taken[key].append(passes[key]())
+            done = repeat + place / len(passes)
+            # By repeats or, after the first one, by time, whichever ends it sooner.
+            by_time = (time.perf_counter() - began) / budget if done > 1 else 0.0
+            yield taken, min(1.0, max(done / repeats, by_time))
+    yield taken, 1.0
+
+
+# One text
 
 
 def measure_passes(
@@ -71,7 +106,10 @@ def measure_passes(
             fraction=0.0,
         )
         yield start
-        yield from _filled(start, timers, repeats, budget)
+        shapes = [(role, width) for width in timers["target"].widths for role in timers]
+        passes = {(role, width): functools.partial(timers[role].seconds, width) for role, width in shapes}
+        for taken, fraction in in_turn(passes, repeats, budget):
+            yield replace(start, curves=tuple(_filled(curve, taken) for curve in start.curves), fraction=fraction)
 
 
 def _curve(role: str, timer: PassTimer, peak: float) -> Curve:
@@ -79,34 +117,100 @@ def _curve(role: str, timer: PassTimer, peak: float) -> Curve:
     return Curve(role, model_size(timer), Limits(bandwidth, peak))
 
 
-def _filled(start: PassTimes, timers: dict[str, PassTimer], repeats: int, budget: float) -> Iterator[PassTimes]:
-    """`start` with one more pass timed in each: all widths of all models take turns."""
-    turns = [(role, width) for width in timers["target"].widths for role in timers]
-    taken: dict[tuple[str, int], list[float]] = {turn: [] for turn in turns}
-    began = time.perf_counter()
-    for repeat in range(repeats):
-        if repeat and time.perf_counter() - began > budget:
-            break
-        for place, (role, width) in enumerate(up_and_down(turns, repeat)):
-            taken[role, width].append(timers[role].seconds(width))
-            yield _snapshot(start, taken, _share(repeat + (place + 1) / len(turns), repeats, began, budget))
-    yield _snapshot(start, taken, 1.0)
-
-
-def _share(done: float, repeats: int, began: float, budget: float) -> float:
-    """The share of the work done: by repeats or, after the first one, by time, whichever ends it sooner."""
-    by_time = (time.perf_counter() - began) / budget if done > 1 else 0.0
-    return min(1.0, max(done / repeats, by_time))
-
-
-def _snapshot(start: PassTimes, taken: dict[tuple[str, int], list[float]], fraction: float) -> PassTimes:
-    def points(of: str) -> tuple[Point, ...]:
-        return tuple(_point(width, seconds) for (role, width), seconds in taken.items() if role == of and seconds)
-
-    curves = tuple(replace(curve, points=points(curve.role)) for curve in start.curves)
-    return replace(start, curves=curves, fraction=fraction)
+def _filled(curve: Curve, taken: Mapping[tuple[str, int], list[float]]) -> Curve:
+    own = (_point(width, seconds) for (role, width), seconds in taken.items() if role == curve.role and seconds)
+    return replace(curve, points=tuple(own))
 
 
 def _point(width: int, seconds: list[float]) -> Point:
     low, middle, high = statistics.quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else 3 * seconds
     return Point(width, middle, low, high, len(seconds))
+
+
+# Many requests
+
+
+class RequestBatch:
+    """`requests` texts of `context` tokens in one cache, each with rows of its own; the tokens are arbitrary."""
+
+    @torch.inference_mode()
+    def __init__(self, model: PreTrainedModel, requests: int, context: int):
+        self.model, self.requests = model, requests
+        self.device = home_of(model)
+        self.cache = DynamicCache(config=model.config)
+        # Otherwise sliding windows forget the rows that come back when a pass is forgotten.
+        self.cache.activate_past_recording()
+        self.read(torch.ones(1, context, dtype=torch.long, device=self.device))
+        # A sliding window keeps spare rows until it is told that the pass is over.
+        self.cache.crop(0)
+        self.cache.batch_repeat_interleave(requests)
+
+    @torch.inference_mode()
+    def read(self, token_ids: Tensor) -> Tensor:
+        """One pass over [requests, K] int64: logits [requests, K, vocab]."""
+        return self.model(input_ids=token_ids, cache=self.cache, use_cache=True).logits
+
+    def seconds(self, width: int) -> float:
+        """Wall seconds of one finished pass over `width` tokens of each request; leaves the cache as it was."""
+        ids = torch.ones(self.requests, width, dtype=torch.long, device=self.device)
+        synchronise(self.device)
+        start = time.perf_counter()
+        self.read(ids)
+        synchronise(self.device)
+        seconds = time.perf_counter() - start
+        self.cache.crop(-width)
+        return seconds
+
+
+def measure_batches(
+    pair: ModelPair,
+    batches: Sequence[int] = BATCHES,
+    widths: Sequence[int] = BATCH_WIDTHS,
+    context: int = CONTEXT,
+    repeats: int = BATCH_REPEATS,
+    budget: float = BATCH_BUDGET,
+) -> Iterator[BatchTimes]:
+    """T(B, K) of the target and T(B, 1) of the draft model as they fill in: yields after every pass.
+
+    Each pass is run once to warm up, the smallest first: when that has taken `budget` seconds, larger ones are left
+    out. All others then take turns. Raises SpecvizError (field ``target``) where the device's memory does not hold one.
+    """
+    models = {role: _as_runs_have_it(pair, role) for role in models_of(pair)}
+    widths, context = within_positions(models_of(pair).values(), widths, context)
+    prepared = pair.passes.fast.get("target")
+    start = BatchTimes(
+        target=pair.target_name,
+        draft=pair.draft_name,
+        context=context,
+        device=str(pair.device),
+        dtype=dtype_name(pair.dtype),
+        kind="kernels" if prepared and prepared.static.few_rows else "plain",
+        threads=torch.get_num_threads() if pair.device.type == "cpu" else None,
+        batches=tuple(batches),
+        points=(),
+        fraction=0.0,
+    )
+    yield start
+    shapes = [("target", requests, width) for requests in batches for width in widths]
+    shapes += [("draft", requests, 1) for requests in batches if "draft" in models]
+    passes: dict[tuple[str, int, int], Callable[[], float]] = {}
+    warm: dict[tuple[str, int], RequestBatch] = {}
+    with refusing_out_of_memory(no_memory):
+        began = time.perf_counter()
+        for role, requests, width in sorted(shapes, key=lambda shape: shape[1] * shape[2]):
+            if passes and time.perf_counter() - began > budget:
+                break
+            if (role, requests) not in warm:
+                warm[role, requests] = RequestBatch(models[role], requests, context)
+            passes[role, requests, width] = functools.partial(warm[role, requests].seconds, width)
+            passes[role, requests, width]()
+            yield start
+        for taken, fraction in in_turn(passes, repeats, budget):
+            points = [BatchPoint(*key, statistics.median(times), len(times)) for key, times in taken.items() if times]
+            yield replace(start, points=tuple(points), fraction=fraction)
+
+
+def _as_runs_have_it(pair: ModelPair, role: str) -> PreTrainedModel:
+    """The model in the form in which prepared passes multiply, if there are any."""
+    prepared = pair.passes.fast.get(role)
+    return prepared.static.model if prepared else models_of(pair)[role]

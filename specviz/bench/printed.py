@@ -1,19 +1,18 @@
-"""The benchmark's report for people: sentences, and tables by pandas."""
+"""The benchmark's report for people: as text with tables by pandas, and as one Markdown table."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from typing import Any
 
 import pandas as pd
 
-from specviz.bench.bench_rows import FormulaCheck, RoundOverhead, TraceCost
 from specviz.bench.equal_texts import Agreement
-from specviz.bench.machine import Facts
-from specviz.bench.machine_limits import BandwidthLimit
-from specviz.bench.report import BenchReport
-from specviz.bench.rule_replay import RulesRow
+from specviz.bench.machine import BandwidthLimit
+from specviz.bench.report import SCHEMA, STORY_GROUP, BenchReport, Values
+from specviz.records.errors import SpecvizError
+from specviz.records.settings import PLAIN
 
 Cells = dict[str, tuple[str, str]]
 
@@ -59,15 +58,30 @@ SUMMARY_FIELDS = ("tokens_per_second", "speedup_measured", "acceptance_length", 
 def bench_text(report: BenchReport) -> str:
     """The benchmark: each contestant on each preset, then groups of presets, then what else was measured."""
     return _paragraphs(
-        [*_machine_lines(report.machine), *filter(None, (report.busy, report.unsteady))],
+        [f"{key}: {value}" for key, value in report.machine.items() if value is not None],
+        filter(None, (report.busy, report.unsteady)),
         [f"✗ {entry['title']}: {entry['reason']}" for entry in report.failed],
         equality_lines(report.equality, str(report.machine.get("dtype"))),
         _table(_frame(report.rows), ["preset", "temperature", "title"], ROW_FIELDS),
         _table(_frame(report.summary), ["group", "temperature", "title"], SUMMARY_FIELDS),
-        _rules_lines(report.rules),
-        _overhead_lines(report.overhead, report.tracing),
+        _section(
+            "Draft tokens accepted token by token and by block verification, on the same drafts and coins:",
+            _frame(report.rules),
+            ["temperature", "mode", "num_draft_tokens"],
+        ),
+        _section(
+            "Overhead, a round's time outside the models; medians over presets:",
+            _medians(report.overhead, "round_microseconds", "outside_microseconds", "share"),
+        ),
+        _section(
+            "Tracing, speed with the full trace over that of a bare loop, in turn; medians over presets:",
+            _medians(report.tracing, "ratio.value").rename(columns={"ratio.value": "ratio"}),
+        ),
         _limit_lines(report.limit),
-        _formula_lines(report.formula),
+        _section(
+            "Measured speedup and the formula's, by the measured α and c; medians over presets:",
+            _medians(report.formula, "measured", "formula", "ratio"),
+        ),
         report.findings,
         [f"Left out, {entry['mode']}: {entry['reason']}" for entry in report.left_out],
         [f"Peak memory of this process up to the last row: {max(row.peak_mb or 0 for row in report.rows):.0f} MB"],
@@ -83,17 +97,20 @@ def _paragraphs(*parts: Iterable[str]) -> str:
 
 
 def _frame(entries: Sequence[Any]) -> pd.DataFrame:
-    """Dataclasses as rows, in the units of `UNITS`; a field of a field is named ``phase_share.draft``."""
-    frame = pd.json_normalize([asdict(entry) for entry in entries])
+    """Entries as rows, in the units of `UNITS`; a field of a field is named ``phase_share.draft``."""
+    frame = pd.json_normalize([asdict(entry) if is_dataclass(entry) else entry for entry in entries])
     for part, (unit, scale) in UNITS.items():
         found = {name: name.replace(part, unit) for name in frame.columns if part in name}
         frame = frame.assign(**scale * frame[[*found]].astype(float)).rename(columns=found)
     return frame
 
 
-def _by_contestant(entries: Sequence[Any], **figures: str) -> pd.DataFrame:
+def _medians(entries: Sequence[Any], *figures: str) -> pd.DataFrame:
     """Figures of all presets together, by temperature and contestant, in the order in which these come."""
-    return _frame(entries).groupby(["temperature", "title"], sort=False).agg(figures).reset_index()
+    frame = _frame(entries)
+    if frame.empty:
+        return frame
+    return frame.groupby(["temperature", "title"], sort=False)[[*figures]].median().reset_index()
 
 
 def _table(
@@ -113,43 +130,20 @@ def _table(
     return [line.rstrip() for line in text.splitlines()]
 
 
-def _rules_lines(rules: Sequence[RulesRow]) -> Iterator[str]:
-    if rules:
-        yield "Draft tokens accepted token by token and by block verification, on the same drafts and coins:"
-        yield from _table(_frame(rules), ["temperature", "mode", "num_draft_tokens"])
-
-
-def _overhead_lines(overhead: Sequence[RoundOverhead], tracing: Sequence[TraceCost]) -> Iterator[str]:
-    yield "Overhead, a round's time outside the models; medians over presets:"
-    medians = dict.fromkeys(("round_microseconds", "outside_microseconds", "share"), "median")
-    yield from _table(_by_contestant(overhead, **medians), ["temperature", "title"])
-    if tracing:
-        yield "Tracing, speed with the full trace over that of a bare loop, in turn; medians over presets:"
-        found = _by_contestant(tracing, **{"ratio.value": "median"}).rename(columns={"ratio.value": "ratio"})
-        yield from _table(found, ["temperature", "title"])
-
-
-def _formula_lines(checks: Sequence[FormulaCheck]) -> Iterator[str]:
-    if checks:
-        yield "Measured speedup beside the formula's, by the measured α and c; medians over presets:"
-        medians = dict.fromkeys(("measured", "formula", "ratio"), "median")
-        yield from _table(_by_contestant(checks, **medians), ["temperature", "title"])
+def _section(heading: str, frame: pd.DataFrame, left: Sequence[str] = ("temperature", "title")) -> list[str]:
+    """A heading and a table; nothing where the table has no rows."""
+    return [] if frame.empty else [heading, *_table(frame, left)]
 
 
 def _limit_lines(limits: Sequence[BandwidthLimit]) -> Iterator[str]:
-    if limits:
-        yield "A pass over one token beside its limit: its bytes over the bandwidth of a copy or a read, the faster:"
-        yield from _table(_frame(limits), ["role", "context"])
+    yield from _section(
+        "A pass over one token and its limit: its bytes over the bandwidth of a copy or a read, the faster:",
+        _frame(limits),
+        ["role", "context"],
+    )
     for one in limits:
         if one.limit_seconds is None:
             yield f"The {one.role}'s passes are faster than that bandwidth allows: their limit is not known."
-
-
-# Sentences
-
-
-def _machine_lines(machine: Facts) -> list[str]:
-    return [f"{key}: {value}" for key, value in machine.items() if value is not None]
 
 
 def equality_lines(agreements: Sequence[Agreement], dtype: str) -> Iterator[str]:
@@ -172,3 +166,64 @@ def equality_lines(agreements: Sequence[Agreement], dtype: str) -> Iterator[str]
             f"probability, which is rounding in {dtype}: {', '.join(one.title for one in found)}. From there on each "
             f"token is the target's best to within {max(one.largest_gap for one in found):.3f}."
         )
+
+
+# Markdown
+
+
+def bench_markdown(report: Values) -> str:
+    """A table for documentation, from the values of a benchmark's JSON file.
+
+    A row for each drafter, its best setting on the stories (else on the first preset) at each temperature: tokens per
+    target pass, the speedup over plain decoding and its 90 % interval. The caption names date, machine and pair.
+    Raises SpecvizError (field ``from``) for any other values.
+    """
+    if report.get("schema") != SCHEMA or not report.get("summary"):
+        raise SpecvizError("This is not a report of the benchmark ({schema}).", "from", schema=SCHEMA)
+    summary = report["summary"]
+    groups = {one["group"] for one in summary}
+    group = STORY_GROUP if STORY_GROUP in groups else summary[0]["group"]
+    rows = [one for one in summary if one["group"] == group and one["engine"] != "bare"]
+    temperatures = sorted({one["temperature"] for one in rows})
+    head = [f"{_at(temperature)} | tokens a pass | speedup, 90 %" for temperature in temperatures]
+    ways = dict.fromkeys((one["engine"], one["mode"]) for one in rows)
+    lines = [f"| | {' | '.join(head)} |", f"|---{'|---|---|---' * len(head)}|"]
+    for engine, mode in sorted(ways, key=lambda way: (way[0] != "specviz", way[1] != PLAIN)):
+        own = [one for one in rows if (one["engine"], one["mode"]) == (engine, mode)]
+        cells = [_cells([one for one in own if one["temperature"] == temperature]) for temperature in temperatures]
+        name = f"`{mode}`" if engine == "specviz" else f"{engine}' `{mode}`"
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return f"{_caption(report, group)}\n\n" + "\n".join(lines) + "\n"
+
+
+def _at(temperature: float) -> str:
+    return "greedy" if temperature == 0 else f"temperature {temperature:g}"
+
+
+def _cells(rows: Sequence[Values]) -> str:
+    """The setting with the highest speedup, as far as it can be counted on: by the lower ends of the intervals."""
+    if not rows:
+        return " | | "
+    best = max(rows, key=lambda one: (one.get("speedup_interval") or [one["speedup_measured"] or 0.0])[0])
+    setting = best["title"].removeprefix("transformers ").removeprefix(best["mode"]).strip()
+    if best["mode"] == PLAIN:
+        setting = f"{best['tokens_per_second']:.0f} tokens/s"
+    length = "" if best["acceptance_length"] is None else f"{best['acceptance_length']:.2f}"
+    speedup = "" if best["speedup_measured"] is None else f"{best['speedup_measured']:.2f}×"
+    if interval := best.get("speedup_interval"):
+        speedup += " ({:.2f}–{:.2f})".format(*interval)
+    return f"{setting} | {length} | {speedup}"
+
+
+def _caption(report: Values, group: str) -> str:
+    machine, pair, settings = report["machine"], report["pair"], report["settings"]
+    device = machine["processor"] if machine["device"] == "cpu" else machine["device"]
+    facts = [
+        f"{device}, {machine['cores']} cores, {machine['threads']} threads" if machine["device"] == "cpu" else device,
+        f"{pair['name']}, {machine['dtype']}, {pair['passes']} passes",
+        f"{group}, {settings['repeats_made']} × {settings['max_new_tokens']} new tokens",
+        f"torch {machine['torch']}, transformers {machine['transformers']}",
+        *filter(None, [machine.get("date")]),
+    ]
+    facts = "; ".join(facts)
+    return f"*{facts}. Each drafter with its fastest setting; speedups over the same library's plain decoding.*"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from specviz.bench.laps import Progress, TimedRun, Turn, speedup_of
+from specviz.bench.contestants import Progress, TimedRun, Turn, speedup_of
 from specviz.decoding.engine import pending_rounds
 from specviz.decoding.record import Ledger, PendingRound
 from specviz.decoding.request import Request
@@ -80,7 +80,7 @@ class Plan:
 def lane_of(request: Request, speaks: Callable[[int], Speaker] | None = None) -> Lane:
     """The engine's run of a checked request. Each repeat has the next seed: one sampled text may be a lucky one.
 
-    speaks: what drafts in the drafter's place in each repeat, see `specviz.bench.oracle`.
+    speaks: what drafts in the drafter's place in each repeat, see `specviz.bench.forced`.
     """
 
     def start(repeat: int) -> Iterator[PendingRound]:

@@ -6,9 +6,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from specviz.bench.advice import offers_of
+from specviz.bench.advice import WorkRow, offers_of
 from specviz.bench.contestants import PLAIN, Contestant
-from specviz.bench.work import WorkRow
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Sentence, Words
 from specviz.ui.components import as_text

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
+from specviz.bench.advice import ALL, WorkRow
 from specviz.bench.contestants import Contestant
-from specviz.bench.work import ALL, WorkRow
 from specviz.passes.processes import is_zero_gpu
 from specviz.records.comparison import compare as compare_texts
 from specviz.records.errors import SpecvizError

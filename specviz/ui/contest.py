@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from specviz.bench.contestants import Contestant, Standing, standing
-from specviz.bench.laps import Progress, TimedRun, busy
-from specviz.bench.work import Work, WorkRow
+from specviz.bench.advice import Work, WorkRow
+from specviz.bench.contestants import Contestant, Progress, Standing, TimedRun, busy, standing
 from specviz.records.settings import RunSettings
 from specviz.records.words import Said, said
 from specviz.ui.orders import Order

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from specviz.bench.laps import Progress, TimedRun, busy, speedup_of
+from specviz.bench.contestants import Progress, TimedRun, busy, speedup_of
 from specviz.records.comparison import compare
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run, Speedup

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from specviz.bench.laps import Progress
+from specviz.bench.contestants import Progress
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally
 from specviz.records.recordings import RECORDINGS

@@ -25,7 +25,7 @@ from specviz.ui.visits import Visit
 from specviz.views.run_messages import pair_line
 
 if TYPE_CHECKING:
-    from specviz.bench.looking import Finding
+    from specviz.bench.equal_texts import Finding
     from specviz.models.pair import ModelPair
 
 DTYPES = ["auto", "bfloat16", "float16", "float32"]
@@ -119,7 +119,7 @@ def check_pair(runner: Runner, name: PairName, halt: threading.Event, say: Words
 
 
 def _findings(pair: ModelPair) -> Iterator[Finding | Sentence]:
-    from specviz.bench.pair_check import check_pair
+    from specviz.bench.check import check_pair
 
     return check_pair(pair)
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
-from specviz.bench.laps import Progress
+from specviz.bench.contestants import Progress
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Said, said
 from specviz.ui.components import element_view

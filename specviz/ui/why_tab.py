@@ -80,8 +80,7 @@ def measured(runner: Runner, lab: Lab, name: PairName, visit: Visit, kind: str, 
 
 def measurement(pair: ModelPair, kind: str, *asked: Any) -> Iterator[Any]:
     """The results of a measurement, again and again, as far as it is; see `measured`."""
-    from specviz.bench.batch_times import measure_batches
     from specviz.bench.forced import measure_forced
-    from specviz.bench.pass_times import measure_passes
+    from specviz.bench.pass_times import measure_batches, measure_passes
 
     return {"passes": measure_passes, "batches": measure_batches, "forced": measure_forced}[kind](pair, *asked)

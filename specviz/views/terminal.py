@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TextIO
 
-from specviz.bench.advice import Offer, good_lengths, ranked, server_flags
-from specviz.bench.work import ALL, WorkRow
+from specviz.bench.advice import ALL, Offer, WorkRow, good_lengths, ranked, server_flags
 from specviz.records.metrics import Tally
 from specviz.records.runs import Round
 from specviz.records.words import Said, Words, joined, said

@@ -12,13 +12,11 @@ import pytest
 from tiny import tiny_pair
 
 from specviz.__main__ import _parser, main
-from specviz.bench import advice, advise_command, benchmark
+from specviz.bench import advice, benchmark, commands
 from specviz.bench import advising as measuring
-from specviz.bench.advice import Offer, ranked, server_flags
+from specviz.bench.advice import ALL, INTERRUPTED, Offer, WorkRow, ranked, server_flags
 from specviz.bench.benchmark import advised_chains
 from specviz.bench.contestants import Contestant
-from specviz.bench.findings import INTERRUPTED
-from specviz.bench.work import ALL, WorkRow
 from specviz.drafters import DRAFTERS
 from specviz.drafters.copying import PromptLookup, Suffix
 from specviz.models import catalog
@@ -135,8 +133,8 @@ def test_the_command_measures_what_is_at_hand(pair, short, monkeypatch):
     options = _parser().parse_args([*short, "--target", "t", "--temperature", "0.8"])
     heard: list[str] = []
     loaded = [replace(pair, passes=PairPasses())]
-    measured = advise_command.Measured()
-    advise_command.measure(options, pair, lambda name: loaded[0], heard.append, measured)
+    measured = commands.Measured()
+    commands.measure_advice(options, pair, lambda name: loaded[0], heard.append, measured)
     offers, rows = measured.offers, measured.rows
     assert loaded[0].target is None and pair.target is not None, "two pairs more would not fit everywhere"
     own, others = [one for one in offers if one.draft is None], [one for one in offers if one.draft]
@@ -243,7 +241,7 @@ def test_the_page_says_what_the_command_says(runner, pair, monkeypatch):
     chains = [
         one for one in advised_chains(pair) if one.mode in ("draft_model", "suffix") and one.num_draft_tokens == 4
     ]
-    monkeypatch.setattr(advising.engine, "advised_chains", lambda pair: chains, raising=False)
+    monkeypatch.setattr(benchmark, "advised_chains", lambda pair: chains)
     *going, last = page_advice(runner, threading.Event())
     assert any(line.startswith("100 % · about 0 s left") for line in going)
     assert "| drafter | γ |" in last and last.count("\n| ") == len(chains) + 2
@@ -252,7 +250,7 @@ def test_the_page_says_what_the_command_says(runner, pair, monkeypatch):
 
 def test_stopped_it_says_so(runner, pair, monkeypatch):
     chains = [one for one in advised_chains(pair) if one.mode == "suffix"]
-    monkeypatch.setattr(advising.engine, "advised_chains", lambda pair: chains, raising=False)
+    monkeypatch.setattr(benchmark, "advised_chains", lambda pair: chains)
     assert page_advice(runner, threading.Event(), stop_at=" s left")[-1].startswith("Stopped ")
 
 

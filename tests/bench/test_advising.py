@@ -9,10 +9,9 @@ import pytest
 from tiny import tiny_pair
 
 from specviz.bench import advising
+from specviz.bench.advice import ALL
 from specviz.bench.advising import FINALISTS, LEAST_TOKENS, MOST_TOKENS, REPEATS, Course, advise, work_on
-from specviz.bench.contestants import PLAIN, Contestant
-from specviz.bench.laps import Progress, TimedRun, Turn
-from specviz.bench.work import ALL
+from specviz.bench.contestants import PLAIN, Contestant, Progress, TimedRun, Turn
 from specviz.decoding.request import prepare
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings
@@ -78,7 +77,7 @@ def gains(settings) -> float:
 @pytest.fixture
 def others(monkeypatch):
     """Rounds are not recorded here, so nothing is known of acceptance."""
-    monkeypatch.setattr("specviz.bench.work._acceptance", lambda own, prompts: iter([None]))
+    monkeypatch.setattr("specviz.bench.advice._acceptance", lambda own, prompts: iter([None]))
 
 
 @pytest.mark.parametrize("seconds, each", [(60, 0.001), (60, 0.02), (60, 0.2), (600, 0.2)])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny import tiny_model, tiny_pair
 
-from specviz.bench.batch_times import RequestBatch, measure_batches
+from specviz.bench.pass_times import RequestBatch, measure_batches
 from specviz.models.pair import ModelPair
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch

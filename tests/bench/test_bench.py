@@ -12,16 +12,13 @@ from tiny import generated, tiny_pair
 
 import specviz
 from specviz.__main__ import main
-from specviz.bench import bare_loop, bench_plan, benchmark, findings, machine, machine_limits
-from specviz.bench.bench_rows import BenchRow, summaries
-from specviz.bench.commands import save
+from specviz.bench import bench_plan, benchmark, lanes, machine
+from specviz.bench.advice import INTERRUPTED
 from specviz.bench.contestants import Contestant
 from specviz.bench.equal_texts import agreement
-from specviz.bench.findings import INTERRUPTED
-from specviz.bench.printed import bench_text, equality_lines
-from specviz.bench.report import BenchReport
-from specviz.bench.rule_replay import RulesRow
-from specviz.bench.timed_runs import Workload, written
+from specviz.bench.lanes import plain_request, written
+from specviz.bench.printed import bench_markdown, bench_text, equality_lines
+from specviz.bench.report import BenchReport, BenchRow, RulesRow, busy, save, summaries, unsteady
 from specviz.drafters import DRAFTERS
 from specviz.drafters.copying import PromptLookup
 from specviz.models.pair import ModelPair
@@ -218,22 +215,22 @@ ROWS = [
 
 
 def group(title, name="stories"):
-    return next(entry for entry in summaries(ROWS) if entry.title == title and entry.group == name)
+    return next(entry for entry in summaries(ROWS) if entry["title"] == title and entry["group"] == name)
 
 
 def test_stories_are_one_group_and_speeds_are_taken_together_as_of_equally_long_texts():
     eagle = group("eagle γ=4")
-    assert eagle.tokens_per_second == pytest.approx(2 / (1 / 300 + 1 / 100))
-    assert eagle.speedup_measured == pytest.approx(6**0.5), "the geometric mean of ratios measured in turn"
-    assert eagle.acceptance_length == pytest.approx((3.0 * 10 + 2.0 * 30) / 40), (
+    assert eagle["tokens_per_second"] == pytest.approx(2 / (1 / 300 + 1 / 100))
+    assert eagle["speedup_measured"] == pytest.approx(6**0.5), "the geometric mean of ratios measured in turn"
+    assert eagle["acceptance_length"] == pytest.approx((3.0 * 10 + 2.0 * 30) / 40), (
         "tokens over passes, not a mean of means"
     )
 
 
 def test_each_library_is_compared_with_its_own_plain_and_ours_with_its_counterpart():
-    assert group("transformers draft_model γ=4").speedup_measured == pytest.approx(1.25)
-    assert group("draft_model γ=4").against_transformers == pytest.approx(150 / 100)
-    assert group("plain").speedup_measured is None and group("eagle γ=4").against_transformers is None
+    assert group("transformers draft_model γ=4")["speedup_measured"] == pytest.approx(1.25)
+    assert group("draft_model γ=4")["against_transformers"] == pytest.approx(150 / 100)
+    assert group("plain")["speedup_measured"] is group("eagle γ=4")["against_transformers"] is None
 
 
 def test_findings_answer_what_people_ask():
@@ -274,13 +271,13 @@ def test_a_preset_is_measured_alone_and_a_wrong_one_refused():
 
 
 def test_who_writes_another_text_is_not_timed_and_the_others_are(pair, monkeypatch):
-    honest = bare_loop.plain
+    honest = lanes.bare_plain
 
     def broken(*arguments):
         tokens = honest(*arguments)
         return [*tokens[:2], (tokens[2] + 1) % 128, *tokens[3:]]
 
-    monkeypatch.setattr(bare_loop, "plain", broken)
+    monkeypatch.setattr(lanes, "bare_plain", broken)
     report = measured(pair, quick=True, only=["prompt_lookup"], temperatures=(0.0,))
     (failed,) = report.failed
     assert failed["title"] == "bare plain" and "wrong on story: its greedy token 3" in failed["reason"]
@@ -323,7 +320,7 @@ def test_whatever_ends_the_benchmark_the_rows_so_far_are_kept(pair, monkeypatch)
 
 
 def test_a_wrong_text_ends_the_command_with_status_1(pair, monkeypatch, capsys):
-    monkeypatch.setattr(bare_loop, "plain", lambda pair, prompt, max_new_tokens: [0])
+    monkeypatch.setattr(lanes, "bare_plain", lambda pair, prompt, max_new_tokens: [0])
     monkeypatch.setattr("specviz.__main__._load", lambda options: pair)
     assert main(["bench", "--quick", "--only", "prompt_lookup", "--temperature", "0", "--passes", "plain"]) == 1
     out, err = capsys.readouterr()
@@ -342,19 +339,19 @@ def test_every_greedy_contestant_has_a_verdict_and_in_float32_all_are_equal(gree
 def half(pair):
     """The pair in bfloat16, where the target's best two can be one number apart; and what plain decoding says."""
     pair = ModelPair.of(*(copy.deepcopy(model).bfloat16() for model in (pair.target, pair.draft)), pair.tokenizer)
-    workload = Workload.of(pair, PRESETS[0], 0.0, 120)
-    return workload, specviz.run(pair, workload.prompt, drafter=None, sampling=GREEDY, max_new_tokens=120)
+    request = plain_request(pair, PRESETS[0], 0.0, 120)
+    return request, specviz.run(pair, request.prompt.ids, drafter=None, sampling=GREEDY, max_new_tokens=120)
 
 
-def other_text(workload, plain, place, choice):
+def other_text(request, plain, place, choice):
     """Plain decoding's text up to a place, there another token of the target's list, then the target's own text."""
     tokens = [*plain.token_ids[:place], plain.rounds[place].top[0].p_raw[choice][0]]
     rest = specviz.run(
-        workload.pair,
-        [*workload.prompt, *tokens],
+        request.pair,
+        [*request.prompt.ids, *tokens],
         drafter=None,
         sampling=GREEDY,
-        max_new_tokens=workload.max_new_tokens - len(tokens),
+        max_new_tokens=request.settings.max_new_tokens - len(tokens),
     )
     return [*tokens, *rest.token_ids]
 
@@ -364,9 +361,11 @@ def places_by_margin(plain):
 
 
 def test_in_half_precision_a_near_tie_may_part_and_the_report_says_where(half):
-    workload, plain = half
+    request, plain = half
     place = places_by_margin(plain)[0]
-    verdict = agreement(Contestant("draft_model", 4), other_text(workload, plain, place, choice=1), plain, workload)
+    verdict = agreement(
+        Contestant("draft_model", 4), other_text(request, plain, place, choice=1), plain, request, "story"
+    )
     assert not verdict.identical and verdict.place == place
     assert verdict.margin == margin(plain, place) < NEAR_TIE and verdict.largest_gap <= NEAR_TIE
     said = "\n".join(equality_lines([verdict], "bfloat16"))
@@ -374,40 +373,40 @@ def test_in_half_precision_a_near_tie_may_part_and_the_report_says_where(half):
 
 
 def test_in_half_precision_a_clear_choice_may_not_part(half):
-    workload, plain = half
+    request, plain = half
     place = places_by_margin(plain)[-1]
     with pytest.raises(SpecvizError, match=f"draft_model γ=4 is wrong on story: its greedy token {place + 1} is"):
-        agreement(Contestant("draft_model", 4), other_text(workload, plain, place, choice=1), plain, workload)
+        agreement(Contestant("draft_model", 4), other_text(request, plain, place, choice=1), plain, request, "story")
 
 
 def test_after_a_near_tie_every_token_is_still_the_targets_own(half):
-    workload, plain = half
+    request, plain = half
     place = places_by_margin(plain)[0]
-    tokens = other_text(workload, plain, place, choice=1)
+    tokens = other_text(request, plain, place, choice=1)
     tokens[-1] = (tokens[-1] + 1) % 128
     with pytest.raises(SpecvizError, match=f"its greedy token {len(tokens)} lies .* below the target's best"):
-        agreement(Contestant("draft_model", 4), tokens, plain, workload)
+        agreement(Contestant("draft_model", 4), tokens, plain, request, "story")
 
 
 def test_a_text_that_ends_too_soon_is_wrong_in_any_precision(half):
-    workload, plain = half
+    request, plain = half
     with pytest.raises(SpecvizError, match="its greedy token 4 is ∅"):
-        agreement(Contestant("draft_model", 4), plain.token_ids[:3], plain, workload)
+        agreement(Contestant("draft_model", 4), plain.token_ids[:3], plain, request, "story")
 
 
 def test_generate_is_measured_without_what_a_checkpoint_brings_along(pair):
     """Its settings reach every call that leaves something open; and they are there again afterwards."""
-    workload = Workload.of(pair, PRESETS[0], 0.0, 24)
+    request = plain_request(pair, PRESETS[0], 0.0, 24)
     contestants = [
         Contestant(mode, (mode != "plain" and 3) or None, engine="transformers")
         for mode in ("plain", "draft_model", "prompt_lookup")
     ]
-    due = written(Contestant("plain"), workload)
+    due = written(Contestant("plain"), request)
     odd = transformers.GenerationConfig(repetition_penalty=1.3, max_length=5, do_sample=True, top_k=2, min_length=99)
     with pytest.MonkeyPatch.context() as patch:
         for model in (pair.target, pair.draft):
             patch.setattr(model, "generation_config", odd)
-        assert [written(one, workload) for one in contestants] == [due] * 3
+        assert [written(one, request) for one in contestants] == [due] * 3
         assert pair.target.generation_config is pair.draft.generation_config is odd
 
 
@@ -419,16 +418,16 @@ def test_the_bare_loops_are_greedy_decoding(architecture):
     pair = tiny_pair(architecture)
     prompt = list(pair.encode(PRESETS[0].prompt).ids)
     due = generated(pair, prompt, 40)
-    assert bare_loop.plain(pair, prompt, 40) == due
-    assert [bare_loop.draft_model(pair, prompt, 40, gamma) for gamma in (1, 4)] == [due, due]
+    assert lanes.bare_plain(pair, prompt, 40) == due
+    assert [lanes.bare_drafting(pair, prompt, 40, gamma) for gamma in (1, 4)] == [due, due]
 
 
 def test_the_bare_loops_stop_at_an_end_token(pair):
     prompt = list(pair.encode(PRESETS[0].prompt).ids)
-    text = bare_loop.plain(pair, prompt, 40)
+    text = lanes.bare_plain(pair, prompt, 40)
     ending = replace(pair, eos_ids=frozenset({text[20]}))
     due = text[: text.index(text[20]) + 1]
-    assert bare_loop.plain(ending, prompt, 40) == bare_loop.draft_model(ending, prompt, 40, 4) == due
+    assert lanes.bare_plain(ending, prompt, 40) == lanes.bare_drafting(ending, prompt, 40, 4) == due
 
 
 # The sections
@@ -436,10 +435,10 @@ def test_the_bare_loops_stop_at_an_end_token(pair):
 
 def test_overhead_is_what_the_rows_say_a_round_and_tracing_what_a_bare_loop_gains(greedy):
     ours = {row.title: row for row in greedy.rows if row.engine == "specviz"}
-    assert [one.title for one in greedy.overhead] == list(ours)
+    assert [one["title"] for one in greedy.overhead] == list(ours)
     for one in greedy.overhead:
-        assert one.outside_microseconds == pytest.approx(one.share * one.round_microseconds)
-        assert one.share == ours[one.title].overhead_share
+        assert one["outside_microseconds"] == pytest.approx(one["share"] * one["round_microseconds"])
+        assert one["share"] == ours[one["title"]].overhead_share
     assert [one.title for one in greedy.tracing] == ["plain", "draft_model γ=4"]
     assert all(one.ratio.value > 0 for one in greedy.tracing)
 
@@ -478,9 +477,9 @@ def test_measuring_the_bandwidth_takes_a_fraction_of_the_memory_that_is_free(mon
         return ones(1, **options)
 
     monkeypatch.setattr(torch, "ones", counted)
-    for free, most in [(64 << 30, machine_limits.BUFFER_BYTES), (1 << 30, 1 << 28), (0, 4)]:
-        monkeypatch.setattr(machine_limits, "free_memory", lambda device, free=free: free)
-        for bandwidth in (machine_limits.read_bandwidth, machine_limits.copy_bandwidth):
+    for free, most in [(64 << 30, machine.BUFFER_BYTES), (1 << 30, 1 << 28), (0, 4)]:
+        monkeypatch.setattr(machine, "free_memory", lambda device, free=free: free)
+        for bandwidth in (machine.read_bandwidth, machine.copy_bandwidth):
             made.clear()
             bandwidth(16 << 30, torch.device("cpu"))
             assert made in ([most], 2 * [most])
@@ -489,10 +488,11 @@ def test_measuring_the_bandwidth_takes_a_fraction_of_the_memory_that_is_free(mon
 def test_every_chain_stands_beside_the_formula(greedy):
     # With γ = auto a tree may never have drafted more than a chain.
     chains = {row.title: row for row in greedy.rows if row.speedup_formula and row.rule == "token"}
-    assert [one.title for one in greedy.formula] == list(chains) != []
+    assert [one["title"] for one in greedy.formula] == list(chains) != []
     for one in greedy.formula:
-        assert (one.measured, one.formula) == (chains[one.title].speedup_measured, chains[one.title].speedup_formula)
-        assert one.ratio == pytest.approx(one.measured / one.formula)
+        row = chains[one["title"]]
+        assert (one["measured"], one["formula"]) == (row.speedup_measured, row.speedup_formula)
+        assert one["ratio"] == pytest.approx(one["measured"] / one["formula"])
 
 
 def test_a_slow_machine_gets_fewer_repeats_and_the_report_says_so(pair, monkeypatch):
@@ -507,14 +507,14 @@ def test_the_machine_is_described_and_a_busy_one_is_called_busy(greedy):
     assert known["threads"] >= 1 and known["cores"] >= 1 and known["affinity"] and known["processor"]
     assert known["load_average_start"] >= 0 and known["load_average_end"] >= 0
     quiet, loud = ({"load_average_start": load, "cores": 2} for load in (2.0, 2.1))
-    assert findings.busy(quiet) is None and "2.1 on 2 cores" in findings.busy(loud)
+    assert busy(quiet) is None and "2.1 on 2 cores" in busy(loud)
     assert machine.as_ranges([3, 0, 1, 2, 8]) == "0-3,8"
 
 
 def test_rows_that_something_else_disturbed_are_counted():
     calm, shaken = a_row("plain", "story", 100.0), a_row("eagle γ=4", "story", 100.0, busy=True)
-    assert findings.unsteady([calm], {}) is None
-    assert "processor in 1 of 2 rows" in findings.unsteady([calm, shaken], {})
+    assert unsteady([calm], {}) is None
+    assert "processor in 1 of 2 rows" in unsteady([calm, shaken], {})
 
 
 # The file
@@ -526,6 +526,29 @@ def test_the_file_holds_the_whole_report(greedy, tmp_path):
     assert data == json.loads(json.dumps(asdict(greedy)))
     assert {"rows", "equality", "overhead", "limit", "formula", "tracing", "rules", "page"} <= set(data)
     assert data["overhead"] and data["tracing"] and data["limit"]
+
+
+def test_documentation_gets_one_table_with_each_drafters_best_setting(greedy, tmp_path, capsys):
+    rows = [
+        replace(row, speedup_interval=(row.speedup_measured / 1.1, 1.1 * row.speedup_measured))
+        if row.speedup_measured
+        else row
+        for row in ROWS
+    ]
+    report = BenchReport(greedy.machine, greedy.pair, greedy.settings, rows)
+    save(report, tmp_path / "bench.json")
+    assert main(["bench", "--from", str(tmp_path / "bench.json"), "--markdown", str(tmp_path / "bench.md")]) == 0
+    caption, _, head, line, plain, *others = (tmp_path / "bench.md").read_text(encoding="utf-8").splitlines()
+    for fact in (greedy.machine["date"], greedy.machine["processor"], greedy.pair["name"], "stories"):
+        assert str(fact) in caption
+    assert head == "| | greedy | tokens a pass | speedup, 90 % |" and line.count("|") == head.count("|")
+    assert plain.startswith("| `plain` | 67 tokens/s |")
+    assert others[0] == "| `eagle` | γ=4 | 2.25 | 2.45× (2.29–2.62) |", "on two stories: it can be counted on"
+    assert "| transformers' `draft_model` | γ=4 |  | 1.25×" in others[-1]
+    assert bench_markdown(json.loads(json.dumps(asdict(greedy)))).count("\n| `") == len(modes(greedy))
+    (tmp_path / "other.json").write_text("{}")
+    assert main(["bench", "--from", str(tmp_path / "other.json"), "--markdown", str(tmp_path / "bench.md")]) == 2
+    assert "--from: This is not a report of the benchmark" in capsys.readouterr().err
 
 
 # Prompts of one's own

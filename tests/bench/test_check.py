@@ -11,12 +11,13 @@ import torch
 from tiny import save_pair, tiny_pair
 
 from specviz.__main__ import main
-from specviz.bench import check_command, full_check, length_check, pair_check
+from specviz.bench import check as pair_check
+from specviz.bench import commands, equal_texts
+from specviz.bench.check import check_pair
 from specviz.bench.contestants import Standing
-from specviz.bench.pair_check import Finding, check_pair
+from specviz.bench.equal_texts import Finding
 from specviz.decoding.lossless import accept_everything
 from specviz.drafters.copying import PromptLookup
-from specviz.models.loading import load_pair
 from specviz.models.pair import ModelPair
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.errors import SpecvizError
@@ -31,10 +32,11 @@ from specviz.ui.runner import Runner
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """As few runs as still find what is wrong here, however busy the machine is."""
-    few = {"TEXT_TOKENS": 16, "SAMPLES": 100, "LEAST_SAMPLES": 100, "RACE_TOKENS": 12, "RACE_REPEATS": 1}
+    monkeypatch.setattr(equal_texts, "TEXT_TOKENS", 16)
+    few = {"SAMPLES": 100, "LEAST_SAMPLES": 100, "RACE_TOKENS": 12, "RACE_REPEATS": 1}
     for name, value in (few | {"WIDTHS": (1, 2, 5), "SECONDS": 600}).items():
         monkeypatch.setattr(pair_check, name, value)
-    for module in (pair_check, full_check, length_check):
+    for module in (pair_check, equal_texts):
         monkeypatch.setattr(module, "DRAFTERS", ("draft_model", "prompt_lookup", "medusa"))
 
 
@@ -85,9 +87,9 @@ def test_the_race_is_run_with_the_drafter_to_start_with_and_pays_only_if_all_of_
 
 @pytest.mark.parametrize("token, seconds, tokens", [(0.01, 20, 16), (0.1, 3.0, 6), (0.1, 0.1, 4), (0.1, inf, 16)])
 def test_texts_are_as_long_as_there_is_time_for(monkeypatch, token, seconds, tokens):
-    monkeypatch.setattr(pair_check, "LEAST_TEXT", 4)
-    monkeypatch.setattr(pair_check, "_token_seconds", lambda pair, workload: (token, token))
-    monkeypatch.setattr(pair_check, "time", SimpleNamespace(perf_counter=lambda: 0.0))
+    monkeypatch.setattr(equal_texts, "LEAST_TEXT", 4)
+    monkeypatch.setattr(equal_texts, "_token_seconds", lambda plain: (token, token))
+    monkeypatch.setattr(equal_texts, "time", SimpleNamespace(perf_counter=lambda: 0.0))
     # Five texts: plain decoding, transformers, the draft model as a chain and as a tree, and prompt lookup.
     texts = found(pair_check.texts(tiny_pair("llama"), seconds))
     assert {one.seen.values["n"] for one in texts.values() if one.state == "right"} == {tokens}
@@ -95,8 +97,9 @@ def test_texts_are_as_long_as_there_is_time_for(monkeypatch, token, seconds, tok
 
 def test_what_there_is_no_time_for_is_left_out_and_said(monkeypatch):
     clock = itertools.count(step=10)
-    monkeypatch.setattr(pair_check, "_token_seconds", lambda pair, workload: (0.1, 0.1))
-    monkeypatch.setattr(pair_check, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(equal_texts, "_token_seconds", lambda plain: (0.1, 0.1))
+    for module in (pair_check, equal_texts):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     for check, first in ((pair_check.texts, "greedy text of"), (pair_check.distributions, "distribution, draft_model")):
         one, *others = [each for each in check(tiny_pair("llama"), 15) if not isinstance(each.seen, SpecvizError)]
         assert str(one.what).startswith(first) and one.state == "right"
@@ -121,7 +124,7 @@ def test_a_check_that_fails_in_any_way_is_one_fault_and_the_others_go_on(only):
         ("memory", "right"),
     ]
     assert findings["this"].seen == refusal
-    assert check_command.line_of(findings["that"]) == "✗ that: it failed with IndexError: out of"
+    assert commands.line_of(findings["that"]) == "✗ that: it failed with IndexError: out of"
 
 
 def test_a_text_that_leaves_plain_decodings_is_found(monkeypatch):
@@ -178,12 +181,12 @@ YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max
 )
 def test_texts_are_compared_across_each_length_at_which_something_changes(architecture, settings, expected):
     pair = tiny_pair(architecture, **settings)
-    assert [length for length, _ in length_check.switches(pair)] == expected
-    findings = found(length_check.lengths(pair, inf))
+    assert [length for length, _ in equal_texts.switches(pair)] == expected
+    findings = found(equal_texts.lengths(pair, inf))
     assert [one.state for one in findings.values()] == ["right"] * len(expected)
     for length, one in zip(expected, findings.values()):
         assert f"{length} tokens" in one.what and one.seen.values["ways"] >= 4
-        assert one.seen.values["n"] == (length_check.BEFORE if length == expected[-1] else length_check.NEW)
+        assert one.seen.values["n"] == (equal_texts.BEFORE if length == expected[-1] else equal_texts.NEW)
 
 
 def test_passes_that_are_wrong_once_their_buffers_grow_are_found():
@@ -195,14 +198,14 @@ def test_passes_that_are_wrong_once_their_buffers_grow_are_found():
         return [each if room <= 64 else -each for each in static(*given)]
 
     pair.passes.fast = {"target": FastPasses(static, wrong_when_large, "compiled")}
-    findings = found(length_check.lengths(pair, inf))
-    assert [length for length, _ in length_check.switches(pair)] == [64, 256], "512 lies beyond the context"
+    findings = found(equal_texts.lengths(pair, inf))
+    assert [length for length, _ in equal_texts.switches(pair)] == [64, 256], "512 lies beyond the context"
     one = findings["texts across 64 tokens, where buffers grow"]
     assert one.state == "wrong" and "transformers plain is wrong" in str(one.seen)
 
 
 def test_a_length_that_there_is_no_time_to_read_is_left_out_and_said():
-    (one,) = found(length_check.lengths(tiny_pair("llama"), 0.0)).values()
+    (one,) = found(equal_texts.lengths(tiny_pair("llama"), 0.0)).values()
     assert one.state == "skipped" and "to read so much would take about" in one.seen
 
 
@@ -215,14 +218,14 @@ def test_a_distribution_that_is_not_the_targets_is_found(monkeypatch):
 
 
 def test_a_drafter_that_fails_while_decoding_is_a_fault_and_not_left_out(monkeypatch):
-    honest = pair_check.written
+    honest = equal_texts.written
 
-    def failing(contestant, workload):
+    def failing(contestant, plain):
         if contestant.engine == "specviz" and contestant.mode != "plain":
             raise SpecvizError("The device ran out of memory.", "max_new_tokens")
-        return honest(contestant, workload)
+        return honest(contestant, plain)
 
-    monkeypatch.setattr(pair_check, "written", failing)
+    monkeypatch.setattr(equal_texts, "written", failing)
     findings = found(pair_check.texts(tiny_pair("llama"), inf))
     assert findings["greedy text, draft_model"].state == "wrong"
     assert (findings["greedy text, medusa"].state, findings["greedy text, medusa"].advice) == ("skipped", None)
@@ -291,24 +294,22 @@ def test_ctrl_c_keeps_the_findings_so_far(tmp_path, capsys, monkeypatch):
     assert not (tmp_path / "none.json").exists(), "a file is not replaced by nothing"
 
 
-def test_the_long_check_tries_every_rule_and_every_precision_and_a_start_on_zerogpu(monkeypatch, tmp_path, only):
-    monkeypatch.setattr(full_check, "DTYPES", ("float32",))
-    monkeypatch.setattr(full_check, "DRAFTERS", ("draft_model", "prompt_lookup"))
-    pair, asked = load_pair(*save_pair(tmp_path), dtype="float32"), []
-    checks = full_check.long_checks(lambda dtype: asked.append(dtype) or tiny_pair("llama"))
-    findings = only(pair, *checks)
-    assert asked == ["float32"]
+def test_the_full_check_tries_every_rule_and_every_precision_that_memory_holds(monkeypatch, only):
+    monkeypatch.setattr(pair_check, "DRAFTERS", ("draft_model", "prompt_lookup"))
+
+    def load(dtype):
+        if dtype != "float32":
+            raise SpecvizError("The pair needs about 16 GB.", "target")
+        return tiny_pair("llama")
+
+    findings = only(tiny_pair("llama"), *pair_check.full_checks(load))
     assert {"right"} == {one.state for what, one in findings.items() if what.startswith("distribution, draft_model")}
     assert [what for what in findings if what.startswith("distribution, draft_model")] == [
         f"distribution, draft_model, rule {rule}, {'chain' if branches == 1 else f'{branches} branches'}"
-        for rule, branches in full_check.RULES
+        for rule, branches in pair_check.RULES
     ]
     assert findings["greedy text, draft_model, in float32"].state == "right"
-    assert findings["real sizes"].state == "skipped"
-    assert (findings["start on ZeroGPU"].state, findings["start on ZeroGPU"].seen.values) == (
-        "right",
-        {"device": "cuda:0"},
-    )
+    assert findings["texts in bfloat16"].state == findings["texts in float16"].state == "skipped"
 
 
 @pytest.mark.parametrize("language", ["en", "de"])
@@ -319,14 +320,3 @@ def test_the_page_lists_the_findings_in_its_language(language, monkeypatch):
     *_, last = shown(Runner(store, Deployment.from_environment()), PairName(), threading.Event(), say)
     assert last.count("\n") == 1 and last.startswith("- ✓ **")
     assert say.step(Sentence("read as the branches alone are")) in last
-
-
-def test_what_memory_does_not_hold_is_skipped_and_not_wrong(monkeypatch):
-    def refusing(*asked):
-        raise SpecvizError("Size 8b needs about 16 GB.", "size")
-
-    monkeypatch.setattr(full_check, "make_pair", refusing)
-    on_a_gpu = SimpleNamespace(device=torch.device("cuda"))
-    for found_there in (full_check.real_sizes(on_a_gpu), full_check.every_dtype(refusing)):
-        states = [one.state for one in found_there]
-        assert states == ["skipped"] * len(states) and len(states) > 1

@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 from handmade import a_round, a_tree, a_typical
 
-from specviz.bench.contestants import Contestant, formula_speedup, standing
-from specviz.bench.laps import TimedRun, Turn
+from specviz.bench.contestants import Contestant, TimedRun, Turn, formula_speedup, standing
 from specviz.records.runs import Seconds
 from specviz.theory import formulas as theory
 

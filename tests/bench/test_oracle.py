@@ -7,8 +7,7 @@ import pytest
 import torch
 from tiny import InTurn, assert_same_rows, tiny_pair
 
-from specviz.bench import model_sizes as sizes
-from specviz.bench import oracle
+from specviz.bench import forced as oracle
 from specviz.decoding import engine
 from specviz.decoding.request import prepare
 from specviz.drafters import DRAFTERS
@@ -16,6 +15,7 @@ from specviz.models import sources, weights
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings, SamplingParams
+from tools import sizes
 
 GREEDY = SamplingParams(temperature=0.0)
 PROMPT = [5, 17, 60, 3, 41, 22]

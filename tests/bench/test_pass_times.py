@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from specviz.bench import machine_limits
-from specviz.bench.machine_limits import model_size, peak_rate
+from specviz.bench import machine
+from specviz.bench.machine import model_size, peak_rate
 from specviz.bench.pass_times import measure_passes
 from specviz.models.pair import ModelPair
 from specviz.models.pass_timer import PassTimer, time_passes
@@ -149,8 +149,8 @@ def test_the_peak_is_the_best_of_all_products_and_a_slow_dtype_costs_no_time(mon
         timed.append((rows, dtype))
         return rows / seconds[dtype] if rows < 100 else 50.0 / seconds[dtype]
 
-    monkeypatch.setattr(machine_limits, "_product_rate", rate)
+    monkeypatch.setattr(machine, "_product_rate", rate)
     assert peak_rate(torch.bfloat16, torch.device("cpu")) == 64.0
-    assert (machine_limits.PEAK_SIDE["cpu"], torch.bfloat16) not in timed
+    assert (machine.PEAK_SIDE["cpu"], torch.bfloat16) not in timed
     seconds[torch.bfloat16] = 0.5
     assert peak_rate(torch.bfloat16, torch.device("cpu")) == 128.0

@@ -11,7 +11,7 @@ import pytest
 from tiny import passes_called_compiled, tiny_pair
 
 from specviz.bench import turns
-from specviz.bench.laps import Progress, TimedRun, Turn, busy, speedup_of
+from specviz.bench.contestants import Progress, TimedRun, Turn, busy, speedup_of
 from specviz.bench.turns import AT_ONCE, LEAST_CUT, Lane, Plan, lane_of, runs_in_turn, take_turns
 from specviz.decoding.engine import rounds
 from specviz.decoding.request import prepare

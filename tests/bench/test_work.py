@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from handmade import rounds_of
 
-from specviz.bench.contestants import PLAIN, Contestant
-from specviz.bench.laps import TimedRun, Turn, speedup_of
-from specviz.bench.work import ALL, FEWEST, Work, as_good
+from specviz.bench.advice import ALL, FEWEST, Work, as_good
+from specviz.bench.contestants import PLAIN, Contestant, TimedRun, Turn, speedup_of
 
 PLAIN_RUN, MODEL, COPIES = Contestant(PLAIN), Contestant("draft_model", 2), Contestant("suffix", 4)
 

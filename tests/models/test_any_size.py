@@ -18,7 +18,7 @@ from transformers import GPT2Config, LlamaConfig
 
 import specviz
 from specviz.__main__ import main
-from specviz.bench.machine_limits import model_size
+from specviz.bench.machine import model_size
 from specviz.models import placement, sources
 from specviz.models import weights as model_weights
 from specviz.models.architectures import check_sharding

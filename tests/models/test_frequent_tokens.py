@@ -17,7 +17,7 @@ from tiny import (
 )
 
 import specviz
-from specviz.bench import bare_loop
+from specviz.bench import lanes
 from specviz.models.frequent_tokens import LEAST, frequent_ids, keep_frequent
 from specviz.models.loading import load_pair
 from specviz.models.pair import ModelPair, PairPasses
@@ -64,7 +64,7 @@ def test_what_is_proposed_is_the_drafts_softmax_over_the_tokens_it_kept():
 
 def test_the_bare_loop_reads_the_same_columns():
     pair = narrowed()
-    assert bare_loop.draft_model(pair, PROMPT, 40, 4) == generated(pair, PROMPT, 40)
+    assert lanes.bare_drafting(pair, PROMPT, 40, 4) == generated(pair, PROMPT, 40)
 
 
 def test_what_is_compiled_has_the_narrow_head():

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from tiny import tiny_pair
 
-from specviz.bench.laps import TimedRun, Turn
+from specviz.bench.contestants import TimedRun, Turn
 from specviz.decoding.request import prepare
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings, SamplingParams

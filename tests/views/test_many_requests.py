@@ -7,8 +7,7 @@ from elements import give
 from handmade import rounds_of
 from playwright.sync_api import Page, expect
 
-from specviz.bench.contestants import Forced, standing
-from specviz.bench.laps import TimedRun, Turn
+from specviz.bench.contestants import Forced, TimedRun, Turn, standing
 from specviz.records.runs import Seconds
 from specviz.theory.formulas import expected_tokens
 from specviz.theory.roofline import BatchPoint, BatchTimes

@@ -1,6 +1,7 @@
-"""Pairs of real shapes with random weights, made on the device, to measure sizes whose weights are not at hand.
+"""Pairs of real shapes with random weights, raced by an oracle: ``python -m tools.sizes``.
 
-A dense model's passes take the same time whatever its weights. What it writes means nothing.
+A dense model's passes take the same time whatever its weights, so this measures sizes whose weights are not at hand.
+What such a pair writes means nothing; an oracle drafts, which is right as often as asked.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 
+from specviz.bench.forced import measure_forced
 from specviz.models.pair import ModelPair, PairPasses
 from specviz.models.pass_timer import settle_threads
-from specviz.models.placement import (
-    Place,
-    automatic_dtype,
-    device_named,
-    dtype_named,
-)
+from specviz.models.placement import Place, automatic_dtype, device_named, dtype_named
+from specviz.models.preparation import prepare_passes
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.models.sources import ModelSource
 from specviz.models.weights import check_memory
 from specviz.records.errors import SpecvizError
+
+#: The oracle is right this often, and drafts this many tokens.
+ALPHA, GAMMA = 0.8, 4
 
 #: Positions the models are made for: those of Llama 3. A random model has no use for more.
 POSITIONS = 8192
@@ -147,3 +148,31 @@ def numbers_tokenizer(vocab: int) -> PreTrainedTokenizerFast:
     """A tokenizer of `vocab` tokens, each written as its id: ``"17 18 19"``."""
     words = WordLevel({str(token): token for token in range(vocab)}, unk_token="0")
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words))
+
+
+def race(pair: ModelPair) -> str:
+    """How fast the oracle is on a pair's passes as they are, in a line."""
+    *_, found = measure_forced(pair, ALPHA, GAMMA)
+    figures = found.figures
+    return (
+        f"size {pair.name}, {pair.passes.kind} passes, an oracle with α = {ALPHA}: {figures.speedup_measured:.2f}× "
+        f"plain decoding ({figures.speedup_formula:.2f}× by the formula), {figures.tokens_per_second:.0f} tokens/s"
+    )
+
+
+def main() -> None:
+    """Each size that memory holds, by plain passes and, where they can be prepared, by those."""
+    for size in SIZES:
+        try:
+            pair = make_pair(size)
+        except SpecvizError as refusal:
+            print(f"size {size.name}: {refusal}")
+            continue
+        print(race(pair))
+        refused = prepare_passes(pair).reasons
+        print(f"size {size.name}: {refused['target']}" if "target" in refused else race(pair))
+        pair.free()
+
+
+if __name__ == "__main__":
+    main()

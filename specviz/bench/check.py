@@ -1,6 +1,6 @@
 """Does everything run here as it should? A pair's texts, distributions, passes, memory and speed.
 
-A pass is timed first, and what is done is scaled to the time that there is: a minute, unless more is allowed.
+A pass is timed first, and the rest is scaled to the time available: a minute, unless more is allowed.
 """
 
 from __future__ import annotations
@@ -12,15 +12,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from specviz.bench.contestants import PLAIN, Contestant, Standing, standing
-from specviz.bench.equal_texts import agreement, plain_run
-from specviz.bench.failures import Failures, reason_of
-from specviz.bench.laps import busy
-from specviz.bench.length_check import lengths
-from specviz.bench.looking import GAMMA, Finding, refusal_of, tried
+from specviz.bench.contestants import PLAIN, Contestant, Standing, busy, standing
+from specviz.bench.equal_texts import GAMMA, Finding, left_out, lengths, texts, tried
+from specviz.bench.lanes import lane, plain_request, reason_of
 from specviz.bench.machine import peak_mb
 from specviz.bench.pass_times import measure_passes
-from specviz.bench.timed_runs import Workload, lane, request_of, written
 from specviz.bench.turns import Plan, runs_by_number
 from specviz.decoding.exact_distribution import RUN_TOKENS, exact_distribution
 from specviz.decoding.lossless import LAB_RULES, Sampler, check_lossless
@@ -28,12 +24,11 @@ from specviz.decoding.request import Request, prepare
 from specviz.drafters import DRAFTERS
 from specviz.drafters.registry import usual
 from specviz.models.pair import ModelPair
-from specviz.models.placement import dtype_name, free_memory
+from specviz.models.placement import free_memory
 from specviz.models.preparation import check
 from specviz.passes.reading_checks import why_no_trees
 from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS
-from specviz.records.runs import Run
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
 from specviz.records.words import Bytes, Sentence
 from specviz.theory.statistics import SIGNIFICANT, Evidence
@@ -43,31 +38,31 @@ from specviz.theory.statistics import SIGNIFICANT, Evidence
 SECONDS = 60.0
 OF_TEXTS, OF_LENGTHS, OF_SAMPLES, OF_RACE = 0.3, 0.15, 0.25, 0.1
 
-#: The most tokens, and the least, of each greedy text that is compared.
-TEXT_TOKENS, LEAST_TEXT = 48, 16
+#: The widths of passes that are timed, and those that are shown.
+WIDTHS, SHOWN = (1, 2, 3, 4, 5, 6, 8, 9, 12, 17), (2, 3, 5, 9, 17)
 
-#: The widths of passes that are timed, and those that are told.
-WIDTHS, TOLD = (1, 2, 3, 4, 5, 6, 8, 9, 12, 17), (2, 3, 5, 9, 17)
-
-#: Samples of the first two tokens: so many, fewer if there is no time for them, but at least so many.
+#: Samples of the first two tokens: the most, and the fewest if there is no time for more.
 SAMPLES, LEAST_SAMPLES = 2000, 40
 SAMPLING = SamplingParams(0.8, top_k=8)
 
-#: The race: so many runs of each at most, over so many tokens.
+#: The race: the most runs of each, and the new tokens of a run.
 RACE_REPEATS, RACE_TOKENS = 4, 96
 
 #: With less than this share of memory free, the next text may not fit.
 LITTLE_MEMORY = 0.05
 
+#: The full check: lossless rules with the branches with which each is tried, and precisions.
+RULES = (("token", 1), ("block", 1), ("tree", 3), ("multi_path", 3))
+DTYPES = ("float32", "bfloat16", "float16")
 
-#: What is said beforehand, and the check itself.
+#: The announcement, and the check itself.
 Check = tuple[Sentence, Callable[[ModelPair], Iterator[Finding]]]
 
 
 def check_pair(
     pair: ModelPair, seconds: float = SECONDS, further: Sequence[Check] = ()
 ) -> Iterator[Sentence | Finding]:
-    """What is being checked, and what was found. Prepared passes are checked as they are; none are made.
+    """An announcement of each check, and its findings. Prepared passes are checked as they are; none are made.
 
     further: checks that follow, however long they take.
     """
@@ -82,9 +77,9 @@ def check_pair(
 
 
 def short_checks(seconds: float) -> tuple[Check, ...]:
-    """What is looked at within so many seconds, on a pair whose passes take no longer than a fifth of one.
+    """The checks that fit into this time, on a pair whose passes take no longer than a fifth of a second.
 
-    What texts leave of their time goes to the samples.
+    The time that texts leave goes to the samples.
     """
     until = time.perf_counter() + (OF_TEXTS + OF_LENGTHS + OF_SAMPLES) * seconds
     return (
@@ -99,68 +94,6 @@ def short_checks(seconds: float) -> tuple[Check, ...]:
     )
 
 
-def texts(pair: ModelPair, seconds: float) -> Iterator[Finding]:
-    """Greedy texts: plain decoding's beside transformers' `generate`, and every drafter's beside plain decoding's."""
-    began, workload = time.perf_counter(), Workload.of(pair, PRESETS[0], 0.0, TEXT_TOKENS)
-    one, eager = _token_seconds(pair, workload)
-    writers = sum(refusal_of(contestant, workload) is None for contestant, _ in _writers(pair, workload))
-    tokens = max(LEAST_TEXT, int(min(TEXT_TOKENS, seconds / (writers * one + eager))))
-    workload = replace(workload, max_new_tokens=min(tokens, workload.max_new_tokens))
-    plain = plain_run(workload)
-    for contestant, what in _writers(pair, workload):
-        if isinstance(refusal := refusal_of(contestant, workload), SpecvizError):
-            yield Finding("skipped", what, refusal)
-            continue
-        if time.perf_counter() - began > seconds:
-            yield _left_out(what)
-            continue
-        yield tried(what, functools.partial(_compared, contestant, what, plain, workload))
-
-
-def _compared(contestant: Contestant, what: Sentence, plain: Run, workload: Workload) -> Finding:
-    found = agreement(contestant, written(contestant, workload), plain, workload)
-    if found.identical:
-        return Finding("right", what, Sentence("the same {n} tokens", n=found.tokens))
-    seen = Sentence(
-        "the same up to token {place}, where rounding in {dtype} decides between two ({margin} apart)",
-        place=found.place,
-        dtype=dtype_name(workload.pair.dtype),
-        margin=float(f"{found.margin:.2g}"),
-    )
-    return Finding("right", what, seen)
-
-
-def _left_out(what: Sentence) -> Finding:
-    advice = Sentence("python -m specviz check --minutes 5 looks at more.")
-    return Finding("skipped", what, Sentence("no time was left for it"), advice)
-
-
-def _writers(pair: ModelPair, workload: Workload) -> Iterator[tuple[Contestant, Sentence]]:
-    """Everybody who is to write plain decoding's text; each drafter by itself, and those that can as a tree too."""
-    yield Contestant(PLAIN, engine="transformers"), Sentence("greedy text of transformers' generate")
-    for name in DRAFTERS:
-        usual = Contestant(name, GAMMA)
-        yield usual, Sentence("greedy text, {drafter}", drafter=name)
-        tree = replace(usual, branches=3)
-        # Not every drafter makes trees, and not every model reads them.
-        if refusal_of(usual, workload) is None and refusal_of(tree, workload) is None:
-            request = request_of(usual, workload)
-            if "branches" in request.drafter.reads and request.branches == 1:
-                yield tree, Sentence("greedy text, {drafter} with {n} branches", drafter=name, n=tree.branches)
-
-
-def _token_seconds(pair: ModelPair, workload: Workload) -> tuple[float, float]:
-    """Seconds that a token takes in plain decoding, and in transformers' `generate`, which has passes of its own."""
-    few = replace(workload, max_new_tokens=4)
-    taken = []
-    for engine in ("specviz", "transformers"):
-        began = time.perf_counter()
-        with Failures().of(engine):  # its text will tell
-            written(Contestant(PLAIN, engine=engine), few)
-        taken.append((time.perf_counter() - began) / few.max_new_tokens)
-    return taken[0], taken[1]
-
-
 def distributions(pair: ModelPair, seconds: float) -> Iterator[Finding]:
     """The distribution of the first two tokens under the usual rules: chains, and a tree where the pair has any."""
     found = [testable(pair, sampled(*one, "auto")) for one in itertools.product(DRAFTERS, (1, 3))]
@@ -172,7 +105,7 @@ def distributions(pair: ModelPair, seconds: float) -> Iterator[Finding]:
     for request in asked:
         late = time.perf_counter() - began > seconds
         test = functools.partial(distribution, request, seconds / len(asked))
-        yield _left_out(named(request)) if late else tried(named(request), test)
+        yield left_out(named(request)) if late else tried(named(request), test)
 
 
 def testable(pair: ModelPair, settings: RunSettings) -> Request | None:
@@ -258,7 +191,7 @@ def pass_times(pair: ModelPair) -> Iterator[Finding]:
     """T(K) / T(1) of the target."""
     *_, times = measure_passes(pair, WIDTHS, repeats=9)
     curve = times.curve("target")
-    ratios = ", ".join(f"T({width}) = {curve.ratio(width):.2f}" for width in TOLD if curve.ratio(width) is not None)
+    ratios = ", ".join(f"T({width}) = {curve.ratio(width):.2f}" for width in SHOWN if curve.ratio(width) is not None)
     seen = Sentence(
         "{ms} ms for one token after {context} tokens of text, timed now; {ratios} times that",
         ms=float(f"{1000 * curve.one:.2f}"),
@@ -274,10 +207,10 @@ def pass_times(pair: ModelPair) -> Iterator[Finding]:
 
 def race(pair: ModelPair, seconds: float) -> Iterator[Finding]:
     """The drafter to start with in turn with plain decoding, greedily."""
-    workload = Workload.of(pair, PRESETS[0], 0.0, RACE_TOKENS)
-    plain, fast = Contestant(PLAIN), Contestant(usual(pair, preparing=False), GAMMA)
-    plan = Plan(workload.max_new_tokens, RACE_REPEATS, seconds, whole=False)
-    base, own = runs_by_number([lane(plain, workload), lane(fast, workload)], plan)
+    plain = plain_request(pair, PRESETS[0], 0.0, RACE_TOKENS)
+    fast = Contestant(usual(pair, preparing=False), GAMMA)
+    plan = Plan(plain.settings.max_new_tokens, RACE_REPEATS, seconds, whole=False)
+    base, own = runs_by_number([lane(Contestant(PLAIN), plain), lane(fast, plain)], plan)
     what = Sentence("a short race, {drafter}, {n} draft tokens", drafter=fast.mode, n=GAMMA)
     yield _raced(what, standing(own, base), busy((*base, *own)))
 
@@ -298,3 +231,36 @@ def _raced(what: Sentence, figures: Standing, disturbed: bool) -> Finding:
     if disturbed:
         return Finding("slow", what, seen, Sentence("Something else wants the processor: try again once it rests."))
     return Finding("slow", what, seen, Sentence("The page's Why it works tab says what limits it."))
+
+
+# The full check: it takes minutes, or other weights
+
+
+def full_checks(load: Callable[[str], ModelPair]) -> tuple[Check, ...]:
+    """load: the pair once more, in the dtype of this name."""
+    return (
+        (Sentence("sampling under every rule"), every_rule),
+        (Sentence("comparing texts in every precision"), lambda pair: every_dtype(load)),
+    )
+
+
+def every_rule(pair: ModelPair) -> Iterator[Finding]:
+    """The distribution of two tokens for each drafter under each lossless rule that can judge its drafts."""
+    for drafter, (rule, branches) in itertools.product(DRAFTERS, RULES):
+        request = testable(pair, sampled(drafter, branches, rule))
+        if request is not None:
+            yield tried(named(request), functools.partial(distribution, request))
+
+
+def every_dtype(load: Callable[[str], ModelPair]) -> Iterator[Finding]:
+    """Greedy texts in every precision that models run in."""
+    for dtype in DTYPES:
+        try:
+            pair = load(dtype)
+        except SpecvizError as refusal:
+            # Memory may not hold another copy of the pair in use.
+            yield Finding("skipped", Sentence("texts in {dtype}", dtype=dtype), refusal)
+            continue
+        for found in texts(pair, math.inf):
+            yield replace(found, what=Sentence("{what}, in {dtype}", what=found.what, dtype=dtype))
+        pair.free()
