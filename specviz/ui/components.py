@@ -120,9 +120,9 @@ def charts_view(say: Words, charts: Charts, file: str) -> gr.HTML:
     """
     plotly_js = pathlib.Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
     gr.set_static_paths([plotly_js])
-    script = f'<script src="gradio_api/file={plotly_js.as_posix()}"></script>'
-    value = json.dumps({"kind": "charts", "charts": charts, "file": file})
-    return element_view("charts", say, head=script, value=value)
+    given = {"charts": charts, "file": file, "plotly": f"gradio_api/file={plotly_js.as_posix()}"}
+    value = json.dumps({"kind": "charts"} | given)
+    return element_view("charts", say, value=value)
 
 
 def brand(say: Words, in_line: Callable[[], tuple[list[str], float | None]] | None = None) -> gr.HTML:

@@ -217,7 +217,7 @@ def test_a_run_beyond_the_sliders_keeps_its_figures(alone):
 
 def lab(page: Page, expression: str, *arguments):
     """With the element as `lab` and its closed forms as `forms`."""
-    forms = f"await import(new URL('{ADDRESS}/why/formulas.js', document.baseURI))"
+    forms = f"await import(new URL('{ADDRESS}/shared/formulas.js', document.baseURI))"
     given = f"async ([...given]) => {{ const lab = {VIEW}, forms = {forms}; return {expression}; }}"
     return page.evaluate(given, list(arguments))
 

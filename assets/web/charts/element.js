@@ -1,18 +1,17 @@
 // <specviz-charts>: the four live charts, drawn by plotly, and each as a file.
 //
 // Takes { kind: "charts", charts: their values by their place (specviz/views/charts.py), file: what their files are called,
-// empty where none can be had }, and follows the page's <specviz-run>, which hands charts on one at a time during a run:
-// plotly updates a chart in place, which costs a fraction of building it anew, and nothing on the page moves. plotly.js,
-// or file/plot.js in its stead, must be on the page as `Plotly`. Its styles are the page's, so the charts lie outside the
-// shadow root.
+// empty where none can be had, plotly: where plotly.js is, loaded when there is something to draw; without it shared/plot.js
+// draws }, and follows the page's <specviz-run>, which hands charts on one at a time during a run: plotly updates a chart in
+// place, which costs a fraction of building it anew, and nothing on the page moves. Its styles are the page's, so the charts
+// lie outside the shadow root.
 
 import { make } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
 import { liveRun } from "../shared/live.js";
+import { react } from "../shared/plot.js";
 import { FIGURES, LABELS } from "./figures.js";
 
-/** @type {any} */
-const page = window;
 const CONFIG = { displayModeBar: false, responsive: true };
 const NAMES = ["acceptance-rate", "tokens-per-pass", "acceptance-by-position", "round-times"];
 const SIZE = { width: 640, height: 400 }; // px of a file, twice as many in a PNG
@@ -22,11 +21,13 @@ document.adoptedStyleSheets.push(await sheet(new URL("charts.css", import.meta.u
 class SpecvizCharts extends SpecvizElement {
   /** @type {any[]} what plotly draws in */
   frames = [];
+  /** @type {any} what draws: plotly, or what stands in for it */
+  plotly = { react };
   file = ""; // what the files of the run on the screen are called
   /** @type {Set<Element>} frames drawn in a hidden tab, where plotly could not know how wide they are */
   unseen = new Set();
   coming = new ResizeObserver((entries) => {
-    for (const { target, contentRect } of entries) if (contentRect.width && this.unseen.delete(target)) page.Plotly.Plots.resize(target);
+    for (const { target, contentRect } of entries) if (contentRect.width && this.unseen.delete(target)) this.plotly.Plots.resize(target);
   });
 
   build() {
@@ -41,7 +42,8 @@ class SpecvizCharts extends SpecvizElement {
   get handlers() {
     return {
       /** @param {any} message */
-      charts: ({ charts, file }) => {
+      charts: async ({ charts, file, plotly }) => {
+        if (plotly) this.plotly = await loaded(plotly);
         const labels = LABELS.map((key) => this.say(key));
         const live = liveRun(); // plotly.js is large: a run may have been quicker
         this.file = live?.share?.file ?? file;
@@ -69,7 +71,7 @@ class SpecvizCharts extends SpecvizElement {
       const frame = this.frames[Number(place)];
       if (!frame) continue;
       const { data, layout } = FIGURES[Number(place)](values, this.say);
-      page.Plotly.react(frame, data, layout, CONFIG);
+      this.plotly.react(frame, data, layout, CONFIG);
       if (!frame.clientWidth) this.unseen.add(frame);
     }
   }
@@ -79,8 +81,18 @@ class SpecvizCharts extends SpecvizElement {
     const { data, layout } = this.frames[place];
     const figure = structuredClone(figureForFile(getComputedStyle(this), { data, layout }));
     const filename = `${this.file}-${NAMES[place]}`;
-    return page.Plotly.downloadImage(figure, { ...SIZE, format, filename, scale: format === "png" ? 2 : 1 });
+    return this.plotly.downloadImage(figure, { ...SIZE, format, filename, scale: format === "png" ? 2 : 1 });
   }
+}
+
+/** plotly.js, which is large: a script that sets a global. @param {string} url */
+function loaded(url) {
+  const script = make("script", { src: url });
+  document.head.append(script);
+  return new Promise((resolve, reject) => {
+    script.onload = () => resolve(/** @type {any} */ (window).Plotly);
+    script.onerror = reject;
+  });
 }
 
 /**

@@ -1,12 +1,9 @@
-// The page of one run in a file of its own (`run_page` in specviz/views/pages.py writes it): <specviz-run> and <specviz-charts>.
+// The page of one run in a file of its own (`run_page` in specviz/views/pages.py writes it): <specviz-run> and its charts.
 
 import "../charts/element.js";
 import "../run/element.js";
 import { make } from "../shared/dom.js";
 import { open } from "./frame.js";
-import { react } from "./plot.js";
-
-Object.assign(window, { Plotly: { react } });
 
 open((main, { words }, { start, rounds, end, charts }, before) => {
   const [run, figures] = [make("specviz-run"), make("specviz-charts")];

@@ -18,7 +18,7 @@ export function join({ element }, { set }) {
     line.classList.toggle("sv-taken", !!offered && Object.values(offered).every((value, at) => value === set[at]));
   };
   document.addEventListener("specviz-sampling", (event) => {
-    set = /** @type {CustomEvent} */ (event).detail;
+    set = event.detail;
     look();
   });
   use.addEventListener("click", () => {

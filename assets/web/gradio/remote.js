@@ -18,7 +18,7 @@ export function join({ trigger }) {
   /** @type {string | undefined} */
   let back;
   document.addEventListener("specviz-press", (event) => {
-    const { back: wanted, ...asked } = /** @type {CustomEvent} */ (event).detail;
+    const { back: wanted, ...asked } = event.detail;
     back = wanted;
     trigger("submit", { measure: null, pair: null, details: null, ...asked });
   });

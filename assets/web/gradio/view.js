@@ -20,8 +20,8 @@ import { pairInUse } from "./pair.js";
 export function join({ element, trigger, server }, { module, tag, words, submits, measures }) {
   let view = /** @type {import("../shared/element.js").SpecvizElement} */ (element.querySelector(tag));
   if (submits) view.addEventListener(submits, (event) => trigger("submit", /** @type {CustomEvent} */ (event).detail));
-  view.addEventListener("specviz-ask-missing", (event) => answer(server, /** @type {CustomEvent} */ (event).detail));
-  view.addEventListener("specviz-ask-served", (event) => read(server, /** @type {CustomEvent} */ (event).detail));
+  view.addEventListener("specviz-ask-missing", (event) => answer(server, event.detail));
+  view.addEventListener("specviz-ask-served", (event) => read(server, event.detail));
   const there = import(new URL(`../${module}`, import.meta.url).href).then(() => (view.words = words));
   if (measures) whenAnotherPairIsUsed(() => {
     const fresh = /** @type {typeof view} */ (document.createElement(tag));
@@ -39,7 +39,7 @@ export function join({ element, trigger, server }, { module, tag, words, submits
 function whenAnotherPairIsUsed(call) {
   let before = pairInUse()?.pair; // the tab may be opened late
   document.addEventListener("specviz-pair", (event) => {
-    const { pair } = /** @type {CustomEvent} */ (event).detail;
+    const { pair } = event.detail;
     if (before !== undefined && before !== pair) call();
     before = pair;
   });

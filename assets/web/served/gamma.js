@@ -1,9 +1,9 @@
 // Which γ would have been best, at a c and a price of verifying that only the server's owner knows.
 
 import { make, setText, svg } from "../shared/dom.js";
-import { canvas, caption, frame, key, path, tick } from "../why/chart.js";
+import { canvas, caption, frame, key, path, tick } from "../shared/frame.js";
 import { times, two } from "../why/figures.js";
-import { expectedSpeedup } from "../why/formulas.js";
+import { expectedSpeedup } from "../shared/formulas.js";
 
 /** @typedef {import("./element.js").Host} Host */
 

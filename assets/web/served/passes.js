@@ -1,7 +1,7 @@
 // What became of the passes and of each draft position, and what nobody can know of it.
 
 import { make, setText, svg } from "../shared/dom.js";
-import { canvas, frame, key, path } from "../why/chart.js";
+import { canvas, frame, key, path } from "../shared/frame.js";
 import { percent, two } from "../why/figures.js";
 
 /** @typedef {import("./element.js").Host} Host */

@@ -1,7 +1,7 @@
 // How it differs by request: a curve over all of them, quantiles, and the requests at either end.
 
 import { make, svg } from "../shared/dom.js";
-import { canvas, frame, path, tick } from "../why/chart.js";
+import { canvas, frame, path, tick } from "../shared/frame.js";
 import { percent, two } from "../why/figures.js";
 
 /** @typedef {import("./element.js").Host} Host */

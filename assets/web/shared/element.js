@@ -90,8 +90,9 @@ export class SpecvizElement extends HTMLElement {
   /**
    * Tells whoever listens, here or further up the page.
    *
-   * @param {string} type
-   * @param {any} [detail]
+   * @template {keyof import("./events.js").Events} Type
+   * @param {Type} type
+   * @param {import("./events.js").Events[Type]} [detail]
    */
   tell(type, detail) {
     this.dispatchEvent(new CustomEvent(type, { bubbles: true, composed: true, detail }));
@@ -100,12 +101,13 @@ export class SpecvizElement extends HTMLElement {
   /**
    * Listens to another part of the page for as long as the element is on it; called from `connected`.
    *
-   * @param {EventTarget} target
-   * @param {string} type
-   * @param {(event: any) => void} handler
+   * @template {keyof DocumentEventMap} Type
+   * @param {Document | Window} target
+   * @param {Type} type
+   * @param {(event: DocumentEventMap[Type]) => void} handler
    */
   listen(target, type, handler) {
-    target.addEventListener(type, handler, { signal: this.#onPage?.signal });
+    target.addEventListener(type, /** @type {EventListener} */ (handler), { signal: this.#onPage?.signal });
   }
 
   // --- what each element brings ---------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ export class SpecvizTour extends SpecvizElement {
 
   connected() {
     this.listen(document, "specviz-finished", () => this.onPage());
-    this.listen(document, "specviz-set", (/** @type {any} */ { detail }) => {
+    this.listen(document, "specviz-set", ({ detail }) => {
       // The first of the tour's own changes.
       if (this.measured !== null) this.stood ??= detail.before;
     });

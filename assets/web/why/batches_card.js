@@ -3,7 +3,7 @@
 import { make, setText } from "../shared/dom.js";
 import { tint } from "../shared/tint.js";
 import { ms, times, two } from "./figures.js";
-import { expectedSpeedup, passRatio, rooflineSeconds } from "./formulas.js";
+import { expectedSpeedup, passRatio, rooflineSeconds } from "../shared/formulas.js";
 import { isBusy, measuringLine } from "./measuring.js";
 import { sliderRow } from "./sliders.js";
 

@@ -1,7 +1,7 @@
 // What limits the last run.
 
 import { make } from "../shared/dom.js";
-import { key } from "./chart.js";
+import { key } from "../shared/frame.js";
 import { ms, percent, runName, times, two } from "./figures.js";
 import { lastRun } from "./state.js";
 

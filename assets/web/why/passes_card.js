@@ -1,14 +1,14 @@
 // What a pass over K tokens costs here.
 
 import { make, setText, svg } from "../shared/dom.js";
-import { MARGIN, canvas, caption, frame, key, path, tick } from "./chart.js";
+import { MARGIN, canvas, caption, frame, key, path, tick } from "../shared/frame.js";
 import { ms, three, two } from "./figures.js";
-import { GAMMAS } from "./formulas.js";
+import { GAMMAS } from "../shared/formulas.js";
 import { isBusy, measuringLine } from "./measuring.js";
 import { curveOf } from "./state.js";
 
 /** @typedef {import("./state.js").Lab} Lab */
-/** @typedef {ReturnType<typeof import("./chart.js").frame>} Chart */
+/** @typedef {ReturnType<typeof import("../shared/frame.js").frame>} Chart */
 
 /** The longest chain of the page, and the one token more that its pass yields. */
 const REACH = GAMMAS.length;

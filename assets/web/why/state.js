@@ -1,6 +1,6 @@
 // What the lab holds, and what can be told from it.
 
-import { GAMMAS, passRatio } from "./formulas.js";
+import { GAMMAS, passRatio } from "../shared/formulas.js";
 
 /**
  * What the parts of the lab share.

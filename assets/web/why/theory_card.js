@@ -1,15 +1,15 @@
 // What decides the speedup: three sliders, and the formula's curves beside the runs of this page.
 
 import { make, setText, svg } from "../shared/dom.js";
-import { MARGIN, canvas, caption, frame, key, path, tick } from "./chart.js";
+import { MARGIN, canvas, caption, frame, key, path, tick } from "../shared/frame.js";
 import { runName, times, two } from "./figures.js";
 import { forcedPart, renderForced } from "./forced_part.js";
-import { GAMMAS, expectedSpeedup, expectedTokens, optimalGamma } from "./formulas.js";
+import { GAMMAS, expectedSpeedup, expectedTokens, optimalGamma } from "../shared/formulas.js";
 import { renderSliders, sliderRow } from "./sliders.js";
 import { hasVerification, lastRun, verification } from "./state.js";
 
 /** @typedef {import("./state.js").Lab} Lab */
-/** @typedef {ReturnType<typeof import("./chart.js").frame>} Chart */
+/** @typedef {ReturnType<typeof import("../shared/frame.js").frame>} Chart */
 
 /** @type {("alpha" | "cost" | "gamma")[]} */
 const SLIDERS = ["alpha", "cost", "gamma"];

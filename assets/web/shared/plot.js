@@ -1,8 +1,8 @@
-// Draws the page's charts as SVG where there is no plotly.js, which is larger than all the rest of a file. It takes the
-// same figures (charts/figures.js), and knows of plotly's language what they say in it.
+// Draws charts as SVG in pages of their own and in notebooks, where plotly.js would be larger than all the rest. It takes
+// the same figures (charts/figures.js), and knows of plotly's language what they say in it.
 
-import { svg } from "../shared/dom.js";
-import { written } from "../shared/numbers.js";
+import { svg } from "./dom.js";
+import { written } from "./numbers.js";
 
 /** @typedef {{ at(value: any): number, ticks: any[] }} Axis where its values lie, px; and which of them it names */
 /** @typedef {{ left: number, right: number, top: number, bottom: number }} Box px */

@@ -1,7 +1,7 @@
 // Draws a chart's frame, for the width there is: its type keeps its size on a phone.
 
-import { make, svg } from "../shared/dom.js";
-import { fixed } from "../shared/numbers.js";
+import { make, svg } from "./dom.js";
+import { fixed } from "./numbers.js";
 
 const HEIGHT = 280;
 
