@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-import specviz  # pages lie above the records: a run finds them through the front door
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import MAX_SEED, PLAIN, SamplingParams
 
@@ -211,6 +211,11 @@ class Run:
     measured: Speedup | None = None  # None where it was not
     schema: str = SCHEMA
 
+    #: How a run is shown, in a file and in a notebook. Views lie above the records: the package's front door hands
+    #: these in.
+    as_page: ClassVar[Callable[[Run], str]]
+    as_frame: ClassVar[Callable[[Run], str]]
+
     @property
     def prefill_seconds(self) -> float:
         """Time to read the prompt into the caches, before the first round."""
@@ -259,7 +264,7 @@ class Run:
     def save(self, path: str | pathlib.Path) -> None:
         """Writes the run as a JSON trace file; if the path ends in ``.html``, as a page that shows it offline."""
         if pathlib.Path(path).suffix == ".html":
-            text = specviz.run_page(self)
+            text = self.as_page()
         else:
             text = json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         pathlib.Path(path).write_text(text, encoding="utf-8")
@@ -270,7 +275,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return specviz.run_frame(self)
+        return self.as_frame()
 
     @classmethod
     def load(cls, path: str | pathlib.Path) -> Run:
