@@ -5,8 +5,8 @@ from __future__ import annotations
 import pathlib
 
 import pytest
-from published import smollm2
 from tiny import generated
+from tiny_gguf import smollm2
 
 import specviz
 from specviz.bench.check import check_pair

@@ -6,13 +6,17 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from playwright.sync_api import Page
+from playwright.sync_api import Locator, Page
 
+from specviz.records.runs import Run
 from specviz.records.words import AREAS, words
+from specviz.records.words import said as text_of
 from specviz.ui.web_files import FILES, TYPES
+from specviz.views import run_messages as messages
 
 
 def element(name: str) -> str:
@@ -20,7 +24,8 @@ def element(name: str) -> str:
     return f"document.querySelector('specviz-{name}')"
 
 
-RUN = element("run")
+#: The live view.
+VIEW = element("run")
 
 #: Where a server of bare pages has nothing at all.
 EMPTY = "empty"
@@ -88,3 +93,50 @@ def show_alone(page: Page, home: str, name: str, language: str = "en", dark: boo
 def give(page: Page, name: str, messages: list[str]) -> None:
     """Hands messages over, as they come from the server."""
     page.evaluate(f"messages => messages.forEach(one => {element(name)}.receive(JSON.parse(one)))", messages)
+
+
+# The live view alone
+
+
+def feed(page: Page, run: Run, rule: str) -> None:
+    """The messages of an opened trace."""
+    start = messages.opening("run", replace(run, rule=rule))
+    rounds = messages.rounds_message("run", run.rounds, run.vocabulary)
+    end = messages.end_message("run", total=len(run.rounds), reason=text_of(f"generate.end_{run.stop_reason}"))
+    give(page, "run", [start, rounds, end])
+    page.wait_for_function(f"() => {VIEW}.shadowRoot.querySelector('[part=view]').dataset.state === 'finished'")
+
+
+def state(page: Page, name: str):
+    return page.evaluate(f"name => {VIEW}[name]", name)
+
+
+def chip(page: Page, round: int, index: int | str) -> Locator:
+    return page.locator(f'button.chip[data-round="{round}"][data-index="{index}"]')
+
+
+def switch(page: Page, round: int) -> Locator:
+    return page.locator(f'button.toggle[data-round="{round}"]')
+
+
+def unfold(page: Page, round: int) -> None:
+    if switch(page, round).get_attribute("aria-expanded") == "false":
+        switch(page, round).click()
+
+
+def said(page: Page) -> str:
+    """The inspector's sentence, with ordinary spaces."""
+    return page.locator('[part="say"]').inner_text().replace("\u00a0", " ")
+
+
+def ask(page: Page, round: int, index: int | str) -> str:
+    """Points at a chip and lets go again, so that the next one can be asked."""
+    chip(page, round, index).click()
+    sentence = said(page)
+    page.keyboard.press("Escape")
+    return sentence
+
+
+def shown(page: Page, round: int) -> set[str]:
+    chips = page.locator(f'button.chip[data-round="{round}"]')
+    return set(chips.evaluate_all("nodes => nodes.map(node => node.dataset.index)"))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from axe_playwright_python.sync_playwright import Axe
-from elements import RUN
+from elements import VIEW as VIEW
+from elements import state as state
 from gradio_client import Client
 from playwright.sync_api import Locator, Page, expect
 
@@ -11,14 +12,8 @@ from specviz.records.presets import PRESETS
 from specviz.records.runs import Run
 from specviz.records.words import words
 
-VIEW = RUN
-
 #: What the slider of γ is called.
 GAMMA = words()("controls.num_draft_tokens")
-
-
-def state(page: Page, name: str):
-    return page.evaluate(f"name => {VIEW}[name]", name)
 
 
 def control(page: Page, label: str) -> Locator:

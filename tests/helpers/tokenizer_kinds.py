@@ -24,6 +24,15 @@ LEFT_OUT = {
     "sounds": "Vits Wav2Vec2PhonemeCTC",
 }
 
+#: What the cut tokenizers of tests/data are made for.
+TEXT = """Once upon a time there was a king, and the king's tale isn't 1234567 words long: it ends soon.
+    def tale(words):
+        return [word.strip() for word in words]  # 😀👩\u200d🚀
+café naïve 你好，世界 שלום مرحبا ไทย γ ≤ α
+
+\t<b>${x}</b> I'll WE'VE don't\r
+"""
+
 _SPECIAL = "<pad> <s> </s> <unk> <mask> [PAD] [UNK] [CLS] [SEP] [MASK] <|endoftext|> <|startoftext|> <cls> <sep>"
 _WORDS = [
     "the",

@@ -9,8 +9,8 @@ import tempfile
 
 import pytest
 import tokenizer_kinds
-from cut_tokenizer import TEXT
 from tiny import byte_tokenizer, sentencepiece_tokenizer
+from tokenizer_kinds import TEXT
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, ByT5Tokenizer, CTRLTokenizer, PreTrainedTokenizerFast
 

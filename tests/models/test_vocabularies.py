@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from enumeration import verify_by_rejection
 from fake_target import verdict
-from judging import verify_by_rejection
 from tiny import END, byte_tokenizer, sentencepiece_tokenizer, tiny_model
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast

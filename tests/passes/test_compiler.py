@@ -10,7 +10,7 @@ import types
 import psutil
 import pytest
 import torch
-from conftest import PATIENCE, wait_until
+from running import PATIENCE, wait_until
 
 from specviz.passes import compiler
 from specviz.records.errors import SpecvizError

@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable, Iterator
 
 import pytest
-from conftest import ROOT
-from elements import RUN
+from elements import VIEW
 from on_page import assert_no_sideways_scrolling, set_control, settle, start, state
 from playwright.sync_api import Page, expect
+from running import ROOT
 
 from specviz import DRAFTERS
 from specviz.records.errors import SpecvizError
@@ -248,7 +248,7 @@ def test_the_german_page_is_german_runs_and_refuses_in_german(visit: Callable[..
     page, say = visit(), words("de")
     page.get_by_role("link", name=LANGUAGES["de"]).click()
     page.wait_for_url("**/de")
-    page.wait_for_function(f"() => {RUN}?.recorded")
+    page.wait_for_function(f"() => {VIEW}?.recorded")
     page.wait_for_function("title => document.title === title", arg=say("page.title"))
     assert page.evaluate("document.documentElement.lang") == "de"
     expect(page.locator("#go")).to_have_text(say("page.go"))

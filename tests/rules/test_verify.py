@@ -2,8 +2,19 @@
 
 import pytest
 import torch
-from enumeration import Model, by_block, by_token, distance, drafts, mean_kept, outcomes, replaced
-from judging import verify_by_block, verify_by_match, verify_by_rejection
+from enumeration import (
+    Model,
+    by_block,
+    by_token,
+    distance,
+    drafts,
+    mean_kept,
+    outcomes,
+    replaced,
+    verify_by_block,
+    verify_by_match,
+    verify_by_rejection,
+)
 from transformers import TopPLogitsWarper
 
 from specviz.records.settings import SamplingParams

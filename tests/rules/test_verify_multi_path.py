@@ -4,8 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from enumeration import Model, distance, mean_kept, replaced
-from judging import verify_by_block, verify_by_multi_path
+from enumeration import Model, distance, mean_kept, replaced, verify_by_block, verify_by_multi_path
 from test_verify_tree import assert_is_a_path
 
 from specviz.rules import exact

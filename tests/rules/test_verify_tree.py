@@ -2,8 +2,21 @@
 
 import pytest
 import torch
-from enumeration import SHAPES, Model, by_tree, distance, distribution, drafts, is_tried, outcomes, replaced
-from judging import verify_by_match, verify_by_rejection, verify_by_tree, verify_by_typical
+from enumeration import (
+    SHAPES,
+    Model,
+    by_tree,
+    distance,
+    distribution,
+    drafts,
+    is_tried,
+    outcomes,
+    replaced,
+    verify_by_match,
+    verify_by_rejection,
+    verify_by_tree,
+    verify_by_typical,
+)
 
 from specviz.rules.draft import chain
 from specviz.rules.exact import residual

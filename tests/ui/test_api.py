@@ -12,12 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
-from conftest import ROOT, wait_until
 from gradio import queueing
 from gradio_client import Client
 from gradio_client.exceptions import AppError
 from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
+from running import ROOT, wait_until
 from tiny import tiny_pair
 
 from specviz.bench import pass_times

@@ -12,10 +12,10 @@ import types
 from dataclasses import replace
 
 import pytest
-from conftest import PATIENCE, wait_until
 from lent import lend
 from on_page import assert_no_sideways_scrolling, settle, start, violations
 from playwright.sync_api import expect
+from running import PATIENCE, wait_until
 from tiny import passes_called_compiled, save_pair, tiny_pair
 
 from specviz.__main__ import main

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from conftest import ROOT, running_app
 from elements import give
 from gradio_client import Client
 from gradio_client.exceptions import AppError
 from handmade import a_run, a_tree, rounds_of
 from on_page import VIEW, assert_no_sideways_scrolling, order, state, wait_until_drawn
 from playwright.sync_api import Page, expect
+from running import ROOT, running_app
 from tiny import tiny_pair
 
 from specviz.records import links

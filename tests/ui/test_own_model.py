@@ -22,8 +22,8 @@ from on_page import (
     violations,
 )
 from playwright.sync_api import Locator, Page, expect
-from published import smollm2
 from tiny import byte_tokenizer, save_model, tiny_model
+from tiny_gguf import smollm2
 
 from specviz import load_pair
 from specviz.drafters.registry import usual

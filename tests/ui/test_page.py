@@ -8,7 +8,6 @@ import time
 import types
 
 import pytest
-from conftest import PATIENCE, wait_until
 from elements import element
 from gradio_client import Client
 from handmade import a_round, a_run, rounds_of
@@ -30,6 +29,7 @@ from on_page import (
     wait_until_drawn,
 )
 from playwright.sync_api import Page, expect
+from running import PATIENCE, wait_until
 from tiny import tiny_pair
 
 from specviz.records.metrics import tally

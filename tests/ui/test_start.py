@@ -3,11 +3,10 @@
 import threading
 
 import pytest
-from alone import VIEW
-from conftest import PATIENCE
-from elements import element
+from elements import VIEW, element
 from on_page import set_control, settle, start, state
 from playwright.sync_api import expect
+from running import PATIENCE
 from tiny import tiny_pair
 
 from specviz.__main__ import main

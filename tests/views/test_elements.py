@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 
 import pytest
-from elements import RUN, element, give
+from elements import VIEW, element, give
 from handmade import a_round, a_run
 from playwright.sync_api import Page, expect
 
@@ -67,7 +67,7 @@ def test_a_run_is_shown_and_told_to_the_page_around_it(alone):
     expect(page.locator("specviz-run [data-round='3'] .chip").last).to_be_attached()
     finished = heard(page, "specviz-finished")[-1]
     assert finished["run"] == "run" and len(finished["rounds"]) == len(ROUNDS)
-    assert finished["text"] == page.evaluate(f"{RUN}.text")
+    assert finished["text"] == page.evaluate(f"{VIEW}.text")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -96,7 +96,7 @@ def test_rounds_that_were_lost_are_asked_for_and_filled_in(alone):
     give(page, "run", [start, messages.rounds_message("run", ROUNDS[2:], vocabulary)])
     assert [(one["run"], one["first"], one["count"]) for one in heard(page, "specviz-ask-missing")] == [("run", 0, 2)]
     expect(page.locator("specviz-run [part=note]")).not_to_be_empty()
-    assert page.evaluate(f"{RUN}.missing") == [0, 1]
+    assert page.evaluate(f"{VIEW}.missing") == [0, 1]
     # Whoever knows the rounds answers the event itself.
     page.evaluate(
         """answer => document.addEventListener('specviz-ask-missing', (event) => {
@@ -106,19 +106,19 @@ def test_rounds_that_were_lost_are_asked_for_and_filled_in(alone):
     )
     again = [one.replace('"run":"run"', '"run":"again"') for one in (start, end)]
     give(page, "run", [again[0], messages.rounds_message("again", ROUNDS[2:], vocabulary), again[1]])
-    page.wait_for_function(f"() => {RUN}.finished")
-    assert page.evaluate(f"{RUN}.missing") == []
+    page.wait_for_function(f"() => {VIEW}.finished")
+    assert page.evaluate(f"{VIEW}.missing") == []
     expect(page.locator("specviz-run [part=note]")).to_be_hidden()
 
 
 def test_a_run_is_busy_until_its_speedup_has_come(alone):
     page = alone("run")
-    assert not page.evaluate(f"{RUN}.busy")
+    assert not page.evaluate(f"{VIEW}.busy")
     start, rounds, _ = run_of()
     for more, busy in ((None, True), (True, True), (False, False)):
         end = [] if more is None else [messages.end_message("run", total=len(ROUNDS), reason="It ended.", more=more)]
         give(page, "run", end or [start, rounds])
-        assert page.evaluate(f"{RUN}.busy") == busy
+        assert page.evaluate(f"{VIEW}.busy") == busy
 
 
 def test_properties_set_before_the_element_is_defined_are_taken(alone):

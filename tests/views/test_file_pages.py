@@ -7,9 +7,9 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-import alone
+import elements
 import pytest
-from alone import chip, state
+from elements import chip, state
 from handmade import a_round, a_run, rounds_of
 from on_page import assert_no_sideways_scrolling, violations
 from playwright.sync_api import Page, expect
@@ -78,7 +78,7 @@ def test_the_file_shows_rounds_inspector_figures_and_charts_of_the_run(open_file
     expect(page.locator("[data-figure=speedup]")).to_have_text(f"{run.measured.ratio:.2f}×")
     round, token = first_rejected(run)
     chip(page, round, token).click()
-    assert f"The coin came up u = {run.rounds[round].drafted[token].u:.2f}: rejected" in alone.said(page)
+    assert f"The coin came up u = {run.rounds[round].drafted[token].u:.2f}: rejected" in elements.said(page)
     bars = page.locator("[data-chart='1'] rect title")
     told = [f"round {one.index + 1}: {len(one.emitted)} tokens" for one in run.rounds]
     assert bars.all_text_contents() == told
@@ -115,7 +115,7 @@ def test_the_file_has_every_language_and_keeps_the_pinned_token(open_file):
     page.get_by_role("button", name="Deutsch").press("Enter")
     counted, coin = tally(run.rounds), run.rounds[round].drafted[token].u
     expect(page.locator("[data-figure=acceptance_length]")).to_have_text(german(f"{counted.acceptance_length:.2f}"))
-    assert f"Die Münze fiel auf u = {german(f'{coin:.2f}')}: abgelehnt" in alone.said(page)
+    assert f"Die Münze fiel auf u = {german(f'{coin:.2f}')}: abgelehnt" in elements.said(page)
     assert page.evaluate("[document.documentElement.lang, document.body.className]") == ["de", "dark"]
     expect(page.get_by_role("button", name="English")).to_be_focused()
     each, share = counted.draft_seconds / counted.rounds, counted.draft_seconds / counted.seconds

@@ -8,8 +8,7 @@ import re
 from functools import lru_cache
 
 import pytest
-from alone import VIEW, ask, chip, unfold
-from elements import give
+from elements import VIEW, ask, chip, give, unfold
 from handmade import VOCABULARY, a_block, a_round, a_run, a_tree
 from playwright.sync_api import Page
 from tiny import tiny_pair, with_heads

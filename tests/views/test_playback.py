@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from elements import RUN, give
+from elements import VIEW, give
 from handmade import VOCABULARY, a_block, a_round, a_run, a_tree, a_typical
 from playwright.sync_api import Page, expect
 
@@ -15,7 +15,6 @@ from specviz.records.metrics import draft_depths, tally
 from specviz.records.runs import Round, Run
 from specviz.views import run_messages as messages
 
-VIEW = RUN
 TREE = (-1, -1, -1, 0, 0, 1, 3, 3, 4)
 
 #: Everything that a reader can see of the text, and of the chips of each round: index -> what is pending.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from alone import VIEW, state
-from elements import give
+from elements import VIEW, give, state
 from handmade import VOCABULARY, a_block, a_round, a_run, a_tree, a_typical
 from playwright.sync_api import Locator, Page, expect
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from alone import VIEW, ask, chip, shown, state, switch, unfold
+from elements import VIEW, ask, chip, shown, state, switch, unfold
 from handmade import VOCABULARY, a_block, a_round, a_run, a_tree, a_typical
 from playwright.sync_api import expect
 

@@ -1,6 +1,6 @@
 """Cuts a published tokenizer down to a few hundred tokens that behave as all of them do.
 
-    python tests/helpers/cut_tokenizer.py FOLDER_OF_THE_PUBLISHED_ONE tests/data/tokenizers/NAME
+    python -m tools.cut_tokenizer FOLDER_OF_THE_PUBLISHED_ONE tests/data/tokenizers/NAME
 
 What a text is split by, its normalisation, decoder, post-processing and all added tokens stay as they are. Of the
 vocabulary stay the bytes and what `TEXT` is made of, with the merges that lead there; ids are counted anew.
@@ -14,6 +14,7 @@ import sys
 
 from tokenizers import Tokenizer, pre_tokenizers
 
+#: As tests/helpers/tokenizer_kinds.py has it.
 TEXT = """Once upon a time there was a king, and the king's tale isn't 1234567 words long: it ends soon.
     def tale(words):
         return [word.strip() for word in words]  # 😀👩\u200d🚀

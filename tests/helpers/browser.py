@@ -1,0 +1,200 @@
+"""Fixtures of the tests that need a browser: the real app and its visitors, and pages that hold a single element."""
+
+from __future__ import annotations
+
+import collections
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+from elements import EMPTY, VIEW, bare_pages, feed, show_alone
+from playwright.sync_api import Browser, BrowserType, Error, Page, Playwright, expect, sync_playwright
+from running import PATIENCE, ROOT, running_app
+
+from specviz.records.runs import Run
+from tools.chromium import INSTALLED
+
+#: The window of a desk.
+WINDOW = {"width": 1280, "height": 900}
+
+BROWSER_OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+#: Nothing outside this machine is found; a route that asks Playwright about every request would slow each page down.
+BROWSER_OPTIONS += ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
+
+#: Scripts run once or a few times: to compile the busiest anew, and better, would not pay.
+BROWSER_OPTIONS += ["--js-flags=--no-opt --no-maglev --single-threaded-gc"]
+
+#: How the browser reports that Gradio refused a control's value: the sentence beside the control is what counts.
+REFUSED = "the server responded with a status of 422"
+
+_LOG = pytest.StashKey[pathlib.Path]()
+
+
+@pytest.fixture(scope="session")
+def page_folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Where the app under test writes what it keeps for a while: traces, uploads."""
+    return tmp_path_factory.mktemp("page")
+
+
+@pytest.fixture(scope="session")
+def page_url(page_folder: pathlib.Path, pytestconfig: pytest.Config) -> Iterator[str]:
+    """The address of the app, running on the embedded pair."""
+    pytestconfig.stash[_LOG] = page_folder / "app.log"
+    with running_app(ROOT, page_folder) as url:
+        yield url
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """A failure of a test that used the page shows what the app had to say."""
+    report = (yield).get_result()
+    log = item.config.stash.get(_LOG, None)
+    if report.failed and log and "page_url" in item.fixturenames:
+        report.sections.append(("The app's log", log.read_text(errors="replace")[-4000:]))
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """A Chromium: an installed one, or else Playwright's own. Having none is a failure."""
+    expect.set_options(timeout=1000 * PATIENCE)
+    with sync_playwright() as playwright:
+        browser = _installed(playwright.chromium) or _fetched(playwright)
+        yield browser
+        browser.close()
+
+
+def _installed(chromium: BrowserType) -> Browser | None:
+    for path in filter(None, map(shutil.which, INSTALLED)):
+        try:
+            return chromium.launch(executable_path=path, args=BROWSER_OPTIONS)
+        except Error:  # on some systems it is a stub that asks to install a package
+            continue
+    return None
+
+
+def _fetched(playwright: Playwright) -> Browser:
+    install = [sys.executable, "-m", "playwright", "install", "chromium"]
+    done = subprocess.run(install, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        return playwright.chromium.launch(args=BROWSER_OPTIONS)
+    except Error as error:
+        pytest.fail(f"No Chromium is installed and none could be fetched:\n{done.stdout[-2000:]}\n{error}")
+
+
+@pytest.fixture(scope="session")
+def bare_home() -> Iterator[str]:
+    """The address of a server of pages with a single element."""
+    with bare_pages() as home:
+        yield home
+
+
+@pytest.fixture(scope="session")
+def kept_tabs() -> dict[str, list[Page]]:
+    """Pages that were left empty, by their contexts' options. A new one costs a process, and a new context fetches and
+    compiles every script anew."""
+    return collections.defaultdict(list)
+
+
+@pytest.fixture
+def new_page(browser: Browser, bare_home: str, kept_tabs: dict[str, list[Page]]) -> Iterator[Callable[..., Page]]:
+    """Opens an empty page that remembers nothing, in a window of its own; no error may reach its console.
+
+    heard: what is called for events of the page. options: further ones of the browser's context.
+    """
+    taken, mishaps = [], []
+    watching = {
+        "pageerror": lambda error: mishaps.append(f"error: {error}"),
+        "console": lambda message: _note(message.type, message.text, mishaps),
+    }
+
+    def open_page(viewport=WINDOW, color_scheme="light", reduced_motion="no-preference", heard=(), **options) -> Page:
+        kept = kept_tabs[json.dumps(options, sort_keys=True)]
+        page = kept.pop() if kept else _new_tab(browser, options)
+        page.set_viewport_size(viewport)
+        page.emulate_media(color_scheme=color_scheme, reduced_motion=reduced_motion)
+        hearing = watching | dict(heard)
+        for event, hear in hearing.items():
+            page.on(event, hear)
+        taken.append((page, hearing, kept))
+        return page
+
+    yield open_page
+    for page, hearing, kept in taken:
+        if not page.is_closed():
+            page.evaluate("() => sessionStorage.clear()")
+            for event, hear in hearing.items():
+                page.remove_listener(event, hear)
+            page.goto(bare_home + EMPTY)
+            page.mouse.move(0, 0)
+            kept.append(page)
+    assert mishaps == []
+
+
+def _new_tab(browser: Browser, options: dict) -> Page:
+    context = browser.new_context(**options)
+    context.set_default_timeout(1000 * PATIENCE)
+    return context.new_page()
+
+
+@pytest.fixture
+def visit(new_page: Callable[..., Page], page_url: str) -> Iterator[Callable[..., Page]]:
+    """Opens the app as a new visitor; keyword arguments but the language ("" or "de") go to the browser's context.
+
+    At the end of the test no visitor may have seen an error in the console, or a request that left this machine.
+    """
+    elsewhere = []
+
+    def open_page(language: str = "", **options) -> Page:
+        heard = {"request": lambda request: _note_request(request.url, page_url, elsewhere)}
+        page = new_page(heard=heard, **options)
+        page.goto(page_url + language)
+        page.wait_for_function(f"() => {VIEW}?.recorded")
+        page.locator("#go").wait_for()
+        return page
+
+    yield open_page
+    assert elsewhere == []
+
+
+def _note(kind: str, text: str, mishaps: list[str]) -> None:
+    if kind == "error" and REFUSED not in text:
+        mishaps.append(f"console: {text}")
+
+
+def _note_request(url: str, home: str, elsewhere: list[str]) -> None:
+    if not url.startswith((home, "data:", "blob:", "about:")):
+        elsewhere.append(url)
+
+
+@pytest.fixture
+def page(visit: Callable[..., Page]) -> Page:
+    """The app in a window of 1280 by 900."""
+    return visit()
+
+
+@pytest.fixture
+def alone(new_page: Callable[..., Page], bare_home: str) -> Callable[..., Page]:
+    """Opens an element alone, outside Gradio; keyword arguments go to the browser's context."""
+
+    def open_page(name: str, language: str = "en", **options) -> Page:
+        page = new_page(**{"viewport": {"width": 1100, "height": 900}} | options)
+        show_alone(page, bare_home, name, language, dark=options.get("color_scheme") == "dark")
+        return page
+
+    return open_page
+
+
+@pytest.fixture
+def show(alone: Callable[..., Page]) -> Callable[..., Page]:
+    """Opens the live view alone and gives it a run."""
+
+    def open_page(run: Run, rule: str = "token", language: str = "en", **options) -> Page:
+        page = alone("run", language, **options)
+        feed(page, run, rule)
+        return page
+
+    return open_page
