@@ -8,25 +8,16 @@ from dataclasses import dataclass, replace
 
 from specviz.bench.contestants import PLAIN, Contestant
 from specviz.drafters import DRAFTERS
-from specviz.drafters.at_once import AtOnce, Medusa, Parallel
-from specviz.drafters.copying import PromptLookup, Suffix
+from specviz.drafters.at_once import AtOnce
+from specviz.drafters.base import Drafter
+from specviz.drafters.copying import PromptLookup
 from specviz.drafters.draft_model import DraftModel
-from specviz.drafters.heads import Eagle, Mtp
-from specviz.drafters.hybrid import Hybrid
 from specviz.drafters.registry import drafter_class
-from specviz.drafters.self_drafting import QuantisedSelf
 from specviz.models.pair import ModelPair
 from specviz.passes.processes import process_count
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.presets import CHAT_PRESETS, PRESETS, Preset
 from specviz.records.settings import AUTO, BITS
-
-#: Drafters that copy: a longer draft costs them nothing.
-COPYING = (PromptLookup.name, Suffix.name)
-#: Drafters whose chains are judged as a block too, by default token by token.
-TOKEN_BY_TOKEN = (DraftModel.name, Hybrid.name, Eagle.name, Mtp.name)
-#: Drafters measured as trees too.
-BRANCHING = (DraftModel.name, Medusa.name, Eagle.name, Mtp.name, Parallel.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +91,19 @@ def entrants(pair: ModelPair, plan: BenchPlan, names: Sequence[str]) -> Iterator
     """Plain decoding and every drafter named, able to run or not; then the bare loop; then transformers."""
     yield Contestant(PLAIN)
     for name in names:
+        drafter = drafter_class(pair, name)
         # A drafter that makes trees by default has to be told to make chains.
-        chain = 1 if name in BRANCHING and drafter_class(pair, name).default_branches > 1 else None
-        for gamma in _gammas(pair, plan, name):
+        chain = 1 if "tree" in drafter.measured_as and drafter.default_branches > 1 else None
+        for gamma in _gammas(pair, plan, drafter):
             yield Contestant(name, gamma, branches=chain)
         yield Contestant(name, AUTO, branches=chain)
-        if name in TOKEN_BY_TOKEN:
+        if "block" in drafter.measured_as:
             for gamma in plan.gammas:
                 yield Contestant(name, gamma, branches=chain, rule="block")
-        if name == QuantisedSelf.name:
+        if "bits" in drafter.measured_as:
             for gamma in plan.gammas:
                 yield Contestant(name, gamma, bits=BITS[-1])
-        if name in BRANCHING:
+        if "tree" in drafter.measured_as:
             for branches in plan.tree_branches:
                 yield Contestant(name, plan.tree_gamma, branches=branches)
             yield Contestant(name, AUTO, branches=plan.tree_branches[-1])
@@ -142,11 +134,10 @@ def takes_part(contestant: Contestant, temperature: float) -> bool:
     return contestant.engine != "bare" if temperature > 0 else contestant.rule == "auto"
 
 
-def _gammas(pair: ModelPair, plan: BenchPlan, name: str) -> Sequence[int]:
+def _gammas(pair: ModelPair, plan: BenchPlan, drafter: type[Drafter]) -> Sequence[int]:
     """Draft lengths of this drafter's chains. Some draft no deeper than they were trained to."""
-    if name in COPYING:
+    if drafter.copies:
         return plan.copied_gammas
-    drafter = drafter_class(pair, name)
-    if issubclass(drafter, AtOnce) and name in pair.parts:
+    if issubclass(drafter, AtOnce) and drafter.name in pair.parts:
         return [gamma for gamma in plan.gammas if gamma <= drafter.most_depths(pair)]
     return plan.gammas

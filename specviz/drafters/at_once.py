@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from specviz.drafters.base import DraftContext
+from specviz.drafters.base import DraftContext, Servers
 from specviz.drafters.draft_model import DraftModel
 from specviz.drafters.heads import Headed
 from specviz.drafters.stepwise import Stepwise
@@ -30,6 +30,8 @@ class AtOnce(Stepwise):
     """
 
     at_once: ClassVar[bool] = True
+    measured_as: ClassVar[frozenset[str]] = frozenset({"tree"})
+    step_share: ClassVar[float | None] = 1 / 2
 
     def __init__(self, context: DraftContext):
         super().__init__(context)
@@ -68,6 +70,7 @@ class Medusa(AtOnce, Headed):
     """
 
     name: ClassVar[str] = "medusa"
+    servers: ClassVar[Servers] = Servers("medusa", model="MEDUSA_HEADS", note="trained")
     default_branches: ClassVar[int] = 4
 
     @classmethod
@@ -151,6 +154,8 @@ class Parallel(Masked, Headed):
 
 class ParallelDraftModel(Masked, DraftModel):
     """Drafts with a draft model that was adapted to masks: the same token again and again (PARD, arXiv 2504.18583)."""
+
+    servers: ClassVar[Servers] = Servers()
 
     @classmethod
     def suits(cls, pair: ModelPair) -> bool:

@@ -31,14 +31,43 @@ class DraftContext:
     passes: Mapping[str, FastPasses] = field(default_factory=dict)  # the run's fast passes by role
 
 
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """What inference servers call a way to draft; None where they have no such way.
+
+    vLLM: docs/features/speculative_decoding. SGLang: docs/advanced_features/speculative_decoding. llama.cpp:
+    docs/speculative.md, with the names of its pull requests 22397 and 22964.
+    """
+
+    vllm: str | None = None
+    sglang: str | None = None
+    llama_cpp: str | None = None
+    model: str | None = None  # stands for a model that only the reader can name
+    note: str = ""  # what else it takes there; the key of a sentence, see `advice` in assets/text
+
+
 class Drafter(ABC):
-    """Proposes a draft each round and hears the verdict. Built from a `DraftContext`, for one run."""
+    """Proposes a draft each round and hears the verdict. Built from a `DraftContext`, for one run.
+
+    What the page, the benchmark and the advice need to know of a drafter, its class says in these fields. Its title and
+    a line about it are ``NAME`` and ``NAME_about`` in assets/text/*/ways.json, or else its name and the first line of
+    its docstring.
+    """
 
     name: ClassVar[str]  # what users type
+    words: ClassVar[str] = ""  # the key of its texts, where that is not its name
+    reads: ClassVar[frozenset[str]] = frozenset()  # the fields of `DraftParams` that it reads
     default_branches: ClassVar[int] = 1  # tokens at each depth unless `DraftParams` set them
-    draws_paths: ClassVar[bool] = False  # whether its branches can be whole paths, as its chooser draws them
-    at_once: ClassVar[bool] = False  # whether one pass makes all of a draft, whose tokens do not see each other
-    reads: ClassVar[frozenset[str]] = frozenset()  # the `DraftParams` fields it reads
+    draws_paths: ClassVar[bool] = False  # its branches can be whole paths, as its chooser draws them
+    at_once: ClassVar[bool] = False  # one pass makes all of a draft, whose tokens do not see each other
+    copies: ClassVar[bool] = False  # it copies from the text: a longer draft costs it nothing
+    #: What a benchmark measures besides chains judged token by token: ``block`` (judged as a block), ``tree``, ``bits``
+    #: (as few as there are).
+    measured_as: ClassVar[frozenset[str]] = frozenset()
+    servers: ClassVar[Servers] = Servers()
+    #: What drafting a token costs at most, as a share of a target pass; None: a pass of the draft model.
+    step_share: ClassVar[float | None] = 1 / 2
+    preparing_seconds: ClassVar[float] = 0.0  # of its first round in a process, at most
     # The target's hidden states it reads, as indices into transformers' ``hidden_states`` (0: the embeddings; the last
     # one comes after the final norm).
     feature_layers: tuple[int, ...] = ()

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from specviz.drafters.base import DraftContext, Drafter
+from specviz.drafters.base import DraftContext, Drafter, Servers
 from specviz.models.pair import ModelPair
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft
@@ -30,6 +30,8 @@ class PromptLookup(Drafter):
     """
 
     name: ClassVar[str] = "prompt_lookup"
+    copies: ClassVar[bool] = True
+    servers: ClassVar[Servers] = Servers("ngram", "NGRAM", "ngram-simple")
 
     MAX_NGRAM, MIN_NGRAM = 4, 1
 
@@ -179,6 +181,8 @@ class Suffix(Drafter):
     """
 
     name: ClassVar[str] = "suffix"
+    copies: ClassVar[bool] = True
+    servers: ClassVar[Servers] = Servers("suffix", "NGRAM", "ngram-simple", note="arctic")
     reads: ClassVar[frozenset[str]] = frozenset({"branches"})
 
     #: Measured on greedy texts of the embedded target (code, books, refrains): going from 1 to 6 tokens of depth per

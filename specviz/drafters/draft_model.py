@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specviz.drafters.base import DraftContext
+from specviz.drafters.base import DraftContext, Servers
 from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair, logit_width, position_limit
 from specviz.models.vocabularies import Reader
@@ -33,6 +33,9 @@ class DraftModel(Stepwise):
     """
 
     name: ClassVar[str] = "draft_model"
+    measured_as: ClassVar[frozenset[str]] = frozenset({"block", "tree"})
+    servers: ClassVar[Servers] = Servers("draft_model", "STANDALONE", "draft-simple", "DRAFT_MODEL")
+    step_share: ClassVar[float | None] = None
 
     def __init__(self, context: DraftContext):
         super().__init__(context)
@@ -107,6 +110,8 @@ class TranslatedDraftModel(DraftModel):
     the output's distribution. It drafts nothing while the last token has left no trace there, or once its own context
     is full.
     """
+
+    words: ClassVar[str] = "translated"
 
     def __init__(self, context: DraftContext):
         super().__init__(context)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from specviz.drafters.base import DraftContext
+from specviz.drafters.base import DraftContext, Servers
 from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair, Part
 from specviz.passes.cached_model import tree_view
@@ -61,6 +61,8 @@ class Eagle(Headed):
     """
 
     name: ClassVar[str] = "eagle"
+    measured_as: ClassVar[frozenset[str]] = frozenset({"block", "tree"})
+    servers: ClassVar[Servers] = Servers("eagle", "EAGLE", model="EAGLE_HEAD", note="trained")
 
     def __init__(self, context: DraftContext):
         super().__init__(context)
@@ -134,6 +136,7 @@ class Mtp(Eagle):
     """
 
     name: ClassVar[str] = "mtp"
+    servers: ClassVar[Servers] = Servers("mtp", "NEXTN", "draft-mtp")
 
     def __init__(self, context: DraftContext):
         super().__init__(context)

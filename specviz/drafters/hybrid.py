@@ -26,6 +26,7 @@ class Hybrid(Drafter):
     """
 
     name: ClassVar[str] = "hybrid"
+    measured_as: ClassVar[frozenset[str]] = frozenset({"block"})
     reads: ClassVar[frozenset[str]] = Suffix.reads | DraftModel.reads
 
     #: Measured on the embedded pair (docs/performance.md): above temperature 0 copies that follow a single token are
@@ -37,7 +38,7 @@ class Hybrid(Drafter):
         self.copier = Suffix(context)
         self.model = model_of(context.pair)(context)
         self.feature_layers = self.model.feature_layers
-        self.copies = False  # whether the last draft is a copy
+        self.has_copied = False  # whether the last draft is a copy
 
     @classmethod
     def check(cls, pair: ModelPair, params: DraftParams) -> None:
@@ -54,11 +55,11 @@ class Hybrid(Drafter):
 
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
         found = self.copier.found(committed, budget)
-        self.copies = found.match >= self.LEAST_MATCH and found.score >= self.LEAST_SHARE * budget
-        return self.copier.copied(found) if self.copies else self.model.propose(committed, budget, uniforms)
+        self.has_copied = found.match >= self.LEAST_MATCH and found.score >= self.LEAST_SHARE * budget
+        return self.copier.copied(found) if self.has_copied else self.model.propose(committed, budget, uniforms)
 
     def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
-        if self.copies:
+        if self.has_copied:
             self.model.watch(committed, verdict, features)
         else:
             self.model.observe(committed, verdict, features)

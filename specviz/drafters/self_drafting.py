@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specviz.drafters.base import DraftContext
+from specviz.drafters.base import DraftContext, Servers
 from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair
 from specviz.models.quantised_target import check_quantisable, quantised_target
@@ -93,6 +93,10 @@ class QuantisedSelf(SelfDrafting):
     """
 
     name: ClassVar[str] = "quantised_self"
+    measured_as: ClassVar[frozenset[str]] = frozenset({"bits"})
+    servers: ClassVar[Servers] = Servers("draft_model", "STANDALONE", "draft-simple", "TARGET_IN_FEW_BITS", "copy")
+    step_share: ClassVar[float | None] = 1  # as deep as the target
+    preparing_seconds: ClassVar[float] = 5  # for rounding the weights
     reads: ClassVar[frozenset[str]] = SelfDrafting.reads | {"bits"}
 
     def __init__(self, context: DraftContext):

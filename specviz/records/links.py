@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from specviz.records.errors import SpecvizError, shortened
 from specviz.records.runs import Run
-from specviz.records.settings import MAX_SEED, PLAIN, SETTINGS, DraftParams, usual_rule
+from specviz.records.settings import DRAFTING, MAX_SEED, PLAIN, SETTINGS, usual_rule
 
 #: What a link always states: pages have their own values for these.
 ALWAYS_SAID = ("prompt", "drafter", "num_draft_tokens", "temperature", "max_new_tokens")
@@ -67,7 +67,7 @@ def settings_of_run(run: Run) -> dict[str, Any]:
     }
     if run.drafter is None:
         return settings
-    drafting = {one.name: run.settings.get(one.name, one.default) for one in fields(DraftParams)}
+    drafting = {name: run.settings.get(name, SETTINGS[name].default) for name in DRAFTING}
     # Lookahead's branches are the n-grams it tries.
     drafting["branches"] = run.settings.get("branches", run.settings.get("guesses"))
     usual = usual_rule(makes_trees=(drafting["branches"] or 1) > 1)

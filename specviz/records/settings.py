@@ -54,6 +54,7 @@ class Setting:
     below: float | None = None
     choices: tuple[Any, ...] = ()  # what else is allowed; without bounds, nothing else is
     step: float = 1  # between the values of a control
+    rare: bool = False  # rarely changed: it comes after its siblings, on the page below the fold
     error: str = ""  # the sentence for any other value, with {value} and the bounds; empty: see `_sentence`
 
     def check(self, name: str, value: object) -> None:
@@ -177,6 +178,7 @@ class DraftParams:
         least=0,
         below=1,
         step=0.05,
+        rare=True,
         error="The confidence to stop at must be at least 0 (off) and below 1, not {value}.",
     )
     exit_layer: int | None = setting(
@@ -266,7 +268,7 @@ _PARTS = {"sampling": SamplingParams, "drafting": DraftParams}
 
 def _rows(kind: type) -> Iterator[tuple[str, Setting]]:
     """The rows of a class and of its parts, in the order of its fields."""
-    for one in fields(kind):
+    for one in sorted(fields(kind), key=lambda one: "setting" in one.metadata and one.metadata["setting"].rare):
         if one.name in _PARTS:
             yield from _rows(_PARTS[one.name])
         elif "setting" in one.metadata:
@@ -275,6 +277,9 @@ def _rows(kind: type) -> Iterator[tuple[str, Setting]]:
 
 #: The table, by flat name. Stop strings are not in it: a list fits neither a form nor a link.
 SETTINGS: dict[str, Setting] = {"prompt": Setting("the text to continue", "", str), **dict(_rows(RunSettings))}
+
+#: The names in it that some drafters do not read.
+DRAFTING: tuple[str, ...] = tuple(name for name, _ in _rows(DraftParams))
 
 
 def usual_rule(makes_trees: bool) -> str:

@@ -15,11 +15,11 @@ why_tab          what passes cost, and what limits the visitors' runs
 lossless_tab     does the text follow the target's distribution?
 models_tab       which pair, and a check of it; pair_status: what it says of the one in use; advising: which of its
                  drafters to use
-endpoints        the same for programs; api: as Gradio's functions and MCP's tools
+api              the same for programs: functions of Gradio, tools of an MCP server
 
-orders           what a visitor asks for: a form's values become a run's settings, once
+orders           what a visitor asks for: a form's values become a run's settings, once; for how long to ask for a GPU
 pairs            the models in memory
-runner           carries orders out, in batches; device: where, in one thread or on a lent GPU; gpu_time: for how long
+runner           carries orders out, in batches; device: where, in one thread or on a lent GPU
 background       prepares passes while the page is served
 visitors         what is kept for the visitors; visits: who pressed a button, and Stop; offered_files: the files that
                  they may download

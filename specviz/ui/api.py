@@ -72,17 +72,14 @@ class Endpoint:
     grows: bool = False  # whether there is more than one answer
 
 
-def _parameter(name: str, row: Setting) -> Parameter:
+def _parameter(row: Setting) -> Parameter:
     """A setting as a parameter."""
     kind = row.kind | str if AUTO in row.choices else row.kind
     return Parameter(kind if row.default is not None else kind | None, row.about, row.default)
 
 
-#: Values may be given in order: these keep their places behind the others.
-_LAST = ("confidence", "rule", "coins")
-
 #: The settings of a run: the page's controls.
-RUN = {name: _parameter(name, SETTINGS[name]) for name in (*(one for one in SETTINGS if one not in _LAST), *_LAST)} | {
+RUN = {name: _parameter(row) for name, row in SETTINGS.items()} | {
     "prompt": Parameter(str, SETTINGS["prompt"].about, required=True),
     "drafter": Parameter(str | None, f"{', '.join(DRAFTERS)}, or plain for none; the pair's usual one if left out"),
 }

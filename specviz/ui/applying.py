@@ -16,9 +16,9 @@ import gradio as gr
 
 from specviz.records import links
 from specviz.records.errors import SpecvizError, quoted
-from specviz.records.settings import AUTO, PLAIN, SETTINGS, DraftParams
+from specviz.records.settings import AUTO, DRAFTING, PLAIN, SETTINGS, DraftParams
 from specviz.ui.components import QUEUED
-from specviz.ui.controls import CHOSEN, DRAFTING, Controls, properties
+from specviz.ui.controls import CHOSEN, Controls, properties
 from specviz.ui.pairs import PairName
 from specviz.ui.ways import RULE_CHOICES, WAYS, drafter_of, refusal
 

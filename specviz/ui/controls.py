@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
 from specviz.records.errors import SpecvizError
 from specviz.records.presets import CHAT_PRESETS, PRESETS, TEMPERATURE, Preset
-from specviz.records.settings import AUTO, PLAIN, SETTINGS, DraftParams, SamplingParams
+from specviz.records.settings import AUTO, DRAFTING, PLAIN, SETTINGS, SamplingParams
 from specviz.records.words import Words
 from specviz.ui.components import (
     INTERNAL,
@@ -29,21 +29,16 @@ from specviz.ui.deployment import Deployment
 from specviz.ui.orders import Order, read_form
 from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
-from specviz.ui.ways import RULE_CHOICES, WAYS, about, default_branches, drafter_of, lacks, refusal
+from specviz.ui.ways import RULE_CHOICES, WAYS, about, default_branches, drafter_of, lacks, refusal, title
 from specviz.views.run_messages import as_json
 
 if TYPE_CHECKING:
     from specviz.models.pair import ModelPair
 
-#: Settings that some drafters do not read; their controls are hidden then.
-DRAFTING = tuple(one.name for one in fields(DraftParams))
 
 #: The values of sampling that do nothing, by the names of their controls, and these names.
 OFF = asdict(SamplingParams())
 SAMPLING = tuple(OFF)
-
-#: Settings of drafting that are rarely changed, and stand with the others below the fold.
-_FOLDED = ("confidence",)
 
 #: Where the slider of γ stands for `AUTO`.
 CHOSEN = 0
@@ -147,7 +142,7 @@ class Controls:
         """
         pair, say = self.runner.store.in_use(name), self.say
         chats, missing = pair.has_chat_template, lacks(pair, say)
-        off = [{"drafter": way, "label": say(f"ways.{way}"), "why": why} for way, why in missing.items()]
+        off = [{"drafter": way, "label": title(way, say), "why": why} for way, why in missing.items()]
         changes = {
             self.pair: asdict(name),
             self.fields["chat"]: gr.update(visible=chats) if keep else gr.update(visible=chats, value=True),
@@ -286,7 +281,7 @@ def _create_drafting(own: Fields, most: Deployment, say: Words) -> tuple[gr.HTML
     )
     recommended = recommended_view(say, (OFF | {"temperature": TEMPERATURE}).values())
     for name in DRAFTING:
-        if name not in _FOLDED:
+        if not SETTINGS[name].rare:
             own[name] = _of_table(name, say, visible=name == "branches")
     return lacking, recommended, note
 
@@ -295,7 +290,7 @@ def _create_more(own: Fields, most: Deployment, say: Words) -> gr.Markdown:
     """Length, seed, sampling, rule; the rule's note."""
     tokens = min(128, most.max_new_tokens)
     own["max_new_tokens"] = gr.Slider(1, most.max_new_tokens, tokens, step=1, label=say("controls.max_new_tokens"))
-    for name in ("seed", "top_k", "top_p", "min_p", *_FOLDED):
+    for name in ("seed", "top_k", "top_p", "min_p", *(one for one in DRAFTING if SETTINGS[one].rare)):
         own[name] = _of_table(name, say)
     own["rule"] = gr.Dropdown(
         [(say(f"ways.rule_{name}"), name) for name in RULE_CHOICES],
@@ -327,4 +322,4 @@ def _label(name: str, say: Words) -> str:
 
 
 def choices(drafters: Sequence[str], say: Words) -> list[tuple[str, str]]:
-    return [(say(f"ways.{name}"), name) for name in drafters]
+    return [(title(name, say), name) for name in drafters]

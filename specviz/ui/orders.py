@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from specviz.records.errors import SpecvizError, quoted
-from specviz.records.settings import SETTINGS, RunSettings, is_whole
+from specviz.records.settings import AUTO, SETTINGS, RunSettings, is_whole
 from specviz.ui.deployment import Deployment
 from specviz.ui.pairs import PairName
+from specviz.ui.ways import drafter_of
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from specviz.decoding.request import Request
     from specviz.models.pair import ModelPair
 
@@ -100,3 +103,44 @@ def _check_limits(request: Request, deployment: Deployment) -> None:
             value=request.num_draft_tokens,
             most=deployment.max_draft_tokens,
         )
+
+
+# --- for how long to ask for a GPU where the platform lends them by the call ------------------------------------------
+#
+# Asking for more than is needed would have a visitor wait longer and, with little of their daily time left, be refused;
+# a call that takes longer than it asked for may be cut off. So this reckons with the slowest course that runs can take.
+
+#: Below the least a slow start alone would use it up; the most is what any visitor may ask for.
+LEAST_SECONDS, MOST_SECONDS = 20, 120
+
+#: For a process, CUDA and the weights to be there, and for the first, slow passes; and for timing rounds before γ is
+#: chosen: what a call learns ends with it.
+START_SECONDS, TIMING_SECONDS = 12, 3
+
+#: What an eager pass is reckoned to take; GPUs that are lent have been at least twice as fast.
+LAYER_SECONDS, BYTES_PER_SECOND, OPERATIONS_PER_SECOND = 1e-3, 1e12, 1e14
+
+
+def seconds_for(pair: ModelPair, prompt_tokens: int, runs: Iterable[RunSettings]) -> int:
+    """For how long to ask so that these runs can be made one after the other, even if every draft is rejected."""
+    reading = 2 * pair.target.num_parameters() * prompt_tokens / OPERATIONS_PER_SECOND
+    needed = START_SECONDS + sum(reading + _seconds(pair, one) for one in runs)
+    return round(min(max(needed, LEAST_SECONDS), MOST_SECONDS))
+
+
+def _seconds(pair: ModelPair, settings: RunSettings) -> float:
+    verify = _pass_seconds(pair.target)
+    if settings.drafter is None:
+        return settings.max_new_tokens * verify
+    drafter, chosen = drafter_of(pair, settings.drafter), settings.num_draft_tokens == AUTO
+    step = _pass_seconds(pair.draft) if drafter.step_share is None else drafter.step_share * verify
+    # Where γ is chosen, nothing is drafted as soon as drafting costs more than it brings.
+    depth = 1 if chosen else settings.num_draft_tokens
+    return drafter.preparing_seconds + TIMING_SECONDS * chosen + settings.max_new_tokens * (verify + depth * step)
+
+
+def _pass_seconds(model: PreTrainedModel) -> float:
+    from specviz.passes.model_twins import layer_count
+
+    weights = model.num_parameters() * model.dtype.itemsize
+    return layer_count(model) * LAYER_SECONDS + weights / BYTES_PER_SECOND

@@ -52,7 +52,7 @@ def _rows(pair: ModelPair, say: Words) -> Iterator[list[str]]:
         yield [
             _roles([f"quantised {bits}"], say),
             str(Bytes(made.bytes)),
-            say("generate.bits", n=bits),
+            say("generate.bits", value=bits),
             say(f"models.on_{kind}"),
             _NONE,
             _NONE,

@@ -18,9 +18,8 @@ from specviz.records.errors import SpecvizError, first_line
 from specviz.records.settings import RunSettings
 from specviz.ui import device
 from specviz.ui.deployment import Deployment
-from specviz.ui.gpu_time import LEAST_SECONDS, seconds_for
 from specviz.ui.line import Line
-from specviz.ui.orders import Order
+from specviz.ui.orders import LEAST_SECONDS, Order, seconds_for
 from specviz.ui.pairs import PairName, PairStore
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING
 
 from specviz.drafters import DRAFTERS
@@ -48,12 +49,18 @@ def lacks(pair: ModelPair, say: Words) -> dict[str, tuple[str, str]]:
     return {name: (reason.partition(": ")[0].rstrip("."), reason) for name, reason in reasons.items()}
 
 
+def title(name: str, say: Words) -> str:
+    """What the page calls a way to draft: its name, if there is no text for it."""
+    return say(f"ways.{name}") if f"ways.{name}" in say else name
+
+
 def about(pair: ModelPair, name: str, say: Words) -> str:
     """A sentence about how it drafts for this pair, or why it cannot."""
     if reason := refusal(pair, name):
         return say("ways.refused", reason=say.error(reason))
-    translated = name == "draft_model" and pair.translation
-    return say("ways.draft_model_translated") if translated else say(f"ways.{name}_about")
+    drafter = drafter_of(pair, name)
+    key = f"ways.{drafter.words or name}_about"
+    return say(key) if key in say else inspect.getdoc(drafter).partition("\n")[0]
 
 
 def default_branches(pair: ModelPair, name: str) -> int:

@@ -12,10 +12,9 @@ from dataclasses import asdict
 from typing import Any
 
 from specviz.bench.contestants import Contestant
-from specviz.drafters import DRAFTERS
 from specviz.records.metrics import emission_times, tally
 from specviz.records.runs import Candidates, DraftedToken, PairInfo, Round, Run, Speedup
-from specviz.records.settings import PLAIN, SamplingParams
+from specviz.records.settings import DRAFTING, PLAIN, SETTINGS, SamplingParams
 from specviz.records.words import Said, joined, said, words
 from specviz.views.charts import Trail
 
@@ -46,7 +45,7 @@ def label(name: str | None) -> Said:
     """
     if name in (None, PLAIN):
         return said("ways.plain_label")
-    return said(f"ways.{name}") if name in DRAFTERS else name
+    return said(f"ways.{name}") if f"ways.{name}" in words() else name
 
 
 def title(contestant: Contestant) -> Said:
@@ -71,12 +70,10 @@ def settings_line(run: Run) -> Said:
     branches = own.get("branches", own.get("guesses"))
     if branches not in (None, 1):
         parts.append(said("generate.branches", n=branches))
-    if own.get("exit_layer") is not None:
-        parts.append(said("generate.exit_layer", layer=own["exit_layer"]))
-    if own.get("bits") is not None:
-        parts.append(said("generate.bits", n=own["bits"]))
-    if own.get("confidence"):
-        parts.append(said("generate.confidence", confidence=own["confidence"]))
+    for name in DRAFTING:
+        if name != "branches" and own.get(name) not in (None, SETTINGS[name].default):
+            key = f"generate.{name}"
+            parts.append(said(key, value=own[name]) if key in words() else f"{name} {own[name]}")
     # No rule judges plain decoding, and greedy drafts are matched. A file may name a rule unknown to this version.
     if run.drafter is not None and not sampling.greedy:
         parts.append(said(f"generate.rule_{run.rule}") if f"generate.rule_{run.rule}" in words() else run.rule)

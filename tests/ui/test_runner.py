@@ -17,8 +17,7 @@ from specviz.records.settings import RunSettings
 from specviz.ui import device
 from specviz.ui.background import Preparer
 from specviz.ui.deployment import Deployment
-from specviz.ui.gpu_time import LEAST_SECONDS, MOST_SECONDS, seconds_for
-from specviz.ui.orders import Order, read_form
+from specviz.ui.orders import LEAST_SECONDS, MOST_SECONDS, Order, read_form, seconds_for
 from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
 
