@@ -6,10 +6,14 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from specviz.bench.contestants import PLAIN, Contestant, Standing, TimedRun, standing
 from specviz.records.metrics import tally
 from specviz.theory.statistics import Ratio, alike, over_prompts
+
+if TYPE_CHECKING:
+    from specviz.drafters.base import Servers
 
 #: The name of all prompts together, where they belong to several domains.
 ALL = "all"
@@ -188,80 +192,45 @@ class ServerFlags:
     note: str = ""  # what else it takes; the key of a sentence
 
 
-#: What vLLM calls a way (docs/features/speculative_decoding), SGLang (docs/advanced_features/speculative_decoding) and
-#: llama.cpp (docs/speculative.md, with the names of its pull requests 22397 and 22964). Who is missing has no such way.
-VLLM = {
-    "draft_model": "draft_model",
-    "quantised_self": "draft_model",
-    "prompt_lookup": "ngram",
-    "suffix": "suffix",
-    "medusa": "medusa",
-    "eagle": "eagle",
-    "mtp": "mtp",
-}
-SGLANG = {
-    "draft_model": "STANDALONE",
-    "quantised_self": "STANDALONE",
-    "prompt_lookup": "NGRAM",
-    "suffix": "NGRAM",
-    "eagle": "EAGLE",
-    "mtp": "NEXTN",
-}
-LLAMA_CPP = {
-    "draft_model": "draft-simple",
-    "quantised_self": "draft-simple",
-    "prompt_lookup": "ngram-simple",
-    "suffix": "ngram-simple",
-    "mtp": "draft-mtp",
-}
-
-#: The lengths of n-grams that prompt lookup looks for (`PromptLookup`).
-MAX_NGRAM, MIN_NGRAM = 4, 1
-
-#: What stands for a model that only the reader can name.
-OWN_DRAFT = "DRAFT_MODEL"
-OWN = {"quantised_self": "TARGET_IN_FEW_BITS", "medusa": "MEDUSA_HEADS", "eagle": "EAGLE_HEAD"}
-
-
 def server_flags(offer: Offer) -> tuple[ServerFlags, ...]:
     """The flags of each server for chains of this drafter and length."""
-    mode, gamma = offer.mode, offer.num_draft_tokens
-    model = {"draft_model": offer.draft or OWN_DRAFT, **OWN}.get(mode)
-    all_of_them = _vllm(mode, gamma, model), _sglang(mode, gamma, model), _llama_cpp(mode, gamma, model)
+    from specviz.drafters.registry import class_named  # here, so that this module can be imported without torch
+
+    names, gamma = class_named(offer.mode).servers, offer.num_draft_tokens
+    model = offer.draft or names.model
+    all_of_them = _vllm(names, gamma, model), _sglang(names, gamma, model), _llama_cpp(names, gamma, model)
     return tuple(replace(one, note="tokenizers") if offer.translated and one.flags else one for one in all_of_them)
 
 
-def _vllm(mode: str, gamma: int, model: str | None) -> ServerFlags:
-    if mode not in VLLM:
+def _vllm(names: Servers, gamma: int, model: str | None) -> ServerFlags:
+    if names.vllm is None:
         return ServerFlags("vLLM", None)
-    config = {"method": VLLM[mode]} | ({"model": model} if model else {}) | {"num_speculative_tokens": gamma}
-    if mode == "prompt_lookup":
-        config |= {"prompt_lookup_max": MAX_NGRAM, "prompt_lookup_min": MIN_NGRAM}
-    note = {"suffix": "arctic", "eagle": "trained", "medusa": "trained", "quantised_self": "copy"}.get(mode, "")
-    return ServerFlags("vLLM", f"--speculative-config {shlex.quote(json.dumps(config))}", note)
+    config = {"method": names.vllm} | ({"model": model} if model else {}) | {"num_speculative_tokens": gamma}
+    if names.vllm == "ngram":
+        config |= {"prompt_lookup_max": names.ngram[1], "prompt_lookup_min": names.ngram[0]}
+    return ServerFlags("vLLM", f"--speculative-config {shlex.quote(json.dumps(config))}", names.note)
 
 
-def _sglang(mode: str, gamma: int, model: str | None) -> ServerFlags:
-    if mode not in SGLANG:
+def _sglang(names: Servers, gamma: int, model: str | None) -> ServerFlags:
+    if names.sglang is None:
         return ServerFlags("SGLang", None)
-    flags = ["--speculative-algorithm", SGLANG[mode]]
+    flags, ngram = ["--speculative-algorithm", names.sglang], names.sglang == "NGRAM"
     if model:
         flags += ["--speculative-draft-model-path", model]
-    if SGLANG[mode] != "NGRAM":
+    if not ngram:
         flags += ["--speculative-num-steps", str(gamma), "--speculative-eagle-topk", "1"]
     # One more than are drafted: the pass reads the last token of the text too.
     flags += ["--speculative-num-draft-tokens", str(gamma + 1)]
-    note = {"prompt_lookup": "trie", "suffix": "trie", "eagle": "trained", "quantised_self": "copy"}.get(mode, "")
-    return ServerFlags("SGLang", shlex.join(flags), note)
+    return ServerFlags("SGLang", shlex.join(flags), "trie" if ngram else names.note)
 
 
-def _llama_cpp(mode: str, gamma: int, model: str | None) -> ServerFlags:
-    if mode not in LLAMA_CPP:
+def _llama_cpp(names: Servers, gamma: int, model: str | None) -> ServerFlags:
+    if names.llama_cpp is None:
         return ServerFlags("llama.cpp", None)
-    if LLAMA_CPP[mode] == "ngram-simple":
-        sizes = f"--spec-ngram-simple-size-n {MAX_NGRAM} --spec-ngram-simple-size-m {gamma}"
+    if names.llama_cpp == "ngram-simple":
+        sizes = f"--spec-ngram-simple-size-n {names.ngram[1]} --spec-ngram-simple-size-m {gamma}"
         return ServerFlags("llama.cpp", f"--spec-type ngram-simple {sizes}", "lookup")
-    flags = ["--spec-type", LLAMA_CPP[mode], "--spec-draft-n-max", str(gamma)]
+    flags = ["--spec-type", names.llama_cpp, "--spec-draft-n-max", str(gamma)]
     if model:
         flags = ["--model-draft", f"{model}.gguf", *flags]
     return ServerFlags("llama.cpp", shlex.join(flags), "gguf" if model else "")

@@ -43,6 +43,7 @@ class Servers:
     sglang: str | None = None
     llama_cpp: str | None = None
     model: str | None = None  # stands for a model that only the reader can name
+    ngram: tuple[int, int] = (1, 4)  # the least and the most tokens that a copy must follow
     note: str = ""  # what else it takes there; the key of a sentence, see `advice` in assets/text
 
 

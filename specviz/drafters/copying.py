@@ -31,9 +31,9 @@ class PromptLookup(Drafter):
 
     name: ClassVar[str] = "prompt_lookup"
     copies: ClassVar[bool] = True
-    servers: ClassVar[Servers] = Servers("ngram", "NGRAM", "ngram-simple")
-
     MAX_NGRAM, MIN_NGRAM = 4, 1
+
+    servers: ClassVar[Servers] = Servers("ngram", "NGRAM", "ngram-simple", ngram=(MIN_NGRAM, MAX_NGRAM))
 
     def __init__(self, context: DraftContext):
         self.device = context.pair.device

@@ -29,6 +29,15 @@ _CLASSES: dict[str, type[Drafter]] = {name: _class(home) for name, home in CLASS
 _NAMED = (DraftModel, Eagle, Mtp, Parallel, Medusa)
 
 
+def class_named(name: str) -> type[Drafter]:
+    """The class registered under this name. Raises SpecvizError (field ``drafter``) for an unknown one."""
+    if name not in _CLASSES:
+        raise SpecvizError(
+            "There is no drafter {name}; choose from {names}.", "drafter", name=quoted(name), names=", ".join(DRAFTERS)
+        )
+    return _CLASSES[name]
+
+
 def drafter_class(pair: ModelPair, name: str | None) -> type[Drafter]:
     """The drafter with this name, as this pair needs it; None is plain decoding.
 
@@ -40,11 +49,7 @@ def drafter_class(pair: ModelPair, name: str | None) -> type[Drafter]:
         return TranslatedDraftModel
     if name == Parallel.name and name not in pair.parts and ParallelDraftModel.suits(pair):
         return ParallelDraftModel
-    if name not in _CLASSES:
-        raise SpecvizError(
-            "There is no drafter {name}; choose from {names}.", "drafter", name=quoted(name), names=", ".join(DRAFTERS)
-        )
-    return _CLASSES[name]
+    return class_named(name)
 
 
 def usual(pair: ModelPair, preparing: bool = True) -> str:

@@ -94,7 +94,7 @@ class QuantisedSelf(SelfDrafting):
 
     name: ClassVar[str] = "quantised_self"
     measured_as: ClassVar[frozenset[str]] = frozenset({"bits"})
-    servers: ClassVar[Servers] = Servers("draft_model", "STANDALONE", "draft-simple", "TARGET_IN_FEW_BITS", "copy")
+    servers: ClassVar[Servers] = Servers("draft_model", "STANDALONE", "draft-simple", "TARGET_IN_FEW_BITS", note="copy")
     step_share: ClassVar[float | None] = 1  # as deep as the target
     preparing_seconds: ClassVar[float] = 5  # for rounding the weights
     reads: ClassVar[frozenset[str]] = SelfDrafting.reads | {"bits"}

@@ -12,13 +12,13 @@ import pytest
 from tiny import tiny_pair
 
 from specviz.__main__ import _parser, main
-from specviz.bench import advice, benchmark, commands
 from specviz.bench import advising as measuring
+from specviz.bench import benchmark, commands
 from specviz.bench.advice import ALL, INTERRUPTED, Offer, WorkRow, ranked, server_flags
 from specviz.bench.benchmark import advised_chains
 from specviz.bench.contestants import Contestant
 from specviz.drafters import DRAFTERS
-from specviz.drafters.copying import PromptLookup, Suffix
+from specviz.drafters.copying import Suffix
 from specviz.models import catalog
 from specviz.models.loading import load_pair
 from specviz.models.pair import ModelPair, PairPasses
@@ -110,7 +110,6 @@ def test_every_drafter_has_flags_or_is_said_to_have_none():
             assert sglang.flags.endswith("--speculative-num-draft-tokens 4")
         assert llama.flags is None or "--spec-type" in llama.flags
     assert [one.flags for one in server_flags(offer("lookahead", 2.0))] == [None] * 3
-    assert (advice.MAX_NGRAM, advice.MIN_NGRAM) == (PromptLookup.MAX_NGRAM, PromptLookup.MIN_NGRAM)
 
 
 def test_a_models_name_is_one_word_for_a_shell_and_no_markdown():
