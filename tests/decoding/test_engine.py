@@ -44,14 +44,6 @@ def pair_of(architecture):
     return tiny_pair(architecture)
 
 
-@pytest.mark.parametrize("length, gamma", [(1, 8), (2, 1), (2, 5), (33, 2), (33, 3)])
-def test_greedy_output_holds_for_every_length_and_gamma(length, gamma):
-    pair = pair_of("llama")
-    for prompt in (PROMPT, PROMPT[:1]):
-        run = specviz.run(pair, prompt, num_draft_tokens=gamma, sampling=GREEDY, max_new_tokens=length)
-        assert list(run.token_ids) == generated(pair, prompt, length)
-
-
 # Where runs end
 
 
@@ -312,44 +304,6 @@ def test_none_asks_for_the_default_and_for_plain_decoding_only_as_the_drafter():
     )
     assert usual.drafter == unsaid.drafter == "draft_model"
     assert (usual.token_ids, usual.sampling, usual.settings) == (unsaid.token_ids, unsaid.sampling, unsaid.settings)
-
-
-@pytest.mark.parametrize(
-    "settings, field",
-    [
-        ({"num_draft_tokens": 0}, "num_draft_tokens"),
-        ({"num_draft_tokens": 10**6}, "num_draft_tokens"),
-        ({"num_draft_tokens": 2.5}, "num_draft_tokens"),
-        ({"max_new_tokens": 0}, "max_new_tokens"),
-        ({"max_new_tokens": True}, "max_new_tokens"),
-        ({"drafter": "telepathy"}, "drafter"),
-        ({"seed": -1}, "seed"),
-        ({"stop": "end"}, "stop"),
-    ],
-)
-def test_a_wrong_setting_is_refused_at_once_with_its_name(settings, field):
-    with pytest.raises(SpecvizError) as caught:
-        specviz.speculate(pair_of("llama"), PROMPT, **settings)
-    assert caught.value.field == field
-
-
-@pytest.mark.parametrize(
-    "settings, field",
-    [
-        ({"temperature": -1}, "temperature"),
-        ({"temperature": float("nan")}, "temperature"),
-        ({"temperature": 1e-9}, "temperature"),
-        ({"top_p": 0}, "top_p"),
-        ({"top_p": 2}, "top_p"),
-        ({"top_k": -1}, "top_k"),
-        ({"top_k": 1.5}, "top_k"),
-        ({"min_p": 1.5}, "min_p"),
-    ],
-)
-def test_a_distribution_that_cannot_be_is_refused(settings, field):
-    with pytest.raises(SpecvizError) as caught:
-        SamplingParams(**settings)
-    assert caught.value.field == field
 
 
 def test_a_pair_without_a_draft_model_says_what_to_do():

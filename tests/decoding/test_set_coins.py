@@ -82,29 +82,6 @@ def test_coins_are_read_as_they_are_written():
     assert read_coins("") == ()
 
 
-@pytest.mark.parametrize(
-    "coins",
-    [
-        "3.2",
-        "3.2=1",
-        "3.2=1.5",
-        "0.2=0.5",
-        "3.0=0.5",
-        "3=0.5",
-        "a.b=c",
-        "3.2=nan",
-        "3.2=-0.1",
-        "3.2=0.99999999",
-        "1.1=0.5 " * 65,
-        7,
-    ],
-)
-def test_what_sets_no_coin_is_refused_with_a_sentence(coins):
-    with pytest.raises(SpecvizError) as caught:
-        RunSettings("x", coins=coins)
-    assert caught.value.field == "coins"
-
-
 def test_at_temperature_0_there_is_no_coin_to_set():
     with pytest.raises(SpecvizError, match="no coin is flipped") as caught:
         prepare(tiny_pair("llama"), RunSettings("x", coins="1.1=0.5", sampling=SamplingParams(temperature=0)))

@@ -216,28 +216,6 @@ def test_a_drafter_without_weights_says_how_to_train_them(part):
     assert caught.value.field == "drafter"
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"branches": 0},
-        {"branches": 9},
-        {"branches": 2.5},
-        {"branches": True},
-        {"confidence": 1},
-        {"confidence": -0.1},
-        {"confidence": float("nan")},
-        {"confidence": "high"},
-        {"exit_layer": 0},
-        {"bits": 5},
-        {"bits": 8.0},
-    ],
-)
-def test_a_way_to_draft_that_cannot_be_is_refused_by_name(params):
-    with pytest.raises(SpecvizError) as caught:
-        DraftParams(**params)
-    assert [caught.value.field] == list(params)
-
-
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize(
     "order, field",

@@ -20,14 +20,6 @@ def copying(kind: type[Drafter], branches: int | None = None, seed: int = 0, **c
     return type(kind.__name__, (kind,), constants)(context)
 
 
-def continued(target: Target, text: Sequence[int], count: int) -> list[int]:
-    """What plain greedy decoding of `count` tokens makes of a text."""
-    text = list(text)
-    for _ in range(count):
-        text.append(target(text))
-    return text
-
-
 def branch(draft: Draft, index: int) -> list[int]:
     """The tokens from the committed text to draft token `index`, that one included."""
     tokens = []

@@ -1,6 +1,5 @@
 """Fast passes are the same passes: over static buffers, as graphs, and compiled."""
 
-import ctypes
 import itertools
 import os
 import pathlib
@@ -237,22 +236,6 @@ def test_a_chain_in_one_call_is_that_of_single_steps(compiled, temperature):
             assert torch.equal(given, expected)
         at_once.rewind(len(text) - 3)
         step_by_step.rewind(len(text) - 3)
-
-
-@pytest.mark.parametrize("count", [1, 15, 16, 17, 151])
-def test_a_choice_in_one_call_draws_what_has_mass(compiled, count):
-    choose = kernel_library.library().few_rows_choose
-    choose.restype = ctypes.c_int64
-    generator = torch.Generator().manual_seed(count)
-    probs, mass = torch.empty(count), torch.rand(count, generator=generator) < 0.5
-    mass[-1] = True
-    logits = torch.randn(count, generator=generator).mul(30).where(mass, torch.tensor(float("-inf")))
-    vocab, place = ctypes.c_int64(count), ctypes.c_void_p(logits.data_ptr())
-    assert choose(place, vocab, ctypes.c_float(0), ctypes.c_double(0), None) == logits.argmax()
-    for u in (0.0, 0.3, 1 - 2**-24):
-        token = choose(place, vocab, ctypes.c_float(0.6), ctypes.c_double(u), ctypes.c_void_p(probs.data_ptr()))
-        torch.testing.assert_close(probs, (logits / 0.6).softmax(-1), atol=1e-6, rtol=1e-5)
-        assert mass[token] and token == draw(probs, torch.tensor(u, dtype=torch.float64))
 
 
 @pytest.mark.parametrize(

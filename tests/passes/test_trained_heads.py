@@ -163,19 +163,6 @@ def test_heads_fit_every_architecture_and_come_back_from_their_files(architectur
         assert torch.equal(weight, eagle.state_dict()[name].bfloat16().float())
 
 
-def test_sizes_follow_the_depth_of_the_target():
-    target = tiny_model("llama", layers=8)
-    assert EagleConfig.of(target).feature_layers == (2, 5, 8)
-    assert EagleConfig.of(tiny_model("llama", layers=1)).feature_layers == (1,)
-    wide = EagleConfig.of(tiny_model("llama", hidden_size=384, num_attention_heads=6, layers=1))
-    assert (wide.num_attention_heads, wide.head_dim, wide.intermediate_size) == (6, 64, 1024)
-
-
-def test_a_parallel_head_of_the_embedded_size_takes_at_most_four_megabytes():
-    wide = tiny_model("llama", hidden_size=384, num_attention_heads=6, layers=8)
-    assert sum(2 * weight.numel() for weight in ParallelHead(ParallelConfig.of(wide)).parameters()) < 4e6
-
-
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 

@@ -428,29 +428,6 @@ def test_everything_of_a_presented_round_is_on_the_screen_at_every_step(show, na
             assert page.evaluate(CUT) == [], page.evaluate(f"{VIEW}.place")
 
 
-def test_the_presentation_counts_and_steps_as_the_page_does(show):
-    rounds = RUNS["chain"]
-    page = show(opened(run_of(*rounds)))
-    press(page, "Home", "p")
-    rate, length = (page.locator(f'[part="present-acceptance_{name}"]') for name in ("rate", "length"))
-    page.locator('[part="present-unit"]').select_option("round")
-    expect(page.locator('[part="unit"]')).to_have_value("round")
-    expect(rate).to_have_text("—")
-    page.locator('[part="present-play"]').focus()
-    for count in (1, 2):
-        page.keyboard.press("ArrowRight")
-        counts = tally(rounds[:count])
-        expect(length).to_have_text(f"{counts.acceptance_length:.2f}")
-        expect(rate).to_have_text(f"{100 * counts.acceptance_rate:.0f}\u202f%")
-    # Within a round the figures are of those before it.
-    page.locator('[part="present-unit"]').select_option("token")
-    page.locator('[part="present-play"]').focus()
-    for _ in range(4):
-        page.keyboard.press("ArrowRight")
-    expect(page.locator('[part="present-place"]')).to_contain_text("rejected")
-    expect(length).to_have_text(f"{tally(rounds[:2]).acceptance_length:.2f}")
-
-
 def test_without_motion_nothing_is_animated(show):
     for motion in ("reduce", "no-preference"):
         page = show(opened(run_of(*RUNS["chain"])), reduced_motion=motion)

@@ -124,41 +124,6 @@ def test_arrow_keys_follow_branches_and_walk_through_siblings(show):
 # What the inspector says of a candidate
 
 
-def test_a_candidate_says_its_turn_its_shares_its_coin_and_its_verdict(show):
-    rounds = [a_tree(SMALL, index, seed=index) for index in range(5)]
-    page = show(a_tree_run(*rounds))
-    kinds = set()
-    for one in rounds:
-        unfold(page, one.index)
-        for index, token in enumerate(one.drafted):
-            if token.outcome == "discarded":
-                continue
-            sentence = ask(page, one.index, index)
-            kin = [other for other, drafted in enumerate(one.drafted) if drafted.parent == token.parent]
-            if len(kin) > 1:
-                assert f"Candidate {kin.index(index) + 1} of {len(kin)} here" in sentence
-            share = token.p if token.p_left is None else token.p_left
-            assert _number(sentence, "q = ") == pytest.approx(token.q, abs=0.0051)
-            assert _number(sentence, "p = ") == pytest.approx(token.p, abs=0.0051)
-            if token.p_left is not None:
-                assert _number(sentence, "p′ = ") == pytest.approx(token.p_left, abs=0.0051)
-            if share:
-                assert _number(sentence, "u = ") == pytest.approx(token.u, abs=0.0051)
-            if 0 < token.accept_prob < 1:
-                assert _number(sentence, "u < ") / _number(sentence, " / ") == pytest.approx(
-                    token.accept_prob, abs=0.0051
-                )
-            assert (
-                "accepted" if token.outcome == "accepted" else "rejected" if share else "no coin can pass"
-            ) in sentence
-            kinds.add((token.outcome, token.p_left is not None, len(kin) > 1))
-    assert {(outcome, later, True) for outcome in ("accepted", "rejected") for later in (True, False)} <= kinds
-
-
-def _number(sentence: str, before: str) -> float:
-    return float(sentence.split(before, 1)[1].split()[0].rstrip(".,;:)"))
-
-
 def test_what_was_never_tried_says_why(show):
     page = show(a_tree_run(a_tree(SMALL, seed=5)))
     unfold(page, 0)
