@@ -67,15 +67,8 @@ def create_lossless_tab(desk: Desk) -> Tab:
         )
         with gr.Row():
             own["runs"] = gr.Slider(500, MOST_RUNS, value=3000, step=500, label=say("lossless.runs"), min_width=240)
-            own["support"] = gr.Slider(
-                2,
-                MOST_SUPPORT,
-                value=8,
-                step=1,
-                label=say("lossless.support"),
-                info=say("lossless.support_info"),
-                min_width=240,
-            )
+            told = {"label": say("lossless.support"), "info": say("lossless.support_info"), "min_width": 240}
+            own["support"] = gr.Slider(2, MOST_SUPPORT, value=8, step=1, **told)
     with gr.Row(elem_classes=["sv-actions"]):
         go = gr.Button(say("lossless.go"), variant="primary", elem_id="start-lossless")
         stop = gr.Button(say("lossless.stop"), variant="stop", visible=False, elem_id="stop-lossless")
@@ -87,8 +80,7 @@ def create_lossless_tab(desk: Desk) -> Tab:
     def stream(visit: Visit, order: Order, **asked: Any) -> Iterator[str]:
         return try_rule(runner, order, Trial(**asked), visit.halt)
 
-    told = speaks("phase"), speaks("error")
-    return Tab([desk.ordered(go, view, stream, *told, check_trial, own)], stop)
+    return Tab([desk.ordered(go, view, stream, speaks("phase"), speaks("error"), check_trial, own)], stop)
 
 
 def trial_order(order: Order, trial: Trial) -> Order:
@@ -129,7 +121,17 @@ def try_rule(runner: Runner, order: Order, trial: Trial, halt: threading.Event) 
     yield message("phase", text=said("lossless.preparing"), fraction=0.0)
     request = trial_request(runner.store.get(order.pair), order, trial, runner.deployment)
     asked, found = asked_of(request, trial), tried(runner, order, request, trial, halt)
-    yield from _greedy(found, asked, halt) if request.settings.sampling.greedy else _counts(found, asked)
+    if request.settings.sampling.greedy:
+        tokens: list[GreedyToken] = []
+        for batch in _now_and_then(found):
+            tokens += batch
+            yield messages.greedy_message(asked, tokens, "running")
+        yield messages.greedy_message(asked, tokens, "stopped" if halt.is_set() else "finished")
+        return
+    yield message("phase", text=said("lossless.enumerating"), fraction=0.0)
+    for counted, over in growing(found, asked.runs):
+        phase = "running" if not over else "finished" if counted.evidence.n == asked.runs else "stopped"
+        yield messages.trial_message(asked, counted, counted.test(), phase)
 
 
 def tried(
@@ -181,53 +183,33 @@ def asked_of(request: Request, trial: Trial) -> messages.Asked:
     )
 
 
-def _counts(found: Iterator[list[Any]], asked: messages.Asked) -> Iterator[str]:
-    """The test above temperature 0."""
-    yield message("phase", text=said("lossless.enumerating"), fraction=0.0)
-    for counted, over in growing(found, asked.runs):
-        phase = "running" if not over else "finished" if counted.evidence.n == asked.runs else "stopped"
-        yield messages.trial_message(asked, counted, counted.test(), phase)
-
-
 def growing(found: Iterator[list[ExactDistribution | Sample]], runs: int) -> Iterator[tuple[messages.Counted, bool]]:
     """The counts now and then, and once more, marked True, when they are over: all `runs` made, or the test stopped."""
     from specviz.decoding.exact_distribution import ExactDistribution
 
     counted: messages.Counted | None = None
-    told = -math.inf
-    for batch in found:
+    for batch in _now_and_then(found):
         for one in batch:
             if isinstance(one, ExactDistribution):
-                counted = _empty(one, runs)
+                evidence = Evidence(one.outcomes, one.probs, one.low, one.high, runs)
+                counted = messages.Counted(one, evidence, noise(one.probs, steps(runs, NOISE_STEPS)))
             else:
-                _count(counted, one)
-        if time.monotonic() - told > REPORT_EVERY:
-            told = time.monotonic()
-            yield counted, False
+                counted.add(one)
+        yield counted, False
     if counted is not None:
         if counted.evidence.n:
             [counted.now] = noise(counted.exact.probs, [counted.evidence.n])
         yield counted, True
 
 
-def _empty(exact: ExactDistribution, runs: int) -> messages.Counted:
-    evidence = Evidence(exact.outcomes, exact.probs, exact.low, exact.high, runs)
-    return messages.Counted(exact, evidence, noise(exact.probs, steps(runs, NOISE_STEPS)))
-
-
-def _count(counted: messages.Counted, sample: Sample) -> None:
-    counted.evidence.add(sample.tokens)
-    for counts, origin in zip(counted.origins, sample.origins):
-        counts[origin] += 1
-
-
-def _greedy(found: Iterator[list[GreedyToken]], asked: messages.Asked, halt: threading.Event) -> Iterator[str]:
-    """The test at temperature 0: two texts, token by token."""
-    tokens: list[GreedyToken] = []
-    told = -math.inf
-    for batch in found:
-        tokens += batch
+def _now_and_then(batches: Iterator[list[Any]]) -> Iterator[list[Any]]:
+    """All that is in the batches, in larger ones, `REPORT_EVERY` seconds apart."""
+    found, told = [], -math.inf
+    for batch in batches:
+        found += batch
         if time.monotonic() - told > REPORT_EVERY:
             told = time.monotonic()
-            yield messages.greedy_message(asked, tokens, "running")
-    yield messages.greedy_message(asked, tokens, "stopped" if halt.is_set() else "finished")
+            yield found
+            found = []
+    if found:
+        yield found

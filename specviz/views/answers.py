@@ -31,18 +31,17 @@ def race_answer(plain: Run, speculative: Run, outcome: dict[str, Any], machine: 
 def _side(run: Run) -> dict[str, Any]:
     counts = tally(run.rounds)
     tokens = accumulate(len(one.emitted) for one in run.rounds)
-    return {
-        "drafter": run.drafter or PLAIN,
-        "text": run.text,
-        "stop_reason": run.stop_reason,
-        "tokens": counts.tokens,
-        "target_passes": counts.rounds,
-        "seconds": run.seconds,
-        "tokens_per_second": counts.tokens_per_second,
-        "acceptance_rate": counts.acceptance_rate,
-        "acceptance_length": counts.acceptance_length,
-        "clock": [list(one) for one in zip(emission_times(run.rounds), tokens)],
-    }
+    figures = "tokens", "tokens_per_second", "acceptance_rate", "acceptance_length"
+    own = {name: getattr(run, name) for name in ("text", "stop_reason", "seconds")}
+    return (
+        own
+        | {name: getattr(counts, name) for name in figures}
+        | {
+            "drafter": run.drafter or PLAIN,
+            "target_passes": counts.rounds,
+            "clock": [list(one) for one in zip(emission_times(run.rounds), tokens)],
+        }
+    )
 
 
 def comparison_answer(

@@ -15,7 +15,7 @@ from specviz.views.run_messages import message
 
 if TYPE_CHECKING:
     from specviz.decoding.exact_distribution import ExactDistribution
-    from specviz.decoding.lossless import GreedyToken
+    from specviz.decoding.lossless import GreedyToken, Sample
     from specviz.theory.statistics import ChiSquare, Evidence, Noise
 
 #: How many of the likeliest outcomes are drawn.
@@ -50,6 +50,11 @@ class Counted:
     now: Noise | None = None  # at the number made, once it is over
     #: Of the first and the second token, how many came from where.
     origins: tuple[Counter[str], Counter[str]] = field(default_factory=lambda: (Counter(), Counter()))
+
+    def add(self, sample: Sample) -> None:
+        self.evidence.add(sample.tokens)
+        for counts, origin in zip(self.origins, sample.origins):
+            counts[origin] += 1
 
     def test(self) -> ChiSquare | None:
         """Of the counts so far; None before the first run."""

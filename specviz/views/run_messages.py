@@ -278,10 +278,7 @@ def _round(round: Round) -> dict[str, Any]:
         message["stop_reason"] = round.stop_reason
     if round.dropped:
         message["dropped"] = round.dropped
-    if round.confidence is not None:
-        message["confidence"] = _exact(round.confidence)
-    if round.distance is not None:
-        message["distance"] = _exact(round.distance)
+    message |= _those_there(round, "confidence", "distance")
     if round.choice is not None:
         message["choice"] = asdict(round.choice)
     return message
@@ -298,23 +295,15 @@ def _told_rows(round: Round) -> list[bool]:
 
 
 def _drafted(token: DraftedToken) -> dict[str, Any]:
-    message: dict[str, Any] = {
-        "id": token.id,
-        "text": token.text,
-        "parent": token.parent,
-        "p": _exact(token.p),
-        "q": _exact(token.q),
-        "p_raw": _exact(token.p_raw),
-        "q_raw": _exact(token.q_raw),
-        "u": _exact(token.u),
-        "accept_prob": _exact(token.accept_prob),
-        "outcome": token.outcome,
-    }
-    if token.p_left is not None:
-        message["p_left"] = _exact(token.p_left)
+    figures = {name: _exact(getattr(token, name)) for name in ("p", "q", "p_raw", "q_raw", "u", "accept_prob")}
+    message = {"id": token.id, "text": token.text, "parent": token.parent, "outcome": token.outcome} | figures
     if token.source is not None:
         message["source"] = token.source
-    return message
+    return message | _those_there(token, "p_left")
+
+
+def _those_there(record: Round | DraftedToken, *names: str) -> dict[str, float]:
+    return {name: _exact(value) for name in names if (value := getattr(record, name)) is not None}
 
 
 def _row(row: Candidates, greedy: bool) -> dict[str, Any]:

@@ -92,6 +92,10 @@ def _positions(kept: Counter[int], counts: Tally) -> Iterator[Position]:
         yield Position(share, counts.judged_at[place] if there else None, rates[place] if there else None)
 
 
+#: The figures that a message has as they are.
+_FIGURES = "passes", "tokens_per_pass", "answer_tokens_per_pass", "acceptance_share", "nominal", "alpha", "tokens"
+
+
 def served_answer(text: str, chains: bool, say: Words) -> str:
     """The message for what a visitor handed over: its figures, or why there are none."""
     try:
@@ -101,28 +105,22 @@ def served_answer(text: str, chains: bool, say: Words) -> str:
 
 
 def served_message(served: ServedRequests, say: Words) -> str:
-    all_of_them, ordered = together(served), _ordered(served.requests)
+    found, ordered = together(served), _ordered(served.requests)
     silent = [one for one in served.requests if one.passes is None]
     return as_json(
-        {
-            "kind": "served",
+        {"kind": "served"}
+        | {name: getattr(found, name) for name in _FIGURES}
+        | {
             "servers": list(dict.fromkeys(one.format.name for one in served.requests)),
             "requests": len(served.requests) - _summaries(served.requests),
             "summaries": _summaries(served.requests),
             "without": served.without,
             "left_out": served.left_out,
             "reasons": [say.error(reason) for reason in served.reasons],
-            "passes": all_of_them.passes,
             "rounded": sum(1 for one in silent if one.length is not None),
             "uncounted": sum(1 for one in silent if one.length is None),
-            "tokens_per_pass": all_of_them.tokens_per_pass,
-            "answer_tokens_per_pass": all_of_them.answer_tokens_per_pass,
-            "acceptance_share": all_of_them.acceptance_share,
-            "nominal": all_of_them.nominal,
             "unknown": sum(1 for one in served.requests if one.passes != 0 and not one.lengths_known),
-            "alpha": all_of_them.alpha,
-            "positions": [asdict(one) for one in all_of_them.positions],
-            "tokens": all_of_them.tokens,
+            "positions": [asdict(one) for one in found.positions],
             "curve": [one.tokens_per_pass for one in _thinned(ordered, MOST_VALUES)],
             "quantiles": [ordered[_rank(share, ordered)].tokens_per_pass for share in QUANTILES if ordered],
             "rows": [_row(one) for one in _extremes(ordered)],
@@ -137,13 +135,7 @@ def _summaries(requests: Sequence[ServedRequest]) -> int:
 
 def _row(one: ServedRequest) -> dict[str, Any]:
     alpha = tally_of(one.outcomes).acceptance_rate if one.lengths_known else None
-    return {
-        "number": one.number,
-        "name": one.name,
-        "passes": one.passes,
-        "tokens_per_pass": one.tokens_per_pass,
-        "alpha": alpha,
-    }
+    return {name: getattr(one, name) for name in ("number", "name", "passes", "tokens_per_pass")} | {"alpha": alpha}
 
 
 def _ordered(requests: Sequence[ServedRequest]) -> list[ServedRequest]:
