@@ -17,13 +17,13 @@ from specviz.records.assets import ASSETS
 
 TEXTS = ASSETS / "text"
 
-#: The languages of the page, the first one at its root, and what each calls itself.
+#: The languages of the page, the first one at its root, and their own names.
 LANGUAGES = {"en": "English", "de": "Deutsch"}
 
-#: What a run, a contestant or a pair is called in a message.
+#: Names of runs, contestants and pairs in messages.
 _RUNS = ("ways", "generate", "passes", "page")
 
-#: The areas of texts that an element of assets/web says, beside ``common``.
+#: The areas of texts that an element of assets/web says, in addition to ``common``.
 AREAS = {
     "run": ("rounds", "playback", "traces", *_RUNS),
     "race": ("race", *_RUNS),
@@ -110,7 +110,7 @@ class Words:
         return self._filled(str(self.areas["steps"].get(step.template, step.template)), step.values)
 
     def reason(self, given: Sentence | Exception) -> str:
-        """What was seen, or a SpecvizError."""
+        """An observation, or a SpecvizError."""
         return self.error(given) if isinstance(given, Exception) else self.step(given)
 
     def texts(self, *areas: str) -> dict[str, Text]:

@@ -31,17 +31,17 @@ INTERNAL = {"api_visibility": "private"}
 #: seconds in every frame all the same, and go on doing so if it is taken off the page meanwhile.
 UNSEEN = {"show_progress": "hidden", "show_progress_on": []}
 
-#: Through Gradio's queue, which holds nobody back: what touches a model waits in a line of our own (`line.Line`).
+#: Through Gradio's queue, without a limit there: work on a model waits in a line of our own (`line.Line`).
 QUEUED = {"concurrency_limit": None, **UNSEEN, **INTERNAL}
 
-#: Small changes, past that queue: a warning from there reaches nobody.
+#: Small changes, past that queue: a warning from there would not be shown.
 UNQUEUED = {"queue": False, **UNSEEN, **INTERNAL}
 
 #: Of the runs of the tour: long enough to show something, short enough to wait for.
 TOUR_TOKENS = 48
 SHORT_DRAFT, LONG_DRAFT = 4, 16
 
-#: Elements that show nothing but what was measured of the pair in use: another pair empties them.
+#: Elements that show only measurements of the pair in use: another pair empties them.
 MEASURED = {"race", "compare", "lossless"}
 
 
@@ -69,7 +69,7 @@ def run_view(say: Words, missing_rounds: Callable[[dict], list[str]], **options:
 
 
 def served_view(say: Words) -> gr.HTML:
-    """A server's own numbers. Reading them takes no model, and waits for none."""
+    """A server's own numbers. Reading them needs no model and does not wait for one."""
 
     def read_served(wanted: dict) -> str:
         return served_answer(str(wanted["text"]), bool(wanted["chains"]), say)
@@ -113,7 +113,7 @@ def gallery_view(say: Words, shown: str | None) -> gr.HTML:
 
 
 def charts_view(say: Words, charts: Charts, file: str) -> gr.HTML:
-    """The four charts (element id ``charts-view``); they draw what the live view hands on.
+    """The four charts (element id ``charts-view``); they draw the values that the live view passes on.
 
     charts, file: of the run that the page opens with, and the name of its files. plotly.js comes with the package
     plotly, so that the page needs no network.
@@ -126,7 +126,7 @@ def charts_view(say: Words, charts: Charts, file: str) -> gr.HTML:
 
 
 def brand(say: Words, in_line: Callable[[], tuple[list[str], float | None]] | None = None) -> gr.HTML:
-    """The page's name, and beside it what it is or, while its models are at work, what at (assets/web/gradio/brand.js).
+    """The page's name, with its subtitle or, while its models are at work, their task (assets/web/gradio/brand.js).
 
     in_line: `Line.now`; without it there are no models.
     """
@@ -138,7 +138,7 @@ def brand(say: Words, in_line: Callable[[], tuple[list[str], float | None]] | No
 
 
 def remote() -> gr.HTML:
-    """Nothing to see: sets controls and presses buttons for the elements that ask for it (assets/web/gradio)."""
+    """Invisible: sets controls and presses buttons for the elements that ask for it (assets/web/gradio)."""
     return _joined("gradio/remote.js", {}, elem_id="remote", visible="hidden")
 
 
@@ -190,17 +190,17 @@ def reading_view(say: Words, read: Callable[[dict], list[Any]]) -> gr.HTML:
 
 
 def tab_history(first: str) -> gr.HTML:
-    """Nothing to see: tabs make history (assets/web/gradio/history.js). first: the tab that a page opens with."""
+    """Invisible: tabs make history (assets/web/gradio/history.js). first: the tab that a page opens with."""
     return _joined("gradio/history.js", {"first": first}, elem_id="history", visible="hidden")
 
 
 def refused() -> gr.HTML:
-    """A sentence beside the buttons about the value that was refused, once one was (assets/web/gradio/refused.js)."""
+    """A sentence next to the buttons about a value that was refused (assets/web/gradio/refused.js)."""
     return _joined("gradio/refused.js", {}, html_template='<p class="sv-refused" role="alert"></p>')
 
 
 def corrected(say: Words) -> gr.HTML:
-    """Nothing to see: a slider's number field says what became of a value out of its range (gradio/corrected.js)."""
+    """Invisible: a slider's number field says how a value out of its range was corrected (gradio/corrected.js)."""
     texts = {f"controls.{name}": say(f"controls.{name}") for name in ("most", "least", "no_number")}
     return _joined("gradio/corrected.js", {"words": texts}, visible="hidden")
 
@@ -237,7 +237,7 @@ def verdicts(fields: Iterable[str], error: SpecvizError | None, say: Words) -> l
 
 
 def as_text(text: str) -> str:
-    """Names of folders and models are data: none of Markdown's or HTML's signs may work."""
+    """A name of a folder or model as data: Markdown and HTML in it have no effect."""
     return "".join(f"&#{ord(sign)};" if sign in "\\`*_{}[]<>()#+-!|&$~" else sign for sign in text)
 
 

@@ -47,7 +47,7 @@ NOISE_STEPS = 14
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What is to be tested, as the tab's fields stand."""
+    """A test, as the tab's fields ask for it."""
 
     rule: str  # a name from `LAB_RULES`
     runs: float
@@ -55,7 +55,7 @@ class Trial:
 
 
 def create_lossless_tab(desk: Desk) -> Tab:
-    """Lays out the rule to be tested, how often, the button, and the view of what comes of it."""
+    """Lays out the rule to be tested, how often, the button, and the view of the result."""
     runner, say = desk.runner, desk.say
     own: Fields = {}
     with gr.Group(elem_classes=["sv-choice"]):
@@ -106,7 +106,7 @@ def trial_request(pair: ModelPair, order: Order, trial: Trial, deployment: Deplo
     """The checked request of `trial_order`. Raises SpecvizError whose field is a control's or one of `Trial`."""
     from specviz.decoding.lossless import LAB_RULES, check_lossless
 
-    # As it stands first: what is wrong with the controls is said of the controls.
+    # First without the trial: an error in the controls must name a control.
     order.but(rule="auto").request(pair, deployment)
     request = trial_order(order, trial).request(pair, deployment)
     check_lossless(request, LAB_RULES[trial.rule])
@@ -114,7 +114,7 @@ def trial_request(pair: ModelPair, order: Order, trial: Trial, deployment: Deplo
 
 
 def try_rule(runner: Runner, order: Order, trial: Trial, halt: threading.Event) -> Iterator[str]:
-    """Messages for the view: the exact distribution, the counts as they grow, and the verdict on what was counted.
+    """Messages for the view: the exact distribution, the counts as they grow, and the verdict.
 
     Raises SpecvizError for a test that could not run, or not to its end.
     """
@@ -137,7 +137,7 @@ def try_rule(runner: Runner, order: Order, trial: Trial, halt: threading.Event) 
 def tried(
     runner: Runner, order: Order, request: Request, trial: Trial, halt: threading.Event
 ) -> Iterator[list[ExactDistribution | Sample | GreedyToken]]:
-    """What `examined` makes of a trial, in batches, until `halt` is set. request: the one of `trial_request`."""
+    """The results of `examined` for a trial, in batches, until `halt` is set. request: the one of `trial_request`."""
     from specviz.decoding.exact_distribution import COMPARED
 
     # All runs as one, for an estimate of their time: where they are sampled, few tokens are looked at.
@@ -154,7 +154,7 @@ def examined(request: Request, rule: str, runs: int) -> Iterator[ExactDistributi
 
 
 def asked_of(request: Request, trial: Trial) -> messages.Asked:
-    """What is tested, in words."""
+    """The test, in words."""
     from specviz.decoding.lossless import LAB_RULES
     from specviz.models.placement import dtype_name
     from specviz.passes.static_passes import kind_of

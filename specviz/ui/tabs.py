@@ -1,4 +1,4 @@
-"""What a tab is: built at a desk, it hands the page the actions that its buttons start."""
+"""A tab is built at a desk, and hands the page the actions that its buttons start."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Action:
-    """What a button starts: work that streams messages into one view."""
+    """The work that a button starts; it streams messages into one view."""
 
     button: gr.Button
     view: gr.HTML | gr.Markdown
     inputs: Sequence[gr.components.Component]  # `Controls.pair` among them
     check: Callable[..., list[dict[str, Any]]]  # the inputs' values -> Gradio's verdict on each
     stream: Callable[..., Iterator[str]]  # a visit, the pair's name, the inputs' values -> messages
-    waiting: Callable[[str], str]  # the message that says what is waited for
+    waiting: Callable[[str], str]  # the message that says why it waits
     failed: Callable[[str], str]  # the message that says why nothing comes
-    offered: Sequence[gr.components.Component] = ()  # what else changes when it is over,
+    offered: Sequence[gr.components.Component] = ()  # other components that change when it is over,
     offer: Callable[[Visit], list[Any]] = lambda visit: []  # and how
-    left: Callable[[str], str] | None = None  # the message for who has left the line; by default `failed`
+    left: Callable[[str], str] | None = None  # the message after Stop in the line; by default `failed`
 
 
 @dataclass(frozen=True)
 class Tab:
-    """What a tab hands to the page."""
+    """The parts of a tab that the page wires."""
 
     actions: Sequence[Action] = ()
-    stop: gr.Button | None = None  # its own, beside that of the controls
+    stop: gr.Button | None = None  # its own, in addition to that of the controls
     opened: Callable[[Visit], str] | None = None  # a message for the first action's view when the tab is opened
 
 
 @dataclass(frozen=True)
 class Desk:
-    """What a tab is built with: the parts of the page around it, and who carries orders out."""
+    """Everything that a tab is built with: the parts of the page around it, and the runner."""
 
     page: gr.Blocks
     runner: Runner
@@ -58,11 +58,11 @@ class Desk:
     head: Head
     controls: Controls
     say: Words
-    #: What is made of the pair in use, once it is there: a component, and how it changes then.
+    #: Components that depend on the pair in use, and how they change once it is loaded.
     arrivals: list[tuple[gr.components.Component, Callable[[ModelPair], Any]]] = field(default_factory=list)
 
     def kept(self, kind: str) -> tuple[gr.DownloadButton, Callable[[Visit], list[Any]]]:
-        """A button for the page of what was measured, hidden until there is one; and what an action is to offer."""
+        """A download button for the page of a result, hidden until there is one; and the `offer` of its action."""
         with gr.Row(elem_classes=["sv-traces"]):
             button = gr.DownloadButton(
                 self.say("traces.page"), size="sm", visible=False, elem_id=f"download-{kind}-page"

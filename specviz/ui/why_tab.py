@@ -1,4 +1,4 @@
-"""The Why it works tab: what a pass over several tokens costs here, what decides the speedup, what limits a run."""
+"""The Why it works tab: the cost of a pass over several tokens here, the speedup that follows, the limits of a run."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def _story(drafter: str) -> dict[str, Any]:
 
 
 def measured(runner: Runner, lab: Lab, name: PairName, visit: Visit, kind: str, *asked: Any) -> Iterator[str]:
-    """Messages for the lab while something is measured of a pair; Stop ends it and keeps what there is.
+    """Messages for the lab while a pair is measured; Stop ends it and keeps the result so far.
 
-    kind: ``passes``, ``batches``, or ``forced``, which is `asked` for α and γ. The last message of ``passes`` has what
-    they say of the visitor's runs. Raises SpecvizError for what cannot be measured.
+    kind: ``passes``, ``batches``, or ``forced``, which is `asked` for α and γ. The last message of ``passes``
+    explains the visitor's runs anew. Raises SpecvizError if it cannot be measured.
     """
     yield why_message(**{kind: Measuring("preparing")})
     result = None
@@ -79,7 +79,7 @@ def measured(runner: Runner, lab: Lab, name: PairName, visit: Visit, kind: str, 
 
 
 def measurement(pair: ModelPair, kind: str, *asked: Any) -> Iterator[Any]:
-    """The results of a measurement, again and again, as far as it is; see `measured`."""
+    """The growing result of a measurement; see `measured`."""
     from specviz.bench.forced import measure_forced
     from specviz.bench.pass_times import measure_batches, measure_passes
 

@@ -1,11 +1,11 @@
-"""What is shown, as plain values: JSON messages for the page's elements, charts, text. No torch.
+"""Views as plain values: JSON messages for the page's elements, charts, text. No torch.
 
 run_messages       a run: what is new, and nothing twice; also what the tabs share: `message`, `pair_line`, `title`
-charts             what the four live charts show
+charts             the values of the four live charts
 lossless_messages  the Lossless tab
 tab_messages       the tabs Compare and Why it works
 served_messages    a server's own numbers
-answers            what the API answers beside traces
+answers            the API's answers other than traces
 pages              a run, a race, a comparison as one file for a browser
 terminal           a run in a terminal; which drafter to use, there and on the page
 """

@@ -1,4 +1,4 @@
-"""What the API answers beside traces, as plain values: names for words, and every count behind a picture.
+"""The API's answers other than traces, as plain values: names instead of words, and every count behind a picture.
 
 Verdicts are the page's own sentences, in English.
 """
@@ -75,7 +75,7 @@ def _row(row: ComparedRow, best: bool) -> dict[str, Any]:
 
 
 def trial_answer(asked: Asked, counted: Counted, finished: bool) -> dict[str, Any]:
-    """Counts beside the exact distribution, the test's statistic and, once it is over, the verdict."""
+    """The counts and the exact distribution, the test's statistic and, once it is over, the verdict."""
     evidence, test = counted.evidence, counted.test()
     exact = zip(counted.exact.outcomes, counted.exact.texts, counted.exact.probs, evidence.counts)
     return _tested(asked, evidence.n, finished) | {

@@ -1,4 +1,4 @@
-"""What the four live charts show, as plain values: charts/figures.js in assets/web makes plotly's figures of them.
+"""The values of the four live charts; charts/figures.js in assets/web turns them into plotly's figures.
 
 The process that runs the models counts several times a second, so the values are short lists, however long the run.
 """
@@ -19,7 +19,7 @@ MAX_POINTS = 240
 
 @dataclass(slots=True)
 class Trail:
-    """What the charts need of the rounds so far; `add` takes constant time."""
+    """The part of the rounds so far that the charts need; `add` takes constant time."""
 
     counts: Tally = field(default_factory=Tally)
     rates: list[float | None] = field(default_factory=list)  # α after each round; None until a token is judged

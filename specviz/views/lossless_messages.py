@@ -27,7 +27,7 @@ NOISE_WIDTH = 3.09
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is tested, as the tab names it."""
+    """The test, in the tab's words."""
 
     trial: str  # its unique key
     rule: str  # a name from `LAB_RULES`
@@ -47,7 +47,7 @@ class Counted:
     exact: ExactDistribution
     evidence: Evidence
     noise: Sequence[Noise]  # at several numbers of runs, up to all
-    now: Noise | None = None  # at the number made, once it is over
+    now: Noise | None = None  # at the number of runs made, once the test is over
     #: Of the first and the second token, how many came from where.
     origins: tuple[Counter[str], Counter[str]] = field(default_factory=lambda: (Counter(), Counter()))
 
@@ -57,7 +57,7 @@ class Counted:
             counts[origin] += 1
 
     def test(self) -> ChiSquare | None:
-        """Of the counts so far; None before the first run."""
+        """The test of the counts so far; None before the first run."""
         return self.evidence.test() if self.evidence.n else None
 
 
@@ -132,7 +132,7 @@ def _so_far(evidence: Evidence, test: ChiSquare | None) -> dict[str, Said]:
 
 
 def outcome(asked: Asked, counted: Counted, test: ChiSquare | None) -> dict[str, Said]:
-    """The verdict: ``different`` below `SIGNIFICANT`; what that means depends on the rule's claim."""
+    """The verdict: ``different`` below `SIGNIFICANT`, which means an error only if the rule claims to be lossless."""
     if test is None or test.p_value is None:
         return _verdict("undecided", said("lossless.too_few"))
     evidence, now = counted.evidence, counted.now
@@ -149,7 +149,7 @@ def outcome(asked: Asked, counted: Counted, test: ChiSquare | None) -> dict[str,
 def greedy_outcome(
     asked: Asked, plain: Sequence[GreedyToken], other: Sequence[GreedyToken]
 ) -> tuple[int | None, dict[str, Said]]:
-    """Where the texts part, None where they do not, and the verdict."""
+    """The position at which the texts diverge, None if they are equal, and the verdict."""
     place = next((i for i, (one, two) in enumerate(zip(plain, other)) if one.id != two.id), None)
     if not other:
         return place, _verdict("undecided", said("lossless.greedy_too_few"))
@@ -167,7 +167,7 @@ def greedy_outcome(
 
 
 def _bars(counted: Counted) -> list[dict[str, Any]]:
-    """The likeliest outcomes, all others together, and what the target never writes: exact and observed shares.
+    """The likeliest outcomes, all others together, and those that the target never writes: exact and observed shares.
 
     noise: how far the observed share may lie from p, 998 times in 1,000.
     """

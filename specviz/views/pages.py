@@ -32,7 +32,7 @@ from specviz.views.run_messages import (
 
 WEB = ASSETS / "web"
 
-_RUN = "run"  # what the messages of a run call it
+_RUN = "run"  # the run's key in its messages
 
 #: The browser itself sees to it that nothing is fetched, and that no script runs but the one whose hash stands here.
 _PAGE = """<!doctype html>
@@ -53,7 +53,7 @@ _PAGE = """<!doctype html>
 
 
 def run_page(run: Run, language: str = next(iter(LANGUAGES))) -> str:
-    """The page as HTML. language: what it opens in."""
+    """The page as HTML. language: the one it opens in."""
     trail, reason = Trail.of(run.rounds), said(f"generate.end_{run.stop_reason}")
     given = {
         "start": opening(_RUN, run, recorded=said("file.recorded"), machine=run.measured and run.measured.machine),
@@ -65,14 +65,14 @@ def run_page(run: Run, language: str = next(iter(LANGUAGES))) -> str:
 
 
 def run_frame(run: Run) -> str:
-    """The page in a frame, for a notebook: neither its styles nor its scripts reach what stands around it."""
+    """The page in a frame, for a notebook: its styles and scripts do not reach the rest of the notebook."""
     page = html.escape(run_page(run))
     look = "width: 100%; height: 820px; border: 0; resize: vertical"
     return f'<iframe sandbox="allow-scripts" allow="fullscreen" style="{look}" srcdoc="{page}"></iframe>'
 
 
 def race_page(plain: Run, speculative: Run, outcome: dict[str, object], machine: str, language: str) -> str:
-    """Both runs on one clock, as HTML. outcome: how they compare, see `Duel`. language: what it opens in."""
+    """Both runs on one clock, as HTML. outcome: how they compare, see `Duel`. language: the one it opens in."""
     settings = joined([f"γ = {speculative.num_draft_tokens}", settings_line(speculative), machine])
     shown = race_message(plain, speculative, outcome)
     return _page("race", language, speculative, ("race",), settings, message=shown)
@@ -87,8 +87,8 @@ def comparison_page(plain: Run, message: str, machine: str | None, language: str
 def _page(kind: str, language: str, made: Run, elements: Sequence[str], settings: Said = "", **given: Any) -> str:
     """The page as HTML, drawn by the module ``file/KIND.js`` of assets/web.
 
-    language: what it opens in; a button leads to the others. made: the run that tells what it was made with. elements:
-    those of `AREAS` that it shows. settings: a line of its heading. given: what the module takes.
+    language: the one it opens in; a button leads to the others. made: the run whose pair and versions are named.
+    elements: those of `AREAS` that it shows. settings: a line of its heading. given: what the module takes.
     """
     say, script = words(language), bundle(f"file/{kind}.js")
     areas = dict.fromkeys(("common", "file", *(area for name in elements for area in AREAS[name])))
@@ -124,7 +124,7 @@ _IMPORT = re.compile(r'^import (?:(\{[^}]*\}) from )?"(\.[^"]+)";$', re.M)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", re.M)
 _FOREIGN = re.compile(r"^(?:import|export)\b|</script|<!--", re.M)
 
-#: What modules fetch are their style sheets, which lie in the script: `fetch` is theirs, not the browser's.
+#: Modules fetch their style sheets. These are in the script, so `fetch` is replaced by a function that finds them.
 _HEAD = """const modules = {}, styles = %s;
 const fetch = async (url) => new Response(styles[url.pathname.slice(1)]);
 """

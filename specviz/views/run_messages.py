@@ -1,4 +1,4 @@
-"""From records to the JSON messages that the page's components receive: what is new, nothing twice.
+"""From records to the JSON messages of the page's components: only what is new, and nothing twice.
 
 Components keep their own state, so a message's size depends only on the rounds it carries, not on earlier ones.
 A run's messages name the run, and `rounds` gives its first round's index, so a component can tell if it missed one.
@@ -39,9 +39,9 @@ def speaks(kind: str) -> Callable[[Said], str]:
 
 
 def label(name: str | None) -> Said:
-    """What the page calls a drafter; a name that only an opened file knows is shown as it is.
+    """A drafter's name on the page; one that only an opened file knows is shown as it is.
 
-    Plain decoding, PLAIN or None, is called so where it is one way among others, rather than the choice of no drafter.
+    Plain decoding, PLAIN or None, has its own name where it is one way among others.
     """
     if name in (None, PLAIN):
         return said("ways.plain_label")
@@ -49,7 +49,7 @@ def label(name: str | None) -> Said:
 
 
 def title(contestant: Contestant) -> Said:
-    """A contestant in words, with what differs from a chain judged token by token."""
+    """A contestant in words, with its differences from a chain judged token by token."""
     parts = [label(contestant.mode)]
     if contestant.num_draft_tokens is not None:
         parts.append(f"γ = {contestant.num_draft_tokens}")
@@ -106,12 +106,12 @@ def pair_line(info: PairInfo) -> Said:
 
 
 def parameters(count: int) -> Said:
-    """So many parameters: ``135 M``, ``1.7 B``."""
+    """A number of parameters: ``135 M``, ``1.7 B``."""
     return said("page.billions", n=count / 1e9) if count >= 1e9 else f"{count / 1e6:.0f} M"
 
 
 def passes_words(kind: str) -> Said:
-    """What ran a run's target passes, see `PairInfo.passes`; unknown kinds from files are shown as is."""
+    """The kind of target passes, see `PairInfo.passes`; unknown kinds from files are shown as they are."""
     return said(f"passes.{kind}") if f"passes.{kind}" in words() else kind
 
 
@@ -134,7 +134,7 @@ def headline(trail: Trail, measured: Speedup | None) -> dict[str, float | None]:
 
 
 def opening(run_key: str, run: Run, **others: Any) -> str:
-    """Clears the component and opens a run, of which nothing but its head is read.
+    """Clears the component and opens a run; its rounds are not read.
 
     others: ``recorded``, the title, if the run ships with the page; ``share``, for the run's links and files, see
     `links.share`; ``charts``; ``timing``, whether rounds are timed before the first one, for γ = auto; ``machine``,
@@ -197,7 +197,7 @@ def end_message(
     charts: Charts | None = None,
     more: bool = False,
 ) -> str:
-    """The run is over after `total` rounds. reason: why, in a sentence. note: shown beside it.
+    """The run is over after `total` rounds. reason, note: sentences.
 
     more: it will be sent again for the same run, once the speedup has been measured.
     """
@@ -307,7 +307,7 @@ def _those_there(record: Round | DraftedToken, *names: str) -> dict[str, float]:
 
 
 def _row(row: Candidates, greedy: bool) -> dict[str, Any]:
-    """What a row shows: greedy p and q are 0 or 1 and say little, so the models' own stand beside them."""
+    """A row's lists. Greedy p and q are 0 or 1 and say little, so the models' own are added."""
     lists = {"p": row.p, "q": row.q, "residual": row.residual}
     if greedy:
         lists |= {"p_raw": row.p_raw, "q_raw": row.q_raw}
@@ -326,7 +326,7 @@ def _exact(value: float | None) -> float | None:
 
 
 def _short(value: float) -> float:
-    """For bars, which nobody recomputes; nonzero stays nonzero. A long trace has 250,000 of them."""
+    """For bars, which are not recomputed; nonzero stays nonzero. A long trace has 250,000 of them."""
     return round(value, 5) or value
 
 

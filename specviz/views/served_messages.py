@@ -1,4 +1,4 @@
-"""What a server says of its own speculation, as a message for the page and as a table for a terminal.
+"""A server's figures about its own speculation, as a message for the page and as a table for a terminal.
 
 Bounded whatever was read: of many requests the quantiles and the extremes.
 """
@@ -31,7 +31,7 @@ QUANTILES = (0.0, 0.1, 0.5, 0.9, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """What became of one draft position; what nobody can know is None."""
+    """Counts at one draft position; None if they cannot be known."""
 
     share: float  # passes that kept a token here, of all
     judged: int | None  # passes that got here and had drafted a token for it
@@ -43,11 +43,11 @@ class Served:
     """All requests together."""
 
     requests: Sequence[ServedRequest]
-    passes: int | None  # of those that say it
+    passes: int | None  # of those that report it
     tokens_per_pass: float | None  # 1 + accepted / passes, where both are known; of one alone, as its server rounds it
-    answer_tokens_per_pass: float | None  # completion tokens / passes, of the requests that give no more
+    answer_tokens_per_pass: float | None  # completion tokens / passes, of the requests that report nothing else
     acceptance_share: float | None  # accepted / drafted, whatever drafted means to the server
-    nominal: bool  # whether some server counts as drafted what was configured
+    nominal: bool  # whether some server counts the configured length as drafted
     known: int  # requests of which the lengths of all drafts are known
     alpha: float | None  # accepted / judged, of these
     positions: tuple[Position, ...]
@@ -97,7 +97,7 @@ _FIGURES = "passes", "tokens_per_pass", "answer_tokens_per_pass", "acceptance_sh
 
 
 def served_answer(text: str, chains: bool, say: Words) -> str:
-    """The message for what a visitor handed over: its figures, or why there are none."""
+    """The message for a text that a visitor handed over: its figures, or why there are none."""
     try:
         return served_message(read_metrics(text, chains), say)
     except SpecvizError as error:
@@ -129,7 +129,7 @@ def served_message(served: ServedRequests, say: Words) -> str:
 
 
 def _summaries(requests: Sequence[ServedRequest]) -> int:
-    """How many tell of many requests together."""
+    """How many of them summarise many requests."""
     return sum(one.format.many for one in requests)
 
 

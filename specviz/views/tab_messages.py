@@ -1,4 +1,4 @@
-"""The JSON messages of the tabs Compare and Why it works: what each holds is complete, so losing one does no harm."""
+"""The JSON messages of the tabs Compare and Why it works: each is complete in itself, so losing one does no harm."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def contest_message(
     texts: dict[str, Any] | None = None,
     domains: Sequence[Sequence[Said]] = (),
 ) -> str:
-    """The whole table. phase: ``running``, ``finished`` or ``stopped``. text: what is happening, in a sentence.
+    """The whole table. phase: ``running``, ``finished`` or ``stopped``. text: the current step, in a sentence.
 
     domains: on prompts of one's own, a second table with its head, by domain; see `terminal.work_table`.
 
@@ -128,7 +128,7 @@ def _differing(token: Round, block: Round) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class LabRun:
-    """One of the visitor's runs, and what limits it."""
+    """One of the visitor's runs, and its diagnosis."""
 
     drafter: Said
     temperature: float
@@ -138,11 +138,11 @@ class LabRun:
 
 @dataclass(frozen=True, slots=True)
 class Measuring:
-    """How far a measurement has come."""
+    """A measurement's progress."""
 
     phase: str  # ``waiting``, ``preparing``, ``running``, ``finished``, ``stopped`` or ``failed``
-    result: PassTimes | BatchTimes | Forced | None = None  # None: what was shown stays, except while preparing
-    problem: str = ""  # why it failed, or what it waits for
+    result: PassTimes | BatchTimes | Forced | None = None  # None keeps the result on the screen, except while preparing
+    problem: str = ""  # why it failed, or why it waits
 
 
 def why_message(
@@ -174,7 +174,7 @@ def _measuring(one: Measuring) -> dict[str, Any]:
 
 
 def pass_values(passes: PassTimes) -> dict[str, Any]:
-    """What was measured, and where."""
+    """Measured passes, with their pair and device."""
     return {
         "target": passes.target,
         "draft": passes.draft,
@@ -191,7 +191,7 @@ def pass_values(passes: PassTimes) -> dict[str, Any]:
 
 
 def _curve(curve: Curve, limits_hold: bool) -> dict[str, Any]:
-    """Seconds by width, measured and by the roofline, and what the roofline is made of: None where it is not known."""
+    """Seconds by width, measured and by the roofline, with the roofline's parameters: None if they are not known."""
     limits = curve.limits if limits_hold else None
     return {
         "role": curve.role,

@@ -26,7 +26,7 @@ LEGEND = ((ACCEPTED, "✓ accepted draft"), (RECOVERED, "↻ recovered"), (BONUS
 _KEPT = "\n\t\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
 
 
-#: What stands for our own signs in an encoding that lacks them, as Windows' code pages and ASCII do.
+#: Replacements for our own signs in an encoding that lacks them, such as Windows' code pages and ASCII.
 _SIGNS = {"✓": "ok", "✗": "NO", "★": "*", "↻": "~", "○": "o", "→": "->", "–": "-", "—": "-", "−": "-", "·": "|"}
 _SIGNS |= {"×": "x", "…": "...", "γ": "gamma", "α": "alpha", "τ": "tau", "σ": "sigma", "≤": "<=", "≥": ">="}
 
@@ -40,13 +40,13 @@ codecs.register_error("specviz", _in_its_place)
 
 
 def take_anything(stream: TextIO) -> None:
-    """Has a stream show what its encoding lacks by other characters, rather than fail."""
+    """Makes a stream replace characters that its encoding lacks, rather than fail."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="specviz")
 
 
 def let_go(stream: TextIO) -> None:
-    """Sends what is still to come nowhere, once nobody reads the stream: Python flushes it when it ends."""
+    """Discards all further output of a stream that is no longer read: Python flushes it when it ends."""
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), stream.fileno())
 
@@ -127,7 +127,7 @@ def advice(
     temperature: float,
     rows: Sequence[WorkRow] = (),
 ) -> Advice:
-    """offers: at least one. machine, pair, passes: what they were measured on, with and by. rows: by domain."""
+    """offers: at least one. machine, pair, passes: those that they were measured with. rows: by domain."""
     best, *_ = order = ranked(offers)
     ratio, gammas = best.row.ratio, good_lengths(offers, best)
     known = {
@@ -171,7 +171,7 @@ def as_table(advice: Advice, say: Words) -> str:
 
 
 def as_markdown(advice: Advice, say: Words, escape: Callable[[str], str]) -> str:
-    """For the page. escape: what makes a text harmless in Markdown."""
+    """For the page. escape: makes a text harmless in Markdown."""
     told = _spoken(advice, say)
     firsts = {row[0]: row for row in reversed(told.rows)}  # each drafter's best row is enough
     rows = [row for row in told.rows if firsts[row[0]] is row]
