@@ -18,7 +18,7 @@ from specviz.records import links
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import AUTO, DRAFTING, PLAIN, SETTINGS, DraftParams
 from specviz.ui.components import QUEUED
-from specviz.ui.controls import CHOSEN, Controls, properties
+from specviz.ui.controls import CHOSEN, Changes, Controls
 from specviz.ui.pairs import PairName
 from specviz.ui.ways import RULE_CHOICES, WAYS, drafter_of, refusal
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 def wire_remote(controls: Controls) -> None:
     """Sets the controls as a part of the page asks, and tells it which button to press then."""
-    store, unchanged = controls.runner.store, [gr.skip()] * (len(_changed(controls)) + 3)
+    store = controls.runner.store
 
-    def on_remote(wanted: gr.EventData, pair: dict[str, Any], *values: Any) -> list[Any]:
+    def on_remote(wanted: gr.EventData, pair: dict[str, Any], *values: Any) -> Changes:
         try:
             used = store.in_use(PairName(**pair))
             _check_pair(used, wanted.pair)
@@ -42,10 +42,10 @@ def wire_remote(controls: Controls) -> None:
             changes = applied(controls, used, settings)
         except SpecvizError as error:
             _warn(controls, error)
-            return unchanged
-        measured = gr.skip() if wanted.measure is None else wanted.measure
-        details = gr.skip() if wanted.details is None else wanted.details
-        return [*changes, measured, details, _answer(wanted.press, dict(zip(controls.fields, values)))]
+            return {controls.remote: gr.skip()}
+        for component, asked in ((controls.measured, wanted.measure), (controls.details, wanted.details)):
+            changes |= {} if asked is None else {component: asked}
+        return changes | {controls.remote: _answer(wanted.press, dict(zip(controls.fields, values)))}
 
     asked = [controls.pair, *controls.fields.values()]
     changed = [*_changed(controls), controls.measured, controls.details, controls.remote]
@@ -57,13 +57,14 @@ def wire_links(controls: Controls, share: gr.HTML) -> None:
 
     What is wrong with a link is said in passing, and the rest of it applies.
     """
-    store, unchanged = controls.runner.store, [gr.skip()] * (len(_changed(controls)) + 1)
+    store = controls.runner.store
 
-    def on_link(request: gr.Request) -> list[Any]:
+    def on_link(request: gr.Request) -> Changes:
         settings, errors = linked(controls, store.home, request.query_params)
         for error in errors:
             _warn(controls, error)
-        return [*applied(controls, store.home, settings), _answer("generate")] if settings else unchanged
+        answer = _answer("generate") if settings else gr.skip()
+        return applied(controls, store.home, settings) | {controls.remote: answer}
 
     share.submit(on_link, None, [*_changed(controls), controls.remote], **QUEUED)
 
@@ -80,36 +81,32 @@ def _answer(press: str | None, before: Mapping[str, Any] | None = None) -> str:
 
 
 def _changed(controls: Controls) -> list[gr.components.Component]:
-    """What `applied` changes, in its order."""
+    """What `applied` may change."""
     return [*controls.fields.values(), controls.drafter_note, controls.rule_note, controls.lossy_note]
 
 
-def applied(controls: Controls, pair: ModelPair, settings: Mapping[str, Any]) -> list[Any]:
+def applied(controls: Controls, pair: ModelPair, settings: Mapping[str, Any]) -> Changes:
     """The changes that make the controls say `settings`, by their flat names; what is not named stays as it is.
 
     Raises SpecvizError for a control or a choice that the page does not have; values are checked when they are used.
     """
-    changes: dict[str, dict[str, Any]] = {name: {} for name in controls.fields}
-    notes: list[Any] = [gr.skip()] * 3
+    changes: Changes = {}
     if "drafter" in settings:
-        name = settings["drafter"] or PLAIN
-        _check_choice("drafter", name)
-        for field, change in properties(pair, name).items():
-            changes[field] |= change
-        notes[0] = controls.about_drafter(pair, name)
+        settings = dict(settings) | {"drafter": settings["drafter"] or PLAIN}
+        _check_choice("drafter", settings["drafter"])
+        changes |= controls.of_drafter(pair, settings["drafter"])
     if "rule" in settings:
         _check_choice("rule", settings["rule"])
-        notes[1:] = controls.about_rule(settings["rule"])
+        changes |= controls.of_rule(settings["rule"])
     for field, value in settings.items():
-        if field not in changes:
+        if field not in controls.fields:
             raise SpecvizError("There is no control {name}.", name=quoted(field))
-        if field == "drafter":
-            changes[field]["value"] = value or PLAIN
-        elif value is not None:
-            changes[field]["value"] = CHOSEN if (field, value) == ("num_draft_tokens", AUTO) else value
+        change = changes.setdefault(controls.fields[field], gr.update())
+        if value is not None:
+            change["value"] = CHOSEN if (field, value) == ("num_draft_tokens", AUTO) else value
         if field == "coins":
-            changes[field]["visible"] = bool(value)
-    return [*(gr.update(**change) if change else gr.skip() for change in changes.values()), *notes]
+            change["visible"] = bool(value)
+    return changes
 
 
 def linked(

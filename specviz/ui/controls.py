@@ -45,6 +45,9 @@ CHOSEN = 0
 
 Fields = dict[str, gr.components.Component]
 
+#: What Gradio is told to change, by component.
+Changes = dict[gr.components.Component, Any]
+
 
 @dataclass(frozen=True, slots=True)
 class Controls:
@@ -94,22 +97,24 @@ class Controls:
             unread |= {"rule"}
         return Order(name, read_form({field: value for field, value in asked.items() if field not in unread}))
 
-    def about_drafter(self, pair: ModelPair, name: str) -> str:
-        return as_text(about(pair, name, self.say))
+    def of_drafter(self, pair: ModelPair, name: str) -> Changes:
+        """How its note and the controls that come and go with it change."""
+        own = {self.fields[field]: gr.update(**one) for field, one in properties(pair, name).items()}
+        return {self.drafter_note: as_text(about(pair, name, self.say)), **own}
 
-    def about_rule(self, name: str) -> list[Any]:
-        """What the two notes on the rule say."""
+    def of_rule(self, name: str) -> Changes:
+        """How the two notes on the rule change."""
         from specviz.rules import rule_named
 
         lossy = name != "auto" and not rule_named(name).lossless
-        return [self.say(f"ways.rule_{name}_about"), gr.update(visible=lossy)]
+        return {self.rule_note: self.say(f"ways.rule_{name}_about"), self.lossy_note: gr.update(visible=lossy)}
 
     def wire(self) -> None:
         """Controls come and go with the drafter; the page hears of the sampling that they say."""
         drafter, rule = self.fields["drafter"], self.fields["rule"]
         # By the visitor's hand only: settings that are applied bring a drafter's other controls along.
-        drafter.input(self._on_drafter, [self.pair, drafter], self._of_drafter, **UNQUEUED)
-        rule.input(self.about_rule, rule, [self.rule_note, self.lossy_note], **UNQUEUED)
+        drafter.input(self._on_drafter, [self.pair, drafter], self._with_drafter, **UNQUEUED)
+        rule.input(self.of_rule, rule, [self.rule_note, self.lossy_note], **UNQUEUED)
         sampling = [self.fields[name] for name in SAMPLING]
         gr.on([one.change for one in sampling], None, sampling, None, js=sampling_heard(), **INTERNAL)
 
@@ -132,9 +137,9 @@ class Controls:
         """What `suited` changes."""
         own = [self.fields[name] for name in ("prompt", "chat", "drafter")]
         views = [self.reading, self.lacking, self.recommended]
-        return [self.pair, *own, *self.presets.values(), *views, *self._of_drafter]
+        return [self.pair, *own, *self.presets.values(), *views, *self._with_drafter]
 
-    def suited(self, name: PairName, drafter: str, prompt: str, keep: bool) -> dict[gr.components.Component, Any]:
+    def suited(self, name: PairName, drafter: str, prompt: str, keep: bool) -> Changes:
         """How the controls change once the page uses a pair, which is in memory.
 
         drafter, prompt: as they stand; a preset's prompt for another kind of model is replaced. keep: a drafter that
@@ -155,8 +160,7 @@ class Controls:
             changes[self.fields["prompt"]] = _presets(chats)[0].prompt
         chosen = drafter if keep and drafter not in missing else self.runner.store.usual(pair)
         if not keep or chosen != drafter:
-            changes[self.fields["drafter"]] = chosen
-            changes |= zip(self._of_drafter, self._on_drafter(asdict(name), chosen))
+            changes |= {self.fields["drafter"]: chosen, **self.of_drafter(pair, chosen)}
         return changes
 
     def _recommended_by(self, pair: ModelPair) -> dict[str, Any]:
@@ -170,12 +174,11 @@ class Controls:
         return {"text": text, "settings": asdict(wanted)}
 
     @property
-    def _of_drafter(self) -> list[gr.components.Component]:
+    def _with_drafter(self) -> list[gr.components.Component]:
         return [self.drafter_note, *(self.fields[name] for name in _HIDEABLE)]
 
-    def _on_drafter(self, pair: dict[str, Any], name: str) -> list[Any]:
-        used = self.runner.store.in_use(PairName(**pair))
-        return [self.about_drafter(used, name), *(gr.update(**one) for one in properties(used, name).values())]
+    def _on_drafter(self, pair: dict[str, Any], name: str) -> Changes:
+        return self.of_drafter(self.runner.store.in_use(PairName(**pair)), name)
 
 
 #: The controls that come and go with the drafter, in the order of the page.
