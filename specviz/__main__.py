@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 
-#: What Ctrl-C does; but while this imports the rest, and once all is said, it ends the process without a word.
+#: The handler of Ctrl-C while a command runs; during the imports, and at the end, it ends the process silently.
 INTERRUPTION = signal.getsignal(signal.SIGINT)
 if __name__ == "__main__" and INTERRUPTION is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -356,9 +356,9 @@ def _bench_work(options: argparse.Namespace, pair) -> int:
 
 @contextlib.contextmanager
 def _keeping(text: Callable[[bool], str], write: Callable[[bool], None] = lambda interrupted: None) -> Iterator[None]:
-    """Prints and writes what was measured, whatever ends the measuring; nothing if there is no text.
+    """Prints and writes the measurements, whatever ends the measuring; nothing if there is no text.
 
-    text, write: hear whether that came before the end.
+    text, write: get True if the measuring was interrupted.
     """
     interrupted = True
     try:
@@ -373,7 +373,7 @@ def _keeping(text: Callable[[bool], str], write: Callable[[bool], None] = lambda
 
 
 def _with_faults(table: str, failed: Sequence[Mapping[str, str]], interrupted: bool) -> str:
-    """A table, who failed and why, and whether it was ended too soon; none of that if nothing was measured."""
+    """A table, the failures with their reasons, and a line if it was interrupted; empty if nothing was measured."""
     faults = [f"✗ {entry['title']}: {entry['reason']}" for entry in failed]
     parts = [table, "\n".join(faults), INTERRUPTED * interrupted] if table or faults else []
     return terminal.harmless("\n\n".join(filter(None, parts)))

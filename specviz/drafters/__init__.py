@@ -1,7 +1,7 @@
 """The ways to draft. Register new drafters here, in `CLASSES`: this module alone loads no torch.
 
-base           what a drafter is (propose a draft, observe the verdict) and what it is built from
-registry       from names to classes; the drafter for a pair where nobody names one
+base           the protocol: propose a draft, observe the verdict; the facts that each class states
+registry       from names to classes; the default drafter of a pair
 choosers       from a model's probabilities to tokens: top choices or draws
 stepwise       drafting token by token or level by level, for drafters with probabilities
 draft_model    a second, smaller model, with the same tokenizer or another

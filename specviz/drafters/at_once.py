@@ -63,7 +63,7 @@ class AtOnce(Stepwise):
 
 
 class Medusa(AtOnce, Headed):
-    """Head k guesses the k-th token ahead from what the target knew when it wrote the last one.
+    """Head k guesses the k-th token ahead from the hidden state with which the target wrote the last one.
 
     Cai et al. 2024, arXiv 2401.10774. The heads do not see each other's guesses: the whole draft costs one small pass,
     and its candidates form a tree.
@@ -106,8 +106,7 @@ _PARD_DEPTHS = 32
 
 
 class Masked(AtOnce):
-    """Masks after the text say what could stand in their places. The pass that drafts also reads what the last round
-    has kept."""
+    """Masks after the text are filled in by one pass, which also reads the tokens that the last round kept."""
 
     name: ClassVar[str] = "parallel"
     masks_alone: bool = False  # whether masks make the first token too, and not the text's last row
@@ -159,7 +158,7 @@ class ParallelDraftModel(Masked, DraftModel):
 
     @classmethod
     def suits(cls, pair: ModelPair) -> bool:
-        """Whether the pair's draft model is such a one, in the target's own tokens."""
+        """True if the pair's draft model was adapted like that and shares the target's tokens."""
         if pair.draft is None or pair.translation is not None:
             return False
         settings = pair.draft.config

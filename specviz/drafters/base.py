@@ -1,4 +1,4 @@
-"""What a drafter is: something that proposes tokens and learns what became of them."""
+"""The protocol of a drafter: it proposes tokens and learns which of them were kept."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class DraftContext:
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """What inference servers call a way to draft; None where they have no such way.
+    """The names that inference servers have for a drafter; None where they have no such drafter.
 
     vLLM: docs/features/speculative_decoding. SGLang: docs/advanced_features/speculative_decoding. llama.cpp:
     docs/speculative.md, with the names of its pull requests 22397 and 22964.
@@ -44,13 +44,13 @@ class Servers:
     llama_cpp: str | None = None
     model: str | None = None  # stands for a model that only the reader can name
     ngram: tuple[int, int] = (1, 4)  # the least and the most tokens that a copy must follow
-    note: str = ""  # what else it takes there; the key of a sentence, see `advice` in assets/text
+    note: str = ""  # the key of a sentence on what else is needed there, in assets/text/*/advice.json
 
 
 class Drafter(ABC):
-    """Proposes a draft each round and hears the verdict. Built from a `DraftContext`, for one run.
+    """Proposes a draft each round and learns the verdict. Built from a `DraftContext`, for one run.
 
-    What the page, the benchmark and the advice need to know of a drafter, its class says in these fields. Its title and
+    The class fields say everything that the page, the benchmark and the advice need to know of a drafter. Its title and
     a line about it are ``NAME`` and ``NAME_about`` in assets/text/*/ways.json, or else its name and the first line of
     its docstring.
     """
@@ -62,13 +62,13 @@ class Drafter(ABC):
     draws_paths: ClassVar[bool] = False  # its branches can be whole paths, as its chooser draws them
     at_once: ClassVar[bool] = False  # one pass makes all of a draft, whose tokens do not see each other
     copies: ClassVar[bool] = False  # it copies from the text: a longer draft costs it nothing
-    #: What a benchmark measures besides chains judged token by token: ``block`` (judged as a block), ``tree``, ``bits``
-    #: (as few as there are).
+    #: Measured by a benchmark besides chains judged token by token: ``block`` (chains judged as a block), ``tree``,
+    #: ``bits`` (with the fewest bits).
     measured_as: ClassVar[frozenset[str]] = frozenset()
     servers: ClassVar[Servers] = Servers()
-    #: What drafting a token costs at most, as a share of a target pass; None: a pass of the draft model.
+    #: The most that drafting a token costs, as a share of a target pass; None: a pass of the draft model.
     step_share: ClassVar[float | None] = 1 / 2
-    preparing_seconds: ClassVar[float] = 0.0  # of its first round in a process, at most
+    preparing_seconds: ClassVar[float] = 0.0  # the most that its first round in a process waits for
     # The target's hidden states it reads, as indices into transformers' ``hidden_states`` (0: the embeddings; the last
     # one comes after the final norm).
     feature_layers: tuple[int, ...] = ()

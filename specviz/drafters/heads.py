@@ -53,7 +53,7 @@ class Headed(Stepwise):
 
 
 class Eagle(Headed):
-    """Continues the target's hidden states, not just its text, so it knows what the target was about to say.
+    """Continues the target's hidden states, not just its text, which already point at the next token.
 
     EAGLE, Li et al., arXiv 2401.15077; a tree of its most confident branches, EAGLE-2, arXiv 2406.16858; features of
     several layers and the head's own state fed back, EAGLE-3, arXiv 2503.01840. After each round the draft tokens'
@@ -95,7 +95,7 @@ class Eagle(Headed):
         return self.as_draft(made, uniforms)
 
     def first_row(self, committed: Sequence[int]) -> Tensor | None:
-        """Reads the text's new rows, each a token's feature beside the embedding of the next token."""
+        """Reads the text's new rows, each a token's feature together with the embedding of the next token."""
         if self.features is None:
             return None
         start = self.reader.length
@@ -132,7 +132,7 @@ class Mtp(Eagle):
     DeepSeek-V3, arXiv 2412.19437, sec. 2.2, eq. 21 to 23: they are trained with the target and shipped with it. Deeper
     drafts go on with the last module, run again on its own states: with one alone, or with an MTP head trained
     afterwards, that is EAGLE's loop. Each has a cache of its own and reads the text too, beginning one token further on
-    than the one before. What a round read of its draft is dropped, as with EAGLE.
+    than the one before. Rows of draft tokens are dropped after a round, as with EAGLE.
     """
 
     name: ClassVar[str] = "mtp"
@@ -143,9 +143,9 @@ class Mtp(Eagle):
         depths = range(2, self.head.num_modules + 1)
         self.readers = [self.reader, *(ModuleReader(self.head, depth) for depth in depths)]
         self.held = [0] * len(self.readers)  # rows of the text in each
-        # What each is to read the text's next tokens beside: states of the depth before, the last one for a token that
-        # is yet to come.
-        self.beside: list[list[Tensor]] = [[] for _ in self.readers]
+        # The states of the module before, for the text's tokens that each module has yet to read; the last one belongs
+        # to a token that is yet to come.
+        self.states_before: list[list[Tensor]] = [[] for _ in self.readers]
         self.step = 0
         self.committed: Sequence[int] = ()
         self.drafted: list[Tensor] = []
@@ -192,9 +192,9 @@ class Mtp(Eagle):
         index = self.step - 1
         self.reader = self.readers[index]
         tokens = to_device(self.committed[self.reader.length + self.step :], self.states.device)
-        beside, shape = torch.cat(self.beside[index]), tree_shape(parents, tokens.device)
-        features = torch.cat([beside[:-1], self.states.index_select(0, shape.rows + self.last)])
-        self.beside[index] = [beside[-1:]]
+        before, shape = torch.cat(self.states_before[index]), tree_shape(parents, tokens.device)
+        features = torch.cat([before[:-1], self.states.index_select(0, shape.rows + self.last)])
+        self.states_before[index] = [before[-1:]]
         self.text_rows, self.last = self.reader.length + len(tokens), len(tokens) - 1
         view = tree_view(parents, self.reader.length, len(tokens)) if self.width > 1 else ()
         visible, positions = [to_device(one, tokens.device) for one in view] or (None, None)
@@ -204,10 +204,10 @@ class Mtp(Eagle):
         return logits
 
     def _note_text(self) -> None:
-        """Keeps what the module at work has read of the text, and its states there for the next one."""
+        """Keeps the length of the text that the current module has read, and its states for the next module."""
         self.held[self.step - 1] = self.text_rows
         if self.step < len(self.readers):
-            self.beside[self.step].append(self.states[: self.last + 1])
+            self.states_before[self.step].append(self.states[: self.last + 1])
 
     def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
         for reader, length in zip(self.readers, self.held):

@@ -22,7 +22,7 @@ class Hybrid(Drafter):
 
     SuffixDecoding, Oliaro et al. 2024, arXiv 2411.04975, which falls back on EAGLE where the copies' score is low: so
     does this, or on what else the pair has. Who drafts depends on the committed text alone, so nothing is drawn twice,
-    and q is that of whoever drafted. The model hears of the rounds in between, and reads what it missed when asked.
+    and q is its drafter's. The model learns of the rounds in between, and reads what it missed when asked.
     """
 
     name: ClassVar[str] = "hybrid"

@@ -1,4 +1,4 @@
-"""From a drafter's name to its class, as a pair needs it, and the drafter for a pair where nobody names one."""
+"""From a drafter's name to the class that drafts for a pair, and the default drafter of a pair."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def drafter_class(pair: ModelPair, name: str | None) -> type[Drafter]:
 
 
 def usual(pair: ModelPair, preparing: bool = True) -> str:
-    """The drafter to start with for this pair: the fastest known of those that it has.
+    """The drafter to start with for this pair: the fastest one that it can use.
 
-    With nothing trained that is the target in few bits, where kernels read it faster than the target itself; else
-    prompt lookup. preparing: whether passes that are not there yet are going to be prepared.
+    Without a draft model or trained part that is the target in few bits, if kernels read it faster than the target
+    itself, else prompt lookup. preparing: missing passes are going to be prepared.
     """
     for drafter in _NAMED:
         if _can_draft(drafter, pair):

@@ -77,7 +77,7 @@ class EarlyExit(SelfDrafting):
         return f"layer {self.exit_layer}"
 
 
-#: Where nobody says: nearly the target's own distribution, for half the bytes of bfloat16.
+#: By default 8: nearly the target's own distribution, for half the bytes of bfloat16.
 DEFAULT_BITS = 8
 
 

@@ -78,7 +78,7 @@ class Stepwise(Drafter):
         return self._draft(torch.cat(tokens), chain(len(tokens)), torch.cat(rows), drawn_from, uniforms, stopped)
 
     def chains_in_one_call(self, reader: CachedModel | EagleReader | StaticEagleReader) -> bool:
-        """Whether `reader` can draft this drafter's chains by itself: none that end early, and no filters."""
+        """True if `reader` can draft this drafter's chains by itself: they never end early, and no filter applies."""
         if self.width > 1 or self.confidence or self.chooser.temperature is None:
             return False
         return reader.chain_width == self.vocab_size

@@ -16,11 +16,11 @@ from specviz.records.errors import SpecvizError, shortened
 from specviz.records.runs import Run
 from specviz.records.settings import DRAFTING, MAX_SEED, PLAIN, SETTINGS, usual_rule
 
-#: What a link always states: pages have their own values for these.
-ALWAYS_SAID = ("prompt", "drafter", "num_draft_tokens", "temperature", "max_new_tokens")
+#: Always stated in a link: pages have their own values for these.
+ALWAYS_STATED = ("prompt", "drafter", "num_draft_tokens", "temperature", "max_new_tokens")
 
-#: What a link leaves out at these values: on every page they mean that nothing was asked for.
-DEFAULTS: dict[str, Any] = {name: one.default for name, one in SETTINGS.items() if name not in ALWAYS_SAID}
+#: Left out of a link at these values: on every page they mean that nothing was asked for.
+DEFAULTS: dict[str, Any] = {name: one.default for name, one in SETTINGS.items() if name not in ALWAYS_STATED}
 
 #: Servers refuse request lines of about 64 KB; links stop being pasteable long before that.
 MOST_CHARACTERS = 8000
@@ -31,8 +31,8 @@ _YES_AND_NO = {"1": True, "true": True, "yes": True, "0": False, "false": False,
 def query(settings: Mapping[str, Any]) -> str:
     """``name=value&…`` for settings by their names in `SETTINGS`; leaves out defaults and None."""
     asked = (name for name in SETTINGS if name in settings and settings[name] != DEFAULTS.get(name))
-    said = {name: _said(settings[name]) for name in asked}
-    return urlencode(said, quote_via=quote, errors="replace")
+    written = {name: _written(settings[name]) for name in asked}
+    return urlencode(written, quote_via=quote, errors="replace")
 
 
 def settings_of(parameters: Mapping[str, str]) -> tuple[dict[str, Any], list[SpecvizError]]:
@@ -76,8 +76,9 @@ def settings_of_run(run: Run) -> dict[str, Any]:
 
 
 def share(run: Run) -> dict[str, Any]:
-    """What the page needs to share a run. file: the name of its files, without extension. pair: the pair's name.
+    """The values with which the page shares a run.
 
+    file: the name of its files, without extension. pair: the pair's name.
     settings: the run's; None with a seed that no page can hold: files from elsewhere may have one.
     query: of the link that repeats it; None without settings, or if it would be too long.
     """
@@ -97,7 +98,7 @@ def file_stem(run: Run) -> str:
     return f"specviz-{drafter}-seed{run.seed}"
 
 
-def _said(value: Any) -> str:
+def _written(value: Any) -> str:
     if isinstance(value, bool):
         return str(int(value))
     if isinstance(value, float) and value == int(value):

@@ -14,12 +14,12 @@ class Preset:
 
     name: str
     prompt: str
-    domain: str = ""  # under which results are told, for prompts that were read from a file
+    domain: str = ""  # under which results are reported, for prompts that were read from a file
     messages: tuple[Message, ...] = ()  # a conversation in the prompt's place, for the chat template
     chat: bool = False  # the prompt is a user's turn, for the chat template
 
 
-#: At which the page starts: as the Llama 3 models are used by default (their generation_config.json).
+#: The page's temperature at the start: as the Llama 3 models are used by default (their generation_config.json).
 TEMPERATURE = 0.6
 
 PRESETS = (

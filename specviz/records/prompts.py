@@ -14,12 +14,12 @@ from specviz.records.settings import RunSettings
 
 Made = TypeVar("Made")
 
-#: More would take hours to measure, and tell no more.
+#: More would take hours to measure without saying more.
 MOST_PROMPTS = 1000
 
 
 def text_of(path: pathlib.Path) -> str:
-    """What a file of prompts holds. Raises SpecvizError (field ``prompts``) where it cannot be read."""
+    """The text of a file of prompts. Raises SpecvizError (field ``prompts``) where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -33,7 +33,7 @@ def on_each(
     conversation: Callable[[Sequence[Message]], tuple[int, ...]],
     make: Callable[[RunSettings], Made],
 ) -> list[Made]:
-    """What is made of these settings with each prompt in turn. conversation: `ModelPair.conversation`.
+    """The results of `make` for these settings with each prompt in turn. conversation: `ModelPair.conversation`.
 
     Raises SpecvizError (field ``prompts``), with the line of a prompt that does not fit.
     """
@@ -53,8 +53,8 @@ def read_prompts(text: str) -> list[Preset]:
     """The prompts of a file, each named after the number of its line.
 
     Either every line is a text, or every line is a JSON object with ``prompt`` (a text) or ``messages`` (a list of
-    ``{"role": …, "content": …}``), and optionally ``domain``, under which results are told. Empty lines are left out.
-    Raises SpecvizError (field ``prompts``) naming the line.
+    ``{"role": …, "content": …}``), and optionally ``domain``, under which results are reported. Empty lines are
+    left out. Raises SpecvizError (field ``prompts``) naming the line.
     """
     # Only these end a line: JSON may hold other separators as they are.
     whole = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")

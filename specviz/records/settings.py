@@ -1,7 +1,7 @@
-"""What a run is asked for, in one table: the fields of `RunSettings`, `SamplingParams` and `DraftParams`.
+"""The settings of a run in one table: the fields of `RunSettings`, `SamplingParams` and `DraftParams`.
 
-Each says what it is for and its bounds. The command line's options, the API's parameters, links and the page's controls
-are made from `SETTINGS`; which drafters read a field of `DraftParams` is said by `Drafter.reads`.
+Each field states its purpose and its bounds. The command line's options, the API's parameters, links and the page's
+controls are made from `SETTINGS`. A drafter's class names the fields of `DraftParams` that it reads (`Drafter.reads`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def is_whole(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A row of the table: what a value may be, and a line on what it is for."""
+    """A row of the table: the values allowed, and a line on their purpose."""
 
     about: str
     default: Any  # None: the drafter, or the pair, has one of its own

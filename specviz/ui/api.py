@@ -35,21 +35,21 @@ from specviz.views import answers
 if TYPE_CHECKING:
     from specviz.models.pair import ModelPair
 
-#: A caller's wishes by parameter; what an answer is; who hears what is being done, and what share of it is.
+#: A call's values by parameter; its answers; a function that receives a line of progress and the share that is done.
 Given = Mapping[str, Any]
 Answers = Iterator[dict[str, Any]]
 Tell = Callable[[str, float], None]
 
-#: What the API says, it says in the page's first language.
+#: The API speaks the page's first language.
 SAY = words()
 
-#: Nobody presses Stop here: whoever leaves closes the iterator.
+#: There is no Stop here: a caller who leaves closes the iterator.
 NEVER = threading.Event()
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One of an endpoint, with a type that JSON has. required: without it there is no call."""
+    """A parameter of an endpoint, with a type that JSON has. required: a call without it is refused."""
 
     kind: Any
     about: str
@@ -68,7 +68,7 @@ class Endpoint:
     about: str
     parameters: Mapping[str, Parameter]
     begin: Callable[[Runner, Given, Tell], Answers]
-    kind: str = "api"  # what it is called in line
+    kind: str = "api"  # its name in the line
     grows: bool = False  # whether there is more than one answer
 
 
@@ -246,13 +246,13 @@ ENDPOINTS: dict[str, Endpoint] = {
         "race",
     ),
     "compare": Endpoint(
-        "Measures several ways to decode a prompt beside plain decoding and returns a row of figures for each.",
+        "Measures several ways to decode a prompt in turn with plain decoding and returns a row of figures for each.",
         {name: RUN[name] for name in _COMPARED}
         | {
             "drafters": Parameter(list[str] | None, "those to compare; all that the pair has if left out"),
             "gammas": Parameter(list[int | str], "the numbers of draft tokens, or auto", [AUTO, 4]),
             "widths": Parameter(list[int], f"the numbers of branches; {OWN} is the drafter's own", [OWN]),
-            "rules": Parameter(list[str], "beside the usual one: block, multi_path, typical", []),
+            "rules": Parameter(list[str], "besides the usual one: block, multi_path, typical", []),
             "repeats": Parameter(int, f"how often everything is measured, 1 to {MOST_REPEATS}", 2),
         },
         _compare,
@@ -260,8 +260,8 @@ ENDPOINTS: dict[str, Endpoint] = {
         grows=True,
     ),
     "lossless": Endpoint(
-        "Tests whether what a rule emits follows the target's distribution: counts of many short runs beside the exact "
-        "probabilities, and the verdict.",
+        "Tests whether the tokens that a rule emits follow the target's distribution: counts of many short runs, the "
+        "exact probabilities, and the verdict.",
         {name: parameter for name, parameter in RUN.items() if name not in ("rule", "coins")}
         | {
             "rule": Parameter(str, f"the rule to test: {', '.join(LAB_RULES)}", "auto"),
@@ -273,7 +273,7 @@ ENDPOINTS: dict[str, Endpoint] = {
         grows=True,
     ),
     "passes": Endpoint(
-        "Measures what a pass over K tokens costs on this machine: T(K) and T(K)/T(1) of target and draft model.",
+        "Measures the cost of a pass over K tokens on this machine: T(K) and T(K)/T(1) of target and draft model.",
         {},
         _passes,
         "why",
@@ -313,7 +313,7 @@ async def refuse_parameters(request: Request, error: Exception) -> JSONResponse:
 
 
 def _refusal(parameter: str | None, sentence: str) -> gr.Error:
-    """For whoever calls the API; without a traceback in the log."""
+    """An error for the caller, without a traceback in the log."""
     return gr.Error(sentence if parameter is None else f"{parameter}: {sentence}", print_exception=False)
 
 
@@ -326,7 +326,7 @@ def add_endpoints(runner: Runner) -> None:
 def function_of(name: str, endpoint: Endpoint, runner: Runner) -> Callable[..., Any]:
     """An endpoint as a function with a signature and a docstring: Gradio's page of the API and its MCP tools show them.
 
-    What it waits for, and how far it is, is told as Gradio's progress.
+    Waiting and progress are reported as Gradio's progress.
     """
     signature = inspect.Signature(
         [

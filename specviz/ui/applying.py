@@ -1,7 +1,7 @@
 """Settings that come from elsewhere than a visitor's hand: from a link, or from another part of the page.
 
-A part of the page asks by an event (see the script remote.js), which the hidden component `Controls.remote` hears; its
-answer says which button to press once the controls stand as asked.
+A part of the page asks by an event (see the script remote.js), which the hidden component `Controls.remote` receives;
+its answer names the button to press once the controls are set.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def wire_remote(controls: Controls) -> None:
 def wire_links(controls: Controls, share: gr.HTML) -> None:
     """Sets the controls as the page's address asks, and has the run started; `share` submits when there is something.
 
-    What is wrong with a link is said in passing, and the rest of it applies.
+    Errors in a link are shown as warnings, and the rest of it applies.
     """
     store = controls.runner.store
 
@@ -75,8 +75,8 @@ def _warn(controls: Controls, error: SpecvizError) -> None:
 
 
 def _answer(press: str | None, before: Mapping[str, Any] | None = None) -> str:
-    """before: what the controls said, for whoever wants to bring that back."""
-    # Never the same answer twice: the component hears of changes only.
+    """before: the values of the controls until now, so that they can be restored."""
+    # Never the same answer twice: the component only reacts to changes.
     return json.dumps({"press": press, "before": before, "answer": uuid.uuid4().hex})
 
 

@@ -51,7 +51,7 @@ Changes = dict[gr.components.Component, Any]
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """The column's components, by what they say or do."""
+    """The column's components, by purpose."""
 
     runner: Runner
     say: Words
@@ -69,12 +69,12 @@ class Controls:
     race: gr.Button
     stop: gr.Button  # in the place of `go`, and of what other tabs start
     stop_race: gr.Button  # in the place of `race`
-    details: gr.JSON  # hidden: what the button that `remote` presses is to know beyond the controls
-    remote: gr.HTML  # hears and answers other parts of the page, see `specviz.ui.applying`
+    details: gr.JSON  # hidden: values beyond the controls for the button that `remote` presses
+    remote: gr.HTML  # receives and answers requests of other parts of the page, see `specviz.ui.applying`
 
     @property
     def inputs(self) -> list[gr.components.Component]:
-        """What a run is ordered with: the controls, then the pair."""
+        """The inputs of every action that starts a run: the controls, then the pair."""
         return [*self.fields.values(), self.pair]
 
     def order(self, values: Sequence[Any], name: PairName, pair: ModelPair | None) -> Order:
@@ -110,7 +110,7 @@ class Controls:
         return {self.rule_note: self.say(f"ways.rule_{name}_about"), self.lossy_note: gr.update(visible=lossy)}
 
     def wire(self) -> None:
-        """Controls come and go with the drafter; the page hears of the sampling that they say."""
+        """Controls come and go with the drafter; the page's scripts learn the sampling that is set."""
         drafter, rule = self.fields["drafter"], self.fields["rule"]
         # By the visitor's hand only: settings that are applied bring a drafter's other controls along.
         drafter.input(self._on_drafter, [self.pair, drafter], self._with_drafter, **UNQUEUED)
@@ -121,9 +121,8 @@ class Controls:
     def _refitted(self, drafter: str, pair: ModelPair, first: bool) -> dict[str, Any]:
         """The settings that `suited` will change, for an order that comes before it.
 
-        drafter: as it was ordered. One that the pair lacks gives way, unless somebody chose it: what stands there for
-        the first pair, of which nothing is known yet, is nobody's choice, and what was chosen for another pair is none
-        for this one.
+        drafter: as it was ordered. One that the pair lacks is replaced, unless the visitor chose it for this pair: the
+        drafter that stands there at the start was not chosen, and one chosen for another pair does not count.
         """
         lacking = refusal(pair, drafter) is not None and not (first and drafter != WAYS[0])
         if first and not lacking:
@@ -168,8 +167,8 @@ class Controls:
         wanted, say = pair.recommended, self.say
         if wanted is None or wanted.temperature > self.fields["temperature"].maximum:
             return {"text": "", "settings": None}
-        said = {name: value for name, value in asdict(wanted).items() if name == "temperature" or value != OFF[name]}
-        values = [say(f"controls.recommended_{name}", value=say.number(value, "g")) for name, value in said.items()]
+        stated = {name: value for name, value in asdict(wanted).items() if name == "temperature" or value != OFF[name]}
+        values = [say(f"controls.recommended_{name}", value=say.number(value, "g")) for name, value in stated.items()]
         text = say("controls.recommended", name=pair.target_name, values=", ".join(values))
         return {"text": text, "settings": asdict(wanted)}
 
@@ -234,7 +233,7 @@ def create_controls(runner: Runner, say: Words) -> Controls:
 
 
 def _create_prompt(own: Fields, runner: Runner, say: Words) -> tuple[dict[bool, gr.Row], gr.HTML]:
-    """The prompt, presets for both kinds of models, and what a model with a chat template makes of the prompt."""
+    """The prompt, presets for both kinds of models, and the prompt as a model with a chat template reads it."""
 
     def read(wanted: dict[str, Any]) -> list[Any]:
         pair = runner.store.in_use(PairName(**wanted["name"]))
@@ -264,8 +263,8 @@ def _presets(chats: bool) -> Sequence[Preset]:
 
 
 def _create_drafting(own: Fields, most: Deployment, say: Words) -> tuple[gr.HTML, gr.HTML, gr.Markdown]:
-    """Drafter, γ, temperature, and what some drafters need beside; what this pair lacks, what it recommends, and the
-    chosen one's note."""
+    """Drafter, γ, temperature, and the settings of some drafters. Returns three views: the drafters that this pair
+    lacks, the sampling that it recommends, the note on the chosen drafter."""
     own["drafter"] = gr.Radio(
         choices(WAYS, say), value=WAYS[0], label=say("controls.drafter"), elem_classes=["sv-drafters"]
     )

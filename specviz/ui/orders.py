@@ -1,4 +1,5 @@
-"""What a visitor asks for: a run's settings, read once from a form's values, and the pair to run them on."""
+"""A visitor's order: a run's settings, read once from a form's values, the pair to run them on, and the GPU time to ask
+for."""
 
 from __future__ import annotations
 
@@ -114,7 +115,7 @@ def _check_limits(request: Request, deployment: Deployment) -> None:
 LEAST_SECONDS, MOST_SECONDS = 20, 120
 
 #: For a process, CUDA and the weights to be there, and for the first, slow passes; and for timing rounds before γ is
-#: chosen: what a call learns ends with it.
+#: chosen: each call times them anew.
 START_SECONDS, TIMING_SECONDS = 12, 3
 
 #: What an eager pass is reckoned to take; GPUs that are lent have been at least twice as fast.

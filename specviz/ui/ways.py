@@ -1,4 +1,4 @@
-"""The ways to draft, and the rules, as the page offers them: what it calls each, and what it says about it."""
+"""The drafters and rules as the page offers them: their titles, a sentence about each, and why a pair lacks one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RULE_CHOICES = ("auto", *RULES)
 
 
 def drafter_of(pair: ModelPair, name: str) -> type[Drafter]:
-    """What drafts for this pair in the way of this name. Raises SpecvizError if there is no such way."""
+    """The class of the drafter with this name for this pair. Raises SpecvizError if there is none."""
     from specviz.drafters.registry import drafter_class
 
     return drafter_class(pair, None if name == PLAIN else name)
@@ -34,7 +34,7 @@ def available(pair: ModelPair) -> list[str]:
 
 
 def refusal(pair: ModelPair, name: str, branches: int | None = None) -> SpecvizError | None:
-    """Why this pair cannot be drafted for in this way, with so many branches if a number is given; None if it can."""
+    """Why this pair cannot use this drafter, with this number of branches if one is given; None if it can."""
     try:
         drafter_of(pair, name).check(pair, DraftParams(branches=branches))
     except SpecvizError as error:
@@ -50,7 +50,7 @@ def lacks(pair: ModelPair, say: Words) -> dict[str, tuple[str, str]]:
 
 
 def title(name: str, say: Words) -> str:
-    """What the page calls a way to draft: its name, if there is no text for it."""
+    """The page's title of a drafter: its name, if there is no text for it."""
     return say(f"ways.{name}") if f"ways.{name}" in say else name
 
 
@@ -64,5 +64,5 @@ def about(pair: ModelPair, name: str, say: Words) -> str:
 
 
 def default_branches(pair: ModelPair, name: str) -> int:
-    """Draft tokens at each depth where nobody asks for another number; 1 is a chain."""
+    """The default number of draft tokens at each depth; 1 is a chain."""
     return drafter_of(pair, name).branches(pair, DraftParams())
