@@ -28,7 +28,7 @@ class DraftModel(Stepwise):
     Leviathan et al. 2023, arXiv 2211.17192, Alg. 1 (M_q); Chen et al. 2023, arXiv 2302.01318. With branches, a tree of
     sampled tokens as in SpecInfer (Miao et al., arXiv 2305.09781). Adaptive length in the spirit of DISCO (Mamou
     et al., arXiv 2405.04304), with the draft's own probability instead of a trained classifier. Where the draft's head
-    knows the frequent tokens only (`specviz.models.frequent_tokens`), it never proposes the others. Once its own
+    knows the frequent tokens only (`specviz.models.loading.keep_frequent`), it never proposes the others. Once its own
     context is full it proposes nothing.
     """
 

@@ -1,4 +1,4 @@
-"""GGUF files, which llama.cpp and Ollama run: finding one, what its header says, and sentences for what is wrong.
+"""GGUF files, which llama.cpp and Ollama run: finding one, reading its header, and sentences for what is wrong.
 
 transformers unpacks their weights; for that it needs the package `gguf`, which is loaded when there is a file to read.
 """
@@ -19,14 +19,21 @@ from transformers.integrations.gguf import read_gguf_metadata
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import logging
 
-from specviz.models.recommended import said_in_header
-from specviz.models.refusals import is_out_of_memory
+from specviz.models.refusals import Named, is_out_of_memory
 from specviz.records.errors import SpecvizError, first_line
 
 MAGIC = b"GGUF"
 
 # The bar that transformers shows elsewhere, and that can be turned off.
 modeling_gguf_pytorch_utils.tqdm = logging.tqdm
+
+#: By the name of each sampling setting in generation_config.json, its key in the header of a GGUF file.
+GGUF_SAMPLING = {
+    "temperature": "general.sampling.temp",
+    "top_k": "general.sampling.top_k",
+    "top_p": "general.sampling.top_p",
+    "min_p": "general.sampling.min_p",
+}
 
 #: Part of a model in several GGUF files, each with a header of its own.
 _SPLIT = re.compile(r"-\d{5}-of-(?!00001)\d{5}\.gguf$")
@@ -47,77 +54,67 @@ def gguf_at(path: pathlib.Path, field: str) -> pathlib.Path | None:
         found = [one for one in inside if one.suffix == ".gguf"] or [one for one in inside if _PIECE.search(one.name)]
     if not found:
         return None
-    name = found[0].name
-    if _PIECE.search(name):
-        raise SpecvizError(
+    model = Named(field, found[0].name)
+    if _PIECE.search(model.name):
+        raise model.complaint(
             "{name} is a piece of a GGUF file: put the pieces together (cat {whole}.* > {whole}) and name the result.",
-            field,
-            name=name,
-            whole=name.rpartition(".")[0],
+            whole=model.name.rpartition(".")[0],
         )
-    if _SPLIT.search(name):
-        raise SpecvizError(
+    if _SPLIT.search(model.name):
+        raise model.complaint(
             "{name} is one part of a split GGUF file, and only whole ones can be read: join the parts with "
-            "llama-gguf-split --merge and name the result.",
-            field,
-            name=name,
+            "llama-gguf-split --merge and name the result."
         )
     if len(found) > 1:
         names = ", ".join(one.name for one in found[:6]) + (", …" if len(found) > 6 else "")
         raise SpecvizError("{folder} holds several GGUF files: name one of {names}.", field, folder=path, names=names)
-    return found[0].absolute() if _is_gguf(found[0], field) else None
-
-
-def _is_gguf(file: pathlib.Path, field: str) -> bool:
-    with file.open("rb") as opened:
+    with found[0].open("rb") as opened:
         begins = opened.read(len(MAGIC)) == MAGIC
-    if file.suffix == ".gguf" and not begins:
-        raise SpecvizError(
-            "{name} does not begin as a GGUF file does: download it again, or fetch it with git lfs pull.",
-            field,
-            name=file.name,
+    if found[0].suffix == ".gguf" and not begins:
+        raise model.complaint(
+            "{name} does not begin as a GGUF file does: download it again, or fetch it with git lfs pull."
         )
-    return begins
+    return found[0].absolute() if begins else None
 
 
 def read_header(file: pathlib.Path, field: str) -> tuple[str, str, PreTrainedConfig, dict[str, Any]]:
     """A name for people, how the weights are stored in llama.cpp's words (``Q4_K_M``), the model's configuration, and
-    what it recommends for sampling (`said_in_header`).
+    the sampling settings that it recommends.
 
     Raises SpecvizError (this `field`) if the file is damaged, cannot be unpacked to the model that it holds, or the
     package that reads it is missing.
     """
+    model = Named(field, file.name)
     if importlib.util.find_spec("gguf") is None:
-        raise SpecvizError(
-            "{name} is a GGUF file, and the package that reads those is missing: pip install gguf.",
-            field,
-            name=file.name,
-        )
+        raise model.complaint("{name} is a GGUF file, and the package that reads those is missing: pip install gguf.")
     from gguf import LlamaFileType
 
-    with explaining_gguf(file.name, field):
-        says, tensors = read_gguf_metadata(str(file))
+    with explaining_gguf(model):
+        header, tensors = read_gguf_metadata(str(file))
         config = AutoConfig.from_pretrained(file.parent, gguf_file=str(file), local_files_only=True)
-        _stretch_positions(config, file, says, tensors, field)
-    turn_end = says.get("tokenizer.ggml.eot_token_id", config.eos_token_id)
+        _stretch_positions(model, config, file, header, tensors)
+    turn_end = header.get("tokenizer.ggml.eot_token_id", config.eos_token_id)
     if turn_end != config.eos_token_id:
         # A chat's turns end there. A checkpoint in transformers' format has this in generation_config.json.
         config.eos_token_id = [config.eos_token_id, turn_end]
     kinds = {kind.value: kind.name.removeprefix("MOSTLY_").removeprefix("ALL_") for kind in LlamaFileType}
     # Ollama's files are called by their hash.
-    name = file.stem if file.suffix == ".gguf" else says.get("general.name") or file.name
-    return name, kinds.get(says.get("general.file_type"), "GGUF"), config, said_in_header(says)
+    name = file.stem if file.suffix == ".gguf" else header.get("general.name") or file.name
+    sampling = {name: header[key] for name, key in GGUF_SAMPLING.items() if key in header}
+    # Its 0.95 is one in float32.
+    sampling = {name: float(f"{one:.6g}") if isinstance(one, float) else one for name, one in sampling.items()}
+    return name, kinds.get(header.get("general.file_type"), "GGUF"), config, sampling
 
 
 def _stretch_positions(
-    config: PreTrainedConfig, file: pathlib.Path, says: Mapping[str, Any], tensors: Collection[str], field: str
+    model: Named, config: PreTrainedConfig, file: pathlib.Path, header: Mapping[str, Any], tensors: Collection[str]
 ) -> None:
-    """Rotary positions that are stretched for long contexts, which transformers leaves out where it reads a GGUF file.
+    """Stretches rotary positions for long contexts, which transformers leaves out where it reads a GGUF file.
 
     Raises SpecvizError for ways other than Llama 3.1's and a single factor: the model would write another text.
     """
-    kind = says["general.architecture"]
-    way, factor = (says.get(f"{kind}.rope.scaling.{key}") for key in ("type", "factor"))
+    kind = header["general.architecture"]
+    way, factor = (header.get(f"{kind}.rope.scaling.{key}") for key in ("type", "factor"))
     tables = [name for name in tensors if name.startswith("rope_f")]
     if kind == "gpt-oss" or (way in (None, "none") and not tables):  # transformers reads the first
         return
@@ -125,11 +122,9 @@ def _stretch_positions(
     if tables == ["rope_freqs.weight"]:
         found = _as_in_llama3(config, file)
     if found is None:
-        raise SpecvizError(
+        raise model.complaint(
             "{name} stretches its positions in a way ({kind}) that is lost when a GGUF file is unpacked: name the "
             "model in transformers' format.",
-            field,
-            name=file.name,
             kind=way or tables[0],
         )
     # Of two kinds of layer those with windows see nothing that lies far back.
@@ -137,7 +132,7 @@ def _stretch_positions(
 
 
 def _as_in_llama3(config: PreTrainedConfig, file: pathlib.Path) -> dict[str, Any] | None:
-    """The settings from which Llama 3.1 and later make the factors in this file; None if those are others."""
+    """Llama 3.1's settings for the factors in this file; None if the factors do not follow from such settings."""
     from gguf import GGUFReader
 
     factors = next(tensor.data for tensor in GGUFReader(file).tensors if tensor.name == "rope_freqs.weight")
@@ -151,10 +146,10 @@ def _as_in_llama3(config: PreTrainedConfig, file: pathlib.Path) -> dict[str, Any
 
 
 @contextlib.contextmanager
-def explaining_gguf(name: str, field: str) -> Iterator[None]:
-    """Turns what the libraries raise over a damaged file, or one of an unknown kind, into a SpecvizError.
+def explaining_gguf(model: Named) -> Iterator[None]:
+    """Turns the libraries' errors over a damaged file, or one of an unknown kind, into a SpecvizError.
 
-    A header that was cut off or overwritten leads them astray in many ways. Running out of memory passes through.
+    A header that was cut off or overwritten leads them astray in many ways. Out of memory passes through.
     """
     try:
         yield
@@ -164,16 +159,11 @@ def explaining_gguf(name: str, field: str) -> Iterator[None]:
         if is_out_of_memory(error):
             raise
         if kind := re.search(r"architecture ([\w.-]+) is not supported|Unknown gguf model_type: ([\w.-]+)", str(error)):
-            raise SpecvizError(
+            raise model.complaint(
                 "{name} is a GGUF file of the architecture {kind}, which transformers cannot unpack: name the model "
                 "in transformers' format.",
-                field,
-                name=name,
                 kind=kind[1] or kind[2],
             ) from error
-        raise SpecvizError(
-            "The GGUF file {name} is damaged or incomplete: download it again ({reason}).",
-            field,
-            name=name,
-            reason=first_line(error),
+        raise model.complaint(
+            "The GGUF file {name} is damaged or incomplete: download it again ({reason}).", reason=first_line(error)
         ) from error

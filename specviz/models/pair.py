@@ -37,15 +37,15 @@ _MAX_PROMPT_CHARACTERS = 4_000_000
 class QuantisedTarget:
     """The target with its weights in few bits."""
 
-    model: PreTrainedModel  # what `passes` reads, or what reads by itself: a twin with rounded weights
+    model: PreTrainedModel  # read by `passes`, or a twin with rounded weights that reads by itself
     passes: FastPasses | None  # over static buffers, where the target has such passes
-    beside: FastPasses | None  # the target's passes it was made for, in whose buffers it reads
-    bytes: int  # that it holds beside the target's own weights
+    beside: FastPasses | None  # the target's passes it was made for, and whose buffers it uses
+    bytes: int  # of its own weights, without those that are the target's
 
 
 @dataclass(eq=False)
 class PairPasses:
-    """What was measured of a pair's passes on this machine, and what was prepared to run them faster.
+    """Times of a pair's passes on this machine, and the passes that were prepared to run faster.
 
     A run copies `fast` when it begins, so that it never mixes passes of two kinds.
     """
@@ -53,11 +53,12 @@ class PairPasses:
     #: By role: ``target``, ``draft``, ``eagle``, ``mtp``, ``parallel``, ``exit 2`` (left after two layers). Always
     #: replaced as a whole: another thread sees everything prepared together, or nothing.
     fast: dict[str, FastPasses] = field(default_factory=dict)
-    #: Why the others have none, of what was tried, by role.
+    #: Why other roles that were tried have none.
     refused: dict[str, SpecvizError] = field(default_factory=dict)
     #: T(K) of the target as it runs: tokens per pass -> median seconds.
     seconds_by_width: dict[int, float] = field(default_factory=dict)
-    #: Seconds of a round that drafts 0, 1, … tokens deep, by what they were timed for (`specviz.decoding.round_times`).
+    #: Seconds of a round that drafts 0, 1, … tokens deep, by the settings they were timed for
+    #: (`specviz.decoding.round_times`).
     round_seconds: dict[Hashable, tuple[float, ...]] = field(default_factory=dict)
     #: The target in few bits, by their number, as it last drafted (`specviz.models.quantised_target`).
     quantised: dict[int, QuantisedTarget] = field(default_factory=dict)
@@ -67,7 +68,7 @@ class PairPasses:
 
     @property
     def kind(self) -> str:
-        """What runs the target's passes now: ``plain``, ``kernels``, ``compiled`` or ``graphs``."""
+        """How the target's passes run now: ``plain``, ``kernels``, ``compiled`` or ``graphs``."""
         return kind_of(self.fast)
 
 
@@ -92,8 +93,8 @@ class ModelPair:
     draft_columns: torch.Tensor | None = None  # see `keep_frequent`; None if the draft's head knows all of its tokens
     parts: dict[str, Part] = field(default_factory=dict)  # by the names of their drafters
     flaws: dict[str, SpecvizError] = field(default_factory=dict)  # why a part that lies beside the target is unusable
-    passes: PairPasses = field(default_factory=PairPasses)  # measured and prepared here, beside what was loaded
-    #: By role, how weights were stored that run otherwise: ``Q4_1`` of a GGUF file.
+    passes: PairPasses = field(default_factory=PairPasses)  # measured and prepared on this machine
+    #: By role, how weights that were unpacked are stored: ``Q4_1`` in a GGUF file.
     stored: dict[str, str] = field(default_factory=dict)
     recommended: SamplingParams | None = None  # by the target's files, for people to choose
 
@@ -107,15 +108,12 @@ class ModelPair:
         name: str | None = None,
         target_name: str = "target",
         draft_name: str = "draft",
-        stored: dict[str, str] | None = None,
-        translation: Translation | None = None,
-        draft_columns: torch.Tensor | None = None,
-        parts: dict[str, Part] | None = None,
-        flaws: dict[str, SpecvizError] | None = None,
-        passes: PairPasses | None = None,
-        recommended: SamplingParams | None = None,
+        **others: Any,
     ) -> ModelPair:
-        """A pair of models already in memory, the draft on the device where the target begins. Checks nothing."""
+        """A pair of models already in memory, the draft on the device where the target begins. Checks nothing.
+
+        others: further fields, from `translation` on.
+        """
         vocab_size = logit_width(target)
         return cls(
             target=target,
@@ -131,13 +129,7 @@ class ModelPair:
             eos_ids=_eos_ids(target, tokenizer, vocab_size),
             target_name=target_name,
             draft_name=None if draft is None else draft_name,
-            translation=translation,
-            draft_columns=draft_columns,
-            parts=parts or {},
-            flaws=flaws or {},
-            stored=stored or {},
-            passes=passes or PairPasses(),
-            recommended=recommended,
+            **others,
         )
 
     @property
@@ -161,7 +153,7 @@ class ModelPair:
         """The prompt as the models read it.
 
         prompt: text, encoded with the special tokens that the tokenizer puts in front of it, or token ids (list, tuple,
-            1-D tensor). What a tokenizer appends, such as an end token or ``[SEP]``, is left out: the text goes on.
+            1-D tensor). Tokens that a tokenizer appends, an end token or ``[SEP]``, are left out: the text goes on.
         chat: fill the text into the tokenizer's chat template, as a user's turn awaiting an answer.
 
         Raises SpecvizError (field ``prompt`` or ``chat``) if it is empty, is not valid text or token ids, or leaves no
@@ -174,7 +166,7 @@ class ModelPair:
             text = self.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False)
         else:
             _check_characters(prompt)
-            text = self._in_template(prompt) if chat else prompt
+            text = self._filled_in([{"role": "user", "content": prompt}]) if chat else prompt
             ids = self._tokenise(text, add_special_tokens=not chat)
         self._check_room(len(ids))
         return Prompt(text, ids, prompt if chat else None)
@@ -222,9 +214,6 @@ class ModelPair:
         ends = (end for end in range(len(bare), len(ids) + 1) if ids[end - len(bare) : end] == bare)
         # A tokenizer may have gained tokens that the model has no rows for.
         return self._checked_ids(ids[: next(ends, len(ids))])
-
-    def _in_template(self, prompt: str) -> str:
-        return self._filled_in([{"role": "user", "content": prompt}])
 
     def _filled_in(self, turns: list[dict[str, str]]) -> str:
         if not self.has_chat_template:
@@ -286,33 +275,25 @@ class ModelPair:
         if self.context_length is not None and length > self.context_length - 1:
             excess = length - (self.context_length - 1)
             sizes = {"length": f"{length:,}", "context": f"{self.context_length:,}"}
-            known = {"name": self.target_name, **sizes}
+            sizes |= {"name": self.target_name, "excess": f"{excess:,}"}
             if rope_switch(self.target) == self.context_length:
                 raise SpecvizError(
                     "The prompt is too long: it has {length} tokens, and after {context} {name} changes its rotary "
                     "factors (LongRoPE), for which all of it would be read anew.",
                     "prompt",
-                    **known,
+                    **sizes,
                 )
             if mask_switch(self.target) == self.context_length:
                 raise SpecvizError(
                     "The prompt is too long: it has {length} tokens, and after {context} {name} hides tokens by what "
                     "else it reads in the same pass, so its text would depend on how it is read.",
                     "prompt",
-                    **known,
-                )
-            if excess == 1:
-                raise SpecvizError(
-                    "The prompt is 1 token too long: it has {length}, and the context holds {context}, at least one "
-                    "of them new.",
-                    "prompt",
                     **sizes,
                 )
             raise SpecvizError(
-                "The prompt is {excess} tokens too long: it has {length}, and the context holds {context}, at least "
+                "The prompt is too long by {excess}: it has {length} tokens, and the context holds {context}, at least "
                 "one of them new.",
                 "prompt",
-                excess=f"{excess:,}",
                 **sizes,
             )
 
@@ -383,7 +364,7 @@ def mask_switch(model: PreTrainedModel) -> int | None:
 
 
 def _eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> frozenset[int]:
-    """What any of the places that may name end tokens says."""
+    """End tokens from all of the places that may name them."""
     named = (
         getattr(model.generation_config, "eos_token_id", None),
         getattr(model.config, "eos_token_id", None),
@@ -394,7 +375,7 @@ def _eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, vocab_s
 
 
 def _token_ids(named: object) -> Iterator[int]:
-    """The ids in what a configuration has for one or several tokens: a number, at times as text, a list, nothing."""
+    """The ids in a configuration's entry for one or several tokens: a number, at times as text, a list, nothing."""
     if isinstance(named, (list, tuple)):
         for one in named:
             yield from _token_ids(one)

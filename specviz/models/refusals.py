@@ -1,4 +1,4 @@
-"""Turns what the libraries raise over a bad, unreachable or too large model into one sentence a user can act on.
+"""Turns the libraries' errors over a bad, unreachable or too large model into one sentence a user can act on.
 
 A checkpoint can lead the libraries astray in any way, so whatever they raise while they read one becomes a sentence
 with their reason in it; the error itself stays behind it as the cause.
@@ -11,6 +11,7 @@ import json
 import pickle
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,18 +22,30 @@ from transformers import PreTrainedConfig
 from specviz.models.placement import release_memory
 from specviz.records.errors import SpecvizError, first_line
 
-#: What to say about an error, given a model's name and the field that named it.
-About = Callable[[str, str, BaseException], SpecvizError]
+
+@dataclass(eq=False)
+class Named:
+    """A model by the name that somebody gave it."""
+
+    field: str  # the parameter that named it, for errors: ``target``, ``draft``, ...
+    name: str  # for people
+
+    def complaint(self, template: str, **values: object) -> SpecvizError:
+        """A sentence about this model, in which ``{name}`` is its name."""
+        return SpecvizError(template, self.field, **{"name": self.name} | values)
 
 
 @contextlib.contextmanager
 def explaining(
-    part: str, name: str, field: str, config: PreTrainedConfig | None = None, about: About | None = None
+    part: str,
+    model: Named,
+    config: PreTrainedConfig | None = None,
+    about: Callable[[BaseException], SpecvizError] | None = None,
 ) -> Iterator[None]:
-    """Turns what the libraries raise over a bad or unreachable model into a SpecvizError; no memory passes through.
+    """Turns the libraries' errors over a bad or unreachable model into a SpecvizError; out of memory passes through.
 
-    part: what is being read, ``"configuration"`` or ``"weights"``. name: the model's. field: the parameter that named
-    it. config: its configuration, once known. about: of another part, what to say about any error.
+    part: what is being read, ``"configuration"`` or ``"weights"``. config: the model's, once known. about: for another
+    part, the sentence for any error.
     """
     try:
         yield
@@ -41,37 +54,40 @@ def explaining(
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        about = about or {"configuration": _about_config, "weights": _about_weights}[part]
-        raise _refusal(part, name, field, config, error, about) from error
+        refusals = (hub_refusal(model, link) for link in _chain(error))
+        refusal = next(filter(None, refusals), None) or _about_packages(part, model, config, error)
+        if refusal is None and about is not None:
+            refusal = about(error)
+        raise refusal or (_about_weights if part == "weights" else _about_config)(model, error) from error
 
 
-def _refusal(
-    part: str, name: str, field: str, config: PreTrainedConfig | None, error: BaseException, about: About
-) -> SpecvizError:
-    for link in _chain(error):
-        refusal = hub_refusal(name, field, link)
-        if refusal is not None:
-            return refusal
-    known = {"name": name, "method": quantisation_name(config), "reason": first_line(error)}
+def _about_packages(
+    part: str, model: Named, config: PreTrainedConfig | None, error: BaseException
+) -> SpecvizError | None:
+    """For a package that is not installed, or weights that are quantised in a way that cannot be read here."""
+    method, reason = quantisation_name(config), first_line(error)
     if isinstance(error, ImportError):
-        if not known["method"]:
-            # Of a package that lacks another, the other.
-            innermost = [link for link in _chain(error) if isinstance(link, ImportError)][-1]
-            known["reason"] = first_line(innermost).partition(". ")[0]
-            return SpecvizError("{name} needs a package that is not installed: {reason}.", field, **known)
-        return SpecvizError(
-            "{name} is quantised ({method}) and needs a package that is not installed: {reason}.", field, **known
+        if method:
+            return model.complaint(
+                "{name} is quantised ({method}) and needs a package that is not installed: {reason}.",
+                method=method,
+                reason=reason,
+            )
+        # Where a package lacks another one, name the other.
+        innermost = [link for link in _chain(error) if isinstance(link, ImportError)][-1]
+        return model.complaint(
+            "{name} needs a package that is not installed: {reason}.", reason=first_line(innermost).partition(". ")[0]
         )
-    if part == "weights" and known["method"] and isinstance(error, (ValueError, RuntimeError)):
-        return SpecvizError("{name} is quantised ({method}) and cannot be loaded here: {reason}.", field, **known)
-    return about(name, field, error)
+    if part == "weights" and method and isinstance(error, (ValueError, RuntimeError)):
+        return model.complaint(
+            "{name} is quantised ({method}) and cannot be loaded here: {reason}.", method=method, reason=reason
+        )
+    return None
 
 
 def quantisation_of(config: PreTrainedConfig | None) -> Any:
     """The quantisation settings of config.json as they stand there; None if the weights are not quantised."""
-    if config is None:
-        return None
-    places = (config, config.get_text_config(decoder=True))
+    places = () if config is None else (config, config.get_text_config(decoder=True))
     found = (getattr(place, "quantization_config", None) for place in places)
     return next((settings for settings in found if settings is not None), None)
 
@@ -89,86 +105,63 @@ def quantisation_name(config: PreTrainedConfig | None) -> str | None:
     return str(getattr(method, "value", method or ""))
 
 
-def _about_config(name: str, field: str, error: BaseException) -> SpecvizError:
+def _about_config(model: Named, error: BaseException) -> SpecvizError:
     text = str(error)
     if "custom code" in text or "trust_remote_code" in text:
-        return SpecvizError(
-            "{name} needs code from its own repository, and specviz runs no foreign code.", field, name=name
-        )
+        return model.complaint("{name} needs code from its own repository, and specviz runs no foreign code.")
     if "does not recognize this architecture" in text:
-        return SpecvizError("This version of transformers does not know the architecture of {name}.", field, name=name)
-    return SpecvizError(
-        "transformers cannot use the config.json of {name}: {reason}.",
-        field,
-        name=name,
-        reason=first_line(error),
-    )
+        return model.complaint("This version of transformers does not know the architecture of {name}.")
+    return model.complaint("transformers cannot use the config.json of {name}: {reason}.", reason=first_line(error))
 
 
-def _about_weights(name: str, field: str, error: BaseException) -> SpecvizError:
+def _about_weights(model: Named, error: BaseException) -> SpecvizError:
     damaged = (SafetensorError, pickle.UnpicklingError, EOFError, json.JSONDecodeError, KeyError, UnicodeDecodeError)
     text = str(error)
     if isinstance(error, damaged) or "PytorchStreamReader" in text:
-        return SpecvizError("The weights of {name} are damaged: download or copy them again.", field, name=name)
+        return model.complaint("The weights of {name} are damaged: download or copy them again.")
     if "ignore_mismatched_sizes" in text:
-        return SpecvizError(
-            "The weights of {name} do not have the shapes that its config.json promises.", field, name=name
-        )
+        return model.complaint("The weights of {name} do not have the shapes that its config.json promises.")
     if isinstance(error, FileNotFoundError) or (isinstance(error, OSError) and "no file named" in text.lower()):
-        return SpecvizError("{name} has no weights, or not all of them: a weight file is missing.", field, name=name)
+        return model.complaint("{name} has no weights, or not all of them: a weight file is missing.")
     if "automatic conversion" in text:
-        return SpecvizError(
+        return model.complaint(
             "The weights of {name} are not those that its architecture is put together from: some are missing or have "
-            "other shapes.",
-            field,
-            name=name,
+            "other shapes."
         )
-    return SpecvizError("The weights of {name} cannot be read: {reason}.", field, name=name, reason=first_line(error))
+    return model.complaint("The weights of {name} cannot be read: {reason}.", reason=first_line(error))
 
 
-def hub_refusal(name: str, field: str, error: BaseException) -> SpecvizError | None:
+def hub_refusal(model: Named, error: BaseException) -> SpecvizError | None:
     """The Hub's refusal as a sentence; None if `error` is not the Hub's."""
     if isinstance(error, hub.GatedRepoError):
-        return SpecvizError(
-            "{name} is gated: accept its licence at https://huggingface.co/{name} and set HF_TOKEN to a token of "
-            "that account.",
-            field,
-            name=name,
+        return model.complaint(
+            "{name} is gated: accept its licence at https://huggingface.co/{name} and set HF_TOKEN to a token of that "
+            "account."
         )
     if isinstance(error, hub.RevisionNotFoundError):
-        return SpecvizError(
-            "{name} has no such revision on the Hub: use a branch, tag or commit of it.", field, name=name
-        )
+        return model.complaint("{name} has no such revision on the Hub: use a branch, tag or commit of it.")
     if isinstance(error, hub.RepositoryNotFoundError):
-        return SpecvizError(
-            "There is no model {name} on the Hub; if it is private, set HF_TOKEN to a token that may read it.",
-            field,
-            name=name,
+        return model.complaint(
+            "There is no model {name} on the Hub; if it is private, set HF_TOKEN to a token that may read it."
         )
     if isinstance(error, (hub.LocalEntryNotFoundError, hub.OfflineModeIsEnabled)):
-        return SpecvizError(
-            "{name} is not on this machine and the Hub cannot be reached: check the network or name a folder.",
-            field,
-            name=name,
+        return model.complaint(
+            "{name} is not on this machine and the Hub cannot be reached: check the network or name a folder."
         )
     if isinstance(error, hub.EntryNotFoundError):
-        return SpecvizError(
+        return model.complaint(
             "{name} on the Hub is not a model in transformers' format: one of its files is missing. A GGUF file there "
-            "is named {name}/FILE.gguf.",
-            field,
-            name=name,
+            "is named {name}/FILE.gguf."
         )
+    if isinstance(error, hub.HfHubHTTPError) and error.response.status_code == 401:
+        return model.complaint("The Hub did not accept the token for {name}: check HF_TOKEN.")
     if isinstance(error, hub.HfHubHTTPError):
-        status = error.response.status_code
-        if status == 401:
-            return SpecvizError("The Hub did not accept the token for {name}: check HF_TOKEN.", field, name=name)
-        return SpecvizError(
-            "The Hub answered {status} when asked for {name}: try again in a moment.", field, status=status, name=name
+        return model.complaint(
+            "The Hub answered {status} when asked for {name}: try again in a moment.",
+            status=error.response.status_code,
         )
     if isinstance(error, hub.HTTPError):
-        return SpecvizError(
-            "The connection to the Hub broke while reading {name}: check the network and try again.", field, name=name
-        )
+        return model.complaint("The connection to the Hub broke while reading {name}: check the network and try again.")
     return None
 
 
@@ -176,14 +169,16 @@ def hub_refusal(name: str, field: str, error: BaseException) -> SpecvizError | N
 def refusing_out_of_memory(refusal: Callable[[], SpecvizError]) -> Iterator[None]:
     """Turns running out of memory, on a GPU or a CPU, into a SpecvizError; everything else passes through.
 
-    What the failed work held is released first; then `refusal` says what to tell, and may measure.
+    What the failed work held is released first; then `refusal` makes the sentence, and may measure.
     """
     try:
         yield
     except (RuntimeError, MemoryError, OSError) as error:
         if not is_out_of_memory(error):
             raise
-        _drop_frames(error)
+        for link in _chain(error):
+            # Their frames still hold what the failed work made: usually half a model or a cache.
+            traceback.clear_frames(link.__traceback__)
         release_memory()
         raise refusal() from error
 
@@ -200,18 +195,12 @@ _NO_MEMORY = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Within a recording the first error says so, and the last only that the recording has failed."""
+    """True if the error or one of its causes says so: while a graph is recorded only the first one does."""
     return any(
         isinstance(link, (torch.OutOfMemoryError, MemoryError))
         or (isinstance(link, (RuntimeError, OSError)) and any(words in str(link) for words in _NO_MEMORY))
         for link in _chain(error)
     )
-
-
-def _drop_frames(error: BaseException) -> None:
-    """Releases what the frames of the failed work still hold: usually half a model or a cache."""
-    for link in _chain(error):
-        traceback.clear_frames(link.__traceback__)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -1,4 +1,4 @@
-"""Where a model comes from: a folder or a Hub id, its configuration, its tokenizer, and whether it can run here.
+"""Where a model comes from: a folder, a GGUF file or a Hub id; its configuration, tokenizer and recommended sampling.
 
 Folders are read offline; Hub ids are downloaded. No weights are loaded before the configuration has passed.
 """
@@ -12,7 +12,7 @@ import logging
 import os
 import pathlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,11 +31,11 @@ from transformers import (
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
-from specviz.models.folders import in_hub_cache, refuse_other_formats
-from specviz.models.gguf_files import explaining_gguf, gguf_at, read_header
-from specviz.models.refusals import explaining, hub_refusal, quantisation_of
-from specviz.models.tokenizer_files import about_tokenizer, try_out
+from specviz.models.gguf_files import GGUF_SAMPLING, explaining_gguf, gguf_at, read_header
+from specviz.models.refusals import Named, explaining, hub_refusal, quantisation_of
+from specviz.models.tokenizer_files import about_tokenizer, try_out, why_not_fetched
 from specviz.records.errors import SpecvizError, quoted
+from specviz.records.settings import SamplingParams
 from specviz.records.words import Sentence
 
 #: Called at each step with the fraction done, in [0, 1], and a sentence.
@@ -46,19 +46,33 @@ _HUB_TIMEOUT_SECONDS = 15.0
 #: A model's page on the Hub, as it is copied from a browser.
 _HUB_PAGE = re.compile(r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)(?:/tree/main)?/?$")
 
+#: How the Hub's cache calls a repository's folder: ``models--org--name``.
+_REPOSITORY = "models--"
+
+#: Models for other runtimes, and models in the files of those who trained them.
+_EXPORTED = ("*.onnx", "onnx/*.onnx", "openvino_model*.xml", "*.mlmodelc", "*.mlpackage", "*.engine", "*.tflite")
+_ORIGINAL = ("params.json", "consolidated*", "*.nemo")
+
+#: Weights that transformers reads, and those that only another library does.
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+_ELSEWHERE = ("tf_model*.h5", "flax_model*.msgpack", *_EXPORTED)
+
 
 @dataclass(eq=False)
-class ModelSource:
+class ModelSource(Named):
     """Where one model comes from, and what its configuration says before any weights are read."""
 
-    field: str  # the parameter that named it, for errors: ``target``, ``draft``, ...
-    name: str  # for people
-    location: str  # what `from_pretrained` is given: a folder or a Hub id
+    location: str  # for `from_pretrained`: a folder or a Hub id
     options: dict[str, Any]  # and with it: revision, token, or to stay offline
     config: PreTrainedConfig | None = None
     stored: str | None = None  # how a GGUF file stores the weights, which are unpacked
-    unpacks: bool = False  # whether quantised weights are unpacked on this device, which cannot multiply them
+    unpacks: bool = False  # True if quantised weights are unpacked, because this device cannot multiply them
     sampling: dict[str, Any] | None = None  # as the header of a GGUF file recommends it
+
+    def complaint(self, template: str, **values: object) -> SpecvizError:
+        """A sentence about this model, in which ``{name}`` is its name and ``{kind}`` its architecture."""
+        kind = {} if self.config is None else {"kind": self.config.model_type}
+        return super().complaint(template, **kind | values)
 
     @property
     def quantised(self) -> bool:
@@ -66,7 +80,7 @@ class ModelSource:
 
     @property
     def auto_class(self) -> type:
-        """What loads it. A model that also sees pictures is a language model where it is given none."""
+        """The class that loads it. A model that also sees pictures is a language model where it is given none."""
         sees = type(self.config) in AutoModelForImageTextToText._model_mapping
         writes = type(self.config) in AutoModelForCausalLM._model_mapping
         return AutoModelForImageTextToText if sees and not writes else AutoModelForCausalLM
@@ -78,24 +92,23 @@ class ModelSource:
             return self.auto_class.from_config(self.config, trust_remote_code=False).num_parameters()
 
     def weight_bytes(self, dtype: torch.dtype) -> int:
-        """Bytes of the model's weights in `dtype`, once they are loaded; those of a quantised model stay as in its
-        files: 0 until these are here. What it unpacks is in its own dtype."""
+        """Bytes of the loaded weights in `dtype`. A quantised model keeps those of its files, 0 until these are
+        fetched; one that is unpacked has its own dtype."""
         if self.quantised and not self.unpacks:
             return self._file_bytes
         return self.parameters * ((self.config.dtype if self.unpacks else None) or dtype).itemsize
 
     @property
     def unpacking_bytes(self) -> int:
-        """Bytes of main memory that unpacking takes for a while beside the weights: transformers makes a few copies of
-        each tensor in float32, of which the embeddings are the largest."""
+        """Bytes of main memory that unpacking takes temporarily, on top of the weights: transformers makes a few
+        copies of each tensor in float32, of which the embeddings are the largest."""
         config = self.config.get_text_config()
         return 0 if self.stored is None else 3 * 4 * config.vocab_size * config.hidden_size
 
     @functools.cached_property
     def _file_bytes(self) -> int:
         folder = pathlib.Path(self.location).expanduser()
-        kinds = ("*.safetensors", "*.bin")
-        sizes = ([file.stat().st_size for file in folder.glob(kind)] for kind in kinds)
+        sizes = ([file.stat().st_size for file in folder.glob(kind)] for kind in ("*.safetensors", "*.bin"))
         # A folder may hold the same weights in both formats; transformers reads the first.
         return next((sum(found) for found in sizes if found), 0)
 
@@ -107,11 +120,10 @@ class ModelSource:
     def explaining(self, part: str) -> contextlib.AbstractContextManager[None]:
         """Within it, whatever goes wrong while reading this `part` of the model becomes a sentence."""
         if self.stored is not None:
-            return explaining_gguf(self.name, self.field)
+            return explaining_gguf(self)
         if part == "tokenizer":
-            about = functools.partial(about_tokenizer, find=self.file)
-            return explaining(part, self.name, self.field, about=about)
-        return explaining(part, self.name, self.field, self.config)
+            return explaining(part, self, about=lambda error: about_tokenizer(self, error, self.file))
+        return explaining(part, self, self.config)
 
 
 def find_model(named: str | os.PathLike[str], field: str, revision: str | None, token: str | None) -> ModelSource:
@@ -131,40 +143,19 @@ def find_model(named: str | os.PathLike[str], field: str, revision: str | None, 
         source = ModelSource(field, name, name, on_the_hub(name, field, revision, token))
     elif file := gguf_at(path, field):
         return _gguf_source(file, field)
-    elif path.is_dir():
-        path, name = in_hub_cache(path.resolve(), field)
-        refuse_other_formats(path, name, field)
-        source = ModelSource(field, name, str(path), {"local_files_only": True})
-    elif path.is_file():
-        raise SpecvizError(
-            "{name} is a file, but not a GGUF file: name the folder that holds config.json and the weights.",
-            field,
-            name=name,
-        )
-    elif "://" in name:
-        raise SpecvizError(
-            "{name} is an address: only pages of models at huggingface.co can be named so. Download it, and name the "
-            "folder or the GGUF file.",
-            field,
-            name=name,
-        )
     else:
-        raise SpecvizError("There is no folder or file {name}.", field, name=name)
+        source = _folder_source(Named(field, name), path)
     with source.explaining("configuration"):
         source.config = AutoConfig.from_pretrained(source.location, trust_remote_code=False, **source.options)
-        _settle_calls(source.config)
+        # A checkpoint may name attention that only another machine has a package for, and outputs nobody asks for here.
+        source.config._attn_implementation = None
+        source.config.return_dict = True
+        source.config.output_hidden_states = source.config.output_attentions = False
     return source
 
 
-def _settle_calls(config: PreTrainedConfig) -> None:
-    """What a checkpoint says of how it is to be called, which is this program's affair: attention that another machine
-    had a package for, outputs that nobody asks for here."""
-    config._attn_implementation = None
-    config.return_dict, config.output_hidden_states, config.output_attentions = True, False, False
-
-
 def is_hub_id(named: str | os.PathLike[str]) -> bool:
-    """Whether a name is no path on this machine and can be one of the Hub's: ``model``, ``org/model``, or
+    """True if a name is not a path on this machine and can be one of the Hub's: ``model``, ``org/model``, or
     ``org/model/file.gguf``."""
     name = os.fspath(named).strip()
     path = pathlib.Path(name).expanduser()
@@ -183,12 +174,12 @@ def _gguf_source(file: pathlib.Path, field: str) -> ModelSource:
 def _fetched(name: str, field: str, revision: str | None, token: str | None) -> pathlib.Path:
     """The file of a repository on the Hub, in the cache: ``org/model/file.gguf``."""
     owner, model, file = name.split("/", 2)
-    with explaining("configuration", f"{owner}/{model}", field):
+    with explaining("configuration", Named(field, f"{owner}/{model}")):
         return pathlib.Path(hf_hub_download(f"{owner}/{model}", file, revision=revision, token=token))
 
 
 def on_the_hub(name: str, field: str, revision: str | None, token: str | None) -> dict[str, Any]:
-    """The options with which `from_pretrained` reads all files of one commit, or only what is cached.
+    """The options with which `from_pretrained` reads all files of one commit, or only cached ones.
 
     Asking the Hub once, up front, gets its reason for a refusal at once; a download retries for half a minute.
     """
@@ -196,7 +187,7 @@ def on_the_hub(name: str, field: str, revision: str | None, token: str | None) -
     try:
         found = HfApi(token=token).model_info(name, revision=revision, timeout=_HUB_TIMEOUT_SECONDS)
     except hub.HfHubHTTPError as error:
-        raise hub_refusal(name, field, error) from error
+        raise hub_refusal(Named(field, name), error) from error
     except hub.HFValidationError as error:
         raise SpecvizError(
             "{name} is neither a folder here nor a Hub id like Qwen/Qwen3-0.6B.", field, name=quoted(name)
@@ -206,27 +197,136 @@ def on_the_hub(name: str, field: str, revision: str | None, token: str | None) -
     return options | {"revision": found.sha or revision}
 
 
+# Folders
+
+
+def _folder_source(model: Named, path: pathlib.Path) -> ModelSource:
+    """The model in the folder at `path`, in transformers' format and with its weights; raises SpecvizError for
+    anything else."""
+    if path.is_file():
+        raise model.complaint(
+            "{name} is a file, but not a GGUF file: name the folder that holds config.json and the weights."
+        )
+    if not path.is_dir() and "://" in model.name:
+        raise model.complaint(
+            "{name} is an address: only pages of models at huggingface.co can be named so. Download it, and name the "
+            "folder or the GGUF file."
+        )
+    if not path.is_dir():
+        raise model.complaint("There is no folder or file {name}.")
+    path, name = _in_hub_cache(path.resolve(), model.field)
+    source = ModelSource(model.field, name, str(path), {"local_files_only": True})
+    if (path / "adapter_config.json").is_file():
+        raise source.complaint(
+            "The folder {name} holds an adapter (adapter_config.json): merge it into its model (peft's "
+            "merge_and_unload), save that, and name the result."
+        )
+    if not (path / "config.json").is_file():
+        raise _why_not_a_model(source, path)
+    weights = [file for pattern in _WEIGHTS for file in sorted(path.glob(pattern))]
+    for file in weights:
+        if not_fetched := why_not_fetched(source, file):
+            raise not_fetched
+    if not weights and (other := _first(path, _ELSEWHERE)):
+        raise source.complaint(
+            "{name} has weights for another library only ({file}): save the model in safetensors, or name another copy "
+            "of it.",
+            file=other.name,
+        )
+    return source
+
+
+def _in_hub_cache(path: pathlib.Path, field: str) -> tuple[pathlib.Path, str]:
+    """The folder that holds a model's files, and its name: `path` itself, unless that is a repository in the Hub's
+    cache.
+
+    Raises SpecvizError (this `field`) for a repository that holds no version, or several and none is the main one.
+    """
+    repository = next((one for one in (path, *path.parents[:2]) if one.name.startswith(_REPOSITORY)), None)
+    if repository is None:
+        return path, path.name
+    name = repository.name.removeprefix(_REPOSITORY).replace("--", "/")
+    if path.parent.name == "snapshots":
+        return path, name
+    versions = [one for one in (repository / "snapshots").glob("*") if one.is_dir()]
+    main = repository / "refs" / "main"
+    meant = [one for one in versions if main.is_file() and one.name == main.read_text().strip()] or versions
+    if len(meant) != 1:
+        raise SpecvizError(
+            "{folder} is where the Hub's cache keeps {name}, and {count} versions of it are there: name one of the "
+            "folders in its snapshots.",
+            field,
+            folder=path,
+            name=name,
+            count=len(meant),
+        )
+    return meant[0], name
+
+
+def _why_not_a_model(source: ModelSource, path: pathlib.Path) -> SpecvizError:
+    """The sentence for a folder without a config.json, by what else lies there."""
+    if below := _first(path, ["*/config.json"]):
+        return source.complaint(
+            "The folder {name} is no model itself: name one of those in it, such as {folder}.", folder=below.parent
+        )
+    if exported := _first(path, _EXPORTED):
+        return source.complaint(
+            "{name} is exported for another program ({file}): name the model that it was made from.",
+            file=exported.name,
+        )
+    if original := _first(path, _ORIGINAL):
+        return source.complaint(
+            "{name} is in its publisher's own format ({file}): name a copy in transformers' format, with config.json.",
+            file=original.name,
+        )
+    if weights := _first(path, _WEIGHTS):
+        return source.complaint(
+            "{name} holds weights ({file}) without their config.json: copy it and the tokenizer's files beside them.",
+            file=weights.name,
+        )
+    return source.complaint("The folder {name} is not a model in transformers' format: it has no config.json.")
+
+
+def _first(path: pathlib.Path, patterns: Iterator[str]) -> pathlib.Path | None:
+    return next((file for pattern in patterns for file in sorted(path.glob(pattern))), None)
+
+
+# Files beside the weights
+
+
 def generation_settings(source: ModelSource) -> dict[str, Any]:
-    """What generation_config.json beside the model says, or the header of a GGUF file; nothing if there is none.
+    """The settings in the model's generation_config.json, or in the header of a GGUF file; empty if there are none.
 
     Read here, because transformers refuses a model for any setting there that it does not know or that contradicts
-    another. Raises SpecvizError for a file that is no JSON object.
+    another. Raises SpecvizError for a file that is not a JSON object.
     """
     if source.stored is not None:
         return source.sampling or {}
     with source.explaining("configuration"):
         file = source.file("generation_config.json")
     try:
-        said = {} if file is None else json.loads(file.read_text(encoding="utf-8"))
+        settings = {} if file is None else json.loads(file.read_text(encoding="utf-8"))
     except ValueError:
-        said = None
-    if not isinstance(said, dict):
-        raise SpecvizError(
-            "The generation_config.json of {name} is damaged: copy it again, or take it away.",
-            source.field,
-            name=source.name,
-        )
-    return said
+        settings = None
+    if not isinstance(settings, dict):
+        raise source.complaint("The generation_config.json of {name} is damaged: copy it again, or take it away.")
+    return settings
+
+
+def recommended_sampling(settings: Mapping[str, Any]) -> SamplingParams | None:
+    """The sampling that generation settings recommend, for people to choose and never applied by itself; None if they
+    recommend none.
+
+    Settings that are missing, or that no control of ours accepts (a top-k of -1, a text), are off.
+    """
+    if settings.get("do_sample") not in (None, True):
+        return None
+    accepted = {}
+    for name in GGUF_SAMPLING:
+        with contextlib.suppress(SpecvizError):
+            SamplingParams(**{name: settings.get(name)})
+            accepted[name] = settings.get(name)
+    return SamplingParams(**accepted) if accepted else None
 
 
 def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
@@ -239,7 +339,7 @@ def load_tokenizer(source: ModelSource) -> PreTrainedTokenizerBase:
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Silences the libraries' own bars and reports: `progress` says what happens, and errors are sentences."""
+    """Silences the libraries' own bars and reports: `progress` reports the steps, and errors are sentences."""
     verbosity = transformers_logging.get_verbosity()
     bars = transformers_logging.is_progress_bar_enabled()
     hub_bars = not hub_utils.are_progress_bars_disabled()

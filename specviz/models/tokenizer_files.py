@@ -1,4 +1,4 @@
-"""Whether a tokenizer reads and writes, and if not, why: a sentence that names the file and a way out.
+"""Tries a tokenizer; if it cannot be used, makes a sentence that names the file and a way out.
 
 transformers says of most that it "couldn't instantiate the backend tokenizer", so the files themselves are looked at.
 """
@@ -13,15 +13,18 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 from transformers.utils.import_utils import is_protobuf_available, is_sentencepiece_available, is_tiktoken_available
 
-from specviz.models.folders import why_not_fetched
+from specviz.models.refusals import Named
 from specviz.records.errors import SpecvizError, first_line
 
-#: What reads vocabularies in other programs' formats, and whether it is installed.
+#: The packages that read vocabularies in other programs' formats, and how to ask whether each is installed.
 PACKAGES = {
     "sentencepiece": is_sentencepiece_available,
     "protobuf": is_protobuf_available,
     "tiktoken": is_tiktoken_available,
 }
+
+#: The first of the few lines that git leaves in place of a large file until it is fetched.
+_POINTER = b"version https://git-lfs"
 
 _WHOLE, _SETTINGS = "tokenizer.json", "tokenizer_config.json"
 _MODELS = tuple(
@@ -33,7 +36,7 @@ _TEXT = "A tale é 你 😀"
 
 
 def try_out(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Reads a text and writes all tokens: what raises, raises now. ValueError if there are none but special ones."""
+    """Reads a text and writes all tokens, to raise now if it raises ever; ValueError if all tokens are special ones."""
     vocabulary = sorted(set(tokenizer.get_vocab().values()))
     if not set(vocabulary) - set(tokenizer.all_special_ids):
         raise ValueError("it has no tokens but special ones")
@@ -42,55 +45,59 @@ def try_out(tokenizer: PreTrainedTokenizerBase) -> None:
     tokenizer.decode(vocabulary, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
-def about_tokenizer(
-    name: str, field: str, error: BaseException, find: Callable[[str], pathlib.Path | None]
-) -> SpecvizError:
-    """Why the tokenizer of the model `name` cannot be read, by what is in its files.
+def about_tokenizer(model: Named, error: BaseException, find: Callable[[str], pathlib.Path | None]) -> SpecvizError:
+    """Why the model's tokenizer cannot be read, by what is in its files.
 
     find: the path of one of the model's files by its name; None if it has none.
     """
     found = {file: path for file in _FILES if (path := find(file)) is not None}
     for file, path in found.items():
-        if flaw := _flaw(name, field, file, path):
+        if flaw := _flaw(model, file, path):
             return flaw
-    known = {"name": name, "files": ", ".join(found), "reason": first_line(error)}
     if _SETTINGS in found and "auto_map" in json.loads(found[_SETTINGS].read_bytes()):
-        return SpecvizError(
+        return model.complaint(
             "The tokenizer of {name} is code of its repository, and specviz runs no foreign code: take auto_map out of "
             "tokenizer_config.json, so that a tokenizer.json is read; if there is none, save one where the code is "
-            "trusted.",
-            field,
-            **known,
+            "trusted."
         )
     missing = {file: packages for file, path in found.items() if (packages := _missing_for(path))}
     if missing and _WHOLE not in found:
-        known["file"], known["packages"] = missing.popitem()
-        return SpecvizError(
+        file, packages = missing.popitem()
+        return model.complaint(
             "To read the {file} of {name}, packages are missing: run pip install {packages}, or put a tokenizer.json "
             "beside it.",
-            field,
-            **known,
+            file=file,
+            packages=packages,
         )
     if _WHOLE not in found:
-        return SpecvizError(
+        return model.complaint(
             "{name} has no tokenizer.json, and out of {files} transformers makes no tokenizer: copy there the "
             "tokenizer of the model that it was made from.",
-            field,
-            **known,
+            files=", ".join(found),
         )
-    return SpecvizError(
+    return model.complaint(
         "The tokenizer of {name} cannot be used: {reason}. If its tokenizer.json is right, set tokenizer_class in "
         "tokenizer_config.json to PreTrainedTokenizerFast.",
-        field,
-        **known,
+        reason=first_line(error),
     )
 
 
-def _flaw(name: str, field: str, file: str, path: pathlib.Path) -> SpecvizError | None:
-    """What is wrong with one file by itself."""
-    if not_fetched := why_not_fetched(path, name, field):
+def why_not_fetched(model: Named, file: pathlib.Path) -> SpecvizError | None:
+    """Why a file of the model cannot be read yet; None unless git has left only a pointer to it there."""
+    with file.open("rb") as opened:
+        if opened.read(len(_POINTER)) != _POINTER:
+            return None
+    return model.complaint(
+        "Of {file} in {name} only the pointer of Git LFS is there: fetch the file itself with git lfs pull.",
+        file=file.name,
+    )
+
+
+def _flaw(model: Named, file: str, path: pathlib.Path) -> SpecvizError | None:
+    """Why one file by itself cannot be read; None if it can."""
+    if not_fetched := why_not_fetched(model, path):
         return not_fetched
-    data, known = path.read_bytes(), {"name": name, "file": file}
+    data = path.read_bytes()
     try:
         if file == _WHOLE:
             Tokenizer.from_buffer(data).encode(_TEXT)
@@ -98,8 +105,9 @@ def _flaw(name: str, field: str, file: str, path: pathlib.Path) -> SpecvizError 
             json.loads(data).keys()
     except Exception as error:
         # The library raises plain Exception.
-        reason = first_line(error)
-        return SpecvizError("The {file} of {name} is damaged: copy it again ({reason}).", field, reason=reason, **known)
+        return model.complaint(
+            "The {file} of {name} is damaged: copy it again ({reason}).", file=file, reason=first_line(error)
+        )
     return None
 
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from specviz.models.mtp_modules import load_mtp_modules
 from specviz.models.pair import Part
-from specviz.models.refusals import explaining
+from specviz.models.refusals import Named, explaining
 from specviz.models.sources import is_hub_id, on_the_hub
 from specviz.passes.dflash import is_dflash, load_dflash
 from specviz.passes.parallel_head import load_parallel
@@ -74,7 +74,7 @@ def _folder(named: Name, files: Sequence[str], revision: str | None, token: str 
     if not is_hub_id(named) or name.endswith(".gguf"):
         return pathlib.Path(name).expanduser()
     options = on_the_hub(name, "draft", revision, token)
-    with explaining("configuration", name, "draft"):
+    with explaining("configuration", Named("draft", name)):
         return pathlib.Path(snapshot_download(name, allow_patterns=files, **options))
 
 

@@ -1,4 +1,4 @@
-"""A model's weights: in which precision they run, whether they fit, and reading them."""
+"""A model's weights: the precision they run in, whether they fit, and reading them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.distributed import DistributedConfig
 from transformers.utils.quantization_config import GgufConfig
 
+from specviz.models.checks import try_model
 from specviz.models.placement import (
     Place,
     automatic_dtype,
-    dtype_name,
     free_at,
     free_memory,
     room_on_gpus,
@@ -29,7 +29,6 @@ from specviz.models.placement import (
 )
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.models.sources import ModelSource, generation_settings
-from specviz.models.trials import try_model
 from specviz.passes.processes import process_count
 from specviz.passes.stored_weights import StoredWeights
 from specviz.records.errors import SpecvizError
@@ -74,32 +73,18 @@ def _needed_at(place: Place, source: ModelSource, dtype: torch.dtype) -> int:
 
 
 def _too_large(source: ModelSource, needed: int, device: torch.device, dtype: torch.dtype, free: int) -> SpecvizError:
-    known = {"name": source.name, "device": device, "free": Bytes(free)}
+    known = {"device": device, "free": Bytes(free), "needed": Bytes(needed)}
     if not needed:
-        return SpecvizError(
-            "{name} does not fit into the memory of {device}, where {free} are free: choose a smaller model.",
-            source.field,
-            **known,
+        return source.complaint(
+            "{name} does not fit into the memory of {device}, where {free} are free: choose a smaller model.", **known
         )
-    known["needed"] = Bytes(needed)
-    if source.quantised:
-        return SpecvizError(
-            "{name} needs about {needed} of memory, and {free} are free on {device}: choose a smaller model.",
-            source.field,
-            **known,
+    if source.quantised or dtype != torch.float32:
+        return source.complaint(
+            "{name} needs about {needed} of memory, and {free} are free on {device}: choose a smaller model.", **known
         )
-    known["dtype"] = dtype_name(dtype)
-    if dtype != torch.float32:
-        return SpecvizError(
-            "{name} needs about {needed} of memory in {dtype}, and {free} are free on {device}: choose a smaller "
-            "model.",
-            source.field,
-            **known,
-        )
-    return SpecvizError(
-        "{name} needs about {needed} of memory in {dtype}, and {free} are free on {device}: choose a smaller model, "
+    return source.complaint(
+        "{name} needs about {needed} of memory in float32, and {free} are free on {device}: choose a smaller model, "
         "or half precision, which takes {half}.",
-        source.field,
         **known,
         half=Bytes(needed / 2),
     )
@@ -166,14 +151,12 @@ _STORED = {"F64", "F32", "F16", "BF16"}
 
 
 def _refuse_another_model(source: ModelSource, model: PreTrainedModel, report: dict[str, Any]) -> None:
-    """Refuses weights that are not those of this architecture: some are missing, left over, or numbers that stand for
-    others."""
+    """Raises SpecvizError for weights that are not this architecture's: some are missing, left over, or numbers that
+    stand for others."""
     missing = sorted(report["missing_keys"])
     if missing:
-        raise SpecvizError(
+        raise source.complaint(
             "The weights of {name} are incomplete: {count} are missing, among them {first}.",
-            source.field,
-            name=source.name,
             count=len(missing),
             first=missing[0],
         )
@@ -187,11 +170,9 @@ def _refuse_another_model(source: ModelSource, model: PreTrainedModel, report: d
         if not _HARMLESS.search(key) and not any(part in key for part in further)
     ]
     if over:
-        raise SpecvizError(
+        raise source.complaint(
             "{name} holds weights for which its architecture ({kind}) has no place, {count} in all, such as {first}: "
             "its config.json does not describe this checkpoint.",
-            source.field,
-            name=source.name,
             count=len(over),
             kind=config.model_type,
             first=over[0],
@@ -200,11 +181,9 @@ def _refuse_another_model(source: ModelSource, model: PreTrainedModel, report: d
     names = {name.rpartition("layers.")[2] for name, _ in model.named_parameters()}
     for name, dtype in stored.items():
         if dtype not in _STORED and name.rpartition("layers.")[2] in names:
-            raise SpecvizError(
+            raise source.complaint(
                 "{name} stores {first} as {dtype}, and its config.json does not say how that is to be read: it is "
                 "quantised and lacks its quantization_config.",
-                source.field,
-                name=source.name,
                 first=name,
                 dtype=dtype,
             )

@@ -21,7 +21,7 @@ from specviz.__main__ import main
 from specviz.bench.machine import model_size
 from specviz.models import placement, sources
 from specviz.models import weights as model_weights
-from specviz.models.architectures import check_sharding
+from specviz.models.checks import check_sharding
 from specviz.models.loading import load_pair
 from specviz.models.pass_timer import PassTimer
 from specviz.models.placement import Place

@@ -18,8 +18,7 @@ from tiny import (
 
 import specviz
 from specviz.bench import lanes
-from specviz.models.frequent_tokens import LEAST, frequent_ids, keep_frequent
-from specviz.models.loading import load_pair
+from specviz.models.loading import LEAST_FREQUENT, frequent_ids, keep_frequent, load_pair
 from specviz.models.pair import ModelPair, PairPasses
 from specviz.passes.few_rows import FewRows
 from specviz.passes.static_passes import FastPasses, StaticPass
@@ -96,10 +95,10 @@ def test_a_pair_is_loaded_with_it_and_says_so(tmp_path):
     assert list(run.token_ids) == generated(pair, [127, 126, 5, 9], 20)
 
 
-@pytest.mark.parametrize("count", [LEAST - 1, 128, 0, -3, True, "70", 70.5])
+@pytest.mark.parametrize("count", [LEAST_FREQUENT - 1, 128, 0, -3, True, "70", 70.5])
 def test_a_number_out_of_range_is_named(tmp_path, count):
     target, draft = save_pair(tmp_path)
-    with pytest.raises(SpecvizError, match=f"{LEAST} to 127") as refusal:
+    with pytest.raises(SpecvizError, match=f"{LEAST_FREQUENT} to 127") as refusal:
         load_pair(target, draft, draft_vocabulary=count, dtype="float32")
     assert refusal.value.field == "draft_vocabulary"
 

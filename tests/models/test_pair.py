@@ -76,13 +76,13 @@ def test_ids_that_stand_for_no_token_are_read_and_shown_as_such(token_id):
 
 def test_a_prompt_may_fill_the_context_up_to_one_token(embedded):
     assert len(embedded.encode([5] * 1023).ids) == 1023
-    assert "1 token too long" in prompt_refusal(embedded, [5] * 1024)
-    assert "77 tokens too long" in prompt_refusal(embedded, [5] * 1100)
+    assert "too long by 1:" in prompt_refusal(embedded, [5] * 1024)
+    assert "too long by 77:" in prompt_refusal(embedded, [5] * 1100)
 
 
 def test_a_hundred_thousand_characters_are_refused_with_the_excess(embedded):
     message = prompt_refusal(embedded, "word and \U0001f600 " * 10_000)
-    assert "tokens too long" in message and "1,024" in message
+    assert "too long by" in message and "1,024" in message
     assert "characters" in prompt_refusal(embedded, "a" * 5_000_000)
 
 

@@ -28,8 +28,8 @@ FIRST, *OTHERS = LANGUAGES
 PACKAGE = sorted((ROOT / "specviz").rglob("*.py"))
 SCRIPTS = sorted((ROOT / "assets" / "web").rglob("*.js"))
 
-#: Areas whose keys are the English templates themselves, by the class that carries those templates.
-TEMPLATES = {"errors": "SpecvizError", "steps": "Sentence"}
+#: Areas whose keys are the English templates themselves, by the classes and methods that are given those templates.
+TEMPLATES = {"errors": ("SpecvizError", "complaint"), "steps": ("Sentence",)}
 
 #: Words, units and signs that are the same in German.
 SAME = {"Prompt", "Python", "Seed", "Medusa", "EAGLE", "MTP", "Parallel", "Lookahead", "Suffix", "Hybrid", "Bonus"}
@@ -174,16 +174,17 @@ def test_scripts_show_no_words_of_their_own(path):
 def test_every_refusal_and_every_step_can_be_said_in_every_language(area, language):
     translated, found = words(language).areas[area], {}
     for path in PACKAGE:
-        for call in calls(path, TEMPLATES[area]):
-            if path.name == "errors.py":
-                continue  # makes copies of errors that there are
-            place = f"{path.name}:{call.lineno}"
-            template = call.args[0]
+        for call in (call for name in TEMPLATES[area] for call in calls(path, name)):
+            place, template = f"{path.name}:{call.lineno}", call.args[0]
+            if ast.unparse(template) in ("template", "self.template"):
+                continue  # a copy of an error, or a template that is handed on
             assert isinstance(template, ast.Constant), f"{place}: a template stands there as it is, values beside it"
             found[template.value] = place
             given = {keyword.arg for keyword in call.keywords}
             if None not in given:
-                assert given == set(PLACEHOLDER.findall(template.value)), place
+                # `complaint` knows the model's name and kind.
+                known = {"name", "kind"} if getattr(call.func, "attr", None) == "complaint" else set()
+                assert given | known == set(PLACEHOLDER.findall(template.value)) | known, place
     assert found.keys() - translated.keys() == set(), "nobody has translated these"
     assert translated.keys() - found.keys() == set(), "nothing says these any more"
     for template, sentence in translated.items():

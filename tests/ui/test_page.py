@@ -412,7 +412,7 @@ LONG = "word " * 1500
 
 BAD_INPUT = [
     ("Prompt", "", "Write a prompt first"),
-    ("Prompt", LONG, re.compile(r"478 tokens too long.*1,501.*1,024")),
+    ("Prompt", LONG, re.compile(r"too long by 478.*1,501.*1,024")),
     ("Top-p (1 is off)", "0", "above 0 and at most 1"),
     ("Top-p (1 is off)", "2", "above 0 and at most 1"),
     ("Top-k (0 is off)", "-1", "0 (off) or more"),

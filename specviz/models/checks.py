@@ -1,0 +1,167 @@
+"""Checks whether a model can run here: first its configuration alone, then, once it is loaded, a few tokens."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import math
+import re
+from collections.abc import Iterator
+
+import torch
+from transformers import DynamicCache, PreTrainedModel
+from transformers.quantizers import AutoHfQuantizer
+
+from specviz.models.pair import logit_width, position_limit
+from specviz.models.refusals import quantisation_name, quantisation_of
+from specviz.models.sources import ModelSource, quietly
+from specviz.passes.reading_checks import reads_ahead, reads_on, reads_trees, why_no_exit, width_of_logits
+from specviz.records.errors import first_line
+
+#: Kinds of layer that keep keys and values only, or nothing.
+_ATTENTION = {"full_attention", "sliding_attention", "chunked_attention", "attention", "moe", "mlp"}
+
+#: In a shorter context a text would end before it has begun.
+_LEAST_POSITIONS = 16
+
+
+def check_architecture(source: ModelSource) -> None:
+    """Raises SpecvizError for an architecture that speculation cannot run."""
+    if source.config.is_encoder_decoder:
+        raise source.complaint("{name} is an encoder-decoder ({kind}); specviz runs decoder-only language models.")
+    model_class = source.auto_class._model_mapping.get(type(source.config), None)
+    heads = source.config.architectures if isinstance(source.config.architectures, list) else []
+    # A checkpoint's head may predict something other than the next token: an encoder's, a classifier's.
+    other_head = re.compile(r"For(?!CausalLM|ConditionalGeneration)[A-Z]")
+    if model_class is None or (
+        model_class.__name__ not in heads
+        and (any(map(other_head.search, heads)) or getattr(source.config, "is_decoder", None) is False)
+    ):
+        raise source.complaint(
+            "{name} ({kind}) is not a language model that writes a text token by token.",
+            kind=", ".join(heads) or source.config.model_type,
+        )
+    cached = "cache" in inspect.signature(model_class.forward).parameters
+    state = _running_state(source, model_class) if cached or model_class._is_stateful else None
+    if state is not None:
+        raise source.complaint(
+            "The cache of {name} ({kind}) cannot be rewound: it keeps a running state ({state}), from which rejected "
+            "draft tokens could not be taken back.",
+            state=state,
+        )
+    if not cached:
+        raise source.complaint(
+            "{name} ({kind}) runs without a cache of keys and values in transformers, so a pass over a few draft "
+            "tokens would have to read the whole text again."
+        )
+
+
+def _running_state(source: ModelSource, model_class: type) -> str | None:
+    """The kind of the first layer that keeps more than keys and values; None if there is no such layer.
+
+    A class says it of all its models, though some of them have attention layers only.
+    """
+    with source.explaining("configuration"):
+        kinds = getattr(source.config.get_text_config(decoder=True), "layer_types", None)
+        if model_class._is_stateful:
+            return next((kind for kind in kinds or [source.config.model_type] if kind not in _ATTENTION), None)
+        try:
+            layers = DynamicCache(config=source.config).layers
+        except KeyError as error:  # a kind of layer for which there is no such cache
+            return str(error.args[0])
+        return next((kinds[at] for at, layer in enumerate(layers) if not layer.is_croppable), None)
+
+
+def check_quantisation(source: ModelSource, device: torch.device) -> None:
+    """Raises SpecvizError for a quantised model that cannot run here, usually because a package is missing; notes
+    whether its weights will be unpacked. Reads no weights."""
+    settings, method = quantisation_of(source.config), quantisation_name(source.config)
+    if settings is None:
+        return
+    if method == "MLX":
+        raise source.complaint(
+            "{name} is quantised by MLX, Apple's library, in a format that transformers does not read: name the "
+            "original model or a GGUF file of it."
+        )
+    if not method:
+        raise source.complaint(
+            "{name} is quantised, and the quantization_config in its config.json does not name the method "
+            "(quant_method), without which its weights cannot be read."
+        )
+    with quietly(), source.explaining("weights"):
+        # The library's own check, on a copy because it fills in what it finds.
+        quantiser = AutoHfQuantizer.from_config(copy.deepcopy(settings), pre_quantized=True)
+        quantiser.validate_environment(device_map={"": device}, weights_only=True)
+        source.unpacks = getattr(quantiser.quantization_config, "dequantize", False)
+
+
+def check_sharding(source: ModelSource, processes: int) -> None:
+    """Raises SpecvizError (field ``device``) for a target that this many processes cannot share."""
+    config = source.config.get_text_config()
+    if source.quantised or source.stored:
+        raise source.complaint(
+            "{name} is quantised ({method}), and quantised weights are not sharded here: run without torchrun and "
+            "use the device spread.",
+            method=source.stored or quantisation_name(source.config),
+        ).at("device")
+    if not config.base_model_tp_plan:
+        raise source.complaint(
+            "transformers has no plan for sharing {name} ({kind}) between processes: run without torchrun and use "
+            "the device spread."
+        ).at("device")
+    heads = config.num_attention_heads
+    of_keys = getattr(config, "num_key_value_heads", None) or heads
+    if heads % processes or of_keys % processes:
+        raise source.complaint(
+            "{processes} processes cannot share the attention of {name}, which has {heads} heads and {of_keys} key "
+            "heads: start a number that divides {divisor}.",
+            processes=processes,
+            heads=heads,
+            of_keys=of_keys,
+            divisor=math.gcd(heads, of_keys),
+        ).at("device")
+
+
+def try_model(model: PreTrainedModel, source: ModelSource) -> None:
+    """Raises SpecvizError for a model that cannot run, or does not write from left to right; learns whether it reads
+    trees, and whether it runs when it is left early."""
+    positions = position_limit(model)
+    if positions is not None and positions < _LEAST_POSITIONS:
+        raise source.complaint(
+            "{name} has a context of {positions} tokens, as its config.json says: too few for a text.",
+            positions=positions,
+        )
+    with reading(source):
+        ahead, on, width = reads_ahead(model), reads_on(model), width_of_logits(model)
+    if ahead:
+        raise source.complaint(
+            "In {name} ({kind}) tokens see those that come after them, as in encoders and embedding models: it cannot "
+            "write a text token by token."
+        )
+    if width != logit_width(model):
+        raise source.complaint(
+            "{name} ({kind}) gives {given} logits for a token, and its output layer is said to have {said}: its "
+            "config.json does not describe its vocabulary.",
+            given=width,
+            said=logit_width(model),
+        )
+    if not on:
+        raise source.complaint(
+            "{name} ({kind}) was tried on a short text and reads it otherwise in several passes than in one, so it has "
+            "no text of its own to compare with. Often its config.json has a setting that this architecture does not "
+            "know, such as sliding_window: take it out."
+        )
+    reads_trees(model)
+    why_no_exit(model)
+
+
+@contextlib.contextmanager
+def reading(source: ModelSource) -> Iterator[None]:
+    """Within it, any error of the model is a refusal: an architecture may raise anything over a text alone."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        raise source.complaint("{name} ({kind}) cannot read a text: {reason}.", reason=first_line(error)) from error
