@@ -24,8 +24,8 @@ from specviz.decoding.request import Request, prepare
 from specviz.drafters import DRAFTERS
 from specviz.drafters.registry import usual
 from specviz.models.pair import ModelPair
+from specviz.models.pass_checks import check
 from specviz.models.placement import free_memory
-from specviz.models.preparation import check
 from specviz.passes.reading_checks import why_no_trees
 from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS

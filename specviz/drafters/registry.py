@@ -12,7 +12,7 @@ from specviz.drafters.draft_model import DraftModel, TranslatedDraftModel
 from specviz.drafters.heads import Eagle, Mtp
 from specviz.drafters.self_drafting import QuantisedSelf
 from specviz.models.pair import ModelPair
-from specviz.models.quantised_target import read_by_kernels
+from specviz.models.preparation import read_by_kernels
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import DraftParams
 

@@ -10,8 +10,8 @@ mtp_modules: multi-token-prediction modules that lie in a target's own checkpoin
 weights: whether a model's weights fit, and reading them
 placement: devices, dtypes and the memory they have
 pass_timer: how long a pass takes, and with how many threads
-preparation: compiles a pair's passes or records them as CUDA graphs, and checks them before any run uses them
-quantised_target: the target in few bits, made when it first drafts for itself
+preparation: compiles a pair's passes or records them as CUDA graphs; makes the target in few bits
+pass_checks: makes one model's fast passes, and refuses those that are wrong or slow
 refusals: turns the libraries' errors into one sentence a user can act on
 tokenizer_files: whether a tokenizer reads and writes, and why it cannot
 token_texts: from token ids to text, token by token

@@ -60,7 +60,7 @@ class PairPasses:
     #: Seconds of a round that drafts 0, 1, … tokens deep, by the settings they were timed for
     #: (`specviz.decoding.round_times`).
     round_seconds: dict[Hashable, tuple[float, ...]] = field(default_factory=dict)
-    #: The target in few bits, by their number, as it last drafted (`specviz.models.quantised_target`).
+    #: The target in few bits, by their number, as it last drafted (`specviz.models.preparation.quantised_target`).
     quantised: dict[int, QuantisedTarget] = field(default_factory=dict)
     #: How many threads suit the target on a CPU; None if not measured. torch keeps this number per thread, so a run
     #: in any thread but the one that loaded the pair has to set it.

@@ -11,8 +11,10 @@ import contextlib
 import hashlib
 import inspect
 import itertools
+import json
 import os
 import pathlib
+import pickle
 import platform
 import queue
 import shutil
@@ -23,7 +25,7 @@ import threading
 import traceback
 import zipfile
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 import psutil
@@ -62,7 +64,7 @@ _EXAMPLE_TOKENS = 5
 
 _NICENESS = 10
 
-#: Seconds between checks whether a program is made or no longer wanted.
+#: Seconds between checks whether programs are no longer wanted.
 _LOOK_SECONDS = 0.1
 
 
@@ -139,7 +141,7 @@ def build(static: Static, path: pathlib.Path) -> None:
 
 
 def file(kind: type[Static], described: str) -> pathlib.Path:
-    """Of a pass's program, existing or yet to be made: named by all that it depends on, which weights are not.
+    """The file of a pass's program, existing or yet to be made, named by all that it depends on; not by its weights.
 
     described: `Static.described` of the pass, whose class is `kind`.
     """
@@ -173,6 +175,7 @@ def refuse_crowded(model_bytes: int) -> None:
 class ProgramJob:
     """A program to be made."""
 
+    role: str  # see `PairPasses.fast`
     static: Static
     path: pathlib.Path
 
@@ -182,93 +185,88 @@ def compile_all(
 ) -> Iterator[tuple[ProgramJob, SpecvizError | None]]:
     """Makes programs in this order; yields each job as it ends, with its error if it failed.
 
-    halt: once set, ends the processes and the iterator; closing the iterator sets it.
+    It ends early, and its processes with it, once `halt` is set or the iterator is closed.
     """
-    with contextlib.ExitStack() as workers, ThreadPoolExecutor(min(processes, len(jobs))) as pool:
-        idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+    idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
 
-        def make(job: ProgramJob) -> None:
-            if halt.is_set():
-                return
-            try:
-                worker = idle.get_nowait()
-            except queue.Empty:
-                worker = workers.enter_context(Worker())
-            try:
-                worker.make(job, halt)
-            finally:
-                if worker.process.poll() is None:
-                    idle.put(worker)
+    def make(job: ProgramJob) -> SpecvizError | None:
+        worker = idle.get()
+        try:
+            return worker.make(job)
+        finally:
+            idle.put(worker)
 
+    count = min(processes, len(jobs))
+    with ThreadPoolExecutor(count) as pool, contextlib.ExitStack() as workers:
+        for _ in range(count):
+            idle.put(workers.enter_context(Worker()))
         running = {pool.submit(make, job): job for job in jobs}
         try:
-            for ended in as_completed(running):
-                error = ended.exception()
-                if error is not None and not isinstance(error, SpecvizError):
-                    raise error
-                if halt.is_set():
-                    return
-                yield running[ended], error
-        except BaseException:
-            # Leaving the pool waits for its threads, which wait for their processes.
-            halt.set()
-            raise
+            while running and not halt.is_set():
+                for ended in wait(running, _LOOK_SECONDS, FIRST_COMPLETED).done:
+                    if halt.is_set():
+                        return
+                    yield running.pop(ended), ended.result()
+        finally:
+            # Leaving the pool waits for its threads, which end with the workers' processes.
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 class Worker:
-    """A process of low priority that makes one program after another in a scratch folder; a context.
+    """A process of low priority that makes one program after another, until this context ends.
 
     It is kept between programs, because loading torch and probing the C++ compiler takes as long as a small program.
+    One of `multiprocessing` would import the main module of whoever compiles.
     """
 
     def __init__(self) -> None:
         cache_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
         # A compiler being killed may still be writing there.
         self._scratch = tempfile.TemporaryDirectory(dir=cache_folder(), ignore_cleanup_errors=True)
-        scratch = pathlib.Path(self._scratch.name)
-        self.orders = (scratch / f"{number}.pt" for number in itertools.count())
-        self.said = scratch / "said.txt"
-        environment = os.environ | {
+        self._messages = pathlib.Path(self._scratch.name) / "messages.txt"
+        self._ended = False
+        self.process = self._started()
+
+    def _started(self) -> subprocess.Popen:
+        root = str(pathlib.Path(__file__).resolve().parents[2])
+        environment = {
             # Shared, so that the compiler is probed only once.
             "TORCHINDUCTOR_CACHE_DIR": str(cache_folder() / "inductor"),
             "CUDA_VISIBLE_DEVICES": "",
-            "PYTHONPATH": os.pathsep.join(
-                [str(pathlib.Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
-            ),
+            "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]),
         }
-        with self.said.open("wb") as errors:
-            # It reads orders, one per line. However this process ends, that closes the pipe and ends it too (`_hear`).
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "specviz.passes.compiler", str(scratch)],
-                env=environment,
-                bufsize=0,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-            )
+        # However this process ends, that closes the pipe and ends the other one too (`_hear`).
+        pipe, command = subprocess.PIPE, [sys.executable, "-m", "specviz.passes.compiler", self._scratch.name]
+        with self._messages.open("wb") as messages:
+            return subprocess.Popen(command, env=os.environ | environment, stdin=pipe, stdout=pipe, stderr=messages)
 
-    def make(self, job: ProgramJob, halt: threading.Event) -> None:
-        """Returns once the program is made; or once `halt` is set, which ends the process.
-
-        Raises SpecvizError (field ``passes``) with the compiler's last line of output.
-        """
-        order = next(self.orders)
-        torch.save((job.static, job.path), order)
-        # A process that has ended cannot be told; the loop below notices.
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.write(f"{order}\n".encode())
-        failed = _failure(order)
-        while not job.path.is_file():
-            status = self.process.poll()
-            if failed.is_file() or status is not None:
-                said = failed if failed.is_file() else self.said
-                raise _refusal(job, said.read_text(encoding="utf-8", errors="replace"), f"exit status {status}")
-            if halt.wait(_LOOK_SECONDS):
-                self.end()
-                return
+    def make(self, job: ProgramJob) -> SpecvizError | None:
+        """Returns once the program is made, or why it was not; None also if the context has ended."""
+        if self.process.poll() is not None:
+            self.process = self._started()
+        if self._ended:
+            self.end()
+        # A process that has ended takes no order, and gives no answer.
+        with contextlib.suppress(OSError, ValueError):
+            pickle.dump(pickle.dumps((job.static, job.path)), self.process.stdin)
+            self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if self._ended:
+            return None
+        if answer:
+            reason = json.loads(answer)
+        else:
+            status = self.process.wait()
+            reason = _last_line(self._messages.read_text("utf-8", errors="replace")) or f"exit status {status}"
+        if reason is None:
+            return None
+        return SpecvizError(
+            "Compiling a pass of {name} failed: {reason}", "passes", name=job.static.name, reason=reason
+        )
 
     def end(self) -> None:
         """Kills the process, whatever it is doing, and the processes it started."""
+        self._ended = True
         with contextlib.suppress(psutil.NoSuchProcess):
             _kill([*_descendants(self.process.pid), psutil.Process(self.process.pid)])
         self.process.wait()
@@ -278,24 +276,11 @@ class Worker:
 
     def __exit__(self, *exception: object) -> None:
         self.end()
-        self.process.stdin.close()
         self._scratch.cleanup()
 
 
-def _refusal(job: ProgramJob, said: str, otherwise: str) -> SpecvizError:
-    """The error for a program that was not made. said: the compiler's output; otherwise: to report if that is empty."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return SpecvizError(
-        "Compiling a pass of {name} failed: {reason}",
-        "passes",
-        name=job.static.name,
-        reason=(lines[-1] if lines else otherwise)[:300],
-    )
-
-
-def _failure(order: pathlib.Path) -> pathlib.Path:
-    """The file that says why an order failed."""
-    return order.with_suffix(".txt")
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[-1].strip()[:300]
 
 
 def _descendants(pid: int) -> list[psutil.Process]:
@@ -321,36 +306,41 @@ def forget_old(keep_bytes: int = KEPT_BYTES) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """The process that makes programs. arguments: its scratch folder; orders come on standard input."""
-    orders: queue.SimpleQueue[pathlib.Path] = queue.SimpleQueue()
-    threading.Thread(target=_hear, args=[pathlib.Path(arguments[0]), orders], daemon=True).start()
+    """The process that makes programs. arguments: its scratch folder.
+
+    Orders come on standard input; the answer to each is a line of JSON on standard output, null or why it failed.
+    """
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # the libraries' own output is not an answer
+    orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    scratch = pathlib.Path(arguments[0])
+    threading.Thread(target=_hear, args=[scratch, orders], daemon=True).start()
     if hasattr(os, "nice"):
         os.nice(_NICENESS)
     while True:
-        _carry_out(orders.get())
+        print(json.dumps(_carry_out(orders.get(), scratch)), file=answers, flush=True)
 
 
-def _hear(scratch: pathlib.Path, orders: queue.SimpleQueue[pathlib.Path]) -> None:
+def _hear(scratch: pathlib.Path, orders: queue.SimpleQueue[bytes]) -> None:
     """Passes orders on until their sender is gone, even if killed; then ends this process and cleans up."""
-    for line in sys.stdin:
-        orders.put(pathlib.Path(line.rstrip("\n")))
+    with contextlib.suppress(EOFError, pickle.UnpicklingError):
+        while True:
+            # Safe to unpickle: they come from this user's own process.
+            orders.put(pickle.load(sys.stdin.buffer))
     _kill(_descendants(os.getpid()))
     shutil.rmtree(scratch, ignore_errors=True)
     os._exit(1)
 
 
-def _carry_out(order: pathlib.Path) -> None:
-    # Safe to unpickle: this user's own process wrote it a moment ago, in its own folder.
-    static, path = torch.load(order, weights_only=False)
-    made, failed = order.with_suffix(".pt2"), _failure(order)
+def _carry_out(order: bytes, scratch: pathlib.Path) -> str | None:
+    """Makes a program; returns why that failed, if it did."""
     try:
-        build(static, made)
-        os.replace(made, path)
+        static, path = pickle.loads(order)
+        build(static, scratch / path.name)
+        os.replace(scratch / path.name, path)
     except Exception as error:
-        # Read by `Worker.make`; replaced in one step, so that it is complete once it exists.
-        unfinished = failed.with_suffix(".part")
-        unfinished.write_text("".join(traceback.format_exception_only(error)), encoding="utf-8")
-        os.replace(unfinished, failed)
+        return _last_line("".join(traceback.format_exception_only(error)))
+    return None
 
 
 if __name__ == "__main__":

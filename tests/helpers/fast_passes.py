@@ -26,7 +26,7 @@ def replayed(function, examples):
 
 
 def static_passes(pair: ModelPair, few_rows: FewRows | None = None) -> dict[str, FastPasses]:
-    target = StaticPass(pair.target, preparation._feature_layers(pair), few_rows)
+    target = StaticPass(pair.target, preparation.feature_layers(pair), few_rows)
     statics = {"target": target, "draft": StaticPass(pair.draft, (), few_rows), "exit 1": target.first_layers(1)}
     for name in pair.parts.keys() & {"eagle", "mtp"}:
         statics[name] = StaticEagle(pair.parts[name], target)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tiny import tiny_pair
 
-from specviz.models import preparation
+from specviz.models import pass_checks
 from specviz.models.pair import PairPasses
 from specviz.models.preparation import prepare_passes
 from specviz.passes import compiler
@@ -33,8 +33,8 @@ def compiled_by_hand(monkeypatch, tmp_path) -> dict[str, threading.Event]:
     monkeypatch.setenv("SPECVIZ_CACHE", str(tmp_path))
     monkeypatch.setattr(compiler, "compile_all", compile_all)
     monkeypatch.setattr(compiler, "Program", lambda static, path: static)
-    monkeypatch.setattr(preparation, "drafting_in_one_call", lambda static, program: None)
-    monkeypatch.setattr(preparation, "_refuse_slower", lambda passes, slower: None)
+    monkeypatch.setattr(pass_checks, "drafting_in_one_call", lambda static, program: None)
+    monkeypatch.setattr(pass_checks, "_refuse_slower", lambda passes, slower: None)
     return halts
 
 

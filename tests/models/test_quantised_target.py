@@ -12,7 +12,7 @@ from tiny import generated, save_model, tiny_model, tiny_pair, unprepared
 
 import specviz
 from specviz.models.pair import PairPasses
-from specviz.models.quantised_target import quantised_target
+from specviz.models.preparation import quantised_target
 from specviz.passes.few_rows import FewRows
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import BITS, DraftParams, SamplingParams

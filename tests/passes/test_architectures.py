@@ -15,7 +15,7 @@ import torch
 from tiny import MORE_ARCHITECTURES, generated, save_pair, tiny_model, tiny_pair, unprepared, with_heads
 
 import specviz
-from specviz.models import preparation
+from specviz.models import pass_checks
 from specviz.models.pair import ModelPair, PairPasses
 from specviz.passes import reading_checks
 from specviz.passes.cached_model import CachedModel
@@ -109,15 +109,15 @@ def test_fast_passes_give_the_models_own_logits_or_are_refused(architecture):
     pair = pair_of(architecture)
     if architecture in NOT_STATIC:
         with pytest.raises(SpecvizError) as caught:
-            preparation.check(unprepared(pair.target))
+            pass_checks.check(unprepared(pair.target))
         assert caught.value.field == "passes"
         return
     passes = {"target": unprepared(pair.target, (1,)), "draft": unprepared(pair.draft)}
-    preparation.check(passes["target"])
+    pass_checks.check(passes["target"])
     if architecture not in NO_EXIT:
         check_exit(pair.target, architecture)
         passes["exit 1"] = passes["target"].first_layers(1)
-        preparation.check(passes["exit 1"], passes["target"])
+        pass_checks.check(passes["exit 1"], passes["target"])
     fast = dataclasses.replace(pair, passes=PairPasses(passes))
     branches = 1 if architecture in CHAINS_ONLY else 3
     assert text(fast, "draft_model", branches) == greedy_text(architecture)
@@ -261,7 +261,7 @@ class GivesTheFirstAgain(StaticPass):
 def test_passes_with_an_error_are_refused(wrong):
     static = wrong(tiny_model("llama"), (1,))
     with pytest.raises(SpecvizError, match="more than rounding") as caught:
-        preparation.check(FastPasses(static, static, "plain"))
+        pass_checks.check(FastPasses(static, static, "plain"))
     assert caught.value.field == "passes"
 
 
@@ -269,13 +269,13 @@ def test_an_early_exit_that_reads_other_buffers_than_the_targets_is_refused():
     model = tiny_model("llama", layers=3)
     target = unprepared(model)
     exits = target.static.first_layers(2)
-    preparation.check(FastPasses(exits, exits, "plain"), target)
+    pass_checks.check(FastPasses(exits, exits, "plain"), target)
 
     def in_its_own(token_ids, positions, where, visible, *rows):
         return exits(token_ids, positions, where, visible, *map(torch.zeros_like, rows))
 
     with pytest.raises(SpecvizError, match="more than rounding"):
-        preparation.check(FastPasses(exits, in_its_own, "compiled"), target)
+        pass_checks.check(FastPasses(exits, in_its_own, "compiled"), target)
 
 
 def by_places(static):
@@ -292,6 +292,6 @@ def all_as_text(static):
 def test_wrong_passes_of_a_head_are_refused(name, kind, wrong):
     pair = with_heads(tiny_pair("llama"))
     static = kind(pair.parts[name], StaticPass(pair.target))
-    preparation.check(FastPasses(static, static, "plain"))
+    pass_checks.check(FastPasses(static, static, "plain"))
     with pytest.raises(SpecvizError, match="more than rounding"):
-        preparation.check(FastPasses(static, wrong(static), "compiled"))
+        pass_checks.check(FastPasses(static, wrong(static), "compiled"))

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 import threading
 import types
 
 import psutil
-import pytest
-import torch
 from running import PATIENCE, wait_until
 
 from specviz.passes import compiler
-from specviz.records.errors import SpecvizError
 
 
 def worker_of(code: str, tmp_path, monkeypatch) -> compiler.Worker:
@@ -23,7 +21,7 @@ def worker_of(code: str, tmp_path, monkeypatch) -> compiler.Worker:
 
     def started(command, **options):
         *_, scratch = command
-        script = "import subprocess, sys\nfrom specviz.passes import compiler\n"
+        script = "import os, subprocess, sys\nfrom specviz.passes import compiler\n"
         script += f"def build(static, path):\n    {code}\n"
         script += "compiler.build = build\ncompiler.main(sys.argv[1:])"
         return real([sys.executable, "-c", script, scratch], **options)
@@ -33,7 +31,7 @@ def worker_of(code: str, tmp_path, monkeypatch) -> compiler.Worker:
 
 
 def job(tmp_path, name: str = "model") -> compiler.ProgramJob:
-    return compiler.ProgramJob(types.SimpleNamespace(name=name), tmp_path / f"{name}.pt2")
+    return compiler.ProgramJob(name, types.SimpleNamespace(name=name), tmp_path / f"{name}.pt2")
 
 
 def leftovers(tmp_path) -> list[str]:
@@ -44,37 +42,64 @@ def leftovers(tmp_path) -> list[str]:
 SLEEPING = "subprocess.run([sys.executable, '-c', 'import time; time.sleep(99)'])"
 
 
-def test_a_compiler_goes_on_after_a_failure_and_halting_ends_it_and_what_it_started(tmp_path, monkeypatch):
+def test_a_compiler_goes_on_after_failures_and_ending_it_ends_what_it_started(tmp_path, monkeypatch):
     code = f"""
+    print('said by a library')
     if static.name == 'bad': raise OSError('no space left')
+    if static.name == 'killed': os._exit(7)
     if static.name == 'slow': {SLEEPING}
     path.write_text('made')"""
-    halt, bad, good, slow = threading.Event(), *(job(tmp_path, name) for name in ("bad", "good", "slow"))
+    bad, killed, good, slow = (job(tmp_path, name) for name in ("bad", "killed", "good", "slow"))
     with worker_of(code, tmp_path, monkeypatch) as worker:
-        with pytest.raises(SpecvizError, match="Compiling a pass of bad failed: OSError: no space left"):
-            worker.make(bad, halt)
-        worker.make(good, halt)
+        assert str(worker.make(bad)) == "Compiling a pass of bad failed: OSError: no space left"
+        assert str(worker.make(killed)) == "Compiling a pass of killed failed: said by a library"
+        assert worker.make(good) is None
         assert good.path.read_text() == "made" and not bad.path.exists()
 
-        waiting = threading.Thread(target=worker.make, args=[slow, halt])
+        waiting = threading.Thread(target=worker.make, args=[slow])
         waiting.start()
         process = psutil.Process(worker.process.pid)
         wait_until(lambda: process.children())
         started = [process, *process.children(recursive=True)]
-        halt.set()
+        worker.end()
         waiting.join(PATIENCE)
         assert not waiting.is_alive()
         psutil.wait_procs(started, timeout=PATIENCE)
         assert [one for one in started if one.is_running() and one.status() != psutil.STATUS_ZOMBIE] == []
+        assert worker.make(good) is None and worker.process.poll() is not None
     assert leftovers(tmp_path) == []
+
+
+def test_halting_ends_all_programs_that_are_being_made(tmp_path, monkeypatch):
+    class Slow:
+        def __init__(self):
+            self.ended = threading.Event()
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *exception):
+            self.ended.set()
+
+        def make(self, job):
+            made.append(job)
+            if job.role != "first":
+                assert self.ended.wait(PATIENCE)
+
+    made, halt = [], threading.Event()
+    monkeypatch.setattr(compiler, "Worker", Slow)
+    jobs = [job(tmp_path, name) for name in ("first", "second", "third", "fourth")]
+    ended = compiler.compile_all(jobs, 2, halt)
+    assert next(ended) == (jobs[0], None)
+    halt.set()
+    assert list(ended) == [] and jobs[3] not in made
 
 
 def test_a_compiler_whose_server_was_killed_ends_too_and_leaves_nothing(tmp_path, monkeypatch):
     worker = worker_of(SLEEPING, tmp_path, monkeypatch)
 
-    order = tmp_path / "order.pt"
-    torch.save((None, tmp_path / "made.pt2"), order)
-    worker.process.stdin.write(f"{order}\n".encode())
+    pickle.dump(pickle.dumps((None, tmp_path / "made.pt2")), worker.process.stdin)
+    worker.process.stdin.flush()
     process = psutil.Process(worker.process.pid)
     wait_until(lambda: process.children())
     (child,) = process.children()

@@ -13,7 +13,7 @@ from tiny import assert_same_rows, tiny_model, tiny_pair
 
 from specviz.decoding import decoder, engine
 from specviz.decoding.request import prepare
-from specviz.models import preparation
+from specviz.models import pass_checks
 from specviz.models.pair import PairPasses
 from specviz.models.refusals import is_out_of_memory
 from specviz.passes.cached_model import reader
@@ -227,11 +227,11 @@ def test_preparation_refuses_graphs_that_replay_something_else(model):
         return lambda arguments: [output.clone() for output in outputs]
 
     static = StaticPass(model)
-    assert preparation._recorded(static, Recorder(), None).graphs
+    assert pass_checks.recorded(static, Recorder(), None).graphs
     with pytest.raises(SpecvizError, match="more than rounding"):
-        preparation._recorded(static, stale, None)
+        pass_checks.recorded(static, stale, None)
     with pytest.raises(SpecvizError, match="out of memory"):
-        preparation._recorded(static, failing, None)
+        pass_checks.recorded(static, failing, None)
 
 
 class Peeking(StaticPass):

@@ -15,7 +15,7 @@ from torch.nn import functional
 from transformers.pytorch_utils import Conv1D
 
 import specviz
-from specviz.models import preparation
+from specviz.models import pass_checks, preparation
 from specviz.models.pair import ModelPair, PairPasses
 from specviz.passes import kernel_library
 from specviz.passes.few_rows import FewRows, _widen, attend
@@ -170,7 +170,7 @@ def test_models_on_the_kernels_are_right_and_their_rows_are_alike(architecture, 
     model = tiny_model(architecture).to(dtype)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     passes = kernel_pass(model, few_rows, (1,))
-    preparation.check(passes)
+    pass_checks.check(passes)
     assert rows_are_alike(passes) or architecture in OTHERWISE
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
@@ -189,7 +189,7 @@ def test_models_in_few_bits_are_their_rounded_selves_and_their_rows_are_alike(
 ):
     static = StaticPass(tiny_model(architecture, **settings).to(dtype), (), few_rows).quantised(bits)
     passes = FastPasses.unprepared(static)
-    preparation.check(passes)
+    pass_checks.check(passes)
     assert rows_are_alike(passes)
 
 
@@ -199,7 +199,7 @@ def test_a_head_on_the_kernels_is_right_and_its_rows_are_alike(name, kind, dtype
     pair = with_heads(tiny_pair("llama"))
     target = StaticPass(pair.target.to(dtype), (1, 2), few_rows)
     passes = FastPasses.unprepared(kind(pair.parts[name].to(dtype), target))
-    preparation.check(passes)
+    pass_checks.check(passes)
     assert rows_are_alike(passes)
 
 
@@ -213,7 +213,7 @@ def test_rows_that_know_of_each_other_are_found_out(few_rows):
 
 
 def on_kernels(pair: ModelPair, few_rows: FewRows) -> ModelPair:
-    target = StaticPass(pair.target, preparation._feature_layers(pair), few_rows)
+    target = StaticPass(pair.target, preparation.feature_layers(pair), few_rows)
     statics = {"target": target, "draft": StaticPass(pair.draft, (), few_rows), "exit 1": target.first_layers(1)}
     statics["eagle"] = StaticEagle(pair.parts["eagle"], target)
     pair.passes = PairPasses({role: FastPasses.unprepared(static) for role, static in statics.items()})

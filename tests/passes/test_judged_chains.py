@@ -134,7 +134,7 @@ def test_logits_that_are_not_numbers_still_lead_to_a_token(temperature):
 def test_a_run_is_the_one_that_the_rule_judges(drafter, temperature, rule, monkeypatch):
     pair, few_rows = with_heads(tiny_pair("llama")), FewRows.ready()
     for role, model in (("target", pair.target), ("draft", pair.draft)):
-        layers = preparation._feature_layers(pair) if role == "target" else ()
+        layers = preparation.feature_layers(pair) if role == "target" else ()
         pair.passes.fast[role] = FastPasses.unprepared(StaticPass(model, layers, few_rows))
     # Some draft trees unless told otherwise.
     settings = {"drafter": drafter, "drafting": DraftParams(branches=1), "seed": 3, "rule": rule}

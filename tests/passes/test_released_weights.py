@@ -9,7 +9,7 @@ from tiny import tiny_model, tiny_pair
 from torch import nn
 
 import specviz
-from specviz.models import preparation
+from specviz.models import pass_checks, preparation
 from specviz.passes.few_rows import FewRows, FewRowsLinear
 from specviz.passes.packed_weights import let_go_again, packed_of, rounded, take_back, weight_of
 from specviz.passes.reading_checks import reads_trees
@@ -66,7 +66,7 @@ def test_a_model_keeps_its_weights_where_they_were_packed_wrong(few_rows, monkey
 
     monkeypatch.setattr(FewRowsLinear, "_packed", wrong)
     with pytest.raises(specviz.SpecvizError, match="did not keep all weights"):
-        preparation._static(model, (), few_rows, compiling=True)
+        preparation.static_pass(model, (), few_rows, compiling=True)
     assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
 
 
@@ -120,9 +120,9 @@ def test_what_is_made_of_a_model_is_the_same_without_its_weights(few_rows, bits)
     static, other = released(model, few_rows), StaticPass(copy.deepcopy(model), (), few_rows.fitting(model))
     for one, two in [(static, other), (static.quantised(bits), other.quantised(bits))]:
         assert all(torch.equal(*both) for both in zip(one.model.buffers(), two.model.buffers(), strict=True))
-        preparation.check(FastPasses(one, one, "kernels"))
+        pass_checks.check(FastPasses(one, one, "kernels"))
     first = static.first_layers(1)
-    preparation.check(FastPasses(first, first, "kernels"), FastPasses(static, static, "kernels"))
+    pass_checks.check(FastPasses(first, first, "kernels"), FastPasses(static, static, "kernels"))
     assert model.model.layers[0].mlp.up_proj.weight.is_meta, "a comparison leaves nothing behind"
 
 
@@ -130,7 +130,7 @@ def test_a_pair_whose_passes_were_refused_keeps_its_weights(few_rows, monkeypatc
     pair = tiny_pair("llama")
     expected = specviz.run(pair, [3, 4, 5], drafter=None, max_new_tokens=8).token_ids
     refusal = specviz.SpecvizError("They are wrong.", "passes")
-    monkeypatch.setattr(preparation, "check", lambda *given: (_ for _ in ()).throw(refusal))
+    monkeypatch.setattr(pass_checks, "check", lambda *given: (_ for _ in ()).throw(refusal))
     monkeypatch.setattr(preparation, "cxx", lambda: (_ for _ in ()).throw(refusal))
     done = preparation.prepare_passes(pair)
     assert done.ready == [] and not any(packed_of(part) for part in pair.target.modules())

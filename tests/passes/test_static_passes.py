@@ -14,7 +14,7 @@ import specviz
 from specviz.decoding import engine
 from specviz.decoding.request import prepare
 from specviz.drafters import DRAFTERS
-from specviz.models import preparation
+from specviz.models import pass_checks, preparation
 from specviz.models.pair import ModelPair
 from specviz.passes import compiler, kernel_library
 from specviz.passes.cached_model import reader
@@ -143,7 +143,7 @@ def test_compiled_passes_give_what_transformers_generates(compiled, drafter, bra
 
 @pytest.mark.parametrize("bits", BITS)
 def test_a_target_in_few_bits_runs_the_targets_own_program(compiled, monkeypatch, bits):
-    monkeypatch.setattr(preparation, "_refuse_slower", lambda passes, slower: None)
+    monkeypatch.setattr(pass_checks, "_refuse_slower", lambda passes, slower: None)
     order = {"drafter": "quantised_self", "drafting": DraftParams(bits=bits), "max_new_tokens": NEW_TOKENS}
     run = specviz.run(compiled, PROMPT, sampling=GREEDY, **order)
     assert list(run.token_ids) == generated(compiled, PROMPT, NEW_TOKENS)
@@ -309,7 +309,7 @@ def untouched(tmp_path, monkeypatch) -> ModelPair:
     monkeypatch.setenv("SPECVIZ_CACHE", str(tmp_path / "programs"))
     kernel_library.load()
     # Speed is for the benchmark to say.
-    monkeypatch.setattr(preparation, "_refuse_slower", lambda passes, slower: None)
+    monkeypatch.setattr(pass_checks, "_refuse_slower", lambda passes, slower: None)
     return tiny_pair("llama")
 
 

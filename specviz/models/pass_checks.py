@@ -1,0 +1,257 @@
+"""Makes the fast passes of one model, and refuses those that are wrong or no faster than the model's own."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import itertools
+import pathlib
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specviz.passes import compiler
+from specviz.passes.cached_model import CachedModel, StaticModel
+from specviz.passes.chains import drafting_in_one_call
+from specviz.passes.cuda_graphs import CudaRecorder, GraphedPasses, refuse_unrecordable
+from specviz.passes.devices import Stopwatch
+from specviz.passes.few_rows import in_float32
+from specviz.passes.model_twins import default_exit, layer_count
+from specviz.passes.parallel_head import ParallelHead, ParallelReader
+from specviz.passes.reading_checks import (
+    KEPT,
+    TREE,
+    check_exit,
+    difference,
+    read_draft,
+    reads_trees,
+    rounding,
+    rows_are_alike,
+    some_tokens,
+)
+from specviz.passes.static_eagle import EagleReader, StaticEagleReader, StaticHead
+from specviz.passes.static_parallel import StaticParallel, StaticParallelReader
+from specviz.passes.static_passes import FastPasses, FirstLayerBuffers, KeyValueBuffers, Static, StaticPass
+from specviz.passes.trained_heads import EagleHead
+from specviz.records.errors import SpecvizError, first_line
+
+#: How often passes are compared with the model's own, each time over other tokens: an empty graph, say, would give the
+#: last tokens' logits again.
+_COMPARISONS = 2
+
+#: They may lie this many times further from the model's own than the model's own rounding moves these.
+_MOVED = 4
+
+#: The drafts with which they are compared, and the tokens kept of each: a chain, and for models that read them a tree.
+_CHAIN = ((-1, 0, 1, 2), (0, 1))
+_TREE = (TREE, KEPT)
+
+#: Tokens of text before these drafts.
+_TEXT = 24
+
+#: The widths on which a program is checked and timed.
+_TRIED_WIDTHS = (1, 5)
+
+#: How often each pass is timed before the faster one is chosen.
+_REPEATS = 9
+
+
+def compiled(static: Static, file: pathlib.Path, drafts: bool = False, target: FastPasses | None = None) -> FastPasses:
+    """The passes compiled to `file`, if they are right and faster than operation by operation.
+
+    drafts: True to draft chains in one call, where that is possible. target: see `check`. Raises SpecvizError (field
+    ``passes``) if they are not.
+    """
+    program = compiler.Program(static, file)
+    passes = FastPasses(static, program, "compiled")
+    check(passes, target)
+    _refuse_slower(passes, static)
+    passes.rows_are_alike = rows_are_alike(passes)
+    if drafts:
+        passes.draft = drafting_in_one_call(static, program)
+    return passes
+
+
+def on_kernels(static: Static, target: FastPasses | None) -> FastPasses:
+    """The passes operation by operation on our kernels, if they are right and faster than by torch's own operations.
+
+    The first layers are timed for all, where a model has early exits: it has let go of its weights, and so only these
+    layers' come back.
+    """
+    passes, first = FastPasses(static, static, "kernels"), static
+    with contextlib.suppress(SpecvizError):
+        if isinstance(static, StaticPass) and target is None:
+            check_exit(static.original, static.name)
+            first = static.first_layers(default_exit(static.original))
+    check(passes, target)
+    _refuse_slower(FastPasses(first, first, "kernels"), first.plain())
+    passes.rows_are_alike = rows_are_alike(passes)
+    return passes
+
+
+def recorded(static: Static, recorder: CudaRecorder, target: GraphedPasses | None) -> FastPasses:
+    """A model's passes as CUDA graphs, checked before and after recording. target: the passes whose buffers it
+    continues in."""
+    passes = GraphedPasses(static, recorder, None if target is None else target.kept)
+    check(passes, target)
+    refuse_unrecordable(static)
+    passes.between_rounds(meetings=1)
+    if passes.refusal is not None:
+        raise passes.refusal
+    check(passes, target)
+    return passes
+
+
+@torch.inference_mode()
+def check(passes: FastPasses, target: FastPasses | None = None) -> None:
+    """Raises SpecvizError (field ``passes``) if fast passes differ from the model's own by more than rounding.
+
+    Passes in float32 are compared with the model in float32, on the same weights. Every shape of pass comes several
+    times, each time with other tokens and over rows of zeros. target: for an early exit, the passes of the model in
+    whose buffers it reads on.
+    """
+    static = passes.static
+    compared = _head_outputs(passes) if isinstance(static, StaticHead) else _model_outputs(passes, target)
+    try:
+        for dtype, expected, given, moved in compared:
+            apart = difference(given, expected)
+            if apart > rounding(dtype) and apart > _MOVED * moved():
+                raise SpecvizError(
+                    "A fast pass differs from the model's own by {difference}, more than rounding: it is not used.",
+                    "passes",
+                    difference=float(f"{apart:.3g}"),
+                )
+    except (SpecvizError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        # An architecture may raise anything over buffers of this form.
+        raise SpecvizError(
+            "{name} does not run over static buffers: {reason}.",
+            "passes",
+            name=static.name,
+            reason=first_line(error),
+        ) from error
+
+
+#: The dtype of a computation, the expected tensor, the fast passes' one; and how far that dtype's rounding moves the
+#: expected one, where it was tried.
+_Compared = tuple[torch.dtype, Tensor, Tensor, Callable[[], float]]
+
+
+def _untried() -> float:
+    return 0.0
+
+
+def _model_outputs(passes: FastPasses, target: FastPasses | None) -> Iterator[_Compared]:
+    """Logits and features of the model's own passes over a growing cache, and of the fast ones over the same tokens."""
+    static, stopwatch = passes.static, Stopwatch(passes.static.device)
+    model, layers, reference = static.original, static.feature_layers, static.reference()
+    whole, passes_of_whole = (model, passes) if target is None else (target.static.original, target)
+    fast: CachedModel = StaticModel(whole, stopwatch, passes_of_whole)
+    if target is not None:
+        fast = fast.sharing_first_layers(model, layer_count(model), passes)
+    fast.feature_layers = layers
+    # Asked of the whole model, which was tried when it was loaded.
+    drafts = [_CHAIN, _TREE] if reads_trees(whole) else [_CHAIN]
+    for seed, (parents, kept) in itertools.product(range(_COMPARISONS), drafts):
+        tokens = some_tokens(model, _TEXT + len(parents) + 1, seed)
+        own = CachedModel(reference, stopwatch, layers)
+        fast.rewind(0)
+        _clear(fast.buffers)
+        both = [read_draft(cached, tokens, parents, kept) for cached in (own, fast)]
+        moved = functools.cache(functools.partial(_moved_by_rounding, static, tokens, parents, kept))
+        for logits in zip(*both, strict=True):
+            yield static.product_dtype, *logits, moved
+            if layers:
+                yield static.dtype, own.features, fast.features, moved
+
+
+def _moved_by_rounding(
+    static: StaticPass, tokens: Sequence[int], parents: tuple[int, ...], kept: Sequence[int]
+) -> float:
+    """How far apart the logits of these passes lie with the model's rounding and without, at the most.
+
+    Gemma 3 in bfloat16 moves by up to a seventh over arbitrary tokens, and as far if only the order of sums changes.
+    """
+    if static.product_dtype == torch.float32:
+        return 0.0
+    wide = in_float32(static.original, None if static.few_rows is None else static.model)
+    both = [
+        read_draft(CachedModel(one, Stopwatch(static.device)), tokens, parents, kept)
+        for one in (static.reference(), wide)
+    ]
+    return max(map(difference, *both))
+
+
+def _head_outputs(passes: FastPasses) -> Iterator[_Compared]:
+    """Outputs of the head itself, and of its fast passes."""
+    static = passes.static
+    head, target = static.original, static.target
+    if static.inner_dtype != static.dtype:
+        head, target = copy.deepcopy(head).to(static.inner_dtype), in_float32(target, inputs=static.product_dtype)
+    outputs = _parallel_outputs if isinstance(static, StaticParallel) else _eagle_outputs
+    yield from outputs(passes, head, target)
+
+
+def _parallel_outputs(passes: FastPasses, head: ParallelHead, target: PreTrainedModel) -> Iterator[_Compared]:
+    """Logits of drafts after several tokens and after one."""
+    static, generator = passes.static, torch.Generator().manual_seed(0)
+    fast = StaticParallelReader(passes)
+    for seed in range(_COMPARISONS):
+        own = ParallelReader(head, target)
+        fast.length = 0
+        _clear(fast.buffers)
+        for width in _TRIED_WIDTHS[::-1]:
+            features = torch.randn(width, *static.input_widths, generator=generator).to(static.device, static.dtype)
+            tokens = torch.tensor(some_tokens(static, width, seed), device=static.device)
+            expected = own.read(features.to(static.inner_dtype), tokens, head.config.depths)
+            yield static.product_dtype, expected, fast.read(features, tokens, head.config.depths), _untried
+
+
+def _eagle_outputs(passes: FastPasses, head: EagleHead, target: PreTrainedModel) -> Iterator[_Compared]:
+    """Logits and hidden states after several tokens, one, two siblings."""
+    static, generator = passes.static, torch.Generator().manual_seed(0)
+    fast = StaticEagleReader(passes)
+    for seed in range(_COMPARISONS):
+        own = EagleReader(head, target)
+        fast.rewind(0)
+        _clear(fast.buffers)
+        for width in (*_TRIED_WIDTHS[::-1], 2):
+            features = torch.randn(width, *static.input_widths, generator=generator).to(static.device, static.dtype)
+            given = [torch.tensor(some_tokens(static, width, seed), device=static.device), width]
+            if width == 2:
+                siblings = torch.eye(2, own.length + 2, dtype=torch.bool, device=static.device).roll(own.length, 1)
+                siblings[:, : own.length] = True
+                given += [torch.full_like(given[0], own.length), siblings]
+            expected = own.read(features.to(static.inner_dtype), *given)
+            dtypes, given = (static.product_dtype, static.dtype), fast.read(features, *given)
+            yield from zip(dtypes, expected, given, (_untried, _untried), strict=True)
+
+
+def _clear(buffers: KeyValueBuffers | FirstLayerBuffers) -> None:
+    """Zeroes all rows: a pass that writes nothing might find those of another one."""
+    for rows in buffers.tensors:
+        rows.zero_()
+
+
+@torch.inference_mode()
+def _refuse_slower(passes: FastPasses, slower: Static) -> None:
+    """Raises SpecvizError (field ``passes``) if fast passes, over one token or several, take longer than `slower`.
+
+    Over one too: plain decoding would lose by them, and speculation would only seem to gain.
+    """
+    runs = {"slower": (slower, slower), "fast": (passes.static, passes.run)}
+    seconds: dict[tuple[str, int], list[float]] = {}
+    for _, width, (kind, (static, run)) in itertools.product(range(_REPEATS), _TRIED_WIDTHS, runs.items()):
+        given = static.examples(width)
+        start = time.perf_counter()
+        run(*given)
+        seconds.setdefault((kind, width), []).append(time.perf_counter() - start)
+    typical = {shape: statistics.median(taken) for shape, taken in seconds.items()}
+    if any(typical["fast", width] > typical["slower", width] for width in _TRIED_WIDTHS):
+        raise SpecvizError("They were made and are no faster here than those there are.", "passes")
