@@ -5,10 +5,9 @@ head             its name, languages, the pair in use, the passes that runs take
 controls         the controls of a run, and the buttons that start and stop one
 applying         settings that come from a link, or from another part of the page
 
-tabs             what a tab is: built at a desk, it hands over the actions that its buttons start
-wiring           connects all buttons with their actions
-line             one line for the models, a visitor a place
-generate_tab     a run, live; traces: runs that are over; live_runs: runs as the page follows them
+tabs             what a tab is: built at a desk, it hands over the actions that its buttons start; connects them
+line             one line for the models, a place for each visitor; who pressed a button, and Stop
+generate_tab     a run, live; shown_runs: runs as the page shows them, live and over
 race_tab         plain beside speculative decoding; duel: both measured in turn
 compare_tab      several ways side by side; contest: all of them measured in turn
 why_tab          what passes cost, and what limits the visitors' runs
@@ -21,8 +20,7 @@ orders           what a visitor asks for: a form's values become a run's setting
 pairs            the models in memory
 runner           carries orders out, in batches; device: where, in one thread or on a lent GPU
 background       prepares passes while the page is served
-visitors         what is kept for the visitors; visits: who pressed a button, and Stop; offered_files: the files that
-                 they may download
+visitors         what is kept for the visitors; offered_files: the files that they may download
 deployment       what whoever deploys the page decides
 ways             drafters and rules as the page calls them
 components       the page's own components, around the elements of assets/web; web_files: serves those

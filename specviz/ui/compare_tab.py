@@ -25,11 +25,11 @@ from specviz.records.words import Said, Words, joined, said
 from specviz.ui.components import QUEUED, UNQUEUED, as_text, element_view
 from specviz.ui.contest import Contest, order_of
 from specviz.ui.controls import Fields, choices
+from specviz.ui.line import Visit
 from specviz.ui.offered_files import ResultPage
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Desk, Tab
-from specviz.ui.visits import Visit
 from specviz.ui.ways import WAYS, available, default_branches, drafter_of, refusal
 from specviz.views import tab_messages as messages
 from specviz.views.pages import comparison_page

@@ -14,16 +14,23 @@ from specviz.records.metrics import tally
 from specviz.records.recordings import RECORDINGS
 from specviz.records.runs import Round
 from specviz.records.words import Words, said
-from specviz.ui import traces
 from specviz.ui.applying import wire_links
 from specviz.ui.components import QUEUED, charts_view, element_view, gallery_view, run_view, share_view
 from specviz.ui.duel import Duel, duel, progress, runs_of
-from specviz.ui.live_runs import LiveRun, LiveRuns
+from specviz.ui.line import Visit
 from specviz.ui.offered_files import RunFiles
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
+from specviz.ui.shown_runs import (
+    LiveRun,
+    LiveRuns,
+    offer_opened,
+    offered,
+    open_recording,
+    open_trace,
+    show,
+)
 from specviz.ui.tabs import Desk, Tab
-from specviz.ui.visits import Visit
 from specviz.views.run_messages import message, speaks
 
 if TYPE_CHECKING:
@@ -74,7 +81,7 @@ def create_viewer(runs: LiveRuns, links: bool, say: Words) -> Viewer:
     recordings are shown without a model, and past any run in line.
     """
     first = RECORDINGS[0].load()
-    shown, made = traces.show(first, RECORDINGS[0]), RunFiles(first, say)
+    shown, made = show(first, RECORDINGS[0]), RunFiles(first, say)
     trace, page, cells = map(str, made.paths)
     view = run_view(say, runs.missing_rounds, value=shown.message)
     element_view("beside", say)
@@ -91,13 +98,13 @@ def create_viewer(runs: LiveRuns, links: bool, say: Words) -> Viewer:
         if runs.under_way(request.session_hash):
             # What comes of the run would take its place.
             raise gr.Error(say("gallery.busy"), print_exception=False)
-        return traces.open_trace(path, say)
+        return open_trace(path, say)
 
     def on_opened(path: str) -> list[Any]:
-        return traces.offer_opened(path, say)
+        return offer_opened(path, say)
 
     def on_recording(wanted: gr.EventData) -> list[Any]:
-        return traces.open_recording(wanted.name, say)
+        return open_recording(wanted.name, say)
 
     files = [download, html, table]
     opened = upload.upload(on_upload, upload, view, **QUEUED)
@@ -128,7 +135,7 @@ def bring_back(runs: LiveRuns, key: str, say: Words) -> list[Any]:
     if live is None or not live.rounds:
         return [gr.skip()] * (1 + len(RunFiles.SUFFIXES))
     here = live.files is not None and live.say is say
-    return [replace(live, say=say).whole(), *(live.files.offers() if here else traces.offered(live.run(), say))]
+    return [replace(live, say=say).whole(), *(live.files.offers() if here else offered(live.run(), say))]
 
 
 def _carried_out(runner: Runner, live: LiveRun, order: Order, measured: bool, visit: Visit) -> Iterator[str]:

@@ -1,4 +1,8 @@
-"""The line for the models: one piece of work at a time, first come, first served. Two at once would falsify both."""
+"""Visitors' presses of buttons: who is next at the models, and who has pressed Stop since.
+
+One piece of work at a time, first come, first served: two at once would falsify both. Gradio's own queue would do that,
+but it cannot say what is waited for, nor let anybody leave.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +10,72 @@ import contextlib
 import statistics
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Words
 
+Key, Value = TypeVar("Key"), TypeVar("Value")
+
 #: How many of the last pieces of a kind tell how long such a piece takes.
 REMEMBERED = 8
 
-#: Seconds between two looks at whether somebody has left, and between two sentences to who waits.
-LOOK_EVERY, TELL_EVERY = 0.1, 1.0
+#: Seconds between two looks for a press of Stop, and between two sentences to those who wait.
+LOOK_EVERY, SAY_EVERY = 0.1, 1.0
+
+
+class Recent(OrderedDict[Key, Value]):
+    """The `most` entries that were set last: the page forgets visitors who do not come back."""
+
+    def __init__(self, most: int):
+        super().__init__()
+        self.most = most
+
+    def __setitem__(self, key: Key, value: Value) -> None:
+        super().__setitem__(key, value)
+        self.move_to_end(key)
+        while len(self) > self.most:
+            self.popitem(last=False)
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One press of a button by one visitor."""
+
+    session: str | None
+    halt: threading.Event  # set once they press Stop
+
+
+class Stops:
+    """Who pressed Stop: one flag for each visitor, raised by the button and seen by the run between two batches."""
+
+    def __init__(self, most: int = 1024):
+        self.flags: Recent[str | None, threading.Event] = Recent(most)
+
+    def arm(self, session: str | None) -> None:
+        """A new run is asked for: earlier presses do not count."""
+        self.flags[session] = threading.Event()
+
+    def flag(self, session: str | None) -> threading.Event:
+        return self.flags.setdefault(session, threading.Event())
+
+    def press(self, session: str | None) -> None:
+        self.flag(session).set()
 
 
 @dataclass(eq=False)
 class Turn:
     """One place in line."""
 
-    kind: str  # of what is asked for; the key of its name is ``line.kind``
+    kind: str  # of work; the key of its name is ``line.kind``
     began: float | None = None  # when its turn had come
 
 
 class Line:
-    """Who is in line; the first one's work is being done. most: how many may wait."""
+    """Who is in line; the first one's work is under way. most: how many may wait."""
 
     def __init__(self, most: int):
         self.most = most
@@ -56,7 +102,7 @@ class Line:
                 self._changed.notify_all()
 
     def reached(self, turn: Turn, within: float | None = None) -> bool:
-        """Whether its turn has come; waits for that, by default as long as it takes, else so many seconds."""
+        """True once its turn has come. within: how many seconds to wait for that; by default as long as it takes."""
         with self._changed:
             come = self._changed.wait_for(lambda: self._turns[0] is turn, within)
             if come and turn.began is None:
@@ -64,17 +110,17 @@ class Line:
         return come
 
     def before(self, turn: Turn) -> tuple[list[str], float | None]:
-        """The kinds of what is to be done before this turn, and about how many seconds that takes; None where nothing
-        of its kind was done before."""
+        """The kinds of work that come before this turn, and about how many seconds they take together; None where
+        nothing of its kind was done before."""
         with self._changed:
-            return self._told(self._turns[: self._turns.index(turn)])
+            return self._ahead(self._turns[: self._turns.index(turn)])
 
     def now(self) -> tuple[list[str], float | None]:
-        """The same for all that is in line; the first one's work is being done."""
+        """The same for everything in line."""
         with self._changed:
-            return self._told(self._turns)
+            return self._ahead(self._turns)
 
-    def _told(self, turns: list[Turn]) -> tuple[list[str], float | None]:
+    def _ahead(self, turns: list[Turn]) -> tuple[list[str], float | None]:
         left = [self._left(one) for one in turns]
         return [one.kind for one in turns], None if None in left else sum(left)
 
@@ -85,19 +131,14 @@ class Line:
         return max(0.0, statistics.median(self._took[turn.kind]) - done)
 
     def waiting(self, turn: Turn, halt: threading.Event, say: Words) -> Iterator[str]:
-        """What to tell who waits, once a second, until their turn comes or `halt` is set."""
-        told = -TELL_EVERY
+        """What is waited for, once a second, until the turn comes or `halt` is set."""
+        due = 0.0
         while not halt.is_set() and not self.reached(turn, LOOK_EVERY):
-            if time.monotonic() - told < TELL_EVERY:
+            if time.monotonic() < due:
                 continue
-            told = time.monotonic()
+            due = time.monotonic() + SAY_EVERY
             kinds, seconds = self.before(turn)
             if kinds:
-                yield _told(kinds, seconds, say)
-
-
-def _told(kinds: list[str], seconds: float | None, say: Words) -> str:
-    sentences = [say("line.before", n=len(kinds), what=say(f"line.{kinds[0]}"))]
-    if seconds is not None:
-        sentences.append(say("line.seconds", seconds=max(1, round(seconds))))
-    return " ".join(sentences)
+                sentence = say("line.before", n=len(kinds), what=say(f"line.{kinds[0]}"))
+                left = "" if seconds is None else " " + say("line.seconds", seconds=max(1, round(seconds)))
+                yield sentence + left

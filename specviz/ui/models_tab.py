@@ -16,12 +16,12 @@ from specviz.records.words import Bytes, Sentence, Words
 from specviz.ui.advising import advise, chains_of
 from specviz.ui.components import INTERNAL, UNQUEUED, as_text, fold_switch
 from specviz.ui.head import look, look_ahead
+from specviz.ui.line import Visit
 from specviz.ui.orders import Order
 from specviz.ui.pair_status import describe, notes
 from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Action, Desk, Tab
-from specviz.ui.visits import Visit
 from specviz.views.run_messages import pair_line
 
 if TYPE_CHECKING:

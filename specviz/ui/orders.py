@@ -4,7 +4,7 @@ for."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from specviz.records.errors import SpecvizError, quoted
@@ -55,9 +55,12 @@ def whole_up_to(most: int, name: str, value: Any) -> int:
     return int(value)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Order:
-    """One run as a visitor asks for it: plain values, because another process may carry it out."""
+    """One run as a visitor asks for it: plain values, because another process may carry it out.
+
+    What has been prepared for it is kept with it, and stays in this process.
+    """
 
     pair: PairName
     settings: RunSettings
@@ -72,14 +75,21 @@ class Order:
         return replace(self, passes="plain" if pair is None else pair.passes.kind)
 
     def request(self, pair: ModelPair, deployment: Deployment) -> Request:
-        """The order checked against the pair and the page's limits. Raises SpecvizError with the control's name in
-        `field`."""
+        """The order checked against the pair and the page's limits, the first time that it is asked for. Raises
+        SpecvizError with the control's name in `field`."""
         from specviz.decoding.request import prepare
 
-        request = prepare(pair, self.settings)
-        request = replace(request, longest=min(request.longest, deployment.max_draft_tokens))
-        _check_limits(request, deployment)
-        return replace(request, passes={}) if self.passes == "plain" else request
+        known = self.__dict__.get("_request")
+        if known is None or known.pair is not pair:
+            request = prepare(pair, self.settings)
+            request = replace(request, longest=min(request.longest, deployment.max_draft_tokens))
+            _check_limits(request, deployment)
+            known = replace(request, passes={}) if self.passes == "plain" else request
+            self.__dict__["_request"] = known
+        return known
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
 
 def _check_limits(request: Request, deployment: Deployment) -> None:

@@ -28,10 +28,9 @@ from specviz.ui.offered_files import KEPT
 from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.race_tab import create_race_tab
 from specviz.ui.runner import Runner
-from specviz.ui.tabs import Desk, Tab
+from specviz.ui.tabs import Desk, Tab, wire_tabs
 from specviz.ui.visitors import Visitors
 from specviz.ui.why_tab import create_why_tab
-from specviz.ui.wiring import wire_tabs
 
 #: The tabs in their order: id, key of the title, and what builds it.
 TABS: tuple[tuple[str, str, Callable[[Desk], Tab]], ...] = (

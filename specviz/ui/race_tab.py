@@ -11,11 +11,11 @@ from specviz.records.errors import SpecvizError
 from specviz.records.words import Said, said
 from specviz.ui.components import element_view
 from specviz.ui.duel import Duel, duel, progress, runs_of
+from specviz.ui.line import Visit
 from specviz.ui.offered_files import ResultPage
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Desk, Tab
-from specviz.ui.visits import Visit
 from specviz.views.pages import race_page
 from specviz.views.run_messages import message, race_message, speaks
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from specviz.theory.diagnosis import diagnose, run_figures
 from specviz.theory.roofline import PassTimes
-from specviz.ui.live_runs import LiveRun, LiveRuns
+from specviz.ui.line import Recent, Stops
 from specviz.ui.offered_files import ResultPage
 from specviz.ui.pairs import PairName
-from specviz.ui.visits import Recent, Stops
+from specviz.ui.shown_runs import LiveRun, LiveRuns
 from specviz.views.run_messages import label
 from specviz.views.tab_messages import LabRun
 

@@ -25,11 +25,11 @@ from specviz.records.words import words
 from specviz.ui import page
 from specviz.ui.compare_tab import Choice, compare
 from specviz.ui.generate_tab import generate
-from specviz.ui.live_runs import LiveRuns
+from specviz.ui.line import Visit
 from specviz.ui.orders import Order
 from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
-from specviz.ui.visits import Visit
+from specviz.ui.shown_runs import LiveRuns
 
 ORDER = Order(PairName(), RunSettings("Once upon a time", sampling=SamplingParams(0), max_new_tokens=3))
 #: Seconds.

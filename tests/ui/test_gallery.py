@@ -28,7 +28,7 @@ from specviz.records.words import LANGUAGES, words
 from specviz.ui.deployment import Deployment
 from specviz.ui.offered_files import RunFiles
 from specviz.ui.pairs import PairName, PairStore
-from specviz.ui.traces import show
+from specviz.ui.shown_runs import show
 from specviz.views.pages import run_page
 from tools.recorder import record
 

@@ -16,12 +16,12 @@ from specviz.records.words import words
 from specviz.ui import page as page_module
 from specviz.ui import traces
 from specviz.ui.deployment import NO_MODELS, Deployment
-from specviz.ui.live_runs import LiveRuns
+from specviz.ui.line import Recent
 from specviz.ui.offered_files import ResultPage, RunFiles
 from specviz.ui.page import build, launch
 from specviz.ui.pairs import PairStore
 from specviz.ui.runner import Runner
-from specviz.ui.visits import Recent
+from specviz.ui.shown_runs import LiveRuns
 
 
 @pytest.fixture

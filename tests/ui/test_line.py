@@ -17,12 +17,10 @@ from specviz.records.errors import SpecvizError
 from specviz.records.words import words
 from specviz.ui import line as line_module
 from specviz.ui.deployment import Deployment
-from specviz.ui.line import Line
+from specviz.ui.line import Line, Visit
 from specviz.ui.pairs import PairName, PairStore
-from specviz.ui.tabs import Action
+from specviz.ui.tabs import Action, _in_turn
 from specviz.ui.visitors import Visitors
-from specviz.ui.visits import Visit
-from specviz.ui.wiring import _in_turn
 
 SAY = words()
 

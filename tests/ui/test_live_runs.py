@@ -19,11 +19,11 @@ from specviz.ui import generate_tab
 from specviz.ui.deployment import Deployment
 from specviz.ui.duel import Duel
 from specviz.ui.generate_tab import bring_back, generate
-from specviz.ui.live_runs import LiveRuns
+from specviz.ui.line import Stops, Visit
 from specviz.ui.orders import Order
 from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
-from specviz.ui.visits import Stops, Visit
+from specviz.ui.shown_runs import LiveRuns
 
 ORDER = Order(PairName(), RunSettings("Once upon", num_draft_tokens=3, max_new_tokens=12, seed=5))
 

@@ -31,12 +31,12 @@ from specviz.theory.statistics import Ratio
 from specviz.ui.deployment import Deployment
 from specviz.ui.duel import Duel
 from specviz.ui.generate_tab import generate
-from specviz.ui.live_runs import LiveRuns
+from specviz.ui.line import Visit
 from specviz.ui.orders import Order
 from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
+from specviz.ui.shown_runs import LiveRuns
 from specviz.ui.visitors import Lab
-from specviz.ui.visits import Visit
 from specviz.ui.web_files import ADDRESS
 from specviz.ui.why_tab import measured
 from specviz.views.tab_messages import LabRun, Measuring, why_message
