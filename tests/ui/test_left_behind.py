@@ -14,7 +14,7 @@ from specviz.records.recordings import RECORDINGS
 from specviz.records.settings import RunSettings
 from specviz.records.words import words
 from specviz.ui import page as page_module
-from specviz.ui import traces
+from specviz.ui import shown_runs
 from specviz.ui.deployment import NO_MODELS, Deployment
 from specviz.ui.line import Recent
 from specviz.ui.offered_files import ResultPage, RunFiles
@@ -54,9 +54,9 @@ def test_so_do_results_and_opened_runs(folder, monkeypatch):
     results["c"] = ResultPage("race", "again")
     assert results["c"].file.read_text() == "again" and made(folder) == ["specviz-race.html"] * 2
     del results
-    monkeypatch.setattr(traces, "_OPENED", type(traces._OPENED)(maxlen=1))
+    monkeypatch.setattr(traces, "_OPENED", type(shown_runs._OPENED)(maxlen=1))
     for recording in RECORDINGS[:2]:
-        offered = traces.offered(dataclasses.replace(recording.load()), words())
+        offered = shown_runs.offered(dataclasses.replace(recording.load()), words())
     assert sorted(offered[at].value["orig_name"] for at in range(3)) == made(folder)
 
 
