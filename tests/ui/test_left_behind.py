@@ -54,7 +54,7 @@ def test_so_do_results_and_opened_runs(folder, monkeypatch):
     results["c"] = ResultPage("race", "again")
     assert results["c"].file.read_text() == "again" and made(folder) == ["specviz-race.html"] * 2
     del results
-    monkeypatch.setattr(traces, "_OPENED", type(shown_runs._OPENED)(maxlen=1))
+    monkeypatch.setattr(shown_runs, "_OPENED", type(shown_runs._OPENED)(maxlen=1))
     for recording in RECORDINGS[:2]:
         offered = shown_runs.offered(dataclasses.replace(recording.load()), words())
     assert sorted(offered[at].value["orig_name"] for at in range(3)) == made(folder)
