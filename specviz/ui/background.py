@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections import deque
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,119 +18,93 @@ from specviz.ui.deployment import Deployment
 
 if TYPE_CHECKING:
     from specviz.models.pair import ModelPair
-    from specviz.models.preparation import Preparation
-
-#: What is being done for a pair until there is more to say.
-_LOOKING = Sentence("looking for compiled ones")
-
-
-def _nothing() -> Preparation:
-    from specviz.models.preparation import Preparation
-
-    return Preparation()
 
 
 @dataclass(frozen=True)
 class Stage:
     """How far a pair's passes are."""
 
-    step: Sentence | None = None  # what is being done; None when it is over
-    done: Preparation = field(default_factory=_nothing)  # what became of them
+    step: Sentence | None = None  # the work in progress; None when it is over
+    reasons: dict[str, SpecvizError] = field(default_factory=dict)  # why some were not prepared, by role
 
 
 class Preparer:
-    """Pairs waiting for their passes, and the thread that prepares them.
+    """Prepares pairs in a thread of its own, once it is started.
 
-    What takes long happens in processes of low priority, the rest in the engine's thread, between runs.
+    Slow work happens in processes of low priority, the rest in the engine's thread, between runs.
     """
 
     def __init__(self, deployment: Deployment):
         self.refusal = _refusal(deployment)
-        self._changed = threading.Condition()
-        self._waiting: deque[ModelPair] = deque()
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None  # while it is started
+        self._early: list[ModelPair] = []  # added before that
         self._stages: weakref.WeakKeyDictionary[ModelPair, Stage] = weakref.WeakKeyDictionary()
-        self._current: ModelPair | None = None
-        self._halt = threading.Event()
-        self._started = self._closed = False
+        #: What ends the work on a pair, and its future.
+        self._work: weakref.WeakKeyDictionary[ModelPair, tuple[threading.Event, Future]] = weakref.WeakKeyDictionary()
 
     def add(self, pair: ModelPair) -> None:
-        """Has a loaded pair wait for its turn, or notes why nothing will be prepared."""
-        from specviz.models.preparation import Preparation
-
-        with self._changed:
-            if self.refusal is None:
-                self._waiting.append(pair)
-                self._changed.notify_all()
+        """Queues a loaded pair, or notes why nothing will be prepared."""
+        with self._lock:
+            if self.refusal is not None:
+                self._stages[pair] = Stage(reasons={"target": self.refusal})
+            elif self._pool is None:
+                self._early.append(pair)
             else:
-                self._stages[pair] = Stage(done=Preparation(reasons={"target": self.refusal}))
+                self._stages[pair], halt = Stage(Sentence("looking for compiled ones")), threading.Event()
+                self._work[pair] = halt, self._pool.submit(self._prepare, pair, halt)
 
     def start(self) -> None:
-        """Begins."""
-        self._started = True
-        threading.Thread(target=self._work, name="preparer", daemon=True).start()
+        """Begins with the pairs that were added."""
+        with self._lock:
+            self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="preparer")
+            early, self._early = self._early, []
+        for pair in early:
+            self.add(pair)
 
     def stage(self, pair: ModelPair) -> Stage:
-        """How far this pair's passes are; where nothing was begun, there is nothing to wait for."""
-        with self._changed:
-            if self._started and pair in self._waiting:
-                return Stage(_LOOKING)
-            return self._stages.get(pair, Stage())
+        """How far this pair's passes are; before the start there is nothing to wait for."""
+        return self._stages.get(pair, Stage())
 
     def wait_for(self, pair: ModelPair) -> None:
-        """Returns once this pair's passes are what they will be."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.stage(pair).step is None)
+        """Returns once this pair's passes are prepared, refused or forgotten."""
+        if pair in self._work:
+            with suppress(CancelledError):
+                self._work[pair][1].result()
 
     def forget(self, pair: ModelPair) -> None:
-        """Ends what is being done for this pair; once it returns, the pair may be freed."""
-        with self._changed:
-            if pair in self._waiting:
-                self._waiting.remove(pair)
-                self._changed.notify_all()
-            if self._current is pair:
-                self._halt.set()
-                self._changed.wait_for(lambda: self._current is not pair)
+        """Ends the work on this pair; once it returns, the pair may be freed."""
+        with self._lock:
+            self._early = [one for one in self._early if one is not pair]
+            halt, future = self._work.pop(pair, (threading.Event(), Future()))
+            halt.set()
+            self._stages.pop(pair, None)
+        if not future.cancel():
+            future.result()
 
     def close(self) -> None:
         """Ends everything, the compiler's processes included, and waits until it has ended."""
-        with self._changed:
-            self._closed = True
-            self._waiting.clear()
-            self._halt.set()
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._current is None)
+        with self._lock:
+            pool, self._pool = self._pool, None
+            for halt, _ in self._work.values():
+                halt.set()
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
 
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._closed)
-                if self._closed:
-                    return
-                pair = self._current = self._waiting.popleft()
-                self._stages[pair] = Stage(_LOOKING)
-                halt = self._halt = threading.Event()
-            stage = Stage(done=self._prepared(pair, halt))
-            with self._changed:
-                self._stages[pair] = stage
-                self._current = None
-                self._changed.notify_all()
-            # An idle thread must not keep a pair in memory.
-            del pair, stage
+    def _prepare(self, pair: ModelPair, halt: threading.Event) -> None:
+        from specviz.models.preparation import prepare_passes
 
-    def _prepared(self, pair: ModelPair, halt: threading.Event) -> Preparation:
-        from specviz.models.preparation import Preparation, prepare_passes
-
-        def hear(fraction: float, step: Sentence) -> None:
-            with self._changed:
-                self._stages[pair] = Stage(step)
+        def report(fraction: float, step: Sentence) -> None:
+            self._stages[pair] = Stage(step)
 
         try:
-            return device.apart(lambda: prepare_passes(pair, hear, halt=halt, turn=device.between_runs))
+            done = device.apart(lambda: prepare_passes(pair, report, halt=halt, turn=device.between_runs))
+            self._stages[pair] = Stage(reasons=done.reasons)
         except Exception as error:
             # Nobody waits for it: the page goes on with plain passes, and says why.
             logging.getLogger(__name__).exception("Preparing passes failed")
             reason = SpecvizError("Preparing passes failed: {reason}.", "passes", reason=first_line(error))
-            return Preparation(reasons={"target": reason})
+            self._stages[pair] = Stage(reasons={"target": reason})
 
 
 def _refusal(deployment: Deployment) -> SpecvizError | None:

@@ -80,7 +80,7 @@ def notes(pair: ModelPair, stage: Stage, say: Words) -> str:
     if "target" in alike:
         lines.append(say("models.rows_alike", roles=_roles(alike, say)))
     refused: dict[tuple[str, str], list[str]] = {}
-    for role, reason in ({} if stage.step else stage.done.reasons | lost).items():
+    for role, reason in ({} if stage.step else stage.reasons | lost).items():
         # Where kernels of our own are in use, only something better still was refused.
         key = "models.unprepared" if role in lost or role not in fast else "models.no_better"
         refused.setdefault((key, as_text(say.error(reason))), []).append(role)

@@ -108,7 +108,7 @@ def test_pairs_are_prepared_in_turn_once_it_is_started(preparer, stand_in, pair)
     stand_in.go_on.set()
     preparer.wait_for(other)
     assert stand_in.begun == [pair, other] and preparer.stage(other).step is None
-    assert preparer.stage(pair).done.ready == list(pair.passes.fast) == ["target", "draft"]
+    assert list(pair.passes.fast) == ["target", "draft"]
 
 
 def test_a_pair_that_is_freed_meanwhile_gets_no_passes_and_holds_none(preparer, stand_in, pair):
@@ -160,7 +160,7 @@ def test_what_cannot_be_prepared_has_its_reason_at_once(deployment, pair, monkey
         preparer.add(pair)
         preparer.start()
         stage = preparer.stage(pair)
-        assert stage.step is None and sentence in str(stage.done.reasons["target"])
+        assert stage.step is None and sentence in str(stage.reasons["target"])
         assert sentence in notes(pair, stage, words("en")).replace("&#95;", "_")
         preparer.close()
 
@@ -176,7 +176,7 @@ def test_passes_that_were_lost_later_are_plain_ones_with_their_reason(pair):
 
 def test_passes_in_use_are_not_denied_where_only_better_ones_were_refused(pair):
     pair.passes.fast = passes_called_compiled(pair)
-    stage = Stage(done=Preparation(reasons={"target": SpecvizError("They were slower.", "passes")}))
+    stage = Stage(reasons={"target": SpecvizError("They were slower.", "passes")})
     said = notes(pair, stage, words("en"))
     assert "Nothing faster than that (target): They were slower." in said and "No faster passes" not in said
 
@@ -190,8 +190,8 @@ def test_a_failure_that_nobody_foresaw_is_logged_and_said_and_the_next_pair_is_p
     monkeypatch.setattr("specviz.models.preparation.prepare_passes", fail)
     preparer.add(pair)
     preparer.start()
-    wait_until(lambda: preparer.stage(pair).done.reasons)
-    assert str(preparer.stage(pair).done.reasons["target"]) == "Preparing passes failed: no such luck."
+    wait_until(lambda: preparer.stage(pair).reasons)
+    assert str(preparer.stage(pair).reasons["target"]) == "Preparing passes failed: no such luck."
     assert "no such luck" in caplog.text
     monkeypatch.setattr("specviz.models.preparation.prepare_passes", stand_in)
     stand_in.go_on.set()
