@@ -19,7 +19,7 @@ from specviz.models.pair import ModelPair
 from specviz.models.preparation import prepare_passes
 from specviz.records.recordings import RECORDINGS, TRACES, Recording
 from specviz.records.runs import Run
-from specviz.ui.duel import duel
+from specviz.ui.race_tab import duel
 
 #: Processes that want a core; with more, times are not those of the machine.
 IDLE = 0.5

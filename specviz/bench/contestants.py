@@ -36,13 +36,14 @@ class Contestant:
     engine: str = "specviz"  # or "bare", "transformers": see `specviz.bench.lanes`
 
     def applied(self, settings: RunSettings) -> RunSettings:
-        """The settings of a run in which this contestant decodes."""
+        """The settings of a run in which this contestant decodes; coins set by hand are another run's."""
         return replace(
             settings,
             drafter=None if self.mode == PLAIN else self.mode,
             num_draft_tokens=self.num_draft_tokens or 1,
             drafting=DraftParams(self.branches, exit_layer=self.exit_layer, bits=self.bits),
             rule=self.rule,
+            coins="",
         )
 
     @property

@@ -8,7 +8,7 @@ applying         settings that come from a link, or from another part of the pag
 tabs             what a tab is: built at a desk, it hands over the actions that its buttons start; connects them
 line             one line for the models, a place for each visitor; who pressed a button, and Stop
 generate_tab     a run, live; shown_runs: runs as the page shows them, live and over
-race_tab         plain beside speculative decoding; duel: both measured in turn
+race_tab         plain and speculative decoding measured in turn, for the race and for a run's speedup
 compare_tab      several ways side by side; contest: all of them measured in turn
 why_tab          what passes cost, and what limits the visitors' runs
 lossless_tab     does the text follow the target's distribution?

@@ -22,12 +22,12 @@ from specviz.records.errors import SpecvizError, quoted, shortened
 from specviz.records.runs import Round, Run
 from specviz.records.settings import AUTO, LAB_RULES, PLAIN, SETTINGS, Setting, is_whole
 from specviz.records.words import words
-from specviz.ui.compare_tab import MOST_REPEATS, OWN, Choice, contest_of, machine_of, rows_of, texts_of
-from specviz.ui.duel import Duel, progress
+from specviz.ui.compare_tab import MOST_REPEATS, machine_of, rows_of, texts_of
+from specviz.ui.contest import OWN, Choice, contest_of
 from specviz.ui.lossless_tab import MOST_RUNS, MOST_SUPPORT, Trial, asked_of, growing, trial_request, tried
 from specviz.ui.orders import Order, read_form, whole_up_to
 from specviz.ui.pairs import PairName
-from specviz.ui.race_tab import dueled, race_request
+from specviz.ui.race_tab import Duel, dueled, progress, race_request
 from specviz.ui.runner import Runner
 from specviz.ui.ways import available
 from specviz.views import answers

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import html
-import itertools
 import pathlib
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
@@ -18,50 +17,30 @@ from specviz.bench.contestants import Contestant
 from specviz.passes.processes import is_zero_gpu
 from specviz.records.comparison import compare as compare_texts
 from specviz.records.errors import SpecvizError
-from specviz.records.prompts import on_each, read_prompts, text_of
+from specviz.records.prompts import read_prompts, text_of
 from specviz.records.runs import Run
-from specviz.records.settings import AUTO, PLAIN, RunSettings
+from specviz.records.settings import AUTO, PLAIN
 from specviz.records.words import Said, Words, joined, said
 from specviz.ui.components import QUEUED, UNQUEUED, as_text, element_view
-from specviz.ui.contest import Contest, order_of
+from specviz.ui.contest import OWN, Choice, Contest, contest_of, order_of
 from specviz.ui.controls import Fields, choices
 from specviz.ui.line import Visit
 from specviz.ui.offered_files import ResultPage
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Desk, Tab
-from specviz.ui.ways import WAYS, available, default_branches, drafter_of, refusal
+from specviz.ui.ways import WAYS, available, default_branches, refusal
 from specviz.views import tab_messages as messages
 from specviz.views.pages import comparison_page
 from specviz.views.run_messages import label, message, passes_words, speaks, title
 from specviz.views.terminal import work_table
 
 if TYPE_CHECKING:
-    from specviz.drafters.base import Drafter
     from specviz.models.pair import ModelPair
-    from specviz.rules.draft import Rule
 
 GAMMAS = (1, 2, 3, 4, 6, 8)
 
 MOST_REPEATS = 5
-
-#: As many branches as the drafter has by default.
-OWN = 0
-
-#: A SpecvizError's field -> the control of this tab that stands for it.
-FIELDS = {"drafter": "drafters", "num_draft_tokens": "gammas", "branches": "widths", "rule": "rules"}
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What is to be compared, as the tab's fields stand."""
-
-    drafters: Sequence[str]
-    gammas: Sequence[int | str]  # numbers, or `AUTO`
-    widths: Sequence[int]  # branches; `OWN` for a drafter's default
-    rules: Sequence[str]  # beside the usual one
-    repeats: int
-    prompts: str = ""  # one's own, in the place of the order's, see `read_prompts`
 
 
 def create_compare_tab(desk: Desk) -> Tab:
@@ -171,82 +150,6 @@ def _told(text: str, say: Words) -> str:
         prompts=say("compare.prompts_count", n=len(prompts)),
         domains=say("compare.domains_count", n=len({one.domain for one in prompts})),
     )
-
-
-def contest_of(
-    runner: Runner, pair: ModelPair, order: Order, choice: Choice, halt: threading.Event | None = None
-) -> Contest:
-    """The checked comparison. Raises SpecvizError whose field is a shared control's or one of `Choice`."""
-    plain = Contestant(PLAIN)
-    orders, domains = _on_prompts(runner, pair, order, choice.prompts)
-    for field in ("drafters", "gammas", "widths"):
-        if not getattr(choice, field):
-            raise SpecvizError("Choose at least one.", field)
-    try:
-        # Each once, even where a rule that is asked for is the usual one.
-        entered = dict(_drafting(runner, pair, orders[0], choice)).items()
-    except SpecvizError as error:
-        raise error.at(FIELDS.get(error.field, error.field)) from error
-    contestants = (plain, *(contestant for contestant, runs in entered if runs))
-    left_out = tuple(contestant for contestant, runs in entered if not runs)
-    contest = Contest(runner, orders, contestants, choice.repeats, halt or threading.Event(), left_out, domains)
-    if contest.count > runner.deployment.max_compare_runs:
-        raise SpecvizError(
-            "That makes {runs} runs, more than the {most} that this page allows: choose fewer drafters, γ values, "
-            "repeats or prompts.",
-            "drafters",
-            runs=contest.count,
-            most=runner.deployment.max_compare_runs,
-        )
-    return contest
-
-
-def _on_prompts(runner: Runner, pair: ModelPair, order: Order, text: str) -> tuple[tuple[Order, ...], tuple[str, ...]]:
-    """The order on each prompt of one's own, and their domains; without any, the order itself and none."""
-    if not text.strip():
-        order_of(order, Contestant(PLAIN)).request(pair, runner.deployment)
-        return (order,), ()
-
-    def checked(settings: RunSettings) -> Order:
-        made = replace(order, settings=settings)
-        order_of(made, Contestant(PLAIN)).request(pair, runner.deployment)
-        return made
-
-    prompts = read_prompts(text)
-    orders = on_each(prompts, order.settings, pair.conversation, checked)
-    return tuple(orders), tuple(prompt.domain for prompt in prompts)
-
-
-def _drafting(runner: Runner, pair: ModelPair, order: Order, choice: Choice) -> Iterator[tuple[Contestant, bool]]:
-    """Every drafter with every γ and every number of branches it can have, by its usual rule and the others asked for;
-    and whether it runs.
-
-    At temperature 0 all rules come to the same comparison, so none is added there; some judge chains only.
-    """
-    from specviz.rules import rule_named
-
-    for name in choice.drafters:
-        for width, gamma in itertools.product(_widths(pair, name, choice.widths), choice.gammas):
-            usual = Contestant(name, gamma, branches=width)
-            request = order_of(order, usual).request(pair, runner.deployment)
-            yield replace(usual, rule=request.rule.name), True
-            for rule in choice.rules:
-                judges = _judges(rule_named(rule), request.drafter, width)
-                yield replace(usual, rule=rule), judges and not request.settings.sampling.greedy
-
-
-def _judges(rule: Rule, drafter: type[Drafter], width: int) -> bool:
-    """Whether it has something of its own to say about drafts of this width: of a single path, a block says it all."""
-    return width > 1 and drafter.draws_paths if rule.paths else rule.trees or width == 1
-
-
-def _widths(pair: ModelPair, name: str, asked: Sequence[int]) -> list[int]:
-    """The numbers of branches this drafter is compared with; if it can do with none of them, it shall say why."""
-    own = default_branches(pair, name)
-    if "branches" not in drafter_of(pair, name).reads:
-        return [own]
-    widths = list(dict.fromkeys(width or own for width in asked))
-    return [width for width in widths if refusal(pair, name, width) is None] or widths
 
 
 def compare(

@@ -1,7 +1,8 @@
-"""Several ways to decode, measured in turn on one prompt or on several: the Compare tab's table."""
+"""A comparison of several ways to decode: which contestants, on which prompts, and their runs so far."""
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,14 +10,38 @@ from typing import TYPE_CHECKING
 
 from specviz.bench.advice import Work, WorkRow
 from specviz.bench.contestants import Contestant, Progress, Standing, TimedRun, busy, standing
-from specviz.records.settings import RunSettings
+from specviz.records.errors import SpecvizError
+from specviz.records.prompts import on_each, read_prompts
+from specviz.records.settings import PLAIN, RunSettings
 from specviz.records.words import Said, said
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
+from specviz.ui.ways import default_branches, drafter_of, refusal
 from specviz.views.run_messages import title
 
 if TYPE_CHECKING:
     from specviz.decoding.request import Request
+    from specviz.drafters.base import Drafter
+    from specviz.models.pair import ModelPair
+    from specviz.rules.draft import Rule
+
+#: As many branches as the drafter has by default.
+OWN = 0
+
+#: A SpecvizError's field -> the control of this tab that stands for it.
+FIELDS = {"drafter": "drafters", "num_draft_tokens": "gammas", "branches": "widths", "rule": "rules"}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is to be compared, as the tab's fields stand."""
+
+    drafters: Sequence[str]
+    gammas: Sequence[int | str]  # numbers, or `AUTO`
+    widths: Sequence[int]  # branches; `OWN` for a drafter's default
+    rules: Sequence[str]  # beside the usual one
+    repeats: int
+    prompts: str = ""  # one's own, in the place of the order's, see `read_prompts`
 
 
 @dataclass
@@ -116,5 +141,84 @@ def in_turn(
 
 
 def order_of(order: Order, contestant: Contestant) -> Order:
-    """`order` as a contestant runs it: coins set by hand are another run's."""
-    return replace(order, settings=replace(contestant.applied(order.settings), coins=""))
+    """`order` as a contestant runs it."""
+    return replace(order, settings=contestant.applied(order.settings))
+
+
+# Choosing
+
+
+def contest_of(
+    runner: Runner, pair: ModelPair, order: Order, choice: Choice, halt: threading.Event | None = None
+) -> Contest:
+    """The checked comparison. Raises SpecvizError whose field is a shared control's or one of `Choice`."""
+    plain = Contestant(PLAIN)
+    orders, domains = _on_prompts(runner, pair, order, choice.prompts)
+    for name in ("drafters", "gammas", "widths"):
+        if not getattr(choice, name):
+            raise SpecvizError("Choose at least one.", name)
+    try:
+        # Each once, even where a rule that is asked for is the usual one.
+        entered = dict(_drafting(runner, pair, orders[0], choice)).items()
+    except SpecvizError as error:
+        raise error.at(FIELDS.get(error.field, error.field)) from error
+    contestants = (plain, *(contestant for contestant, runs in entered if runs))
+    left_out = tuple(contestant for contestant, runs in entered if not runs)
+    contest = Contest(runner, orders, contestants, choice.repeats, halt or threading.Event(), left_out, domains)
+    if contest.count > runner.deployment.max_compare_runs:
+        raise SpecvizError(
+            "That makes {runs} runs, more than the {most} that this page allows: choose fewer drafters, γ values, "
+            "repeats or prompts.",
+            "drafters",
+            runs=contest.count,
+            most=runner.deployment.max_compare_runs,
+        )
+    return contest
+
+
+def _on_prompts(runner: Runner, pair: ModelPair, order: Order, text: str) -> tuple[tuple[Order, ...], tuple[str, ...]]:
+    """The order on each prompt of one's own, and their domains; without any, the order itself and none."""
+    if not text.strip():
+        order_of(order, Contestant(PLAIN)).request(pair, runner.deployment)
+        return (order,), ()
+
+    def checked(settings: RunSettings) -> Order:
+        made = replace(order, settings=settings)
+        order_of(made, Contestant(PLAIN)).request(pair, runner.deployment)
+        return made
+
+    prompts = read_prompts(text)
+    orders = on_each(prompts, order.settings, pair.conversation, checked)
+    return tuple(orders), tuple(prompt.domain for prompt in prompts)
+
+
+def _drafting(runner: Runner, pair: ModelPair, order: Order, choice: Choice) -> Iterator[tuple[Contestant, bool]]:
+    """Every drafter with every γ and every number of branches it can have, by its usual rule and the others asked for;
+    and whether it runs.
+
+    At temperature 0 all rules come to the same comparison, so none is added there; some judge chains only.
+    """
+    from specviz.rules import rule_named
+
+    for name in choice.drafters:
+        for width, gamma in itertools.product(_widths(pair, name, choice.widths), choice.gammas):
+            usual = Contestant(name, gamma, branches=width)
+            request = order_of(order, usual).request(pair, runner.deployment)
+            yield replace(usual, rule=request.rule.name), True
+            for rule in choice.rules:
+                judges = _judges(rule_named(rule), request.drafter, width)
+                yield replace(usual, rule=rule), judges and not request.settings.sampling.greedy
+
+
+def _judges(rule: Rule, drafter: type[Drafter], width: int) -> bool:
+    """Whether it has something of its own to say about drafts of this width: of a single path, a block says it all."""
+    return width > 1 and drafter.draws_paths if rule.paths else rule.trees or width == 1
+
+
+def _widths(pair: ModelPair, name: str, asked: Sequence[int]) -> list[int]:
+    """The numbers of branches this drafter is compared with; if it can do with none of them, it shall say why."""
+    own = default_branches(pair, name)
+    if "branches" not in drafter_of(pair, name).reads:
+        return [own]
+    widths = list(dict.fromkeys(width or own for width in asked))
+    return [width for width in widths if refusal(pair, name, width) is None] or widths

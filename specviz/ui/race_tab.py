@@ -1,16 +1,24 @@
-"""The Race tab: plain and speculative decoding of one prompt, run in turn and replayed on one clock."""
+"""The Race tab: plain and speculative decoding of one prompt, measured in turn and replayed on one clock.
+
+The same duel gives the speedup of a single run.
+"""
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from specviz.bench.contestants import Progress
+from specviz.bench.contestants import Progress, TimedRun, busy, speedup_of
+from specviz.records.comparison import compare
 from specviz.records.errors import SpecvizError
+from specviz.records.runs import Run, Speedup
+from specviz.records.settings import RunSettings
 from specviz.records.words import Said, said
+from specviz.theory.statistics import Ratio
 from specviz.ui.components import element_view
-from specviz.ui.duel import Duel, duel, progress, runs_of
 from specviz.ui.line import Visit
 from specviz.ui.offered_files import ResultPage
 from specviz.ui.orders import Order
@@ -22,6 +30,16 @@ from specviz.views.run_messages import message, race_message, speaks
 if TYPE_CHECKING:
     from specviz.decoding.request import Request
     from specviz.models.pair import ModelPair
+
+#: Repeats of both runs, of which only short texts need many; the seconds after which none begins, and the reach of the
+#: interval at which it is enough.
+REPEATS, BUDGET, PRECISE = 24, 6.0, 0.04
+
+#: By how much more time is taken rather than telling nothing.
+PATIENCE = 2.0
+
+#: Pairs of turns, of which an interval needs three.
+LEAST_PAIRS = 3
 
 
 def create_race_tab(desk: Desk) -> Tab:
@@ -73,3 +91,103 @@ def dueled(runner: Runner, order: Order, halt: threading.Event) -> Iterator[Prog
     made = runner.batches(order, duel, True, others=runs_of(order.settings))
     for batch in closing(made, halt):
         yield from batch
+
+
+# The duel
+
+
+@dataclass(frozen=True, slots=True)
+class Duel:
+    """Both contestants' runs, and what made them."""
+
+    plain: list[TimedRun]
+    fast: list[TimedRun]
+    machine: str
+
+    @property
+    def ratio(self) -> Ratio:
+        """How many times as fast, with an interval: there are turns enough for one, see `LEAST_PAIRS`."""
+        return speedup_of(self.fast, self.plain)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something else wanted the processor."""
+        return busy((*self.plain, *self.fast))
+
+    def shown(self, request: Request) -> tuple[TimedRun, TimedRun]:
+        """The two runs of one repeat, plain first: of the seed that was ordered; of greedy ones, which have no chance
+        in them, of the repeat whose own ratio is nearest to that of all. request: the checked order."""
+        pairs, whole = list(zip(self.plain, self.fast)), self.ratio.value
+        if not request.settings.sampling.greedy:
+            return pairs[0]
+        return min(pairs, key=lambda pair: abs(math.log(pair[1].speed / pair[0].speed / whole)))
+
+    def runs(self, request: Request) -> tuple[Run, Run]:
+        """The same as records."""
+        from specviz.decoding.record import collect
+
+        plain, fast = self.shown(request)
+        return collect(_plain(request), plain.rounds), collect(request, fast.rounds)
+
+    def speedup(self) -> Speedup:
+        """Raises SpecvizError (field ``measured``) where the interval says nothing."""
+        ratio = self.ratio
+        if ratio.low is None:
+            raise SpecvizError("The text was too short to time: ask for more new tokens.", "measured")
+        if not ratio.known:
+            raise SpecvizError(
+                "It lies between {low}× and {high}×, too far apart to say more. Something else may want the "
+                "processor: try again once it rests.",
+                "measured",
+                low=round(ratio.low, 2),
+                high=round(ratio.high, 2),
+            )
+        return Speedup(ratio.value, self.machine, ratio.low, ratio.high, self.busy)
+
+    def outcome(self, request: Request) -> dict[str, Any]:
+        """How both compare, see `compare`. request: the checked order.
+
+        speedup: by all turns, None where the interval says nothing; low and high: its ends; busy: whether something
+        else wanted the processor meanwhile.
+        """
+        ratio = self.ratio
+        told = {"speedup": ratio.value if ratio.known else None, "low": ratio.low, "high": ratio.high}
+        return compare(*self.runs(request)) | told | {"busy": self.busy}
+
+
+def duel(request: Request, whole: bool) -> Iterator[Progress | Duel | None]:
+    """Measures both: how far it is, then the duel.
+
+    whole: both come to their end, however long that takes; else a slow pair's texts are cut short.
+    """
+    from specviz.bench.machine import name_of
+    from specviz.bench.turns import Plan, lane_of, take_turns
+
+    plan = Plan(request.settings.max_new_tokens, REPEATS, BUDGET, whole, PRECISE, least=LEAST_PAIRS, patience=PATIENCE)
+    done: tuple[list[TimedRun], list[TimedRun]] = [], []
+    for one in take_turns([lane_of(_plain(request)), lane_of(request)], plan):
+        if isinstance(one, TimedRun):
+            done[one.number].append(one)
+        else:
+            yield one
+    yield Duel(*done, name_of(request.pair.device))
+
+
+def _plain(request: Request) -> Request:
+    return request.but(replace(request.settings, drafter=None, coins=""))
+
+
+def runs_of(settings: RunSettings) -> list[RunSettings]:
+    """The runs of a duel, for an estimate of its time: a lent GPU's passes are over long before the budget is."""
+    from specviz.bench.turns import WARM_UP_TOKENS
+
+    both = [replace(settings, drafter=None), settings]
+    few = [replace(one, max_new_tokens=min(WARM_UP_TOKENS, one.max_new_tokens)) for one in both]
+    return [*few, *both]
+
+
+def progress(one: Progress) -> tuple[Said, float]:
+    """What is being done, and how far it is."""
+    if one.warming:
+        return said("common.warming_up"), 0.0
+    return said("race.in_turn", number=one.repeat + 1), one.fraction

@@ -23,7 +23,8 @@ from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings, SamplingParams
 from specviz.records.words import words
 from specviz.ui import page
-from specviz.ui.compare_tab import Choice, compare
+from specviz.ui.compare_tab import compare
+from specviz.ui.contest import Choice
 from specviz.ui.generate_tab import generate
 from specviz.ui.line import Visit
 from specviz.ui.orders import Order

@@ -26,8 +26,8 @@ from specviz.records.runs import Run
 from specviz.records.settings import DraftParams, RunSettings
 from specviz.records.words import words
 from specviz.ui import ways
-from specviz.ui.compare_tab import Choice, compare, contest_of, replay_order
-from specviz.ui.contest import Contest
+from specviz.ui.compare_tab import compare, replay_order
+from specviz.ui.contest import Choice, Contest, contest_of
 from specviz.ui.controls import Controls, create_controls
 from specviz.ui.deployment import Deployment
 from specviz.ui.orders import Order

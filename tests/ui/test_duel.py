@@ -10,8 +10,8 @@ from specviz.bench.contestants import TimedRun, Turn
 from specviz.decoding.request import prepare
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings, SamplingParams
-from specviz.ui import duel as dueling
-from specviz.ui.duel import LEAST_PAIRS, Duel, duel, progress, runs_of
+from specviz.ui import race_tab as dueling
+from specviz.ui.race_tab import LEAST_PAIRS, Duel, duel, progress, runs_of
 
 REQUEST = prepare(tiny_pair("llama"), RunSettings("Once upon", sampling=SamplingParams(0), max_new_tokens=100))
 

@@ -24,7 +24,7 @@ from specviz.records.errors import MOST_QUOTED, SpecvizError, quoted
 from specviz.records.runs import Run
 from specviz.records.settings import MAX_SEED, SETTINGS, DraftParams, RunSettings, SamplingParams
 from specviz.theory import statistics
-from specviz.ui import duel
+from specviz.ui import race_tab
 from specviz.ui.api import ENDPOINTS, function_of
 from specviz.ui.deployment import Deployment
 from specviz.ui.runner import Runner
@@ -105,7 +105,7 @@ def test_the_api_carries_out_or_names_the_parameter(calls):
 
 @pytest.mark.parametrize("name", ["race", "compare", "lossless"])
 def test_so_do_its_other_functions(calls, name, monkeypatch):
-    monkeypatch.setattr(duel, "REPEATS", 1)
+    monkeypatch.setattr(race_tab, "REPEATS", 1)
     monkeypatch.setattr(statistics, "DRAWS", 100)
     rng, done = random.Random(16), 0
     for _ in range(30):

@@ -17,11 +17,11 @@ from specviz.records.words import words
 from specviz.theory.statistics import Ratio
 from specviz.ui import generate_tab
 from specviz.ui.deployment import Deployment
-from specviz.ui.duel import Duel
 from specviz.ui.generate_tab import bring_back, generate
 from specviz.ui.line import Stops, Visit
 from specviz.ui.orders import Order
 from specviz.ui.pairs import PairName
+from specviz.ui.race_tab import Duel
 from specviz.ui.runner import Runner
 from specviz.ui.shown_runs import LiveRuns
 

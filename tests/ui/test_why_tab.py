@@ -29,11 +29,11 @@ from specviz.theory.diagnosis import RunFigures, diagnose, run_figures
 from specviz.theory.roofline import Limits, PassTimes
 from specviz.theory.statistics import Ratio
 from specviz.ui.deployment import Deployment
-from specviz.ui.duel import Duel
 from specviz.ui.generate_tab import generate
 from specviz.ui.line import Visit
 from specviz.ui.orders import Order
 from specviz.ui.pairs import PairName
+from specviz.ui.race_tab import Duel
 from specviz.ui.runner import Runner
 from specviz.ui.shown_runs import LiveRuns
 from specviz.ui.visitors import Lab
