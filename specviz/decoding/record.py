@@ -37,7 +37,7 @@ from specviz.rules.transfer import to_host
 #: How many of the likeliest tokens a row lists, each for target and drafter.
 TOP = 5
 
-#: What rounds that wait for their records may take, most of it as wide as the vocabulary.
+#: How much memory rounds may take that wait for their records.
 MOST_BYTES = 2**25
 
 #: A record's parts by name: a value or list of values for each row or token, as from `Tensor.tolist`.
@@ -69,21 +69,19 @@ class PendingRound:
             require_numbers(leading[0])
         for listed in host.get("ids_q_raw", ()):
             require_numbers(sum(listed), drafted=True)  # a NaN among them makes their sum one
-        kept = host.get("kept", ())
-        outcomes = _outcomes(draft.parents, kept, host.get("weighed"))
+        outcomes = _outcomes(draft.parents, host.get("kept", ()), host.get("weighed"))
         drafted = [
             _drafted_token(place, host, draft, outcome, self.texts, self.rule) for place, outcome in enumerate(outcomes)
         ]
-        # Refused siblings of an accepted token leave nothing to recover from: only the last row decides.
-        rejected = ("rejected", host["row"][0] - 1) in zip(outcomes, draft.parents)
-        following = _next_token(host, self.texts, "recovered" if rejected else "bonus")
+        recovered = verdict.ending == "recovered"
+        following = _next_token(host, self.texts, "recovered" if recovered else "bonus")
         return Round(
             index=self.index,
             drafted=tuple(drafted),
             next=following,
             emitted=self.emitted,
             pieces=self.pieces,
-            top=_candidates(host, draft, following if rejected else None),
+            top=_candidates(host, draft, following if recovered else None),
             seconds=self.seconds,
             stop_reason=self.stop_reason,
             dropped=len(verdict.tokens) - len(self.emitted),
@@ -94,7 +92,7 @@ class PendingRound:
 
 
 class Ledger:
-    """Rounds in order, recorded only once somebody asks for them, as far as memory allows."""
+    """Rounds in order, recorded only when they are asked for, as far as memory allows."""
 
     def __init__(self) -> None:
         self._rounds: list[Round] = []
@@ -115,7 +113,7 @@ class Ledger:
 
 
 def _host(verdict: Verdict) -> Host:
-    """All that the record is made of, in one transfer."""
+    """Everything that the record is made of, in one transfer."""
     draft, (rows, decision) = verdict.draft, verdict.details()
     drawn_from = draft.probs if decision.drawn_from is None else decision.drawn_from
     parts = _decision_parts(draft, decision, verdict.uniforms) | _listed_parts(draft, rows, drawn_from)
@@ -150,15 +148,8 @@ def _decision_parts(draft: Draft, decision: Decision, uniforms: Uniforms) -> dic
         if decision.distance is None:  # a lossy rule flips no coins
             parts["u"] = uniforms.accept[: len(draft.parents)]
         parts["residual"], parts["residual_ids"] = _leading(decision.next_probs)
-    if decision.p_left is not None:
-        parts["p_left"] = decision.p_left
-    if decision.weighed is not None:
-        parts["weighed"] = decision.weighed
-    if decision.distance is not None:
-        parts["distance"] = decision.distance
-    if draft.draws is not None:
-        parts["draw"] = draft.draws
-    return parts
+    optional = {"p_left": decision.p_left, "weighed": decision.weighed, "distance": decision.distance}
+    return parts | {name: part for name, part in (optional | {"draw": draft.draws}).items() if part is not None}
 
 
 def _listed_parts(draft: Draft, rows: TargetRows, drawn_from: Tensor | None) -> dict[str, Tensor]:
@@ -216,33 +207,17 @@ def _line_parts(decision: Decision, likeliest: Tensor) -> dict[str, Tensor]:
 
 
 def _next_token(host: Host, texts: TokenTexts, kind: NextKind) -> NextToken:
-    token = host["next_token"]
+    """With where it and the likeliest others lie on the line that u fell on, as shares of the probabilities' total: u
+    was scaled by that total too."""
+    token, text = host["next_token"], texts.chip(host["next_token"])
     if "line" not in host:
-        return NextToken(id=token, text=texts.chip(token), kind=kind, u=None, prob=1.0)
-    below, line = _line(host)
-    return NextToken(
-        id=token,
-        text=texts.chip(token),
-        kind=kind,
-        u=host["next_u"],
-        prob=host["line_probs"][0],
-        below=below,
-        line=line,
-    )
-
-
-def _line(host: Host) -> tuple[float, tuple[tuple[int, float, float], ...]]:
-    """Where the next token's interval begins, and the intervals of all listed tokens, as shares of the total.
-
-    u was scaled by that total too, so it compares with these shares.
-    """
-    total = host["line_total"]
-    pieces = {}
-    for token, prob, end in zip(host["line"], host["line_probs"], host["line_ends"]):
-        if prob > 0:
-            pieces[token] = (token, round(max(0.0, end - prob) / total, 6), round(end / total, 6))
-    below = max(0.0, host["line_ends"][0] - host["line_probs"][0]) / total
-    return below, tuple(sorted(pieces.values()))
+        return NextToken(token, text, kind, u=None, prob=1.0)
+    ids, probs, ends, total = host["line"], host["line_probs"], host["line_ends"], host["line_total"]
+    starts = [max(0.0, end - prob) / total for prob, end in zip(probs, ends)]
+    line = {
+        id: (id, round(start, 6), round(end / total, 6)) for id, start, end, p in zip(ids, starts, ends, probs) if p > 0
+    }
+    return NextToken(token, text, kind, host["next_u"], probs[0], starts[0], tuple(sorted(line.values())))
 
 
 def _drafted_token(
@@ -275,31 +250,34 @@ def _candidates(host: Host, draft: Draft, recovered: NextToken | None) -> tuple[
     children: list[list[int]] = [[] for _ in range(len(draft.parents) + 1)]
     for token, parent in enumerate(draft.parents):
         children[parent + 1].append(token)
-    top = []
-    for row, siblings in enumerate(children):
-        residual: Listed = ()
-        if recovered and row == host["row"][0]:
-            whole = ((recovered.id, 1.0),)
-            residual = _pairs(host["residual_ids"], host["residual"]) if "residual" in host else whole
-        top.append(_row_lists(host, draft, row, siblings, residual))
-    return tuple(top)
+    residual: Listed = ()
+    if recovered:
+        drawn = "residual" in host
+        residual = _pairs(host["residual_ids"], host["residual"]) if drawn else ((recovered.id, 1.0),)
+    return tuple(
+        _row_lists(host, draft, row, siblings, residual if row == host["row"][0] else ())
+        for row, siblings in enumerate(children)
+    )
 
 
 def _row_lists(host: Host, draft: Draft, row: int, siblings: list[int], residual: Listed) -> Candidates:
     """The lists of one row. The first token that continues it stands for the drafter; of several paths, the picked."""
     picked = [token for token in siblings if "weighed" in host and host["weighed"][token]]
     name, place = ("ids", (picked or siblings)[0]) if siblings else ("leading", row)
-    ids = host[name][place]
-    p = p_raw = _pairs(ids, host[f"{name}_raw"][place])
-    q = q_raw = _pairs(ids, host["ids_q_raw"][place]) if siblings and "ids_q_raw" in host else ()
+
+    def listed(part: str) -> Listed:
+        return _pairs(host[name][place], host[part][place])
+
+    p_raw = listed(f"{name}_raw")
+    q_raw = listed("ids_q_raw") if siblings and "ids_q_raw" in host else ()
     if "choice" in host:
-        p = ((host["choice"][row], 1.0),)
-    elif f"{name}_p" in host:
-        p = _pairs(ids, host[f"{name}_p"][place])
+        p: Listed = ((host["choice"][row], 1.0),)
+    else:
+        p = listed(f"{name}_p") if f"{name}_p" in host else p_raw
     if draft.probs is None:
-        q = tuple([(host["token"][token], 1.0) for token in siblings])
-    elif siblings and "ids_q" in host:
-        q = _pairs(ids, host["ids_q"][place])
+        q: Listed = tuple([(host["token"][token], 1.0) for token in siblings])
+    else:
+        q = listed("ids_q") if siblings and "ids_q" in host else q_raw
     return Candidates(p, q, residual, p_raw, q_raw)
 
 
