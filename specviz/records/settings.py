@@ -55,13 +55,14 @@ class Setting:
     choices: tuple[Any, ...] = ()  # what else is allowed; without bounds, nothing else is
     step: float = 1  # between the values of a control
     rare: bool = False  # rarely changed: it comes after its siblings, on the page below the fold
-    error: str = ""  # the sentence for any other value, with {value} and the bounds; empty: see `_sentence`
+    error: str = ""  # the sentence for any other value, with {value} and the bounds; empty: see `sentence`
 
     def check(self, name: str, value: object) -> None:
         """Raises SpecvizError, with `field` set to the setting's name, for a value that is not allowed."""
         if not self.allows(value):
+            given = value if isinstance(value, float) else quoted(value)
             bounds = {"least": self.least, "most": self.most, "choices": ", ".join(map(str, self.choices))}
-            raise SpecvizError(self.error or self._sentence, name, name=name, value=quoted(value), **bounds)
+            raise SpecvizError(self.sentence, name, name=name, value=given, **bounds)
 
     def allows(self, value: object) -> bool:
         if (value is None and self.default is None) or self._is_choice(value):
@@ -85,7 +86,10 @@ class Setting:
         return bool(self.choices) and self.least is None
 
     @property
-    def _sentence(self) -> str:
+    def sentence(self) -> str:
+        """The error of a value that is not allowed, as a template."""
+        if self.error:
+            return self.error
         if self.kind is bool:
             return "{name} must be true or false, not {value}."
         if self.kind is str:

@@ -21,7 +21,7 @@ from specviz.drafters import DRAFTERS
 from specviz.records.errors import SpecvizError, quoted, shortened
 from specviz.records.runs import Round, Run
 from specviz.records.settings import AUTO, LAB_RULES, PLAIN, SETTINGS, Setting, is_whole
-from specviz.records.words import words
+from specviz.records.words import Said, words
 from specviz.ui.compare_tab import MOST_REPEATS, machine_of, rows_of, texts_of
 from specviz.ui.contest import OWN, Choice, contest_of
 from specviz.ui.lossless_tab import MOST_RUNS, MOST_SUPPORT, Trial, asked_of, growing, trial_request, tried
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 #: A call's values by parameter; its answers; a function that receives a line of progress and the share that is done.
 Given = Mapping[str, Any]
 Answers = Iterator[dict[str, Any]]
-Tell = Callable[[str, float], None]
+Tell = Callable[[Said, float], None]
 
 #: The API speaks the page's first language.
 SAY = words()
@@ -145,7 +145,7 @@ def _race(runner: Runner, given: Given, tell: Tell) -> Answers:
             if isinstance(one, Duel):
                 yield answers.race_answer(*one.runs(request), one.outcome(request), one.machine)
             else:
-                tell(*progress(one, SAY))
+                tell(*progress(one))
 
     return work()
 
@@ -165,12 +165,12 @@ def _compare(runner: Runner, given: Given, tell: Tell) -> Answers:
     contest = contest_of(runner, pair, order, choice)
 
     def answer(finished: bool) -> dict[str, Any]:
-        texts = texts_of(contest, pair, SAY) if finished else None
-        return answers.comparison_answer(rows_of(contest, pair, SAY), choice.repeats, machine_of(pair), texts, finished)
+        texts = texts_of(contest, pair) if finished else None
+        return answers.comparison_answer(rows_of(contest, pair), choice.repeats, machine_of(pair), texts, finished)
 
     def work() -> Answers:
         made = 0
-        for text, fraction in contest.progress(SAY):
+        for text, fraction in contest.progress():
             tell(text, fraction)
             if (runs := contest.finished) > made:
                 made = runs
@@ -373,7 +373,7 @@ def _answers(endpoint: Endpoint, runner: Runner, given: dict[str, Any]) -> Itera
         raise _refusal(error.field, error.message) from error
 
 
-def _tell(text: str, fraction: float) -> None:
+def _tell(text: Said, fraction: float) -> None:
     """As steps of a hundred: MCP's notifications know no fractions."""
     # Gradio's way of taking it as a parameter is closed to functions without components.
-    gr.Progress()((round(100 * fraction), 100), desc=text, unit="%")
+    gr.Progress()((round(100 * fraction), 100), desc=SAY.spoken(text), unit="%")

@@ -88,14 +88,14 @@ def trial_order(order: Order, trial: Trial) -> Order:
 
     Raises SpecvizError for a trial that the page does not offer.
     """
+    from specviz.decoding import lossless
     from specviz.decoding.exact_distribution import RUN_TOKENS
-    from specviz.decoding.lossless import LAB_RULES
 
     if trial.rule not in LAB_RULES:
         raise SpecvizError("There is no rule {name} to test.", "rule", name=quoted(trial.rule))
     whole_up_to(MOST_RUNS, "runs", trial.runs)
     whole_up_to(MOST_SUPPORT, "support", trial.support)
-    rule, sampling = LAB_RULES[trial.rule].engine_rule, order.settings.sampling
+    rule, sampling = lossless.LAB_RULES[trial.rule].engine_rule, order.settings.sampling
     if sampling.greedy:
         return order.but(rule=rule, coins="", max_new_tokens=min(order.settings.max_new_tokens, MOST_GREEDY))
     support = int(trial.support)

@@ -72,8 +72,8 @@ def settings_line(run: Run) -> Said:
         parts.append(said("generate.branches", n=branches))
     for name in DRAFTING:
         if name != "branches" and own.get(name) not in (None, SETTINGS[name].default):
-            key = f"generate.{name}"
-            parts.append(said(key, value=own[name]) if key in words() else f"{name} {own[name]}")
+            known = f"generate.{name}" in words()
+            parts.append(said(f"generate.{name}", value=own[name]) if known else f"{name} {own[name]}")
     # No rule judges plain decoding, and greedy drafts are matched. A file may name a rule unknown to this version.
     if run.drafter is not None and not sampling.greedy:
         parts.append(said(f"generate.rule_{run.rule}") if f"generate.rule_{run.rule}" in words() else run.rule)
