@@ -200,7 +200,8 @@ def test_every_name_that_the_page_shows_has_words():
     assert set(ways.WAYS) == {*DRAFTERS, ways.PLAIN}
     assert set(ways.RULE_CHOICES) == {"auto", *RULES}
     for name in ways.WAYS:
-        assert say(f"ways.{name}") and say(f"ways.{name}_about")
+        # A drafter without words shows its name and the first line of its docstring.
+        assert (f"ways.{name}" in say) == (f"ways.{name}_about" in say)
     for name in ways.RULE_CHOICES:
         assert say(f"ways.rule_{name}") and say(f"ways.rule_{name}_about")
     for name in RULES:
