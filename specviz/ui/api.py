@@ -156,9 +156,7 @@ def _compare(runner: Runner, given: Given, tell: Tell) -> Answers:
     choice = Choice(
         _listed("drafters", drafters, lambda one: isinstance(one, str) and one != PLAIN),
         _listed("gammas", given["gammas"], SETTINGS["num_draft_tokens"].allows),
-        _listed(
-            "widths", given["widths"], lambda one: is_whole(one) and (one == OWN or SETTINGS["branches"].allows(one))
-        ),
+        _listed("widths", given["widths"], _is_width),
         _listed("rules", given["rules"], lambda one: isinstance(one, str) and one != "auto"),
         whole_up_to(MOST_REPEATS, "repeats", given["repeats"]),
     )
