@@ -6,9 +6,7 @@ Nothing is compiled here: stand-ins say how far they are when a test wants it.
 from __future__ import annotations
 
 import json
-import os
 import threading
-import types
 from dataclasses import replace
 
 import pytest
@@ -46,18 +44,6 @@ ORDER = Order(
     RunSettings("Once upon", num_draft_tokens=3, sampling=SamplingParams(0), max_new_tokens=24, seed=5),
 )
 ME = Visit("me", threading.Event())
-
-
-@pytest.fixture
-def deployment(monkeypatch) -> Deployment:
-    for name in [name for name in os.environ if name.startswith("SPECVIZ_")]:
-        monkeypatch.delenv(name)
-    return Deployment.from_environment()
-
-
-@pytest.fixture
-def pair():
-    return tiny_pair("llama")
 
 
 class StandIn:
@@ -208,11 +194,6 @@ def test_a_setting_that_is_no_choice_is_refused_by_name(deployment, monkeypatch)
 
 
 # One action, one kind of passes
-
-
-@pytest.fixture
-def runner(pair, deployment) -> Runner:
-    return Runner(types.SimpleNamespace(get=lambda name, progress=None: pair, home=pair), deployment)
 
 
 @pytest.fixture

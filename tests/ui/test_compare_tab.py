@@ -15,7 +15,7 @@ from gradio_client import Client
 from handmade import a_round
 from on_page import GAMMA, assert_no_sideways_scrolling, downloaded_page, order, set_control
 from playwright.sync_api import Locator, Page, expect
-from tiny import byte_tokenizer, tiny_model, tiny_pair
+from tiny import byte_tokenizer, tiny_model
 
 from specviz.bench.contestants import Contestant, Standing
 from specviz.decoding.engine import replay
@@ -29,7 +29,6 @@ from specviz.ui import ways
 from specviz.ui.compare_tab import compare, replay_order
 from specviz.ui.contest import Choice, Contest, contest_of
 from specviz.ui.controls import Controls, create_controls
-from specviz.ui.deployment import Deployment
 from specviz.ui.orders import Order
 from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.runner import Runner
@@ -43,23 +42,14 @@ DASH = "—"
 
 
 @pytest.fixture
-def pair() -> ModelPair:
-    return tiny_pair("llama")
+def runner(pair, deployment) -> Runner:
+    return Runner(PairStore(replace(deployment, passes="plain"), pair), deployment)
 
 
 @pytest.fixture
 def controls(runner) -> Controls:
     with gr.Blocks():
         return create_controls(runner, words())
-
-
-@pytest.fixture
-def runner(pair, monkeypatch) -> Runner:
-    for name in ("TARGET", "DRAFT", "DEVICE", "DTYPE", "MAX_COMPARE_RUNS"):
-        monkeypatch.delenv(f"SPECVIZ_{name}", raising=False)
-    monkeypatch.setenv("SPECVIZ_PASSES", "plain")
-    deployment = Deployment.from_environment()
-    return Runner(PairStore(deployment, pair), deployment)
 
 
 ORDER = Order(PairName(), RunSettings("Once upon", max_new_tokens=12, seed=5))

@@ -5,10 +5,6 @@ from __future__ import annotations
 import json
 import pathlib
 import threading
-import types
-
-import pytest
-from tiny import tiny_pair
 
 from specviz.decoding.engine import rounds
 from specviz.records.errors import SpecvizError
@@ -16,7 +12,6 @@ from specviz.records.settings import RunSettings
 from specviz.records.words import words
 from specviz.theory.statistics import Ratio
 from specviz.ui import generate_tab
-from specviz.ui.deployment import Deployment
 from specviz.ui.generate_tab import bring_back, generate
 from specviz.ui.line import Stops, Visit
 from specviz.ui.orders import Order
@@ -30,12 +25,6 @@ ORDER = Order(PairName(), RunSettings("Once upon", num_draft_tokens=3, max_new_t
 
 def press() -> Visit:
     return Visit("me", threading.Event())
-
-
-@pytest.fixture
-def runner():
-    pair = tiny_pair("llama")
-    return Runner(types.SimpleNamespace(get=lambda name: pair, home=pair), Deployment.from_environment())
 
 
 def made(runner: Runner, visit: Visit) -> tuple[LiveRuns, list[dict]]:

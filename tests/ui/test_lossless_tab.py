@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import threading
-import types
 from dataclasses import replace
 
 import pytest
@@ -19,11 +18,9 @@ from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings, SamplingParams
 from specviz.records.words import words
-from specviz.ui.deployment import Deployment
 from specviz.ui.lossless_tab import Trial, trial_order, trial_request, try_rule
 from specviz.ui.orders import Order
 from specviz.ui.pairs import PairName
-from specviz.ui.runner import Runner
 from specviz.views.lossless_messages import Asked, greedy_message
 
 PROMPT = "Once upon a time, upon a time"
@@ -33,14 +30,6 @@ PROMPT = "Once upon a time, upon a time"
 def pair() -> ModelPair:
     """A draft model that is right about every other time, and trained parts of random weights."""
     return with_heads(tiny_pair("llama"))
-
-
-@pytest.fixture
-def runner(pair, monkeypatch) -> Runner:
-    for name in ("TARGET", "DRAFT", "DEVICE", "DTYPE"):
-        monkeypatch.delenv(f"SPECVIZ_{name}", raising=False)
-    store = types.SimpleNamespace(get=lambda name: pair, loaded=lambda name: pair, home=pair)
-    return Runner(store, Deployment.from_environment())
 
 
 ORDER = Order(PairName(), RunSettings(PROMPT, sampling=SamplingParams(0.9), max_new_tokens=64, seed=5))

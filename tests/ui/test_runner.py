@@ -4,11 +4,9 @@ import dataclasses
 import os
 import threading
 import time
-import types
 
 import pytest
 from lent import lend
-from tiny import tiny_pair
 
 import specviz
 from specviz.decoding.engine import rounds
@@ -22,19 +20,6 @@ from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
 
 ORDER = Order(PairName(), RunSettings("Once upon", num_draft_tokens=3, max_new_tokens=40, seed=5))
-
-
-@pytest.fixture
-def deployment(monkeypatch):
-    for name in ("TARGET", "DRAFT", "DEVICE", "DTYPE"):
-        monkeypatch.delenv(f"SPECVIZ_{name}", raising=False)
-    return Deployment.from_environment()
-
-
-@pytest.fixture
-def store():
-    pair = tiny_pair("llama")
-    return types.SimpleNamespace(get=lambda name, progress=None: pair, home=pair)
 
 
 def test_batches_are_the_rounds_of_the_same_run_in_order(store, deployment):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import threading
-import types
 from dataclasses import replace
 
 import pytest
@@ -14,11 +13,9 @@ from elements import element, give
 from handmade import curve, pass_times, rounds_of
 from on_page import assert_no_sideways_scrolling, set_control, state, violations
 from playwright.sync_api import Page, expect
-from tiny import tiny_pair
 
 from specviz.bench.machine import name_of
 from specviz.bench.pass_times import measure_passes
-from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally
 from specviz.records.runs import Seconds
@@ -28,13 +25,11 @@ from specviz.theory import formulas as theory
 from specviz.theory.diagnosis import RunFigures, diagnose, run_figures
 from specviz.theory.roofline import Limits, PassTimes
 from specviz.theory.statistics import Ratio
-from specviz.ui.deployment import Deployment
 from specviz.ui.generate_tab import generate
 from specviz.ui.line import Visit
 from specviz.ui.orders import Order
 from specviz.ui.pairs import PairName
 from specviz.ui.race_tab import Duel
-from specviz.ui.runner import Runner
 from specviz.ui.shown_runs import LiveRuns
 from specviz.ui.visitors import Lab
 from specviz.ui.web_files import ADDRESS
@@ -47,19 +42,6 @@ VIEW = element("why")
 TABLE_1 = [(0.6, 2, 1.96), (0.7, 3, 2.53), (0.8, 2, 2.44), (0.8, 5, 3.69), (0.9, 2, 2.71), (0.9, 10, 6.86)]
 #: Table 4: γ, α, c and the expected speedup, whose inputs are rounded.
 TABLE_4 = [(7, 0.75, 0.02, 3.2), (7, 0.82, 0.11, 2.5), (5, 0.68, 0.04, 2.4), (3, 0.56, 0.11, 1.6)]
-
-
-@pytest.fixture
-def pair() -> ModelPair:
-    return tiny_pair("llama")
-
-
-@pytest.fixture
-def runner(pair, monkeypatch) -> Runner:
-    for name in ("TARGET", "DRAFT", "DEVICE", "DTYPE"):
-        monkeypatch.delenv(f"SPECVIZ_{name}", raising=False)
-    store = types.SimpleNamespace(get=lambda name: pair, loaded=lambda name: pair, home=pair)
-    return Runner(store, Deployment.from_environment())
 
 
 ORDER = Order(PairName(), RunSettings("Once upon", num_draft_tokens=3, max_new_tokens=24, seed=5))
