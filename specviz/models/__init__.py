@@ -12,8 +12,7 @@ placement: devices, dtypes and the memory they have
 pass_timer: how long a pass takes, and with how many threads
 preparation: compiles a pair's passes or records them as CUDA graphs; makes the target in few bits
 pass_checks: makes one model's fast passes, and refuses those that are wrong or slow
-refusals: turns the libraries' errors into one sentence a user can act on
-tokenizer_files: whether a tokenizer reads and writes, and why it cannot
+refusals: turns the libraries' errors, and a tokenizer's that cannot be used, into one sentence a user can act on
 token_texts: from token ids to text, token by token
 vocabularies: two tokenizers side by side, for a draft model with a vocabulary of its own
 catalog: well-known pairs on the Hub and their sizes

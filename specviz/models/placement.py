@@ -36,7 +36,7 @@ class Place:
 
     @property
     def lent(self) -> bool:
-        """Whether its GPU is there only during a call (`is_zero_gpu`): until then nothing can be timed, and only
+        """True if its GPU is there only during a call (`is_zero_gpu`): until then nothing can be timed, and only
         the thread that imported `spaces` can put weights there."""
         return self.device.type == "cuda" and is_zero_gpu()
 
@@ -62,7 +62,7 @@ def room_on_gpus() -> dict[int, int]:
 
 
 def room_to_spread(place: Place, kept: int) -> dict[int | str, int]:
-    """How many bytes of weights each GPU and main memory (``cpu``) may take; what does not fit stays on disk.
+    """How many bytes of weights each GPU and main memory (``cpu``) may take; the rest stays on disk.
 
     kept: bytes to leave free on the place's own device.
     """
@@ -132,11 +132,11 @@ def dtype_named(name: str | torch.dtype) -> torch.dtype | None:
 
 
 def automatic_dtype(place: Place, checkpoint: torch.dtype | None, full_bytes: int) -> torch.dtype:
-    """What ``auto`` stands for at this place: half precision where it is multiplied in, and float32 on other CPUs.
+    """The dtype that ``auto`` stands for here: half precision where the device multiplies in it, else float32.
 
-    The processor's instructions decide and never a stopwatch, so every start of a machine decides alike. Other CPUs
-    take half precision only for weights that leave no room in float32. full_bytes: of the weights in float32, on the
-    place's own device in each process.
+    The processor's instructions decide and never a stopwatch, so that every start on a machine decides alike. Other
+    CPUs take half precision only for weights that leave no room in float32. full_bytes: of the weights in float32, on
+    the place's own device in each process.
     """
     half = half_precision(place.device, checkpoint)
     if place.device.type == "cuda" or multiplies_in(half) or full_bytes > _FILLED * free_at(place):
@@ -154,9 +154,9 @@ def half_precision(device: torch.device, checkpoint: torch.dtype | None) -> torc
 
 
 def multiplies_in(dtype: torch.dtype) -> bool:
-    """Whether `dtype` is bfloat16 and this CPU has instructions to multiply in it.
+    """True if `dtype` is bfloat16 and this CPU has instructions to multiply in it.
 
-    Then it is faster than float32 once passes are compiled: half the bytes, and no conversions. Without them a product
+    Then it is faster than float32 once passes are compiled: half the bytes, and no conversions. On other CPUs a product
     in half precision can take seventy times as long as in float32.
     """
     return dtype == torch.bfloat16 and torch.cpu._is_avx512_bf16_supported()
@@ -172,7 +172,7 @@ def free_memory(device: torch.device | str = "cpu") -> int:
     device = torch.device(device)
     if device.type != "cuda":
         return memory_at_hand()
-    # What torch has reserved but does not use is free to us, though the driver counts it as taken.
+    # Memory that torch has reserved but does not use is free for us, though the driver counts it as taken.
     idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return torch.cuda.mem_get_info(device)[0] + idle
 
@@ -185,7 +185,7 @@ def memory_at_hand() -> int:
 
 
 def _container_bytes_left() -> int | None:
-    """What a container's limit leaves; None where there is no limit. Hosted Spaces run under one."""
+    """Bytes left under a container's limit, as hosted Spaces have one; None where there is no limit."""
     try:
         limit = int((_CGROUP / "memory.max").read_text())
         used = int((_CGROUP / "memory.current").read_text())
@@ -199,13 +199,13 @@ def _container_bytes_left() -> int | None:
 
 @functools.cache
 def set_libraries_aside() -> None:
-    """Spares the garbage collector what was imported so far and stays for good: to go through that took a quarter of a
-    second now and then, in the middle of a round."""
+    """Hides everything imported so far from the garbage collector, which took a quarter of a second to go through it
+    now and then, in the middle of a round."""
     gc.freeze()
 
 
 def release_memory() -> None:
-    """Returns memory that nothing refers to any more, to the system too."""
+    """Frees memory that nothing refers to any more, and returns it to the system."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -32,8 +32,15 @@ from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
 from specviz.models.gguf_files import GGUF_SAMPLING, explaining_gguf, gguf_at, read_header
-from specviz.models.refusals import Named, explaining, hub_refusal, quantisation_of
-from specviz.models.tokenizer_files import about_tokenizer, try_out, why_not_fetched
+from specviz.models.refusals import (
+    Named,
+    about_tokenizer,
+    explaining,
+    hub_refusal,
+    quantisation_of,
+    try_out,
+    why_not_fetched,
+)
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import SamplingParams
 from specviz.records.words import Sentence

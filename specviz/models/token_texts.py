@@ -13,13 +13,13 @@ from typing import Any
 
 REPLACEMENT = "\ufffd"
 
-#: Of how many tokens it is tried whether they follow one another as their texts say.
+#: How many tokens are tried in pairs, to see whether the text of a pair is both texts.
 _TRIED = 256
 
-#: Tokens before a new one that its text may depend on; and after how many the others are let go.
+#: How many tokens before a new one its text may depend on; and after how many the others are dropped.
 _CONTEXT, _KEPT = 8, 32
 
-#: What is read on for a trial: a decoder may count quotation marks to tell those that open from those that close.
+#: A continuation for trials: a decoder may count quotation marks to tell those that open from those that close.
 _PROBE = "a \"a\" 'a' a"
 
 #: How tokenizers with byte fallback (Llama 2, Mistral, Gemma) name the token of a single byte.
@@ -33,8 +33,8 @@ class TokenTexts:
     name, bytes that are no whole character as U+FFFD, and ids that the tokenizer lacks (logits are often padded beyond
     the vocabulary) as ``<id 4711>``. It never raises over an id.
 
-    Texts are what `tokenizer.decode` makes of the tokens, without transformers' tidying of spaces before punctuation
-    (`clean_up_tokenization_spaces`), which is not what the model wrote.
+    Texts come from `tokenizer.decode`, without transformers' tidying of spaces before punctuation
+    (`clean_up_tokenization_spaces`), which the model did not write.
     """
 
     def __init__(self, tokenizer: Any):
@@ -56,9 +56,9 @@ class TokenTexts:
         bare = self._decode(2 * self._anchor)
         between = ((id, self._decode((*self._anchor, id, *self._anchor))) for id in self._special)
         self._hidden = frozenset(id for id, text in between if text == bare)
-        #: Whether a text is its tokens' own texts, one after the other, but for parts of characters. It is not where a
-        #: token's mark says that a word ends with it or goes on (``</w>``, ``@@``), bytes vanish that are no whole
-        #: character (ByT5), or a token said again is written once (CTC).
+        #: True if a text is its tokens' own texts, one after the other, but for parts of characters. False where a
+        #: token's mark says that a word ends with it or goes on (``</w>``, ``@@``), where bytes vanish that are not a
+        #: whole character (ByT5), and where a repeated token is written once (CTC).
         self.joins = self._try_joining()
         self._probe = tuple(tokenizer.encode(_PROBE, add_special_tokens=False))
 
@@ -79,11 +79,11 @@ class TokenTexts:
         return self._decode(self._anchor + ids)[self._anchor_length :] if inside else self._decode(ids)
 
     def is_hidden(self, token_id: int) -> bool:
-        """Whether the token leaves no trace in decoded text: a special token, or an id that does not exist."""
+        """True if the token leaves no trace in decoded text: a special token, or an id that does not exist."""
         return token_id in self._hidden or token_id not in self._known
 
     def is_byte(self, token_id: int) -> bool:
-        """Whether the token is one bare byte, whose text depends on the bytes around it."""
+        """True if the token is one bare byte, whose text depends on the bytes around it."""
         return token_id in self._bytes
 
     def whole(self, token_id: int) -> str | None:
@@ -96,7 +96,7 @@ class TokenTexts:
             return self._whole.setdefault(token_id, None if mixed else text)
 
     def certain(self, ids: Sequence[int], *, inside: bool) -> str:
-        """As much of the text of `ids` as no later token changes: a character's first bytes end in one U+FFFD."""
+        """The part of the text of `ids` that no later token changes: a character's first bytes end in one U+FFFD."""
         both = zip(self.decode(ids, inside=inside), self.decode((*ids, *self._anchor), inside=inside))
         alike = "".join(one for one, other in itertools.takewhile(lambda pair: pair[0] == pair[1], both))
         return alike.removesuffix(REPLACEMENT)
@@ -104,7 +104,7 @@ class TokenTexts:
     def forget(self, ids: list[int], given: int, *, inside: bool) -> tuple[list[int], int]:
         """The last of these tokens, and how much of their own text is among the first `given` characters of the whole.
 
-        All of them if what follows would read otherwise behind the last alone.
+        Returns all of them if the text that follows depends on more than the last.
         """
         last, start = ids[-_CONTEXT:], 0
         for more in ((), self._probe):

@@ -14,7 +14,7 @@ from specviz.models.token_texts import TokenTexts
 
 
 def same_vocabulary(one: Any, other: Any) -> bool:
-    """Whether every token id means the same to both tokenizers.
+    """True if every token id means the same to both tokenizers.
 
     One may have more ids than the other: checkpoints of a family add tokens at the end.
     """
@@ -42,7 +42,7 @@ class Translation:
         target_ids = _by_bytes(self.target_texts, self._target_bytes)
         shared = ((self._draft_ids[text], token_id) for text, token_id in target_ids.items() if text in self._draft_ids)
         #: (draft id, target id) of tokens that write the same bytes inside a text, one to one, ordered by target id.
-        #: Special tokens are not among them: what they do is not what they spell.
+        #: Special tokens are not among them: they do not do what they spell.
         self.pairs: tuple[tuple[int, int], ...] = tuple(sorted(shared, key=lambda pair: pair[1]))
         self.draft_size = len(draft_bytes)  # tokens of the draft's tokenizer that write something
         self._draft_of = {target_id: draft_id for draft_id, target_id in self.pairs}
@@ -65,7 +65,7 @@ class Translation:
         return self._draft_of.get(target_id)
 
     def bytes_of(self, target_id: int) -> bytes:
-        """What the target's token writes; empty for special tokens and ids that do not exist."""
+        """The bytes that the target's token writes; none for special tokens and ids that do not exist."""
         return self._target_bytes.get(target_id, b"")
 
     def mark(self, target_id: int) -> int | None:
@@ -113,11 +113,11 @@ class Translation:
 
 
 class Reader:
-    """The target's growing text in the draft's tokens: `ids`, of which the first `settled` will not change.
+    """The target's growing text in the draft's tokens: `ids`, whose first `settled` will not change.
 
     A shared token stays itself; any other is spelt from its bytes. A token that ends inside a character waits for the
-    rest of it: until then the character's first bytes stand at the end, as far as the draft has tokens for them. Each
-    token is read once, so the cost does not grow with the text.
+    rest of it: until then the character's first bytes stand at the end, if the draft has tokens for them. Each token is
+    read once, so the cost does not grow with the text.
     """
 
     def __init__(self, translation: Translation, prompt: Sequence[int]):
@@ -128,7 +128,7 @@ class Reader:
         self.ids += translation.spell(self.unfinished)
 
     def follow(self, committed: Sequence[int]) -> None:
-        """Reads what has been committed since the last call."""
+        """Reads the tokens committed since the last call."""
         del self.ids[self.settled :]
         for token_id in committed[self.read :]:
             self._push(token_id)
@@ -152,10 +152,8 @@ class Reader:
 
 
 def token_bytes(texts: TokenTexts) -> dict[int, bytes]:
-    """What each token writes inside a text, as UTF-8.
-
-    Special tokens are left out, and so are tokens whose bytes cannot be determined.
-    """
+    """The bytes that each token writes inside a text, in UTF-8, without special tokens and those whose bytes cannot be
+    determined."""
     written = {}
     for token, token_id in texts.tokenizer.get_vocab().items():
         if texts.is_byte(token_id):
@@ -182,12 +180,12 @@ def split_unfinished(text: bytes) -> tuple[bytes, bytes]:
 
 
 def _continues(text: bytes) -> bool:
-    """Whether `text` begins inside a character."""
+    """True if `text` begins inside a character."""
     return 0x80 <= text[0] < 0xC0 if text else False
 
 
 def _by_bytes(texts: TokenTexts, written: dict[int, bytes]) -> dict[bytes, int]:
-    """One token for each byte string: of several, one that is not a bare byte, then the lowest id."""
+    """One token for each byte string: if there are several, one that is not a bare byte, with the lowest id."""
     ids: dict[bytes, int] = {}
     for token_id in sorted(written, key=lambda token_id: (texts.is_byte(token_id), token_id)):
         ids.setdefault(written[token_id], token_id)

@@ -19,14 +19,7 @@ from transformers.distributed import DistributedConfig
 from transformers.utils.quantization_config import GgufConfig
 
 from specviz.models.checks import try_model
-from specviz.models.placement import (
-    Place,
-    automatic_dtype,
-    free_at,
-    free_memory,
-    room_on_gpus,
-    room_to_spread,
-)
+from specviz.models.placement import Place, automatic_dtype, free_at, free_memory, room_on_gpus, room_to_spread
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.models.sources import ModelSource, generation_settings
 from specviz.passes.processes import process_count
@@ -45,7 +38,7 @@ def with_room(place: Place, sources: Sequence[ModelSource], dtype: torch.dtype) 
 
 
 def choose_dtype(place: Place, sources: Sequence[ModelSource]) -> torch.dtype:
-    """What ``auto`` stands for, for these models at this place. A draft follows its target, which comes first."""
+    """The dtype that ``auto`` stands for, for these models at this place. A draft follows its target, the first."""
     full = sum(
         source.weight_bytes(torch.float32) if place.way == "spread" else _needed_at(place, source, torch.float32)
         for source in sources
@@ -54,7 +47,8 @@ def choose_dtype(place: Place, sources: Sequence[ModelSource]) -> torch.dtype:
 
 
 def check_memory(sources: Sequence[ModelSource], place: Place, dtype: torch.dtype) -> None:
-    """Refuses models that do not fit, before loading: with overcommitted memory, running out just kills the process."""
+    """Raises SpecvizError for models that do not fit, before they are loaded: where memory is overcommitted, running
+    out just kills the process."""
     free = free_at(place)
     for source in sources:
         needed = _needed_at(place, source, dtype)
@@ -65,7 +59,7 @@ def check_memory(sources: Sequence[ModelSource], place: Place, dtype: torch.dtyp
 
 
 def _needed_at(place: Place, source: ModelSource, dtype: torch.dtype) -> int:
-    """Bytes on the place's own device, in each process. A spread target takes whatever the draft leaves."""
+    """Bytes on the place's own device, in each process. A spread target takes the room that the draft leaves."""
     needed = source.weight_bytes(dtype)
     if place.way == "whole" or source.field != "target":
         return needed
@@ -98,7 +92,7 @@ def load_weights(source: ModelSource, place: Place, dtype: torch.dtype, kept: in
     # A quantised checkpoint's scales belong to the dtype it was made in.
     kept_dtype = "auto" if source.quantised else dtype
     options = dict(source.options, dtype=kept_dtype, config=source.config, trust_remote_code=False)
-    # Of its own settings only the tokens that end a text: the others would be filled in wherever `generate` is asked.
+    # Only the end tokens of its own settings: `generate` would fill in the others.
     options["generation_config"] = GenerationConfig(eos_token_id=generation_settings(source).get("eos_token_id"))
     if source.stored is not None:
         options["quantization_config"] = GgufConfig(dequantize=True)
@@ -115,7 +109,7 @@ def load_weights(source: ModelSource, place: Place, dtype: torch.dtype, kept: in
     def too_large() -> SpecvizError:
         return _too_large(source, source.weight_bytes(dtype), place.device, dtype, free_memory(place.device))
 
-    # Unless they are read into memory of their own, weights stay where the file is mapped, all of it to the last one.
+    # Weights that are not copied keep the whole mapped file in memory, down to the last one.
     owned = read_to.type == "cpu" and not source.quantised and place.way == "whole"
     reading = forgetting_read_pages() if owned else contextlib.nullcontext()
     with refusing_out_of_memory(too_large), source.explaining("weights"), reading:
@@ -135,18 +129,18 @@ def load_weights(source: ModelSource, place: Place, dtype: torch.dtype, kept: in
     return model.eval()
 
 
-#: Weights without a place in the architecture that change nothing of what it computes, and why.
+#: Weights without a place in the architecture whose absence does not change its results, and why.
 _HARMLESS = re.compile(
     r"(^|\.)rotary_emb\.(cos|sin)_cached$"  # computed from the configuration
     r"|(attn|attention)\.(bias|masked_bias|causal_mask)$"  # the causal mask, which some stored; a projection has a name
-    # What pictures and sounds go through, beside a model that is given none.
+    # The parts for pictures and sounds of a model that is given none.
     r"|(^|\.)(vision_(tower|model|encoder)|visual|audio_(tower|model|encoder)|(multi_?modal|mm|vision|audio)_projector"
     r"|embed_(vision|audio)|connector|image_newline)\."
     r"|(^|\.)mtp(_|\.)"  # multi-token-prediction modules, which are a drafter (`mtp_modules`)
     r"|(^|\.)v_head\."  # the value of a state, for reinforcement learning
 )
 
-#: What weights are stored in unless a quantisation says otherwise, as safetensors has it.
+#: The dtypes in which weights are stored unless they are quantised, by their names in safetensors.
 _STORED = {"F64", "F32", "F16", "BF16"}
 
 
@@ -190,7 +184,7 @@ def _refuse_another_model(source: ModelSource, model: PreTrainedModel, report: d
 
 
 def _settle_unpacked(model: PreTrainedModel, source: ModelSource) -> None:
-    """A model out of a GGUF file is an ordinary one, and its name is the file, by which it is found again."""
+    """Makes a model out of a GGUF file an ordinary one, whose name is the file, so that it is found again."""
     model.config.name_or_path = model.name_or_path = source.options["gguf_file"]
     # It describes the file, not the weights.
     model.config.__dict__.pop("quantization_config", None)
@@ -199,16 +193,16 @@ def _settle_unpacked(model: PreTrainedModel, source: ModelSource) -> None:
 #: Seconds between two times that pages are forgotten, in which some ten megabytes are read.
 _FORGET_SECONDS = 0.01
 
-#: From Linux's headers (5.4). It takes pages out of memory whose contents come back if they are asked for: unlike
-#: MADV_DONTNEED it harms nothing where a file has been unmapped meanwhile and something else lies there.
+#: From Linux's headers (5.4). Pages leave memory and are read again when they are needed: unlike MADV_DONTNEED this is
+#: harmless where a file has been unmapped meanwhile and something else lies there.
 _MADV_PAGEOUT = 21
 
 
 @contextlib.contextmanager
 def forgetting_read_pages() -> Iterator[None]:
-    """Within it, memory does not fill up with pages of safetensors files that have been read, on Linux.
+    """Within it, on Linux, pages of safetensors files leave memory once they have been read.
 
-    The files are mapped and count as the process's memory, all of it, until the last tensor is read.
+    The files are mapped, and count as the process's memory until the last tensor is read.
     """
     done = threading.Event()
 
@@ -236,7 +230,7 @@ def _leave_files(model: PreTrainedModel) -> None:
 
 
 def _mapped_files() -> set[tuple[int, int]]:
-    """From where to where safetensors files lie in this process's memory; in the Hub's cache they are called blobs."""
+    """First and end address of each safetensors file mapped into this process; the Hub's cache calls them blobs."""
     if sys.platform != "linux":
         return set()
     lines = (line.split(maxsplit=5) for line in pathlib.Path("/proc/self/maps").read_text().splitlines())

@@ -12,7 +12,7 @@ from tiny import byte_tokenizer
 from transformers import CONFIG_MAPPING, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils import import_utils
 
-from specviz.models import tokenizer_files
+from specviz.models import refusals
 from specviz.models.sources import find_model, load_tokenizer
 from specviz.records.errors import SpecvizError
 
@@ -45,7 +45,7 @@ def installed(monkeypatch):
 
     def say(**packages):
         for name, there in packages.items():
-            monkeypatch.setitem(tokenizer_files.PACKAGES, name, lambda there=there: there)
+            monkeypatch.setitem(refusals.PACKAGES, name, lambda there=there: there)
             if name in import_utils.BACKENDS_MAPPING:
                 told = (lambda there=there: there, import_utils.BACKENDS_MAPPING[name][1])
                 monkeypatch.setitem(import_utils.BACKENDS_MAPPING, name, told)
