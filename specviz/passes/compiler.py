@@ -1,6 +1,6 @@
 """Compiles passes over static buffers to machine code, once per machine: torch.export, then AOTInductor.
 
-A program reads any number of tokens and knows no weights: it is given those of the model, which are in memory once.
+A program reads any number of tokens and holds no weights: it is given those of the model, which are in memory once.
 Processes of low priority make the programs, which are kept in a folder and load in a fraction of a second.
 `python -m specviz.passes.compiler FOLDER` is such a process.
 """
@@ -39,9 +39,9 @@ from specviz.passes.static_passes import FEW_NUMBERS, WIDEST, Static
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Bytes
 
-#: How Inductor compiles: products and attention by our own kernels, which take as many threads as torch has when they
-#: are called; what lies between is too little for more than one. Weights are handed over when a program is loaded. It
-#: does not test whether the C++ compiler knows AVX-512, which saves eight seconds, but still tests anything newer.
+#: How Inductor compiles: products and attention by our own kernels, on as many threads as torch has when they are
+#: called; the operations in between are too small for more than one. Weights are handed over when a program is loaded.
+#: It does not test whether the C++ compiler knows AVX-512, which saves eight seconds, but still tests anything newer.
 #: Headers compiled beforehand would save a few seconds of a hundred, take 283 MB of the temporary folder, and need the
 #: program `openssl`.
 OPTIONS = {
@@ -51,10 +51,6 @@ OPTIONS = {
     "aot_inductor.precompile_headers": False,
     "aot_inductor.custom_ops_to_c_shims": C_SHIMS,
 }
-
-#: The kernels' own layout of the weights, beside the model's own where something else reads those too: memory must have
-#: room for so many copies.
-COPIES = 1
 
 #: The most bytes of programs that are kept; the oldest go first.
 KEPT_BYTES = 1 << 30
@@ -96,16 +92,12 @@ class Program:
 
     def machine_code(self) -> pathlib.Path:
         """The program's shared library, unpacked beside its file."""
-        unpacked = _machine_code_of(self.path)
+        unpacked = self.path.with_suffix(".so")
         if not unpacked.is_file():
             with zipfile.ZipFile(self.path) as package, tempfile.TemporaryDirectory(dir=self.path.parent) as scratch:
                 name = next(name for name in package.namelist() if name.endswith(".so"))
                 os.replace(package.extract(name, scratch), unpacked)
         return unpacked
-
-
-def _machine_code_of(path: pathlib.Path) -> pathlib.Path:
-    return path.with_suffix(".so")
 
 
 def exported(static: Static) -> ExportedProgram:
@@ -160,13 +152,14 @@ def file(kind: type[Static], described: str) -> pathlib.Path:
 
 
 def refuse_crowded(model_bytes: int) -> None:
-    """Raises SpecvizError (field ``passes``) if there is no memory for the copies."""
-    needed, free = COPIES * model_bytes, psutil.virtual_memory().available
-    if needed > free // 2:
+    """Raises SpecvizError (field ``passes``) if there is no memory for weights in the kernels' own layout, beside the
+    model's own where something else reads those too."""
+    free = psutil.virtual_memory().available
+    if model_bytes > free // 2:
         raise SpecvizError(
             "Compiled passes would need another {needed} for weights, and only {free} of memory are free.",
             "passes",
-            needed=Bytes(needed),
+            needed=Bytes(model_bytes),
             free=Bytes(free),
         )
 
@@ -268,7 +261,8 @@ class Worker:
         """Kills the process, whatever it is doing, and the processes it started."""
         self._ended = True
         with contextlib.suppress(psutil.NoSuchProcess):
-            _kill([*_descendants(self.process.pid), psutil.Process(self.process.pid)])
+            _kill_below(psutil.Process(self.process.pid))
+        self.process.kill()
         self.process.wait()
 
     def __enter__(self) -> Worker:
@@ -283,15 +277,11 @@ def _last_line(text: str) -> str:
     return (text.strip().splitlines() or [""])[-1].strip()[:300]
 
 
-def _descendants(pid: int) -> list[psutil.Process]:
-    """All processes below this one, the C++ compiler among them."""
-    return psutil.Process(pid).children(recursive=True)
-
-
-def _kill(processes: Sequence[psutil.Process]) -> None:
-    for process in processes:
+def _kill_below(process: psutil.Process) -> None:
+    """Kills all processes below this one, the C++ compiler among them."""
+    for one in process.children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
+            one.kill()
 
 
 def forget_old(keep_bytes: int = KEPT_BYTES) -> None:
@@ -302,7 +292,7 @@ def forget_old(keep_bytes: int = KEPT_BYTES) -> None:
         total += path.stat().st_size
         if total > keep_bytes:
             path.unlink()
-            _machine_code_of(path).unlink(missing_ok=True)
+            path.with_suffix(".so").unlink(missing_ok=True)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -327,7 +317,7 @@ def _hear(scratch: pathlib.Path, orders: queue.SimpleQueue[bytes]) -> None:
         while True:
             # Safe to unpickle: they come from this user's own process.
             orders.put(pickle.load(sys.stdin.buffer))
-    _kill(_descendants(os.getpid()))
+    _kill_below(psutil.Process())
     shutil.rmtree(scratch, ignore_errors=True)
     os._exit(1)
 

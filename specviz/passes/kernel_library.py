@@ -23,15 +23,10 @@ from torch import Tensor
 
 from specviz.records.errors import SpecvizError
 
-SOURCES = tuple(
-    map(
-        pathlib.Path(__file__).with_name,
-        ("few_rows.cpp", "chains.cpp", "lanes.h", "choices.h"),
-    )
-)
+SOURCES = [pathlib.Path(__file__).with_name(name) for name in ("few_rows.cpp", "chains.cpp", "lanes.h", "choices.h")]
 
-#: For this processor, and only this one: the library is built where it runs. Products and sums are fused only where the
-#: source says so (lanes.h).
+#: For this processor only: the library is built where it runs. Products and sums are fused only where the source says
+#: so (lanes.h).
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=off", "-fopenmp", "-shared", "-fPIC")
 
 _OPERATIONS = torch.library.Library("specviz", "DEF")
@@ -41,9 +36,8 @@ _OPERATIONS.define("few_rows_attention(Tensor query, Tensor key, Tensor value, T
 #: How compiled programs call the operations, for AOTInductor.
 C_SHIMS = {
     torch.ops.specviz.few_rows_linear.default: [
-        "AOTITorchError aoti_torch_cpu_few_rows_linear("
-        "AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, AtenTensorHandle*, int64_t, "
-        "AtenTensorHandle*)"
+        "AOTITorchError aoti_torch_cpu_few_rows_linear(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, "
+        "AtenTensorHandle*, int64_t, AtenTensorHandle*)"
     ],
     torch.ops.specviz.few_rows_attention.default: [
         "AOTITorchError aoti_torch_cpu_few_rows_attention(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, "
@@ -56,14 +50,14 @@ _loading = threading.Lock()
 
 
 def cache_folder() -> pathlib.Path:
-    """Where what was built is kept: SPECVIZ_CACHE, or ``specviz`` in the user's cache folder."""
+    """The folder of everything built here: SPECVIZ_CACHE, or ``specviz`` in the user's cache folder."""
     named = os.environ.get("SPECVIZ_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
     return pathlib.Path(named) if named else pathlib.Path(base) / "specviz"
 
 
 def processor() -> str:
-    """The processor's instruction sets, all of which what is built may use; else its name."""
+    """The processor's instruction sets, all of which our builds may use; else its name."""
     with contextlib.suppress(OSError):
         for line in pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("flags"):
@@ -86,7 +80,7 @@ def load() -> int:
     """Makes the operations ready; builds the library if this machine has none yet, which takes a few seconds.
 
     Returns how many outputs a panel of weights has (few_rows.cpp). Raises SpecvizError (field ``passes``) if there is
-    no C++ compiler, if it does not understand the source, or if what it made cannot be written or loaded.
+    no C++ compiler, if it does not understand the source, or if the library cannot be written or loaded.
     """
     with _loading:
         if not _loaded:
@@ -103,12 +97,12 @@ def load() -> int:
 
 
 def library() -> ctypes.CDLL:
-    """What `load` has loaded: our C functions, and torch's."""
+    """The loaded library: our C functions, and torch's. Needs `load`."""
     return _loaded[0]
 
 
 def multiplies_bfloat16() -> bool:
-    """Whether the kernels, which are loaded, multiply weights and inputs in bfloat16; otherwise both as float32."""
+    """True if the kernels multiply weights and inputs in bfloat16; else they multiply both as float32."""
     load()
     return library().few_rows_multiplies_bfloat16()
 
@@ -123,7 +117,7 @@ def normalised(x: Tensor, epsilon: float) -> Tensor:
 
 @functools.cache
 def dtype_number(dtype: torch.dtype) -> int:
-    """By which torch's C interface knows it. Needs `load`."""
+    """The dtype's number in torch's C interface. Needs `load`."""
     return library()[f"aoti_torch_dtype_{str(dtype).removeprefix('torch.')}"]()
 
 
