@@ -1,6 +1,6 @@
 """The benchmark: every way to decode, timed in turn on the same prompts, and the figures that follow.
 
-    commands         the `bench`, `advise` and `check` commands: their options, and what becomes of the measurements
+    commands         the `bench`, `advise` and `check` commands: their options and their output
 
 Values; these load no torch
     contestants      a contestant, its turns and runs, its figures, the speedup with its interval
@@ -20,6 +20,6 @@ Checking
     check            everything else about a pair: distributions, trees, passes, memory, a race
 
 Reporting
-    report           rows, what follows from them, and the JSON file
+    report           rows, conclusions from them, and the JSON file
     printed          the report as text and as Markdown
 """

@@ -21,13 +21,13 @@ ALL = "all"
 #: A line of a report that was made before everything was measured.
 INTERRUPTED = "Interrupted: this is what was measured until then."
 
-#: With fewer prompts the turns' own interval is wider than what resampling so few would say.
+#: With fewer prompts the turns' own interval is wider than a bootstrap's over so small a sample.
 FEWEST = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkRow(Standing):
-    """One contestant on the prompts of one domain; from several of these on, the speedup's interval is over prompts."""
+    """One contestant on the prompts of one domain; from `FEWEST` prompts on, the speedup's interval is over prompts."""
 
     domain: str
     contestant: Contestant
@@ -45,18 +45,18 @@ class WorkReport:
     temperature: float
     prompts: int
     rows: list[WorkRow] = field(default_factory=list)
-    failed: list[dict[str, str]] = field(default_factory=list)  # who failed meanwhile: "title" and "reason"
+    failed: list[dict[str, str]] = field(default_factory=list)  # contestants that failed: "title" and "reason"
     interrupted: bool = False  # it was ended before it was over
     schema: str = "specviz.work/1"
 
 
 @dataclass
 class Work:
-    """What was measured, prompt by prompt."""
+    """The measurements so far, prompt by prompt."""
 
     contestants: Sequence[Contestant]  # plain decoding first
     domains: Sequence[str]  # of each prompt
-    failed: Mapping[str, object] = field(default_factory=dict)  # who failed so far, by title, and why
+    failed: Mapping[str, object] = field(default_factory=dict)  # contestants that failed so far, by title, and why
     runs: dict[Contestant, list[TimedRun]] = field(default_factory=dict)
 
     def add(self, run: TimedRun) -> None:
@@ -69,7 +69,7 @@ class Work:
         names = list(dict.fromkeys(self.domains))
         asked = [(ALL, range(len(self.domains)))]
         if len(names) > 1:
-            # One that calls itself by the name of all is told there.
+            # A domain named like the rows of all prompts is part of those.
             names = [name for name in names if name != ALL]
             asked += [(name, [i for i, domain in enumerate(self.domains) if domain == name]) for name in names]
         made = ((domain, one, prompts) for domain, prompts in asked for one in self._able())
@@ -80,8 +80,8 @@ class Work:
 
     def _row(self, domain: str, contestant: Contestant, prompts: set[int]) -> WorkRow | None:
         own = [run for run in self.runs.get(contestant, ()) if _prompt(run) in prompts]
-        beside = {(run.group, run.repeat) for run in own}
-        plain = [run for run in self.runs.get(Contestant(PLAIN), ()) if (run.group, run.repeat) in beside]
+        turns = {(run.group, run.repeat) for run in own}
+        plain = [run for run in self.runs.get(Contestant(PLAIN), ()) if (run.group, run.repeat) in turns]
         if not own or not plain:
             return None
         figures, met = standing(own, plain), {_prompt(run) for run in own}
@@ -139,7 +139,7 @@ def as_good(rows: Sequence[WorkRow], best: WorkRow) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One way to draft, and what it came to beside plain decoding."""
+    """One way to draft, and its figures against plain decoding."""
 
     row: WorkRow  # on all prompts
     draft: str | None = None  # the draft model that it needs, as it was named
@@ -170,7 +170,7 @@ def ranked(offers: Sequence[Offer]) -> list[Offer]:
 
 
 def offers_of(rows: Sequence[WorkRow], draft: str | None, translated: bool) -> list[Offer]:
-    """What was measured on all prompts. draft: the pair's draft model, as it was named; translated: see `Offer`."""
+    """The ways measured on all prompts. draft: the pair's draft model, as it was named; translated: see `Offer`."""
     return [
         Offer(row, draft, translated) if row.contestant.mode == "draft_model" else Offer(row)
         for row in rows
@@ -185,11 +185,11 @@ def good_lengths(offers: Sequence[Offer], best: Offer) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class ServerFlags:
-    """How a server is told."""
+    """How to make a server draft in this way."""
 
     server: str
     flags: str | None  # None where it has no such way
-    note: str = ""  # what else it takes; the key of a sentence
+    note: str = ""  # anything else that it needs; the key of a sentence
 
 
 def server_flags(offer: Offer) -> tuple[ServerFlags, ...]:

@@ -31,7 +31,7 @@ TIMED_TOKENS = 4
 #: Contestants of the final, and its most repeats.
 FINALISTS, REPEATS = 3, 4
 
-#: The draft length at which all drafters are tried where there is no time for several.
+#: The only draft length of each drafter where there is no time for several.
 ONLY_GAMMA = 4
 
 
@@ -97,7 +97,7 @@ class _Heat:
         return self.repeats * len(self.prompts) * runs_in_turn(1 + len(self.others))
 
     def cost(self) -> float:
-        """In tokens of plain decoding, as if nobody gained anything; warming up once on each prompt included."""
+        """In tokens of plain decoding, as if nothing were gained; warming up once on each prompt included."""
         warming = min(WARM_UP_TOKENS, self.tokens) + self.reading
         return self.runs * (self.tokens + self.reading + warming / self.repeats)
 
@@ -126,7 +126,7 @@ def _measured(
     after: float = 0.0,
     earlier: Work | None = None,
 ) -> Generator[Course | None, None, Work]:
-    """One heat. before, after: the time of what came before it and is to follow, in tokens of plain decoding. earlier:
+    """One heat. before, after: the time of earlier and later measuring, in tokens of plain decoding. earlier:
     an earlier heat, for the rows that this one does not measure again. Returns its work."""
     work = Work((plain, *heat.others), [domains[number] for number in heat.prompts], failures.reasons)
 

@@ -1,4 +1,4 @@
-"""What a benchmark measures: its prompts and draft lengths, and who takes part."""
+"""The plan of a benchmark: its prompts, draft lengths and contestants."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def entrants(pair: ModelPair, plan: BenchPlan, names: Sequence[str]) -> Iterator
     yield Contestant(PLAIN)
     for name in names:
         drafter = drafter_class(pair, name)
-        # A drafter that makes trees by default has to be told to make chains.
+        # A drafter that makes trees by default makes chains only with one branch.
         chain = 1 if "tree" in drafter.measured_as and drafter.default_branches > 1 else None
         for gamma in _gammas(pair, plan, drafter):
             yield Contestant(name, gamma, branches=chain)

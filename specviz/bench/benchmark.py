@@ -121,7 +121,7 @@ class Benchmark:
         return [one for one in self.contestants if takes_part(one, temperature) and one.title not in failed]
 
     def _compare_texts(self, temperature: float) -> None:
-        """At temperature 0 compares everybody's text of each preset; above it, only warms up the other engines."""
+        """At temperature 0 compares all texts of each preset; above it, only warms up the other engines."""
         for preset in self.plan.presets if temperature == 0 else self.plan.presets[:1]:
             plain = plain_request(self.pair, preset, temperature, self.plan.max_new_tokens)
             due = plain_run(plain) if temperature == 0 else None
@@ -133,7 +133,7 @@ class Benchmark:
                         written(one, plain)
 
     def _measure_setting(self, plain: Request, preset: str) -> None:
-        """Adds one row a contestant, plain decoding among them, and what records cost where the bare loop takes part;
+        """Adds one row a contestant, plain decoding among them, and the cost of records where the bare loop takes part;
         if it is interrupted, rows of the runs so far."""
         temperature = plain.settings.sampling.temperature
         present, failed = self._present(temperature), self.failures.reasons

@@ -119,7 +119,7 @@ def testable(pair: ModelPair, settings: RunSettings) -> Request | None:
 
 
 def distribution(request: Request, seconds: float = math.inf) -> Finding:
-    """Many runs of two tokens beside the exact distribution; after so many seconds no more than `LEAST_SAMPLES`."""
+    """Many runs of two tokens against the exact distribution; `LEAST_SAMPLES` of them even if time runs out."""
     what = named(request)
     exact, sampler, began = exact_distribution(request), Sampler(request, LAB_RULES["auto"]), time.perf_counter()
     evidence = Evidence(exact.outcomes, exact.probs, exact.low, exact.high, SAMPLES)
@@ -167,7 +167,7 @@ def trees(pair: ModelPair) -> Iterator[Finding]:
 
 
 def prepared(pair: ModelPair) -> Iterator[Finding]:
-    """Prepared passes beside the model's own."""
+    """Prepared passes against the model's own."""
     for role, reason in pair.passes.refused.items():
         yield Finding("skipped", Sentence("prepared passes, {role}", role=role), reason)
     target = pair.passes.fast.get("target")
@@ -178,7 +178,7 @@ def prepared(pair: ModelPair) -> Iterator[Finding]:
 
 
 def memory(pair: ModelPair) -> Iterator[Finding]:
-    """What is left for longer texts."""
+    """The memory left for longer texts."""
     taken, free = peak_mb(pair.device) * 2**20, free_memory(pair.device)
     seen = Sentence("{taken} at the most so far, {free} free", taken=Bytes(taken), free=Bytes(free))
     if free > LITTLE_MEMORY * (taken + free):

@@ -1,4 +1,4 @@
-"""The commands that measure, `bench`, `advise` and `check`: their options, and what becomes of the measurements.
+"""The commands that measure, `bench`, `advise` and `check`: their options and their output.
 
 Torch is loaded when something is measured, so that --help answers at once.
 """
@@ -45,7 +45,12 @@ def add_bench_options(parser: argparse.ArgumentParser, drafters: Sequence[str]) 
     add = parser.add_argument
     add("--json", type=pathlib.Path, metavar="FILE", help="write all rows there")
     add("--markdown", type=pathlib.Path, metavar="FILE", help="write one table for documentation there")
-    add("--from", type=pathlib.Path, metavar="FILE", help="measure nothing: --markdown from what --json wrote before")
+    add(
+        "--from",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="measure nothing: --markdown of a report that --json wrote",
+    )
     add("--quick", action="store_true", help="one story, fewer settings: under a minute on two cores")
     add_work_options(parser)
     names = {"type": _names, "default": [], "metavar": "NAME[,NAME]"}
@@ -111,7 +116,7 @@ def minutes(text: str) -> float:
 
 
 def check_bench(options: argparse.Namespace) -> None:
-    """Raises SpecvizError for what can be seen to be wrong before a model is loaded."""
+    """Raises SpecvizError for errors that can be found before a model is loaded."""
     check_work(options)
     if getattr(options, "from") and not options.markdown:
         raise SpecvizError("Name the file to write with --markdown.", "from")
@@ -134,7 +139,7 @@ def read_report(path: pathlib.Path) -> dict[str, Any]:
 
 
 def ordered(options: argparse.Namespace, pair: ModelPair, say: Say) -> Benchmark:
-    """The benchmark of a pair, still to be run; `say` hears lines of progress. Raises as `Benchmark.of` does."""
+    """The benchmark of a pair, still to be run. say: receives lines of progress. Raises as `Benchmark.of` does."""
     from specviz.bench.benchmark import Benchmark
 
     temperatures = (0.0, 1.0) if options.temperature is None else (options.temperature,)
@@ -144,7 +149,7 @@ def ordered(options: argparse.Namespace, pair: ModelPair, say: Say) -> Benchmark
 
 
 def check_work(options: argparse.Namespace) -> None:
-    """Raises SpecvizError for what can be seen to be wrong before a model is loaded."""
+    """Raises SpecvizError for errors that can be found before a model is loaded."""
     if options.temperature is not None:
         SamplingParams(options.temperature)
     if options.max_new_tokens is not None:
@@ -177,7 +182,7 @@ def requests_of(options: argparse.Namespace, pair: ModelPair, temperature: float
 
 
 def work_of(options: argparse.Namespace, pair: ModelPair) -> tuple[WorkReport, Iterator[Course | None]]:
-    """The benchmark on prompts of one's own: its report, still empty, and what fills it (`follow`).
+    """The benchmark on prompts of one's own: its report, still empty, and the courses that fill it (`follow`).
 
     Raises as `requests_of` does, and for a drafter that cannot run.
     """
@@ -195,11 +200,11 @@ def work_of(options: argparse.Namespace, pair: ModelPair) -> tuple[WorkReport, I
 
 
 def follow(courses: Iterable[Course | None], say: Say, rows: list[WorkRow], failed: list[dict[str, str]]) -> None:
-    """Says how long it will take, now and then how far it is, and who failed.
+    """Says how long it will take, now and then how far it is, and which contestants failed.
 
-    rows, failed: always hold what was measured so far, and who failed: "title" and "reason".
+    rows, failed: hold the measurements and the failures so far ("title" and "reason") at any time.
     """
-    told, known = None, 0
+    last, known = None, 0
     for course in courses:
         if course is None:
             continue
@@ -208,8 +213,8 @@ def follow(courses: Iterable[Course | None], say: Say, rows: list[WorkRow], fail
             failed.append({"title": title, "reason": str(reason)})
             say(f"✗ {title}: {reason}")
         known = len(course.failed)
-        if told is None or told - course.seconds_left >= REPORT_EVERY:
-            told = course.seconds_left
+        if last is None or last - course.seconds_left >= REPORT_EVERY:
+            last = course.seconds_left
             what = f", {course.contestant.title}" if course.contestant else ""
             say(f"about {course.seconds_left:.0f} s left{what}")
 
@@ -219,7 +224,7 @@ def follow(courses: Iterable[Course | None], say: Say, rows: list[WorkRow], fail
 
 @dataclass
 class Measured:
-    """What each way to draft came to so far, on this pair and with other draft models that are at hand."""
+    """The figures of each way to draft so far, on this pair and with other draft models that are available."""
 
     groups: list[tuple[list[WorkRow], str | None, bool]] = field(default_factory=list)  # see `offers_of`
     failed: list[dict[str, str]] = field(default_factory=list)  # "title" and "reason"
@@ -259,13 +264,13 @@ def measure_advice(
             _measure_one(options, other, with_model, seconds, say, measured, name)
             other.free()
         except Exception as error:
-            # Whatever is wrong with this one: the advice is about all that are at hand.
+            # However it fails, the advice is about all others.
             measured.failed.append({"title": name, "reason": str(reason_of(error))})
             say(f"✗ {name}: {reason_of(error)}")
 
 
 def _other_drafts(options: argparse.Namespace) -> Iterator[str]:
-    """Draft models of the catalogue that fit this target and this machine, and are here."""
+    """Draft models of the catalogue that fit this target and this machine, and were downloaded."""
     from specviz.models.catalog import drafts_at_hand, needed_bytes
     from specviz.models.placement import within_reach
 
@@ -305,7 +310,7 @@ def run_check(
 ) -> None:
     """Prints every finding as it comes, and adds it to `findings`.
 
-    load: the pair once more, in the dtype of this name. say: hears what is being checked.
+    load: the pair once more, in the dtype of this name. say: receives a line for each check.
     """
     from specviz.bench.check import check_pair, full_checks
     from specviz.bench.equal_texts import Finding
@@ -333,7 +338,7 @@ def check_report(pair: ModelPair, findings: Iterable[Finding], seconds: float, i
 
 
 def line_of(finding: Finding) -> str:
-    """``✓ trees, target: read as the branches alone are``; what to do about it on a line of its own."""
+    """``✓ trees, target: read as the branches alone are``; advice on a line of its own."""
     advice = f"\n    → {finding.advice}" if finding.advice else ""
     return f"{SIGNS[finding.state]} {finding.what}: {finding.seen}{advice}"
 

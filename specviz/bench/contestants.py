@@ -151,7 +151,7 @@ class Standing:
     tokens_per_second: float  # by wall time, reading the prompt included; the median over repeats
     spread: tuple[float, float]  # slowest and fastest repeat
     speedup_measured: float | None = None  # ratio to plain decoding, all turns together (`speedup_of`)
-    speedup_interval: tuple[float, float] | None = None  # its 90 % interval; None where that cannot be told
+    speedup_interval: tuple[float, float] | None = None  # its 90 % interval; None where there are too few turns
     acceptance_rate: float | None = None  # α: accepted / judged draft tokens
     acceptance_length: float | None = None  # tokens per target pass
     #: c: seconds of one draft step / seconds of one target pass in the plain run. A step is one level of the draft,

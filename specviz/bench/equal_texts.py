@@ -215,7 +215,7 @@ def _token_seconds(plain: Request) -> tuple[float, float]:
 
 
 # Texts across the lengths at which something changes: windows, chunks, buffers, the context's end. A short text never
-# meets them, and what is wrong there is wrong for everybody who writes longer ones.
+# meets them, and a fault there affects everybody who writes longer ones.
 
 
 def switches(pair: ModelPair, prompt_length: int = 0) -> list[tuple[int, Sentence]]:

@@ -49,7 +49,7 @@ def measure_forced(
 
     A run ends where rounding leads the text away from the one that the oracle knows, or where the limit of tokens
     leaves no room for a whole draft; reading the prompt does not count. Raises SpecvizError: field ``alpha`` or
-    ``num_draft_tokens`` for what is out of range, ``drafter`` for a pair whose draft model is missing or counts in
+    ``num_draft_tokens`` for values out of range, ``drafter`` for a pair whose draft model is missing or counts in
     other tokens.
     """
     check_alpha(alpha)
@@ -116,7 +116,7 @@ def oracle(known: Sequence[int], alpha: float, seed: int) -> Callable[[DraftCont
     """Builds the drafter of one greedy run, for the engine; the request names ``draft_model``.
 
     known: the target's greedy continuation of the request's prompt, by a plain run. alpha: probability that a draft
-    token is right, independently of all others. seed: of these coins.
+    token is right, independently of all others. seed: of the coins.
     """
 
     def build(context: DraftContext) -> OracleDrafter:
@@ -126,10 +126,10 @@ def oracle(known: Sequence[int], alpha: float, seed: int) -> Callable[[DraftCont
 
 
 def script(known: Sequence[int], alpha: float, vocab_size: int, seed: int) -> list[int]:
-    """What the oracle says at each place of the text: the known token with probability `alpha`, else any other one.
+    """The oracle's token at each place of the text: the known token with probability `alpha`, else any other one.
 
     One coin a place makes drafts independent: a place is judged once, since its token is then either kept or replaced
-    by the target's. A token that was discarded unjudged may come again, with the coin nobody has seen.
+    by the target's. A token that was discarded unjudged may come again, with the coin that was not used.
     """
     generator = torch.Generator().manual_seed(seed)
     right = torch.rand(len(known), generator=generator, dtype=torch.float64) < alpha
@@ -148,7 +148,7 @@ class Scripted(TopChoices):
     def one(self, row: Tensor, u: Tensor) -> tuple[Tensor, None]:
         super().one(row, u)
         self.place += 1
-        # A view of what is on the device already: no step waits for the host.
+        # A view of a tensor on the device: no step waits for the host.
         return self.script[self.place - 1 : self.place], None
 
 

@@ -90,7 +90,7 @@ def written(contestant: Contestant, plain: Request) -> list[int]:
     return [token for one in pending_rounds(request_of(contestant, plain)) for token in one.emitted]
 
 
-# What fails
+# Failures
 
 
 def reason_of(error: Exception) -> SpecvizError | Sentence:

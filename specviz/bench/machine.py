@@ -54,7 +54,7 @@ def describe_machine(pair: ModelPair) -> Facts:
 
 
 def name_of(device: torch.device) -> str:
-    """What a GPU, or else the processor, calls itself."""
+    """The name of a GPU or, on a CPU, of the processor."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
 
 
@@ -117,7 +117,7 @@ def _governor() -> str | None:
 #: Passes over one token that are timed of each model.
 REPEATS = 25
 
-#: A buffer that no processor's cache holds: reading a larger one is no slower.
+#: Larger than any processor's cache: reading a larger buffer is not slower.
 BUFFER_BYTES = 2**31
 
 #: Rows and columns of the matrices whose product is timed for the peak rate, by type of device.
@@ -132,7 +132,7 @@ _FAR_SLOWER = 4
 
 @dataclass(slots=True)
 class BandwidthLimit:
-    """A pass over one token beside the least time in which this machine moves the bytes that it reads.
+    """A pass over one token, and the least time in which this machine moves the bytes that it reads.
 
     Where a pass or a step of plain decoding was faster than that, the limit and the shares of it are None: not known.
     """
@@ -163,7 +163,7 @@ class BandwidthLimit:
 
 
 def measure_limits(pair: ModelPair, context: int, repeats: int = REPEATS) -> list[BandwidthLimit]:
-    """Passes over one token after `context` cached ones, of target and draft model in turn, beside their limit.
+    """Passes over one token after `context` cached ones, of target and draft model in turn, and their limit.
 
     The passes are those that runs make. A context too long for a model is shortened. Raises SpecvizError (field
     ``target``) where the device's memory does not hold it.
@@ -174,7 +174,7 @@ def measure_limits(pair: ModelPair, context: int, repeats: int = REPEATS) -> lis
         }
         for timer in timers.values():
             if timer.passes is not None:
-                let_go_again(timer.model)  # what transformers' runs read makes room for the buffers
+                let_go_again(timer.model)  # the weights that only transformers' runs read make room
         seconds: dict[str, list[float]] = {role: [] for role in timers}
         for _ in range(repeats):
             for role, timer in timers.items():
@@ -219,7 +219,7 @@ def weight_share(timer: PassTimer) -> int:
 
 
 def model_size(timer: PassTimer) -> ModelSize:
-    """What passes of this timer's model move and compute, counted on the model and its cache."""
+    """The bytes and operations of this model's passes, counted on the model and its cache."""
     model = timer.model
     # Layers that share another's keys and values have none of their own.
     rows = [part for part in timer.reader.rows() if part is not None]
@@ -238,7 +238,7 @@ def model_size(timer: PassTimer) -> ModelSize:
 
 
 def weights_read(model: PreTrainedModel) -> list[torch.Tensor]:
-    """What a pass of a model, or of its twin on our kernels, reads whole: each tensor once, in the form it lies in."""
+    """The tensors that a pass of a model, or of its twin on our kernels, reads whole: each once, as it is stored."""
     kept = {id(table) for table in _looked_up(model)}
     every = (
         part.read if isinstance(part, FewRowsLinear) else part.parameters(recurse=False) for part in model.modules()
@@ -258,7 +258,7 @@ def _bytes(parts: Iterable[torch.Tensor]) -> int:
 
 
 def _stored(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """What holds a tensor's values: itself, or for a quantised one the packed values and their scales."""
+    """The storage of a tensor's values: itself, or for a quantised one the packed values and their scales."""
     if not hasattr(tensor, "__tensor_flatten__"):
         return [tensor]
     names, _ = tensor.__tensor_flatten__()
@@ -274,8 +274,8 @@ def read_bandwidth(size: int, device: torch.device) -> float:
 def copy_bandwidth(size: int, device: torch.device) -> float:
     """Bytes a second, read and written together, copying a buffer over and over. size: as in `read_bandwidth`.
 
-    This is what a machine's bandwidth usually means; with torch's threads as they are set. Buffer and copy together are
-    as large as the weights.
+    This is the usual meaning of a machine's bandwidth; with torch's threads as they are set. Buffer and copy together
+    are as large as the weights.
     """
     count = _buffer_bytes(size // 2, device) // 4
     source, copy = (torch.ones(count, dtype=torch.float32, device=device) for _ in range(2))
@@ -285,7 +285,7 @@ def copy_bandwidth(size: int, device: torch.device) -> float:
 def _buffer_bytes(size: int, device: torch.device) -> int:
     """As many bytes as the weights: those of a small model may lie in the processor's cache, where passes read them.
 
-    But no more than can matter, and a copy of the buffer must leave the device half of what is free.
+    But not more than can matter, and a copy of the buffer must leave the device half of what is free.
     """
     return max(4, min(size, BUFFER_BYTES, free_memory(device) // 4))
 

@@ -34,10 +34,10 @@ from specviz.passes.devices import home_of, synchronise
 from specviz.passes.static_passes import kind_of
 from specviz.theory.roofline import BatchPoint, BatchTimes, Curve, Limits, PassTimes, Point
 
-#: Tokens a pass: powers of two, what γ = 2 to 5, 8 and 16 verify, and some between.
+#: Tokens a pass: powers of two, the widths that γ = 2 to 5, 8 and 16 verify, and some between.
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 32, 64)
 
-#: Cached tokens before each pass; with the widest pass still within what the embedded pair was trained on.
+#: Cached tokens before each pass; with the widest pass still within the embedded pair's training length.
 CONTEXT = 128
 
 #: Repeats of everything, and the seconds after which no further one begins.

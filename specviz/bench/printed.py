@@ -16,7 +16,7 @@ from specviz.records.settings import PLAIN
 
 Cells = dict[str, tuple[str, str]]
 
-#: Part of a field's name -> what is printed in its place, unit included, and the factor to that unit.
+#: Part of a field's name -> the text printed in its place, unit included, and the factor to that unit.
 UNITS = {"_seconds": (", ms", 1e3), "_bytes": (", MB", 1e-6), "bandwidth": ("GB/s", 1e-9), "_mb": (", MB", 1)}
 
 #: Field -> heading and format, where these are not the field's own name and two decimals.
@@ -56,7 +56,7 @@ SUMMARY_FIELDS = ("tokens_per_second", "speedup_measured", "acceptance_length", 
 
 
 def bench_text(report: BenchReport) -> str:
-    """The benchmark: each contestant on each preset, then groups of presets, then what else was measured."""
+    """The benchmark: each contestant on each preset, then groups of presets, then everything else."""
     return _paragraphs(
         [f"{key}: {value}" for key, value in report.machine.items() if value is not None],
         filter(None, (report.busy, report.unsteady)),
@@ -124,7 +124,7 @@ def _table(
     cells = {name: (name.replace("_", " "), form) for name, form in formats.items()} | cells
     shown = frame.assign(**{name: frame[name].map(cells[name][1].format) for name in left}).set_index([*left])
     shown = shown.rename_axis([cells[name][0] for name in left]).reindex(columns=fields or shown.columns)
-    # None becomes NaN, which is what na_rep stands for.
+    # None becomes NaN, which na_rep replaces.
     headings, formatters = [cells[name][0] for name in shown], [cells[name][1].format for name in shown]
     text = shown.mask(shown.isna()).to_string(header=headings, formatters=formatters, na_rep="–")
     return [line.rstrip() for line in text.splitlines()]

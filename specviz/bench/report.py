@@ -1,4 +1,4 @@
-"""The benchmark's report: its rows, what follows from them, and the values of its JSON file, ``specviz.bench/1``."""
+"""The benchmark's report: its rows, conclusions from them, and the values of its JSON file, ``specviz.bench/1``."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class RulesRow:
 
 @dataclass(slots=True)
 class BenchReport:
-    """A whole benchmark: the measurements, and what follows from its rows."""
+    """A whole benchmark: the measurements, and conclusions from its rows."""
 
     machine: Facts
     pair: dict[str, str | int | None]
@@ -146,7 +146,7 @@ def _overhead(row: BenchRow) -> Values:
 
 
 def formula_checks(rows: Sequence[BenchRow]) -> list[Values]:
-    """A chain's measured speedup, what Leviathan et al. 2023, Thm 3.8, promises for its α and c, and their ratio.
+    """A chain's measured speedup, the formula's (Leviathan et al. 2023, Thm 3.8) for its α and c, and their ratio.
 
     Of the chains judged token by token: α is that rule's, another one keeps more or less of the same drafts.
     """
@@ -213,9 +213,8 @@ def _speed(rows: Sequence[BenchRow]) -> float:
 
 
 def findings(groups: Sequence[Values], checks: Sequence[Values]) -> list[str]:
-    """The best drafter, EAGLE against the draft model, trees against chains, theory against measurement."""
-    stories = [one for one in groups if one["group"] == STORY_GROUP and one["engine"] == "specviz"]
-    return [*_best(groups), *_eagle_against_draft_model(stories), *_trees_against_chains(stories), *_formula(checks)]
+    """The best drafter on each group of presets, and theory against measurement."""
+    return [*_best(groups), *_formula(checks)]
 
 
 def _best(groups: Sequence[Values]) -> Iterator[str]:
@@ -229,30 +228,6 @@ def _best(groups: Sequence[Values]) -> Iterator[str]:
             f"Best at temperature {temperature:g} on {group}: {one['title']}, {one['speedup_measured']:.2f} × plain, "
             f"{one['acceptance_length']:.2f} tokens a pass."
         )
-
-
-def _eagle_against_draft_model(stories: Sequence[Values]) -> Iterator[str]:
-    setting = operator.itemgetter("temperature", "num_draft_tokens", "branches", "rule")
-    drafts = {setting(one): one for one in stories if one["mode"] == "draft_model"}
-    for eagle in stories:
-        if eagle["mode"] == "eagle" and (other := drafts.get(setting(eagle))):
-            yield (
-                f"Tokens a pass at temperature {eagle['temperature']:g} on {STORY_GROUP}: {eagle['title']} "
-                f"{eagle['acceptance_length']:.2f}, {other['title']} {other['acceptance_length']:.2f}."
-            )
-
-
-def _trees_against_chains(stories: Sequence[Values]) -> Iterator[str]:
-    setting = operator.itemgetter("temperature", "mode", "num_draft_tokens")
-    chains = {setting(one): one for one in stories if one["branches"] == 1 and one["rule"] == "token"}
-    for tree in stories:
-        chain = chains.get(setting(tree)) if (tree["branches"] or 1) > 1 else None
-        if chain and None not in (tree["speedup_measured"], chain["speedup_measured"]):
-            yield (
-                f"Tree and chain at temperature {tree['temperature']:g} on {STORY_GROUP}: {tree['title']} "
-                f"{tree['acceptance_length']:.2f} tokens a pass and {tree['speedup_measured']:.2f} × plain, "
-                f"{chain['title']} {chain['acceptance_length']:.2f} and {chain['speedup_measured']:.2f}."
-            )
 
 
 def _formula(checks: Sequence[Values]) -> Iterator[str]:
@@ -282,7 +257,7 @@ def busy(machine: Facts) -> str | None:
 
 
 def unsteady(rows: Sequence[BenchRow], settings: Values, interrupted: bool = False) -> str | None:
-    """What disturbed the benchmark: others wanted the processor, time ran short, or it was ended."""
+    """Disturbances of the benchmark: others wanted the processor, time ran short, or it was ended."""
     disturbed, parts = sum(row.busy for row in rows), []
     if disturbed:
         parts.append(

@@ -1,7 +1,7 @@
 """The one way in which speed is measured: contestants take turns on the same text.
 
 Each decodes a part of the text, a few hundred milliseconds' worth, then the next one decodes the same part, plain
-decoding among them. So whatever else the machine does meanwhile meets all of them, and what is told is the ratio of
+decoding among them. So whatever else the machine does affects all of them alike, and the result is the ratio of
 their times with its interval (`specviz.theory.statistics`). Race, Compare, the speedup after a run, advice, forced
 acceptance, `check` and `bench` all measure here.
 """
@@ -23,20 +23,20 @@ from specviz.records.stopwatch import others_seconds
 from specviz.theory.statistics import Ratio
 
 #: New tokens of the runs that warm everything up before anything is timed, and the seconds after which that is enough;
-#: the later half tells what a token takes.
+#: the later half gives the time of a token.
 WARM_UP_TOKENS, MOST_WARM_UP = 16, 3.0
 
 #: Makes a run's drafter.
 Speaker = Callable[[DraftContext], Drafter]
 
-#: Seconds of plain decoding in a turn, and the least number of turns into which a text is cut; but a turn has at least
-#: so many tokens, since a round of speculation brings several at once.
+#: Seconds of plain decoding in a turn, and the fewest turns into which a text is cut; and the fewest tokens of a turn,
+#: since a round of speculation produces several at once.
 TURN_SECONDS, LEAST_TURNS, LEAST_PART = 0.25, 8, 6
 
-#: How many others take turns with one run of plain decoding.
+#: The most others that take turns with one run of plain decoding.
 AT_ONCE = 4
 
-#: Of a text that need not be whole, at least so many turns are taken.
+#: The fewest turns of a text that need not be whole.
 LEAST_CUT = 4
 
 #: Seconds between two reports: a page has next to nothing to draw while it is being measured.
@@ -44,7 +44,7 @@ REPORT_EVERY = 0.5
 
 
 class Emits(Protocol):
-    """A step of decoding: the new tokens that it brought."""
+    """A step of decoding: its new tokens."""
 
     emitted: Sequence[int]
 
@@ -63,7 +63,7 @@ class Plan:
     """How much is measured.
 
     No further repeat begins that would end after `budget` seconds, nor once all intervals reach no further than the
-    share `precise` above their ratios; but everyone has at least so many turns: fewer tell no interval. A first repeat
+    share `precise` above their ratios; but everyone has at least `least` turns, as an interval needs. A first repeat
     that takes longer is cut short if the text need not be `whole`.
     """
 
@@ -74,13 +74,13 @@ class Plan:
     precise: float = 0.0
     with_prompt: bool = True  # reading the prompt counts
     least: int = 0  # turns
-    patience: float = 1.0  # by how much more than the budget may be spent while an interval says nothing
+    patience: float = 1.0  # times the budget may be spent while an interval says nothing
 
 
 def lane_of(request: Request, speaks: Callable[[int], Speaker] | None = None) -> Lane:
     """The engine's run of a checked request. Each repeat has the next seed: one sampled text may be a lucky one.
 
-    speaks: what drafts in the drafter's place in each repeat, see `specviz.bench.forced`.
+    speaks: makes the drafter of each repeat in place of the request's, see `specviz.bench.forced`.
     """
 
     def start(repeat: int) -> Iterator[PendingRound]:
@@ -94,11 +94,11 @@ def lane_of(request: Request, speaks: Callable[[int], Speaker] | None = None) ->
 
 
 def take_turns(lanes: Sequence[Lane], plan: Plan) -> Iterator[Progress | TimedRun | None]:
-    """All contestants, plain decoding first among `lanes`: how far it is, each run once it is over, and None between,
-    where it can be ended. A text is cut short where the budget ends; turns and tokens then cover what there is.
+    """All contestants, plain decoding first among `lanes`: progress, each run once it is over, and None in between,
+    where it can be ended. A text may be cut short where the budget ends.
 
-    At most `AT_ONCE` others take turns with one run of plain decoding, so that nobody is far from it, and the caches of
-    few texts are in memory.
+    At most `AT_ONCE` others take turns with one run of plain decoding, so that all are close to it in time, and the
+    caches of few texts are in memory.
     """
     groups = _groups(len(lanes))
     share = replace(plan, budget=plan.budget / len(groups))
@@ -109,7 +109,7 @@ def take_turns(lanes: Sequence[Lane], plan: Plan) -> Iterator[Progress | TimedRu
 def runs_by_number(
     lanes: Sequence[Lane], plan: Plan, made: Sequence[list[TimedRun]] | None = None
 ) -> Sequence[list[TimedRun]]:
-    """Every contestant's runs, for those who wait for all of them. made: where they go, which is kept if that ends."""
+    """Every contestant's runs, once all are over. made: the lists to fill, which hold the runs so far at any time."""
     made = [[] for _ in lanes] if made is None else made
     for one in take_turns(lanes, plan):
         if isinstance(one, TimedRun):
@@ -118,20 +118,20 @@ def runs_by_number(
 
 
 def on_each_prompt(lanes: Iterable[Sequence[Lane]], plan: Plan) -> Iterator[Progress | TimedRun | None]:
-    """The same contestants on one prompt after another. lanes: by prompt, by whose number a run's group then begins."""
+    """The same contestants on one prompt after another. lanes: by prompt; its number comes first in a run's group."""
     for prompt, own in enumerate(lanes):
         for one in take_turns(own, plan):
             yield replace(one, group=(prompt, one.group)) if isinstance(one, TimedRun) else one
 
 
 def _groups(count: int) -> list[tuple[int, ...]]:
-    """Who takes turns with whom, by number."""
+    """The contestants that take turns with each other, by number."""
     others = range(1, count)
     return [(0, *others[first : first + AT_ONCE]) for first in range(0, max(1, len(others)), AT_ONCE)]
 
 
 def runs_in_turn(count: int) -> int:
-    """How many runs a repeat of so many contestants has: plain decoding, among them, makes one in each group."""
+    """The runs in a repeat of `count` contestants: plain decoding, one of them, makes one in each group."""
     return sum(map(len, _groups(count)))
 
 
@@ -174,23 +174,23 @@ class _Group:
                 yield self.done[-1]
 
     def _over(self, repeats: float, began: float) -> float:
-        """How much is over of what there will be at most, after so many repeats."""
+        """The share that is done after `repeats` repeats, of all or of the budget, whichever is further."""
         spent = (time.perf_counter() - began) / self.plan.budget if self.plan.budget else 1.0
         return min(1.0, max(spent, repeats / self.plan.repeats))
 
     def _over_budget(self, repeats: int, taken: float) -> bool:
-        """Whether there is no time for another repeat, after so many in so many seconds."""
+        """True if there is no time for another repeat after `repeats` of them in `taken` seconds."""
         turns = [sum(len(run.turns) for run in self.done if run.number == member) for member, _ in self.lanes]
         budget = self.plan.budget * (1.0 if all(one.known for one in self._ratios()) else self.plan.patience)
         return min(turns) >= self.plan.least and taken * (repeats + 1) / repeats > budget
 
     def _precise(self) -> bool:
-        """Whether all that is to be known is known as precisely as asked."""
+        """True if every interval is as narrow as asked."""
         reach = 1 + self.plan.precise
         return reach > 1 and all(one.low is not None and one.high <= reach * one.value for one in self._ratios())
 
     def _ratios(self) -> list[Ratio]:
-        """Everyone's speedup so far; of those that failed there is none."""
+        """Everyone's speedup so far; contestants that failed have none."""
         plain = [run for run in self.done if run.number == 0]
         others = {run.number for run in self.done if run.number}
         found = (speedup_of([run for run in self.done if run.number == number], plain) for number in others)
@@ -198,8 +198,8 @@ class _Group:
 
 
 def _in_order(runs: Sequence[_Run], number: int) -> Sequence[_Run]:
-    """Plain decoding in the middle: nobody is far from it. Every other time backwards, so that a machine that keeps
-    slowing down is not always unkind to the same ones."""
+    """Plain decoding in the middle, so that all are close to it. Every other time backwards, so that a machine that
+    keeps slowing down does not always put the same ones at a disadvantage."""
     plain, *others = runs
     middle = len(others) // 2
     order = [*others[:middle], plain, *others[middle:]]
@@ -207,7 +207,7 @@ def _in_order(runs: Sequence[_Run], number: int) -> Sequence[_Run]:
 
 
 def _warm_up(lane: Lane, tokens: int) -> Iterator[None]:
-    """The first few tokens of a run, for nobody. Returns about how many seconds a further one takes."""
+    """The first few tokens of a run, which do not count. Returns about how many seconds a further one takes."""
     made, wanted, steps = 0, min(WARM_UP_TOKENS, tokens), lane.start(0)
     first = began = time.perf_counter()
     counted = 0
@@ -233,10 +233,10 @@ class _Run:
         self.token_ids: list[int] = []
         self.ledger: Ledger | None = None  # where steps are rounds of the engine's
         self.over = False
-        self.told = time.perf_counter()
+        self.reported = time.perf_counter()
 
     def turn(self, place: int, until: int) -> Iterator[Progress | None]:
-        """Decodes on to `until` new tokens. Only its steps are on the clock, not what happens between them."""
+        """Decodes on to `until` new tokens. Only its steps are on the clock, not the time between them."""
         before, seconds, others = len(self.token_ids), 0.0, others_seconds()
         while len(self.token_ids) < until and not self.over:
             began = time.perf_counter()
@@ -252,7 +252,7 @@ class _Run:
             self.turns.append(Turn(place, len(self.token_ids) - before, seconds, others))
 
     def _take(self, step: Emits) -> float:
-        """Keeps what came of a step. Returns the seconds of it that do not count."""
+        """Keeps the results of a step. Returns its seconds that do not count."""
         self.token_ids += step.emitted
         if not isinstance(step, PendingRound):
             return 0.0
@@ -263,9 +263,9 @@ class _Run:
         return 0.0 if self.with_prompt else step.seconds.prefill
 
     def _progress(self) -> Progress | None:
-        if time.perf_counter() - self.told < REPORT_EVERY:
+        if time.perf_counter() - self.reported < REPORT_EVERY:
             return None
-        self.told = time.perf_counter()
+        self.reported = time.perf_counter()
         return Progress(*self.named, len(self.token_ids))
 
     def end(self) -> TimedRun:

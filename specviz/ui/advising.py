@@ -1,4 +1,4 @@
-"""Which drafter for this machine: every one that is at hand, measured in turn with plain decoding."""
+"""Which drafter for this machine: every available one, measured in turn with plain decoding."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def advise(runner: Runner, order: Order, halt: threading.Event, say: Words) -> Iterator[str]:
-    """What is being measured, then the advice, as Markdown; Stop ends it and keeps what there is."""
+    """Progress, then the advice, as Markdown; Stop ends it and keeps the figures so far."""
     yield as_text(say("common.preparing"))
     rows: Sequence[WorkRow] = ()
     failed: Sequence[tuple[str, SpecvizError | Sentence]] = ()
@@ -74,7 +74,7 @@ def _parts(
 
 
 def chains_of(runner: Runner, pair: ModelPair, order: Order) -> list[Contestant]:
-    """What is to be measured. Raises SpecvizError for an order that is not allowed."""
+    """The contestants to measure. Raises SpecvizError for an order that is not allowed."""
     from specviz.bench.advising import require_chains
     from specviz.bench.benchmark import advised_chains
 

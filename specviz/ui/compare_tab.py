@@ -1,4 +1,4 @@
-"""The Compare tab: several ways to draft and to verify, each measured beside plain decoding, on one or more prompts."""
+"""The Compare tab: several ways to draft and to verify, each in turn with plain decoding, on one or more prompts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MOST_REPEATS = 5
 
 
 def create_compare_tab(desk: Desk) -> Tab:
-    """Lays out what can be compared, the buttons, and the view of what comes of it."""
+    """Lays out the choices, the buttons and the view of the results."""
     runner, say = desk.runner, desk.say
     own: Fields = {}
     drafters = [name for name in WAYS if name != PLAIN]
@@ -104,14 +104,14 @@ def create_compare_tab(desk: Desk) -> Tab:
         return messages.replay_message(messages.Replayed(), phase="running", text=text, fraction=0.0)
 
     desk.arrivals.append((own["drafters"], offered))
-    told = speaks("contest_phase"), speaks("contest_error")
-    comparison = desk.ordered(go, view, stream, *told, check, own, offered=[button], offer=offer)
-    told_replay = waiting_replay, speaks("replay_error")
-    return Tab([comparison, desk.ordered(two_rules, view, stream_replay, *told_replay, check_replay)], stop)
+    shown = speaks("contest_phase"), speaks("contest_error")
+    comparison = desk.ordered(go, view, stream, *shown, check, own, offered=[button], offer=offer)
+    shown_replay = waiting_replay, speaks("replay_error")
+    return Tab([comparison, desk.ordered(two_rules, view, stream_replay, *shown_replay, check_replay)], stop)
 
 
 def _create_prompts(say: Words) -> gr.Textbox:
-    """The prompts of one's own: written, or from a file; what they come to, and a button that takes them away."""
+    """The prompts of one's own: written, or from a file; how many there are, and a button that removes them."""
     given = gr.Textbox(
         label=say("compare.prompts"),
         placeholder=say("compare.prompts_kinds"),
@@ -125,8 +125,8 @@ def _create_prompts(say: Words) -> gr.Textbox:
         note = gr.Markdown(visible=False, elem_id="prompts-note")
 
     def on_change(text: str) -> list[Any]:
-        told = _told(text, say) if text else ""
-        return [gr.update(visible=bool(text)), gr.update(value=as_text(told), visible=bool(text))]
+        counted = _counted(text, say) if text else ""
+        return [gr.update(visible=bool(text)), gr.update(value=as_text(counted), visible=bool(text))]
 
     def on_upload(path: str) -> str:
         try:
@@ -140,7 +140,7 @@ def _create_prompts(say: Words) -> gr.Textbox:
     return given
 
 
-def _told(text: str, say: Words) -> str:
+def _counted(text: str, say: Words) -> str:
     try:
         prompts = read_prompts(text)
     except SpecvizError as error:
@@ -155,7 +155,7 @@ def _told(text: str, say: Words) -> str:
 def compare(
     runner: Runner, order: Order, choice: Choice, halt: threading.Event, language: str
 ) -> Generator[str, None, str | None]:
-    """Messages for the table: what is being measured, and the figures after every run. Returns the table as a page in a
+    """Messages for the table: progress, and the figures after every run. Returns the table as a page in a
     file, if there is something in it. Raises SpecvizError if the comparison cannot run, or not to the end."""
     yield message("contest_phase", text=said("common.preparing"), fraction=0.0)
     pair = runner.store.get(order.pair)
@@ -181,7 +181,7 @@ def _outcome(contest: Contest, pair: ModelPair) -> str:
 
 
 def machine_of(pair: ModelPair) -> str | None:
-    """What measures; a lent GPU is known only to the call that it is lent to."""
+    """The name of the machine that measures; a lent GPU is known only to the call that it is lent to."""
     from specviz.bench.machine import name_of
 
     return None if is_zero_gpu() else name_of(pair.device)
@@ -211,13 +211,13 @@ def _over_prompts(row: messages.ComparedRow, work: Sequence[WorkRow]) -> message
     """The row with the speedup, and its interval, over prompts of one's own."""
     for one in work:
         if (one.domain, one.contestant) == (ALL, row.contestant):
-            told = {"speedup_measured": one.speedup_measured, "speedup_interval": one.speedup_interval}
-            return replace(row, standing=replace(row.standing, **told))
+            figures = {"speedup_measured": one.speedup_measured, "speedup_interval": one.speedup_interval}
+            return replace(row, standing=replace(row.standing, **figures))
     return row
 
 
 def rows_of(contest: Contest, pair: ModelPair) -> list[messages.ComparedRow]:
-    """A row for each contestant with what it has come to so far, and for those that are left out, with the reason."""
+    """A row for each contestant with its figures so far, and for those that are left out, with the reason."""
     from specviz.rules import rule_named
 
     rows = [_row(contest, pair, contestant) for contestant in contest.contestants]
@@ -263,12 +263,12 @@ def _summary(contest: Contest, pair: ModelPair) -> Said:
         "first": first,
     }
     if contest.repeats == 1:
-        told = said("compare.summary", **known)
+        text = said("compare.summary", **known)
     else:
-        told = said("compare.summary_of_repeats", **known, last=first + contest.repeats - 1)
+        text = said("compare.summary_of_repeats", **known, last=first + contest.repeats - 1)
     if contest.domains:
-        told = joined([said("compare.prompts_count", n=len(contest.orders)), told], ": ")
-    return joined([told, said("common.busy")], " ") if contest.busy else told
+        text = joined([said("compare.prompts_count", n=len(contest.orders)), text], ": ")
+    return joined([text, said("common.busy")], " ") if contest.busy else text
 
 
 def texts_of(contest: Contest, pair: ModelPair) -> dict[str, Any] | None:
@@ -312,15 +312,15 @@ def compare_rules(runner: Runner, order: Order, halt: threading.Event) -> Iterat
     from specviz.bench.turns import REPORT_EVERY
     from specviz.decoding.engine import replay
 
-    counts, tokens, told = messages.Replayed(), 0, 0.0
+    counts, tokens, reported = messages.Replayed(), 0, 0.0
     yield messages.replay_message(counts, phase="running", text=said("common.preparing"), fraction=0.0)
     order = replay_order(order)
     for batch in closing(runner.batches(order, replay, "block"), halt):
         for token, block in batch:
             counts.add(token, block)
             tokens += len(token.emitted)
-        if time.monotonic() - told > REPORT_EVERY:
-            told = time.monotonic()
+        if time.monotonic() - reported > REPORT_EVERY:
+            reported = time.monotonic()
             fraction = tokens / order.settings.max_new_tokens
             yield messages.replay_message(
                 counts, phase="running", text=said("compare.judging_twice"), fraction=fraction

@@ -34,12 +34,12 @@ FIELDS = {"drafter": "drafters", "num_draft_tokens": "gammas", "branches": "widt
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is to be compared, as the tab's fields stand."""
+    """The choices of the tab's fields."""
 
     drafters: Sequence[str]
     gammas: Sequence[int | str]  # numbers, or `AUTO`
     widths: Sequence[int]  # branches; `OWN` for a drafter's default
-    rules: Sequence[str]  # beside the usual one
+    rules: Sequence[str]  # besides the usual one
     repeats: int
     prompts: str = ""  # one's own, in the place of the order's, see `read_prompts`
 
@@ -64,7 +64,7 @@ class Contest:
         return self.orders[0]
 
     def progress(self) -> Iterator[tuple[Said, float]]:
-        """What is being done, and how far it is; once more after each run, when its figures are there."""
+        """A line of progress and the share that is done; again after each run, when its figures are there."""
         plain = order_of(self.order, self.contestants[0])
         asked = [[order_of(order, one).settings for one in self.contestants] for order in self.orders]
         others = [one for settings in asked for one in settings] * self.repeats
@@ -74,7 +74,7 @@ class Contest:
                 yield self._heard(one)
 
     def standing(self, contestant: Contestant) -> Standing | None:
-        """What the contestant's finished runs come to; None before the first."""
+        """The figures of the contestant's finished runs; None before the first."""
         own = self.runs.get(contestant)
         if not own:
             return None
@@ -82,18 +82,18 @@ class Contest:
 
     @property
     def finished(self) -> int:
-        """How many runs are over."""
+        """The number of finished runs."""
         return sum(map(len, self.runs.values()))
 
     @property
     def count(self) -> int:
-        """How many there will be."""
+        """The number of runs in all."""
         from specviz.bench.turns import runs_in_turn
 
         return len(self.orders) * self.repeats * runs_in_turn(len(self.contestants))
 
     def work(self) -> list[WorkRow]:
-        """On prompts of one's own, what the finished runs come to by domain; else nothing."""
+        """On prompts of one's own, the finished runs' figures by domain; else nothing."""
         return Work(self.contestants, self.domains, runs=self.runs).rows() if self.domains else []
 
     def first_run(self, contestant: Contestant, prompt: int) -> TimedRun | None:
@@ -103,7 +103,7 @@ class Contest:
 
     @property
     def busy(self) -> bool:
-        """Whether something else wanted the processor."""
+        """True if something else wanted the processor."""
         return busy([run for runs in self.runs.values() for run in runs])
 
     def _heard(self, one: Progress | TimedRun) -> tuple[Said, float]:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 #: interval at which it is enough.
 REPEATS, BUDGET, PRECISE = 24, 6.0, 0.04
 
-#: By how much more time is taken rather than telling nothing.
+#: Times the budget may be spent rather than giving no result.
 PATIENCE = 2.0
 
 #: Pairs of turns, of which an interval needs three.
@@ -49,13 +49,13 @@ def create_race_tab(desk: Desk) -> Tab:
         if page := (yield from race(desk.runner, order, visit.halt, desk.say.language)):
             desk.visitors.results[visit.session, "race"] = ResultPage("race", page)
 
-    told, view = (speaks("phase"), speaks("error")), element_view("race", desk.say)
+    shown, view = (speaks("phase"), speaks("error")), element_view("race", desk.say)
     button, offer = desk.kept("race")
-    return Tab([desk.ordered(desk.controls.race, view, stream, *told, offered=[button], offer=offer)])
+    return Tab([desk.ordered(desk.controls.race, view, stream, *shown, offered=[button], offer=offer)])
 
 
 def race(runner: Runner, order: Order, halt: threading.Event, language: str) -> Generator[str, None, str | None]:
-    """Messages for the race view: what is being measured, then both lanes. Returns the race as a page in a file.
+    """Messages for the race view: progress, then both lanes. Returns the race as a page in a file.
 
     Raises SpecvizError for a race that cannot be run, or not to its end.
     """
@@ -75,7 +75,7 @@ def race(runner: Runner, order: Order, halt: threading.Event, language: str) -> 
 
 
 def _phase(text: Said, fraction: float) -> str:
-    """What is being measured right now, with the fraction done (0 to 1)."""
+    """A message of progress, with the fraction done (0 to 1)."""
     return message("phase", text=text, fraction=fraction)
 
 
@@ -87,7 +87,7 @@ def race_request(pair: ModelPair, order: Order, runner: Runner) -> Request:
 
 
 def dueled(runner: Runner, order: Order, halt: threading.Event) -> Iterator[Progress | Duel]:
-    """What is being measured and, unless `halt` is set before, the duel that counts."""
+    """Progress and, unless `halt` is set before, the finished duel."""
     made = runner.batches(order, duel, True, others=runs_of(order.settings))
     for batch in closing(made, halt):
         yield from batch
@@ -98,7 +98,7 @@ def dueled(runner: Runner, order: Order, halt: threading.Event) -> Iterator[Prog
 
 @dataclass(frozen=True, slots=True)
 class Duel:
-    """Both contestants' runs, and what made them."""
+    """Both contestants' runs, and the machine's name."""
 
     plain: list[TimedRun]
     fast: list[TimedRun]
@@ -111,7 +111,7 @@ class Duel:
 
     @property
     def busy(self) -> bool:
-        """Whether something else wanted the processor."""
+        """True if something else wanted the processor."""
         return busy((*self.plain, *self.fast))
 
     def shown(self, request: Request) -> tuple[TimedRun, TimedRun]:
@@ -151,8 +151,8 @@ class Duel:
         else wanted the processor meanwhile.
         """
         ratio = self.ratio
-        told = {"speedup": ratio.value if ratio.known else None, "low": ratio.low, "high": ratio.high}
-        return compare(*self.runs(request)) | told | {"busy": self.busy}
+        known = {"speedup": ratio.value if ratio.known else None, "low": ratio.low, "high": ratio.high}
+        return compare(*self.runs(request)) | known | {"busy": self.busy}
 
 
 def duel(request: Request, whole: bool) -> Iterator[Progress | Duel | None]:
@@ -187,7 +187,7 @@ def runs_of(settings: RunSettings) -> list[RunSettings]:
 
 
 def progress(one: Progress) -> tuple[Said, float]:
-    """What is being done, and how far it is."""
+    """A line of progress and the share that is done."""
     if one.warming:
         return said("common.warming_up"), 0.0
     return said("race.in_turn", number=one.repeat + 1), one.fraction
