@@ -1,7 +1,6 @@
 """The Gradio page. `page` composes it: a head, the controls, and a tab a module; a tab is added there, in `TABS`.
 
-page             the page in every language; `serve` starts it
-head             its name, languages, the pair in use, the passes that runs take
+page             the page in every language, with its head; `serve` starts it
 controls         the controls of a run, and the buttons that start and stop one
 applying         settings that come from a link, or from another part of the page
 
@@ -12,17 +11,16 @@ race_tab         plain and speculative decoding measured in turn, for the race a
 compare_tab      several ways side by side; contest: all of them measured in turn
 why_tab          what passes cost, and what limits the visitors' runs
 lossless_tab     does the text follow the target's distribution?
-models_tab       which pair, and a check of it; pair_status: what it says of the one in use; advising: which of its
-                 drafters to use
+models_tab       the pair in use, a check of it, and other pairs; advising: which of its drafters to use
 api              the same for programs: functions of Gradio, tools of an MCP server
 
 orders           what a visitor asks for: a form's values become a run's settings, once; for how long to ask for a GPU
 pairs            the models in memory
 runner           carries orders out, in batches; device: where, in one thread or on a lent GPU
 background       prepares passes while the page is served
-visitors         what is kept for the visitors; offered_files: the files that they may download
-deployment       what whoever deploys the page decides
+visitors         what is kept for the visitors
+deployment       settings of the deployment, from environment variables
 ways             drafters and rules as the page calls them
-components       the page's own components, around the elements of assets/web; web_files: serves those
-qr               links as QR codes
+components       the page's own components, around the elements of assets/web
+files            serves those elements, QR codes, and files for download
 """

@@ -24,8 +24,8 @@ from specviz.records.words import Said, Words, joined, said
 from specviz.ui.components import QUEUED, UNQUEUED, as_text, element_view
 from specviz.ui.contest import OWN, Choice, Contest, contest_of, order_of
 from specviz.ui.controls import Fields, choices
+from specviz.ui.files import ResultPage
 from specviz.ui.line import Visit
-from specviz.ui.offered_files import ResultPage
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Desk, Tab

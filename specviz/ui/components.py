@@ -20,7 +20,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.presets import PRESETS
 from specviz.records.recordings import RECORDINGS
 from specviz.records.words import AREAS, Words
-from specviz.ui.web_files import ADDRESS, text_of
+from specviz.ui.files import ADDRESS, text_of
 from specviz.views.run_messages import Charts
 from specviz.views.served_messages import served_answer
 

@@ -1,10 +1,10 @@
-"""The Models tab: which pair is in use, a check of it and advice on it, and other pairs."""
+"""The Models tab: the pair in use, a check of it and advice on it, and other pairs."""
 
 from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,19 +14,24 @@ from specviz.models.catalog import CATALOG, HubPair, needed_bytes, size_bytes
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.words import Bytes, Sentence, Words
 from specviz.ui.advising import advise, chains_of
+from specviz.ui.background import Stage
 from specviz.ui.components import INTERNAL, UNQUEUED, as_text, fold_switch
-from specviz.ui.head import look, look_ahead
 from specviz.ui.line import Visit
 from specviz.ui.orders import Order
-from specviz.ui.pair_status import describe, notes
 from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Action, Desk, Tab
-from specviz.views.run_messages import pair_line
+from specviz.views.run_messages import pair_line, parameters, passes_words
 
 if TYPE_CHECKING:
     from specviz.bench.equal_texts import Finding
     from specviz.models.pair import ModelPair
+
+#: Tokens of the pass that is compared with a pass over one: a round of four draft tokens.
+COMPARED = 5
+
+#: In a table, of figures that are not measured.
+_NONE = "–"
 
 DTYPES = ["auto", "bfloat16", "float16", "float32"]
 
@@ -36,7 +41,7 @@ Changes = dict[gr.components.Component, Any]
 
 @dataclass(frozen=True)
 class Status:
-    """What the tab says of the pair in use."""
+    """Where the tab describes the pair in use."""
 
     table: gr.Markdown
     notes: gr.Markdown
@@ -46,13 +51,13 @@ class Status:
 
 @dataclass(frozen=True)
 class Own:
-    """The form for a pair of the visitor's own: its fields, by the names of `PairName`, and below each the place for
-    what is wrong with it."""
+    """The form for a pair of the visitor's own: its fields, by the names of `PairName`, and below each a place for an
+    error."""
 
     fields: dict[str, gr.components.Component] = field(default_factory=dict)
     problems: dict[str, gr.Markdown] = field(default_factory=dict)
 
-    def told(self, error: SpecvizError | None, say: Words) -> Changes:
+    def show(self, error: SpecvizError | None, say: Words) -> Changes:
         """The sentence at its field, by default at the target, and nothing at the others."""
         at = error and (error.field if error.field in self.problems else "target")
         text = as_text(say.error(error)) if error else ""
@@ -139,19 +144,27 @@ def _wire_passes(desk: Desk, status: Status, loads: list[Any]) -> None:
     """
     head, controls, store, say = desk.head, desk.controls, desk.runner.store, desk.say
 
+    def looked(text: str, kind: str) -> Changes:
+        """Which passes there are, and another look soon while something is being prepared."""
+        chip = gr.Markdown(as_text(text), elem_classes=["sv-passes", f"sv-passes-{kind}"])
+        return {head.chip: chip, head.timer: gr.Timer(active=kind == "preparing")}
+
     def on_look(request: gr.Request, name: dict[str, Any], line: str, drafter: str, prompt: str) -> Changes:
         store.wanted.set()
         if not store.is_ready:
-            chip, timer = look_ahead(store, say)
-            return {head.chip: chip, head.timer: timer, status.table: say("models.loading")}
+            return looked(say.step(store.step), "preparing") | {status.table: say("models.loading")}
         # What this session has loaded meanwhile counts, not what the page knew when it asked.
         loaded = desk.visitors.pairs.get(request.session_hash)
         pair = store.in_use(loaded or PairName(**name))
         stage = store.preparer.stage(pair)
-        chip, timer = look(pair, stage, say)
-        told = {status.table: describe(pair, stage, say), status.notes: notes(pair, stage, say)}
+        kind = pair.passes.kind
+        if stage.step is None:
+            chip = looked(say.spoken(passes_words(kind)), kind)
+        else:
+            chip = looked(say(f"passes.{kind}_yet", step=say.step(stage.step)), "preparing")
+        described = {status.table: describe(pair, stage, say), status.notes: notes(pair, stage, say)}
         first = {} if line or loaded else _used(desk, PairName(), drafter, prompt, keep=True)
-        return {head.chip: chip, head.timer: timer, **told, **first}
+        return chip | described | first
 
     for moment in (desk.page.load, head.timer.tick, *(loaded.success for loaded in loads)):
         asked = [controls.pair, head.line, *(controls.fields[field] for field in ("drafter", "prompt"))]
@@ -185,16 +198,14 @@ def _create_others(desk: Desk, status: Status) -> list[Any]:
         home = gr.Button(say("models.home"), size="sm", min_width=200, elem_id="load-home")
         cards = [(_catalog_card(desk, entry), PairName(entry.target, (entry.draft,))) for entry in CATALOG]
 
-    def wire(button: gr.Button, name: Callable[..., PairName], form: Own) -> Any:
-        return _wire_load(desk, status, shown, button, name, form)
-
     # Only now: all that follows the pair is there.
-    known = [wire(card, lambda name=name: name, Own(problems=problem)) for card, name in [(home, PairName()), *cards]]
-    return [wire(load, lambda *given: named(dict(zip(own.fields, given))), own), *known]
+    known = [(home, PairName()), *cards]
+    loads = [_wire_load(desk, status, shown, card, Own(problems=problem), name) for card, name in known]
+    return [_wire_load(desk, status, shown, load, own), *loads]
 
 
 def _create_form(own: Own, say: Words) -> None:
-    def add(name: str, kind: Callable[..., gr.components.Component] = gr.Textbox, **options: Any) -> None:
+    def add(name: str, kind: type[gr.components.Component] = gr.Textbox, **options: Any) -> None:
         words = {"label": say(f"models.{name}"), "info": say(f"models.{name}_about")}
         with gr.Column(min_width=220):
             own.fields[name] = kind(**words, elem_id=f"load-{name.replace('_', '-')}", **options)
@@ -225,31 +236,31 @@ def named(given: dict[str, str]) -> PairName:
 
 
 def _wire_load(
-    desk: Desk, status: Status, shown: gr.Markdown, button: gr.Button, name: Callable[..., PairName], own: Own
+    desk: Desk, status: Status, shown: gr.Markdown, button: gr.Button, own: Own, name: PairName | None = None
 ) -> Any:
-    """Has a button load the pair that `name` makes of the form's values; returns the event.
+    """Has a button load a pair, by default the one that the form names; returns the event.
 
-    shown: where to show how far it is, and at last that it is done.
+    shown: where to show the progress, and at last that it is done.
     """
     runner, say, controls = desk.runner, desk.say, desk.controls
+    drafter, prompt = controls.fields["drafter"], controls.fields["prompt"]
 
-    def load(request: gr.Request, progress: gr.Progress = gr.Progress(), *values: Any) -> Changes:
-        drafter, prompt, *given = values
+    def load(form: Changes, request: gr.Request, progress: gr.Progress = gr.Progress()) -> Changes:
         try:
-            pair = name(*given)
+            pair = name or named({field: form[component] for field, component in own.fields.items()})
             with runner.line.joined("load") as turn:
                 runner.line.reached(turn)
                 used = runner.store.get(pair, lambda fraction, step: progress(fraction, say.step(step)))
                 # Before the next turn, which may be this visitor's run, or the loading of somebody else's pair.
                 desk.visitors.pairs[request.session_hash] = pair
-                changes = _used(desk, pair, drafter, prompt)
+                changes = _used(desk, pair, form[drafter], form[prompt])
         except SpecvizError as error:
-            return {shown: "", **own.told(error, say)}
+            return {shown: "", **own.show(error, say)}
         found = {status.found: say("models.check_about"), status.advice: say("advice.about_button")}
         loaded = say("models.loaded", pair=as_text(used.info().name))
-        return {shown: loaded, **own.told(None, say), **found, **changes}
+        return {shown: loaded, **own.show(None, say), **found, **changes}
 
-    asked = [controls.fields["drafter"], controls.fields["prompt"], *own.fields.values()]
+    asked = {drafter, prompt, *own.fields.values()}
     changed = [shown, *own.problems.values(), status.found, status.advice, *_of_pair(desk)]
     return button.click(load, asked, changed, concurrency_limit=None, show_progress_on=[shown], **INTERNAL)
 
@@ -276,3 +287,81 @@ def catalog_label(entry: HubPair, available: int | None, say: Words) -> str:
         return say("models.entry_too_large", name=entry.name, **known)
     key = "models.entry_gated" if entry.gated else "models.entry"
     return say(key, name=entry.name, size=Bytes(size_bytes(entry)))
+
+
+def describe(pair: ModelPair, stage: Stage, say: Words) -> str:
+    """A table, as Markdown: each part with its size, its precision, what runs it and, of the target, what passes take;
+    below it what is being prepared."""
+    titles = ("part", "size", "precision", "runs_on", "one", "five")
+    rows = [[say(f"models.{title}") for title in titles], ["---"] * len(titles), *_rows(pair, say)]
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    if stage.step is not None:
+        lines += ["", as_text(say("models.preparing", step=say.step(stage.step)))]
+    return "\n".join(lines)
+
+
+def _rows(pair: ModelPair, say: Words) -> Iterator[list[str]]:
+    from specviz.models.placement import dtype_name
+    from specviz.passes.mtp_layers import MtpModules
+
+    info, times = pair.info(), pair.passes.seconds_by_width
+    measured = [_NONE, _NONE]
+    if COMPARED in times:
+        measured = [f"{say.number(1000 * times[1], '.1f')} ms", f"{say.number(times[COMPARED] / times[1], '.2f')}×"]
+    yield _row(pair, "target", info.target, info.target_parameters, info.dtype, measured, say)
+    if pair.draft is not None:
+        dtype = dtype_name(pair.draft.dtype)
+        yield _row(pair, "draft", info.draft or "", info.draft_parameters or 0, dtype, [_NONE, _NONE], say)
+    for name, part in pair.parts.items():
+        model = part.model if isinstance(part, MtpModules) else part
+        size = sum(weight.numel() for weight in model.parameters())
+        yield _row(pair, name, "", size, info.dtype, [_NONE, _NONE], say)
+    for bits, made in pair.passes.quantised.items():
+        kind = "plain" if made.passes is None else made.passes.kind
+        yield [
+            _roles([f"quantised {bits}"], say),
+            str(Bytes(made.bytes)),
+            say("generate.bits", value=bits),
+            say(f"models.on_{kind}"),
+            _NONE,
+            _NONE,
+        ]
+
+
+def _row(pair: ModelPair, role: str, name: str, size: int, dtype: str, measured: list[str], say: Words) -> list[str]:
+    label = say(f"ways.{role}") if role in pair.parts else _roles([role], say)
+    stored = pair.stored.get(role)
+    precision = dtype if stored is None else say("models.unpacked", dtype=dtype, stored=as_text(stored))
+    passes = pair.passes.fast.get(role)
+    kind = "plain" if passes is None or passes.refusal is not None else passes.kind
+    title = f"{label} **{as_text(name)}**" if name else label
+    return [title, say.spoken(parameters(size)), precision, say(f"models.on_{kind}"), *measured]
+
+
+def notes(pair: ModelPair, stage: Stage, say: Words) -> str:
+    """How the passes were timed, what is alike in them, and why nothing faster runs: a list, as Markdown."""
+    fast = pair.passes.fast
+    lost = {role: passes.refusal for role, passes in fast.items() if passes.refusal is not None}
+    lines = [say("models.timed")]
+    if pair.passes.threads:
+        lines.append(say("models.threads", count=pair.passes.threads))
+    alike = [role for role, passes in fast.items() if passes.rows_are_alike and role not in lost]
+    if "target" in alike:
+        lines.append(say("models.rows_alike", roles=_roles(alike, say)))
+    refused: dict[tuple[str, str], list[str]] = {}
+    for role, reason in ({} if stage.step else stage.reasons | lost).items():
+        # Where kernels of our own are in use, only something better still was refused.
+        key = "models.unprepared" if role in lost or role not in fast else "models.no_better"
+        refused.setdefault((key, as_text(say.error(reason))), []).append(role)
+    for bits, made in pair.passes.quantised.items():
+        if made.passes is not None and made.passes.refusal is not None:
+            reason = as_text(say.error(made.passes.refusal))
+            refused.setdefault(("models.no_better", reason), []).append(f"quantised {bits}")
+    lines += [say(key, roles=_roles(roles, say), reason=reason) for (key, reason), roles in refused.items()]
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _roles(roles: Iterable[str], say: Words) -> str:
+    """Roles of `PairPasses.fast` in words: ``target, draft model, exit after layer 2``."""
+    named = (role.partition(" ") for role in roles)
+    return ", ".join(say(f"passes.role_{kind}", n=number) for kind, _, number in named)

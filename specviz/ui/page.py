@@ -13,22 +13,30 @@ import gradio as gr
 from specviz.passes.processes import is_zero_gpu, refuse_more_than_one
 from specviz.records.errors import SpecvizError
 from specviz.records.words import LANGUAGES, Words, words
-from specviz.ui import device, qr, web_files
+from specviz.ui import device
 from specviz.ui.api import Page, add_endpoints, refuse_parameters
 from specviz.ui.applying import wire_remote
 from specviz.ui.compare_tab import create_compare_tab
-from specviz.ui.components import page_css, served_view, tab_history
+from specviz.ui.components import (
+    as_text,
+    brand,
+    element_view,
+    page_css,
+    page_names,
+    served_view,
+    tab_history,
+    tour_view,
+)
 from specviz.ui.controls import create_controls
 from specviz.ui.deployment import Deployment
+from specviz.ui.files import KEPT, ROUTES, preloads
 from specviz.ui.generate_tab import create_generate_tab, create_viewer
-from specviz.ui.head import create_head, create_viewer_head
 from specviz.ui.lossless_tab import create_lossless_tab
 from specviz.ui.models_tab import create_models_tab
-from specviz.ui.offered_files import KEPT
 from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.race_tab import create_race_tab
 from specviz.ui.runner import Runner
-from specviz.ui.tabs import Desk, Tab, wire_tabs
+from specviz.ui.tabs import Desk, Head, Tab, wire_tabs
 from specviz.ui.visitors import Visitors
 from specviz.ui.why_tab import create_why_tab
 
@@ -41,6 +49,9 @@ TABS: tuple[tuple[str, str, Callable[[Desk], Tab]], ...] = (
     ("lossless", "lossless.tab", create_lossless_tab),
     ("models", "page.models", create_models_tab),
 )
+
+#: Seconds between two looks at the passes while something is being prepared.
+LOOK_EVERY = 2
 
 #: Threads that answer visitors who are not in line; Gradio's own number.
 SERVING_THREADS = 40
@@ -73,7 +84,7 @@ def build(runner: Runner) -> gr.Blocks:
 
 def _fill(page: gr.Blocks, runner: Runner, visitors: Visitors, say: Words) -> None:
     """The page in one language."""
-    head = create_head(runner, say)
+    head = _head(runner, say)
     with gr.Row(elem_classes=["sv-main"]):
         with gr.Column(elem_classes=["sv-controls"]):
             controls = create_controls(runner, say)
@@ -89,7 +100,7 @@ def _fill(page: gr.Blocks, runner: Runner, visitors: Visitors, say: Words) -> No
 
 def _fill_viewer(page: gr.Blocks, runner: Runner, visitors: Visitors, say: Words) -> None:
     """The page without models: recorded runs and traces."""
-    create_viewer_head(say)
+    _viewer_head(say)
     why = say("traces.no_model_asked" if runner.deployment.without_models else "traces.no_model_found")
     gr.Markdown(why, elem_classes=["sv-warning"])
     with gr.Tabs():
@@ -101,6 +112,36 @@ def _fill_viewer(page: gr.Blocks, runner: Runner, visitors: Visitors, say: Words
                     gr.Markdown(say("traces.no_model_here"))
                 if create is create_why_tab:
                     served_view(say)
+
+
+def _head(runner: Runner, say: Words) -> Head:
+    """Lays out the head; the line about the pair comes once the page has asked for it."""
+    with gr.Row(elem_classes=["sv-head"]):
+        brand(say, runner.line.now)
+        tour_view(say, runner.deployment.max_new_tokens, runner.deployment.max_draft_tokens)
+        element_view("challenges", say)
+        line = _languages_and_line("", say)
+        chip = gr.Markdown("&nbsp;", elem_classes=["sv-passes"], elem_id="passes")
+        return Head(line, chip, gr.Timer(LOOK_EVERY, active=False))
+
+
+def _viewer_head(say: Words) -> None:
+    """Lays out the head of a page without models: no tour, no passes."""
+    with gr.Row(elem_classes=["sv-head"]):
+        brand(say)
+        _languages_and_line(say("traces.no_model_line"), say)
+
+
+def _languages_and_line(line: str, say: Words) -> gr.Markdown:
+    """Links to the page in its other languages, of which the first stands at the root, and the line about the pair."""
+    first, *_ = LANGUAGES
+    links = [
+        f'<a href="{"./" if language == first else language}" hreflang="{language}" lang="{language}">{name}</a>'
+        for language, name in LANGUAGES.items()
+        if language != say.language
+    ]
+    gr.HTML(f"<nav>{' '.join(links)}</nav>", js_on_load=page_names(say), elem_classes=["sv-languages"])
+    return gr.Markdown(as_text(line), elem_classes=["sv-pair"])
 
 
 def serve(mcp: bool = False) -> None:
@@ -146,8 +187,8 @@ def _load(store: PairStore) -> None:
 
 def launch(page: gr.Blocks, **options: Any) -> gr.Blocks:
     """Starts serving `page` in the look of this project."""
-    served = {"routes": [web_files.ROUTE, qr.ROUTE], "exception_handlers": {TypeError: refuse_parameters}}
-    look = {"css": page_css(), "theme": gr.themes.Base(), "head": web_files.preloads(), "footer_links": ["api"]}
+    served = {"routes": ROUTES, "exception_handlers": {TypeError: refuse_parameters}}
+    look = {"css": page_css(), "theme": gr.themes.Base(), "head": preloads(), "footer_links": ["api"]}
     page._queue.sleep_when_free = LOOK_FOR_EVENTS
     page.launch(show_error=True, app_kwargs=served, state_session_capacity=REMEMBERED, **look, **options)
     return page

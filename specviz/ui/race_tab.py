@@ -19,8 +19,8 @@ from specviz.records.settings import RunSettings
 from specviz.records.words import Said, said
 from specviz.theory.statistics import Ratio
 from specviz.ui.components import element_view
+from specviz.ui.files import ResultPage
 from specviz.ui.line import Visit
-from specviz.ui.offered_files import ResultPage
 from specviz.ui.orders import Order
 from specviz.ui.runner import Runner, closing
 from specviz.ui.tabs import Desk, Tab

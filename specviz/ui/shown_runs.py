@@ -19,8 +19,8 @@ from specviz.records.metrics import Tally
 from specviz.records.recordings import Recording, recording_named
 from specviz.records.runs import Round, Run, Speedup
 from specviz.records.words import Said, Words, said
+from specviz.ui.files import RunFiles
 from specviz.ui.line import Recent, Visit
-from specviz.ui.offered_files import RunFiles
 from specviz.views import run_messages as messages
 from specviz.views.charts import Trail
 from specviz.views.run_messages import headline, opening

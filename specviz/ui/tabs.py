@@ -16,7 +16,6 @@ from specviz.records.errors import SpecvizError
 from specviz.records.words import Words
 from specviz.ui.components import QUEUED, UNQUEUED, verdicts
 from specviz.ui.controls import Controls, Fields
-from specviz.ui.head import Head
 from specviz.ui.line import Stops, Visit
 from specviz.ui.orders import Order
 from specviz.ui.pairs import PairName
@@ -50,6 +49,15 @@ class Tab:
     actions: Sequence[Action] = ()
     stop: gr.Button | None = None  # its own, in addition to that of the controls
     opened: Callable[[Visit], str] | None = None  # a message for the first action's view when the tab is opened
+
+
+@dataclass(frozen=True)
+class Head:
+    """The parts of the page's head that tabs change."""
+
+    line: gr.Markdown  # the pair in use; empty until there is one
+    chip: gr.Markdown  # its passes
+    timer: gr.Timer  # has the chip look again
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from specviz.theory.diagnosis import diagnose, run_figures
 from specviz.theory.roofline import PassTimes
+from specviz.ui.files import ResultPage
 from specviz.ui.line import Recent, Stops
-from specviz.ui.offered_files import ResultPage
 from specviz.ui.pairs import PairName
 from specviz.ui.shown_runs import LiveRun, LiveRuns
 from specviz.views.run_messages import label

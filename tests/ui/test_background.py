@@ -30,9 +30,9 @@ from specviz.ui.background import Preparer, Stage
 from specviz.ui.deployment import Deployment
 from specviz.ui.generate_tab import generate
 from specviz.ui.line import Visit
+from specviz.ui.models_tab import describe, notes
 from specviz.ui.orders import Order
 from specviz.ui.page import build, launch
-from specviz.ui.pair_status import describe, notes
 from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.race_tab import race
 from specviz.ui.runner import Runner

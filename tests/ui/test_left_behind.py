@@ -16,8 +16,8 @@ from specviz.records.words import words
 from specviz.ui import page as page_module
 from specviz.ui import shown_runs
 from specviz.ui.deployment import NO_MODELS, Deployment
+from specviz.ui.files import ResultPage, RunFiles
 from specviz.ui.line import Recent
-from specviz.ui.offered_files import ResultPage, RunFiles
 from specviz.ui.page import build, launch
 from specviz.ui.pairs import PairStore
 from specviz.ui.runner import Runner
