@@ -1,8 +1,5 @@
 """The table's figures: worked out by hand from rounds whose times are known."""
 
-import pathlib
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 
@@ -12,8 +9,6 @@ from handmade import a_round, a_tree, a_typical
 from specviz.bench.contestants import Contestant, TimedRun, Turn, formula_speedup, standing
 from specviz.records.runs import Seconds
 from specviz.theory import formulas as theory
-
-ROOT = pathlib.Path(__file__).parents[2]
 
 
 def timed(words, *, draft, verify, rest=0.0):
@@ -121,9 +116,3 @@ def test_shares_of_time_add_up():
     figures = standing([a_run(timed(["a", "r"], draft=0.02, verify=0.06, rest=0.02))], [PLAIN])
     assert figures.phase_share == pytest.approx({"draft": 0.2, "verify": 0.6, "rest": 0.2})
     assert figures.overhead_share == pytest.approx(0.2)
-
-
-def test_no_torch_is_loaded():
-    code = "import sys, specviz.bench.contestants; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout.strip() == "False"

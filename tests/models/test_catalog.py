@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
-import subprocess
-import sys
-
 from specviz.models import catalog
 from specviz.records.words import words
 from specviz.ui.models_tab import catalog_label
@@ -23,13 +19,3 @@ def test_a_pair_that_does_not_fit_says_what_it_needs_and_what_is_free():
     sentence = catalog_label(pair, 9 * 10**9, words())
     assert sentence == "Qwen3 8B + 0.6B\nneeds about 20 GB, 9.0 GB free"
     assert catalog_label(pair, 30 * 10**9, words()) == "Qwen3 8B + 0.6B\n18 GB"
-
-
-def test_the_catalog_and_the_texts_need_no_torch():
-    code = "import sys, specviz.models.catalog, specviz.models.token_texts; sys.exit('torch' in sys.modules)"
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", code], cwd=pathlib.Path(catalog.__file__).parents[2], check=False
-        ).returncode
-        == 0
-    )
