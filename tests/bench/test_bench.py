@@ -62,9 +62,15 @@ def sampled(pair):
 
 
 @pytest.fixture(scope="module")
-def both(pair):
+def heard():
+    """Lines of progress of `both`."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def both(pair, heard):
     """Everything the pair can run, at both temperatures."""
-    return measured(pair, quick=True)
+    return measured(pair, quick=True, say=heard.append)
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +83,8 @@ def modes(report):
     return {row.mode for row in report.rows if row.engine == "specviz"}
 
 
-def test_every_drafter_that_the_pair_can_run_is_measured_and_the_others_say_why_not(pair):
-    heard = []
-    report = measured(pair, quick=True, say=heard.append)
+def test_every_drafter_that_the_pair_can_run_is_measured_and_the_others_say_why_not(both, heard):
+    report = both
     assert modes(report) == {"plain", *DRAFTERS} - TRAINED
     assert {entry["mode"] for entry in report.left_out} == TRAINED
     for entry in report.left_out:
@@ -124,9 +129,8 @@ def test_the_rules_are_compared_over_at_least_the_rounds_asked_for(sampled):
     assert rules.accepted_block - rules.accepted_token == pytest.approx(rules.rounds * rules.difference)
 
 
-def test_greedy_decoding_leaves_no_choice_of_rules(pair):
-    report = measured(pair, quick=True, only=["draft_model"], temperatures=(0.0,))
-    assert report.rules == [] and all(row.rule != "block" for row in report.rows)
+def test_greedy_decoding_leaves_no_choice_of_rules(both, greedy):
+    assert {one.temperature for one in both.rules} == {1.0} and all(row.rule != "block" for row in greedy.rows)
 
 
 def test_a_target_that_reads_chains_only_is_measured_on_chains():
@@ -283,8 +287,16 @@ def test_who_writes_another_text_is_not_timed_and_the_others_are(pair, monkeypat
     assert f"✗ bare plain: {failed['reason']}" in bench_text(report)
 
 
-@pytest.mark.parametrize("place", ["propose", "observe", "prefill", "settings", "check"])
-@pytest.mark.parametrize("error", [SpecvizError("It is full.", "drafter"), IndexError("out of\nrange")])
+@pytest.mark.parametrize(
+    "place, error",
+    [
+        ("propose", SpecvizError("It is full.", "drafter")),
+        ("observe", IndexError("out of\nrange")),
+        ("prefill", IndexError("out of\nrange")),
+        ("settings", IndexError("out of\nrange")),
+        ("check", SpecvizError("It is full.", "drafter")),
+    ],
+)
 def test_who_fails_in_any_way_is_one_fault_and_the_others_are_measured(pair, monkeypatch, place, error):
     def failing(*given, **named):
         raise error

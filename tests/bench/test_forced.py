@@ -1,15 +1,186 @@
-"""Runs at a forced acceptance rate: α is what was asked for, the text the target's, the passes the pair's own."""
+"""A forced acceptance rate: the oracle is right as often as asked and changes no text; sizes are real shapes."""
 
 from __future__ import annotations
 
+import itertools
+import math
 import pickle
 
 import pytest
-from tiny import tiny_pair
+import torch
+from tiny import InTurn, assert_same_rows, tiny_pair
 
+from specviz.bench import forced as oracle
 from specviz.bench.forced import measure_forced
+from specviz.decoding import engine
+from specviz.decoding.request import prepare
+from specviz.drafters import DRAFTERS
+from specviz.models import sources, weights
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
+from specviz.records.settings import RunSettings, SamplingParams
+from tools import sizes
+
+GREEDY = SamplingParams(temperature=0.0)
+PROMPT = [5, 17, 60, 3, 41, 22]
+CPU = torch.device("cpu")
+
+SMALL = sizes.ModelShape("small", layers=2, hidden=48, heads=4, kv_heads=2, head_size=12, mlp=96, vocab=128, tied=False)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return tiny_pair("llama")
+
+
+@pytest.fixture(scope="module")
+def small():
+    return small_pair(torch.float32)
+
+
+@pytest.fixture
+def uneven(monkeypatch):
+    """Plain steps come between the drafts, as where γ is chosen in each round."""
+    monkeypatch.setattr(engine, "length_of", lambda request: InTurn())
+
+
+def small_pair(dtype):
+    """Made as the sizes are; its text never ends."""
+    target, draft = (sizes.make_model(SMALL, CPU, dtype, seed=seed) for seed in (0, 1))
+    return ModelPair.of(target, draft, sizes.numbers_tokenizer(SMALL.vocab), name="small")
+
+
+def ordered(pair, drafter="draft_model", gamma=4, tokens=60, **more):
+    return prepare(
+        pair,
+        RunSettings(
+            PROMPT, drafter=drafter, num_draft_tokens=gamma, **{"sampling": GREEDY} | more, max_new_tokens=tokens
+        ),
+    )
+
+
+def written(done):
+    return [token for one in done for token in one.emitted]
+
+
+def answer(pair, tokens=60):
+    return written(engine.rounds(ordered(pair, None, tokens=tokens)))
+
+
+# --- the oracle ------------------------------------------------------------------------------------------------------
+
+
+def test_the_oracle_is_right_as_often_as_asked_and_otherwise_says_any_other_token():
+    known = [index % 50 for index in range(40_000)]
+    said = oracle.script(known, 0.7, vocab_size=50, seed=1)
+    right = [a == b for a, b in zip(said, known)]
+    assert abs(sum(right) / len(right) - 0.7) < 4 * math.sqrt(0.7 * 0.3 / len(known))
+    # Independently: as often after a right token as after a wrong one.
+    after = [later for earlier, later in itertools.pairwise(right) if earlier]
+    assert abs(sum(after) / len(after) - 0.7) < 4 * math.sqrt(0.7 * 0.3 / len(after))
+    assert {(b - a) % 50 for a, b in zip(known, said)} == set(range(50)), "a wrong token can be every other one"
+    assert said == oracle.script(known, 0.7, vocab_size=50, seed=1) != oracle.script(known, 0.7, 50, seed=2)
+    assert oracle.script(known, 1.0, 50, seed=0) == known
+    assert not any(a == b for a, b in zip(oracle.script(known, 0.0, 50, seed=0), known))
+
+
+@pytest.mark.parametrize("gamma", [1, 4])
+def test_measured_acceptance_is_the_probability_asked_for(small, gamma):
+    known, judged, accepted = answer(small, 200), 0, 0
+    for seed in range(6):
+        for one in engine.rounds(ordered(small, gamma=gamma, tokens=200), oracle.oracle(known, 0.75, seed)):
+            judged, accepted = judged + one.judged, accepted + one.accepted
+    assert judged > 500
+    assert abs(accepted / judged - 0.75) < 4 * math.sqrt(0.75 * 0.25 / judged)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("lengths", ["fixed", "uneven"])
+def test_the_text_is_plain_decodings_whatever_the_oracle_says(pair, alpha, lengths, request):
+    if lengths == "uneven":
+        request.getfixturevalue("uneven")
+    known = answer(pair)
+    done = list(engine.rounds(ordered(pair), oracle.oracle(known, alpha, 3)))
+    assert written(done) == known
+    drafted = [token.outcome for one in done for token in one.drafted]
+    assert drafted and (alpha == 0.5 or set(drafted) <= ({"accepted"} if alpha else {"rejected", "discarded"}))
+
+
+def test_a_wrong_answer_costs_acceptance_and_never_the_text(pair):
+    known = answer(pair)
+    told = [*known[:20], *((token + 1) % 128 for token in known[20:])]
+    done = list(engine.rounds(ordered(pair), oracle.oracle(told, 1.0, 0)))
+    assert written(done) == known
+    # Four accepted and one of the target's own a round, until the text leaves what the oracle was told.
+    assert [len(one.emitted) for one in done[:4]] == [5] * 4 and len(done[4].emitted) == 1
+    assert len(done) > 5
+
+
+def test_beyond_what_it_was_told_the_oracle_drafts_nothing(pair):
+    known = answer(pair)
+    done = list(engine.rounds(ordered(pair), oracle.oracle(known[:10], 1.0, 0)))
+    assert written(done) == known
+    assert [len(one.drafted) for one in done[:3]] == [4, 4, 0] and not any(one.drafted for one in done[3:])
+
+
+def test_the_draft_model_makes_every_pass_and_its_cache_holds_the_text(pair, uneven):
+    known, made, passes = answer(pair), [], []
+    told = oracle.oracle(known, 0.6, 5)
+
+    def build(context):
+        made.append(told(context))
+        return made[0]
+
+    hook = pair.draft.register_forward_pre_hook(lambda model, given: passes.append(1))
+    committed, done = list(PROMPT), 0
+    for one in engine.rounds(ordered(pair), build):
+        committed += one.emitted
+        # One for each token it drafts, and one for the prompt: what plain steps wrote is read with the next draft.
+        assert len(passes) - done == len(one.drafted) + (one.index == 0)
+        assert_same_rows(made[0].model, committed)
+        done = len(passes)
+    hook.remove()
+    assert committed[len(PROMPT) :] == known
+
+
+def test_the_oracle_is_no_drafter_that_can_be_asked_for(pair):
+    assert oracle.OracleDrafter.name not in DRAFTERS
+    with pytest.raises(SpecvizError, match="There is no drafter 'oracle'"):
+        ordered(pair, "oracle")
+
+
+def test_draws_are_not_the_oracles_to_replace(pair):
+    with pytest.raises(ValueError, match="greedy"):
+        next(engine.rounds(ordered(pair, sampling=SamplingParams()), oracle.oracle([1, 2], 1.0, 0)))
+
+
+# --- sizes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "shape, parameters", [(sizes.LLAMA_3_8B, 8_030_261_248), (sizes.LLAMA_3_2_1B, 1_235_814_400)], ids=str
+)
+def test_shapes_have_the_parameters_of_their_model_cards(shape, parameters):
+    assert sources.ModelSource("size", shape.name, "", {}, shape.config).parameters == parameters
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_nothing_rides_on_ties_so_half_precision_keeps_the_text(tied):
+    shape = sizes.replace(SMALL, tied=tied)
+    target, draft = (sizes.make_model(shape, CPU, torch.bfloat16, seed=seed) for seed in (0, 1))
+    pair = ModelPair.of(target, draft, sizes.numbers_tokenizer(shape.vocab))
+    known = answer(pair)
+    done = list(engine.rounds(ordered(pair), oracle.oracle(known, 0.8, 0)))
+    assert written(done) == known
+    assert known == [22] * 60 if tied else known[:4] == [23, 24, 25, 26]
+
+
+def test_a_size_that_does_not_fit_is_refused_before_anything_is_made(monkeypatch):
+    monkeypatch.setattr(weights, "free_at", lambda place: 10**9)
+    monkeypatch.setattr(sizes, "make_model", lambda *arguments: pytest.fail("made"))
+    with pytest.raises(SpecvizError, match=r"16 GB of memory in bfloat16, and 1\.0 GB are free") as refusal:
+        sizes.make_pair(sizes.SIZES[1], "cpu", "bfloat16")
+    assert refusal.value.field == "size"
 
 
 def test_drafts_are_accepted_as_often_as_asked():
