@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from specviz.records.presets import PRESETS
+from specviz.records.prompts import PRESETS
 from specviz.records.settings import RunSettings, SamplingParams
 from specviz.records.words import words
 from specviz.ui.deployment import Deployment

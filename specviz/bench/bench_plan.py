@@ -16,7 +16,7 @@ from specviz.drafters.registry import drafter_class
 from specviz.models.pair import ModelPair
 from specviz.passes.processes import process_count
 from specviz.records.errors import SpecvizError, quoted
-from specviz.records.presets import CHAT_PRESETS, PRESETS, Preset
+from specviz.records.prompts import CHAT_PRESETS, PRESETS, Preset
 from specviz.records.settings import AUTO, BITS
 
 

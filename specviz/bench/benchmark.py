@@ -28,7 +28,7 @@ from specviz.drafters.draft_model import DraftModel
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally
-from specviz.records.presets import Preset
+from specviz.records.prompts import Preset
 from specviz.records.settings import RunSettings
 
 

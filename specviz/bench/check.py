@@ -28,7 +28,7 @@ from specviz.models.pass_checks import check
 from specviz.models.placement import free_memory
 from specviz.passes.reading_checks import why_no_trees
 from specviz.records.errors import SpecvizError
-from specviz.records.presets import PRESETS
+from specviz.records.prompts import PRESETS
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
 from specviz.records.words import Bytes, Sentence
 from specviz.theory.statistics import SIGNIFICANT, Evidence

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from specviz.bench.advice import Offer, WorkReport, WorkRow, offers_of
 from specviz.bench.contestants import PLAIN, Contestant, Say
 from specviz.records.errors import SpecvizError
-from specviz.records.presets import CHAT_PRESETS, PRESETS
-from specviz.records.prompts import on_each, read_prompts, text_of
+from specviz.records.prompts import CHAT_PRESETS, PRESETS, on_each, read_prompts, text_of
 from specviz.records.settings import RunSettings, SamplingParams
 
 if TYPE_CHECKING:

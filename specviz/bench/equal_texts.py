@@ -28,7 +28,7 @@ from specviz.passes.cached_model import CachedModel
 from specviz.passes.static_passes import BLOCK, WIDEST
 from specviz.records.comparison import NEAR_TIE, first_difference, margin
 from specviz.records.errors import SpecvizError
-from specviz.records.presets import PRESETS
+from specviz.records.prompts import PRESETS
 from specviz.records.runs import Run
 from specviz.records.words import Sentence
 

@@ -25,7 +25,7 @@ from specviz.drafters.draft_model import DraftModel
 from specviz.models.pair import ModelPair
 from specviz.passes.static_passes import kind_of
 from specviz.records.errors import SpecvizError
-from specviz.records.presets import PRESETS
+from specviz.records.prompts import PRESETS
 from specviz.records.settings import SETTINGS, DraftParams
 from specviz.rules.draft import Draft, Verdict
 

@@ -25,7 +25,7 @@ from specviz.passes.cached_model import CachedModel, reader
 from specviz.passes.devices import Stopwatch
 from specviz.passes.static_passes import between_rounds
 from specviz.records.errors import SpecvizError, first_line
-from specviz.records.presets import Preset
+from specviz.records.prompts import Preset
 from specviz.records.settings import RunSettings, SamplingParams
 from specviz.records.words import Sentence
 from specviz.rules.draft import chain

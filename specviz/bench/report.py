@@ -15,7 +15,7 @@ from specviz.bench.advice import INTERRUPTED, WorkReport
 from specviz.bench.contestants import PLAIN, Standing
 from specviz.bench.equal_texts import Agreement
 from specviz.bench.machine import BandwidthLimit, Facts
-from specviz.records.presets import STORIES
+from specviz.records.prompts import STORIES
 from specviz.theory.statistics import Ratio
 
 SCHEMA = "specviz.bench/1"

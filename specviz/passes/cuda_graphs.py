@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from specviz.passes.static_passes import FastPasses, FirstLayerBuffers, KeyValueBuffers, Static
 from specviz.records.errors import SpecvizError
-from specviz.records.garbage import collector_at_rest
+from specviz.records.stopwatch import collector_at_rest
 
 #: The most graphs kept at a time; the least recently used goes first. All share one memory pool.
 MOST_GRAPHS = 48

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specviz.records.assets import ASSETS
-from specviz.records.presets import PRESETS
+from specviz.records.prompts import PRESETS
 from specviz.records.runs import Run
 from specviz.records.settings import RunSettings
 

@@ -1,6 +1,10 @@
-"""How much of the processors other programs use: beside them a speedup is known less precisely."""
+"""What disturbs timed work: other programs, which make a speedup less precise, and Python's garbage collector."""
 
 from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Iterator
 
 import psutil
 
@@ -15,3 +19,15 @@ def others_seconds() -> float:
     """
     whole, own = psutil.cpu_times(), psutil.Process().cpu_times()
     return whole.user + whole.system + getattr(whole, "nice", 0.0) - own.user - own.system
+
+
+@contextlib.contextmanager
+def collector_at_rest() -> Iterator[None]:
+    """Python's garbage collector is off meanwhile; afterwards it is as before."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()

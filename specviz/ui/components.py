@@ -17,7 +17,7 @@ import gradio as gr
 import plotly
 
 from specviz.records.errors import SpecvizError
-from specviz.records.presets import PRESETS
+from specviz.records.prompts import PRESETS
 from specviz.records.recordings import RECORDINGS
 from specviz.records.words import AREAS, Words
 from specviz.ui.files import ADDRESS, text_of

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
 from specviz.records.errors import SpecvizError
-from specviz.records.presets import CHAT_PRESETS, PRESETS, TEMPERATURE, Preset
+from specviz.records.prompts import CHAT_PRESETS, PRESETS, TEMPERATURE, Preset
 from specviz.records.settings import AUTO, DRAFTING, PLAIN, SETTINGS, SamplingParams
 from specviz.records.words import Words
 from specviz.ui.components import (
@@ -25,7 +25,6 @@ from specviz.ui.components import (
     remote,
     sampling_heard,
 )
-from specviz.ui.deployment import Deployment
 from specviz.ui.orders import Order, read_form
 from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
@@ -49,28 +48,116 @@ Fields = dict[str, gr.components.Component]
 Changes = dict[gr.components.Component, Any]
 
 
-@dataclass(frozen=True, slots=True)
 class Controls:
-    """The column's components, by purpose."""
+    """The column's components: what to run, which scrolls in a low window, and below it the buttons that start it.
 
-    runner: Runner
-    say: Words
-    fields: Fields  # by the flat name of the setting each one holds
-    pair: gr.JSON  # hidden: the name of the pair in use; empty until the page has heard of one
-    presets: Mapping[bool, gr.Row]  # for models that continue a text, and for those that answer: one row is shown
-    reading: gr.HTML  # the prompt as the model reads it
-    lacking: gr.HTML  # the drafters that the pair in use lacks
-    recommended: gr.HTML  # the sampling that its target recommends
-    drafter_note: gr.Markdown
-    rule_note: gr.Markdown
-    lossy_note: gr.Markdown
-    measured: gr.Checkbox  # whether a run's speedup is measured after it
-    go: gr.Button
-    race: gr.Button
-    stop: gr.Button  # in the place of `go`, and of what other tabs start
-    stop_race: gr.Button  # in the place of `race`
-    details: gr.JSON  # hidden: values beyond the controls for the button that `remote` presses
-    remote: gr.HTML  # receives and answers requests of other parts of the page, see `specviz.ui.applying`
+    They are laid out as they suit a pair with all parts and its first drafter, the draft model: the first pair itself
+    may come later.
+    """
+
+    def __init__(self, runner: Runner, say: Words):
+        self.runner, self.say = runner, say
+        #: By the flat name of the setting each one holds.
+        self.fields: Fields = {}
+        with gr.Column(elem_classes=["sv-fields"]):
+            self._lay_out_prompt()
+            with gr.Group(elem_classes=["sv-drafting"]):
+                self._lay_out_drafting()
+            # There only while something is set: a part of the page, or a link, sets it.
+            self.fields["coins"] = gr.Textbox("", label=say("controls.coins"), visible=False, elem_id="coins")
+            fold_switch(say("controls.more"), "more-controls")
+            with gr.Column(elem_id="more-controls", elem_classes=["sv-more"]):
+                self._lay_out_more()
+            # Below the fold, so that it is seen while the rule is folded away.
+            self.lossy_note = gr.Markdown(say("ways.lossy"), visible=False, elem_classes=["sv-warning"])
+            #: Whether a run's speedup is measured after it.
+            self.measured = gr.Checkbox(True, label=say("page.measured"), elem_id="measured")
+        with gr.Column(elem_classes=["sv-go"]):
+            refused()
+            corrected(say)
+            self.go = gr.Button(say("page.go"), variant="primary", elem_id="go")
+            self.stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop")
+            self.race = gr.Button(say("page.start_race"), elem_id="start-race")
+            self.stop_race = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop-race")
+        #: Hidden: the name of the pair in use, empty until the page has learnt one. Rather than a gr.State: a page with
+        #: State keeps a connection open for as long as it is open.
+        self.pair = gr.JSON({}, visible=False)
+        #: Hidden: values beyond the controls for the button that `remote` presses.
+        self.details = gr.JSON({}, visible=False)
+        #: Receives and answers requests of other parts of the page, see `specviz.ui.applying`.
+        self.remote = remote()
+        self._wire()
+
+    def _lay_out_prompt(self) -> None:
+        say = self.say
+
+        def read(wanted: dict[str, Any]) -> list[Any]:
+            pair = self.runner.store.in_use(PairName(**wanted["name"]))
+            try:
+                prompt = pair.encode(wanted["prompt"], wanted["chat"])
+            except SpecvizError as error:
+                return [say.error(error), None]
+            return [prompt.text, len(prompt.ids)]
+
+        prompt = gr.Textbox(
+            PRESETS[0].prompt, label=say("controls.prompt"), lines=2, max_lines=10, elem_classes=["sv-prompt"]
+        )
+        #: For models that continue a text, and for those that answer: one row is shown.
+        self.presets: dict[bool, gr.Row] = {}
+        for chats in (False, True):
+            with gr.Row(elem_classes=["sv-presets"], visible=not chats) as self.presets[chats]:
+                for preset in _presets(chats):
+                    label = say(f"controls.preset_{preset.name}")
+                    button = gr.Button(label, size="sm", min_width=40, elem_classes=["sv-preset"])
+                    button.click(lambda text=preset.prompt: text, None, prompt, **UNQUEUED)
+        # On for every model that has a template; ignored where it is hidden.
+        chat = gr.Checkbox(True, label=say("controls.chat"), visible=False, elem_id="chat")
+        self.fields |= {"prompt": prompt, "chat": chat}
+        #: The prompt as a model with a chat template reads it.
+        self.reading = reading_view(say, read)
+
+    def _lay_out_drafting(self) -> None:
+        """Drafter, γ, temperature, and the settings of some drafters."""
+        own, say, most = self.fields, self.say, self.runner.deployment.max_draft_tokens
+        own["drafter"] = gr.Radio(
+            choices(WAYS, say), value=WAYS[0], label=say("controls.drafter"), elem_classes=["sv-drafters"]
+        )
+        self.lacking = lacking_view(say)  # the drafters that the pair in use lacks
+        self.drafter_note = gr.Markdown(as_text(say(f"ways.{WAYS[0]}_about")), elem_classes=["sv-note"])
+        own["num_draft_tokens"] = gr.Slider(CHOSEN, most, 4, step=1, label=say("controls.num_draft_tokens"))
+        step = SETTINGS["temperature"].step
+        own["temperature"] = gr.Slider(
+            0, 2, value=TEMPERATURE, step=step, label=say("controls.temperature"), elem_id="temperature"
+        )
+        # The sampling that the pair's target recommends.
+        self.recommended = recommended_view(say, (OFF | {"temperature": TEMPERATURE}).values())
+        for name in DRAFTING:
+            if not SETTINGS[name].rare:
+                own[name] = self._of_table(name, visible=name == "branches")
+
+    def _lay_out_more(self) -> None:
+        """Length, seed, sampling, rule."""
+        own, say, most = self.fields, self.say, self.runner.deployment.max_new_tokens
+        own["max_new_tokens"] = gr.Slider(1, most, min(128, most), step=1, label=say("controls.max_new_tokens"))
+        for name in ("seed", "top_k", "top_p", "min_p", *(one for one in DRAFTING if SETTINGS[one].rare)):
+            own[name] = self._of_table(name)
+        rules = [(say(f"ways.rule_{name}"), name) for name in RULE_CHOICES]
+        own["rule"] = gr.Dropdown(rules, value="auto", label=say("controls.rule"), filterable=False)
+        self.rule_note = gr.Markdown(say("ways.rule_auto_about"), elem_classes=["sv-note"])
+
+    def _of_table(self, name: str, visible: bool = True) -> gr.components.Component:
+        """The control of a setting by its row in `SETTINGS`. Its label is a text of the page, or else the row's own."""
+        row, key = SETTINGS[name], f"controls.{name}"
+        shared = {"label": self.say(key) if key in self.say else f"{name}: {row.about}", "visible": visible}
+        if row.kind is bool:
+            return gr.Checkbox(row.default, **shared)
+        if row.kind is str:
+            return gr.Textbox(row.default, **shared)
+        if row.choices:
+            return gr.Radio(row.choices, value=row.choices[0], **shared)
+        if row.kind is int and name in DRAFTING:
+            return gr.Slider(row.least, row.most or row.least + 1, row.default or row.least, step=1, **shared)
+        return gr.Number(row.default, step=row.step, **shared)
 
     @property
     def inputs(self) -> list[gr.components.Component]:
@@ -109,7 +196,7 @@ class Controls:
         lossy = name != "auto" and not rule_named(name).lossless
         return {self.rule_note: self.say(f"ways.rule_{name}_about"), self.lossy_note: gr.update(visible=lossy)}
 
-    def wire(self) -> None:
+    def _wire(self) -> None:
         """Controls come and go with the drafter; the page's scripts learn the sampling that is set."""
         drafter, rule = self.fields["drafter"], self.fields["rule"]
         # By the visitor's hand only: settings that are applied bring a drafter's other controls along.
@@ -197,130 +284,8 @@ def properties(pair: ModelPair, name: str) -> dict[str, Mapping[str, Any]]:
     return found
 
 
-def create_controls(runner: Runner, say: Words) -> Controls:
-    """Lays out the column: what to run, which scrolls in a low window, and below it the buttons that start it.
-
-    As it suits a pair with all parts and its first drafter, the draft model: the first pair itself may come later.
-    """
-    own: Fields = {}
-    with gr.Column(elem_classes=["sv-fields"]):
-        presets, reading = _create_prompt(own, runner, say)
-        with gr.Group(elem_classes=["sv-drafting"]):
-            lacking, recommended, drafter_note = _create_drafting(own, runner.deployment, say)
-        # There only while something is set: a part of the page, or a link, sets it.
-        own["coins"] = gr.Textbox("", label=say("controls.coins"), visible=False, elem_id="coins")
-        fold_switch(say("controls.more"), "more-controls")
-        with gr.Column(elem_id="more-controls", elem_classes=["sv-more"]):
-            rule_note = _create_more(own, runner.deployment, say)
-        # Below the fold, so that it is seen while the rule is folded away.
-        lossy_note = gr.Markdown(say("ways.lossy"), visible=False, elem_classes=["sv-warning"])
-        measured = gr.Checkbox(True, label=say("page.measured"), elem_id="measured")
-    with gr.Column(elem_classes=["sv-go"]):
-        refused()
-        corrected(say)
-        go = gr.Button(say("page.go"), variant="primary", elem_id="go")
-        stop = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop")
-        race = gr.Button(say("page.start_race"), elem_id="start-race")
-        stop_race = gr.Button(say("page.stop"), variant="stop", visible=False, elem_id="stop-race")
-    # A hidden value rather than a gr.State: a page with State keeps a connection open for as long as it is.
-    name = gr.JSON({}, visible=False)
-    notes = drafter_note, rule_note, lossy_note
-    hidden = gr.JSON({}, visible=False), remote()
-    shown = presets, reading, lacking, recommended, *notes
-    controls = Controls(runner, say, own, name, *shown, measured, go, race, stop, stop_race, *hidden)
-    controls.wire()
-    return controls
-
-
-def _create_prompt(own: Fields, runner: Runner, say: Words) -> tuple[dict[bool, gr.Row], gr.HTML]:
-    """The prompt, presets for both kinds of models, and the prompt as a model with a chat template reads it."""
-
-    def read(wanted: dict[str, Any]) -> list[Any]:
-        pair = runner.store.in_use(PairName(**wanted["name"]))
-        try:
-            prompt = pair.encode(wanted["prompt"], wanted["chat"])
-        except SpecvizError as error:
-            return [say.error(error), None]
-        return [prompt.text, len(prompt.ids)]
-
-    own["prompt"] = gr.Textbox(
-        PRESETS[0].prompt, label=say("controls.prompt"), lines=2, max_lines=10, elem_classes=["sv-prompt"]
-    )
-    rows: dict[bool, gr.Row] = {}
-    for chats in (False, True):
-        with gr.Row(elem_classes=["sv-presets"], visible=not chats) as rows[chats]:
-            for preset in _presets(chats):
-                label = say(f"controls.preset_{preset.name}")
-                button = gr.Button(label, size="sm", min_width=40, elem_classes=["sv-preset"])
-                button.click(lambda text=preset.prompt: text, None, own["prompt"], **UNQUEUED)
-    # On for every model that has a template; where it is hidden, it has no say.
-    own["chat"] = gr.Checkbox(True, label=say("controls.chat"), visible=False, elem_id="chat")
-    return rows, reading_view(say, read)
-
-
 def _presets(chats: bool) -> Sequence[Preset]:
     return CHAT_PRESETS if chats else PRESETS
-
-
-def _create_drafting(own: Fields, most: Deployment, say: Words) -> tuple[gr.HTML, gr.HTML, gr.Markdown]:
-    """Drafter, γ, temperature, and the settings of some drafters. Returns three views: the drafters that this pair
-    lacks, the sampling that it recommends, the note on the chosen drafter."""
-    own["drafter"] = gr.Radio(
-        choices(WAYS, say), value=WAYS[0], label=say("controls.drafter"), elem_classes=["sv-drafters"]
-    )
-    lacking = lacking_view(say)
-    note = gr.Markdown(as_text(say(f"ways.{WAYS[0]}_about")), elem_classes=["sv-note"])
-    own["num_draft_tokens"] = gr.Slider(
-        CHOSEN, most.max_draft_tokens, 4, step=1, label=say("controls.num_draft_tokens")
-    )
-    own["temperature"] = gr.Slider(
-        0,
-        2,
-        value=TEMPERATURE,
-        step=SETTINGS["temperature"].step,
-        label=say("controls.temperature"),
-        elem_id="temperature",
-    )
-    recommended = recommended_view(say, (OFF | {"temperature": TEMPERATURE}).values())
-    for name in DRAFTING:
-        if not SETTINGS[name].rare:
-            own[name] = _of_table(name, say, visible=name == "branches")
-    return lacking, recommended, note
-
-
-def _create_more(own: Fields, most: Deployment, say: Words) -> gr.Markdown:
-    """Length, seed, sampling, rule; the rule's note."""
-    tokens = min(128, most.max_new_tokens)
-    own["max_new_tokens"] = gr.Slider(1, most.max_new_tokens, tokens, step=1, label=say("controls.max_new_tokens"))
-    for name in ("seed", "top_k", "top_p", "min_p", *(one for one in DRAFTING if SETTINGS[one].rare)):
-        own[name] = _of_table(name, say)
-    own["rule"] = gr.Dropdown(
-        [(say(f"ways.rule_{name}"), name) for name in RULE_CHOICES],
-        value="auto",
-        label=say("controls.rule"),
-        filterable=False,
-    )
-    return gr.Markdown(say("ways.rule_auto_about"), elem_classes=["sv-note"])
-
-
-def _of_table(name: str, say: Words, visible: bool = True) -> gr.components.Component:
-    """The control of a setting by its row in `SETTINGS`. Its label is a text of the page, or else the row's own."""
-    row, label = SETTINGS[name], _label(name, say)
-    if row.kind is bool:
-        return gr.Checkbox(row.default, label=label, visible=visible)
-    if row.kind is str:
-        return gr.Textbox(row.default, label=label, visible=visible)
-    if row.choices:
-        return gr.Radio(row.choices, value=row.choices[0], label=label, visible=visible)
-    if row.kind is int and name in DRAFTING:
-        most, value = row.most or row.least + 1, row.default or row.least
-        return gr.Slider(row.least, most, value, step=1, label=label, visible=visible)
-    return gr.Number(row.default, step=row.step, label=label, visible=visible)
-
-
-def _label(name: str, say: Words) -> str:
-    key = f"controls.{name}"
-    return say(key) if key in say else f"{name}: {SETTINGS[name].about}"
 
 
 def choices(drafters: Sequence[str], say: Words) -> list[tuple[str, str]]:

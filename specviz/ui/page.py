@@ -27,7 +27,7 @@ from specviz.ui.components import (
     tab_history,
     tour_view,
 )
-from specviz.ui.controls import create_controls
+from specviz.ui.controls import Controls
 from specviz.ui.deployment import Deployment
 from specviz.ui.files import KEPT, ROUTES, preloads
 from specviz.ui.generate_tab import create_generate_tab, create_viewer
@@ -87,7 +87,7 @@ def _fill(page: gr.Blocks, runner: Runner, visitors: Visitors, say: Words) -> No
     head = _head(runner, say)
     with gr.Row(elem_classes=["sv-main"]):
         with gr.Column(elem_classes=["sv-controls"]):
-            controls = create_controls(runner, say)
+            controls = Controls(runner, say)
             wire_remote(controls)
         desk, made = Desk(page, runner, visitors, head, controls, say), []
         with gr.Column(elem_classes=["sv-stage"]), gr.Tabs() as tabs:

@@ -14,10 +14,10 @@ import gradio as gr
 
 from specviz.records import links
 from specviz.records.errors import SpecvizError
-from specviz.records.garbage import collector_at_rest
 from specviz.records.metrics import Tally
 from specviz.records.recordings import Recording, recording_named
 from specviz.records.runs import Round, Run, Speedup
+from specviz.records.stopwatch import collector_at_rest
 from specviz.records.words import Said, Words, said
 from specviz.ui.files import RunFiles
 from specviz.ui.line import Recent, Visit

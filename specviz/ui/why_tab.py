@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 from gradio.components import Component
 
-from specviz.records.presets import PRESETS, TEMPERATURE
+from specviz.records.prompts import PRESETS, TEMPERATURE
 from specviz.ui.components import element_view, served_view
 from specviz.ui.line import Visit
 from specviz.ui.pairs import PairName

@@ -24,7 +24,7 @@ from specviz.drafters.copying import PromptLookup
 from specviz.models.pair import ModelPair
 from specviz.records.comparison import NEAR_TIE, margin
 from specviz.records.errors import SpecvizError
-from specviz.records.presets import PRESETS
+from specviz.records.prompts import PRESETS
 
 GREEDY = specviz.SamplingParams(temperature=0)
 

@@ -8,7 +8,7 @@ from elements import state as state
 from gradio_client import Client
 from playwright.sync_api import Locator, Page, expect
 
-from specviz.records.presets import PRESETS
+from specviz.records.prompts import PRESETS
 from specviz.records.runs import Run
 from specviz.records.words import words
 

@@ -17,7 +17,7 @@ from running import ROOT
 
 from specviz import DRAFTERS
 from specviz.records.errors import SpecvizError
-from specviz.records.presets import PRESETS
+from specviz.records.prompts import PRESETS
 from specviz.records.runs import StopReason
 from specviz.records.settings import SETTINGS, SamplingParams
 from specviz.records.words import LANGUAGES, Bytes, Sentence, Text, Words, words

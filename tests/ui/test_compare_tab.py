@@ -28,7 +28,7 @@ from specviz.records.words import words
 from specviz.ui import ways
 from specviz.ui.compare_tab import compare, replay_order
 from specviz.ui.contest import Choice, Contest, contest_of
-from specviz.ui.controls import Controls, create_controls
+from specviz.ui.controls import Controls
 from specviz.ui.orders import Order
 from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.runner import Runner
@@ -49,7 +49,7 @@ def runner(pair, deployment) -> Runner:
 @pytest.fixture
 def controls(runner) -> Controls:
     with gr.Blocks():
-        return create_controls(runner, words())
+        return Controls(runner, words())
 
 
 ORDER = Order(PairName(), RunSettings("Once upon", max_new_tokens=12, seed=5))

@@ -28,10 +28,10 @@ from tiny_gguf import smollm2
 from specviz import load_pair
 from specviz.drafters.registry import usual
 from specviz.models.pair import ModelPair
-from specviz.records.presets import CHAT_PRESETS, PRESETS, TEMPERATURE
+from specviz.records.prompts import CHAT_PRESETS, PRESETS, TEMPERATURE
 from specviz.records.settings import SamplingParams
 from specviz.records.words import words
-from specviz.ui.controls import create_controls
+from specviz.ui.controls import Controls
 from specviz.ui.deployment import Deployment
 from specviz.ui.page import build, launch
 from specviz.ui.pairs import PairName, PairStore
@@ -230,7 +230,7 @@ def test_what_is_offered_is_said_in_numbers_and_is_what_the_controls_take(monkey
     monkeypatch.setenv("SPECVIZ_PASSES", "plain")
     deployment, pair = Deployment.from_environment(), recommending(sampling)
     with gr.Blocks():
-        controls = create_controls(Runner(PairStore(deployment, pair), deployment), words("de"))
+        controls = Controls(Runner(PairStore(deployment, pair), deployment), words("de"))
     changes = controls.suited(PairName(), "suffix", "", keep=True)
     offer = json.loads(changes[controls.recommended])
     assert breaking(offer["text"]) == (f"parrot empfiehlt {told}" if told else "")

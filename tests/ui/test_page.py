@@ -33,7 +33,7 @@ from running import PATIENCE, wait_until
 from tiny import tiny_pair
 
 from specviz.records.metrics import tally
-from specviz.records.presets import PRESETS
+from specviz.records.prompts import PRESETS
 from specviz.records.recordings import RECORDINGS
 from specviz.records.runs import Run
 from specviz.records.settings import RunSettings

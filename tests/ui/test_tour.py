@@ -9,7 +9,7 @@ from elements import element
 from on_page import VIEW, assert_no_sideways_scrolling, control, set_control, state, wait_for_rounds
 from playwright.sync_api import Locator, Page, expect
 
-from specviz.records.presets import PRESETS
+from specviz.records.prompts import PRESETS
 from specviz.records.words import words
 from specviz.ui.components import LONG_DRAFT, SHORT_DRAFT, TOUR_TOKENS
 
