@@ -137,44 +137,42 @@ class _Work:
     ) -> Iterator[Sequence[ProgramJob]]:
         """Makes the missing programs and yields each group as soon as its own are done; notes why one was not made."""
         # The largest first, or else one might still be compiling when all others of its group are done.
-        order = [job for group in groups for job in sorted(group, key=lambda job: -len(job.static.row_shapes))]
-        order, awaited = [job for job in order if job in missing], set(missing)
-        with contextlib.closing(self._making(order, progress)) as made:
-            for group in groups:
-                while awaited.intersection(group) and (job := next(made, None)):
-                    awaited.remove(job)
-                yield group
-
-    def _making(self, jobs: Sequence[ProgramJob], progress: Progress) -> Iterator[ProgramJob]:
-        """Each job as it ends."""
-        if not jobs:
-            return
+        ordered = [job for group in groups for job in sorted(group, key=lambda job: -len(job.static.row_shapes))]
+        jobs = [job for job in ordered if job in missing]
         try:
-            cxx()
+            if jobs:
+                cxx()
         except SpecvizError as error:
             for job in jobs:
                 self.refuse(job.role, error)
-            return
-        progress(0.0, Sentence("{count} of {all} compiled", count=0, all=len(jobs)))
+            jobs = []
+        awaited = set(jobs)
+
+        def report() -> None:
+            done = len(jobs) - len(awaited)
+            progress(done / len(jobs), Sentence("{count} of {all} compiled", count=done, all=len(jobs)))
+
+        if jobs:
+            report()
         with contextlib.closing(compiler.compile_all(jobs, os.cpu_count() or 1, self.halt)) as ended:
-            for count, (job, error) in enumerate(ended, 1):
-                progress(count / len(jobs), Sentence("{count} of {all} compiled", count=count, all=len(jobs)))
-                if error is not None:
-                    self.refuse(job.role, error)
-                yield job
+            for group in groups:
+                while awaited.intersection(group) and (one := next(ended, None)):
+                    job, error = one
+                    awaited.remove(job)
+                    report()
+                    if error is not None:
+                        self.refuse(job.role, error)
+                yield group
 
     def take(self, group: Sequence[ProgramJob]) -> None:
         """Loads the programs there are, and hands those to the pair that are right and faster."""
+        makers = {}
         for job in group:
-            if not job.path.is_file():
-                self.done.reasons.setdefault(job.role, _never_compiled().at("passes"))
-        self.give(
-            {
-                job.role: functools.partial(pass_checks.compiled, job.static, job.path, _drafts(job.role))
-                for job in group
-                if job.path.is_file()
-            }
-        )
+            if job.path.is_file():
+                makers[job.role] = functools.partial(pass_checks.compiled, job.static, job.path, _drafts(job.role))
+            else:
+                self.done.reasons.setdefault(job.role, _never_compiled())
+        self.give(makers)
 
     def give(self, makers: Mapping[str, Callable[[FastPasses | None], FastPasses]]) -> None:
         """Makes passes by role, target first, and hands them to the pair together; notes why some cannot be made.
