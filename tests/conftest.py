@@ -17,9 +17,10 @@ pytest_plugins = ["browser"]
 LONGEST = (
     *("passes/test_static_passes", "ui/test_page", "ui/test_accessibility", "ui/test_tour", "ui/test_compare_tab"),
     *("ui/test_lossless_tab", "ui/test_background", "ui/test_why_tab", "models/test_any_size", "ui/test_gallery"),
-    *("decoding/test_lossless", "ui/test_beside", "records/test_links", "views/test_tree_view", "views/test_playback"),
-    "views/test_predict",
-    *("drafters/test_drafters", "views/test_inspector", "decoding/test_engine", "passes/test_compiler"),
+    *("models/test_checkpoints", "bench/test_bench", "promises/test_exact_sampling", "promises/test_fresh_caches"),
+    *("promises/test_greedy_equality", "models/test_token_texts", "decoding/test_lossless", "test_command_line"),
+    *("records/test_links", "training/test_training", "views/test_tree_view", "views/test_playback"),
+    *("views/test_inspector", "drafters/test_drafters", "decoding/test_engine", "passes/test_compiler"),
 )
 
 

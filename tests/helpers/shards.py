@@ -25,12 +25,10 @@ NEW_TOKENS = 6
 #: Every way in which what a process computes by itself decides how the run goes on.
 DRAFTERS = (
     (None, DraftParams()),
-    ("draft_model", DraftParams()),
     ("draft_model", DraftParams(branches=2, confidence=0.3)),
     ("prompt_lookup", DraftParams()),
     ("early_exit", DraftParams()),
     ("eagle", DraftParams(branches=2)),
-    ("medusa", DraftParams()),
     ("parallel", DraftParams()),
 )
 

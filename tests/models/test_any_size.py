@@ -99,10 +99,9 @@ def test_a_target_of_which_nothing_fits_still_runs_on_the_device_it_is_read_to(f
     assert pair.info().device == "disk" and pair.target.device.type == "meta"
     assert pair.device == home_of(pair.target) == CachedModel(pair.target, Stopwatch(pair.device)).device
     assert pair.device.type == "cpu"
-    run = specviz.run(
-        pair, shards.PROMPT, sampling=specviz.SamplingParams(0.0), max_new_tokens=shards.NEW_TOKENS, seed=2
-    )
-    assert run.token_ids == expected[f"draft_model {specviz.DraftParams()} 0.0"].token_ids
+    order = {"drafter": "early_exit", "max_new_tokens": shards.NEW_TOKENS, "seed": 2}
+    run = specviz.run(pair, shards.PROMPT, sampling=specviz.SamplingParams(0.0), **order)
+    assert run.token_ids == expected[f"early_exit {specviz.DraftParams()} 0.0"].token_ids
 
 
 def test_windows_and_tied_weights_survive_being_spread(tmp_path, monkeypatch):
