@@ -26,8 +26,8 @@ from specviz.models.pair import ModelPair
 from specviz.models.placement import dtype_name
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.static_passes import BLOCK, WIDEST
-from specviz.records.comparison import NEAR_TIE, first_difference, margin
 from specviz.records.errors import SpecvizError
+from specviz.records.metrics import NEAR_TIE, first_difference, margin
 from specviz.records.prompts import PRESETS
 from specviz.records.runs import Run
 from specviz.records.words import Sentence

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from specviz.records.comparison import speedup
-from specviz.records.metrics import draft_depths, tally
+from specviz.records.metrics import draft_depths, speedup, tally
 from specviz.records.runs import Run
 from specviz.records.settings import PLAIN
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from specviz.bench.contestants import Progress, TimedRun, busy, speedup_of
-from specviz.records.comparison import compare
 from specviz.records.errors import SpecvizError
+from specviz.records.metrics import compare
 from specviz.records.runs import Run, Speedup
 from specviz.records.settings import RunSettings
 from specviz.records.words import Said, said

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from specviz.records.comparison import NEAR_TIE
+from specviz.records.metrics import NEAR_TIE
 from specviz.records.words import Said, joined, said
 from specviz.theory.statistics import SIGNIFICANT
 from specviz.views.run_messages import message

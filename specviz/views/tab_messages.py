@@ -45,7 +45,7 @@ def contest_message(
     domains: on prompts of one's own, a second table with its head, by domain; see `terminal.work_table`.
 
     texts: at temperature 0, how the lossless texts compare with plain decoding's: ``{"of": how many, "partings":
-    [{"name": …, and the parting of specviz.records.comparison}]}``.
+    [{"name": …, and the parting of specviz.records.metrics}]}``.
     """
     best = fastest(rows)
     return message(

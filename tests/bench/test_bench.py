@@ -22,8 +22,8 @@ from specviz.bench.report import BenchReport, BenchRow, RulesRow, busy, save, su
 from specviz.drafters import DRAFTERS
 from specviz.drafters.copying import PromptLookup
 from specviz.models.pair import ModelPair
-from specviz.records.comparison import NEAR_TIE, margin
 from specviz.records.errors import SpecvizError
+from specviz.records.metrics import NEAR_TIE, margin
 from specviz.records.prompts import PRESETS
 
 GREEDY = specviz.SamplingParams(temperature=0)

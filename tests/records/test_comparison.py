@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from handmade import PAIR, a_round, a_run
 
-from specviz.records.comparison import compare, speedup
+from specviz.records.metrics import compare, speedup
 from specviz.records.runs import Candidates, Seconds
 from specviz.records.settings import SamplingParams
 

@@ -15,8 +15,7 @@ from on_page import assert_no_sideways_scrolling, violations
 from playwright.sync_api import Page, expect
 
 from specviz.bench.contestants import Contestant, Standing
-from specviz.records.comparison import compare
-from specviz.records.metrics import tally
+from specviz.records.metrics import compare, tally
 from specviz.records.recordings import recording_named
 from specviz.records.runs import Candidates, Round, Run
 from specviz.records.settings import SamplingParams
