@@ -16,6 +16,7 @@ from specviz.bench.advice import ALL, WorkRow
 from specviz.bench.contestants import Contestant
 from specviz.passes.processes import is_zero_gpu
 from specviz.records.errors import SpecvizError
+from specviz.records.metrics import compare as compare_texts
 from specviz.records.prompts import read_prompts, text_of
 from specviz.records.runs import Run
 from specviz.records.settings import AUTO, PLAIN
