@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import pathlib
 import re
-import sys
 import tempfile
-import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, PreTrainedModel
+from safetensors import safe_open
+from transformers import GenerationConfig, PreTrainedModel, modeling_utils
 from transformers.distributed import DistributedConfig
 from transformers.utils.quantization_config import GgufConfig
 
@@ -26,6 +23,9 @@ from specviz.passes.processes import process_count
 from specviz.passes.stored_weights import StoredWeights
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Bytes
+
+#: Bytes to which torch aligns memory on a CPU.
+_ALIGNMENT = 64
 
 
 def with_room(place: Place, sources: Sequence[ModelSource], dtype: torch.dtype) -> Place:
@@ -109,13 +109,12 @@ def load_weights(source: ModelSource, place: Place, dtype: torch.dtype, kept: in
     def too_large() -> SpecvizError:
         return _too_large(source, source.weight_bytes(dtype), place.device, dtype, free_memory(place.device))
 
-    # Weights that are not copied keep the whole mapped file in memory, down to the last one.
-    owned = read_to.type == "cpu" and not source.quantised and place.way == "whole"
-    reading = forgetting_read_pages() if owned else contextlib.nullcontext()
+    kept_here = read_to.type == "cpu" and not source.quantised and place.way == "whole"
+    reading = unmapped() if kept_here else contextlib.nullcontext()
     with refusing_out_of_memory(too_large), source.explaining("weights"), reading:
         model, report = source.auto_class.from_pretrained(source.location, output_loading_info=True, **options)
-        if owned:
-            _leave_files(model)
+        if kept_here:
+            _align(model)
     _refuse_another_model(source, model, report)
     if place.lent:
         # Before it is moved: until the GPU is there nothing can be tried on it.
@@ -190,53 +189,22 @@ def _settle_unpacked(model: PreTrainedModel, source: ModelSource) -> None:
     model.config.__dict__.pop("quantization_config", None)
 
 
-#: Seconds between two times that pages are forgotten, in which some ten megabytes are read.
-_FORGET_SECONDS = 0.01
-
-#: From Linux's headers (5.4). Pages leave memory and are read again when they are needed: unlike MADV_DONTNEED this is
-#: harmless where a file has been unmapped meanwhile and something else lies there.
-_MADV_PAGEOUT = 21
-
-
 @contextlib.contextmanager
-def forgetting_read_pages() -> Iterator[None]:
-    """Within it, on Linux, pages of safetensors files leave memory once they have been read.
+def unmapped() -> Iterator[None]:
+    """Within it, transformers reads safetensors files into memory of their own, as it does on Windows.
 
-    The files are mapped, and count as the process's memory until the last tensor is read.
+    Elsewhere it maps them, and a mapped file counts as the process's memory until its last tensor is given up.
     """
-    done = threading.Event()
-
-    def forget() -> None:
-        advise = ctypes.CDLL(None).madvise
-        while not done.wait(_FORGET_SECONDS):
-            for first, end in _mapped_files():
-                advise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), _MADV_PAGEOUT)
-
-    thread = threading.Thread(target=forget, daemon=True)
-    thread.start()
+    mapping = modeling_utils.safe_open
+    modeling_utils.safe_open = lambda file, **options: safe_open(file, **options | {"backend": "pread"})
     try:
         yield
     finally:
-        done.set()
-        thread.join()
+        modeling_utils.safe_open = mapping
 
 
-def _leave_files(model: PreTrainedModel) -> None:
-    """Gives weights that lie where a file is mapped memory of their own."""
-    mapped = _mapped_files()
+def _align(model: PreTrainedModel) -> None:
+    """Aligns weights as torch's own memory is: the order of sums may depend on it, and one seed gives one record."""
     for weight in model.parameters():
-        if any(first <= weight.data_ptr() < end for first, end in mapped):
+        if weight.data_ptr() % _ALIGNMENT:
             weight.data = weight.data.clone()
-
-
-def _mapped_files() -> set[tuple[int, int]]:
-    """First and end address of each safetensors file mapped into this process; the Hub's cache calls them blobs."""
-    if sys.platform != "linux":
-        return set()
-    lines = (line.split(maxsplit=5) for line in pathlib.Path("/proc/self/maps").read_text().splitlines())
-    named = ((line[0].split("-"), line[5]) for line in lines if len(line) == 6)
-    return {
-        (int(first, 16), int(end, 16))
-        for (first, end), path in named
-        if path.endswith(".safetensors") or pathlib.Path(path).parent.name == "blobs"
-    }
