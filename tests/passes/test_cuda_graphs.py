@@ -131,14 +131,6 @@ def test_an_early_exit_reads_on_in_the_targets_buffers_without_emptying_them(mod
     assert_same_rows(cached, prompt)
 
 
-def test_passes_over_other_buffers_make_none_to_keep(model):
-    passes = graphed(model)
-    first, second = (reader(model, Stopwatch(CPU), passes) for _ in range(2))
-    logits_of(second, [IDS * 50, [1], [2], [3]], passes)
-    assert set(passes.kept.by_room) == {LEAST_ROOM} and not passes.record.recorded
-    assert first.buffers is passes.kept
-
-
 def test_rooms_that_texts_no_longer_reach_are_given_up_with_their_graphs(model):
     passes = graphed(model)
     for prompt in [IDS * 50, *[IDS] * (REMEMBERED_TEXTS + 1)]:
@@ -152,15 +144,6 @@ def test_rooms_that_texts_no_longer_reach_are_given_up_with_their_graphs(model):
     again = reader(model, Stopwatch(CPU), passes)
     logits_of(again, [IDS * 50, [1], [2], [3]], passes)
     assert_same_rows(again, [*IDS * 50, 1, 2, 3])
-
-
-def test_graphs_are_few_and_the_oldest_goes_first(model, monkeypatch):
-    monkeypatch.setattr("specviz.passes.cuda_graphs.MOST_GRAPHS", 2)
-    passes = graphed(model)
-    cached = reader(model, Stopwatch(CPU), passes)
-    logits_of(cached, [[1] * width for width in (1, 1, 2, 2, 1, 3, 3, 1)], passes)
-    passes.between_rounds()
-    assert [width for width, _ in passes.graphs] == [3, 1]
 
 
 def test_between_two_rounds_the_engine_has_passes_recorded_and_no_round_waits_for_it(monkeypatch):

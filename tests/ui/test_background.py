@@ -351,6 +351,7 @@ def test_the_chip_follows_what_is_prepared_without_a_reload_and_without_moving_t
     # Once it is over, the page asks no more while others work on: only the head does, of the line.
     settle(page)
     asked.clear()
+    elsewhere.get_by_label(german("page.measured")).uncheck()
     start(elsewhere)
     settle(elsewhere)
     assert [url for url in asked if "component_server" not in url] == []
