@@ -94,6 +94,13 @@ def _writing(option: str, path: pathlib.Path) -> Iterator[None]:
         ) from error
 
 
+def _write(options: argparse.Namespace, option: str, content: str | Callable[[pathlib.Path], object]) -> None:
+    """Writes the file that an option names, if it names one: a text, or whatever a function writes there."""
+    if path := getattr(options, option):
+        with _writing(option, path):
+            path.write_text(content, encoding="utf-8") if isinstance(content, str) else content(path)
+
+
 def _blamed(options: argparse.Namespace, error: SpecvizError) -> str:
     """The option or argument that an error is about, as it is written on the command line."""
     if error.field is None or error.field not in vars(options):
@@ -124,20 +131,19 @@ def _parser() -> argparse.ArgumentParser:
     _add_pair(run)
     run.set_defaults(command=_run)
 
-    bench = adding.add_parser("bench", help="measure plain decoding, every drafter and transformers in turn")
-    commands.add_bench_options(bench, DRAFTERS)
-    _add_pair(bench)
-    bench.set_defaults(command=_bench)
-
-    advise = adding.add_parser("advise", help="measure every drafter that is at hand, and say which to use: a minute")
-    commands.add_advise_options(advise)
-    _add_pair(advise)
-    advise.set_defaults(command=_advise)
-
-    check = adding.add_parser("check", help="try everything once on this device and this pair: about a minute")
-    commands.add_check_options(check)
-    _add_pair(check)
-    check.set_defaults(command=_check)
+    for command, add_options, about in (
+        (_bench, commands.add_bench_options, "measure plain decoding, every drafter and transformers in turn"),
+        (
+            _advise,
+            commands.add_advise_options,
+            "measure every drafter that the pair has, and say which to use: a minute",
+        ),
+        (_check, commands.add_check_options, "try everything once on this device and this pair: about a minute"),
+    ):
+        added = adding.add_parser(command.__name__[1:], help=about)
+        add_options(added)
+        _add_pair(added)
+        added.set_defaults(command=command)
 
     metrics = adding.add_parser(
         "metrics", help="what a server says of its own speculation (vLLM, SGLang, llama.cpp, …), as figures"
@@ -275,14 +281,11 @@ def _run(options: argparse.Namespace) -> int:
     run = collect(request, done)
     summary = f"{terminal.summary(counts, run.stop_reason, run.rule)} · {run.pair.passes} passes"
     print(f"\n\n{terminal.legend(colour)}\n{summary}", file=sys.stderr)
-    if options.json:
-        with _writing("json", options.json):
-            run.save(options.json)
+    _write(options, "json", run.save)
     if options.html:
         from specviz.views.pages import run_page
 
-        with _writing("html", options.html):
-            options.html.write_text(run_page(run), encoding="utf-8")
+        _write(options, "html", run_page(run))
     return 0
 
 
@@ -313,8 +316,7 @@ def _bench(options: argparse.Namespace) -> int:
         from specviz.bench.report import save
 
         report = bench.report(interrupted)
-        with _writing("json", options.json):
-            save(report, options.json)
+        _write(options, "json", functools.partial(save, report))
         if options.markdown:
             _write_markdown(options, asdict(report))
 
@@ -327,9 +329,7 @@ def _write_markdown(options: argparse.Namespace, report: dict) -> None:
     """The table for documentation, of a report's values."""
     from specviz.bench.printed import bench_markdown
 
-    table = bench_markdown(report)
-    with _writing("markdown", options.markdown):
-        options.markdown.write_text(table, encoding="utf-8")
+    _write(options, "markdown", bench_markdown(report))
 
 
 def _bench_work(options: argparse.Namespace, pair) -> int:
@@ -346,8 +346,7 @@ def _bench_work(options: argparse.Namespace, pair) -> int:
 
     def write(interrupted: bool) -> None:
         report.interrupted = interrupted
-        with _writing("json", options.json):
-            save(report, options.json)
+        _write(options, "json", functools.partial(save, report))
 
     with _keeping(text, write):
         commands.follow(courses, _say, report.rows, report.failed)
@@ -389,10 +388,8 @@ def _check(options: argparse.Namespace) -> int:
         return commands.check_summary(findings, time.perf_counter() - began, interrupted) if findings else ""
 
     def write(interrupted: bool) -> None:
-        if options.json:
-            report = commands.check_report(pair, findings, time.perf_counter() - began, interrupted)
-            with _writing("json", options.json):
-                options.json.write_text(json.dumps(report, indent=1, ensure_ascii=False), encoding="utf-8")
+        report = commands.check_report(pair, findings, time.perf_counter() - began, interrupted)
+        _write(options, "json", json.dumps(report, indent=1, ensure_ascii=False))
 
     with _keeping(text, write):
         again = functools.partial(_load, options)
@@ -449,9 +446,7 @@ def _metrics(options: argparse.Namespace) -> int:
     if options.cost is not None and not 0 <= options.cost < float("inf"):
         raise SpecvizError("c is a ratio of times: a number from 0 up, not {value}.", "cost", value=options.cost)
     served = read_metrics(decoded(data), options.chains)
-    if options.json:
-        with _writing("json", options.json):
-            options.json.write_text(served_message(served, words()), encoding="utf-8")
+    _write(options, "json", served_message(served, words()))
     print(served_text(served, options.cost))
     return 0
 

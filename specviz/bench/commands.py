@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from specviz.bench.advice import Offer, WorkReport, WorkRow, offers_of
 from specviz.bench.contestants import PLAIN, Contestant, Say
+from specviz.drafters import DRAFTERS
 from specviz.records.errors import SpecvizError
 from specviz.records.prompts import CHAT_PRESETS, PRESETS, on_each, read_prompts, text_of
 from specviz.records.settings import RunSettings, SamplingParams
@@ -39,8 +40,8 @@ SIGNS = {"right": "✓", "wrong": "✗", "slow": "!", "skipped": "–"}
 # Options
 
 
-def add_bench_options(parser: argparse.ArgumentParser, drafters: Sequence[str]) -> None:
-    """All options but those that name a pair. drafters: their names, for the help text."""
+def add_bench_options(parser: argparse.ArgumentParser) -> None:
+    """All options but those that name a pair."""
     add = parser.add_argument
     add("--json", type=pathlib.Path, metavar="FILE", help="write all rows there")
     add("--markdown", type=pathlib.Path, metavar="FILE", help="write one table for documentation there")
@@ -53,7 +54,7 @@ def add_bench_options(parser: argparse.ArgumentParser, drafters: Sequence[str]) 
     add("--quick", action="store_true", help="one story, fewer settings: under a minute on two cores")
     add_work_options(parser)
     names = {"type": _names, "default": [], "metavar": "NAME[,NAME]"}
-    add("--only", **names, help=f"these drafters alone, of {', '.join(drafters)}")
+    add("--only", **names, help=f"these drafters alone, of {', '.join(DRAFTERS)}")
     add("--preset", **names, help="these prompts alone, such as story,repeats")
     add("--temperature", type=float, metavar="T", help="this temperature alone, instead of 0 and 1")
     add(
