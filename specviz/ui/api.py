@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from specviz.models.pair import ModelPair
 
 #: A call's values by parameter; its answers; a function that receives a line of progress and the share that is done.
-Given = Mapping[str, Any]
+Values = Mapping[str, Any]
 Answers = Iterator[dict[str, Any]]
-Tell = Callable[[Said, float], None]
+Report = Callable[[Said, float], None]
 
 #: The API speaks the page's first language.
 SAY = words()
@@ -61,13 +61,13 @@ class Parameter:
 class Endpoint:
     """A function of the API.
 
-    begin(runner, given, tell): checks what is wanted, and returns the work, which is done when its turn has come.
+    begin(runner, values, report): checks the values and returns the work, which is done when its turn has come.
     Raises SpecvizError, whose field is a parameter.
     """
 
     about: str
     parameters: Mapping[str, Parameter]
-    begin: Callable[[Runner, Given, Tell], Answers]
+    begin: Callable[[Runner, Values, Report], Answers]
     kind: str = "api"  # its name in the line
     grows: bool = False  # whether there is more than one answer
 
@@ -87,9 +87,9 @@ RUN = {name: _parameter(row) for name, row in SETTINGS.items()} | {
 _COMPARED = ("prompt", "temperature", "top_k", "top_p", "min_p", "max_new_tokens", "seed", "chat")
 
 
-def _ordered(runner: Runner, given: Given, **fixed: Any) -> tuple[ModelPair, Order]:
+def _ordered(runner: Runner, values: Values, **fixed: Any) -> tuple[ModelPair, Order]:
     pair = runner.store.get(PairName())
-    asked = {name: given[name] for name in RUN if name in given} | fixed
+    asked = {name: values[name] for name in RUN if name in values} | fixed
     if asked.get("drafter") is None:
         asked["drafter"] = runner.store.usual(pair)
     return pair, Order(PairName(), read_form(asked)).settled(pair)
@@ -98,22 +98,22 @@ def _ordered(runner: Runner, given: Given, **fixed: Any) -> tuple[ModelPair, Ord
 # --- one run ----------------------------------------------------------------------------------------------------------
 
 
-def _generate(runner: Runner, given: Given, tell: Tell) -> Answers:
-    return (run.to_dict() for _, run in _followed(runner, given, tell) if run)
+def _generate(runner: Runner, values: Values, report: Report) -> Answers:
+    return (run.to_dict() for _, run in _followed(runner, values, report) if run)
 
 
-def _rounds(runner: Runner, given: Given, tell: Tell) -> Answers:
+def _rounds(runner: Runner, values: Values, report: Report) -> Answers:
     # By index, so that no message has what the one before had: Gradio sends what differs between two, and errs where
     # lists within lists get shorter.
     return (
         {"rounds": {str(one.index): asdict(one) for one in batch}, "trace": run and run.to_dict()}
-        for batch, run in _followed(runner, given, tell)
+        for batch, run in _followed(runner, values, report)
     )
 
 
-def _followed(runner: Runner, given: Given, tell: Tell) -> Iterator[tuple[list[Round], Run | None]]:
+def _followed(runner: Runner, values: Values, report: Report) -> Iterator[tuple[list[Round], Run | None]]:
     """Its rounds in batches, and then the run."""
-    pair, order = _ordered(runner, given)
+    pair, order = _ordered(runner, values)
     request = order.request(pair, runner.deployment)
 
     def work() -> Iterator[tuple[list[Round], Run | None]]:
@@ -123,7 +123,7 @@ def _followed(runner: Runner, given: Given, tell: Tell) -> Iterator[tuple[list[R
         for batch in filter(None, runner.batches(order)):
             done += batch
             tokens += sum(len(one.emitted) for one in batch)
-            tell(
+            report(
                 SAY("race.running_speculative" if order.settings.drafter else "race.running_plain"),
                 tokens / order.settings.max_new_tokens,
             )
@@ -136,8 +136,8 @@ def _followed(runner: Runner, given: Given, tell: Tell) -> Iterator[tuple[list[R
 # --- the tabs ---------------------------------------------------------------------------------------------------------
 
 
-def _race(runner: Runner, given: Given, tell: Tell) -> Answers:
-    pair, order = _ordered(runner, given)
+def _race(runner: Runner, values: Values, report: Report) -> Answers:
+    pair, order = _ordered(runner, values)
     request = race_request(pair, order, runner)
 
     def work() -> Answers:
@@ -145,20 +145,20 @@ def _race(runner: Runner, given: Given, tell: Tell) -> Answers:
             if isinstance(one, Duel):
                 yield answers.race_answer(*one.runs(request), one.outcome(request), one.machine)
             else:
-                tell(*progress(one))
+                report(*progress(one))
 
     return work()
 
 
-def _compare(runner: Runner, given: Given, tell: Tell) -> Answers:
-    pair, order = _ordered(runner, given)
-    drafters = [name for name in available(pair) if name != PLAIN] if given["drafters"] is None else given["drafters"]
+def _compare(runner: Runner, values: Values, report: Report) -> Answers:
+    pair, order = _ordered(runner, values)
+    drafters = [name for name in available(pair) if name != PLAIN] if values["drafters"] is None else values["drafters"]
     choice = Choice(
         _listed("drafters", drafters, lambda one: isinstance(one, str) and one != PLAIN),
-        _listed("gammas", given["gammas"], SETTINGS["num_draft_tokens"].allows),
-        _listed("widths", given["widths"], _is_width),
-        _listed("rules", given["rules"], lambda one: isinstance(one, str) and one != "auto"),
-        whole_up_to(MOST_REPEATS, "repeats", given["repeats"]),
+        _listed("gammas", values["gammas"], SETTINGS["num_draft_tokens"].allows),
+        _listed("widths", values["widths"], _is_width),
+        _listed("rules", values["rules"], lambda one: isinstance(one, str) and one != "auto"),
+        whole_up_to(MOST_REPEATS, "repeats", values["repeats"]),
     )
     contest = contest_of(runner, pair, order, choice)
 
@@ -169,7 +169,7 @@ def _compare(runner: Runner, given: Given, tell: Tell) -> Answers:
     def work() -> Answers:
         made = 0
         for text, fraction in contest.progress():
-            tell(text, fraction)
+            report(text, fraction)
             if (runs := contest.finished) > made:
                 made = runs
                 yield answer(False)
@@ -192,9 +192,9 @@ def _listed(name: str, values: Any, fits: Callable[[Any], bool]) -> list[Any]:
     return list(dict.fromkeys(values))
 
 
-def _lossless(runner: Runner, given: Given, tell: Tell) -> Answers:
-    trial = Trial(given["rule"], given["runs"], given["support"])
-    pair, order = _ordered(runner, given, rule="auto")
+def _lossless(runner: Runner, values: Values, report: Report) -> Answers:
+    trial = Trial(values["rule"], values["runs"], values["support"])
+    pair, order = _ordered(runner, values, rule="auto")
     request = trial_request(pair, order, trial, runner.deployment)
     asked = asked_of(request, trial)
 
@@ -204,20 +204,20 @@ def _lossless(runner: Runner, given: Given, tell: Tell) -> Answers:
             yield answers.greedy_answer(asked, [token for batch in found for token in batch])
             return
         for counted, over in growing(found, asked.runs):
-            tell(SAY("lossless.counting"), counted.evidence.n / asked.runs)
+            report(SAY("lossless.counting"), counted.evidence.n / asked.runs)
             yield answers.trial_answer(asked, counted, over)
 
     return work()
 
 
-def _passes(runner: Runner, given: Given, tell: Tell) -> Answers:
+def _passes(runner: Runner, values: Values, report: Report) -> Answers:
     pair = runner.store.get(PairName())
 
     def work() -> Answers:
         from specviz.bench.pass_times import measure_passes
 
         for batch in filter(None, runner.batches(PairName(), measure_passes)):
-            tell(SAY("line.short_why"), batch[-1].fraction)
+            report(SAY("line.short_why"), batch[-1].fraction)
             yield answers.passes_answer(batch[-1], machine_of(pair))
 
     return work()
@@ -287,7 +287,7 @@ class Page(gr.Blocks):
     """A page that refuses calls of its API before Gradio trips over them and writes a traceback into the log."""
 
     def validate_inputs(self, block_fn: Any, inputs: list[Any]) -> None:
-        """What Gradio asks of a call's values before it reads them. Raises gr.Error."""
+        """Checks the values of a call before Gradio reads them. Raises gr.Error."""
         if block_fn.api_name in ENDPOINTS:
             _check_values(list(ENDPOINTS[block_fn.api_name].parameters), inputs)
         super().validate_inputs(block_fn, inputs)
@@ -304,7 +304,7 @@ def _check_values(names: Sequence[str], values: Sequence[Any]) -> None:
 
 
 async def refuse_parameters(request: Request, error: Exception) -> JSONResponse:
-    """The answer to a call whose parameters, given by name, the function does not have or does not get."""
+    """The answer to a call by name with unknown or missing parameters."""
     if "/call/v2/" not in request.url.path:
         raise error
     return JSONResponse({"detail": shortened(str(error))}, status_code=422)
@@ -340,9 +340,9 @@ def function_of(name: str, endpoint: Endpoint, runner: Runner) -> Callable[..., 
     )
 
     def growing(*values: Any, **named: Any) -> Iterator[dict[str, Any]]:
-        given = signature.bind(*values, **named)
-        given.apply_defaults()
-        yield from _answers(endpoint, runner, given.arguments)
+        bound = signature.bind(*values, **named)
+        bound.apply_defaults()
+        yield from _answers(endpoint, runner, bound.arguments)
 
     def whole(*values: Any, **named: Any) -> dict[str, Any]:
         [answer] = growing(*values, **named)
@@ -356,22 +356,22 @@ def function_of(name: str, endpoint: Endpoint, runner: Runner) -> Callable[..., 
     return call
 
 
-def _answers(endpoint: Endpoint, runner: Runner, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _answers(endpoint: Endpoint, runner: Runner, values: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """In line for the models like any visitor; what is wrong is refused before."""
     line = runner.line
     try:
         if not runner.store.is_ready:
-            _tell(SAY("common.starting"), 0.0)
-        work = endpoint.begin(runner, given, _tell)
+            _report(SAY("common.starting"), 0.0)
+        work = endpoint.begin(runner, values, _report)
         with line.joined(endpoint.kind) as turn:
             for sentence in line.waiting(turn, NEVER, SAY):
-                _tell(sentence, 0.0)
+                _report(sentence, 0.0)
             yield from work
     except SpecvizError as error:
         raise _refusal(error.field, error.message) from error
 
 
-def _tell(text: Said, fraction: float) -> None:
+def _report(text: Said, fraction: float) -> None:
     """As steps of a hundred: MCP's notifications know no fractions."""
     # Gradio's way of taking it as a parameter is closed to functions without components.
     gr.Progress()((round(100 * fraction), 100), desc=SAY.spoken(text), unit="%")

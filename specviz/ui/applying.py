@@ -18,7 +18,7 @@ from specviz.records import links
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import AUTO, DRAFTING, PLAIN, SETTINGS, DraftParams
 from specviz.ui.components import QUEUED
-from specviz.ui.controls import CHOSEN, Changes, Controls
+from specviz.ui.controls import SLIDER_AUTO, Changes, Controls
 from specviz.ui.pairs import PairName
 from specviz.ui.ways import RULE_CHOICES, WAYS, drafter_of, refusal
 
@@ -103,7 +103,7 @@ def applied(controls: Controls, pair: ModelPair, settings: Mapping[str, Any]) ->
             raise SpecvizError("There is no control {name}.", name=quoted(field))
         change = changes.setdefault(controls.fields[field], gr.update())
         if value is not None:
-            change["value"] = CHOSEN if (field, value) == ("num_draft_tokens", AUTO) else value
+            change["value"] = SLIDER_AUTO if (field, value) == ("num_draft_tokens", AUTO) else value
         if field == "coins":
             change["visible"] = bool(value)
     return changes
@@ -146,7 +146,7 @@ def _check_linked(controls: Controls, pair: ModelPair, name: str, value: Any) ->
         SETTINGS[name].check(name, value)
     if not isinstance(control, gr.Slider) or value is None or (name, value) == ("num_draft_tokens", AUTO):
         return
-    least = control.minimum if name != "num_draft_tokens" else CHOSEN + 1
+    least = control.minimum if name != "num_draft_tokens" else SLIDER_AUTO + 1
     if not least <= value <= control.maximum:
         raise SpecvizError(
             "The link says {name}={value}; here it runs from {least} to {most}.",

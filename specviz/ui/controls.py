@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 OFF = asdict(SamplingParams())
 SAMPLING = tuple(OFF)
 
-#: Where the slider of γ stands for `AUTO`.
-CHOSEN = 0
+#: The value of the slider of γ that stands for `AUTO`.
+SLIDER_AUTO = 0
 
 Fields = dict[str, gr.components.Component]
 
@@ -124,7 +124,7 @@ class Controls:
         )
         self.lacking = lacking_view(say)  # the drafters that the pair in use lacks
         self.drafter_note = gr.Markdown(as_text(say(f"ways.{WAYS[0]}_about")), elem_classes=["sv-note"])
-        own["num_draft_tokens"] = gr.Slider(CHOSEN, most, 4, step=1, label=say("controls.num_draft_tokens"))
+        own["num_draft_tokens"] = gr.Slider(SLIDER_AUTO, most, 4, step=1, label=say("controls.num_draft_tokens"))
         step = SETTINGS["temperature"].step
         own["temperature"] = gr.Slider(
             0, 2, value=TEMPERATURE, step=step, label=say("controls.temperature"), elem_id="temperature"
@@ -172,7 +172,7 @@ class Controls:
         Raises SpecvizError with the control's name in `field`.
         """
         asked, heard = dict(zip(self.fields, values)), values[len(self.fields)]
-        if asked["num_draft_tokens"] == CHOSEN:
+        if asked["num_draft_tokens"] == SLIDER_AUTO:
             asked["num_draft_tokens"] = AUTO
         unread: set[str] = set()
         if pair is not None:
