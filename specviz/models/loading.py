@@ -79,10 +79,10 @@ def load_pair(
         multiplies it, and float32 on other CPUs, if it fits. Both models get the same; a quantised checkpoint keeps
         its own.
     revision, draft_revision: branch, tag or commit on the Hub. token: for gated or private models; default HF_TOKEN.
-    draft_vocabulary: leave the draft model's head only so many frequent tokens (`keep_frequent`).
+    draft_vocabulary: how many frequent tokens to leave the draft model's head (`keep_frequent`); None: all.
     progress: called before each step with a fraction in [0, 1] and a sentence.
 
-    On a CPU torch's number of threads is set to what suits the target's size (`settle_threads`).
+    On a CPU torch's number of threads is set to suit the target's size (`settle_threads`).
 
     Raises SpecvizError, its `field` being ``target``, ``draft``, ``device``, ``dtype`` or ``draft_vocabulary``.
     """

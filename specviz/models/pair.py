@@ -26,7 +26,7 @@ from specviz.records.errors import SpecvizError, first_line, quoted
 from specviz.records.runs import PairInfo, Prompt
 from specviz.records.settings import SamplingParams
 
-#: What drafts from the target's hidden states.
+#: The trained parts that draft from the target's hidden states.
 Part = MedusaHeads | EagleHead | MtpModules | ParallelHead | DFlashHead
 
 #: No context holds this many characters; tokenising more would only keep others waiting.
@@ -92,7 +92,7 @@ class ModelPair:
     translation: Translation | None = None  # between the draft's tokens and the target's; None if they share them
     draft_columns: torch.Tensor | None = None  # see `keep_frequent`; None if the draft's head knows all of its tokens
     parts: dict[str, Part] = field(default_factory=dict)  # by the names of their drafters
-    flaws: dict[str, SpecvizError] = field(default_factory=dict)  # why a part that lies beside the target is unusable
+    flaws: dict[str, SpecvizError] = field(default_factory=dict)  # why a part in the target's folder is unusable
     passes: PairPasses = field(default_factory=PairPasses)  # measured and prepared on this machine
     #: By role, how weights that were unpacked are stored: ``Q4_1`` in a GGUF file.
     stored: dict[str, str] = field(default_factory=dict)
@@ -208,7 +208,7 @@ class ModelPair:
             self.tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"]
             for special in (False, add_special_tokens)
         )
-        # Special tokens alone are no prompt: even an empty text has them.
+        # Special tokens alone are not a prompt: even an empty text has them.
         if not bare:
             raise SpecvizError("Write a prompt first: this one holds no token to start from.", "prompt")
         ends = (end for end in range(len(bare), len(ids) + 1) if ids[end - len(bare) : end] == bare)
@@ -225,7 +225,7 @@ class ModelPair:
         # Some templates want a turn in parts, as they have it for pictures, and show nothing of a plain text.
         in_parts = [turn | {"content": [{"type": "text", "text": turn.get("content")}]} for turn in turns]
         content = turns[-1].get("content") if turns else None
-        asked = content.strip() if isinstance(content, str) else ""  # what came in parts is the template's own affair
+        asked = content.strip() if isinstance(content, str) else ""  # the template alone knows how to fill in parts
         failures = []
         for given in (turns, in_parts):
             try:
@@ -358,7 +358,7 @@ def mask_switch(model: PreTrainedModel) -> int | None:
     """After how many tokens the model hides some by their rank among all of a pass, those to come included (Doge); None
     if it never does.
 
-    What a token sees then depends on the tokens read beside it, and `generate` with a cache differs from one without.
+    A token then sees others depending on those in the same pass, and `generate` with a cache differs from one without.
     """
     return getattr(model.config.get_text_config(), "keep_window_size", None)
 

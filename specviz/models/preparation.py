@@ -339,7 +339,7 @@ def quantised_target(pair: ModelPair, bits: int, beside: FastPasses | None) -> Q
             static = beside.static.quantised(bits)
             kept = QuantisedTarget(static.original, _quantised_passes(static), beside, _own_bytes(pair, static.model))
         pair.passes.quantised[bits] = kept
-        # Rounding takes several times what is kept of it.
+        # Rounding takes several times the memory of its result.
         release_memory()
     return kept
 

@@ -76,7 +76,7 @@ def explaining(
 ) -> Iterator[None]:
     """Turns the libraries' errors over a bad or unreachable model into a SpecvizError; out of memory passes through.
 
-    part: what is being read, ``"configuration"`` or ``"weights"``. config: the model's, once known. about: for another
+    part: the part being read, ``"configuration"`` or ``"weights"``. config: the model's, once known. about: for another
     part, the sentence for any error.
     """
     try:
@@ -287,7 +287,7 @@ def _missing_for(path: pathlib.Path) -> str | None:
 def refusing_out_of_memory(refusal: Callable[[], SpecvizError]) -> Iterator[None]:
     """Turns running out of memory, on a GPU or a CPU, into a SpecvizError; everything else passes through.
 
-    What the failed work held is released first; then `refusal` makes the sentence, and may measure.
+    Tensors of the failed work are released first; then `refusal` makes the sentence, and may measure.
     """
     try:
         yield
@@ -295,7 +295,7 @@ def refusing_out_of_memory(refusal: Callable[[], SpecvizError]) -> Iterator[None
         if not is_out_of_memory(error):
             raise
         for link in _chain(error):
-            # Their frames still hold what the failed work made: usually half a model or a cache.
+            # Their frames still hold tensors of the failed work: usually half a model or a cache.
             traceback.clear_frames(link.__traceback__)
         release_memory()
         raise refusal() from error

@@ -30,8 +30,8 @@ class TokenTexts:
     """The text of every token of one tokenizer, computed on first use and kept.
 
     `texts[id]`, or `texts.chip(id)`, is the token as it stands inside a text: with its leading space, special tokens by
-    name, bytes that are no whole character as U+FFFD, and ids that the tokenizer lacks (logits are often padded beyond
-    the vocabulary) as ``<id 4711>``. It never raises over an id.
+    name, bytes that are only part of a character as U+FFFD, and ids that the tokenizer lacks (logits are often padded
+    beyond the vocabulary) as ``<id 4711>``. It never raises over an id.
 
     Texts come from `tokenizer.decode`, without transformers' tidying of spaces before punctuation
     (`clean_up_tokenization_spaces`), which the model did not write.

@@ -209,7 +209,7 @@ class Worker:
     """A process of low priority that makes one program after another, until this context ends.
 
     It is kept between programs, because loading torch and probing the C++ compiler takes as long as a small program.
-    One of `multiprocessing` would import the main module of whoever compiles.
+    Not one of `multiprocessing`, which would run the main module of the program that compiles once more.
     """
 
     def __init__(self) -> None:

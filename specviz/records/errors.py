@@ -27,7 +27,7 @@ _SHORT = _Short()
 
 
 def quoted(value: object) -> str:
-    """What was given, as an error's sentence quotes it: its `repr`, at most 80 characters of it."""
+    """A value as an error's sentence quotes it: at most 80 characters of its `repr`."""
     return shortened(_SHORT.repr(value))
 
 
@@ -37,12 +37,12 @@ def shortened(text: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What a library said, short enough to quote in a sentence."""
+    """A library's message, short enough to quote in a sentence."""
     if isinstance(error, KeyError) and error.args:
         return f"{error.args[0]!r} is not known"[:200]
     lines = [line.strip() for line in str(error).strip().splitlines()] or [type(error).__name__]
-    said = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
-    return said.rstrip(".")[:200]
+    message = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    return message.rstrip(".")[:200]
 
 
 class SpecvizError(ValueError):

@@ -40,7 +40,7 @@ class Preparer:
         self._pool: ThreadPoolExecutor | None = None  # while it is started
         self._early: list[ModelPair] = []  # added before that
         self._stages: weakref.WeakKeyDictionary[ModelPair, Stage] = weakref.WeakKeyDictionary()
-        #: What ends the work on a pair, and its future.
+        #: The event that ends the work on a pair, and the work's future.
         self._work: weakref.WeakKeyDictionary[ModelPair, tuple[threading.Event, Future]] = weakref.WeakKeyDictionary()
 
     def add(self, pair: ModelPair) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from specviz.records.assets import EMBEDDED
@@ -107,15 +107,7 @@ class PairStore:
                     self.guest.free()
                 self.guest, self.guest_name = None, None
                 self.guest = device.apart(
-                    lambda: load_pair(
-                        name.target,
-                        name.draft,
-                        draft_vocabulary=name.draft_vocabulary,
-                        revision=name.revision,
-                        device=self.deployment.device,
-                        dtype=name.dtype,
-                        progress=progress,
-                    )
+                    lambda: load_pair(**asdict(name), device=self.deployment.device, progress=progress)
                 )
                 self.guest_name = name
                 self.preparer.add(self.guest)
