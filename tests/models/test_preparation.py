@@ -1,17 +1,25 @@
-"""Preparing a pair's passes, the compiler left out: what is given when, what is halted, what is taken from before."""
+"""Preparing a pair: its passes, the compiler left out, and the target in few bits."""
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
+import psutil
 import pytest
-from tiny import tiny_pair
+import torch
+from tiny import generated, save_model, tiny_model, tiny_pair, unprepared
 
+import specviz
 from specviz.models import pass_checks
 from specviz.models.pair import PairPasses
-from specviz.models.preparation import prepare_passes
+from specviz.models.preparation import prepare_passes, quantised_target
 from specviz.passes import compiler
+from specviz.passes.few_rows import FewRows
+from specviz.records.errors import SpecvizError
+from specviz.records.settings import BITS, DraftParams, SamplingParams
 
 
 @pytest.fixture
@@ -76,3 +84,73 @@ def test_without_compiling_only_what_was_compiled_before_is_taken(compiled_by_ha
     prepare_passes(pair)
     again = replace(pair, passes=PairPasses())
     assert prepare_passes(again, compiling=False).reasons == {} and kinds(again) == {"compiled"}
+
+
+PROMPT, GREEDY = [5, 9, 33], SamplingParams(temperature=0)
+
+
+def drafting(pair, bits: int | None = None, **order) -> specviz.Run:
+    order = {"sampling": GREEDY, "max_new_tokens": 24} | order
+    return specviz.run(pair, PROMPT, drafter="quantised_self", drafting=DraftParams(bits=bits), **order)
+
+
+def test_it_is_made_once_and_anew_when_the_target_has_other_passes():
+    pair = tiny_pair("llama")
+    drafting(pair)
+    (first,) = pair.passes.quantised.values()
+    drafting(pair, 8)
+    assert pair.passes.quantised == {8: first} and first.passes is None
+    pair.passes.fast = {"target": unprepared(pair.target, few_rows=FewRows.ready())}
+    drafting(pair, 8)
+    assert pair.passes.quantised[8].passes.kind == "kernels"
+    assert pair.passes.quantised[8] is quantised_target(pair, 8, pair.passes.fast["target"])
+
+
+@pytest.mark.parametrize("bits, per_weight", [(8, 1), (4, 0.5 + 4 / 32)])
+def test_it_says_what_it_takes(bits, per_weight):
+    """The weights themselves, or codes and scales; what it shares with the target takes nothing."""
+    pair = tiny_pair("llama", hidden_size=64, intermediate_size=128)
+    weights = sum(one.weight.numel() for one in pair.target.modules() if type(one) is torch.nn.Linear)
+    assert quantised_target(pair, bits, None).bytes == 4 * weights
+    on_kernels = quantised_target(pair, bits, unprepared(pair.target, few_rows=FewRows.ready()))
+    # Rows have scales, and narrow matrices are filled up to whole panels.
+    assert per_weight * weights <= on_kernels.bytes < 1.4 * per_weight * weights
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize(
+    "architecture, dtype, settings",
+    [
+        ("llama", torch.float16, {"tie_word_embeddings": True}),
+        ("qwen2", torch.bfloat16, {}),
+        ("gpt2", torch.float32, {}),
+    ],
+)
+def test_a_target_alone_in_a_folder_drafts_for_itself(architecture, dtype, settings, bits, tmp_path):
+    folder = save_model(tmp_path / "model", tiny_model(architecture, **settings).to(dtype))
+    pair = dataclasses.replace(specviz.load_pair(folder, dtype="float32"), eos_ids=frozenset())
+    for fast in ({}, {"target": unprepared(pair.target, few_rows=FewRows.ready())}):
+        run = drafting(dataclasses.replace(pair, passes=PairPasses(fast)), bits)
+        assert list(run.token_ids) == generated(pair, PROMPT, 24)
+        assert run.settings["bits"] == bits and sum(one.accepted for one in run.rounds) > 0
+
+
+def test_what_cannot_be_rounded_is_refused(monkeypatch):
+    pair = tiny_pair("llama")
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
+    with pytest.raises(SpecvizError, match="are free") as caught:
+        drafting(pair)
+    assert caught.value.field == "drafter"
+    monkeypatch.undo()
+    pair.target.config.quantization_config = {"bits": 8}
+    with pytest.raises(SpecvizError, match="quantised already"):
+        drafting(pair)
+
+
+def test_a_freed_pair_gives_it_up():
+    pair = tiny_pair("llama")
+    pair.passes.fast = {"target": unprepared(pair.target, few_rows=FewRows.ready())}
+    drafting(pair)
+    (made,) = pair.passes.quantised.values()
+    pair.free()
+    assert pair.passes.quantised == {} and made.passes.static is None

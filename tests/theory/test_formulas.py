@@ -1,11 +1,20 @@
-"""The closed forms give what the paper's tables print."""
+"""Closed forms: the papers' tables, the roofline, and how deep to draft."""
 
+from __future__ import annotations
+
+import itertools
 import json
 import pathlib
+import random
+from dataclasses import replace
 
 import pytest
+from handmade import curve, pass_times
 
+from specviz.records.runs import LengthChoice
 from specviz.theory import formulas as theory
+from specviz.theory.draft_length import STAKE, AdaptiveLength, FixedLength
+from specviz.theory.roofline import Limits, ModelSize
 
 TABLES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "leviathan.json").read_text())
 
@@ -37,3 +46,171 @@ def test_some_speedup_exists_exactly_where_acceptance_exceeds_cost(alpha, cost):
 def test_impossible_arguments_are_refused(alpha, gamma, cost):
     with pytest.raises(ValueError):
         theory.expected_speedup(alpha, gamma, cost)
+
+
+def test_a_pass_waits_for_the_slower_of_moving_and_computing():
+    size = ModelSize(parameters=1000, weight_bytes=2000, position_bytes=8.0, positions=50.0, attention_width=4)
+    assert size.bytes_moved(2) == 2000 + 8 * 52
+    # Each of two tokens: 2 · 1000; the first looks at 51 positions, the second at 52.
+    assert size.operations(2) == 2 * 2000 + 4 * 4 * (51 + 52)
+    assert Limits(bandwidth=100.0, peak=1e9).seconds(size, 2) == size.bytes_moved(2) / 100
+    assert Limits(bandwidth=1e9, peak=100.0).seconds(size, 2) == size.operations(2) / 100
+
+
+def test_limits_hold_until_any_pass_of_any_model_is_faster_than_one():
+    target, draft = curve({1: 1e4, 4: 1e4}), curve({1: 1e4}, "draft")
+    assert pass_times(target, draft).limits_hold and pass_times().limits_hold
+    needed = target.limits.seconds(target.size, 4)
+    assert pass_times(curve({1: 1e4, 4: needed}), draft).limits_hold
+    assert not pass_times(curve({1: 1e4, 4: 0.99 * needed}), draft).limits_hold
+    assert not pass_times(target, curve({1: 1.0}, "draft")).limits_hold
+    # The spread that is drawn may not reach below the limit either.
+    lucky = replace(target.points[1], low=0.5 * needed)
+    assert not pass_times(replace(target, points=(target.points[0], lucky))).limits_hold
+
+
+def test_passes_cost_about_one_up_to_the_first_width_that_does_not():
+    assert curve({1: 1.0, 2: 1.1, 4: 1.4, 8: 1.6, 16: 1.4}).about_one == 4
+    assert curve({1: 1.0, 2: 1.5, 4: 1.4}).about_one == 1
+    assert curve({1: 1.0, 2: 0.9}).about_one == 2
+    assert curve({}).about_one is None
+
+
+def test_between_measured_widths_the_cost_is_a_straight_line_and_beyond_them_unknown():
+    measured = curve({1: 2.0, 2: 2.0, 4: 3.0})
+    assert [measured.ratio(width) for width in (1, 2, 3, 4, 5)] == [1.0, 1.0, 1.25, 1.5, None]
+    assert curve({}).ratio(1) is None
+
+
+def costs(step: float, wider: float = 0.0, start: float = 0.0, longest: int = 8) -> list[float]:
+    """Of a machine whose plain step takes 1 s, a draft step `step`, each more token of the target pass `wider`, and
+    drafting at all `start`."""
+    return [1 + (depth > 0) * start + depth * (step + wider) for depth in range(longest + 1)]
+
+
+def simulated(seconds, chance, *, tokens=400, seed=0):
+    """Seconds of a text and the depths chosen. chance: that a draft token is right, of the tokens written so far."""
+    length, coins, made, taken, chosen = AdaptiveLength(seconds), random.Random(seed), 0, 0.0, []
+    while made < tokens:
+        depth = length.choose().depth
+        kept = next((place for place in range(depth) if coins.random() >= chance(made)), depth)
+        length.observe(depth, kept)
+        made, taken = made + kept + 1, taken + seconds[depth]
+        chosen.append(depth)
+    return taken, chosen
+
+
+@pytest.mark.parametrize("alpha, step", [(0.0, 0.1), (0.05, 0.15), (0.2, 0.3), (0.2, 0.5)])
+def test_where_drafting_does_not_pay_steps_are_plain_and_little_is_lost(alpha, step):
+    lost, late = [], []
+    for seed in range(10):
+        taken, chosen = simulated(costs(step), lambda made: alpha, seed=seed)
+        lost.append(taken / 400 - 1)
+        late += chosen[100:]
+    assert late.count(0) > 0.8 * len(late)
+    assert sum(lost) / len(lost) < 0.03 and max(lost) < 0.05
+
+
+@pytest.mark.parametrize("alpha, step", [(0.7, 0.2), (0.8, 0.2), (0.5, 0.04), (0.9, 0.5)])
+def test_short_texts_are_hardly_ever_slower_and_mostly_as_fast_as_can_be(alpha, step):
+    seconds = costs(step, start=0.1, longest=16)
+    best = max(theory.expected_tokens(alpha, depth) / each for depth, each in enumerate(seconds))
+    speeds = [128 / simulated(seconds, lambda made: alpha, tokens=128, seed=seed)[0] for seed in range(40)]
+    assert min(speeds) > 0.95
+    assert sum(speeds) / len(speeds) > 0.9 * best
+
+
+def test_two_unlucky_drafts_are_not_the_last():
+    length = AdaptiveLength(costs(0.15, start=0.15))
+    for _ in range(2):
+        length.observe(length.choose().depth, 0)
+        assert length.choose().depth > 0
+
+
+def test_a_bad_beginning_is_forgiven_soon():
+    length = AdaptiveLength(costs(0.05, start=0.4))
+    for _ in range(4):
+        length.observe(4, 0)
+    assert length.choose().behind
+    for _ in range(40):
+        depth = length.choose().depth
+        length.observe(depth, depth)  # all is right from here on
+    assert length.choose().depth == 8
+
+
+def test_near_certainty_drafts_are_as_long_as_they_may_be():
+    _, chosen = simulated(costs(0.05), lambda made: 0.99)
+    assert chosen[20:].count(8) > 0.8 * len(chosen[20:])
+
+
+@pytest.mark.parametrize("alpha, step, wider", [(0.8, 0.1, 0.0), (0.6, 0.1, 0.05), (0.9, 0.3, 0.0)])
+def test_the_length_comes_to_one_that_is_about_the_best(alpha, step, wider):
+    seconds = costs(step, wider)
+    speeds = [theory.expected_tokens(alpha, depth) / each for depth, each in enumerate(seconds)]
+    for seed in range(3):
+        _, chosen = simulated(seconds, lambda made: alpha, tokens=3000, seed=seed)
+        settled = chosen[len(chosen) // 2 :]
+        assert sum(speeds[depth] for depth in settled) / len(settled) > 0.95 * max(speeds)
+
+
+def test_a_wide_pass_that_costs_too_much_is_not_taken():
+    # By α and c alone drafting would pay: 0.5 against 0.1. A pass over two tokens takes twice as long as over one.
+    assert theory.optimal_gamma(0.5, 0.1) > 0
+    _, chosen = simulated(costs(0.1, wider=1.0), lambda made: 0.5)
+    assert chosen.count(0) > 0.9 * len(chosen)
+
+
+def test_a_text_that_becomes_easy_is_noticed():
+    _, chosen = simulated(costs(0.1), lambda made: 0.95 if made > 300 else 0.0, tokens=1500)
+    assert chosen[100:290].count(0) > 0.8 * 190
+    late = chosen[-50:]
+    assert sum(late) / len(late) > 5
+
+
+def test_survival_is_counted_depth_by_depth():
+    """A drafter that knows two tokens and never a third is not taken for one that is right two times out of three."""
+    length = AdaptiveLength(costs(0.05))
+    for _ in range(60):
+        length.observe(4, 2)
+    survival = length.survival()
+    assert survival[0] == 1 and survival[2] > 0.9 and survival[3] < 0.1
+    assert length.choose().depth == 2
+
+
+def test_rounds_that_were_cut_short_count_as_what_they_were():
+    whole, cut = AdaptiveLength(costs(0.1)), AdaptiveLength(costs(0.1))
+    for _ in range(20):
+        whole.observe(8, 1)
+        cut.observe(1, 1)  # nothing is known of what would have come next
+    assert whole.survival()[1] == pytest.approx(cut.survival()[1], abs=0.1)
+    assert cut.survival()[2] > 0.8 > 0.2 > whole.survival()[2]
+
+
+def test_a_choice_says_what_one_token_more_would_bring_and_cost():
+    length = AdaptiveLength([2.0, 2.2, 3.2])
+    for kept in itertools.islice(itertools.cycle((2, 1, 1, 0)), 60):
+        length.observe(2, kept)
+    choice, survival = length.choose(), length.survival()
+    assert choice == LengthChoice(1, (1 + survival[1]) / 1.1, kept=survival[2], cost=pytest.approx(0.5))
+    # It chose rightly: one more would lower the tokens a second.
+    assert (1 + survival[1] + survival[2]) / 1.6 < choice.speed
+
+
+def test_the_longest_has_nothing_beyond_it():
+    assert AdaptiveLength([1.0]).choose() == LengthChoice(0, 1.0)
+    length = AdaptiveLength([1.0, 1.0])
+    assert length.choose().depth == 1 and length.choose().kept is None
+
+
+def test_drafting_stops_once_it_has_lost_its_stake_and_says_so():
+    length, lost = AdaptiveLength([1.0, 1.8]), 0.0
+    while not length.choose().behind:
+        length.observe(1, 0)
+        lost += 0.8
+    assert STAKE < lost <= STAKE + 0.8 and length.choose().depth == 0
+
+
+def test_a_fixed_length_stays_and_gives_no_reason():
+    length = FixedLength(3)
+    length.observe(3, 0)
+    assert length.choose() == LengthChoice(3) and length.choose().speed is None
