@@ -95,25 +95,13 @@ def load_pair(
         with quietly():
             tell(0.0, Sentence("Looking for the models."))
             named = [] if draft is None else [draft] if isinstance(draft, (str, os.PathLike)) else list(draft)
-            model, part_folders = sort_drafts(named, draft_revision, token)
-            sources = _find_models(target, model, (revision, draft_revision), token)
-            for source in sources:
-                check_architecture(source)
-                check_quantisation(source, place.device)
-            if place.way == "sharded":
-                check_sharding(sources[0], process_count())
-            tell(0.1, Sentence("Reading the tokenizer."))
-            tokenizers = [load_tokenizer(source) for source in sources]
-            translation = _translation(*sources, *tokenizers) if len(sources) == 2 else None
-            if draft_vocabulary is not None:
-                _check_narrowing(sources, translation)
+            draft_model, part_folders = sort_drafts(named, draft_revision, token)
+            sources = _find_models(target, draft_model, (revision, draft_revision), token)
+            tokenizers, translation = _checked(sources, place, draft_vocabulary, tell)
             if device == "auto":
                 place = with_room(place, sources, wanted or half_precision(place.device, sources[0].config.dtype))
             chosen = wanted or choose_dtype(place, sources)
             check_memory(sources, place, chosen)
-            if place.device.type == "cuda":
-                # cuDNN's attention would plan anew, for tens of milliseconds, for each length of a growing cache.
-                torch.backends.cuda.enable_cudnn_sdp(False)
             _load_models(models, sources, place, chosen, tell)
         columns, draft_name = None, sources[-1].name
         if draft_vocabulary is not None:
@@ -168,6 +156,26 @@ def _find_models(
     return sources
 
 
+def _checked(
+    sources: list[ModelSource], place: Place, draft_vocabulary: int | None, tell: Progress
+) -> tuple[list[PreTrainedTokenizerBase], Translation | None]:
+    """The models' tokenizers, and how to translate between them.
+
+    Raises SpecvizError for models that cannot run at this place, before any weights are read.
+    """
+    for source in sources:
+        check_architecture(source)
+        check_quantisation(source, place.device)
+    if place.way == "sharded":
+        check_sharding(sources[0], process_count())
+    tell(0.1, Sentence("Reading the tokenizer."))
+    tokenizers = [load_tokenizer(source) for source in sources]
+    translation = _translation(*sources, *tokenizers) if len(sources) == 2 else None
+    if draft_vocabulary is not None:
+        _check_narrowing(sources, translation)
+    return tokenizers, translation
+
+
 def _check_narrowing(sources: list[ModelSource], translation: Translation | None) -> None:
     """Refuses to narrow the head of a draft model that is not there, or counts in tokens of its own."""
     if len(sources) < 2:
@@ -199,6 +207,9 @@ def _load_models(
     tell: Progress,
 ) -> None:
     """Appends the models of all sources to `models`."""
+    if place.device.type == "cuda":
+        # cuDNN's attention would plan anew, for tens of milliseconds, for each length of a growing cache.
+        torch.backends.cuda.enable_cudnn_sdp(False)
     target, *drafts = sources
     tell(0.2, _announce(target))
     models.append(load_weights(target, place, dtype, kept=sum(source.weight_bytes(dtype) for source in drafts)))
