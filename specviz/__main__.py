@@ -305,7 +305,11 @@ def _bench(options: argparse.Namespace) -> int:
         _prepare(pair)
     if options.prompts:
         return _bench_work(options, pair)
-    bench = commands.ordered(options, pair, _say)
+    from specviz.bench.benchmark import Benchmark
+
+    temperatures = (0.0, 1.0) if options.temperature is None else (options.temperature,)
+    plan = options.only, temperatures, options.preset, options.chat, options.max_new_tokens
+    bench = Benchmark.of(pair, options.quick, _say, *plan)
 
     def text(interrupted: bool) -> str:
         from specviz.bench.printed import bench_text

@@ -128,12 +128,6 @@ def _at(counts: Sequence[int], place: int) -> int:
     return counts[place] if place < len(counts) else 0
 
 
-def as_good(rows: Sequence[WorkRow], best: WorkRow) -> list[int]:
-    """The γ of the best row's drafter and domain that cannot be told apart from it, in ascending order."""
-    same = [row for row in rows if (row.domain, row.contestant.mode) == (best.domain, best.contestant.mode)]
-    return sorted(row.contestant.num_draft_tokens for row in same if row.ratio and alike(row.ratio, best.ratio))
-
-
 # Advice
 
 
@@ -179,8 +173,9 @@ def offers_of(rows: Sequence[WorkRow], draft: str | None, translated: bool) -> l
 
 
 def good_lengths(offers: Sequence[Offer], best: Offer) -> list[int]:
-    """The γ of the best offer's drafter that cannot be told apart from its own."""
-    return as_good([one.row for one in offers if one.draft == best.draft], best.row)
+    """The γ of the best offer's drafter that cannot be told apart from its own, in ascending order."""
+    same = [one for one in offers if (one.mode, one.draft) == (best.mode, best.draft)]
+    return sorted(one.num_draft_tokens for one in same if alike(one.row.ratio, best.row.ratio))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from specviz.records.settings import RunSettings, SamplingParams
 
 if TYPE_CHECKING:
     from specviz.bench.advising import Course
-    from specviz.bench.benchmark import Benchmark
     from specviz.bench.equal_texts import Finding
     from specviz.decoding.request import Request
     from specviz.models.pair import ModelPair
@@ -136,16 +135,6 @@ def read_report(path: pathlib.Path) -> dict[str, Any]:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise SpecvizError("The file cannot be read: {reason}.", "from", reason=str(error)) from error
-
-
-def ordered(options: argparse.Namespace, pair: ModelPair, say: Say) -> Benchmark:
-    """The benchmark of a pair, still to be run. say: receives lines of progress. Raises as `Benchmark.of` does."""
-    from specviz.bench.benchmark import Benchmark
-
-    temperatures = (0.0, 1.0) if options.temperature is None else (options.temperature,)
-    return Benchmark.of(
-        pair, options.quick, say, options.only, temperatures, options.preset, options.chat, options.max_new_tokens
-    )
 
 
 def check_work(options: argparse.Namespace) -> None:
@@ -327,13 +316,17 @@ def check_report(pair: ModelPair, findings: Iterable[Finding], seconds: float, i
     """The values of the JSON file. interrupted: the check was ended before it was over."""
     from specviz.bench.machine import describe_machine
 
+    def plain(finding: Finding) -> dict[str, str | None]:
+        values = {name: getattr(finding, name) for name in ("state", "what", "seen", "advice")}
+        return {name: value and str(value) for name, value in values.items()}
+
     return {
         "schema": CHECK_SCHEMA,
         "machine": describe_machine(pair),
         "pair": asdict(pair.info()),
         "seconds": round(seconds, 1),
         "interrupted": interrupted,
-        "findings": [{name: value and str(value) for name, value in _plain(one).items()} for one in findings],
+        "findings": [plain(one) for one in findings],
     }
 
 
@@ -341,10 +334,6 @@ def line_of(finding: Finding) -> str:
     """``✓ trees, target: read as the branches alone are``; advice on a line of its own."""
     advice = f"\n    → {finding.advice}" if finding.advice else ""
     return f"{SIGNS[finding.state]} {finding.what}: {finding.seen}{advice}"
-
-
-def _plain(finding: Finding) -> dict[str, Any]:
-    return {name: getattr(finding, name) for name in ("state", "what", "seen", "advice")}
 
 
 def check_summary(findings: Iterable[Finding], seconds: float, interrupted: bool) -> str:

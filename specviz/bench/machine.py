@@ -29,16 +29,21 @@ from specviz.theory.roofline import ModelSize
 
 Facts = dict[str, str | int | float | None]
 
+#: How Linux chooses the processor's clock.
+GOVERNOR = pathlib.Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+
 
 def describe_machine(pair: ModelPair) -> Facts:
     """The machine at the start of a benchmark; None for facts that this system does not report."""
+    # Some systems do not report it, and psutil says so in more than one way.
+    clock = psutil.cpu_freq() if hasattr(psutil, "cpu_freq") else None
     return {
         "processor": _processor(),
         "cores": len(_affinity()),  # available to this process
         "affinity": as_ranges(_affinity()),
         "threads": torch.get_num_threads(),  # set once, when the pair is loaded
-        "megahertz": _megahertz(),  # of the processor's clock now
-        "governor": _governor(),
+        "megahertz": round(clock.current) if clock else None,  # of the processor's clock now
+        "governor": GOVERNOR.read_text().strip() if GOVERNOR.is_file() else None,
         "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
         "device": torch.cuda.get_device_name(pair.device) if pair.device.type == "cuda" else "cpu",
         "cuda": torch.cuda.is_available(),
@@ -99,17 +104,6 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def _megahertz() -> float | None:
-    # Some systems do not tell, and psutil says so in more than one way.
-    frequency = psutil.cpu_freq() if hasattr(psutil, "cpu_freq") else None
-    return round(frequency.current) if frequency else None
-
-
-def _governor() -> str | None:
-    known = pathlib.Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-    return known.read_text().strip() if known.is_file() else None
 
 
 # Limits

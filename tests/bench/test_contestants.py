@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from handmade import a_round, a_tree, a_typical, rounds_of
 
-from specviz.bench.advice import ALL, FEWEST, Work, as_good
+from specviz.bench.advice import ALL, FEWEST, Work, good_lengths, offers_of
 from specviz.bench.contestants import Contestant, TimedRun, Turn, formula_speedup, speedup_of, standing
 from specviz.records.runs import Seconds
 from specviz.theory import formulas as theory
@@ -193,12 +193,12 @@ def test_each_is_compared_with_the_plain_runs_that_it_took_turns_with():
     assert rows == {MODEL: pytest.approx(2.5), COPIES: pytest.approx(2.5)}, "the machine was slow to the second group"
 
 
-def test_lengths_that_cannot_be_told_apart_are_as_good():
+def test_lengths_that_cannot_be_told_apart_are_good_lengths():
     work = Work((PLAIN_RUN, *(Contestant("suffix", gamma) for gamma in (2, 4, 6, 8))), ["x"] * 6)
     for prompt in range(6):
         work.add(run_on(prompt, 0, 4.0))
         for number, seconds in enumerate((4.0, 2.05, 2.0, 2.1), start=1):
             work.add(run_on(prompt, number, seconds * (0.9 + 0.04 * ((prompt + number) % 6)), ("aa", "ar")))
-    rows = work.rows()
-    best = max(rows, key=lambda row: row.ratio.value)
-    assert best.contestant.num_draft_tokens == 6 and as_good(rows, best) == [4, 6, 8]
+    offers = offers_of(work.rows(), None, False)
+    best = max(offers, key=lambda one: one.row.ratio.value)
+    assert best.num_draft_tokens == 6 and good_lengths(offers, best) == [4, 6, 8]
