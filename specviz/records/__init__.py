@@ -4,7 +4,7 @@ settings: what a run is asked for, in one table
 runs: what it did: every round, token, probability, coin and second; the trace file
 metrics: from rounds to the numbers people compare; two runs of one prompt side by side
 stopwatch: what disturbs work that is timed
-server_metrics: what inference servers say about their own requests, by way of server_formats, _text and _counts
+server_metrics: what inference servers say about their own requests, by way of server_formats and server_text
 tables: a run as pandas tables
 recordings: runs that come with the repository
 prompts: those that come with the program, and those of a file

@@ -1,13 +1,11 @@
-"""What servers and their tools call things: a format is a row of a table, and a small reader where that does not do.
+"""The names that servers and their tools use: a format is a row of a table, in some cases with a small reader.
 
-Names are those of the servers' own sources; docs/metrics.md says what each format can tell.
+Names are those of the servers' own sources; docs/metrics.md lists which figures each format has.
 """
 
 from __future__ import annotations
 
-import itertools
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,11 +16,11 @@ SCHEMA = "specviz.metrics/1"
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """What a server calls things; of several names the first that is there counts."""
+    """The names that a server uses; of several names for one thing the first that has a value counts."""
 
     name: str
-    marks: tuple[str, ...] = ()  # what holds one of these says something of speculation, else one that counts passes,
-    beside: tuple[str, ...] = ()  # if it holds all of these too
+    marks: tuple[str, ...] = ()  # an object with one of these is about speculation; by default those that count passes,
+    beside: tuple[str, ...] = ()  # if it has all of these too
     passes: tuple[str, ...] = ()  # target passes that verified a draft
     accepted: tuple[str, ...] = ()  # draft tokens kept, in all
     drafted: tuple[str, ...] = ()  # draft tokens proposed, in all
@@ -34,11 +32,11 @@ class Format:
     length: tuple[str, ...] = ()  # tokens per pass, where nothing says how many passes there were
     tokens: tuple[str, ...] = ()  # of the answer
     longest: tuple[str, ...] = ()  # γ: the most that a pass drafts
-    #: Whether `drafted` is what was configured, passes times a constant, and not what was really proposed.
+    #: Whether `drafted` is passes times the configured length, and not what was really proposed.
     nominal: bool = False
     full: bool = False  # whether `kept` or `shares` has a place for each token that a pass can draft
     rounding: float = 0.0  # how far a share may lie from its true value
-    many: bool = False  # whether one entry tells of many requests together
+    many: bool = False  # whether one entry counts many requests together
     summed: bool = False  # whether all entries of a text are one: they follow one another step by step
     begins: str = ""  # what a line of a log begins with where it says this, as a regular expression
     last: bool = False  # whether such lines count from the start, so that only the last one counts
@@ -50,13 +48,13 @@ class Format:
 
 
 def _passes_of_tokens(block: dict[str, Any]) -> dict[str, Any]:
-    """From whose token each was: every token of the target's own ends a pass. A last pass without one was cut off."""
+    """Passes by the flag of each token: the target's own tokens end a pass each. A last pass without was cut off."""
     passes = "".join("d" if drafted else "t" for drafted in block["from_draft"]).split("t")[:-1]
     return {"passes by from_draft": [len(one) for one in passes], "tokens": len(block["from_draft"])}
 
 
 def _passes_of_run(trace: dict[str, Any]) -> dict[str, Any]:
-    """The rounds of a trace that drafted; in a tree nobody can tell the length of a path that was refused."""
+    """The rounds of a trace that drafted; in a tree the length of a refused path is not known."""
     run = Run.from_dict(trace)
     rounds = [one for one in run.rounds if one.drafted]
     chains = all(token.parent == place - 1 for one in rounds for place, token in enumerate(one.drafted))
@@ -192,7 +190,7 @@ SCRAPES = {
     "sglang": Format(name="SGLang /metrics", length=("spec_accept_length",), many=True),
 }
 
-#: What a log can hold, by line. Names of figures are those of the log, as they are quoted to its reader.
+#: Lines that a log can have. Names of figures are those of the log, as they are quoted to its reader.
 LINES = (
     # vllm/v1/spec_decode/metrics.py: SpecDecodingLogging; the order of the figures changed
     Format(
@@ -231,28 +229,3 @@ LINES = (
         rounding=0.0005,
     ),
 )
-
-
-def figure(name: str, said: str) -> str | None:
-    """What a line says of one thing, as ``name: 3``, ``name = 3``, ``name = (0.8, 0.6)`` or ``3 name``; of several
-    counts without a comma the last."""
-    thing = re.escape(name)
-    found = re.search(rf"\b(\d{{1,16}}) {thing}\b|{thing}(?::| =) *\(?(\d[\d., ]{{0,20000}})", said)
-    value = (found[1] or found[2]).strip(" ,.") if found else None
-    return value.split()[-1] if value and "," not in value else value
-
-
-def tokens_joined(values: Iterable[Any]) -> Iterator[Any]:
-    """The values, with tokens that say each whether they were drafted (mlx-lm) made one object for each answer; where
-    none was drafted, nobody knows whether any could have been."""
-    flags: list[bool] = []
-    for value in itertools.chain(values, [None]):
-        flag = value.get("from_draft") if isinstance(value, dict) else None
-        token = isinstance(flag, bool)
-        if flags and not (token and value.get("generation_tokens") != 1):
-            yield {"from_draft": flags} if any(flags) else {}
-            flags = []
-        if token:
-            flags.append(flag)
-        elif value is not None:
-            yield value

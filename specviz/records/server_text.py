@@ -1,25 +1,25 @@
-"""From what somebody pastes to what it holds: JSON wherever it stands, lines of a log, scrapes of /metrics.
+"""Finds figures in pasted text: JSON anywhere in it, lines of a log, scrapes of /metrics.
 
-Untrusted and of any kind: what cannot be read is left out with its reason, and nothing is read more than a few times.
+The text is untrusted: parts that cannot be read are left out with a reason, and nothing is read more than a few times.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise, takewhile
+from itertools import chain, pairwise, takewhile
 from math import isfinite
 from typing import Any
 
 from specviz.records.errors import SpecvizError, quoted
-from specviz.records.server_formats import LINES, SCRAPES, Format, figure
+from specviz.records.server_formats import LINES, SCRAPES, Format
 
 #: How many draft positions are believed.
 MOST_DEPTH = 1024
 
-#: Reasons for what cannot be read that are kept; further ones are only counted.
+#: How many reasons for unreadable parts are kept; further ones are only counted.
 MOST_REASONS = 12
 
 #: Unreadable beginnings are tried until this many times the text has been read in vain. What a try costs at least, and
@@ -31,8 +31,8 @@ WINDOW, END = 4096, 16
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a line of a log or a scrape says, by the names of its format."""
+class Reported:
+    """The figures of a line of a log or of a scrape, by the names of its format."""
 
     name: str
     format: Format
@@ -59,7 +59,7 @@ _TELLING = re.compile(
 )
 
 
-def pieces(text: str) -> Iterator[dict[str, Any] | Told | SpecvizError]:
+def pieces(text: str) -> Iterator[dict[str, Any] | Reported | SpecvizError]:
     """The objects of a text in their order (those of an array one by one), then what its plain lines say; where
     something cannot be read, the reason."""
     text = text.lstrip("\ufeff")
@@ -123,11 +123,12 @@ def _next_beginning(text: str, start: int) -> int:
 
 @dataclass(slots=True)
 class _Lines:
-    """What the plain lines of a text say, gathered: counters only tell something against their earlier values."""
+    """What the plain lines of a text say, gathered: a counter only says something compared with its earlier values."""
 
     text: str
-    logged: list[Told] = field(default_factory=list)
-    last: dict[str, Told] = field(default_factory=dict)  # the latest of those that count from the start, by their name
+    logged: list[Reported] = field(default_factory=list)
+    #: By name, the latest of the lines that count from the start.
+    last: dict[str, Reported] = field(default_factory=dict)
     #: The scrapes of each set of labels, in order, and the samples that the latest has.
     scrapes: dict[tuple[str, str], list[dict[tuple[str, str], float]]] = field(default_factory=dict)
 
@@ -146,12 +147,12 @@ class _Lines:
 
     def _logged(self, line: Format, said: str) -> None:
         names = (*line.passes, *line.accepted, *line.drafted, *line.shares, *line.length)
-        block = {name: value for name in names if (value := figure(name, said))}
+        block = {name: value for name in names if (value := _figure(name, said))}
         if block and line.last:
             name = said.split(":", 1)[0].removeprefix("statistics").strip()
-            self.last[name] = Told(name, line, block)
+            self.last[name] = Reported(name, line, block)
         elif block:
-            self.logged.append(Told("", line, block))
+            self.logged.append(Reported("", line, block))
 
     def _sampled(self, server: str, metric: str, labels: str, value: str) -> None:
         """One sample of a scrape. One that the latest scrape has already begins the next. A mean of 0 is none."""
@@ -165,19 +166,28 @@ class _Lines:
             scrapes.append({})
         scrapes[-1][metric, position] = number
 
-    def told(self) -> Iterator[Told]:
-        """Where the closing statistics of llama.cpp are there, its lines about single requests say the same again."""
+    def told(self) -> Iterator[Reported]:
+        """With llama.cpp's closing statistics, its lines about single requests are left out: they repeat them."""
         for one in self.logged:
             if not self.last or not one.format.name.startswith("llama.cpp"):
                 yield one
         yield from self.last.values()
         for (server, name), scrapes in self.scrapes.items():
             for block in _differences(scrapes) if SCRAPES[server].passes else scrapes:
-                yield Told(name, SCRAPES[server], _placed(block))
+                yield Reported(name, SCRAPES[server], _placed(block))
+
+
+def _figure(name: str, said: str) -> str | None:
+    """The figure of that name in a line, as ``name: 3``, ``name = 3``, ``name = (0.8, 0.6)`` or ``3 name``; of several
+    counts without a comma the last."""
+    thing = re.escape(name)
+    found = re.search(rf"\b(\d{{1,16}}) {thing}\b|{thing}(?::| =) *\(?(\d[\d., ]{{0,20000}})", said)
+    value = (found[1] or found[2]).strip(" ,.") if found else None
+    return value.split()[-1] if value and "," not in value else value
 
 
 def _differences(scrapes: list[dict[Any, float]]) -> Iterator[dict[Any, float]]:
-    """What was counted between scrapes; of one alone, and after a new start of the server, since its start."""
+    """The counts between scrapes; for a single one, and after a restart of the server, those since its start."""
     for before, after in pairwise(scrapes if len(scrapes) > 1 else [{}, *scrapes]):
         since = {key: value - before.get(key, 0.0) for key, value in after.items()}
         yield after if any(value < 0 for value in since.values()) else since
@@ -202,3 +212,19 @@ def _placed(block: dict[tuple[str, str], Any]) -> dict[str, Any]:
             there = (block.get((metric, str(place))) for place in range(MOST_DEPTH))
             placed[metric] = list(takewhile(lambda value: value is not None, there))
     return placed
+
+
+def tokens_joined(values: Iterable[Any]) -> Iterator[Any]:
+    """The values, with tokens that say each whether they were drafted (mlx-lm) made one object for each answer; where
+    none was drafted, it is not known whether any could have been."""
+    flags: list[bool] = []
+    for value in chain(values, [None]):
+        flag = value.get("from_draft") if isinstance(value, dict) else None
+        token = isinstance(flag, bool)
+        if flags and not (token and value.get("generation_tokens") != 1):
+            yield {"from_draft": flags} if any(flags) else {}
+            flags = []
+        if token:
+            flags.append(flag)
+        elif value is not None:
+            yield value

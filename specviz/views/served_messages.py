@@ -12,8 +12,7 @@ from typing import Any
 
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
-from specviz.records.server_counts import ServedRequest
-from specviz.records.server_metrics import ServedRequests, read_metrics, tally_of
+from specviz.records.server_metrics import ServedRequest, ServedRequests, read_metrics, tally_of
 from specviz.records.words import Words
 from specviz.theory.formulas import expected_speedup, optimal_gamma
 from specviz.views.run_messages import as_json

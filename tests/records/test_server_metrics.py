@@ -374,3 +374,9 @@ def test_what_cannot_be_is_refused_with_the_request_and_the_field(text, said):
     with pytest.raises(SpecvizError) as caught:
         read_metrics(text)
     assert said in str(caught.value) and caught.value.field == "metrics"
+
+
+@pytest.mark.parametrize("value", [3, "yes", {"0": True}])
+def test_a_flag_of_another_kind_says_nothing_of_speculation(value):
+    with pytest.raises(SpecvizError, match="No speculative metrics here"):
+        read({"from_draft": value})
