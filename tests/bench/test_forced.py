@@ -1,7 +1,5 @@
 """A forced acceptance rate: the oracle is right as often as asked and changes no text; sizes are real shapes."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import pickle

@@ -1,7 +1,5 @@
 """Passes timed, of one text and of many requests, and the bytes and operations that they are held against."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
 

@@ -1,7 +1,5 @@
 """Contestants take turns over the same parts of a text, and nothing but decoding is on the clock."""
 
-from __future__ import annotations
-
 import itertools
 import types
 from collections.abc import Callable, Sequence

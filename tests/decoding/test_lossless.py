@@ -1,7 +1,5 @@
 """The lab: the exact distribution, the counts beside it, rules that keep it and rules that cannot."""
 
-from __future__ import annotations
-
 import collections
 import math
 import pickle

@@ -3,8 +3,6 @@
 What holds for every drafter under every rule is in tests/promises.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import random
 

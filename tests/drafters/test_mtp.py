@@ -4,8 +4,6 @@ where they cannot be.
 An MTP head trained afterwards is tested among all drafters.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import types
 from functools import lru_cache

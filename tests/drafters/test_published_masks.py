@@ -1,7 +1,5 @@
 """Published drafters that fill in masks: small folders of their form are drafted with as their papers say."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

@@ -1,7 +1,5 @@
 """The drafter to start with: what was named, else what this machine makes of the target alone."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Fixtures of the tests that need a browser: the real app and its visitors, and pages that hold a single element."""
 
-from __future__ import annotations
-
 import collections
 import json
 import pathlib

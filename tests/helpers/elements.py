@@ -1,7 +1,5 @@
 """The page's elements, as the tests reach them, and a page that holds nothing but one of them."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 A rule here is a function (tokens, parents, draft_probs, target_probs, coins, next_u) -> Decision.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

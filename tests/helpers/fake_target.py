@@ -1,7 +1,5 @@
 """Targets that need no model: a next token for every context, to try drafters on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """A pair's passes over static buffers, on our kernels and as graphs, without a compiler."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from specviz.models import preparation

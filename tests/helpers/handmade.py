@@ -1,7 +1,5 @@
 """Rounds and runs written by hand: what the tests of records, figures, charts and the page are fed with."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """A stand-in for the package `spaces`: calls are carried out here, and all that crosses is pickled."""
 
-from __future__ import annotations
-
 import pickle
 import sys
 import types

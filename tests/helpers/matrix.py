@@ -1,7 +1,5 @@
 """Which cases of a promise are tried: small pairs of every architecture, drafters, rules and passes, met pairwise."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Small checkpoints that bring their own multi-token-prediction modules along, as published ones do."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 

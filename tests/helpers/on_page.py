@@ -1,7 +1,5 @@
 """What the tests do with the page; the hooks are the components' exposed state, data attributes, roles and labels."""
 
-from __future__ import annotations
-
 from axe_playwright_python.sync_playwright import Axe
 from elements import VIEW as VIEW
 from elements import state as state

@@ -1,7 +1,5 @@
 """The app of a checkout in a process of its own, and waiting for what it does."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pathlib

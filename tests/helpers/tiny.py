@@ -3,8 +3,6 @@
 Everything is built in code and follows from its seed. And what holds for all of them: `generated`, `assert_same_rows`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

@@ -1,7 +1,5 @@
 """GGUF files: a small one, written as llama.cpp's converter writes one, and a published one that comes by pip."""
 
-from __future__ import annotations
-
 import importlib.util
 import pathlib
 from collections.abc import Sequence

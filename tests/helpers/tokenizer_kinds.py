@@ -3,8 +3,6 @@
 A decoder then meets what its own vocabularies have and what they never should.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import pathlib

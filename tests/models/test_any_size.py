@@ -1,7 +1,5 @@
 """Pairs larger than one device, and packed ones: what they write is what the same weights write on one device."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

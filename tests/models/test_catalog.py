@@ -1,7 +1,5 @@
 """The catalogue of pairs on the Hub: what it names, and what the page says of a pair that does not fit."""
 
-from __future__ import annotations
-
 from specviz.models import catalog
 from specviz.records.words import words
 from specviz.ui.models_tab import catalog_label

@@ -3,8 +3,6 @@
 The text is the one that transformers writes with them, or a sentence says why there is none.
 """
 
-from __future__ import annotations
-
 import pathlib
 import random
 import shutil

@@ -1,7 +1,5 @@
 """GGUF files as models: found, unpacked, and refused in a sentence where they cannot be."""
 
-from __future__ import annotations
-
 import importlib.util
 import pathlib
 

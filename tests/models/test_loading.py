@@ -1,7 +1,5 @@
 """Pairs load from folders and from the Hub's cache, and what cannot run is refused in a sentence at its field."""
 
-from __future__ import annotations
-
 import gc
 import json
 import math

@@ -1,7 +1,5 @@
 """A pair reads prompts, and refuses in a sentence those it cannot run."""
 
-from __future__ import annotations
-
 import numpy
 import pytest
 import torch

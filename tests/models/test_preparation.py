@@ -1,7 +1,5 @@
 """Preparing a pair: its passes, the compiler left out, and the target in few bits."""
 
-from __future__ import annotations
-
 import dataclasses
 import threading
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Pieces join to the decoded text, whatever the tokens; chips show every id there is, and those there are not."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import random

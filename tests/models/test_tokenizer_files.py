@@ -1,7 +1,5 @@
 """A tokenizer that cannot be used is refused while loading, by a true sentence that names the file and a way out."""
 
-from __future__ import annotations
-
 import base64
 import json
 import pathlib

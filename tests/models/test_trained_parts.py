@@ -1,7 +1,5 @@
 """One name for what drafts: its files tell whether it is a draft model or a part, and what is neither is refused."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import shutil

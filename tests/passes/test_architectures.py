@@ -3,8 +3,6 @@
 Those of `tiny.ARCHITECTURES` are tried with every drafter in tests/drafters and tests/passes/test_static_passes.py.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import threading
 from concurrent.futures import ThreadPoolExecutor

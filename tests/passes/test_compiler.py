@@ -1,7 +1,5 @@
 """The compiler's worker: a process that ends when it is told to, or when its server dies, and leaves nothing."""
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys

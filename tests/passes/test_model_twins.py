@@ -1,7 +1,5 @@
 """Twins of a model on the same weights: its first layers alone, and attention that repeats no keys."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 from functools import lru_cache

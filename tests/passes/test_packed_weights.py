@@ -1,7 +1,5 @@
 """Weights in few bits, and weights that only our kernels read: right to half a step, and given back to the bit."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 

@@ -1,7 +1,5 @@
 """Trained heads: reading in pieces or at once is one thing, and a head's files say which target it belongs to."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,8 +1,6 @@
 """Sampled text follows the target's distribution with every drafter under every lossless rule, and what does not is
 found out."""
 
-from __future__ import annotations
-
 import dataclasses
 from functools import lru_cache
 

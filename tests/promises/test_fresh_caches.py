@@ -1,7 +1,5 @@
 """After every round the caches hold what one pass over the text would leave in a fresh one."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """Greedy text is what transformers' `generate` writes: every drafter, every architecture, every kind of passes."""
 
-from __future__ import annotations
-
 import pytest
 from matrix import GREEDY, PROMPT, greedy_text, pair_of, pairwise, prepared_pair, refused_field
 from tiny import ARCHITECTURES, InTurn, generated, tiny_pair

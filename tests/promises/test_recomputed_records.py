@@ -1,7 +1,5 @@
 """A record holds what decided: every verdict, draw and emitted token can be recomputed from it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Links: a run's settings there and back, and on the page the same run again."""
 
-from __future__ import annotations
-
 import json
 from urllib.parse import parse_qsl, urlsplit
 

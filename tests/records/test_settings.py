@@ -1,7 +1,5 @@
 """Settings and prompts: what cannot be is refused by the name of its field, or of its line."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

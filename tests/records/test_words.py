@@ -1,7 +1,5 @@
 """The page's words: complete in every language, and no sentence outside the catalogs."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 import pathlib

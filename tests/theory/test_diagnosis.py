@@ -1,7 +1,5 @@
 """What limits a run: rounds by hand, milliseconds of draft, verification and the rest."""
 
-from __future__ import annotations
-
 import pytest
 from handmade import curve, rounds_of
 

@@ -1,7 +1,5 @@
 """Closed forms: the papers' tables, the roofline, and how deep to draft."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import pathlib

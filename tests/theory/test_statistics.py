@@ -1,7 +1,5 @@
 """Statistics: the tests and intervals are scipy's, and hold what they promise of speeds that vary."""
 
-from __future__ import annotations
-
 import math
 
 import numpy

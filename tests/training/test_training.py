@@ -1,7 +1,5 @@
 """The recipes: each lowers its held-out loss, goes on where it stopped, never learns what it is measured on."""
 
-from __future__ import annotations
-
 import copy
 import lzma
 import math

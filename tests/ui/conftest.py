@@ -1,7 +1,5 @@
 """What the tests of the page's server share: a pair that takes no time, and who runs it."""
 
-from __future__ import annotations
-
 import os
 import types
 

@@ -1,7 +1,5 @@
 """The page by axe-core's rules, in both languages, light and dark, wide and narrow: no serious violation anywhere."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The API for programs: what docs/python.md shows is what it does, for Gradio's client, for curl and as tools."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import json

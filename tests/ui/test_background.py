@@ -3,8 +3,6 @@
 Nothing is compiled here: stand-ins say how far they are when a test wants it.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Two runs side by side: aligned texts are the runs' own, and the first difference is where they really part."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable

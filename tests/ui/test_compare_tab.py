@@ -1,7 +1,5 @@
 """Controls for every way to draft and to verify, and the Compare tab: what it runs, measures, keeps and says."""
 
-from __future__ import annotations
-
 import json
 import math
 import threading

@@ -1,7 +1,5 @@
 """Whatever a call, a link, a file or Python asks for is carried out or refused in a sentence that names its field."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import json

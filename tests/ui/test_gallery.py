@@ -1,7 +1,5 @@
 """Recorded runs, their files, and the page without a model."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import shutil

@@ -1,7 +1,5 @@
 """The line for the models: first come, first served, told how long it takes, and left at any moment."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor

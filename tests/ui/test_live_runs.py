@@ -1,7 +1,5 @@
 """What is kept of a run: for the press that it came of, with what ended it, until nobody can ask for it any more."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import pathlib

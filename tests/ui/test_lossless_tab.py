@@ -1,7 +1,5 @@
 """The Lossless tab: what it asks for, what it says of right and wrong rules, and the page."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading

@@ -1,7 +1,5 @@
 """A model of one's own on the page: from the tab as it stands when it is opened to a run, and back again."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

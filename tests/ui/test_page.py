@@ -1,7 +1,5 @@
 """The page in a real browser, against the real app on the embedded pair: what is shown is what was measured."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """The tour in a real browser, by keyboard: every step does its thing, and says what the page measured."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

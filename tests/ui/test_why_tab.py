@@ -1,7 +1,5 @@
 """The Why it works tab: what it is told, and in the browser the closed forms, the passes and the diagnosis."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading

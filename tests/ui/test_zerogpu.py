@@ -3,8 +3,6 @@
 What the emulation needs of a host is stood in for in `zero_gpu_host`, the host's own service here.
 """
 
-from __future__ import annotations
-
 import http.server
 import json
 import os

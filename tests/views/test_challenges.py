@@ -1,7 +1,5 @@
 """The challenges: solved by what the page measured in a visitor's own runs, and by nothing else."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The page's elements on a page without Gradio: words and messages in as properties, events out."""
 
-from __future__ import annotations
-
 import json
 import posixpath
 import re

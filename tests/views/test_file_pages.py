@@ -1,8 +1,6 @@
 """A run, a race, a comparison as one file: opened from a folder it shows all that the page shows, asks for nothing, and
 runs no text."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The inspector: its pictures and sentences say of every token what the record holds, for each drafter and rule."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -1,7 +1,5 @@
 """The lab on many requests at once, from measured passes and from what is typed in, and on forced runs."""
 
-from __future__ import annotations
-
 import pytest
 from elements import give
 from handmade import rounds_of

@@ -1,7 +1,5 @@
 """Playback in a real browser: a place in a run shows what had happened there and nothing of what came later."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Predicting in a real browser: what comes next stays hidden until somebody has guessed it, and guesses are counted."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

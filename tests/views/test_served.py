@@ -1,7 +1,5 @@
 """A server's own numbers on the page: exact, bounded, and honest about what nobody knows."""
 
-from __future__ import annotations
-
 import json
 import random
 

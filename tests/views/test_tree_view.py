@@ -1,7 +1,5 @@
 """The round view in a real browser, fed by hand: trees drawn as trees, and what each acceptance rule has to say."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
