@@ -10,7 +10,12 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
 from specviz.models.token_texts import TokenTexts
+
+#: The alphabet of byte-level tokenizers: visible bytes stand for themselves, others begin at U+0100 (GPT-2's).
+_BYTE_OF_SYMBOL = {symbol: byte for byte, symbol in bytes_to_unicode().items()}
 
 
 def same_vocabulary(one: Any, other: Any) -> bool:
@@ -197,16 +202,3 @@ def _opening(tokenizer: Any) -> list[int]:
     bare, full = (tokenizer("a", add_special_tokens=special)["input_ids"] for special in (False, True))
     starts = (start for start in range(len(full)) if full[start : start + len(bare)] == bare)
     return full[: next(starts, 0)]
-
-
-def _symbols() -> dict[str, int]:
-    """The alphabet of byte-level tokenizers, symbol -> byte: visible bytes as themselves, others from U+0100 on.
-
-    From GPT-2 (Radford et al. 2019), `bytes_to_unicode` in its code.
-    """
-    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [byte for byte in range(256) if byte not in visible]
-    return {chr(byte): byte for byte in visible} | {chr(0x100 + index): byte for index, byte in enumerate(hidden)}
-
-
-_BYTE_OF_SYMBOL = _symbols()
