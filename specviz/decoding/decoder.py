@@ -27,14 +27,13 @@ BuildDrafter = Callable[[DraftContext], Drafter]
 
 @dataclass
 class Decoder:
-    """What carries out the rounds of one text, and what decides how deep they draft. In plain decoding the drafter
-    proposes nothing."""
+    """Carries out the rounds of one text. In plain decoding the drafter proposes nothing."""
 
     target: CachedModel
     drafter: Drafter
     coins: Coins
     judge: Judge
-    length: DraftLength
+    length: DraftLength  # chooses how deep each round drafts
     nothing: Draft = field(init=False)  # the draft of a round that proposes none
     marks: tuple[Mark, Mark, Mark] | None = None  # of the last round: when it began, had drafted and had verified
 
@@ -58,7 +57,7 @@ class Decoder:
         # 2. Verify: one target pass over all draft tokens.
         logits = self.target.verify(committed, draft.tokens, draft.parents)
         self.marks = began, drafted, clock.mark()
-        if on_cpu(logits):  # elsewhere that would take a wait: the record looks, once its numbers are here
+        if on_cpu(logits):  # on another device this would wait for it: the record looks, once its numbers are here
             require_numbers(logits.amax().item())
             _require_drawn_from_numbers(draft)
         # 3. Judge.
@@ -73,14 +72,14 @@ class Decoder:
 
 
 def decoder_of(request: Request, length: DraftLength, build: BuildDrafter | None = None) -> Decoder:
-    """What carries out a request. build: makes the caller's own drafter instead of the request's."""
+    """The decoder for a request. build: makes the caller's own drafter instead of the request's."""
     target = reader(request.pair.target, Stopwatch(request.pair.device), request.passes.get("target"))
     drafter = (build or request.drafter)(context_of(request, target))
     return Decoder(target, drafter, Coins.of(request), judge_of(request), length)
 
 
 def context_of(request: Request, target: CachedModel, chooser: Chooser | None = None) -> DraftContext:
-    """What the request's drafter is built from. Greedy decoding and lossy rules take top choices, all else draws.
+    """The context of the request's drafter. Greedy decoding and lossy rules take top choices, others draw.
 
     chooser: another way to choose tokens, for rules that are not the engine's own (`specviz.decoding.lossless`).
     """
@@ -136,7 +135,7 @@ class Coins:
 
 
 def _with(uniforms: Uniforms, coin: SetCoin) -> Uniforms:
-    """The same but for one coin; a round that has no such token has no use for it."""
+    """The same but for one coin, which a round without that token does not use."""
     u = torch.tensor(coin.u).item()  # as float32, like all coins
     if coin.token is None:
         return replace(uniforms, next=torch.full_like(uniforms.next, u))
@@ -149,7 +148,7 @@ def _with(uniforms: Uniforms, coin: SetCoin) -> Uniforms:
 
 
 class Judge:
-    """Has a rule decide, operation by operation, on any device; one transfer fetches what decoding needs."""
+    """Lets a rule decide, operation by operation, on any device; one transfer fetches the part that decoding needs."""
 
     def __init__(self, rule: Rule, warper: Warper):
         self.rule, self.warper = rule, warper
@@ -199,7 +198,7 @@ def _bytes_of(*tensors: Tensor | None) -> int:
 
 
 def _require_drawn_from_numbers(draft: Draft) -> None:
-    """Looks at the drafted tokens alone where each has a row of its own: a NaN is chosen there."""
+    """Where each drafted token has a row of its own, its own logit is enough: a NaN is always chosen."""
     rows = draft.logits if draft.probs is None else draft.probs
     if rows is not None:
         own = rows.gather(-1, draft.tokens.unsqueeze(-1)) if len(rows) == len(draft.parents) else rows

@@ -61,7 +61,7 @@ def rounds(request: Request, build: BuildDrafter | None = None) -> Iterator[Roun
 
 
 def pending_rounds(request: Request, build: BuildDrafter | None = None) -> Iterator[PendingRound]:
-    """The same before their records are made, so that these can be left to a time that nobody measures."""
+    """The same rounds before their records are made, so that this can wait until no time is measured."""
     return _refusing_long_texts(request, _decoded(request, build))
 
 
@@ -188,7 +188,7 @@ def _refusing_long_texts(request: Request, made: Iterator[Made]) -> Iterator[Mad
 
 
 def replay(request: Request, rule: str) -> Iterator[tuple[Round, Round]]:
-    """Each round of the request, and what `rule` makes of its draft, with the same coins.
+    """Each round of the request, and the round in which `rule` judges the same draft with the same coins.
 
     The text continues as the request's own rule decides, so both always judge the same draft. The other rule's round
     has no `pieces` and no times. Raises SpecvizError at once, with field ``rule``, if that rule does not fit the

@@ -1,4 +1,4 @@
-"""The exact distribution of a run's first tokens, enumerated: what many short runs are compared with."""
+"""The exact distribution of a run's first tokens, enumerated, to compare many short runs with."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ Origin = Literal["accepted"] | Ending
 class LabRule:
     """A rule under test."""
 
-    engine_rule: str = "auto"  # what the request asks for
-    lossless: bool = False  # whether it claims to follow the target
+    engine_rule: str = "auto"  # the rule that the request names
+    lossless: bool = False  # True if it claims to follow the target
     wrong: Rule | None = None  # judges instead of the engine's rule
     mislabelled: bool = False  # drafts are the drafter's likeliest tokens, passed off as drawn
 
@@ -158,7 +158,7 @@ class Sampler:
         layers = self._drafter(CachedModel(request.pair.target, Stopwatch(request.pair.device)), 0).feature_layers
         with torch.inference_mode():
             self.start = Start(request, layers)
-        # How deep may depend on the runs before, and runs of a sample must not: always as deep as it may be.
+        # Runs of a sample must not depend on those before, so each round drafts as deep as it may.
         self.length = FixedLength(request.num_draft_tokens)
         self.runs = 0
 

@@ -66,7 +66,7 @@ class Request:
 
 
 def prepare(pair: ModelPair, settings: RunSettings, prompt: Prompt | None = None) -> Request:
-    """Checks what depends on the pair, and resolves it. Raises SpecvizError, with `field` set.
+    """Checks and resolves all settings that depend on the pair. Raises SpecvizError, with `field` set.
 
     prompt: that of the settings, where it has been encoded before.
     """

@@ -1,4 +1,4 @@
-"""What rounds take, by how deep they draft: timed once for a pair and its settings, for γ = auto."""
+"""The seconds of a round by how deep it drafts: timed once for a pair and its settings, for γ = auto."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEPTHS = (0, 1, 2, 3, 4, 5, 6, 8, 16)
 #: Tokens of the prompt that are read before them.
 TEXT = 64
 
-#: How often each depth is timed, and how many of these only warm up: a graph is recorded after its second meeting.
+#: How often each depth is timed, and how many of those times only warm up: a graph is recorded at its second meeting.
 REPEATS, WARM_UP = 9, 2
 
 #: Rounds of the same depth in a row, as runs make them, of which the last counts: after wide passes a processor takes
@@ -39,7 +39,7 @@ ENOUGH = 2.0
 
 
 def length_of(request: Request) -> DraftLength:
-    """What decides how deep each round of a request drafts."""
+    """Decides how deep each round of a request drafts."""
     if not request.chooses_length:
         return FixedLength(request.num_draft_tokens)
     return AdaptiveLength(round_seconds(request))
@@ -58,12 +58,12 @@ def round_seconds(request: Request) -> tuple[float, ...]:
 
 
 def must_be_timed(request: Request) -> bool:
-    """Whether a request's run begins with timing its rounds."""
+    """True if a request's run begins with timing its rounds."""
     return request.chooses_length and _asked(request) not in request.pair.passes.round_seconds
 
 
 def _asked(request: Request) -> tuple[Hashable, ...]:
-    """All that what rounds take depends on."""
+    """Everything that the seconds of a round depend on."""
     settings = request.settings
     drafting = (settings.drafter, settings.drafting, request.num_draft_tokens)
     return *drafting, settings.sampling, request.rule.name, kind_of(request.passes)
@@ -102,7 +102,7 @@ def _turn(request: Request) -> Iterator[tuple[int, float]]:
         request, FixedLength(request.num_draft_tokens), lambda context: _Whole(request.drafter(context))
     )
     decoder.prefill(text)
-    # The first draft reads the whole text where later ones read what is new: it does not count.
+    # The first draft reads the whole text, where later ones read only new tokens: it does not count.
     in_turn = [(deep, place == IN_A_ROW) for deep in DEPTHS for place in range(1, IN_A_ROW + 1)]
     for deep, counts in [(1, False), *in_turn]:
         if deep > request.num_draft_tokens or (room is not None and len(text) + deep + 1 > room):
@@ -116,8 +116,7 @@ def _turn(request: Request) -> Iterator[tuple[int, float]]:
 
 
 class _Whole(Drafter):
-    """A drafter whose drafts are as deep as asked for: where it has nothing to copy, any tokens stand in for what it
-    might have found."""
+    """A drafter whose drafts are as deep as asked for: where it finds nothing to copy, other tokens stand in."""
 
     def __init__(self, drafter: Drafter):
         self.drafter = drafter

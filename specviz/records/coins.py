@@ -13,16 +13,16 @@ from specviz.records.errors import SpecvizError, quoted
 
 _COIN = re.compile(r"([1-9]\d{0,6})\.(next|[1-9]\d{0,3})=(\d*\.?\d+(?:[eE]-?\d{1,3})?)")
 
-#: More than anybody sets by hand; a link could bring any number.
+#: More than people set by hand; a link could bring any number.
 _MOST = 64
 
-#: What is less does not become 1 as a float32.
+#: Everything below this stays below 1 as a float32.
 _BELOW = 1 - 2**-25
 
 
 @dataclass(frozen=True, slots=True)
 class SetCoin:
-    """One uniform and what it is set to."""
+    """One uniform and its value."""
 
     round: int  # counted from 0
     token: int | None  # the draft token that the coin judges, counted from 0; None: the draw of the round's own token
@@ -30,7 +30,7 @@ class SetCoin:
 
 
 def read_coins(text: str) -> tuple[SetCoin, ...]:
-    """The coins that `text` sets. Raises SpecvizError (field ``coins``) for what is not written as above."""
+    """The coins that `text` sets. Raises SpecvizError (field ``coins``) for a text in another form."""
     if not isinstance(text, str):
         raise SpecvizError("{name} must be a name, not {value}.", "coins", name="coins", value=quoted(text))
     words = text.split()

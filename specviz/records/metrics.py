@@ -75,7 +75,7 @@ class Tally:
 
     @property
     def drafted_trees(self) -> bool:
-        """Whether any round drafted siblings."""
+        """True if any round drafted siblings."""
         return self.drafted > self.levels
 
     @property
@@ -132,7 +132,7 @@ NEAR_TIE = 0.25
 def compare(plain: Run, speculative: Run) -> dict[str, Any]:
     """The outcome of a race.
 
-    speedup: the ratio of tokens per second, both measured. identical: whether the texts are the same; None for sampled
+    speedup: the ratio of tokens per second, both measured. identical: True if the texts are the same; None for sampled
     runs, which use their coins differently. parting: where greedy texts diverge, else None.
     """
     greedy = plain.sampling.greedy

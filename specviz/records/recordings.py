@@ -1,4 +1,4 @@
-"""The recorded runs that ship with the page, shown before any model runs and where there is none.
+"""The recorded runs that ship with the page, shown before any model runs, and on pages without a model.
 
 ``python -m tools.recorder`` records them again. Their titles are in the texts of the area
 ``traces``, under their names.
@@ -22,7 +22,7 @@ _PROMPTS = {preset.name: preset.prompt for preset in PRESETS}
 
 @dataclass(frozen=True)
 class Recording:
-    """A run, and what it was asked for."""
+    """A run and its settings."""
 
     name: str
     settings: RunSettings

@@ -25,9 +25,9 @@ Outcome = Literal["accepted", "rejected", "discarded"]
 NextKind = Literal["recovered", "bonus"]
 StopReason = Literal["eos", "length", "context", "stop_string", "stopped"]
 
-#: What the page's JavaScript holds exactly.
+#: A whole number that the page's JavaScript holds exactly.
 Whole = Annotated[int, Field(ge=0, le=MAX_SEED)]
-#: Times whose sums stay numbers; what two clocks differ by, a GPU's and the processor's, may fall below 0.
+#: Seconds whose sums stay numbers. A difference between two clocks, a GPU's and the processor's, may fall below 0.
 Span = Annotated[float, Field(ge=-1e9, le=1e9)]
 
 #: For pydantic: no NaN and no infinity, both of which its JSON reader accepts.
@@ -52,8 +52,8 @@ class DraftedToken:
     accept_prob: float | None
     outcome: Outcome
     draft_u: float | None = None  # the uniform with which the drafter drew this token; None for an argmax or a copy
-    p_left: float | None = None  # of a sibling tried after others: its probability in what they left of the target
-    source: str | None = None  # what in the drafter proposed it, such as ``layer 2``; None if that is obvious
+    p_left: float | None = None  # of a sibling tried after others: its p once they were refused
+    source: str | None = None  # the part of the drafter that proposed it, such as ``layer 2``; None if obvious
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True)
 class LengthChoice:
-    """How deep a round was to draft, and why (`specviz.theory.draft_length`)."""
+    """The depth chosen for a round, and why (`specviz.theory.draft_length`)."""
 
     __pydantic_config__ = _FINITE
     depth: Whole  # where the drafter finds less, or the text ends, less is drafted
@@ -153,11 +153,11 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the models read."""
+    """The prompt as the models read it."""
 
     text: str
     ids: tuple[Whole, ...]
-    message: str | None = None  # what was filled into the chat template to get `text`; None if none was used
+    message: str | None = None  # filled into the chat template to get `text`; None without a template
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,16 +171,16 @@ class PairInfo:
     draft_parameters: Whole | None
     device: str
     dtype: str
-    passes: str = "plain"  # what ran the target: ``plain``, or by our ``kernels``, ``compiled``, as CUDA ``graphs``
+    passes: str = "plain"  # how the target ran: ``plain``, or by our ``kernels``, ``compiled``, as CUDA ``graphs``
 
 
 @dataclass(frozen=True, slots=True)
 class Speedup:
-    """How much faster a run was than plain decoding of the same, both timed while nobody watched, and where."""
+    """How much faster a run was than plain decoding of the same, both timed while nothing was shown, and where."""
 
     __pydantic_config__ = _FINITE
     ratio: float
-    machine: str  # what its processor or GPU calls itself
+    machine: str  # the name that its processor or GPU reports
     low: float | None = None  # where it lies, 90 %; None in files of earlier versions
     high: float | None = None
     busy: bool = False  # something else wanted the processor meanwhile
@@ -206,7 +206,7 @@ class Run:
     vocabulary: dict[Whole, str] = field(default_factory=dict)  # the text of every token id in `rounds`
     versions: dict[str, str] = field(default_factory=dict)
     rule: str = "token"  # the acceptance rule's name; a plain run has one too, though it judges nothing
-    #: What makes it a branch of the run with the same seed: the coins that were set by hand (`specviz.records.coins`).
+    #: The coins set by hand, which make it a branch of the run with the same seed (`specviz.records.coins`).
     coins: str = ""
     measured: Speedup | None = None  # None where it was not
     schema: str = SCHEMA
@@ -233,7 +233,7 @@ class Run:
 
     @classmethod
     def from_dict(cls, data: Any) -> Run:
-        """The inverse of `to_dict`. Raises SpecvizError (field ``trace``) if `data` is no such run."""
+        """The inverse of `to_dict`. Raises SpecvizError (field ``trace``) if `data` is not a valid run."""
         schema = data.get("schema") if isinstance(data, dict) else None
         if schema != SCHEMA:
             if not schema:
@@ -270,11 +270,11 @@ class Run:
         pathlib.Path(path).write_text(text, encoding="utf-8")
 
     def __repr__(self) -> str:
-        """Short: a notebook keeps this text beside the page that it shows."""
+        """Short: a notebook keeps this text along with the page that it shows."""
         return f"<Run {self.drafter or PLAIN}, {len(self.rounds)} rounds, {len(self.token_ids)} tokens>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """The HTML that a notebook shows."""
         return self.as_frame()
 
     @classmethod
@@ -290,7 +290,7 @@ class Run:
 
 
 def _flaw(one: Round, index: int, coins: bool) -> SpecvizError | None:
-    """What is inconsistent in a round whose fields are well-formed. coins: whether its rule flips any."""
+    """The first inconsistency in a round whose fields are well-formed. coins: True if its rule flips any."""
     if one.index != index:
         return SpecvizError(
             "The trace is damaged at rounds.{index}: its index is {own}.", "trace", index=index, own=one.index

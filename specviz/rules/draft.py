@@ -1,4 +1,4 @@
-"""What an acceptance rule is, what it judges (a draft, the target's rows, the round's coins) and what it decides.
+"""An acceptance rule, its inputs (a draft, the target's rows, the round's coins) and its outcome.
 
 A rule never knows who drafted. Its `Decision` stays on the device; a `Verdict` is the part that decoding needs to go
 on, on the host.
@@ -38,8 +38,8 @@ def depth(parents: Sequence[int]) -> int:
 class Draft:
     """Proposed tokens, on the device: a chain or a tree, possibly empty.
 
-    `probs` are what the tokens were *really* drawn from. A copied or argmax token is a point mass (q = 1), whatever
-    the model's softmax gives it.
+    `probs` are the distributions that the tokens were *really* drawn from. A copied or argmax token is a point mass
+    (q = 1), whatever the model's softmax gives it.
     """
 
     tokens: Tensor  # [n] int64
@@ -51,7 +51,7 @@ class Draft:
     # children (in a chain m = n). None where `probs` are their softmax, or without a model.
     logits: Tensor | None = None
     draws: Tensor | None = None  # [n] the uniforms the tokens were drawn with; None where nothing was drawn
-    sources: tuple[str, ...] = ()  # [n] what proposed each token, in a word or two; may be empty
+    sources: tuple[str, ...] = ()  # [n] the origin of each token, in a word or two; may be empty
     confidence: float | None = None  # the drafter's probability for its last token, where that ended drafting early
 
     @property
@@ -103,7 +103,7 @@ class Uniforms:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a rule decided about n draft tokens, on the device."""
+    """A rule's decision about n draft tokens, on the device."""
 
     kept: Tensor  # [n] bool or 0/1, the tokens of one path from the root
     p: Tensor  # [n] float32, each token's probability under the target
@@ -111,26 +111,26 @@ class Decision:
     accept_prob: Tensor  # [n] float32, the bound that its coin had to stay below
     row: Tensor  # [1] int64, the target row that the next token comes from
     next_token: Tensor  # [] int64
-    next_probs: Tensor | None  # [vocab] float32, what it was drawn from: the residual or a target row; None if greedy
+    next_probs: Tensor | None  # [vocab] float32, its distribution: the residual or a target row; None if greedy
     next_sums: Tensor | None  # [vocab] float64, their running sums; None if greedy
-    p_left: Tensor | None = None  # [n] float32, p in what its elder siblings left; None where that equals p
+    p_left: Tensor | None = None  # [n] float32, p after its elder siblings were refused; None where that equals p
     distance: Tensor | None = None  # [] float32, see `Round`; None under a lossless rule
-    # Where the rule picked one of several paths: [n] bool, its tokens, and [n, vocab] what they were then drawn from.
+    # Where the rule picked one of several paths: [n] bool, its tokens, and [n, vocab] their distributions.
     weighed: Tensor | None = None
     drawn_from: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a draft of n tokens, on the host; and what a record of it is made of."""
+    """The outcome for a draft of n tokens, on the host, and everything that its record is made of."""
 
     path: tuple[int, ...]  # indices of the kept draft tokens, in order
     tokens: tuple[int, ...]  # those tokens, then the recovered, bonus or plain one that ends the round
     choices: tuple[int, ...]  # [n + 1] the target's likeliest token of each row
     draft: Draft
     uniforms: Uniforms
-    details: Callable[[], tuple[TargetRows, Decision]]  # what the rule went by and decided; maybe computed only then
-    held_bytes: int  # that are kept for `details`, of tensors as wide as the vocabulary
+    details: Callable[[], tuple[TargetRows, Decision]]  # on the device; perhaps computed only when called
+    held_bytes: int  # of tensors as wide as the vocabulary that are kept for `details`
 
     @property
     def next_token(self) -> int:
@@ -147,9 +147,9 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """An acceptance rule: which draft tokens are kept, and what the next token is drawn from."""
+    """An acceptance rule: it decides which draft tokens are kept, and which distribution the next token comes from."""
 
-    name: str  # what users type
+    name: str  # as users type it
     verify: Callable[[Draft, TargetRows, Uniforms], Decision]  # the rule itself, for n ≥ 1 draft tokens
     lossless: bool = True  # the output follows the target's distribution, whatever the drafter
     weighs_all: bool = False  # reads every draft token's coin, even after the first refusal

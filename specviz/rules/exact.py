@@ -23,7 +23,7 @@ def residual(target_probs: Tensor, draft_probs: Tensor) -> Tensor:
     left = (target_probs - draft_probs).clamp_min_(0)
     total = left.sum(-1, keepdim=True)
     if on_cpu(total) and total.min().item() > 0:
-        # `where` takes as long as everything else here.
+        # `where` would take as long as everything else here.
         return left.div_(total)
     return torch.where(total > 0, left / total, target_probs)
 
@@ -121,7 +121,7 @@ def verify_siblings(draft: Draft, rows: TargetRows, uniforms: Uniforms) -> Decis
     SpecInfer, Miao et al. 2023, arXiv 2305.09781, Alg. 2; siblings without replacement: Jeon et al. 2024, arXiv
     2402.14160, Alg. 1 (recursive rejection sampling).
 
-    The `p_left` of a sibling never tried is, for point masses, what it would have been with its elders refused; for
+    For point masses the `p_left` of a sibling never tried is its p after all its elders were refused; for
     drawn tokens, its p.
     """
     shape = tree_shape(draft.parents, draft.tokens.device)
@@ -152,7 +152,7 @@ def _left_of_points(p: Tensor, shape: TreeShape) -> Tensor:
 
 
 def _walk(draft: Draft, target_probs: Tensor, p: Tensor, q: Tensor, coins: Tensor) -> tuple[Tensor, list[int], Tensor]:
-    """Walks until no child passes: returns p_left [n], the kept tokens after −1 (the root), and what is left there.
+    """Walks until no child passes: returns p_left [n], the kept tokens after −1 (the root), and the row left there.
 
     On the host, token by token: this computes a residual over the vocabulary only for refusals on the path. Computing
     all siblings' at once, without waiting for the device, costs several times more.

@@ -24,10 +24,10 @@ from specviz.rules.transfer import on_cpu
 
 
 def require_numbers(largest: float, drafted: bool = False) -> None:
-    """Raises SpecvizError (field ``dtype``) where the largest of the target's logits, or of its probabilities, is none:
-    the text would go on, and mean nothing. A NaN counts as the largest; a token may be ruled out by minus infinity.
+    """Raises SpecvizError (field ``dtype``) if the largest of the target's logits or probabilities is not a number: the
+    text would go on and mean nothing. A NaN counts as the largest; a token may be ruled out by minus infinity.
 
-    drafted: they are the drafter's, and the text would be right, but everything said of the draft untrue.
+    drafted: they are the drafter's. The text would be right, but the draft's figures would be wrong.
     """
     if not largest < math.inf and drafted:
         raise SpecvizError(
@@ -127,7 +127,7 @@ def draw(probs: Tensor, u: Tensor) -> Tensor:
     row: float32 values in [0, 1), held as float64. Returns token ids [...], int64.
 
     Never draws a token of probability 0: the sums are in float64, where u · total < total for every float32 u < 1, and
-    a token without mass does not raise them. From what is no numbers it draws some token.
+    a token without mass does not raise them. From rows with a NaN it draws some token.
     """
     return draw_with_sums(probs, u)[0]
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from specviz.decoding.request import Request
 
 
-#: Seconds within which a run ends that somebody has left by loading the page again.
+#: Seconds to wait for the end of a run whose page was loaded again meanwhile.
 PATIENCE = 20.0
 
 
@@ -67,7 +67,7 @@ def create_generate_tab(desk: Desk) -> Tab:
 
 @dataclass(frozen=True)
 class Viewer:
-    """What shows a run, and lets traces in and out."""
+    """The view of a run, the downloads of its trace, and the link to it."""
 
     view: gr.HTML
     files: list[gr.DownloadButton]  # in the order of `RunFiles.SUFFIXES`
@@ -77,7 +77,7 @@ class Viewer:
 def create_viewer(runs: LiveRuns, links: bool, say: Words) -> Viewer:
     """Lays out the live view, its charts, the ways in and out of traces, and the recorded runs.
 
-    The view opens with the first recording. links: whether runs can be linked to, which takes models. Traces and
+    The view opens with the first recording. links: runs can be linked to, which takes models. Traces and
     recordings are shown without a model, and past any run in line.
     """
     first = RECORDINGS[0].load()
@@ -96,7 +96,7 @@ def create_viewer(runs: LiveRuns, links: bool, say: Words) -> Viewer:
 
     def on_upload(path: str, request: gr.Request) -> str:
         if runs.under_way(request.session_hash):
-            # What comes of the run would take its place.
+            # The run's next rounds would take its place.
             raise gr.Error(say("gallery.busy"), print_exception=False)
         return open_trace(path, say)
 
@@ -152,7 +152,7 @@ def _carried_out(runner: Runner, live: LiveRun, order: Order, measured: bool, vi
             note = said("generate.not_measured", reason=say.error(error))
         else:
             live.failure = error
-    # Written only now: it would slow down what is measured.
+    # Written only now: this would slow down the measured runs.
     live.files = RunFiles(live.run(), say)
     if live.measured and live.measured.busy:
         note = said("common.busy")
@@ -160,7 +160,7 @@ def _carried_out(runner: Runner, live: LiveRun, order: Order, measured: bool, vi
 
 
 def watched(request: Request, measured: bool) -> Iterator[Round | Progress | Duel | None]:
-    """The rounds of a run and, if its speedup is to be measured, a duel that nobody watches: drawing takes time."""
+    """The rounds of a run and, if its speedup is to be measured, a duel that is not shown: drawing takes time."""
     from specviz.decoding.engine import rounds
 
     yield from rounds(request)

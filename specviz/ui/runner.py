@@ -1,4 +1,4 @@
-"""Runs for the page: the engine works in a thread of its own and hands over what it makes in batches."""
+"""Runs for the page: the engine works in a thread of its own and hands over its results in batches."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Ended:
 class Runner:
     """Carries out work on the pairs of a store, one piece at a time.
 
-    What is worked on comes in batches; closing their iterator ends the work within a round or a pass. One press of a
+    Results come in batches; closing their iterator ends the work within a round or a pass. One press of a
     button is one piece: where a GPU is lent by the call, each piece asks for one. Arguments and results cross a process
     border there: they are plain, and `work` is a module's function.
     """
@@ -63,13 +63,13 @@ class Runner:
         *arguments: Any,
         others: Sequence[RunSettings] = (),
     ) -> Iterator[list[Item]]:
-        """What `work(request, *arguments)` makes of an order, checked first, or `work(pair, *arguments)` of a pair.
+        """The results of `work(request, *arguments)` for a checked order, or of `work(pair, *arguments)` for a pair.
 
-        By default the rounds of the order's run. Where work yields None it only lets itself be ended: nothing is handed
-        over. A batch every `INTERVAL` at least, if an empty one, for the same reason. others: the runs that it makes
+        By default the rounds of the order's run. Where work yields None, nothing is handed over: it can be ended
+        there. A batch, even an empty one, comes at least every `INTERVAL`, so that it can. others: the runs made
         besides the order's own, by which a lent GPU is asked for. Raises SpecvizError, whatever goes wrong.
         """
-        # Another process may do what follows; this one raises what went wrong there.
+        # The work may happen in another process; its errors are raised in this one.
         with contextlib.closing(self._on_device(asked, work, arguments, others)) as made, _explained():
             for batch in made:
                 if isinstance(batch, Ended):
@@ -100,14 +100,14 @@ class Runner:
             working.result()
 
     def _seconds(self, asked: Order | PairName, _: Any, __: Any, others: Sequence[RunSettings]) -> int:
-        """For how long to ask for a GPU. What would be refused there is refused here, before it is lent."""
+        """For how long to ask for a GPU. Orders that would be refused there are refused here, before one is lent."""
         pair, given = self._checked(asked)
         if isinstance(asked, PairName):
             return LEAST_SECONDS
         return seconds_for(pair, len(given.prompt.ids), [asked.settings, *others])
 
     def _checked(self, asked: Order | PairName) -> tuple[ModelPair, ModelPair | Request]:
-        """The pair, and what work gets."""
+        """The pair, and the first argument of the work."""
         if isinstance(asked, PairName):
             return (pair := self.store.get(asked)), pair
         pair = self.store.get(asked.pair)
@@ -116,7 +116,7 @@ class Runner:
 
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
-    """A refusal of the platform, which says it in a toast of its own, becomes one of the page."""
+    """A refusal of the platform, which would come as its own toast, becomes one of the page."""
     try:
         yield
     except gr.Error as error:

@@ -47,13 +47,13 @@ class LiveRun:
     sent: set[int] = field(default_factory=set)  # token ids whose text the page has
     batches: int = 0
     measured: Speedup | None = None
-    beside: tuple[Tally, Tally] | None = None  # plain decoding and this run once more, timed unwatched
+    beside: tuple[Tally, Tally] | None = None  # plain decoding and this run once more, timed without being shown
     failure: SpecvizError | None = None  # what ended it before its own end
     files: RunFiles | None = None  # once it is over
     over: threading.Event = field(default_factory=threading.Event)  # set then, however it ended
 
     def start(self, charts: messages.Charts | None = None) -> str:
-        """charts: of what the page has lost; by default empty ones."""
+        """charts: those that the page has lost; by default empty ones."""
         from specviz.decoding.round_times import must_be_timed
 
         timing = not self.rounds and must_be_timed(self.request)
@@ -104,7 +104,7 @@ class LiveRun:
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its own end."""
+        """True if the run came to its own end."""
         return bool(self.rounds) and self.rounds[-1].stop_reason is not None
 
     def run(self) -> Run:
@@ -132,11 +132,11 @@ class LiveRuns:
         return next((live.files for live in reversed(self.runs.values()) if live.visit == visit), None)
 
     def under_way(self, session: str | None) -> bool:
-        """Whether a run of this visitor is being carried out."""
+        """True while a run of this visitor is being carried out."""
         return any(live.visit.session == session and not live.over.is_set() for live in self.runs.values())
 
     def kept(self, key: str, patience: float) -> LiveRun | None:
-        """A run that is over, or is within so many seconds; None for others, and for one that is no longer kept."""
+        """A run that is over or will be within `patience` seconds; None for others, and once it is no longer kept."""
         live = self.runs.get(key)
         return live if live and live.over.wait(patience) else None
 
@@ -165,7 +165,7 @@ class Shown:
 
 
 def show(run: Run, recording: Recording | None, file: str = "") -> Shown:
-    """A trace with the name of its file, or a recording with its title and what to look for in it."""
+    """A trace with the name of its file, or a recording with its title and a hint about it."""
     trail, key = Trail.of(run.rounds), uuid.uuid4().hex
     figures, charts = headline(trail, run.measured), trail.charts()
     share = links.share(run) | {"recording": recording.name if recording else None}
@@ -180,7 +180,7 @@ def show(run: Run, recording: Recording | None, file: str = "") -> Shown:
 
 
 def open_trace(path: str, say: Words) -> str:
-    """The view's message for a trace file; what is wrong with a bad one is a sentence, and the view stays."""
+    """The view's message for a trace file. A bad one raises a toast that says why, and the view stays."""
     # Millions of values and no cycle: searching for cycles again and again doubles the time to read them.
     with collector_at_rest():
         return show(_loaded(path, say), None, pathlib.Path(path).name).message
