@@ -141,16 +141,16 @@ def try_model(model: PreTrainedModel, source: ModelSource) -> None:
         )
     if width != logit_width(model):
         raise source.complaint(
-            "{name} ({kind}) gives {given} logits for a token, and its output layer is said to have {said}: its "
-            "config.json does not describe its vocabulary.",
+            "{name} ({kind}) gives {given} logits for a token, but its output layer claims {said}: its config.json "
+            "does not describe its vocabulary.",
             given=width,
             said=logit_width(model),
         )
     if not on:
         raise source.complaint(
-            "{name} ({kind}) was tried on a short text and reads it otherwise in several passes than in one, so it has "
-            "no text of its own to compare with. Often its config.json has a setting that this architecture does not "
-            "know, such as sliding_window: take it out."
+            "{name} ({kind}) reads a short text differently in several passes than in one, so it has no text of its "
+            "own to compare with. Often its config.json has a setting that this architecture does not know, such as "
+            "sliding_window: take it out."
         )
     reads_trees(model)
     why_no_exit(model)

@@ -72,7 +72,7 @@ def gguf_at(path: pathlib.Path, field: str) -> pathlib.Path | None:
         begins = opened.read(len(MAGIC)) == MAGIC
     if found[0].suffix == ".gguf" and not begins:
         raise model.complaint(
-            "{name} does not begin as a GGUF file does: download it again, or fetch it with git lfs pull."
+            "{name} does not begin like a GGUF file: download it again, or fetch it with git lfs pull."
         )
     return found[0].absolute() if begins else None
 

@@ -179,7 +179,7 @@ def _checked(
 def _check_narrowing(sources: list[ModelSource], translation: Translation | None) -> None:
     """Refuses to narrow the head of a draft model that is not there, or counts in tokens of its own."""
     if len(sources) < 2:
-        raise SpecvizError("Name a draft model too: it is whose vocabulary is cut.", "draft_vocabulary")
+        raise SpecvizError("Name a draft model too: only its vocabulary can be cut.", "draft_vocabulary")
     if translation is not None:
         own = sources[1].complaint(
             "{name} has a tokenizer of its own: only a draft model that shares the target's can do with fewer tokens."

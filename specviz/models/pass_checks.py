@@ -254,4 +254,4 @@ def _refuse_slower(passes: FastPasses, slower: Static) -> None:
         seconds.setdefault((kind, width), []).append(time.perf_counter() - start)
     typical = {shape: statistics.median(taken) for shape, taken in seconds.items()}
     if any(typical["fast", width] > typical["slower", width] for width in _TRIED_WIDTHS):
-        raise SpecvizError("They were made and are no faster here than those there are.", "passes")
+        raise SpecvizError("They are no faster here than the present ones.", "passes")

@@ -226,15 +226,15 @@ def about_tokenizer(model: Named, error: BaseException, find: Callable[[str], pa
     if missing and _WHOLE not in found:
         file, packages = missing.popitem()
         return model.complaint(
-            "To read the {file} of {name}, packages are missing: run pip install {packages}, or put a tokenizer.json "
-            "beside it.",
+            "Packages to read the {file} of {name} are missing: run pip install {packages}, or put a tokenizer.json "
+            "next to it.",
             file=file,
             packages=packages,
         )
     if _WHOLE not in found:
         return model.complaint(
-            "{name} has no tokenizer.json, and out of {files} transformers makes no tokenizer: copy there the "
-            "tokenizer of the model that it was made from.",
+            "{name} has no tokenizer.json, and transformers cannot make a tokenizer out of {files}: copy the "
+            "tokenizer of its original model into its folder.",
             files=", ".join(found),
         )
     return model.complaint(
@@ -250,7 +250,7 @@ def why_not_fetched(model: Named, file: pathlib.Path) -> SpecvizError | None:
         if opened.read(len(_POINTER)) != _POINTER:
             return None
     return model.complaint(
-        "Of {file} in {name} only the pointer of Git LFS is there: fetch the file itself with git lfs pull.",
+        "{file} in {name} is only a pointer of Git LFS: fetch the file itself with git lfs pull.",
         file=file.name,
     )
 

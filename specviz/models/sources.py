@@ -274,7 +274,7 @@ def _why_not_a_model(source: ModelSource, path: pathlib.Path) -> SpecvizError:
     """The sentence for a folder without a config.json, by what else lies there."""
     if below := _first(path, ["*/config.json"]):
         return source.complaint(
-            "The folder {name} is no model itself: name one of those in it, such as {folder}.", folder=below.parent
+            "The folder {name} is not a model itself: name one of those in it, such as {folder}.", folder=below.parent
         )
     if exported := _first(path, _EXPORTED):
         return source.complaint(

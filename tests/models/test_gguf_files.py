@@ -141,7 +141,7 @@ def test_memory_is_reckoned_as_unpacked(file, monkeypatch):
 @pytest.mark.parametrize(
     "name, part, sentence",
     [
-        ("a.gguf", slice(3), "does not begin as a GGUF file does"),
+        ("a.gguf", slice(3), "does not begin like a GGUF file"),
         ("a.gguf", slice(2000), "The GGUF file a.gguf is damaged or incomplete"),
         ("a.gguf", slice(60_000), "The GGUF file a.gguf is damaged or incomplete"),
         ("a.gguf.part00", slice(None), "put the pieces together (cat a.gguf.* > a.gguf)"),

@@ -112,7 +112,7 @@ def test_a_tokenizer_with_code_of_its_own_is_read_from_its_tokenizer_json(kind, 
 @pytest.mark.parametrize("name", ["tokenizer__json", "tokenizer__model", "vocab__json", "tokenizer_config__json"])
 def test_a_pointer_of_git_lfs_is_called_so(name, beside):
     sentence = refusal(beside(**{name: POINTER}))
-    assert f"Of {name.replace('__', '.')} in" in sentence and "git lfs pull" in sentence
+    assert f"{name.replace('__', '.')} in" in sentence and "git lfs pull" in sentence
 
 
 @pytest.mark.parametrize("text", [b"{", b"[]", b"\xff\xfe", b'{"a": 1}'])
