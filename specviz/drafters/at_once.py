@@ -14,9 +14,9 @@ from specviz.drafters.draft_model import DraftModel
 from specviz.drafters.heads import Headed
 from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair
-from specviz.passes.dflash import DFlashHead, DFlashReader
-from specviz.passes.parallel_head import ParallelReader
-from specviz.passes.static_parallel import StaticParallelReader
+from specviz.passes.cached_model import reader
+from specviz.passes.head_passes import HeadModel, read_masks
+from specviz.passes.published_heads import DFlashHead, DFlashReader
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, Verdict, tree_shape
 from specviz.rules.transfer import to_device
@@ -75,11 +75,11 @@ class Medusa(AtOnce, Headed):
 
     @classmethod
     def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
-        return super().settings(pair, params) | {"heads": pair.parts[cls.name].config.num_heads}
+        return super().settings(pair, params) | {"heads": pair.parts[cls.name].sizes.num_heads}
 
     @classmethod
     def most_depths(cls, pair: ModelPair) -> int:
-        return pair.parts[cls.name].config.num_heads
+        return pair.parts[cls.name].sizes.num_heads
 
     def source(self, depth: int) -> str:
         return f"head {depth + 1}"
@@ -124,10 +124,12 @@ class Parallel(Masked, Headed):
 
     def __init__(self, context: DraftContext):
         super().__init__(context)
-        fast = context.passes.get(self.name)
         self.masks_alone = isinstance(self.head, DFlashHead)
-        eager = DFlashReader if self.masks_alone else ParallelReader
-        self.reader = eager(self.head, self.target) if fast is None else StaticParallelReader(fast)
+        if self.masks_alone:
+            self.reader = DFlashReader(self.head, self.target)
+        else:
+            model = HeadModel(self.head, self.target)
+            self.reader = reader(model, self.stopwatch, context.passes.get(self.name))
 
     @classmethod
     def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
@@ -135,7 +137,7 @@ class Parallel(Masked, Headed):
 
     @classmethod
     def most_depths(cls, pair: ModelPair) -> int:
-        return pair.parts[cls.name].config.depths
+        return pair.parts[cls.name].sizes.depths
 
     def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
         self.features = features
@@ -143,8 +145,10 @@ class Parallel(Masked, Headed):
     def all_rows(self, committed: Sequence[int], depths: int) -> Tensor | None:
         if self.features is None:
             return None
+        tokens = to_device(committed[self.reader.length + 1 :], self.features.device)
+        if not self.masks_alone:
+            return read_masks(self.reader, self.features, tokens, depths)
         with self.stopwatch.span():
-            tokens = to_device(committed[self.reader.length + 1 :], self.features.device)
             return self.reader.read(self.features, tokens, depths)
 
     def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:

@@ -11,9 +11,9 @@ from torch import Tensor
 from specviz.drafters.base import DraftContext, Servers
 from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair, Part
-from specviz.passes.cached_model import tree_view
-from specviz.passes.mtp_layers import ModuleReader, MtpModules
-from specviz.passes.static_eagle import EagleReader, StaticEagleReader
+from specviz.passes.cached_model import CachedModel, reader, tree_view
+from specviz.passes.head_passes import HeadModel
+from specviz.passes.published_heads import ModuleReader, MtpModules
 from specviz.passes.static_passes import WIDEST
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, Verdict, tree_shape
@@ -66,16 +66,17 @@ class Eagle(Headed):
 
     def __init__(self, context: DraftContext):
         super().__init__(context)
+        fast = context.passes.get(self.name)
+        self.fuse = self.head.fuse if fast is None else fast.static.fuse
         self.reader = self.reader_of(context)
         self.in_one_call = self.chains_in_one_call(self.reader)
         self.text_rows = 0
         self.states: Tensor | None = None  # the text's last at `last`, then one for each draft token
         self.last = 0
 
-    def reader_of(self, context: DraftContext) -> EagleReader | StaticEagleReader:
-        """What reads the text with the head."""
-        fast = context.passes.get(self.name)
-        return EagleReader(self.head, self.target) if fast is None else StaticEagleReader(fast)
+    def reader_of(self, context: DraftContext) -> CachedModel:
+        """Reads the text with the head; its features are the head's states."""
+        return reader(HeadModel(self.head, self.target), self.stopwatch, context.passes.get(self.name), (-1,))
 
     def source(self, depth: int) -> str:
         return f"step {depth + 1}"
@@ -89,37 +90,32 @@ class Eagle(Headed):
             return super().propose(committed, budget, uniforms)
         tokens = to_device(committed[self.reader.length + 1 :], self.features.device)
         self.text_rows = self.reader.length + unread
-        with self.stopwatch.span():
-            features = self.reader.fuse(self.features)
-            made = self.reader.draft(tokens, budget, self.chooser.temperature, uniforms, features)
+        made = self.reader.draft(tokens, budget, self.chooser.temperature, uniforms, self.fused())
         return self.as_draft(made, uniforms)
+
+    def fused(self) -> Tensor:
+        """What the head reads with the tokens whose features the target has computed."""
+        with self.stopwatch.span():
+            return self.fuse(self.features)
 
     def first_row(self, committed: Sequence[int]) -> Tensor | None:
         """Reads the text's new rows, each a token's feature together with the embedding of the next token."""
         if self.features is None:
             return None
-        start = self.reader.length
-        with self.stopwatch.span():
-            tokens = to_device(committed[start + 1 :], self.features.device)
-            logits, states = self.reader.read(self.reader.fuse(self.features), tokens, keep=1)
-            self.text_rows = self.reader.length
-            self.states, self.last = states, len(states) - 1
-            return logits
+        tokens = to_device(committed[self.reader.length + 1 :], self.features.device)
+        logits = self.reader.forward(tokens, keep=1, inputs=self.fused())
+        self.text_rows = self.reader.length
+        self.states, self.last = self.reader.features, len(tokens) - 1
+        return logits
 
     def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
         """Reads one level of the draft; a token's feature is the head's own state after its parent."""
         shape = tree_shape(parents, tokens.device)
-        ancestors = shape.ancestors[len(parents) - len(tokens) :]
-        mask = None
-        if self.width > 1:
-            mask = torch.cat([ancestors.new_ones(len(tokens), self.text_rows), ancestors], -1)
-        with self.stopwatch.span():
-            # From the text's last state on they are indexed like judging rows.
-            features = self.states.index_select(0, shape.rows[-len(tokens) :] + self.last)
-            positions = self.text_rows + ancestors.sum(-1) - 1
-            logits, states = self.reader.read(features, tokens, len(tokens), positions, mask)
-            self.states = torch.cat([self.states, states])
-            return logits
+        # From the text's last state on they are indexed like judging rows.
+        features = self.states.index_select(0, shape.rows[-len(tokens) :] + self.last)
+        logits = self.reader.extend(tokens, parents, features)
+        self.states = torch.cat([self.states, self.reader.features])
+        return logits
 
     def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
         self.reader.rewind(self.text_rows)
@@ -141,7 +137,7 @@ class Mtp(Eagle):
     def __init__(self, context: DraftContext):
         super().__init__(context)
         depths = range(2, self.head.num_modules + 1)
-        self.readers = [self.reader, *(ModuleReader(self.head, depth) for depth in depths)]
+        self.readers = [self.reader, *(ModuleReader(self.head, depth, self.stopwatch) for depth in depths)]
         self.held = [0] * len(self.readers)  # rows of the text in each
         # The states of the module before, for the text's tokens that each module has yet to read; the last one belongs
         # to a token that is yet to come.
@@ -150,8 +146,10 @@ class Mtp(Eagle):
         self.committed: Sequence[int] = ()
         self.drafted: list[Tensor] = []
 
-    def reader_of(self, context: DraftContext) -> EagleReader | StaticEagleReader | ModuleReader:
-        return ModuleReader(self.head, depth=1) if isinstance(self.head, MtpModules) else super().reader_of(context)
+    def reader_of(self, context: DraftContext) -> CachedModel:
+        if isinstance(self.head, MtpModules):
+            return ModuleReader(self.head, 1, self.stopwatch)
+        return super().reader_of(context)
 
     @classmethod
     def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
@@ -184,8 +182,7 @@ class Mtp(Eagle):
         if self.step > len(self.readers):
             return super().next_rows(tokens, parents)
         self.drafted.append(tokens)
-        with self.stopwatch.span():
-            return self._read_on(len(tokens), parents)
+        return self._read_on(len(tokens), parents)
 
     def _read_on(self, keep: int, parents: tuple[int, ...]) -> Tensor:
         """The next module reads the text's new tokens and all draft tokens so far; logits [keep, vocab] of the last."""
@@ -199,7 +196,8 @@ class Mtp(Eagle):
         view = tree_view(parents, self.reader.length, len(tokens)) if self.width > 1 else ()
         visible, positions = [to_device(one, tokens.device) for one in view] or (None, None)
         every = torch.cat([tokens, *self.drafted])
-        logits, self.states = self.reader.read(features, every, keep, positions, visible)
+        logits = self.reader.forward(every, keep, visible, positions, features)
+        self.states = self.reader.features
         self._note_text()
         return logits
 
@@ -210,6 +208,6 @@ class Mtp(Eagle):
             self.states_before[self.step].append(self.states[: self.last + 1])
 
     def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
-        for reader, length in zip(self.readers, self.held):
-            reader.rewind(length)
+        for module, length in zip(self.readers, self.held):
+            module.rewind(length)
         self.watch(committed, verdict, features)

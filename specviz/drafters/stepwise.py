@@ -16,7 +16,6 @@ from specviz.drafters.base import DraftContext, Drafter
 from specviz.drafters.choosers import Draws
 from specviz.models.pair import ModelPair
 from specviz.passes.cached_model import CachedModel
-from specviz.passes.static_eagle import EagleReader, StaticEagleReader
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, chain
 from specviz.rules.sampling import fit_width
@@ -77,7 +76,7 @@ class Stepwise(Drafter):
         drawn_from = torch.cat(probs) if isinstance(self.chooser, Draws) else None
         return self._draft(torch.cat(tokens), chain(len(tokens)), torch.cat(rows), drawn_from, uniforms, stopped)
 
-    def chains_in_one_call(self, reader: CachedModel | EagleReader | StaticEagleReader) -> bool:
+    def chains_in_one_call(self, reader: CachedModel) -> bool:
         """True if `reader` can draft this drafter's chains by itself: they never end early, and no filter applies."""
         if self.width > 1 or self.confidence or self.chooser.temperature is None:
             return False

@@ -11,8 +11,8 @@ from transformers.modeling_layers import MtpModel
 from specviz.models.refusals import quantisation_of
 from specviz.models.sources import quietly
 from specviz.passes.devices import home_of, is_sharded, is_spread
-from specviz.passes.mtp_layers import MtpModules
-from specviz.passes.stored_weights import StoredWeights
+from specviz.passes.head_files import StoredWeights
+from specviz.passes.published_heads import MtpModules
 from specviz.records.errors import SpecvizError, first_line
 
 

@@ -17,17 +17,15 @@ from specviz.models.placement import dtype_name, release_memory
 from specviz.models.token_texts import TokenTexts
 from specviz.models.vocabularies import Translation
 from specviz.passes.devices import home_of, place_of
-from specviz.passes.dflash import DFlashHead
-from specviz.passes.mtp_layers import MtpModules
-from specviz.passes.parallel_head import ParallelHead
+from specviz.passes.heads import Head, MedusaHeads
+from specviz.passes.published_heads import DFlashHead, MtpModules
 from specviz.passes.static_passes import FastPasses, kind_of
-from specviz.passes.trained_heads import EagleHead, MedusaHeads
 from specviz.records.errors import SpecvizError, first_line, quoted
 from specviz.records.runs import PairInfo, Prompt
 from specviz.records.settings import SamplingParams
 
 #: The trained parts that draft from the target's hidden states.
-Part = MedusaHeads | EagleHead | MtpModules | ParallelHead | DFlashHead
+Part = MedusaHeads | Head | MtpModules | DFlashHead
 
 #: No context holds this many characters; tokenising more would only keep others waiting.
 _MAX_PROMPT_CHARACTERS = 4_000_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import itertools
 import pathlib
@@ -13,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from specviz.passes import compiler
 from specviz.passes.cached_model import CachedModel, StaticModel
@@ -21,8 +19,9 @@ from specviz.passes.chains import drafting_in_one_call
 from specviz.passes.cuda_graphs import CudaRecorder, GraphedPasses, refuse_unrecordable
 from specviz.passes.devices import Stopwatch
 from specviz.passes.few_rows import in_float32
+from specviz.passes.head_passes import StaticHead
+from specviz.passes.heads import ParallelHead
 from specviz.passes.model_twins import default_exit, layer_count
-from specviz.passes.parallel_head import ParallelHead, ParallelReader
 from specviz.passes.reading_checks import (
     KEPT,
     TREE,
@@ -34,10 +33,7 @@ from specviz.passes.reading_checks import (
     rows_are_alike,
     some_tokens,
 )
-from specviz.passes.static_eagle import EagleReader, StaticEagleReader, StaticHead
-from specviz.passes.static_parallel import StaticParallel, StaticParallelReader
-from specviz.passes.static_passes import FastPasses, FirstLayerBuffers, KeyValueBuffers, Static, StaticPass
-from specviz.passes.trained_heads import EagleHead
+from specviz.passes.static_passes import FastPasses, FirstLayerBuffers, KeyValueBuffers, StaticPass
 from specviz.records.errors import SpecvizError, first_line
 
 #: How often passes are compared with the model's own, each time over other tokens: an empty graph, say, would give the
@@ -61,7 +57,9 @@ _TRIED_WIDTHS = (1, 5)
 _REPEATS = 9
 
 
-def compiled(static: Static, file: pathlib.Path, drafts: bool = False, target: FastPasses | None = None) -> FastPasses:
+def compiled(
+    static: StaticPass, file: pathlib.Path, drafts: bool = False, target: FastPasses | None = None
+) -> FastPasses:
     """The passes compiled to `file`, if they are right and faster than operation by operation.
 
     drafts: True to draft chains in one call, where that is possible. target: see `check`. Raises SpecvizError (field
@@ -77,7 +75,7 @@ def compiled(static: Static, file: pathlib.Path, drafts: bool = False, target: F
     return passes
 
 
-def on_kernels(static: Static, target: FastPasses | None) -> FastPasses:
+def on_kernels(static: StaticPass, target: FastPasses | None) -> FastPasses:
     """The passes operation by operation on our kernels, if they are right and faster than by torch's own operations.
 
     The first layers are timed for all, where a model has early exits: it has let go of its weights, and so only these
@@ -85,7 +83,7 @@ def on_kernels(static: Static, target: FastPasses | None) -> FastPasses:
     """
     passes, first = FastPasses(static, static, "kernels"), static
     with contextlib.suppress(SpecvizError):
-        if isinstance(static, StaticPass) and target is None:
+        if not isinstance(static, StaticHead) and target is None:
             check_exit(static.original, static.name)
             first = static.first_layers(default_exit(static.original))
     check(passes, target)
@@ -94,7 +92,7 @@ def on_kernels(static: Static, target: FastPasses | None) -> FastPasses:
     return passes
 
 
-def recorded(static: Static, recorder: CudaRecorder, target: GraphedPasses | None) -> FastPasses:
+def recorded(static: StaticPass, recorder: CudaRecorder, target: GraphedPasses | None) -> FastPasses:
     """A model's passes as CUDA graphs, checked before and after recording. target: the passes whose buffers it
     continues in."""
     passes = GraphedPasses(static, recorder, None if target is None else target.kept)
@@ -189,48 +187,28 @@ def _moved_by_rounding(
 
 
 def _head_outputs(passes: FastPasses) -> Iterator[_Compared]:
-    """Outputs of the head itself, and of its fast passes."""
-    static = passes.static
-    head, target = static.original, static.target
-    if static.inner_dtype != static.dtype:
-        head, target = copy.deepcopy(head).to(static.inner_dtype), in_float32(target, inputs=static.product_dtype)
-    outputs = _parallel_outputs if isinstance(static, StaticParallel) else _eagle_outputs
-    yield from outputs(passes, head, target)
-
-
-def _parallel_outputs(passes: FastPasses, head: ParallelHead, target: PreTrainedModel) -> Iterator[_Compared]:
-    """Logits of drafts after several tokens and after one."""
-    static, generator = passes.static, torch.Generator().manual_seed(0)
-    fast = StaticParallelReader(passes)
+    """Logits, and hidden states if drafting continues on them, after several tokens, one, two siblings."""
+    static, generator, stopwatch = passes.static, torch.Generator().manual_seed(0), Stopwatch(passes.static.device)
+    fast, reference = StaticModel(static.original, stopwatch, passes), static.reference()
+    fast.feature_layers = static.feature_layers
     for seed in range(_COMPARISONS):
-        own = ParallelReader(head, target)
-        fast.length = 0
-        _clear(fast.buffers)
-        for width in _TRIED_WIDTHS[::-1]:
-            features = torch.randn(width, *static.input_widths, generator=generator).to(static.device, static.dtype)
-            tokens = torch.tensor(some_tokens(static, width, seed), device=static.device)
-            expected = own.read(features.to(static.inner_dtype), tokens, head.config.depths)
-            yield static.product_dtype, expected, fast.read(features, tokens, head.config.depths), _untried
-
-
-def _eagle_outputs(passes: FastPasses, head: EagleHead, target: PreTrainedModel) -> Iterator[_Compared]:
-    """Logits and hidden states after several tokens, one, two siblings."""
-    static, generator = passes.static, torch.Generator().manual_seed(0)
-    fast = StaticEagleReader(passes)
-    for seed in range(_COMPARISONS):
-        own = EagleReader(head, target)
+        own = CachedModel(reference, stopwatch, static.feature_layers)
         fast.rewind(0)
         _clear(fast.buffers)
         for width in (*_TRIED_WIDTHS[::-1], 2):
-            features = torch.randn(width, *static.input_widths, generator=generator).to(static.device, static.dtype)
-            given = [torch.tensor(some_tokens(static, width, seed), device=static.device), width]
+            inputs = torch.randn(width, *static.input_widths, generator=generator).to(static.device, static.dtype)
+            tokens, others = torch.tensor(some_tokens(static, width, seed), device=static.device), ()
             if width == 2:
                 siblings = torch.eye(2, own.length + 2, dtype=torch.bool, device=static.device).roll(own.length, 1)
                 siblings[:, : own.length] = True
-                given += [torch.full_like(given[0], own.length), siblings]
-            expected = own.read(features.to(static.inner_dtype), *given)
-            dtypes, given = (static.product_dtype, static.dtype), fast.read(features, *given)
-            yield from zip(dtypes, expected, given, (_untried, _untried), strict=True)
+                others = (siblings, torch.full_like(tokens, own.length))
+            if isinstance(static.original.head, ParallelHead):
+                # The first is a token of the text, the others are masks.
+                tokens += torch.arange(width, device=static.device) * static.get_input_embeddings().weight.shape[0]
+            expected = own.forward(tokens, width, *others, inputs=inputs.to(static.inner_dtype))
+            yield static.product_dtype, expected, fast.forward(tokens, width, *others, inputs=inputs), _untried
+            if static.feature_layers:
+                yield static.dtype, own.features, fast.features, _untried
 
 
 def _clear(buffers: KeyValueBuffers | FirstLayerBuffers) -> None:
@@ -240,7 +218,7 @@ def _clear(buffers: KeyValueBuffers | FirstLayerBuffers) -> None:
 
 
 @torch.inference_mode()
-def _refuse_slower(passes: FastPasses, slower: Static) -> None:
+def _refuse_slower(passes: FastPasses, slower: StaticPass) -> None:
     """Raises SpecvizError (field ``passes``) if fast passes, over one token or several, take longer than `slower`.
 
     Over one too: plain decoding would lose by them, and speculation would only seem to gain.

@@ -28,15 +28,13 @@ from specviz.passes.compiler import ProgramJob
 from specviz.passes.cuda_graphs import CudaRecorder
 from specviz.passes.devices import is_sharded, is_spread
 from specviz.passes.few_rows import FewRows
+from specviz.passes.head_passes import StaticHead
+from specviz.passes.heads import Head
 from specviz.passes.kernel_library import cxx
 from specviz.passes.model_twins import default_exit, rounded_twin
 from specviz.passes.packed_weights import let_go_again, take_back
-from specviz.passes.parallel_head import ParallelHead
 from specviz.passes.reading_checks import check_exit
-from specviz.passes.static_eagle import StaticEagle
-from specviz.passes.static_parallel import StaticParallel
-from specviz.passes.static_passes import FastPasses, Static, StaticPass
-from specviz.passes.trained_heads import EagleHead
+from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Bytes, Sentence
 
@@ -112,9 +110,9 @@ class _Work:
         """Notes a copy of the reason: a raised error keeps its frames alive, and through them the models."""
         self.done.reasons[role] = reason.at("passes")
 
-    def statics(self, compiling: bool) -> dict[str, Static]:
+    def statics(self, compiling: bool) -> dict[str, StaticPass]:
         """The passes that can be prepared, by role; notes why others cannot."""
-        statics: dict[str, Static] = {}
+        statics: dict[str, StaticPass] = {}
         for role, make in _makers(self.pair, statics, compiling):
             try:
                 if is_spread(self.pair.target) or is_sharded(self.pair.target):
@@ -234,8 +232,8 @@ def _never_compiled() -> SpecvizError:
 
 
 def _makers(
-    pair: ModelPair, made: Mapping[str, Static], compiling: bool
-) -> Iterator[tuple[str, Callable[[FewRows | None], Static]]]:
+    pair: ModelPair, made: Mapping[str, StaticPass], compiling: bool
+) -> Iterator[tuple[str, Callable[[FewRows | None], StaticPass]]]:
     """The passes of the pair that can be prepared, most important first.
 
     made: earlier ones, by role; the target's parts are on its weights. compiling: False for programs compiled earlier.
@@ -246,10 +244,8 @@ def _makers(
     if "target" not in made:
         return
     for name, part in pair.parts.items():
-        if isinstance(part, EagleHead):
-            yield name, lambda few_rows, part=part: StaticEagle(part, made["target"])
-        elif isinstance(part, ParallelHead):
-            yield name, lambda few_rows, part=part: StaticParallel(part, made["target"])
+        if isinstance(part, Head):
+            yield name, lambda few_rows, part=part: StaticHead(part, made["target"])
     # A target without an early exit has no such pass.
     with contextlib.suppress(SpecvizError):
         check_exit(pair.target, pair.target_name)

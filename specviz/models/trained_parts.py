@@ -16,16 +16,18 @@ from specviz.models.mtp_modules import load_mtp_modules
 from specviz.models.pair import Part
 from specviz.models.refusals import Named, explaining
 from specviz.models.sources import is_hub_id, on_the_hub
-from specviz.passes.dflash import is_dflash, load_dflash
-from specviz.passes.parallel_head import load_parallel
-from specviz.passes.trained_heads import load_eagle, load_medusa, load_mtp, settings_in
+from specviz.passes.head_files import load, settings_in
+from specviz.passes.heads import EagleHead, Head, MedusaHeads, MtpHead, ParallelHead
+from specviz.passes.published_heads import is_dflash, load_dflash
 from specviz.records.errors import SpecvizError
 
 #: What somebody names: a folder, a file, or a Hub id.
 Name = str | os.PathLike[str]
 
-#: By its drafter, what reads a part.
-_LOADS = {"medusa": load_medusa, "eagle": load_eagle, "mtp": load_mtp, "parallel": load_parallel}
+#: The class of a part of our own, by its drafter.
+_PARTS: dict[str, type[Head | MedusaHeads]] = {
+    part.kind: part for part in (MedusaHeads, EagleHead, MtpHead, ParallelHead)
+}
 
 #: Published formats that are not read, by what only their configurations say: a key, a kind of model, a class.
 _PUBLISHED = {
@@ -63,7 +65,7 @@ def sort_drafts(
                 kind=kind,
             )
         sorted_names[kind] = name
-        if kind in _LOADS:
+        if kind in _PARTS:
             folders[kind] = _folder(name, ["*.json", "*.safetensors"], revision, token)
     return sorted_names.get("draft_model"), folders
 
@@ -91,7 +93,7 @@ def _published_format(folder: pathlib.Path) -> str | None:
     """The format of the part in `folder` if it is none that is read; None for a part of our own, a model or nothing."""
     settings = settings_in(folder)
     if (kind := settings.get("kind")) is not None:
-        return None if kind in _LOADS else str(kind)
+        return None if kind in _PARTS else str(kind)
     classes = settings.get("architectures")
     said = [*settings, settings.get("model_type"), settings.get("spd_type")]
     said += classes if isinstance(classes, list) else []
@@ -126,13 +128,13 @@ def load_parts(
     of these, being unusable is an error (field ``draft``).
     """
     parts, flaws = {}, {}
-    for name, load in _LOADS.items():
+    for name, part in _PARTS.items():
         folder = named.get(name, home / name)
         try:
             if name in named or (folder / "config.json").is_file():
                 if not is_dflash(folder) and (found := _published_format(folder)):
                     raise _unread(str(folder), found)
-                parts[name] = (load_dflash if is_dflash(folder) else load)(folder, target)
+                parts[name] = load_dflash(folder, target) if is_dflash(folder) else load(part, folder, target)
             elif name == "mtp" and (modules := load_mtp_modules(target)):
                 parts[name] = modules
         except SpecvizError as error:

@@ -19,8 +19,8 @@ from specviz.models.checks import try_model
 from specviz.models.placement import Place, automatic_dtype, free_at, free_memory, room_on_gpus, room_to_spread
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.models.sources import ModelSource, generation_settings
+from specviz.passes.head_files import StoredWeights
 from specviz.passes.processes import process_count
-from specviz.passes.stored_weights import StoredWeights
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Bytes
 

@@ -10,13 +10,9 @@ kernel_library: builds our C++ (few_rows.cpp over lanes.h, chains.cpp over choic
 chains: whole chains drafted, and judged, in one call
 compiler: compiles passes to machine code, in processes of low priority, and keeps the programs
 cuda_graphs: records passes as CUDA graphs and replays them
-trained_heads: Medusa heads, EAGLE and MTP heads, and their files
-static_eagle: the same form of EAGLE and MTP heads, and a head reading one text
-parallel_head: a head that drafts all depths in one pass, with masks
-static_parallel: that of the parallel head
-mtp_layers: the multi-token-prediction modules of a checkpoint, each reading one text
-dflash: published drafters that fill in masks
-stored_weights: a loaded model's weights as its files have them
+heads: trained parts as one-layer Llamas, and Medusa heads; head_passes: a head as a model that all of this serves
+head_files: their files, and the fingerprint of the target that they belong to
+published_heads: DFlash drafters, and the multi-token-prediction modules of a checkpoint
 devices: one model on several devices or processes; time measured around finished work
 processes: torchrun and ZeroGPU
 """

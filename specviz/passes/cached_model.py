@@ -6,6 +6,7 @@ whatever is missing.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -31,9 +32,13 @@ def has_sliding_windows(model: PreTrainedModel) -> bool:
     return any(DynamicCache(config=model.config).is_sliding) or hides_far_places(model)
 
 
-def reader(model: PreTrainedModel, stopwatch: Stopwatch, passes: FastPasses | None = None) -> CachedModel:
+def reader(
+    model: PreTrainedModel, stopwatch: Stopwatch, passes: FastPasses | None = None, feature_layers: tuple[int, ...] = ()
+) -> CachedModel:
     """`model` with an empty cache; over static buffers if there are passes prepared for such buffers."""
-    return CachedModel(model, stopwatch) if passes is None else StaticModel(model, stopwatch, passes)
+    made = CachedModel(model, stopwatch) if passes is None else StaticModel(model, stopwatch, passes)
+    made.feature_layers = feature_layers
+    return made
 
 
 class CachedModel:
@@ -73,31 +78,39 @@ class CachedModel:
         return to_device(committed[self.length :], self.device)
 
     def forward(
-        self, token_ids: Tensor, keep: int, visible: Tensor | None = None, positions: Tensor | None = None
+        self,
+        token_ids: Tensor,
+        keep: int,
+        visible: Tensor | None = None,
+        positions: Tensor | None = None,
+        inputs: Tensor | None = None,
     ) -> Tensor:
         """One pass over the next tokens of the text; returns logits [keep, vocab] in the model's dtype or in float32.
 
         token_ids: [n] int64, following the `length` cached tokens. keep: how many of the last rows are wanted.
         visible: [n, length + n] bool, what each token attends to, and positions: [n] int64; by default a chain.
+        inputs: [n, width], what a trained part reads with each token.
         """
         with self.stopwatch.span():
-            logits = self._read(token_ids, keep, visible, positions)
+            logits = self._read(token_ids, keep, visible, positions, inputs)
         self.length += token_ids.shape[0]
         # Some architectures return every row, no matter how many are asked for.
         return logits if logits.shape[0] == keep else logits[-keep:]
 
-    def _read(self, token_ids: Tensor, keep: int, visible: Tensor | None, positions: Tensor | None) -> Tensor:
+    def _read(
+        self, token_ids: Tensor, keep: int, visible: Tensor | None, positions: Tensor | None, inputs: Tensor | None
+    ) -> Tensor:
         """The pass itself: appends the tokens' rows, leaves `features`, returns logits [at least keep, vocab]."""
-        attention = {}
+        further = {} if inputs is None else {"features": inputs[None]}
         if visible is not None:
-            attention = {"attention_mask": additive_mask(visible, self.model.dtype), "position_ids": positions[None]}
+            further |= {"attention_mask": additive_mask(visible, self.model.dtype), "position_ids": positions[None]}
         output = self.model(
             input_ids=token_ids.unsqueeze(0),
             cache=self.cache,
             use_cache=True,
             logits_to_keep=keep,
             output_hidden_states=bool(self.feature_layers),
-            **attention,
+            **further,
         )
         if self.feature_layers:
             states = [output.hidden_states[layer][0].to(self.device) for layer in self.feature_layers]
@@ -120,20 +133,21 @@ class CachedModel:
         visible, positions = tree_view(parents, read=self.length, unread=len(unread))
         return self.forward(token_ids, n + 1, to_device(visible, self.device), to_device(positions, self.device))
 
-    def extend(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
+    def extend(self, tokens: Tensor, parents: tuple[int, ...], inputs: Tensor | None = None) -> Tensor:
         """One pass over the next level of a draft in the making; logits [k, vocab].
 
-        tokens: [k] int64, the last k of a draft with these `parents`; the others have been read already.
+        tokens: [k] int64, the last k of a draft with these `parents`; the others have been read already. inputs: as in
+        `forward`.
         """
         n, k = len(parents), tokens.shape[0]
         if parents == tuple(range(-1, n - 1)):
-            return self.forward(tokens, keep=k)
+            return self.forward(tokens, keep=k, inputs=inputs)
         self._refuse_windows()
         branch = tree_shape(parents, torch.device("cpu")).ancestors[n - k :]
         text = self.length - (n - k)
         visible = torch.cat([torch.ones(k, text, dtype=torch.bool), branch], -1)
         positions = text + branch.sum(-1) - 1
-        return self.forward(tokens, k, to_device(visible, self.device), to_device(positions, self.device))
+        return self.forward(tokens, k, to_device(visible, self.device), to_device(positions, self.device), inputs)
 
     def _refuse_windows(self) -> None:
         if self.slides:
@@ -213,47 +227,49 @@ class StaticModel(CachedModel):
         shared = FirstLayerBuffers(self.buffers, layers)
         return StaticModel(model, self.stopwatch, passes or self.passes.first_layers(layers), shared)
 
-    def _read(self, token_ids: Tensor, keep: int, visible: Tensor | None, positions: Tensor | None) -> Tensor:
-        if token_ids.shape[0] > WIDEST:
-            return self._read_in_parts(token_ids, keep)
-        logits, features = self._pass(token_ids, self.length, visible, positions)
+    def _read(
+        self, token_ids: Tensor, keep: int, visible: Tensor | None, positions: Tensor | None, inputs: Tensor | None
+    ) -> Tensor:
+        if token_ids.shape[0] <= WIDEST:
+            logits, features = self._pass(token_ids, self.length, visible, positions, inputs)
+        else:
+            logits, features = self._read_in_parts(token_ids, keep, inputs)
         if self.feature_layers:
             self.features = features
         return logits
 
-    def _read_in_parts(self, token_ids: Tensor, keep: int) -> Tensor:
-        """Reads a long prompt, of which only rows in the last part are wanted."""
-        length, features = self.length, []
-        for part in token_ids.split(WIDEST):
-            logits, part_features = self._pass(part, length, None, None)
+    def _read_in_parts(self, token_ids: Tensor, keep: int, inputs: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Reads a long prompt, of which only the last `keep` rows of logits are wanted."""
+        length, rows, features = self.length, None, []
+        parts = itertools.repeat(None) if inputs is None else inputs.split(WIDEST)
+        for part, given in zip(token_ids.split(WIDEST), parts):
+            logits, part_features = self._pass(part, length, None, None, given)
+            rows = (logits if rows is None else torch.cat([rows, logits]))[-keep:]
             features.append(part_features)
             length += len(part)
-        if keep > len(logits):
-            raise ValueError(f"{keep} rows of logits are more than the last of several passes has.")
-        if self.feature_layers:
-            self.features = torch.cat(features)
-        return logits
+        return rows, torch.cat(features) if self.feature_layers else None
 
     def _pass(
-        self, token_ids: Tensor, length: int, visible: Tensor | None, positions: Tensor | None
+        self, token_ids: Tensor, length: int, visible: Tensor | None, positions: Tensor | None, inputs: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         """Logits [n, vocab] and features [n, layers · d] of one pass over n tokens after `length` cached ones."""
         where, visible = self.buffers.places(length, token_ids.shape[0], visible)
         positions = where if positions is None else positions
-        return self.passes.read(token_ids, positions, where, visible, self.buffers.tensors, self.feature_layers)
+        given = () if inputs is None else (inputs,)
+        return self.passes.read(token_ids, positions, where, visible, self.buffers.tensors, self.feature_layers, given)
 
     @property
     def chain_width(self) -> int | None:
         return self.passes.chain_width
 
     def draft(
-        self, unread: Tensor, steps: int, temperature: float, uniforms: Tensor
+        self, unread: Tensor, steps: int, temperature: float, uniforms: Tensor, inputs: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Reads what is unread, at most WIDEST tokens, and drafts a chain after it; see `DraftChains.draft`."""
         length, self.length = self.length, self.length + unread.shape[0] + steps - 1
         self.buffers.reserve(self.length)
         with self.stopwatch.span():
-            return self.passes.draft(unread, length, self.buffers.tensors, steps, temperature, uniforms)
+            return self.passes.draft(unread, length, self.buffers.tensors, steps, temperature, uniforms, inputs)
 
     def _forget(self, count: int) -> None:
         """Nothing to do: what lies beyond `length` is never attended to, and gets overwritten."""

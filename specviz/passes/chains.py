@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specviz.passes import kernel_library
 from specviz.passes.compiler import Program
-from specviz.passes.static_passes import ChainFunction, Static
+from specviz.passes.static_passes import ChainFunction, StaticPass
 from specviz.rules.draft import Decision, Draft, Uniforms
 
 
@@ -27,7 +27,7 @@ class _Memory(ctypes.Structure):
     )
 
 
-def drafting_in_one_call(static: Static, program: Program) -> ChainFunction | None:
+def drafting_in_one_call(static: StaticPass, program: Program) -> ChainFunction | None:
     """`DraftChains.draft` of this program; None where torch has another interface to it."""
     library = kernel_library.library()
     library.few_rows_open.restype = ctypes.c_void_p
@@ -44,7 +44,7 @@ def drafting_in_one_call(static: Static, program: Program) -> ChainFunction | No
 class DraftChains:
     """Drafts with a compiled program that is opened once more, on the same weights. opened: by `few_rows_open`."""
 
-    def __init__(self, static: Static, program: Program, opened: ctypes.c_void_p):
+    def __init__(self, static: StaticPass, program: Program, opened: ctypes.c_void_p):
         self.static, self.weights, self.opened = static, program.weights, opened
         library = kernel_library.library()
         weakref.finalize(self, library.few_rows_close, opened)

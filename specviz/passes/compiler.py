@@ -35,7 +35,7 @@ from torch import Tensor
 from torch.export import Dim, ExportedProgram
 
 from specviz.passes.kernel_library import C_SHIMS, cache_folder, processor
-from specviz.passes.static_passes import FEW_NUMBERS, WIDEST, Static
+from specviz.passes.static_passes import FEW_NUMBERS, WIDEST, StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Bytes
 
@@ -65,12 +65,12 @@ _LOOK_SECONDS = 0.1
 
 
 class Program:
-    """`Static.forward` as the program in the file `path`, on the weights of `static`.
+    """`StaticPass.forward` as the program in the file `path`, on the weights of `static`.
 
     Raises SpecvizError (field ``passes``) if the program asks for weights that it does not have.
     """
 
-    def __init__(self, static: Static, path: pathlib.Path):
+    def __init__(self, static: StaticPass, path: pathlib.Path):
         self.path = path
         # The bare loader: torch's wrapper around it inspects the shapes of all arguments on every call.
         self.loader = torch._inductor.aoti_load_package(str(path)).loader
@@ -100,7 +100,7 @@ class Program:
         return unpacked
 
 
-def exported(static: Static) -> ExportedProgram:
+def exported(static: StaticPass) -> ExportedProgram:
     """The pass as a graph of operations, for any room and any number of tokens."""
     room, count = Dim("room", min=2, max=2**31 - 1), Dim("count", min=1, max=WIDEST)
     others = (*({0: count} for _ in static.input_widths), *({2: room} for _ in static.row_shapes))
@@ -119,7 +119,7 @@ def exported(static: Static) -> ExportedProgram:
         )
 
 
-def build(static: Static, path: pathlib.Path) -> None:
+def build(static: StaticPass, path: pathlib.Path) -> None:
     """Compiles the pass and writes its program to `path`. The weights of `static` are lost."""
     with torch.no_grad():
         # Inductor takes equal tensors for one and the same, which in another model they are not.
@@ -132,10 +132,10 @@ def build(static: Static, path: pathlib.Path) -> None:
         torch._inductor.aoti_compile_and_package(exported(static), package_path=str(path), inductor_configs=OPTIONS)
 
 
-def file(kind: type[Static], described: str) -> pathlib.Path:
+def file(kind: type[StaticPass], described: str) -> pathlib.Path:
     """The file of a pass's program, existing or yet to be made, named by all that it depends on; not by its weights.
 
-    described: `Static.described` of the pass, whose class is `kind`.
+    described: `StaticPass.described` of the pass, whose class is `kind`.
     """
     facts = [
         torch.__version__,
@@ -169,7 +169,7 @@ class ProgramJob:
     """A program to be made."""
 
     role: str  # see `PairPasses.fast`
-    static: Static
+    static: StaticPass
     path: pathlib.Path
 
 

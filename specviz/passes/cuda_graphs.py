@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from specviz.passes.static_passes import FastPasses, FirstLayerBuffers, KeyValueBuffers, Static
+from specviz.passes.static_passes import FastPasses, FirstLayerBuffers, KeyValueBuffers, StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.stopwatch import collector_at_rest
 
@@ -55,7 +55,7 @@ class KeptBuffers(KeyValueBuffers):
     The last place of each room is spare: no text gets it, and what pads a pass goes there.
     """
 
-    def __init__(self, static: Static):
+    def __init__(self, static: StaticPass):
         self.by_room: dict[int, tuple[Tensor, list[Tensor]]] = {}
         self.reached: deque[int] = deque(maxlen=REMEMBERED_TEXTS)  # the rooms of the last texts
         self.texts = 0  # that were begun
@@ -113,7 +113,7 @@ class GraphedPasses(FastPasses):
     record: such as `CudaRecorder`. kept: the buffers to work on, if shared with the model whose first layers this is.
     """
 
-    def __init__(self, static: Static, record: Recorder, kept: KeptBuffers | None = None):
+    def __init__(self, static: StaticPass, record: Recorder, kept: KeptBuffers | None = None):
         super().__init__(static, self._run, "graphs")
         self.record = record
         self.graphs: OrderedDict[tuple[int, int], Graph] = OrderedDict()
@@ -291,7 +291,7 @@ class _OnDevice(TorchDispatchMode):
 
 
 @torch.no_grad()
-def refuse_unrecordable(static: Static) -> None:
+def refuse_unrecordable(static: StaticPass) -> None:
     """Raises SpecvizError (field ``passes``) if a pass needs a value on the host, as some mixtures of experts do.
 
     To be asked first: a recording that fails can leave torch's allocator unusable.
@@ -304,7 +304,7 @@ def refuse_unrecordable(static: Static) -> None:
         raise _cannot_record(static, error) from None
 
 
-def _cannot_record(static: Static, error: RuntimeError) -> SpecvizError:
+def _cannot_record(static: StaticPass, error: RuntimeError) -> SpecvizError:
     """Its words alone: a raised error keeps its frames alive, and through them the models."""
     reason = str(error).partition("\n")[0].rstrip(".")[:200]
     return SpecvizError(

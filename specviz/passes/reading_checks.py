@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specviz.passes.cached_model import CachedModel, has_sliding_windows
+from specviz.passes.cached_model import CachedModel, StaticModel, has_sliding_windows
 from specviz.passes.devices import Stopwatch, home_of
 from specviz.passes.model_twins import default_exit, exit_after, layer_count, layer_stack
-from specviz.passes.static_passes import BLOCK, FastPasses
+from specviz.passes.static_passes import FastPasses
 from specviz.records.errors import SpecvizError, first_line
 from specviz.rules.draft import tree_shape
 
@@ -287,45 +287,39 @@ _STEM, _BRANCH = 4, 3
 
 @torch.inference_mode()
 def rows_are_alike(passes: FastPasses) -> bool:
-    """Whether logits and hidden states are the same, bit by bit, however many tokens share a pass, trees included."""
+    """True if logits and hidden states are the same, bit by bit, however many tokens share a pass, trees included."""
     static, generator = passes.static, torch.Generator().manual_seed(0)
     known = static.get_input_embeddings().weight.shape[0]
     ids = torch.randint(known, (_TOKENS + _BRANCH,), generator=generator)
     inputs = [torch.randn(len(ids), width, generator=generator).to(static.dtype) for width in static.input_widths]
+
+    def fresh() -> StaticModel:
+        made = StaticModel(static.original, Stopwatch(static.device), passes)
+        made.feature_layers = static.feature_layers
+        return made
+
+    def read(reader: StaticModel, which: Tensor, *view: Tensor) -> list[Tensor]:
+        """Logits and hidden states of the tokens at these indices. view: what they see, and their positions."""
+        visible, positions = view or (None, None)
+        given = next((rows[which] for rows in inputs), None)
+        logits = reader.forward(ids[which], len(which), visible, positions, given)
+        return [logits, reader.features] if static.feature_layers else [logits]
+
     text = torch.arange(_TOKENS)
-    chain = text.unsqueeze(-1) >= torch.arange(BLOCK)
-    whole = _Reading(passes, ids, inputs).read(text, text, text, chain)
+    whole = read(fresh(), text)
     for width in _WIDTHS:
-        reading = _Reading(passes, ids, inputs)
-        parts = [reading.read(some, some, some, chain[some]) for some in text.split(width)]
+        reader = fresh()
+        parts = [read(reader, some) for some in text.split(width)]
         if not _same([torch.cat(rows) for rows in zip(*parts, strict=True)], whole):
             return False
     if static.reads_chains_only:
         return True
-    stem, branch = text[:_STEM], text[_STEM : _STEM + _BRANCH]
-    reading = _Reading(passes, ids, inputs)
-    reading.read(stem, stem, stem, chain[stem])
-    visible = torch.zeros(2 * _BRANCH, BLOCK, dtype=torch.bool)
-    visible[:, :_STEM] = True
+    stem, branch, reader = text[:_STEM], text[_STEM : _STEM + _BRANCH], fresh()
+    read(reader, stem)
     own = torch.ones(_BRANCH, _BRANCH, dtype=torch.bool).tril()
-    visible[:, _STEM : _STEM + 2 * _BRANCH] = torch.block_diag(own, own).bool()
-    places = torch.arange(_STEM, _STEM + 2 * _BRANCH)
-    tree = reading.read(torch.cat([text[-1:] + 1 + torch.arange(_BRANCH), branch]), branch.repeat(2), places, visible)
+    visible = torch.cat([own.new_ones(2 * _BRANCH, _STEM), torch.block_diag(own, own).bool()], -1)
+    tree = read(reader, torch.cat([text[-1:] + 1 + torch.arange(_BRANCH), branch]), visible, branch.repeat(2))
     return _same([rows[_BRANCH:] for rows in tree], [rows[branch] for rows in whole])
-
-
-class _Reading:
-    """One text being read."""
-
-    def __init__(self, passes: FastPasses, ids: Tensor, inputs: Sequence[Tensor]):
-        self.run, self.ids, self.inputs = passes.run, ids, inputs
-        shapes = [(1, heads, BLOCK, size) for heads, size in passes.static.row_shapes]
-        self.rows = [torch.zeros(shape, dtype=passes.static.inner_dtype) for shape in shapes]
-
-    def read(self, which: Tensor, positions: Tensor, places: Tensor, visible: Tensor) -> Sequence[Tensor]:
-        """Logits and hidden states of a pass over the tokens at these indices; the rest as in `StaticPass.forward`."""
-        given = (rows[which] for rows in self.inputs)
-        return self.run(self.ids[which], positions.clone(), places.clone(), visible, *given, *self.rows)
 
 
 def _same(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:

@@ -7,7 +7,6 @@ from pass to pass. So one compiled program serves every pass of every text.
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -37,55 +36,12 @@ PassFunction = Callable[..., Sequence[Tensor]]
 ChainFunction = Callable[..., tuple[Tensor, Tensor, Tensor | None]]
 
 
-class Static(nn.Module, ABC):
-    """A pass as a function of tensors: ``forward(token_ids, positions, where, visible, *inputs, *rows)``."""
+class StaticPass(nn.Module):
+    """One pass of `model` as a function of tensors: ``forward(token_ids, positions, where, visible, *inputs, *rows)``.
 
-    name: str  # of the model, for people
-    device: torch.device
-    dtype: torch.dtype  # of the model, and of what goes in and out beside logits
-    few_rows: FewRows | None  # if it runs on our own kernels
-    inner_dtype: torch.dtype  # in which it is computed, products apart, and of the rows
-    row_shapes: list[tuple[int, int]]  # (heads, head size) of each tensor of rows
-    input_widths: tuple[int, ...] = ()  # of further inputs [n, width] beside the token ids
-    reads_chains_only: bool = False  # each token's position is its place, as sliding windows need it
-
-    @property
-    def product_dtype(self) -> torch.dtype:
-        """What its linear layers' weights and inputs are multiplied in."""
-        return self.inner_dtype if self.few_rows is None else self.few_rows.multiplied_in(self.dtype)
-
-    @abstractmethod
-    def described(self) -> str:
-        """What it is apart from its weights: passes of equal weights and description are equal."""
-
-    @abstractmethod
-    def plain(self) -> Static:
-        """The same pass by torch's own operations."""
-
-    @property
-    @abstractmethod
-    def vocab_size(self) -> int:
-        """The width of its logits."""
-
-    @abstractmethod
-    def get_input_embeddings(self) -> nn.Module:
-        """Turns token ids into embeddings."""
-
-    def examples(self, width: int, room: int = 2 * BLOCK) -> tuple[Tensor, ...]:
-        """Arguments of a pass over `width` tokens after a few others."""
-        where = torch.arange(3, 3 + width)
-        inputs = [torch.ones(width, size, dtype=self.dtype) for size in self.input_widths]
-        rows = [torch.zeros(1, heads, room, size, dtype=self.inner_dtype) for heads, size in self.row_shapes]
-        visible = where.unsqueeze(-1) >= torch.arange(room)
-        # A copy: tracing takes two arguments for one if they are the same tensor.
-        return (torch.ones(width, dtype=torch.long), where.clone(), where, visible, *inputs, *rows)
-
-
-class StaticPass(Static):
-    """One pass of `model` as a function of tensors. Its rows are keys and values of each layer in turn.
-
-    feature_layers: the hidden states that it returns beside the logits, as indices into transformers'
-    ``hidden_states``. few_rows: to run on our own kernels. twin: what runs in the model's place, if it exists already.
+    Its rows are keys and values of each layer in turn. feature_layers: the hidden states that it returns with the
+    logits, as indices into transformers' ``hidden_states``. few_rows: to run on our own kernels. twin: what runs in the
+    model's place, if it exists already.
     Raises SpecvizError (field ``passes``) for a model that caches anything but keys and values.
     """
 
@@ -97,14 +53,15 @@ class StaticPass(Static):
         twin: PreTrainedModel | None = None,
     ):
         super().__init__()
-        self.few_rows = few_rows
+        self.few_rows = few_rows  # if it runs on our own kernels
         self.model = twin or (with_grouped_attention(model) if few_rows is None else few_rows.twin(model))
         # Not as one of its modules: they are on the same weights.
         self.__dict__["original"] = model
-        self.name = type(model).__name__
-        self.device, self.dtype = model.device, model.dtype
-        self.inner_dtype = model.dtype if few_rows is None else torch.float32
+        self.name = type(model).__name__  # for people
+        self.device, self.dtype = model.device, model.dtype  # the dtype of what goes in and out, except for logits
+        self.inner_dtype = model.dtype if few_rows is None else torch.float32  # of the rest, products excepted
         self.feature_layers = tuple(feature_layers)
+        self.input_widths: tuple[int, ...] = ()  # of further inputs [n, width] with the token ids
         # Its twin on the kernels only where it has let go of weights: where programs are made there are no kernels.
         whole = not any(weight.is_meta for weight in model.parameters())
         layers = _cache_after_one_token(model if whole else self.model).layers
@@ -128,9 +85,10 @@ class StaticPass(Static):
                 "passes",
                 name=model.name_or_path or type(model).__name__,
             )
+        # (heads, head size) of each tensor of rows
         self.row_shapes = [tuple(part.shape[1::2]) for layer in layers for part in (layer.keys, layer.values)]
         self.slides = [layer.is_sliding for layer in layers]
-        self.reads_chains_only = any(self.slides)
+        self.reads_chains_only = any(self.slides)  # each token's position is its place, as sliding windows need it
         self.window = next((layer.sliding_window for layer in layers if layer.is_sliding), None)
 
     def __reduce__(self) -> tuple[Callable[..., StaticPass], tuple[object, ...]]:
@@ -141,13 +99,20 @@ class StaticPass(Static):
         return _static_without_weights, (*parts, self.feature_layers, self.few_rows)
 
     @property
+    def product_dtype(self) -> torch.dtype:
+        """The dtype in which linear layers multiply weights and inputs."""
+        return self.inner_dtype if self.few_rows is None else self.few_rows.multiplied_in(self.dtype)
+
+    @property
     def vocab_size(self) -> int:
+        """The width of its logits."""
         return self.original.get_output_embeddings().weight.shape[0]
 
     def get_input_embeddings(self) -> nn.Module:
         return self.model.get_input_embeddings()
 
     def described(self) -> str:
+        """What it is apart from its weights: passes of equal weights and description are equal."""
         return self.description(self.original, self.feature_layers, self.few_rows)
 
     @staticmethod
@@ -157,6 +122,7 @@ class StaticPass(Static):
         return f"{model.config.to_json_string()} {model.dtype} {numbers} {tuple(feature_layers)} {few_rows}"
 
     def plain(self) -> StaticPass:
+        """The same pass by torch's own operations."""
         return StaticPass(self.original, self.feature_layers)
 
     def first_layers(self, layers: int) -> StaticPass:
@@ -182,10 +148,12 @@ class StaticPass(Static):
 
         token_ids, positions: [n] int64. where: [n] int64, the places in the room that the tokens take.
         visible: [n, room] bool, the places each token attends to, its own included.
-        others: the rows, [1, heads, room, head size] each.
+        others: the further inputs; then the rows, [1, heads, room, head size] each.
         Returns logits [n, vocab] in float32 and the hidden states [n, d] of `feature_layers` in the model's dtype.
         """
-        layers = [StaticLayer(keys, values, where) for keys, values in zip(others[::2], others[1::2], strict=True)]
+        inputs, rows = others[: len(self.input_widths)], others[len(self.input_widths) :]
+        layers = [StaticLayer(keys, values, where) for keys, values in zip(rows[::2], rows[1::2], strict=True)]
+        given = {"features": inputs[0][None].to(self.inner_dtype)} if inputs else {}
         output = self.model(
             input_ids=token_ids[None],
             position_ids=positions[None],
@@ -193,6 +161,7 @@ class StaticPass(Static):
             cache=Cache(layers=layers),
             use_cache=True,
             output_hidden_states=bool(self.feature_layers),
+            **given,
         )
         # In float32, as everything after needs them: here the conversion fuses into a kernel.
         states = (output.hidden_states[layer][0].to(self.dtype) for layer in self.feature_layers)
@@ -208,6 +177,15 @@ class StaticPass(Static):
         if all(self.slides):
             return near
         return {"sliding_attention": near, "full_attention": additive_mask(visible, self.inner_dtype)}
+
+    def examples(self, width: int, room: int = 2 * BLOCK) -> tuple[Tensor, ...]:
+        """Arguments of a pass over `width` tokens after a few others."""
+        where = torch.arange(3, 3 + width)
+        inputs = [torch.ones(width, size, dtype=self.dtype) for size in self.input_widths]
+        rows = [torch.zeros(1, heads, room, size, dtype=self.inner_dtype) for heads, size in self.row_shapes]
+        visible = where.unsqueeze(-1) >= torch.arange(room)
+        # A copy: tracing takes two arguments for one if they are the same tensor.
+        return (torch.ones(width, dtype=torch.long), where.clone(), where, visible, *inputs, *rows)
 
 
 def hides_far_places(model: PreTrainedModel) -> bool:
@@ -303,7 +281,7 @@ class StaticLayer(CacheLayerMixin):
 class KeyValueBuffers:
     """The buffers that hold one text's keys and values."""
 
-    def __init__(self, static: Static):
+    def __init__(self, static: StaticPass):
         self.static = static
         self.room = 0  # positions there are
         self.tensors: list[Tensor] = []  # [1, heads, room, head size], keys and values of each layer in turn
@@ -373,7 +351,7 @@ class FirstLayerBuffers:
 class FastPasses:
     """What runs the passes of one model over static buffers."""
 
-    def __init__(self, static: Static, run: PassFunction, kind: str):
+    def __init__(self, static: StaticPass, run: PassFunction, kind: str):
         self.static = static  # the pass as a module
         self.run = run  # the same, made faster; or the module itself
         self.kind = kind  # what `run` is: ``kernels``, ``compiled``, ``graphs`` or ``plain``
@@ -382,7 +360,7 @@ class FastPasses:
         self.refusal: SpecvizError | None = None  # why it is no longer what was prepared
 
     @classmethod
-    def unprepared(cls, static: Static) -> FastPasses:
+    def unprepared(cls, static: StaticPass) -> FastPasses:
         """The pass operation by operation."""
         return cls(static, static, "plain")
 
@@ -422,12 +400,13 @@ class FastPasses:
         visible: Tensor,
         rows: Sequence[Tensor],
         feature_layers: Sequence[int] = (),
+        inputs: Sequence[Tensor] = (),
     ) -> tuple[Tensor, Tensor | None]:
         """One pass (`StaticPass.forward`): logits [n, vocab] and the hidden states asked for, side by side.
 
         feature_layers: some of those that the pass returns.
         """
-        logits, *hidden = self.run(token_ids, positions, where, visible, *rows)
+        logits, *hidden = self.run(token_ids, positions, where, visible, *inputs, *rows)
         if not feature_layers:
             return logits, None
         by_layer = dict(zip(self.static.feature_layers, hidden, strict=True))

@@ -18,19 +18,15 @@ from specviz.models.sources import find_model, load_tokenizer
 from specviz.models.vocabularies import same_vocabulary
 from specviz.models.weights import load_weights
 from specviz.passes.devices import is_spread
+from specviz.passes.head_files import settings_in
+from specviz.passes.heads import EagleConfig
 from specviz.passes.processes import refuse_more_than_one
-from specviz.passes.trained_heads import EagleConfig, settings_in
 from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
 from specviz.training.data import Corpus, read_corpus, with_own_text
-from specviz.training.draft import DraftRecipe
-from specviz.training.eagle import EagleRecipe, head_from
-from specviz.training.head import HeadRecipe
+from specviz.training.heads import EagleRecipe, HeadRecipe, MedusaRecipe, MtpRecipe, ParallelRecipe, head_from
 from specviz.training.loop import Recipe, Schedule, train
-from specviz.training.medusa import MedusaRecipe
-from specviz.training.mtp import MtpRecipe
-from specviz.training.parallel import ParallelRecipe
-from specviz.training.target import TargetRecipe, add_units, freeze_all_but_added, join, small_llama
+from specviz.training.models import DraftRecipe, TargetRecipe, add_units, freeze_all_but_added, join, small_llama
 
 #: Recipe -> default number of tokens to learn from, and default learning rate of the matrices.
 _DEFAULTS = {

@@ -302,7 +302,7 @@ def describe(pair: ModelPair, stage: Stage, say: Words) -> str:
 
 def _rows(pair: ModelPair, say: Words) -> Iterator[list[str]]:
     from specviz.models.placement import dtype_name
-    from specviz.passes.mtp_layers import MtpModules
+    from specviz.passes.published_heads import MtpModules
 
     info, times = pair.info(), pair.passes.seconds_by_width
     measured = [_NONE, _NONE]

@@ -22,7 +22,8 @@ from specviz.decoding import engine
 from specviz.drafters.heads import Mtp
 from specviz.models.mtp_modules import load_mtp_modules
 from specviz.models.pair import ModelPair
-from specviz.passes.trained_heads import MtpConfig, MtpHead, fingerprint, save
+from specviz.passes.head_files import fingerprint, save
+from specviz.passes.heads import MtpConfig, MtpHead
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, SamplingParams
 

@@ -13,7 +13,7 @@ from transformers import Qwen3Config
 import specviz
 from specviz.drafters.at_once import Parallel, ParallelDraftModel
 from specviz.drafters.registry import drafter_class
-from specviz.passes.dflash import DFlashConfig, DFlashHead
+from specviz.passes.published_heads import DFlashConfig, DFlashHead
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, SamplingParams
 

@@ -6,8 +6,7 @@ from specviz.models import preparation
 from specviz.models.pair import ModelPair, PairPasses
 from specviz.passes.cuda_graphs import GraphedPasses
 from specviz.passes.few_rows import FewRows
-from specviz.passes.static_eagle import StaticEagle
-from specviz.passes.static_parallel import StaticParallel
+from specviz.passes.head_passes import StaticHead
 from specviz.passes.static_passes import FastPasses, StaticPass
 
 
@@ -26,10 +25,8 @@ def replayed(function, examples):
 def static_passes(pair: ModelPair, few_rows: FewRows | None = None) -> dict[str, FastPasses]:
     target = StaticPass(pair.target, preparation.feature_layers(pair), few_rows)
     statics = {"target": target, "draft": StaticPass(pair.draft, (), few_rows), "exit 1": target.first_layers(1)}
-    for name in pair.parts.keys() & {"eagle", "mtp"}:
-        statics[name] = StaticEagle(pair.parts[name], target)
-    if "parallel" in pair.parts:
-        statics["parallel"] = StaticParallel(pair.parts["parallel"], target)
+    for name in pair.parts.keys() & {"eagle", "mtp", "parallel"}:
+        statics[name] = StaticHead(pair.parts[name], target)
     return {role: FastPasses.unprepared(static) for role, static in statics.items()}
 
 

@@ -24,9 +24,8 @@ from specviz.models.pair import ModelPair, PairPasses
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch
 from specviz.passes.few_rows import FewRows
-from specviz.passes.parallel_head import ParallelConfig, ParallelHead
+from specviz.passes.heads import EagleHead, MedusaHeads, MtpHead, ParallelHead
 from specviz.passes.static_passes import FastPasses, StaticPass
-from specviz.passes.trained_heads import EagleConfig, EagleHead, MedusaConfig, MedusaHeads, MtpConfig, MtpHead
 from specviz.records.runs import LengthChoice
 
 VOCABULARY = 128
@@ -180,15 +179,9 @@ def tiny_pair(architecture: str, *, noise: float = 0.07, seed: int = 3, **settin
 def with_heads(pair: ModelPair, seed: int = 0) -> ModelPair:
     """The pair, with trained parts of random weights: they guess badly and are as exact as any."""
     generator, target = torch.Generator().manual_seed(seed), pair.target
-    heads = (
-        (MedusaHeads, MedusaConfig),
-        (EagleHead, EagleConfig),
-        (MtpHead, MtpConfig),
-        (ParallelHead, ParallelConfig),
-    )
     parts = {}
-    for head_class, config in heads:
-        head = parts[head_class.kind] = head_class(config.of(target)).eval().requires_grad_(False)
+    for head_class in (MedusaHeads, EagleHead, MtpHead, ParallelHead):
+        head = parts[head_class.kind] = head_class(head_class.sizes_class.of(target)).eval().requires_grad_(False)
         for parameter in head.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * parameter.shape[-1] ** -0.5)
     return dataclasses.replace(pair, parts=parts, passes=PairPasses())

@@ -14,28 +14,14 @@ from tiny import save_pair
 
 from specviz.models import sources
 from specviz.models.loading import load_pair
-from specviz.passes.parallel_head import ParallelConfig, ParallelHead
-from specviz.passes.trained_heads import (
-    EagleConfig,
-    EagleHead,
-    MedusaConfig,
-    MedusaHeads,
-    MtpConfig,
-    MtpHead,
-    fingerprint,
-    save,
-)
+from specviz.passes.head_files import fingerprint, save
+from specviz.passes.heads import EagleHead, MedusaHeads, MtpHead, ParallelHead
 from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
 from specviz.ui.deployment import Deployment
 from specviz.ui.pairs import PairName
 
-KINDS = {
-    "medusa": (MedusaHeads, MedusaConfig),
-    "eagle": (EagleHead, EagleConfig),
-    "mtp": (MtpHead, MtpConfig),
-    "parallel": (ParallelHead, ParallelConfig),
-}
+KINDS = {head.kind: head for head in (MedusaHeads, EagleHead, MtpHead, ParallelHead)}
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +30,9 @@ def folders(tmp_path_factory) -> dict[str, pathlib.Path]:
     base = tmp_path_factory.mktemp("parts")
     named = dict(zip(("target", "draft"), save_pair(base)))
     target = load_pair(named["target"], dtype="float32").target
-    for number, (kind, (head, config)) in enumerate(KINDS.items()):
+    for number, (kind, head) in enumerate(KINDS.items()):
         named[kind] = base / f"part {number}"
-        save(head(config.of(target)), named[kind], fingerprint(target))
+        save(head(head.sizes_class.of(target)), named[kind], fingerprint(target))
     return named
 
 

@@ -19,10 +19,9 @@ from specviz.models import pass_checks, preparation
 from specviz.models.pair import ModelPair, PairPasses
 from specviz.passes import kernel_library
 from specviz.passes.few_rows import FewRows, _widen, attend
+from specviz.passes.head_passes import StaticHead
 from specviz.passes.packed_weights import rounded, weight_of
 from specviz.passes.reading_checks import rows_are_alike
-from specviz.passes.static_eagle import StaticEagle
-from specviz.passes.static_parallel import StaticParallel
 from specviz.passes.static_passes import FastPasses, StaticPass, additive_mask
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import BITS, DraftParams, SamplingParams
@@ -194,11 +193,11 @@ def test_models_in_few_bits_are_their_rounded_selves_and_their_rows_are_alike(
 
 
 @pytest.mark.parametrize("dtype", [HALF, FULL])
-@pytest.mark.parametrize("name, kind", [("eagle", StaticEagle), ("parallel", StaticParallel)])
-def test_a_head_on_the_kernels_is_right_and_its_rows_are_alike(name, kind, dtype, few_rows):
+@pytest.mark.parametrize("name", ["eagle", "parallel"])
+def test_a_head_on_the_kernels_is_right_and_its_rows_are_alike(name, dtype, few_rows):
     pair = with_heads(tiny_pair("llama"))
     target = StaticPass(pair.target.to(dtype), (1, 2), few_rows)
-    passes = FastPasses.unprepared(kind(pair.parts[name].to(dtype), target))
+    passes = FastPasses.unprepared(StaticHead(pair.parts[name].to(dtype), target))
     pass_checks.check(passes)
     assert rows_are_alike(passes)
 
@@ -215,7 +214,7 @@ def test_rows_that_know_of_each_other_are_found_out(few_rows):
 def on_kernels(pair: ModelPair, few_rows: FewRows) -> ModelPair:
     target = StaticPass(pair.target, preparation.feature_layers(pair), few_rows)
     statics = {"target": target, "draft": StaticPass(pair.draft, (), few_rows), "exit 1": target.first_layers(1)}
-    statics["eagle"] = StaticEagle(pair.parts["eagle"], target)
+    statics["eagle"] = StaticHead(pair.parts["eagle"], target)
     pair.passes = PairPasses({role: FastPasses.unprepared(static) for role, static in statics.items()})
     return pair
 

@@ -22,7 +22,7 @@ from specviz.passes.cached_model import reader
 from specviz.passes.chains import drafting_in_one_call
 from specviz.passes.devices import Stopwatch
 from specviz.passes.few_rows import FewRows
-from specviz.passes.static_eagle import StaticEagle, StaticEagleReader
+from specviz.passes.head_passes import StaticHead
 from specviz.passes.static_passes import BLOCK, FastPasses, StaticPass, few_numbers
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run
@@ -272,20 +272,21 @@ def test_a_run_drafts_in_one_call_where_it_can_and_is_the_same(compiled, samplin
 @pytest.mark.parametrize("temperature", [0, 0.8])
 @torch.inference_mode()
 def test_a_head_drafts_in_one_call_what_single_steps_draft(compiled, temperature):
-    static = StaticEagle(compiled.parts["eagle"], compiled.passes.fast["target"].static)
-    program = compiler.Program(static, compiler.file(StaticEagle, static.described()))
+    static = StaticHead(compiled.parts["eagle"], compiled.passes.fast["target"].static)
+    program = compiler.Program(static, compiler.file(StaticHead, static.described()))
     passes = FastPasses(static, program, "compiled")
     passes.draft = drafting_in_one_call(static, program)
     generator = torch.Generator().manual_seed(1)
     uniforms = torch.rand(8, generator=generator).double()
-    at_once, step_by_step = StaticEagleReader(passes), StaticEagleReader(passes)
+    at_once, step_by_step = (reader(static.original, Stopwatch(static.device), passes, (-1,)) for _ in range(2))
     for text in (PROMPT, list(range(1, 20))):  # the buffers grow within a chain, then several tokens are unread
         features, unread = torch.randn(len(text), static.input_widths[0], generator=generator), torch.tensor(text)
         features = features.to(static.dtype)
         chosen, logits, probs = at_once.draft(unread, 8, temperature, uniforms, features)
         read = len(text) + step_by_step.length
         for depth, u in enumerate(uniforms):
-            row, features = step_by_step.read(features[-1:] if depth else features, unread, keep=1)
+            row = step_by_step.forward(unread, 1, inputs=features[-1:] if depth else features)
+            features = step_by_step.features
             assert torch.equal(logits[depth : depth + 1], row)
             assert chosen[depth] == (draw(probs[depth], u) if temperature else row.argmax())
             unread = chosen[depth : depth + 1]

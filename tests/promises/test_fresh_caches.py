@@ -6,6 +6,7 @@ import pytest
 import torch
 from matrix import FULL, MODELS, PROMPT, SLIDING, branch, drafting_with, pair_of, pairwise, prepared_pair, refused_field
 from tiny import ARCHITECTURES, InTurn, assert_same_rows
+from transformers import PreTrainedModel
 
 import specviz
 from specviz.decoding import engine
@@ -14,8 +15,10 @@ from specviz.drafters.draft_model import DraftModel
 from specviz.drafters.heads import Eagle
 from specviz.drafters.self_drafting import EarlyExit
 from specviz.models.pair import ModelPair
-from specviz.passes.parallel_head import ParallelReader
-from specviz.passes.trained_heads import EagleCache
+from specviz.passes.cached_model import CachedModel
+from specviz.passes.devices import Stopwatch
+from specviz.passes.head_passes import HeadModel, read_masks
+from specviz.passes.heads import Head
 from specviz.records.settings import SamplingParams
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
@@ -105,14 +108,12 @@ def hidden_states(pair: ModelPair, ids: list[int], layers: tuple[int, ...]) -> t
 def test_a_head_has_read_the_text_as_in_one_pass(drafter, architecture, branches, monkeypatch):
     def read_and_look(self, committed):
         row = first_row(self, committed)
-        fresh, read = EagleCache(self.head), len(committed) - 1
+        fresh, read = anew(self.head, self.target), len(committed) - 1
         features = self.head.fuse(hidden_states(pair_of(architecture), committed, self.feature_layers))
-        states = self.head(
-            features, self.head.embed(torch.tensor(committed[1:]), self.target), torch.arange(read), fresh
-        )
+        expected = fresh.forward(torch.tensor(committed[1:]), 1, inputs=features)
         assert self.reader.length == fresh.length == read
-        torch.testing.assert_close(all_rows(self.reader.rows), all_rows(fresh), **CLOSE)
-        torch.testing.assert_close(row, self.head.logits(states[-1:], self.target), **CLOSE)
+        torch.testing.assert_close(self.reader.rows(), fresh.rows(), **CLOSE)
+        torch.testing.assert_close(row, expected, **CLOSE)
         looked.append(read)
         return row
 
@@ -122,8 +123,9 @@ def test_a_head_has_read_the_text_as_in_one_pass(drafter, architecture, branches
     assert len(looked) > 5 and sum(one.accepted for one in rounds)
 
 
-def all_rows(rows: EagleCache) -> torch.Tensor:
-    return rows.append(torch.empty(2, 0, rows.config.num_attention_heads, rows.config.head_dim))
+def anew(head: Head, target: PreTrainedModel) -> CachedModel:
+    """The head with an empty cache."""
+    return CachedModel(HeadModel(head, target), Stopwatch(target.device), (-1,))
 
 
 @torch.inference_mode()
@@ -133,14 +135,12 @@ def test_a_branch_of_an_eagle_tree_is_drafted_as_if_it_stood_alone():
         text = ids[: len(ids) - len(one.emitted)]
         head = pair.parts["eagle"]
         for token in one.drafted:
-            rows = EagleCache(head)
+            reader = anew(head, pair.target)
             features = head.fuse(hidden_states(pair, text, head.feature_layers))
             tokens = torch.tensor(text[1:])
             for following in [*branch(one, token.parent), token]:
-                start = rows.length
-                states = head(features, head.embed(tokens, pair.target), torch.arange(start, start + len(tokens)), rows)
-                q = head.logits(states[-1:], pair.target).softmax(-1)[0]
-                features, tokens = states[-1:], torch.tensor([following.id])
+                q = reader.forward(tokens, 1, inputs=features).softmax(-1)[0]
+                features, tokens = reader.features[-1:], torch.tensor([following.id])
             assert token.q_raw == pytest.approx(q[token.id].item(), abs=1e-4)
 
 
@@ -162,9 +162,9 @@ def test_medusa_looks_at_the_last_token_that_the_target_has_read(architecture, b
 def test_parallel_drafts_as_one_that_reads_the_whole_text_anew(architecture, branches, monkeypatch):
     def draft_and_look(self, committed, depths):
         rows = all_rows(self, committed, depths)
-        fresh = ParallelReader(self.head, self.target)
+        fresh = anew(self.head, self.target)
         features = hidden_states(pair_of(architecture), committed, self.feature_layers)
-        expected = fresh.read(features, torch.tensor(committed[1:]), self.most)
+        expected = read_masks(fresh, features, torch.tensor(committed[1:]), self.most)
         assert self.reader.length == fresh.length == len(committed) - 1
         torch.testing.assert_close(rows, expected[:depths], **CLOSE)
         looked.append(depths)

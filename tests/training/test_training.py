@@ -6,26 +6,25 @@ import math
 import pathlib
 import random
 import re
+from functools import partial
 
 import pytest
 import torch
 from tiny import byte_tokenizer, save_model, tiny_model
 from transformers import AutoModelForCausalLM
 
-from specviz.passes.parallel_head import ParallelReader, load_parallel
-from specviz.passes.trained_heads import EagleCache, EagleConfig, fingerprint, load_eagle, load_medusa, load_mtp, save
+from specviz.passes.cached_model import CachedModel
+from specviz.passes.devices import Stopwatch
+from specviz.passes.head_files import fingerprint, load, save
+from specviz.passes.head_passes import HeadModel, read_masks
+from specviz.passes.heads import EagleConfig, EagleHead, MedusaHeads, MtpHead, ParallelHead
 from specviz.records.errors import SpecvizError
 from specviz.training import __main__ as command
 from specviz.training.data import BLOCK, Corpus, Text, continue_texts, held_out_blocks, read_corpus, with_own_text
-from specviz.training.eagle import EagleRecipe, head_from
-from specviz.training.frozen import FrozenTarget
-from specviz.training.loop import Schedule, train, validate
+from specviz.training.heads import EagleRecipe, FrozenTarget, MedusaRecipe, MtpRecipe, ParallelRecipe, head_from
+from specviz.training.loop import Schedule, learning_rate_factor, orthogonalised, train, validate
 from specviz.training.losses import agreement, distillation
-from specviz.training.medusa import MedusaRecipe
-from specviz.training.mtp import MtpRecipe
-from specviz.training.optimisers import learning_rate_factor, orthogonalised
-from specviz.training.parallel import ParallelRecipe
-from specviz.training.target import add_units, join
+from specviz.training.models import add_units, join
 
 
 @pytest.fixture(scope="module")
@@ -103,10 +102,10 @@ def test_auto_trains_in_what_the_processor_multiplies_in(
 @pytest.mark.parametrize(
     ("name", "loads"),
     [
-        ("eagle", load_eagle),
-        ("medusa", load_medusa),
-        ("mtp", load_mtp),
-        ("parallel", load_parallel),
+        ("eagle", partial(load, EagleHead)),
+        ("medusa", partial(load, MedusaHeads)),
+        ("mtp", partial(load, MtpHead)),
+        ("parallel", partial(load, ParallelHead)),
         ("draft", AutoModelForCausalLM.from_pretrained),
     ],
 )
@@ -204,13 +203,17 @@ def test_a_resumed_run_ends_where_one_that_never_stopped_ends(name, target, corp
     train(resumed, corpus, schedule(tmp_path / "broken", 4), tmp_path / "b")
     for weight, expected in zip(resumed.student.state_dict().values(), whole.student.state_dict().values()):
         assert torch.equal(weight, expected)
-    assert not torch.equal(broken.student.scale, whole.student.scale)
+    assert not torch.equal(broken.student.norm.weight, whole.student.norm.weight)
 
 
 def test_a_checkpoint_of_other_settings_is_not_taken_up(target, corpus, tmp_path):
     train(recipe_for("medusa", target, corpus), corpus, schedule(tmp_path, 6), tmp_path / "out", stop_after=2)
     with pytest.raises(SpecvizError, match="other settings"):
         train(recipe_for("medusa", target, corpus), corpus, schedule(tmp_path, 9), tmp_path / "out")
+
+
+def reading(head, target):
+    return CachedModel(HeadModel(head, target), Stopwatch(target.device), (-1,))
 
 
 @torch.no_grad()
@@ -220,16 +223,13 @@ def test_the_unrolled_steps_are_what_drafting_computes(name, target, corpus):
     for parameter in recipe.student.parameters():
         parameter.normal_(0, parameter.shape[-1] ** -0.5)
     ids = corpus.batch(1, 0, 0)
-    head, text = recipe.student, recipe.target.read(ids)
-    unrolled = [drafted for drafted, _ in recipe._drafts(ids, 3)]
-    t = 17
-    rows = EagleCache(head)
-    hidden = head(head.fuse(text.features[0, : t + 1]), text.embeddings[0, 1 : t + 2], torch.arange(t + 1), rows)[-1:]
+    unrolled = [drafted for drafted, _ in recipe.chains(ids, 3)]
+    t, reader = 17, reading(recipe.student, target)
+    features, tokens = recipe.student.fuse(recipe.target.read(ids).features[0, : t + 1]), ids[0, 1 : t + 2]
     for step in range(3):
-        drafted = recipe.target.head(head.normed(hidden))
+        drafted = reader.forward(tokens, 1, inputs=features)
         torch.testing.assert_close(drafted, unrolled[step][:, t], rtol=1e-3, atol=1e-3)
-        ahead = t + step + 2
-        hidden = head(hidden, text.embeddings[0, ahead : ahead + 1], torch.tensor([ahead - 1]), rows)
+        features, tokens = reader.features[-1:], ids[0, t + step + 2 : t + step + 3]
 
 
 @torch.no_grad()
@@ -238,10 +238,10 @@ def test_the_rows_that_a_parallel_head_learns_from_are_what_drafting_computes(ta
     for parameter in recipe.student.parameters():
         parameter.normal_(0, parameter.shape[-1] ** -0.5)
     ids, anchors = corpus.batch(1, 0, 0), torch.tensor([30, 4, 17])
-    features, depths = recipe.target.read(ids).features[0], recipe.student.config.depths
-    first, *masks = [drafted[0] for drafted, _ in recipe._drafts(ids, anchors)]
+    features, depths = recipe.target.read(ids).features[0], recipe.student.sizes.depths
+    first, *masks = [drafted[0] for drafted, _ in recipe.blocks(ids, anchors)]
     for place, t in enumerate(anchors.tolist()):
-        drafted = ParallelReader(recipe.student, target).read(features[: t + 1], ids[0, 1 : t + 2], depths)
+        drafted = read_masks(reading(recipe.student, target), features[: t + 1], ids[0, 1 : t + 2], depths)
         learnt = torch.stack([first[t], *(rows[place] for rows in masks)])
         torch.testing.assert_close(drafted, learnt, rtol=1e-3, atol=1e-3)
 
@@ -252,7 +252,7 @@ def test_a_predictor_is_held_to_the_targets_row_of_the_token_it_predicts(name, t
     recipe = recipe_for(name, target, corpus)
     ids = corpus.batch(2, 0, 0)
     logits = target(input_ids=ids).logits
-    pairs = recipe._heads(ids) if name == "medusa" else recipe._drafts(ids, 4)
+    pairs = recipe.drafts(ids, None) if name == "medusa" else recipe.chains(ids, 4)
     for ahead, (_, wanted) in enumerate(pairs, start=1):
         torch.testing.assert_close(wanted.reshape(2, -1, 128), logits[:, ahead : BLOCK - 4 + ahead])
 
@@ -261,7 +261,7 @@ def test_a_predictor_is_held_to_the_targets_row_of_the_token_it_predicts(name, t
 def test_each_depth_of_a_parallel_head_is_held_to_the_targets_row_of_its_token(target, corpus):
     recipe, ids, anchors = recipe_for("parallel", target, corpus), corpus.batch(2, 0, 0), torch.tensor([5, 40])
     logits = target(input_ids=ids).logits
-    first, *masks = [wanted for _, wanted in recipe._drafts(ids, anchors)]
+    first, *masks = [wanted for _, wanted in recipe.blocks(ids, anchors)]
     torch.testing.assert_close(first, logits[:, 1:])
     for ahead, wanted in enumerate(masks, start=2):
         torch.testing.assert_close(wanted, logits[:, anchors + ahead])
@@ -287,14 +287,12 @@ def test_a_head_that_begins_with_a_draft_model_drafts_as_that_does(shape, target
     features = FrozenTarget(target, head.feature_layers).read(ids[None, :-1]).features[0]
 
     def drafted_by(head):
-        embedded = head.embed(ids[1:], target)
-        fused = head.fuse(features.to(embedded.dtype))
-        return head.logits(head(fused, embedded, torch.arange(19), EagleCache(head)), target)
+        return reading(head, target).forward(ids[1:], 19, inputs=head.fuse(features.to(head.dtype)))
 
     expected = draft(input_ids=ids[None, 1:]).logits[0]
     torch.testing.assert_close(drafted_by(head), expected, rtol=1e-3, atol=1e-3)
     save(head, tmp_path, fingerprint(target))
-    torch.testing.assert_close(drafted_by(load_eagle(tmp_path, target)), expected, rtol=0.1, atol=0.1)  # bfloat16
+    torch.testing.assert_close(drafted_by(load(EagleHead, tmp_path, target)), expected, rtol=0.1, atol=0.1)  # bfloat16
 
 
 def test_an_eagle_head_learns_on_from_a_draft_model(target_folder, target, story, tmp_path, capsys):
@@ -302,7 +300,7 @@ def test_an_eagle_head_learns_on_from_a_draft_model(target_folder, target, story
     text = ("--target", target_folder, "--text", story, "--continuations", 0, "--out", tmp_path / "eagle")
     assert run("eagle", *text, *SMALL, "--start", start) == 0
     assert all(values[-1] < 0.9 * values[0] for values in held_out_losses(capsys.readouterr().out).values())
-    assert load_eagle(tmp_path / "eagle", target).config.own_vocabulary == 136
+    assert load(EagleHead, tmp_path / "eagle", target).sizes.own_vocabulary == 136
 
 
 @pytest.mark.parametrize("name", ["medusa", "mtp"])

@@ -1,7 +1,8 @@
-"""Published DFlash drafters: a few Qwen3 layers whose keys and values of the text come from the target's hidden states.
+"""Parts that others trained and published: DFlash drafters, and the multi-token-prediction modules of a checkpoint.
 
-Chen et al., arXiv 2602.06036. Names of weights and settings are those of the checkpoints (z-lab/…-DFlash-…), which hold
-neither embeddings nor an output head: both are the target's.
+DFlash: Chen et al., arXiv 2602.06036, a few Qwen3 layers whose keys and values of the text come from the target's
+hidden states. Names of weights and settings are those of the checkpoints (z-lab/…-DFlash-…), which hold neither
+embeddings nor an output head: both are the target's.
 """
 
 from __future__ import annotations
@@ -17,62 +18,115 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import DynamicCache, PreTrainedModel, Qwen3Config
+from transformers.cache_utils import MtpCache
+from transformers.modeling_layers import MtpModel
 from transformers.models.qwen3.modeling_qwen3 import (
-    Qwen3MLP,
+    Qwen3Attention,
+    Qwen3DecoderLayer,
     Qwen3RMSNorm,
     Qwen3RotaryEmbedding,
     apply_rotary_pos_emb,
 )
 
-from specviz.passes.devices import home_of
-from specviz.passes.trained_heads import hidden_size_of
+from specviz.passes.cached_model import CachedModel
+from specviz.passes.devices import Stopwatch
+from specviz.passes.head_files import ready
+from specviz.passes.heads import hidden_size_of
+from specviz.passes.static_passes import additive_mask
 from specviz.records.errors import SpecvizError
 
 #: Settings of later drafters, which compute more.
 _LATER = {"input_embedding_scale", "output_multiplier", "final_logit_softcapping", "selector_rank", "conv_kernel_size"}
 
 
+class MtpModules:
+    """The multi-token-prediction modules of a target's checkpoint, in turn (DeepSeek-V3, arXiv 2412.19437, §2.2).
+
+    Embeddings and output head are the target's; the first module reads its last hidden states, each other one those of
+    the module before. They are transformers' own `MtpModel`: it knows, family by family, which hidden state goes in and
+    which norms it passes.
+    """
+
+    def __init__(self, model: MtpModel, target: PreTrainedModel):
+        self.model = model
+        self.feature_layers = (target.config.get_text_config().num_hidden_layers,)
+        self.num_modules = len(model.layers)
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """The target's last hidden states as they are: a module norms them itself."""
+        return features
+
+
+class ModuleReader(CachedModel):
+    """One of the modules reading one text. depth: 1 for the first. Row i is that of token i + depth.
+
+    It reads each token with the state that the depth before has of the token before; its `features` are its own states.
+    """
+
+    def __init__(self, modules: MtpModules, depth: int, stopwatch: Stopwatch):
+        self.depth = depth
+        super().__init__(modules.model, stopwatch)
+
+    def _empty(self) -> None:
+        self.cache = MtpCache(config=self.model.config)
+        # Otherwise sliding windows forget the rows that a rewind has to bring back.
+        self.cache.activate_past_recording()
+
+    def _read(
+        self, token_ids: Tensor, keep: int, visible: Tensor | None, positions: Tensor | None, inputs: Tensor
+    ) -> Tensor:
+        model, index = self.model, self.depth - 1
+        if positions is None:
+            positions = torch.arange(self.length, self.length + len(token_ids), device=token_ids.device)
+        embeddings, positions = model.embed_tokens(token_ids)[None], (positions + self.depth)[None]
+        if visible is None:
+            states = model.forward_layer(index, inputs[None], positions, self.cache, inputs_embeds=embeddings)
+        else:
+            # With a mask of our own, where transformers would make one for a chain.
+            kind = {"layer_type": model.config.layer_types[index]} if model.has_per_layer_rope else {}
+            states = model.layers[index](
+                embeddings,
+                inputs[None],
+                position_embeddings=model.rotary_emb(embeddings, position_ids=positions, **kind),
+                attention_mask=additive_mask(visible, embeddings.dtype),
+                position_ids=positions,
+                cache=self.cache,
+            )
+        self.features = states[0]
+        return model._project_to_logits(states[0, -keep:])
+
+    def _forget(self, count: int) -> None:
+        if self.length:
+            self.cache.layers[self.depth - 1].crop(-count)
+
+
 @dataclass(frozen=True)
 class DFlashConfig:
-    """What a drafter is beside its layers."""
+    """Sizes of a drafter, apart from its layers'."""
 
     depths: int  # the most tokens of a draft
     mask_id: int  # whose embedding stands for a mask
 
 
-class _Attention(nn.Module):
-    def __init__(self, config: Qwen3Config):
-        super().__init__()
-        d, size = config.hidden_size, config.head_dim
-        self.size = size
-        self.q_proj = nn.Linear(d, config.num_attention_heads * size, bias=config.attention_bias)
-        self.k_proj = nn.Linear(d, config.num_key_value_heads * size, bias=config.attention_bias)
-        self.v_proj = nn.Linear(d, config.num_key_value_heads * size, bias=config.attention_bias)
-        self.o_proj = nn.Linear(config.num_attention_heads * size, d, bias=config.attention_bias)
-        self.q_norm = Qwen3RMSNorm(size, config.rms_norm_eps)
-        self.k_norm = Qwen3RMSNorm(size, config.rms_norm_eps)
-
-    def forward(self, block: Tensor, text: Tensor, turns: tuple[Tensor, Tensor], cache: DynamicCache, layer: int):
+class _Attention(Qwen3Attention):
+    def forward(self, block: Tensor, text: Tensor, turns: tuple[Tensor, Tensor], cache: DynamicCache) -> Tensor:
         """Of the block's rows [1, n, d], which all see each other and the text, whose new rows are [1, m, d]."""
         rows = torch.cat([text, block], 1)
         queries, keys, values = (
-            project(x).unflatten(-1, (-1, self.size)).transpose(1, 2)
+            project(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
             for project, x in ((self.q_proj, rows), (self.k_proj, rows), (self.v_proj, rows))
         )
         queries, keys = apply_rotary_pos_emb(self.q_norm(queries), self.k_norm(keys), *turns)
-        keys, values = cache.update(keys, values, layer)
+        keys, values = cache.update(keys, values, self.layer_idx)
         queries = queries[:, :, text.shape[1] :]
         gathered = functional.scaled_dot_product_attention(queries, keys, values, enable_gqa=True)
         return self.o_proj(gathered.transpose(1, 2).flatten(2))
 
 
-class _Layer(nn.Module):
-    def __init__(self, config: Qwen3Config):
-        super().__init__()
-        self.self_attn = _Attention(config)
-        self.mlp = Qwen3MLP(config)
-        self.input_layernorm = Qwen3RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.post_attention_layernorm = Qwen3RMSNorm(config.hidden_size, config.rms_norm_eps)
+class _Layer(Qwen3DecoderLayer):
+    def __init__(self, config: Qwen3Config, index: int):
+        super().__init__(config, index)
+        self.self_attn = _Attention(config, index)
 
     def forward(self, block: Tensor, *others: Any) -> Tensor:
         block = block + self.self_attn(self.input_layernorm(block), *others)
@@ -90,10 +144,10 @@ class DFlashHead(nn.Module):
 
     def __init__(self, config: Qwen3Config, own: DFlashConfig, feature_layers: tuple[int, ...]):
         super().__init__()
-        self.config = own
+        self.sizes = own
         self.feature_layers = feature_layers
         d = config.hidden_size
-        self.layers = nn.ModuleList([_Layer(config) for _ in range(config.num_hidden_layers)])
+        self.layers = nn.ModuleList([_Layer(config, index) for index in range(config.num_hidden_layers)])
         self.norm = Qwen3RMSNorm(d, config.rms_norm_eps)
         self.hidden_norm = Qwen3RMSNorm(d, config.rms_norm_eps)
         self.fc = nn.Linear(len(feature_layers) * d, d, bias=False)
@@ -108,8 +162,8 @@ class DFlashHead(nn.Module):
         text = self.hidden_norm(self.fc(features))
         positions = torch.arange(start, start + text.shape[1] + block.shape[1], device=block.device)
         turns = self.rotary_emb(block, positions[None])
-        for number, layer in enumerate(self.layers):
-            block = layer(block, text, turns, cache, number)
+        for layer in self.layers:
+            block = layer(block, text, turns, cache)
         return self.norm(block)
 
 
@@ -123,8 +177,8 @@ class DFlashReader:
         self.length = 0
 
     def read(self, features: Tensor, tokens: Tensor, depths: int) -> Tensor:
-        """As in `ParallelReader`."""
-        ids = torch.cat([tokens[-1:], tokens.new_full((depths,), self.head.config.mask_id)])
+        """As `head_passes.read_masks`."""
+        ids = torch.cat([tokens[-1:], tokens.new_full((depths,), self.head.sizes.mask_id)])
         block = self.target.get_input_embeddings()(ids).to(features.device)
         hidden = self.head(block[None], features[None], self.cache, self.length)[0, 1:]
         self.length += len(tokens)
@@ -133,7 +187,7 @@ class DFlashReader:
 
 
 def is_dflash(folder: pathlib.Path) -> bool:
-    """Whether a DFlash drafter lies there."""
+    """True if a DFlash drafter lies there."""
     file = folder / "config.json"
     return file.is_file() and b'"dflash_config"' in file.read_bytes()
 
@@ -152,10 +206,7 @@ def load_dflash(folder: pathlib.Path, target: PreTrainedModel) -> DFlashHead:
         raise SpecvizError(
             "The DFlash drafter in {folder} is damaged: copy it again.", "drafter", folder=folder
         ) from error
-    for weight in head.parameters():
-        # Not the frequencies of rotary positions, which half precision would spoil.
-        weight.data = weight.data.to(target.dtype)
-    return head.eval().requires_grad_(False).to(home_of(target))
+    return ready(head, target)
 
 
 def _unloaded(folder: pathlib.Path, settings: dict[str, Any], target: PreTrainedModel) -> DFlashHead:

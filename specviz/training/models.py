@@ -1,4 +1,8 @@
-"""A target from scratch, with losses at early exits so that its first layers can draft: LayerSkip, arXiv 2404.16710."""
+"""Whole models: a small Llama from scratch as target, and one that is distilled from the target to draft for it.
+
+The target has losses at early exits, so that its first layers can draft (LayerSkip, arXiv 2404.16710); the draft model
+learns from the target's distributions, not from the text (arXiv 2310.08461).
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrai
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 from specviz.records.errors import SpecvizError
+from specviz.training.heads import FrozenTarget
 from specviz.training.loop import Recipe
-from specviz.training.losses import next_token
+from specviz.training.losses import agreement, distillation, next_token, of_one_width
 
 #: Layers after which the model may exit early, and the weight of an exit's loss beside the last layer's.
 EXITS = (2, 3)
@@ -140,3 +145,25 @@ class TargetRecipe(Recipe):
 
     def _exit(self, hidden: Tensor) -> Tensor:
         return self.student.lm_head(self.student.model.norm(hidden))
+
+
+class DraftRecipe(Recipe):
+    """0.5 · KL + TV to the frozen target's distribution at every row. draft: the student, in float32."""
+
+    name = "draft"
+
+    def __init__(self, target: PreTrainedModel, draft: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase):
+        self.target, self.student, self.tokenizer = FrozenTarget(target), draft, tokenizer
+        self.device, self.dtype = target.device, target.dtype
+
+    def loss(self, ids: Tensor, step: int) -> Tensor:
+        return distillation(*self._both(ids))
+
+    def measure(self, ids: Tensor) -> dict[str, Tensor]:
+        return {"draft": agreement(*self._both(ids))}
+
+    def save(self, folder: pathlib.Path) -> None:
+        save_model(self.student, self.tokenizer, folder)
+
+    def _both(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        return of_one_width(self.student(input_ids=ids, use_cache=False).logits, self.target.logits(ids))

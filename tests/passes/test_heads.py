@@ -1,7 +1,6 @@
 """Trained heads: reading in pieces or at once is one thing, and a head's files say which target it belongs to."""
 
 import json
-from dataclasses import replace
 
 import pytest
 import torch
@@ -10,18 +9,11 @@ from safetensors.torch import load_file, save_file
 from tiny import save_model, tiny_model
 from transformers import AutoModelForCausalLM
 
-from specviz.passes.parallel_head import ParallelConfig, ParallelHead, ParallelReader, load_parallel
-from specviz.passes.trained_heads import (
-    EagleCache,
-    EagleConfig,
-    EagleHead,
-    MedusaConfig,
-    MedusaHeads,
-    fingerprint,
-    load_eagle,
-    load_medusa,
-    save,
-)
+from specviz.passes.cached_model import CachedModel, tree_view
+from specviz.passes.devices import Stopwatch
+from specviz.passes.head_files import fingerprint, load, save
+from specviz.passes.head_passes import HeadModel, read_masks
+from specviz.passes.heads import EagleConfig, EagleHead, MedusaConfig, MedusaHeads, ParallelConfig, ParallelHead
 from specviz.records.errors import SpecvizError
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -36,30 +28,30 @@ def stirred(module, seed=0):
     return module.eval().requires_grad_(False)
 
 
-@pytest.fixture
-def head():
-    return stirred(EagleHead(EagleConfig(48, 4, 64, (1, 2, 3))))
+def reading(head, target):
+    """A head reading a text on this target; its `features` are its states."""
+    return CachedModel(HeadModel(head, target), Stopwatch(target.device), (-1,))
+
+
+@pytest.fixture(scope="module")
+def model():
+    target = tiny_model("llama", layers=3)
+    return HeadModel(stirred(EagleHead(EagleConfig.of(target))), target)
 
 
 def inputs(n, d=48, seed=1):
+    """Features and tokens."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(n, d, generator=generator), torch.randn(n, d, generator=generator), torch.arange(n)
+    return torch.randn(n, d, generator=generator), torch.randint(128, (n,), generator=generator)
 
 
-def whole(head, features, embeddings, positions):
-    return head(features, embeddings, positions, EagleCache(head))
+def fresh(model):
+    return CachedModel(model, Stopwatch(torch.device("cpu")), (-1,))
 
 
-@pytest.mark.parametrize("capacity", [1, 256], ids=["growing", "roomy"])
-def test_reading_token_by_token_equals_reading_at_once(head, capacity):
-    features, embeddings, positions = inputs(20)
-    rows = EagleCache(head, capacity)
-    pieces = [
-        head(features[part], embeddings[part], positions[part], rows)
-        for part in (slice(0, 7), slice(7, 8), slice(8, 9), slice(9, 20))
-    ]
-    assert rows.length == 20
-    torch.testing.assert_close(torch.cat(pieces), whole(head, features, embeddings, positions), **CLOSE)
+def states(reader, features, tokens, *view):
+    reader.forward(tokens, 1, *view, inputs=features)
+    return reader.features
 
 
 #: A tree over six tokens: parent of each, −1 for the text.
@@ -67,64 +59,28 @@ PARENTS = (-1, -1, 0, 0, 1, 3)
 
 
 def path_to(index):
-    path = []
-    while index >= 0:
-        path.insert(0, index)
-        index = PARENTS[index]
-    return path
+    return [*path_to(PARENTS[index]), index] if index >= 0 else []
 
 
-def read_tree(head, rows, text, features, embeddings):
-    """The tree in one pass after `text` rows; hidden states [6, d]."""
-    paths = [path_to(index) for index in range(len(PARENTS))]
-    mask = torch.zeros(len(PARENTS), text + len(PARENTS), dtype=torch.bool)
-    mask[:, :text] = True
-    for index, path in enumerate(paths):
-        mask[index, [text + step for step in path]] = True
-    positions = torch.tensor([text + len(path) - 1 for path in paths])
-    return head(features, embeddings, positions, rows, mask)
-
-
-def test_a_tree_in_one_pass_equals_its_paths_one_by_one(head):
-    text_features, text_embeddings, positions = inputs(5)
-    features, embeddings, _ = inputs(6, seed=2)
-    rows = EagleCache(head)
-    head(text_features, text_embeddings, positions, rows)
-    tree = read_tree(head, rows, 5, features, embeddings)
+def test_a_tree_in_one_pass_equals_its_paths_and_the_kept_one_reads_on_as_a_chain(model):
+    (text, text_tokens), (features, tokens) = inputs(5), inputs(7, seed=2)
+    reader = fresh(model)
+    states(reader, text, text_tokens)
+    tree = states(reader, features[:6], tokens[:6], *tree_view(PARENTS, 5, 0))
     for index in range(len(PARENTS)):
         path = path_to(index)
-        alone = whole(
-            head,
-            torch.cat([text_features, features[path]]),
-            torch.cat([text_embeddings, embeddings[path]]),
-            torch.arange(5 + len(path)),
-        )
+        alone = states(fresh(model), torch.cat([text, features[path]]), torch.cat([text_tokens, tokens[path]]))
         torch.testing.assert_close(tree[index], alone[-1], **CLOSE)
-
-
-def test_the_kept_path_of_a_tree_reads_on_as_if_it_had_been_a_chain(head):
-    text_features, text_embeddings, positions = inputs(5)
-    features, embeddings, _ = inputs(7, seed=2)
-    rows = EagleCache(head)
-    head(text_features, text_embeddings, positions, rows)
-    read_tree(head, rows, 5, features[:6], embeddings[:6])
-    path = path_to(5)
-    rows.gather(5, torch.tensor([5 + index for index in path]))
-    assert rows.length == 5 + len(path)
-    next_row = head(features[6:], embeddings[6:], torch.tensor([rows.length]), rows)
+    reader.keep(5, path)
+    assert reader.length == 5 + len(path)
     chain = [*path, 6]
-    alone = whole(
-        head,
-        torch.cat([text_features, features[chain]]),
-        torch.cat([text_embeddings, embeddings[chain]]),
-        torch.arange(5 + len(chain)),
-    )
-    torch.testing.assert_close(next_row, alone[-1:], **CLOSE)
+    alone = states(fresh(model), torch.cat([text, features[chain]]), torch.cat([text_tokens, tokens[chain]]))
+    torch.testing.assert_close(states(reader, features[6:], tokens[6:]), alone[-1:], **CLOSE)
 
 
 def test_each_medusa_head_sees_the_drawn_token_and_no_other_row():
     heads = stirred(MedusaHeads(MedusaConfig(48, 3, (2,))))
-    features, embeddings, _ = inputs(5)
+    features, embeddings = torch.randn(2, 5, 48, generator=torch.Generator().manual_seed(1))
     both = heads(features, embeddings)
     assert both.shape == (5, 3, 48)
     torch.testing.assert_close(heads(features[3:4], embeddings[3:4])[0], both[3], **CLOSE)
@@ -141,21 +97,21 @@ def test_heads_fit_every_architecture_and_come_back_from_their_files(architectur
     save(eagle, tmp_path / "eagle", fingerprint(target))
     save(medusa, tmp_path / "medusa", fingerprint(target))
     save(parallel, tmp_path / "parallel", fingerprint(target))
-    loaded, heads = load_eagle(tmp_path / "eagle", target), load_medusa(tmp_path / "medusa", target)
-    assert not loaded.training and loaded.scale.dtype == target.dtype
+    loaded, heads = load(EagleHead, tmp_path / "eagle", target), load(MedusaHeads, tmp_path / "medusa", target)
+    assert not loaded.training and loaded.dtype == target.dtype
 
     ids = torch.arange(1, 11)[None]
     with torch.inference_mode():
         states = target(input_ids=ids, output_hidden_states=True).hidden_states
         embeddings = target.get_input_embeddings()(ids[0, 1:])
         fused = loaded.fuse(torch.cat([states[layer][0, :-1] for layer in loaded.feature_layers], -1))
-        hidden = loaded(fused, embeddings, torch.arange(9), EagleCache(loaded))
-        ahead = heads(states[-1][0, :-1], embeddings)
-        logits = target.get_output_embeddings()(torch.cat([loaded.normed(hidden)[:, None], ahead], 1))
-        reader = ParallelReader(load_parallel(tmp_path / "parallel", target), target)
-        features = torch.cat([states[layer][0, :-1] for layer in reader.head.feature_layers], -1)
-        masked = reader.read(features, ids[0, 1:], 8)
-    assert logits.shape == (9, 5, target.config.vocab_size) and logits.isfinite().all()
+        logits = reading(loaded, target).forward(ids[0, 1:], 9, inputs=fused)
+        ahead = target.get_output_embeddings()(heads(states[-1][0, :-1], embeddings))
+        head = load(ParallelHead, tmp_path / "parallel", target)
+        features = torch.cat([states[layer][0, :-1] for layer in head.feature_layers], -1)
+        masked = read_masks(reading(head, target), features, ids[0, 1:], 8)
+    assert logits.shape == (9, target.config.vocab_size) and logits.isfinite().all()
+    assert ahead.shape == (9, 4, target.config.vocab_size) and ahead.isfinite().all()
     assert masked.shape == (8, target.config.vocab_size) and masked.isfinite().all()
     for name, weight in loaded.state_dict().items():
         assert torch.equal(weight, eagle.state_dict()[name].bfloat16().float())
@@ -228,8 +184,8 @@ def test_a_checkpoint_keeps_its_trained_part_in_every_precision_and_no_other_get
     save_model(tmp_path / "other", uneven(tiny_model("llama", seed=8)))
     save(stirred(EagleHead(EagleConfig.of(target))), tmp_path / "eagle", fingerprint(target))
     own, other = (AutoModelForCausalLM.from_pretrained(tmp_path / name, dtype=dtype) for name in ("own", "other"))
-    assert load_eagle(tmp_path / "eagle", own).scale.dtype == dtype
-    assert "another target" in refusal(load_eagle, tmp_path / "eagle", other)
+    assert load(EagleHead, tmp_path / "eagle", own).dtype == dtype
+    assert "another target" in refusal(EagleHead, tmp_path / "eagle", other)
 
 
 def test_another_target_has_another_fingerprint():
@@ -250,16 +206,16 @@ def shipped(tmp_path):
     return target, tmp_path / "eagle"
 
 
-def refusal(load, folder, target):
+def refusal(kind, folder, target):
     with pytest.raises(SpecvizError) as caught:
-        load(folder, target)
+        load(kind, folder, target)
     assert caught.value.field == "drafter"
     return caught.value.message
 
 
 def test_heads_of_another_target_are_refused_with_the_command_that_trains_some(shipped):
     _, folder = shipped
-    sentence = refusal(load_eagle, folder, tiny_model("llama", seed=8))
+    sentence = refusal(EagleHead, folder, tiny_model("llama", seed=8))
     assert "another target" in sentence and "python -m specviz.training eagle --target" in sentence
 
 
@@ -280,10 +236,10 @@ def test_damaged_heads_are_refused(shipped, damage):
     elif damage == "other sizes":
         config.write_text(json.dumps(json.loads(config.read_text()) | {"intermediate_size": 64 * 9}))
     else:
-        fewer = EagleHead(replace(EagleConfig.of(target)))
-        del fewer.down
+        fewer = EagleHead(EagleConfig.of(target))
+        del fewer.mlp.down_proj
         save(stirred(fewer), folder, fingerprint(target))
-    sentence = refusal(load_eagle, folder, target)
+    sentence = refusal(EagleHead, folder, target)
     assert "damaged" in sentence and "python -m specviz.training eagle --target" in sentence
 
 
@@ -292,7 +248,7 @@ def test_a_head_too_large_for_one_file_is_split(tmp_path):
     save(EagleHead(EagleConfig.of(target)), tmp_path, fingerprint(target))
     files = list(tmp_path.glob("*.safetensors"))
     assert len(files) > 1 and all(file.stat().st_size < 9_000_000 for file in files)
-    assert load_eagle(tmp_path, target).config == EagleConfig.of(target)
+    assert load(EagleHead, tmp_path, target).sizes == EagleConfig.of(target)
 
 
 def test_a_target_whose_embeddings_are_narrower_than_its_states_is_refused():

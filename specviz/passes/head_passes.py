@@ -1,0 +1,136 @@
+"""A head as a causal model, which the readers and static passes of models serve as they are."""
+
+from __future__ import annotations
+
+import copy
+import copyreg
+import inspect
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from specviz.passes import heads, kernel_library
+from specviz.passes.cached_model import CachedModel
+from specviz.passes.few_rows import in_float32
+from specviz.passes.heads import EagleHead, Head, ParallelHead
+from specviz.passes.static_passes import StaticPass
+
+
+class HeadModel(PreTrainedModel):
+    """A head as a causal model: between embeddings and output head, its own or the target's.
+
+    A pass reads one text: ids [1, n], each following its feature's token. For a parallel head's mask k, k times the
+    vocabulary's size is added to the id of the text's last token.
+    """
+
+    _supports_sdpa = _supports_attention_backend = True
+
+    def __init__(self, head: Head, target: PreTrainedModel):
+        super().__init__(head.config)
+        self.head = head
+        own = getattr(head, "embed_tokens", None) is not None
+        self.embed = head.embed_tokens if own else target.get_input_embeddings()
+        self.unembed = head.lm_head if own else target.get_output_embeddings()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embed
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.unembed
+
+    @property
+    def input_width(self) -> int:
+        """Of the features that a pass reads."""
+        sizes = self.head.sizes
+        return sizes.hidden_size * (len(sizes.feature_layers) if isinstance(self.head, ParallelHead) else 1)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        features: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        cache: Cache | None = None,
+        logits_to_keep: int = 0,
+        **others: object,
+    ) -> CausalLMOutputWithPast:
+        """Logits [1, n, vocab], and as the only one of the ``hidden_states`` those before the last norm, [1, n, d].
+
+        features: [1, n, width], see `Head.enter`; zeros by default. The other defaults are those of a chain.
+        """
+        count, start = input_ids.shape[1], 0 if cache is None else cache.get_seq_length()
+        if features is None:
+            features = torch.zeros(1, count, self.input_width, dtype=self.dtype, device=input_ids.device)
+        if position_ids is None:
+            position_ids = torch.arange(start, start + count, device=input_ids.device)[None]
+        if attention_mask is None and count > 1:
+            seen = torch.ones(count, start + count, dtype=torch.bool, device=input_ids.device)
+            attention_mask = seen.tril(start)[None, None]
+        marks = None
+        if isinstance(self.head, ParallelHead):
+            vocabulary = self.embed.weight.shape[0]
+            marks, input_ids = self.head.marks(input_ids // vocabulary), input_ids % vocabulary
+        entered = self.head.enter(self.embed(input_ids).to(input_ids.device), features, marks)
+        hidden = self.head(*entered, position_ids, attention_mask, cache)
+        return CausalLMOutputWithPast(logits=self.logits(hidden[:, -logits_to_keep:]), hidden_states=(hidden,))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[..., vocab] of hidden states [..., d]."""
+        return self.unembed(self.head.norm(hidden)).to(hidden.device)
+
+
+def read_masks(reader: CachedModel, features: Tensor, tokens: Tensor, depths: int) -> Tensor:
+    """Has a parallel head read the text's new rows and draft in the same pass: logits [depths, vocab] of what follows.
+
+    features: [n, layers · d], the target's hidden states. tokens: [n] int64, each following its feature's token. Masks
+    are forgotten again.
+    """
+    vocabulary = reader.model.get_input_embeddings().weight.shape[0]
+    masks = tokens[-1] + vocabulary * torch.arange(1, depths, device=tokens.device)
+    features = torch.cat([features, features[-1:].expand(len(masks), -1)])
+    logits = reader.forward(torch.cat([tokens, masks]), depths, inputs=features)
+    reader.rewind(reader.length - len(masks))
+    return logits
+
+
+class StaticHead(StaticPass):
+    """One pass of a head over static buffers. Its further input is what the head reads with each token.
+
+    Hidden states are returned where drafting continues on them.
+    """
+
+    def __init__(self, head: Head, target: StaticPass):
+        """target: by the kernels, if the head is to be."""
+        few_rows = None if target.few_rows is None else target.few_rows.fitting(head)
+        twin = HeadModel(head if few_rows is None else few_rows.twin(head), target.model)
+        super().__init__(HeadModel(head, target.original), (-1,) * isinstance(head, EagleHead), few_rows, twin)
+        self.__dict__["target"] = target.original  # not as one of its modules, see `StaticPass`
+        self.name = f"{head.kind} head"
+        self.input_widths = (self.model.input_width,)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # With its weights, which are few. Not the models: in use they have hooks, which cannot be pickled.
+        state = {name: value for name, value in self.__dict__.items() if name not in ("original", "target")}
+        return copyreg.__newobj__, (type(self),), state
+
+    def described(self) -> str:
+        facts = (self.original.head.sizes, self.target.config.to_json_string(), self.dtype, self.few_rows)
+        return f"{facts} {inspect.getsource(heads)}"
+
+    def plain(self) -> StaticHead:
+        return StaticHead(self.original.head, StaticPass(self.target))
+
+    def reference(self) -> HeadModel:
+        if self.inner_dtype == self.dtype:
+            return self.original
+        head = copy.deepcopy(self.original.head).to(self.inner_dtype)
+        return HeadModel(head, in_float32(self.target, inputs=self.product_dtype))
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """As `Head.fuse`, by our own kernels if the head is on them: it runs outside the compiled pass, and by torch's
+        operations would take as long as that does."""
+        if self.few_rows is None:
+            return self.model.head.fuse(features)
+        return self.model.head.fuse(features.float(), kernel_library.normalised).to(self.dtype)
