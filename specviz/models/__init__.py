@@ -6,7 +6,6 @@ sources: where a model comes from (folder, GGUF file or Hub), its configuration,
 checks: whether a model can run here, by its configuration and by a few tokens
 gguf_files: finding GGUF files and reading their headers
 trained_parts: sorts the names to draft with, and loads the trained parts among them
-mtp_modules: multi-token-prediction modules that lie in a target's own checkpoint
 weights: whether a model's weights fit, and reading them
 placement: devices, dtypes and the memory they have
 pass_timer: how long a pass takes, and with how many threads

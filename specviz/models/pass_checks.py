@@ -189,8 +189,7 @@ def _moved_by_rounding(
 def _head_outputs(passes: FastPasses) -> Iterator[_Compared]:
     """Logits, and hidden states if drafting continues on them, after several tokens, one, two siblings."""
     static, generator, stopwatch = passes.static, torch.Generator().manual_seed(0), Stopwatch(passes.static.device)
-    fast, reference = StaticModel(static.original, stopwatch, passes), static.reference()
-    fast.feature_layers = static.feature_layers
+    fast, reference = StaticModel(static.original, stopwatch, passes, static.feature_layers), static.reference()
     for seed in range(_COMPARISONS):
         own = CachedModel(reference, stopwatch, static.feature_layers)
         fast.rewind(0)

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
 
+import torch
 from huggingface_hub import snapshot_download
 from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedModel
+from transformers.modeling_layers import MtpModel
 
-from specviz.models.mtp_modules import load_mtp_modules
 from specviz.models.pair import Part
-from specviz.models.refusals import Named, explaining
-from specviz.models.sources import is_hub_id, on_the_hub
-from specviz.passes.head_files import load, settings_in
+from specviz.models.refusals import Named, explaining, quantisation_of
+from specviz.models.sources import is_hub_id, on_the_hub, quietly
+from specviz.passes.devices import home_of, is_sharded, is_spread
+from specviz.passes.head_files import StoredWeights, load, settings_in
 from specviz.passes.heads import EagleHead, Head, MedusaHeads, MtpHead, ParallelHead
-from specviz.passes.published_heads import is_dflash, load_dflash
-from specviz.records.errors import SpecvizError
+from specviz.passes.published_heads import MtpModules, is_dflash, load_dflash
+from specviz.records.errors import SpecvizError, first_line
 
 #: What somebody names: a folder, a file, or a Hub id.
 Name = str | os.PathLike[str]
@@ -143,3 +146,43 @@ def load_parts(
             # A copy: the error itself holds on to the frames it passed through.
             flaws[name] = error.at("drafter")
     return parts, flaws
+
+
+def load_mtp_modules(target: PreTrainedModel) -> MtpModules | None:
+    """The modules in this target's checkpoint, in evaluation mode, on its device and in its dtype; None if it has none,
+    or if transformers does not know those of its family.
+
+    Raises SpecvizError (field ``drafter``) if there are some that cannot be read here.
+    """
+    config = target.config.get_text_config()
+    first, count = config.num_hidden_layers, getattr(config, "num_mtp_layers", None)
+    stored = StoredWeights(target) if count else None
+    if stored is None or stored.folder is None:
+        return None
+    # A twin that says where the files are, and what their weights are called: of families that count the modules as
+    # further layers, transformers knows the numbers of the published sizes alone.
+    source = copy.copy(target)
+    source.config = copy.deepcopy(target.config)
+    source.config.name_or_path = str(stored.folder)
+    further = [rf"(^|\.)layers\.{layer}\." for layer in range(first, first + count)]
+    source._keys_to_ignore_on_load_unexpected = [*(target._keys_to_ignore_on_load_unexpected or ()), *further]
+    if not any(map(MtpModel.get_mtp_weights_regex(source).search, stored.names)):
+        return None
+    if quantisation_of(target.config) is not None or is_spread(target) or is_sharded(target):
+        raise SpecvizError(
+            "The MTP modules of a target that is quantised or lies on several devices are not read: choose another "
+            "drafter.",
+            "drafter",
+        )
+    try:
+        with quietly():
+            # To the CPU: transformers reads weights in threads of its own, where a lent GPU is not there.
+            model = MtpModel.from_pretrained(source, device_map={"": torch.device("cpu")})
+    except (RuntimeError, ValueError, KeyError, AttributeError) as error:
+        raise SpecvizError(
+            "The MTP modules in {folder} cannot be read: {reason}.",
+            "drafter",
+            folder=stored.folder,
+            reason=first_line(error),
+        ) from error
+    return MtpModules(model.eval().requires_grad_(False).to(home_of(target)), target)

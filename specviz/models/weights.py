@@ -135,7 +135,7 @@ _HARMLESS = re.compile(
     # The parts for pictures and sounds of a model that is given none.
     r"|(^|\.)(vision_(tower|model|encoder)|visual|audio_(tower|model|encoder)|(multi_?modal|mm|vision|audio)_projector"
     r"|embed_(vision|audio)|connector|image_newline)\."
-    r"|(^|\.)mtp(_|\.)"  # multi-token-prediction modules, which are a drafter (`mtp_modules`)
+    r"|(^|\.)mtp(_|\.)"  # multi-token-prediction modules, which are a drafter (`trained_parts`)
     r"|(^|\.)v_head\."  # the value of a state, for reinforcement learning
 )
 

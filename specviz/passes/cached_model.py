@@ -28,7 +28,7 @@ from specviz.rules.transfer import to_device
 
 
 def has_sliding_windows(model: PreTrainedModel) -> bool:
-    """Whether some layer attends to a limited window only."""
+    """True if some layer attends to a limited window only."""
     return any(DynamicCache(config=model.config).is_sliding) or hides_far_places(model)
 
 
@@ -36,9 +36,9 @@ def reader(
     model: PreTrainedModel, stopwatch: Stopwatch, passes: FastPasses | None = None, feature_layers: tuple[int, ...] = ()
 ) -> CachedModel:
     """`model` with an empty cache; over static buffers if there are passes prepared for such buffers."""
-    made = CachedModel(model, stopwatch) if passes is None else StaticModel(model, stopwatch, passes)
-    made.feature_layers = feature_layers
-    return made
+    if passes is None:
+        return CachedModel(model, stopwatch, feature_layers)
+    return StaticModel(model, stopwatch, passes, feature_layers)
 
 
 class CachedModel:
@@ -212,12 +212,13 @@ class StaticModel(CachedModel):
         model: PreTrainedModel,
         stopwatch: Stopwatch,
         passes: FastPasses,
+        feature_layers: tuple[int, ...] = (),
         buffers: KeyValueBuffers | FirstLayerBuffers | None = None,
     ):
         """buffers: those that already hold the text. To ask the passes for some would empty the kept ones."""
         self.passes = passes
         self.buffers = buffers
-        super().__init__(model, stopwatch)
+        super().__init__(model, stopwatch, feature_layers)
 
     def _empty(self) -> None:
         if self.buffers is None:
@@ -225,7 +226,7 @@ class StaticModel(CachedModel):
 
     def sharing_first_layers(self, model: PreTrainedModel, layers: int, passes: FastPasses | None) -> CachedModel:
         shared = FirstLayerBuffers(self.buffers, layers)
-        return StaticModel(model, self.stopwatch, passes or self.passes.first_layers(layers), shared)
+        return StaticModel(model, self.stopwatch, passes or self.passes.first_layers(layers), buffers=shared)
 
     def _read(
         self, token_ids: Tensor, keep: int, visible: Tensor | None, positions: Tensor | None, inputs: Tensor | None

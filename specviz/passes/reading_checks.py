@@ -294,9 +294,7 @@ def rows_are_alike(passes: FastPasses) -> bool:
     inputs = [torch.randn(len(ids), width, generator=generator).to(static.dtype) for width in static.input_widths]
 
     def fresh() -> StaticModel:
-        made = StaticModel(static.original, Stopwatch(static.device), passes)
-        made.feature_layers = static.feature_layers
-        return made
+        return StaticModel(static.original, Stopwatch(static.device), passes, static.feature_layers)
 
     def read(reader: StaticModel, which: Tensor, *view: Tensor) -> list[Tensor]:
         """Logits and hidden states of the tokens at these indices. view: what they see, and their positions."""

@@ -65,26 +65,8 @@ class StaticPass(nn.Module):
         # Its twin on the kernels only where it has let go of weights: where programs are made there are no kernels.
         whole = not any(weight.is_meta for weight in model.parameters())
         layers = _cache_after_one_token(model if whole else self.model).layers
-        for layer in layers:
-            if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
-                raise SpecvizError(
-                    "{name} caches more than keys and values ({kind}), so it has no fast passes.",
-                    "passes",
-                    name=model.name_or_path or type(model).__name__,
-                    kind=type(layer).__name__,
-                )
-        if hides_far_places(model):
-            raise SpecvizError(
-                "{name} hides what lies far back in its cache by itself, so it has no fast passes.",
-                "passes",
-                name=model.name_or_path or type(model).__name__,
-            )
-        if counts_its_cache(model):
-            raise SpecvizError(
-                "{name} counts the places in its cache by itself, so it has no fast passes.",
-                "passes",
-                name=model.name_or_path or type(model).__name__,
-            )
+        if (reason := _why_not_static(model, layers)) is not None:
+            raise reason
         # (heads, head size) of each tensor of rows
         self.row_shapes = [tuple(part.shape[1::2]) for layer in layers for part in (layer.keys, layer.values)]
         self.slides = [layer.is_sliding for layer in layers]
@@ -186,6 +168,28 @@ class StaticPass(nn.Module):
         visible = where.unsqueeze(-1) >= torch.arange(room)
         # A copy: tracing takes two arguments for one if they are the same tensor.
         return (torch.ones(width, dtype=torch.long), where.clone(), where, visible, *inputs, *rows)
+
+
+def _why_not_static(model: PreTrainedModel, layers: Sequence[CacheLayerMixin]) -> SpecvizError | None:
+    """Why a model with these cache layers has no static passes; None if it has."""
+    facts = {"name": model.name_or_path or type(model).__name__}
+    for layer in layers:
+        if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
+            return SpecvizError(
+                "{name} caches more than keys and values ({kind}), so it has no fast passes.",
+                "passes",
+                kind=type(layer).__name__,
+                **facts,
+            )
+    if hides_far_places(model):
+        return SpecvizError(
+            "{name} hides what lies far back in its cache by itself, so it has no fast passes.", "passes", **facts
+        )
+    if counts_its_cache(model):
+        return SpecvizError(
+            "{name} counts the places in its cache by itself, so it has no fast passes.", "passes", **facts
+        )
+    return None
 
 
 def hides_far_places(model: PreTrainedModel) -> bool:

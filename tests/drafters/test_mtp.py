@@ -20,8 +20,8 @@ from transformers.generation.candidate_generator import MTPCandidateGenerator
 import specviz
 from specviz.decoding import engine
 from specviz.drafters.heads import Mtp
-from specviz.models.mtp_modules import load_mtp_modules
 from specviz.models.pair import ModelPair
+from specviz.models.trained_parts import load_mtp_modules
 from specviz.passes.head_files import fingerprint, save
 from specviz.passes.heads import MtpConfig, MtpHead
 from specviz.records.errors import SpecvizError
