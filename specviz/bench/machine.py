@@ -23,7 +23,7 @@ from specviz.models.placement import dtype_name, free_memory
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.passes.devices import devices_of, home_of, synchronise
 from specviz.passes.few_rows import FewRowsLinear
-from specviz.passes.packed_weights import let_go_again
+from specviz.passes.model_twins import let_go_again
 from specviz.records.errors import SpecvizError
 from specviz.theory.roofline import ModelSize
 

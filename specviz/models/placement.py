@@ -12,7 +12,7 @@ import psutil
 import torch
 
 from specviz.passes.devices import join, least
-from specviz.passes.packed_weights import trim
+from specviz.passes.model_twins import trim
 from specviz.passes.processes import count_here, is_zero_gpu
 from specviz.records.errors import SpecvizError, quoted
 

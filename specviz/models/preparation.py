@@ -31,8 +31,7 @@ from specviz.passes.few_rows import FewRows
 from specviz.passes.head_passes import StaticHead
 from specviz.passes.heads import Head
 from specviz.passes.kernel_library import cxx
-from specviz.passes.model_twins import default_exit, rounded_twin
-from specviz.passes.packed_weights import let_go_again, take_back
+from specviz.passes.model_twins import default_exit, let_go_again, rounded_twin, take_back
 from specviz.passes.reading_checks import check_exit
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.errors import SpecvizError

@@ -3,9 +3,8 @@
 cached_model: a model reading one text, with a key-value cache that can be rewound
 reading_checks: how a model reads, tried once: forwards, in several passes, trees, left early
 static_passes: a pass over buffers that stay in place, the form in which it can be compiled or recorded
-model_twins: twins on the same weights: left early, with rounded weights, a narrow head, shared attention
+model_twins: twins on the same weights: left early, rounded, with a narrow head; weights that a model lets go of
 few_rows: a model's twin on our own kernels, whose passes cost little more over several tokens than over one
-packed_weights: weights as the kernels keep them, in few bits too; models that let go of their own copy
 kernel_library: builds our C++ (few_rows.cpp over lanes.h, chains.cpp over choices.h) and makes it known to torch
 chains: whole chains drafted, and judged, in one call
 compiler: compiles passes to machine code, in processes of low priority, and keeps the programs

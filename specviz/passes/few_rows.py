@@ -18,14 +18,15 @@ from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from specviz.passes import kernel_library
-from specviz.passes.model_twins import attending_by, sharing_twin
-from specviz.passes.packed_weights import (
+from specviz.passes.model_twins import (
+    attending_by,
     codes_of,
     is_linear,
     let_go,
     packed_of,
     quantised,
     shared_weights,
+    sharing_twin,
     trim,
     weight_of,
     words,

@@ -20,7 +20,7 @@ from specviz.models.pair import ModelPair, PairPasses
 from specviz.passes import kernel_library
 from specviz.passes.few_rows import FewRows, _widen, attend
 from specviz.passes.head_passes import StaticHead
-from specviz.passes.packed_weights import rounded, weight_of
+from specviz.passes.model_twins import rounded, weight_of
 from specviz.passes.reading_checks import rows_are_alike
 from specviz.passes.static_passes import FastPasses, StaticPass, additive_mask
 from specviz.records.errors import SpecvizError

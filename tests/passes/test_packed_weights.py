@@ -11,8 +11,16 @@ from torch import nn
 import specviz
 from specviz.models import pass_checks, preparation
 from specviz.passes.few_rows import FewRows, FewRowsLinear
-from specviz.passes.model_twins import rounded_twin
-from specviz.passes.packed_weights import GROUPS, let_go_again, packed_of, quantised, rounded, take_back, weight_of
+from specviz.passes.model_twins import (
+    GROUPS,
+    let_go_again,
+    packed_of,
+    quantised,
+    rounded,
+    rounded_twin,
+    take_back,
+    weight_of,
+)
 from specviz.passes.reading_checks import reads_trees
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.settings import BITS
