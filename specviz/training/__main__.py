@@ -28,14 +28,14 @@ from specviz.training.heads import EagleRecipe, HeadRecipe, MedusaRecipe, MtpRec
 from specviz.training.loop import Recipe, Schedule, train
 from specviz.training.models import DraftRecipe, TargetRecipe, add_units, freeze_all_but_added, join, small_llama
 
-#: Recipe -> default number of tokens to learn from, and default learning rate of the matrices.
-_DEFAULTS = {
-    "target": (15_000_000, 2e-3),
-    "draft": (3_000_000, 3e-3),
-    "medusa": (1_000_000, 3e-3),
-    "eagle": (1_500_000, 3e-3),
-    "mtp": (1_500_000, 3e-3),
-    "parallel": (1_500_000, 3e-3),
+#: Recipe -> its description, default number of tokens to learn from, and default learning rate of the matrices.
+_RECIPES = {
+    "target": ("a small Llama from scratch, with early exits", 15_000_000, 2e-3),
+    "draft": ("a small Llama that imitates the target", 3_000_000, 3e-3),
+    "medusa": ("Medusa heads on the frozen target", 1_000_000, 3e-3),
+    "eagle": ("an EAGLE head on the frozen target", 1_500_000, 3e-3),
+    "mtp": ("an MTP head on the frozen target", 1_500_000, 3e-3),
+    "parallel": ("a head on the frozen target that drafts all tokens in one pass", 1_500_000, 3e-3),
 }
 
 #: Recipes of heads on the frozen target.
@@ -60,16 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m specviz.training", description=__doc__)
     recipes = parser.add_subparsers(dest="recipe", required=True, metavar="RECIPE")
-    for name, help_text in (
-        ("target", "a small Llama from scratch, with early exits"),
-        ("draft", "a small Llama that imitates the target"),
-        ("medusa", "Medusa heads on the frozen target"),
-        ("eagle", "an EAGLE head on the frozen target"),
-        ("mtp", "an MTP head on the frozen target"),
-        ("parallel", "a head on the frozen target that drafts all tokens in one pass"),
-    ):
-        recipe = recipes.add_parser(name, help=help_text, description=help_text)
-        _add_common(recipe, *_DEFAULTS[name])
+    for name, (description, tokens, lr) in _RECIPES.items():
+        recipe = recipes.add_parser(name, help=description, description=description)
+        _add_common(recipe, tokens, lr)
         if name in ("target", "draft"):
             layers, width = (8, 384) if name == "target" else (1, 384)
             recipe.add_argument("--layers", type=int, default=layers, help="(default: %(default)s)")
