@@ -46,7 +46,7 @@ def refusal(*named, field: str = "draft", **settings) -> str:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_part_is_told_by_its_files(folders, kind):
     pair = load_pair(folders["target"], str(folders[kind]), dtype="float32")
-    assert pair.draft is None and isinstance(pair.parts[kind], KINDS[kind][0]) and len(pair.parts) == 1
+    assert pair.draft is None and isinstance(pair.parts[kind], KINDS[kind]) and len(pair.parts) == 1
 
 
 def test_several_draft_together_in_any_order(folders):

@@ -246,7 +246,7 @@ def test_weights_are_in_memory_once_for_a_target_and_its_parts(few_rows):
         (name, place) for name, place in panels.items() if ".layers.1." not in name
     }
     assert whole.get_input_embeddings().weight is pair.target.get_input_embeddings().weight
-    assert pair.passes.fast["eagle"].static.ends[1] is whole.get_output_embeddings()
+    assert pair.passes.fast["eagle"].static.model.unembed is whole.get_output_embeddings()
 
 
 def test_conv1d_weights_lie_the_other_way_round(few_rows):
