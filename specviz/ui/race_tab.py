@@ -190,4 +190,4 @@ def progress(one: Progress) -> tuple[Said, float]:
     """A line of progress and the share that is done."""
     if one.warming:
         return said("common.warming_up"), 0.0
-    return said("race.in_turn", number=one.repeat + 1), one.fraction
+    return said("common.in_turn", number=one.repeat + 1), one.fraction

@@ -89,5 +89,5 @@ def test_what_is_done_meanwhile_is_said():
     handed = [one for one in duel(REQUEST, whole=False) if one is not None and not isinstance(one, Duel)]
     said = [progress(one) for one in handed]
     assert said[0] == said[1] == ({"say": "common.warming_up"}, 0.0)
-    assert {text["say"] for text, _ in said[2:]} <= {"race.in_turn"} and all(0 <= share <= 1 for _, share in said)
+    assert {text["say"] for text, _ in said[2:]} <= {"common.in_turn"} and all(0 <= share <= 1 for _, share in said)
     assert [one.drafter for one in runs_of(REQUEST.settings)] == [None, "draft_model"] * 2

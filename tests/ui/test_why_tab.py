@@ -219,7 +219,7 @@ def test_the_page_computes_the_papers_closed_forms(alone):
     page = alone("why")
 
     def computed(expression: str, *arguments):
-        given = f"async (given) => {{ const forms = await import('/why/formulas.js'); return {expression}; }}"
+        given = f"async (given) => {{ const forms = await import('/shared/formulas.js'); return {expression}; }}"
         return page.evaluate(given, list(arguments))
 
     for alpha, gamma, speed in TABLE_1:

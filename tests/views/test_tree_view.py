@@ -244,8 +244,8 @@ def test_a_length_that_chose_itself_says_why(show):
     page = show(a_run(tuple(replace(a_round("ard", at), choice=one) for at, one in enumerate(choices))))
     expect(page.locator('[part="reason"]')).to_have_text(
         [
-            "γ = 3: one more would bring 0.4 tokens, its time is worth 0.3",
-            "no draft: its first token would bring 0.2, its time is worth 0.5",
+            "γ = 3: one more would bring 0.40 tokens, its time is worth 0.30",
+            "no draft: its first token would bring 0.20, its time is worth 0.50",
             words()("rounds.choice_most", depth=8),
             words()("rounds.choice_behind"),
         ]
