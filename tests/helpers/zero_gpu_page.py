@@ -53,7 +53,7 @@ def visit(runner: Runner) -> dict[str, Any]:
     found: dict[str, Any] = {
         "run": list(map(json.loads, generate(runner, runs, ORDER, True, me, say))),
         "trace": json.loads(runs.files_of(me).trace.read_text()),
-        "compare": list(map(json.loads, compare(runner, ORDER.but(max_new_tokens=2), CHOICE, me.halt, say))),
+        "compare": list(map(json.loads, compare(runner, ORDER.but(max_new_tokens=2), CHOICE, me.halt, say.language))),
         "seconds": runner.last_seconds,
         "trees": reads_trees(runner.store.get(PairName()).target),
     }

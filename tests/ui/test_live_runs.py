@@ -51,6 +51,15 @@ def test_files_are_those_of_the_run_that_a_press_made(runner):
     assert runs.files_of(press()) is None
 
 
+def test_a_press_prepares_its_request_once(runner, monkeypatch):
+    prepared = []
+    monkeypatch.setattr(
+        "specviz.decoding.request.prepare", lambda *given: prepared.append(prepare(*given)) or prepared[-1]
+    )
+    list(generate(runner, LiveRuns(), dataclasses.replace(ORDER), False, press(), words()))
+    assert len(prepared) == 1
+
+
 def test_a_run_ends_with_its_speedup_and_the_interval(runner, monkeypatch):
     monkeypatch.setattr(Duel, "ratio", Ratio(1.5, 1.4, 1.6))
     runs, said = made(runner, press())
