@@ -70,14 +70,17 @@ class Runner:
         besides the order's own, by which a lent GPU is asked for. Raises SpecvizError, whatever goes wrong.
         """
         # The work may happen in another process; its errors are raised in this one.
-        with contextlib.closing(self._on_device(asked, work, arguments, others)) as made, _explained():
-            for batch in made:
-                if isinstance(batch, Ended):
+        with contextlib.closing(self._on_device(asked, work, arguments, others)) as made:
+            try:
+                for batch in made:
+                    if not isinstance(batch, Ended):
+                        yield batch
+                        continue
                     self.last_seconds = batch.seconds
                     if batch.error is not None:
                         raise batch.error
-                else:
-                    yield batch
+            except gr.Error as error:  # the platform refuses, in a toast of its own
+                raise SpecvizError("No GPU for this: {reason}", reason=str(error.message)) from error
 
     def _carry_out(
         self,
@@ -112,15 +115,6 @@ class Runner:
             return (pair := self.store.get(asked)), pair
         pair = self.store.get(asked.pair)
         return pair, asked.request(pair, self.deployment)
-
-
-@contextlib.contextmanager
-def _explained() -> Iterator[None]:
-    """A refusal of the platform, which would come as its own toast, becomes one of the page."""
-    try:
-        yield
-    except gr.Error as error:
-        raise SpecvizError("No GPU for this: {reason}", reason=str(error.message)) from error
 
 
 def _hand_over(
