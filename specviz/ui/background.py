@@ -68,9 +68,9 @@ class Preparer:
 
     def wait_for(self, pair: ModelPair) -> None:
         """Returns once this pair's passes are prepared, refused or forgotten."""
-        if pair in self._work:
+        if work := self._work.get(pair):
             with suppress(CancelledError):
-                self._work[pair][1].result()
+                work[1].result()
 
     def forget(self, pair: ModelPair) -> None:
         """Ends the work on this pair; once it returns, the pair may be freed."""
