@@ -176,7 +176,7 @@ def test_nothing_rides_on_ties_so_half_precision_keeps_the_text(tied):
 def test_a_size_that_does_not_fit_is_refused_before_anything_is_made(monkeypatch):
     monkeypatch.setattr(weights, "free_at", lambda place: 10**9)
     monkeypatch.setattr(sizes, "make_model", lambda *arguments: pytest.fail("made"))
-    with pytest.raises(SpecvizError, match=r"16 GB of memory in bfloat16, and 1\.0 GB are free") as refusal:
+    with pytest.raises(SpecvizError, match=r"needs about 16 GB of memory, and 1\.0 GB are free") as refusal:
         sizes.make_pair(sizes.SIZES[1], "cpu", "bfloat16")
     assert refusal.value.field == "size"
 
