@@ -20,7 +20,7 @@ T = TypeVar("T")
 #: Tokens per pass for which T(K) is measured and shown.
 SHOWN_WIDTHS = (1, 2, 5, 9)
 
-#: What torch starts with: the number of cores, or OMP_NUM_THREADS.
+#: torch's number at the start: the number of cores, or OMP_NUM_THREADS.
 _ALL_THREADS = torch.get_num_threads()
 
 #: A larger model has work enough for every thread.
@@ -95,7 +95,7 @@ class PassTimer:
             passes.between_rounds()
 
     def seconds(self, width: int) -> float:
-        """Wall seconds of one finished pass over so many tokens, as in a run; leaves the cache as it was."""
+        """Wall seconds of one finished pass over `width` tokens, as in a run; leaves the cache as it was."""
         return self._pass(width, keep=width)
 
     @torch.inference_mode()
@@ -106,7 +106,7 @@ class PassTimer:
         self.reader.forward(ids, keep)
         synchronise(self.reader.device)
         seconds = time.perf_counter() - start
-        # Needed even when nothing is removed: a sliding window keeps spare rows until it is told.
+        # Needed even when nothing is removed: a sliding window keeps spare rows until then.
         self.reader.rewind(self.context)
         self.reader.stopwatch.forget_spans()
         return seconds

@@ -1,4 +1,4 @@
-"""What was named to draft with: which of it is a draft model and which a trained part of the target, and the parts."""
+"""Sorts the names to draft with, a draft model and trained parts of the target, and loads the parts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from specviz.passes.heads import EagleHead, Head, MedusaHeads, MtpHead, Parallel
 from specviz.passes.published_heads import MtpModules, is_dflash, load_dflash
 from specviz.records.errors import SpecvizError, first_line
 
-#: What somebody names: a folder, a file, or a Hub id.
+#: A name that is given: a folder, a file, or a Hub id.
 Name = str | os.PathLike[str]
 
 #: The class of a part of our own, by its drafter.
@@ -84,7 +84,7 @@ def _folder(named: Name, files: Sequence[str], revision: str | None, token: str 
 
 
 def _kind(folder: pathlib.Path, name: Name) -> str | None:
-    """The drafter of the part that lies in `folder`; None if that is no part."""
+    """The drafter of the part that lies in `folder`; None if it is not a part."""
     if is_dflash(folder):
         return "parallel"
     if found := _published_format(folder):
@@ -105,7 +105,7 @@ def _published_format(folder: pathlib.Path) -> str | None:
             return name
     # Published EAGLE heads call themselves Llama models; no such model begins with a layer that joins two inputs.
     for file in sorted(folder.glob("*.safetensors")):
-        # A damaged file is told of where it is loaded.
+        # A damaged file is reported where it is loaded.
         with contextlib.suppress(SafetensorError), safe_open(file, "pt") as opened:
             if "fc.weight" in opened.keys():  # noqa: SIM118
                 return "EAGLE"
@@ -125,10 +125,10 @@ def _unread(name: str, kind: str) -> SpecvizError:
 def load_parts(
     target: PreTrainedModel, home: pathlib.Path, named: Mapping[str, pathlib.Path]
 ) -> tuple[dict[str, Part], dict[str, SpecvizError]]:
-    """The trained parts by their drafters, and why any that lies beside the target is unusable.
+    """The trained parts by their drafters, and why any in the target's folder is unusable.
 
-    home: the target's folder. named: folders of parts that are named, which take the places of those beside it; for one
-    of these, being unusable is an error (field ``draft``).
+    home: the target's folder. named: folders of parts that are named, which take the places of those there; if one of
+    them is unusable, that is an error (field ``draft``).
     """
     parts, flaws = {}, {}
     for name, part in _PARTS.items():

@@ -1,4 +1,4 @@
-"""One forward pass of one model: what it reads, what it keeps, and how it is made fast.
+"""One forward pass of one model: its tokens, its cache, and how it is made fast.
 
 cached_model: a model reading one text, with a key-value cache that can be rewound
 reading_checks: how a model reads, tried once: forwards, in several passes, trees, left early

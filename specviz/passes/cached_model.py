@@ -164,7 +164,7 @@ class CachedModel:
         """Forgets all rows after the first `length`.
 
         Needed after every round, even with nothing to forget: a sliding-window layer holds more than its window until
-        it is told that the round is over.
+        it hears that the round is over.
         """
         if length > self.length:
             raise ValueError(f"A cache of {self.length} rows cannot be rewound to {length}.")
@@ -273,7 +273,7 @@ class StaticModel(CachedModel):
             return self.passes.draft(unread, length, self.buffers.tensors, steps, temperature, uniforms, inputs)
 
     def _forget(self, count: int) -> None:
-        """Nothing to do: what lies beyond `length` is never attended to, and gets overwritten."""
+        """Nothing to do: rows beyond `length` are never attended to, and get overwritten."""
 
     def _move(self, start: int, origins: Tensor) -> None:
         self.buffers.move(start, origins)
@@ -283,7 +283,7 @@ class StaticModel(CachedModel):
 
 
 def tree_view(parents: tuple[int, ...], read: int, unread: int) -> tuple[Tensor, Tensor]:
-    """What each of `unread` + n tokens attends to, [unread + n, read + unread + n] bool, and their positions."""
+    """The places that each of `unread` + n tokens attends to, [unread + n, read + unread + n] bool; their positions."""
     n = len(parents)
     visible = torch.ones(unread + n, read + unread + n, dtype=torch.bool)
     visible[:, read:] = torch.ones(unread + n, unread + n, dtype=torch.bool).tril()

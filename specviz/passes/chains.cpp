@@ -124,7 +124,7 @@ struct Text {
   Tensors rows;  // keys and values of each layer in turn
   int64_t room;  // places in each of them
 
-  // One pass over `count` tokens after `length` others, each beside its row of `states` if there are any; the last one's
+  // One pass over `count` tokens after `length` others, each with its row of `states` if there are any; the last one's
   // logits go to `logits` [vocab]. Returns the last one's own state, [1][width], if states were given.
   Tensors pass(
       int64_t* token_ids, int64_t count, int64_t length, const Tensors& states, float* logits, int64_t vocab) const {
@@ -189,7 +189,7 @@ int64_t few_rows_choose(const float* logits, int64_t vocab, float temperature, d
 }
 
 // Reads `count` unread tokens after `length` others, then drafts `steps` tokens, of which it reads all but the last.
-// features: what a head reads beside the unread tokens, [count][width]; later ones it reads beside its own states. None for
+// features: a head's further input with the unread tokens, [count][width]; later ones it reads with its own states. None for
 // models. tokens: [steps]. logits, probs: [steps][vocab]; no probs if the likeliest tokens are taken. uniforms: [steps].
 AOTITorchError few_rows_draft(
     const Program* program, int64_t row_count, const Memory* rows, int64_t* unread, int64_t count, int64_t length,
@@ -217,7 +217,7 @@ AOTITorchError few_rows_draft(
 // Judging, by the rules of rules/exact.py (TOKEN, BLOCK, MATCH), where they are explained.
 namespace {
 
-// A draft of `count` tokens beside the target's probabilities: [count + 1][vocab], and those that the tokens were drawn from,
+// A draft of `count` tokens, and the target's probabilities: [count + 1][vocab], and those that the tokens were drawn from,
 // [count][vocab]; none for point masses.
 struct Chain {
   int64_t count, vocab;

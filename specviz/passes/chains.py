@@ -64,7 +64,7 @@ class DraftChains:
 
         unread: [n] int64. rows: the text's, with room for all that is read. temperature: 0 takes the likeliest tokens;
         otherwise each is drawn from softmax(logits / temperature) as `specviz.rules.sampling.draw` does, with
-        uniforms: [steps or more] float64. features: [n, d], what a head reads beside these tokens; None for a model.
+        uniforms: [steps or more] float64. features: [n, d], a head's further input with these tokens; None for a model.
 
         Returns the tokens [steps] int64, their logits [steps, vocab] float32, and the probabilities that they were
         drawn from, [steps, vocab] float32; None for the likeliest.
@@ -73,9 +73,9 @@ class DraftChains:
         probs = torch.empty_like(logits) if temperature else None
         count, steps, length, vocab = map(ctypes.c_int64, (unread.shape[0], steps, length, self.static.vocab_size))
         given = (self.opened, ctypes.c_int64(len(rows)), _memories(rows), _pointer(unread), count, length)
-        beside = None if features is None else _memories([features])
+        inputs = None if features is None else _memories([features])
         made = (_pointer(tokens), _pointer(logits), probs if probs is None else _pointer(probs))
-        if self._draft(*given, beside, steps, *made, _pointer(uniforms), vocab, ctypes.c_float(temperature)):
+        if self._draft(*given, inputs, steps, *made, _pointer(uniforms), vocab, ctypes.c_float(temperature)):
             raise RuntimeError(f"A compiled pass of {self.static.name} failed.")
         return tokens, logits, probs
 
@@ -94,7 +94,7 @@ def _pointer(tensor: Tensor) -> ctypes.c_void_p:
 
 
 class JudgedChain:
-    """What was decided about a chain of n drafted tokens.
+    """The verdict on a chain of n drafted tokens.
 
     logits: [n + 1, vocab] float32, the target's. temperature: 0 for greedy drafts. as_block: by `verify_block`, not by
     `verify_token_by_token`. The kernels must be loaded.

@@ -1,4 +1,4 @@
-// From a row of logits to a token: the same functions for whoever drafts and for whoever judges.
+// From a row of logits to a token: the same functions to draft and to judge.
 #pragma once
 
 #include <algorithm>

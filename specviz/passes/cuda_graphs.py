@@ -39,7 +39,7 @@ REMEMBERED_TEXTS = 8
 #: Runs before a recording: libraries initialise on their first calls, which must not be recorded.
 WARM_UPS = 2
 
-#: What torch says of operations whose result, or the shape of it, depends on values.
+#: torch's tags of operations whose result, or the shape of it, depends on values.
 _WAITING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 #: A recorded pass: copies its arguments in, replays, and returns the outputs.
@@ -93,7 +93,7 @@ class KeptBuffers(KeyValueBuffers):
         return self.by_room[room]
 
     def has(self, room: int, rows: Sequence[Tensor]) -> bool:
-        """Whether these are the first of that room's tensors."""
+        """True if these are the first of that room's tensors."""
         return room in self.by_room and self.by_room[room][1][0] is rows[0]
 
 

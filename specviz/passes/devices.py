@@ -30,7 +30,7 @@ from transformers.integrations.accelerate import load_offloaded_parameter
 from specviz.passes.processes import count_here, place_here, process_count
 from specviz.records.errors import SpecvizError
 
-#: One process may take much longer than another to read its shard of a large model; that is no failure yet.
+#: One process may take much longer than another to read its shard of a large model, without having failed.
 _PATIENCE = datetime.timedelta(hours=2)
 
 
@@ -82,12 +82,12 @@ def leave() -> None:
 
 
 def is_sharded(model: PreTrainedModel) -> bool:
-    """Whether each process holds a part of every layer."""
+    """True if each process holds a part of every layer."""
     return (model.tp_size or 1) > 1
 
 
 def is_spread(model: PreTrainedModel) -> bool:
-    """Whether the model's layers lie on several devices, or partly in main memory or on disk."""
+    """True if the model's layers lie on several devices, or partly in main memory or on disk."""
     return hasattr(model, "_hf_hook")
 
 

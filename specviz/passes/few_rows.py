@@ -43,7 +43,7 @@ GROUPED = 32
 #: as the head once more.
 _SOME = 256
 
-#: After packing so many bytes of weights, counted in float32, freed memory is returned to the system.
+#: After packing this many bytes of weights, counted in float32, freed memory is returned to the system.
 _TRIMMED_BYTES = 16 << 20
 
 
@@ -95,7 +95,7 @@ class FewRowsLinear(nn.Module):
 
     @property
     def read(self) -> list[Tensor]:
-        """What a pass reads of it."""
+        """The tensors that a pass reads."""
         scales = None if self.few_rows.bits is None else self.scales
         return [part for part in (self.panels, scales, self.bias) if part is not None]
 
@@ -135,7 +135,7 @@ def _in_panels(rows: Tensor, panel: int) -> Tensor:
 class WideLinear(nn.Module):
     """A linear layer in any dtype, computed in float32, on inputs rounded to `inputs`.
 
-    Weights are converted or unpacked some at a time, in every pass, so that they take no memory beside the layer's.
+    Weights are converted or unpacked some at a time, in every pass, so that they take no further memory.
     """
 
     def __init__(self, part: nn.Module, inputs: torch.dtype = torch.float32):
@@ -201,7 +201,7 @@ class FewRows:
         return replace(self, half=all(torch.equal(part.bfloat16().to(part.dtype), part) for part in parts))
 
     def multiplied_in(self, dtype: torch.dtype) -> torch.dtype:
-        """What weights in this dtype, and inputs, are multiplied in."""
+        """The dtype in which weights of this dtype, and inputs, are multiplied."""
         rounds = dtype == torch.bfloat16 and self.bits is None and kernel_library.multiplies_bfloat16()
         return torch.bfloat16 if rounds else torch.float32
 
@@ -254,9 +254,10 @@ def _refuse_others(packed: FewRowsLinear, weight: Tensor) -> None:
 def in_float32(
     model: PreTrainedModel, packed: PreTrainedModel | None = None, inputs: torch.dtype = torch.float32
 ) -> PreTrainedModel:
-    """A twin of `model` that computes in float32 on the same weights: what other ways to do so are compared with.
+    """A twin of `model` that computes in float32 on the same weights, to compare others with.
 
-    packed: the twin on the kernels whose weights it reads instead. inputs: what those of linear layers are rounded to.
+    packed: the twin on the kernels whose weights it reads instead. inputs: the dtype to which linear layers' inputs are
+    rounded.
     """
     twin = sharing_twin(model)
     _widen(twin, model if packed is None else packed, functools.partial(WideLinear, inputs=inputs))

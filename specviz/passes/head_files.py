@@ -168,7 +168,7 @@ class StoredWeights:
 
     @property
     def names(self) -> Collection[str]:
-        """What the files call their tensors."""
+        """The tensors' names in the files."""
         return self._files.keys()
 
     def dtypes(self) -> dict[str, str]:
@@ -180,9 +180,9 @@ class StoredWeights:
         return found
 
     def unrounded(self, names: Sequence[str], loaded: Tensor, rows: Sequence[int] | None = None) -> Tensor:
-        """What was rounded to `loaded`, on the CPU: a parameter, or these `rows` of it; in the dtype of the file.
+        """The values that were rounded to `loaded`, on the CPU: a parameter or these `rows` of it, in the file's dtype.
 
-        names: what the model calls the parameter; tied ones have several names, of which the file may know any.
+        names: the model's for the parameter; tied ones have several names, of which the file may know any.
         Files may use other prefixes. Whatever is found must give `loaded` when it is rounded, or `loaded` itself is
         returned: the parameter may have been changed since, or converted.
         """

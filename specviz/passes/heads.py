@@ -342,7 +342,7 @@ class ParallelHead(Head):
         super().__init__(sizes)
         d = sizes.hidden_size
         self.marks = nn.Embedding(sizes.depths, d)  # m_k
-        # Far enough apart to tell the depths from each other, or else what one learns spoils the next.
+        # Far enough apart to tell the depths from each other, or else learning one spoils the next.
         nn.init.normal_(self.marks.weight, std=0.5)
         self.entry = _linear((1 + len(sizes.feature_layers)) * d, d, std=0)  # U
         for name in ("q_proj", "k_proj", "v_proj"):

@@ -37,7 +37,7 @@ def is_linear(part: nn.Module) -> bool:
 
 
 def packed_of(part: nn.Module) -> nn.Module | None:
-    """What the weight of `part` can be unpacked from, if it was let go of before."""
+    """The module from which the weight of `part` can be unpacked, if it was let go of before."""
     return part.__dict__.get(_PACKED)
 
 
@@ -119,7 +119,7 @@ def _quantised(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 
 
 def rounded(weight: Tensor, bits: int) -> Tensor:
-    """`weight` [outputs, inputs] rounded to so many bits, in its own dtype."""
+    """`weight` [outputs, inputs] rounded to this many bits, in its own dtype."""
     parts = []
     for part in weight.detach().split(_ROUNDED_ROWS):
         codes, scales = _quantised(part, bits)

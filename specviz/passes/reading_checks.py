@@ -37,12 +37,12 @@ TEXT = 6
 #: The outcome for each model ever asked about; a pair's models are asked about all the time, and tried once.
 _reads: weakref.WeakKeyDictionary[PreTrainedModel, bool] = weakref.WeakKeyDictionary()
 
-#: One trial at a time: whoever asks meanwhile waits for its outcome.
+#: One trial at a time: others that ask meanwhile wait for its outcome.
 _trying = threading.Lock()
 
 
 def reads_trees(model: PreTrainedModel) -> bool:
-    """Whether the model reads a tree in one pass as it reads the branches alone; tried when first asked.
+    """True if the model reads a tree in one pass as it reads the branches alone; tried when first asked.
 
     A trial takes eight passes over a few tokens, six more in doubt, with caches of its own. If processes share the
     model, all of them have to ask.
@@ -113,7 +113,7 @@ def read_draft(
     cached.rewind(len(committed))
 
 
-#: Settings that hide what lies farther back than so many tokens, and the number with which a trial crosses it.
+#: Settings that hide tokens farther back than their number, and the number with which a trial crosses it.
 _WINDOWS, _NARROW = ("sliding_window", "attention_chunk_size"), 4
 
 #: How many tokens are read to try it, and in what passes.
@@ -122,7 +122,7 @@ _PARTS = (6, 3, 1, 1, 1)
 
 @torch.inference_mode()
 def reads_ahead(model: PreTrainedModel) -> bool:
-    """Whether a token's logits depend on tokens after it, as in encoders and models made for embeddings.
+    """True if a token's logits depend on tokens after it, as in encoders and models made for embeddings.
 
     A configuration says so in one of several ways, and transformers heeds most of them only where there is no cache.
     """
@@ -134,9 +134,9 @@ def reads_ahead(model: PreTrainedModel) -> bool:
 
 @torch.inference_mode()
 def reads_on(model: PreTrainedModel) -> bool:
-    """Whether a text that is read in several passes, with a cache, has the logits that one pass over it gives.
+    """True if a text read in several passes, with a cache, has the logits that one pass over it gives.
 
-    It has not where the cache forgets what the architecture attends to: transformers makes caches by settings such as
+    That fails where the cache forgets what the architecture attends to: transformers makes caches by settings such as
     ``sliding_window``, which a configuration may hold though its architecture knows no windows.
     """
     tokens, rows = _to_try(model), []
@@ -147,7 +147,7 @@ def reads_on(model: PreTrainedModel) -> bool:
             cached.rewind(cached.length)
         given = torch.cat(rows)
         if not (given.isfinite().all() and expected.isfinite().all()):
-            return True  # a fault of another kind, which a run tells of
+            return True  # a fault of another kind, which a run reports
         distance = difference(given, expected)
         if distance <= rounding(model.dtype):
             return True
@@ -278,7 +278,7 @@ def _fresh(model: PreTrainedModel) -> CachedModel:
     return CachedModel(model, Stopwatch(home_of(model)))
 
 
-#: Tokens that are read: in one pass, and in passes over so many of them.
+#: Tokens that are read: in one pass, and in passes over this many of them.
 _TOKENS, _WIDTHS = 9, (1, 2, 4)
 
 #: How many of them a tree continues; its first branch holds other tokens, its second one those that follow.

@@ -23,16 +23,16 @@ from specviz.records.errors import SpecvizError
 #: Positions by which buffers grow. A pass attends to all of the room, so little of it should be empty.
 BLOCK = 64
 
-#: Tensors of at most so many numbers are written into programs (Inductor does so with eight).
+#: Tensors of at most this many numbers are written into programs (Inductor does so with eight).
 FEW_NUMBERS = 8
 
 #: The most tokens that a pass reads at once; longer prompts are read in parts.
 WIDEST = 512
 
-#: What runs a pass (`StaticPass.forward`): the module itself, a compiled program, or a graph of it.
+#: Runs a pass (`StaticPass.forward`): the module itself, a compiled program, or a graph of it.
 PassFunction = Callable[..., Sequence[Tensor]]
 
-#: What drafts a chain in one call (`DraftChains.draft`).
+#: Drafts a chain in one call (`DraftChains.draft`).
 ChainFunction = Callable[..., tuple[Tensor, Tensor, Tensor | None]]
 
 
@@ -40,8 +40,8 @@ class StaticPass(nn.Module):
     """One pass of `model` as a function of tensors: ``forward(token_ids, positions, where, visible, *inputs, *rows)``.
 
     Its rows are keys and values of each layer in turn. feature_layers: the hidden states that it returns with the
-    logits, as indices into transformers' ``hidden_states``. few_rows: to run on our own kernels. twin: what runs in the
-    model's place, if it exists already.
+    logits, as indices into transformers' ``hidden_states``. few_rows: to run on our own kernels. twin: the model
+    to run in its place, if it exists already.
     Raises SpecvizError (field ``passes``) for a model that caches anything but keys and values.
     """
 
@@ -94,7 +94,7 @@ class StaticPass(nn.Module):
         return self.model.get_input_embeddings()
 
     def described(self) -> str:
-        """What it is apart from its weights: passes of equal weights and description are equal."""
+        """All that it is apart from its weights: passes of equal weights and description are equal."""
         return self.description(self.original, self.feature_layers, self.few_rows)
 
     @staticmethod
@@ -112,7 +112,7 @@ class StaticPass(nn.Module):
         return StaticPass(exit_after(self.original, layers), (), self.few_rows, exit_after(self.model, layers))
 
     def quantised(self, bits: int) -> StaticPass:
-        """The pass with the weights of the model's linear layers in so many bits; by the kernels, if this one is."""
+        """The pass with the weights of the model's linear layers in this many bits; by the kernels, if this one is."""
         if self.few_rows is None:
             return StaticPass(rounded_twin(self.original, bits))
         return StaticPass(self.original, self.feature_layers, replace(self.few_rows, bits=bits))
@@ -145,7 +145,7 @@ class StaticPass(nn.Module):
             output_hidden_states=bool(self.feature_layers),
             **given,
         )
-        # In float32, as everything after needs them: here the conversion fuses into a kernel.
+        # In float32, as all later steps need them: here the conversion fuses into a kernel.
         states = (output.hidden_states[layer][0].to(self.dtype) for layer in self.feature_layers)
         return output.logits[0].float(), *states
 
@@ -193,12 +193,12 @@ def _why_not_static(model: PreTrainedModel, layers: Sequence[CacheLayerMixin]) -
 
 
 def hides_far_places(model: PreTrainedModel) -> bool:
-    """Whether attention has a window that the cache knows nothing of, and counts its places, as in GPT-Neo."""
+    """True if attention has a window that the cache does not know, and counts its places, as in GPT-Neo."""
     return "local" in getattr(model.config, "attention_layers", ())
 
 
 def counts_its_cache(model: PreTrainedModel) -> bool:
-    """Whether attention depends on more than the mask and positions that it is given: on how full its cache is, as
+    """True if attention depends on more than the mask and positions that it is given: on how full its cache is, as
     where it sharpens with the length, or on whole chunks of places, as in Llama 4."""
     config = model.config.get_text_config()
     kinds = getattr(config, "layer_types", None) or ()
@@ -304,7 +304,7 @@ class KeyValueBuffers:
                 new[:, :, :held] = rows
 
     def room_for(self, length: int) -> int:
-        """The room to make for so many tokens."""
+        """The room to make for this many tokens."""
         return -(-length // BLOCK) * BLOCK
 
     def take(self, room: int) -> tuple[Tensor, list[Tensor]]:
@@ -353,7 +353,7 @@ class FirstLayerBuffers:
 
 
 class FastPasses:
-    """What runs the passes of one model over static buffers."""
+    """Runs the passes of one model over static buffers."""
 
     def __init__(self, static: StaticPass, run: PassFunction, kind: str):
         self.static = static  # the pass as a module
@@ -361,7 +361,7 @@ class FastPasses:
         self.kind = kind  # what `run` is: ``kernels``, ``compiled``, ``graphs`` or ``plain``
         self.rows_are_alike = False  # a token's results are the same, bit by bit, whatever else is in its pass
         self.draft: ChainFunction | None = None  # drafts a chain in one call, where that is possible
-        self.refusal: SpecvizError | None = None  # why it is no longer what was prepared
+        self.refusal: SpecvizError | None = None  # why it runs other passes than were prepared
 
     @classmethod
     def unprepared(cls, static: StaticPass) -> FastPasses:
@@ -370,7 +370,7 @@ class FastPasses:
 
     @property
     def by_kernels(self) -> bool:
-        """Whether our kernels run it: so they are loaded, everything lies in host memory, and logits are float32."""
+        """True if our kernels run it: so they are loaded, everything lies in host memory, and logits are float32."""
         return self.static.few_rows is not None
 
     @property
@@ -424,5 +424,5 @@ def between_rounds(passes: Mapping[str, FastPasses]) -> None:
 
 
 def kind_of(passes: Mapping[str, FastPasses]) -> str:
-    """What runs the target's passes for a run with these: ``plain``, transformers' own, if there are none."""
+    """The kind of the target's passes in a run with these: ``plain``, transformers' own, if there are none."""
     return passes["target"].kind if "target" in passes else "plain"

@@ -4,5 +4,5 @@ models: a target from scratch, with losses at early exits; a draft model distill
 heads: Medusa, EAGLE, MTP and parallel heads on the frozen target
 loop: the loop that every recipe runs through, with its optimisers, checkpoints and validation
 data: text as training blocks, and the target's own continuations
-losses: what students are trained and measured by
+losses: how far a student is from its teacher
 """

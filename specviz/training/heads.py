@@ -38,7 +38,7 @@ Both = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Reading:
-    """What the target makes of each token it reads."""
+    """The target's outputs for each token it reads."""
 
     features: Tensor  # [rows, n, layers · d], its hidden states, side by side
     embeddings: Tensor  # [rows, n, d], the token's own
@@ -153,8 +153,10 @@ class EagleRecipe(HeadRecipe):
 
 
 def seen_by_chains(n: int, step: int, device: torch.device) -> Tensor:
-    """What chains from n rows see at this draft step, [1, 1, n, (step + 1) · n] bool: of the first step's rows those up
-    to their own, and only their own row of the later steps."""
+    """The rows that chains from n rows see at this draft step, [1, 1, n, (step + 1) · n] bool.
+
+    Of the first step's rows those up to their own; of the later steps only their own.
+    """
     own = torch.eye(n, dtype=torch.bool, device=device)
     return torch.cat([torch.ones_like(own).tril(), *[own] * step], -1)[None, None]
 
@@ -245,7 +247,7 @@ class ParallelRecipe(HeadRecipe):
 
 
 def seen_by_masks(n: int, anchors: Tensor, masks: int) -> Tensor:
-    """What each of n rows of text, and of the masks after each of the rows `anchors`, sees: square, bool.
+    """The rows that each of n rows of text, and each mask after the rows `anchors`, sees: square, bool.
 
     A row of text sees those up to itself; a mask those up to its anchor, the masks before it there, and itself.
     """

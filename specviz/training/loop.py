@@ -89,7 +89,7 @@ _ROWS_MEASURED = 8
 
 
 class Recipe(ABC):
-    """What is trained, and on what loss."""
+    """A student and its loss."""
 
     name: str
     student: nn.Module  # what learns, in float32

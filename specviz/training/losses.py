@@ -1,4 +1,4 @@
-"""What a student is trained and measured by: how far its distribution q is from the target's p, row by row."""
+"""How far a student's distribution q is from the target's p, row by row: to train it, and to measure it."""
 
 from __future__ import annotations
 

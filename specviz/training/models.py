@@ -20,7 +20,7 @@ from specviz.training.heads import FrozenTarget
 from specviz.training.loop import Recipe
 from specviz.training.losses import agreement, distillation, next_token, of_one_width
 
-#: Layers after which the model may exit early, and the weight of an exit's loss beside the last layer's.
+#: Layers after which the model may exit early, and the weight of an exit's loss relative to the last layer's.
 EXITS = (2, 3)
 _EXIT_WEIGHT = 0.25
 
@@ -46,7 +46,7 @@ def small_llama(
 
 
 class WidenedMLP(nn.Module):
-    """A feed-forward and further units beside it; `join` makes one of the two."""
+    """A feed-forward with further units; `join` makes one of the two."""
 
     def __init__(self, present: LlamaMLP, added: LlamaMLP):
         super().__init__()
@@ -93,7 +93,7 @@ def freeze_all_but_added(model: LlamaForCausalLM) -> None:
 
 @torch.no_grad()
 def join(model: LlamaForCausalLM) -> None:
-    """Makes one feed-forward, in place, of each and the units beside it: the model is an ordinary Llama again."""
+    """Makes one feed-forward, in place, of each and its further units: the model is an ordinary Llama again."""
     for layer in model.model.layers:
         parts = (layer.mlp.present, layer.mlp.added)
         sizes = copy.deepcopy(model.config)
