@@ -42,7 +42,7 @@ class Deployment:
     def from_environment(cls) -> Deployment:
         return cls(
             target=os.environ.get("SPECVIZ_TARGET") or None,
-            draft=_names("SPECVIZ_DRAFT"),
+            draft=tuple(filter(None, map(str.strip, os.environ.get("SPECVIZ_DRAFT", "").split(",")))),
             device=os.environ.get("SPECVIZ_DEVICE", "auto"),
             dtype=os.environ.get("SPECVIZ_DTYPE", "auto"),
             max_prompt_tokens=_count("SPECVIZ_MAX_PROMPT_TOKENS", 4096),
@@ -54,10 +54,6 @@ class Deployment:
             allow_loading=os.environ.get("SPECVIZ_ALLOW_LOADING", "1") != "0" and not is_zero_gpu(),
             passes=_choice("SPECVIZ_PASSES", PASSES),
         )
-
-
-def _names(name: str) -> tuple[str, ...]:
-    return tuple(filter(None, map(str.strip, os.environ.get(name, "").split(","))))
 
 
 def _count(name: str, default: int) -> int:

@@ -89,19 +89,16 @@ def _create_check(desk: Desk) -> tuple[Tab, gr.Markdown, gr.Markdown]:
     found = gr.Markdown(say("models.check_about"), elem_classes=["sv-note", "sv-findings"])
     told = gr.Markdown(say("advice.about_button"), elem_classes=["sv-note", "sv-findings", "sv-table"])
 
-    def no_objection(heard: dict[str, Any]) -> list[dict[str, Any]]:
-        return [gr.validate(True, "")]
-
     def stream(visit: Visit, name: PairName, heard: dict[str, Any]) -> Iterator[str]:
         return check_pair(runner, name, visit.halt, say)
-
-    def check(pair: ModelPair, order: Order) -> None:
-        chains_of(runner, pair, order)
 
     def stream_advice(visit: Visit, order: Order) -> Iterator[str]:
         return advise(runner, order, visit.halt, say)
 
-    checked = Action(go, found, [desk.controls.pair], no_objection, stream, as_text, as_text)
+    def check(pair: ModelPair, order: Order) -> None:
+        chains_of(runner, pair, order)
+
+    checked = Action(go, found, [desk.controls.pair], lambda heard: [gr.validate(True, "")], stream, as_text, as_text)
     return Tab([checked, desk.ordered(ask, told, stream_advice, as_text, as_text, check)], stop), found, told
 
 
@@ -290,11 +287,11 @@ def catalog_label(entry: HubPair, available: int | None, say: Words) -> str:
 
 
 def describe(pair: ModelPair, stage: Stage, say: Words) -> str:
-    """A table, as Markdown: each part with its size, its precision, what runs it and, of the target, what passes take;
-    below it what is being prepared."""
+    """A table, as Markdown: each part's size, precision and passes, and the times of the target's; below it the step of
+    preparing passes."""
     titles = ("part", "size", "precision", "runs_on", "one", "five")
     rows = [[say(f"models.{title}") for title in titles], ["---"] * len(titles), *_rows(pair, say)]
-    lines = [f"| {' | '.join(row)} |" for row in rows]
+    lines = [f"| {' | '.join([*row, *[_NONE] * (len(titles) - len(row))])} |" for row in rows]
     if stage.step is not None:
         lines += ["", as_text(say("models.preparing", step=say.step(stage.step)))]
     return "\n".join(lines)
@@ -305,37 +302,28 @@ def _rows(pair: ModelPair, say: Words) -> Iterator[list[str]]:
     from specviz.passes.published_heads import MtpModules
 
     info, times = pair.info(), pair.passes.seconds_by_width
-    measured = [_NONE, _NONE]
-    if COMPARED in times:
-        measured = [f"{say.number(1000 * times[1], '.1f')} ms", f"{say.number(times[COMPARED] / times[1], '.2f')}×"]
-    yield _row(pair, "target", info.target, info.target_parameters, info.dtype, measured, say)
+    parts = [("target", info.target, info.target_parameters, info.dtype)]
     if pair.draft is not None:
-        dtype = dtype_name(pair.draft.dtype)
-        yield _row(pair, "draft", info.draft or "", info.draft_parameters or 0, dtype, [_NONE, _NONE], say)
-    for name, part in pair.parts.items():
+        parts.append(("draft", info.draft or "", info.draft_parameters or 0, dtype_name(pair.draft.dtype)))
+    for role, part in pair.parts.items():
         model = part.model if isinstance(part, MtpModules) else part
-        size = sum(weight.numel() for weight in model.parameters())
-        yield _row(pair, name, "", size, info.dtype, [_NONE, _NONE], say)
+        parts.append((role, "", sum(weight.numel() for weight in model.parameters()), info.dtype))
+    for role, name, size, dtype in parts:
+        label = say(f"ways.{role}") if role in pair.parts else _roles([role], say)
+        stored, passes = pair.stored.get(role), pair.passes.fast.get(role)
+        row = [
+            f"{label} **{as_text(name)}**" if name else label,
+            say.spoken(parameters(size)),
+            dtype if stored is None else say("models.unpacked", dtype=dtype, stored=as_text(stored)),
+            say(f"models.on_{'plain' if passes is None or passes.refusal is not None else passes.kind}"),
+        ]
+        if role == "target" and COMPARED in times:
+            row += [f"{say.number(1000 * times[1], '.1f')} ms", f"{say.number(times[COMPARED] / times[1], '.2f')}×"]
+        yield row
     for bits, made in pair.passes.quantised.items():
         kind = "plain" if made.passes is None else made.passes.kind
-        yield [
-            _roles([f"quantised {bits}"], say),
-            str(Bytes(made.bytes)),
-            say("generate.bits", value=bits),
-            say(f"models.on_{kind}"),
-            _NONE,
-            _NONE,
-        ]
-
-
-def _row(pair: ModelPair, role: str, name: str, size: int, dtype: str, measured: list[str], say: Words) -> list[str]:
-    label = say(f"ways.{role}") if role in pair.parts else _roles([role], say)
-    stored = pair.stored.get(role)
-    precision = dtype if stored is None else say("models.unpacked", dtype=dtype, stored=as_text(stored))
-    passes = pair.passes.fast.get(role)
-    kind = "plain" if passes is None or passes.refusal is not None else passes.kind
-    title = f"{label} **{as_text(name)}**" if name else label
-    return [title, say.spoken(parameters(size)), precision, say(f"models.on_{kind}"), *measured]
+        precision = say("generate.bits", value=bits)
+        yield [_roles([f"quantised {bits}"], say), str(Bytes(made.bytes)), precision, say(f"models.on_{kind}")]
 
 
 def notes(pair: ModelPair, stage: Stage, say: Words) -> str:
