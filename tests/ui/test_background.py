@@ -215,11 +215,11 @@ def taken(pair, monkeypatch) -> list[bool]:
 
 def test_both_lanes_of_a_race_take_the_passes_that_were_there_at_its_start(pair, runner, taken):
     say = words()
-    [*_, last] = race(runner, ORDER.settled(pair), threading.Event(), say)
+    [*_, last] = race(runner, ORDER.settled(pair), threading.Event(), say.language)
     assert pair.passes.fast and len(taken) >= 4 and not any(taken)
     assert json.loads(last)["passes"] == "plain"
     taken.clear()
-    [*_, last] = race(runner, ORDER.settled(pair), threading.Event(), say)
+    [*_, last] = race(runner, ORDER.settled(pair), threading.Event(), say.language)
     assert len(taken) >= 4 and all(taken) and json.loads(last)["passes"] == "compiled"
 
 
