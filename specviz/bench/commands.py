@@ -235,22 +235,27 @@ def measure_advice(
 
     load: the pair with the draft model of this name. Raises SpecvizError where the pair has nothing to draft with.
     """
-    from specviz.bench.advising import SECONDS, require_chains
+    from specviz.bench.advising import SECONDS, advise, require_chains
     from specviz.bench.benchmark import advised_chains
     from specviz.bench.lanes import reason_of
+
+    def measure(pair: ModelPair, contestants: Sequence[Contestant], draft: str | None) -> None:
+        requests, domains = requests_of(options, pair, options.temperature)
+        rows: list[WorkRow] = []
+        measured.groups.append((rows, draft, pair.translation is not None))
+        follow(advise(requests, domains, [Contestant(PLAIN), *contestants], seconds), say, rows, measured.failed)
 
     contestants, others = advised_chains(pair), list(_other_drafts(options))
     require_chains([Contestant(PLAIN), *contestants, *map(Contestant, others)])
     seconds = SECONDS * options.minutes / (1 + len(others))
     named = pair.draft.name_or_path if options.draft and pair.draft else None
     if contestants:
-        _measure_one(options, pair, contestants, seconds, say, measured, named)
+        measure(pair, contestants, named)
     for name in others:
         say(f"loading {name}")
         try:
             other = load(name)
-            with_model = [one for one in advised_chains(other) if one.mode == "draft_model"]
-            _measure_one(options, other, with_model, seconds, say, measured, name)
+            measure(other, [one for one in advised_chains(other) if one.mode == "draft_model"], name)
             other.free()
         except Exception as error:
             # However it fails, the advice is about all others.
@@ -266,24 +271,6 @@ def _other_drafts(options: argparse.Namespace) -> Iterator[str]:
     for entry in drafts_at_hand(options.target or ""):
         if entry.draft not in options.draft and needed_bytes(entry) <= within_reach(options.device):
             yield entry.draft
-
-
-def _measure_one(
-    options: argparse.Namespace,
-    pair: ModelPair,
-    contestants: Sequence[Contestant],
-    seconds: float,
-    say: Say,
-    measured: Measured,
-    draft: str | None,
-) -> None:
-    from specviz.bench.advising import advise
-
-    requests, domains = requests_of(options, pair, options.temperature)
-    rows: list[WorkRow] = []
-    measured.groups.append((rows, draft, pair.translation is not None))
-    courses = advise(requests, domains, [Contestant(PLAIN), *contestants], seconds)
-    follow(courses, say, rows, measured.failed)
 
 
 # check
