@@ -105,9 +105,9 @@ class Coins:
 
     BLOCK = 64
 
-    def __init__(self, seed: int, most_tokens: int, device: torch.device, by_hand: Sequence[SetCoin] = ()):
+    def __init__(self, seed: int, largest_draft: int, device: torch.device, by_hand: Sequence[SetCoin] = ()):
         self.generator = torch.Generator().manual_seed(seed)
-        self.most_tokens = most_tokens
+        self.largest_draft = largest_draft
         self.device = device
         self.by_hand = by_hand
         self.block: Iterator[Uniforms] = iter(())
@@ -116,13 +116,13 @@ class Coins:
     @classmethod
     def of(cls, request: Request) -> Coins:
         settings = request.settings
-        return cls(settings.seed, request.most_draft_tokens, request.pair.device, read_coins(settings.coins))
+        return cls(settings.seed, request.largest_draft, request.pair.device, read_coins(settings.coins))
 
     def flip(self) -> Uniforms:
         """The next round's coins."""
         uniforms = next(self.block, None)
         if uniforms is None:
-            widths = [self.most_tokens, self.most_tokens, 1]
+            widths = [self.largest_draft, self.largest_draft, 1]
             flat = to_device(torch.rand(self.BLOCK, sum(widths), generator=self.generator).double(), self.device)
             columns = flat.split(widths, dim=-1)
             self.block = map(Uniforms, columns[0].unbind(), columns[1].unbind(), columns[2].flatten().unbind())

@@ -114,7 +114,7 @@ def _shapes(request: Request) -> list[tuple[int, ...]]:
     budgets = {min(request.num_draft_tokens, RUN_TOKENS - done - 1) for done in range(COMPARED)}
     if branches == 1:
         return [chain(budget) for budget in sorted(budgets)]
-    return [(-1,) * request.drafter.most_tokens(budget, branches) for budget in sorted(budgets)]
+    return [(-1,) * request.drafter.largest_draft(budget, branches) for budget in sorted(budgets)]
 
 
 def _by_single_passes(start: Start, warper: Warper) -> tuple[Tensor, RowAfter]:

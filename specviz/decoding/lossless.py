@@ -154,7 +154,7 @@ class Sampler:
         self.mislabels = rule.mislabelled and not request.settings.sampling.greedy
         # A wrong rule stays wrong at temperature 0, too.
         self.judge = Judge(rule.wrong, request.warper) if rule.wrong else judge_of(request)
-        self.coins = Coins(request.settings.seed, request.most_draft_tokens, request.pair.device)
+        self.coins = Coins(request.settings.seed, request.largest_draft, request.pair.device)
         layers = self._drafter(CachedModel(request.pair.target, Stopwatch(request.pair.device)), 0).feature_layers
         with torch.inference_mode():
             self.start = Start(request, layers)

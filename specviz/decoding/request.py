@@ -53,9 +53,9 @@ class Request:
         return min(most, self.longest) if self.chooses_length else most
 
     @property
-    def most_draft_tokens(self) -> int:
+    def largest_draft(self) -> int:
         """The size of the largest possible draft, and so the coins that a round needs."""
-        return self.drafter.most_tokens(self.num_draft_tokens, self.branches)
+        return self.drafter.largest_draft(self.num_draft_tokens, self.branches)
 
     def but(self, settings: RunSettings) -> Request:
         """The same pair and passes with other settings, checked; an equal prompt is not encoded again. Raises as
@@ -86,7 +86,7 @@ def prepare(pair: ModelPair, settings: RunSettings, prompt: Prompt | None = None
 
 def _check_tree(pair: ModelPair, settings: RunSettings, drafter: type[Drafter], branches: int) -> None:
     """Raises SpecvizError if the drafts are trees that are too large or that the target cannot read."""
-    size = drafter.most_tokens(settings.deepest_draft, branches)
+    size = drafter.largest_draft(settings.deepest_draft, branches)
     if size > MAX_TREE_TOKENS:
         raise SpecvizError(
             "A tree of {depth} × {branches} = {size} draft tokens is too large for one target pass: at most {most}.",

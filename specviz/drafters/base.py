@@ -94,7 +94,7 @@ class Drafter(ABC):
         return params.branches or (cls.default_branches if cls.default_branches > 1 and reads_trees(pair.target) else 1)
 
     @classmethod
-    def most_tokens(cls, num_draft_tokens: int, branches: int) -> int:
+    def largest_draft(cls, num_draft_tokens: int, branches: int) -> int:
         """The size of the largest draft `num_draft_tokens` deep."""
         return num_draft_tokens * branches
 

@@ -140,7 +140,7 @@ class Lookahead(Drafter):
         return {"window": cls.WINDOW, "ngram": cls.NGRAM, "guesses": cls.branches(pair, params)}
 
     @classmethod
-    def most_tokens(cls, num_draft_tokens: int, branches: int) -> int:
+    def largest_draft(cls, num_draft_tokens: int, branches: int) -> int:
         columns = _columns(num_draft_tokens, cls.WINDOW, cls.NGRAM)
         window = columns * (cls.NGRAM - 1) - 1 if columns else 0
         return window + branches * min(num_draft_tokens, cls.NGRAM - 1)

@@ -101,11 +101,11 @@ def test_no_draft_is_larger_than_it_says(target, budget, branches):
     drafter.prefill(committed)
     for _ in range(40):
         draft = draft_of(drafter, committed, budget)
-        assert len(draft.parents) <= Lookahead.most_tokens(budget, branches)
+        assert len(draft.parents) <= Lookahead.largest_draft(budget, branches)
         verdict = verdict_on(draft, committed, target)
         drafter.observe(len(committed), verdict, None)
         committed.append(verdict.next_token)
-    assert Lookahead.most_tokens(8, Lookahead.default_branches) <= 40
+    assert Lookahead.largest_draft(8, Lookahead.default_branches) <= 40
 
 
 @pytest.mark.parametrize("seed", range(3))
