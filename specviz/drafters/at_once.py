@@ -139,9 +139,6 @@ class Parallel(Masked, Headed):
     def most_depths(cls, pair: ModelPair) -> int:
         return pair.parts[cls.name].sizes.depths
 
-    def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
-        self.features = features
-
     def all_rows(self, committed: Sequence[int], depths: int) -> Tensor | None:
         if self.features is None:
             return None
@@ -150,9 +147,6 @@ class Parallel(Masked, Headed):
             return read_masks(self.reader, self.features, tokens, depths)
         with self.stopwatch.span():
             return self.reader.read(self.features, tokens, depths)
-
-    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
-        self.features = features
 
 
 class ParallelDraftModel(Masked, DraftModel):

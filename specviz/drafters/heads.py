@@ -43,6 +43,12 @@ class Headed(Stepwise):
     def features(self, features: Tensor | None) -> None:
         self._features = [] if features is None else [features]
 
+    def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
+        self.features = features
+
+    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+        self.features = features
+
     def watch(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
         self._features.append(features)
 
@@ -81,9 +87,6 @@ class Eagle(Headed):
     def source(self, depth: int) -> str:
         return f"step {depth + 1}"
 
-    def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
-        self.features = features
-
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
         unread = len(committed) - 1 - self.reader.length
         if not self.in_one_call or self.features is None or unread > WIDEST:
@@ -119,7 +122,7 @@ class Eagle(Headed):
 
     def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
         self.reader.rewind(self.text_rows)
-        self.features = features
+        super().observe(committed, verdict, features)
 
 
 class Mtp(Eagle):
