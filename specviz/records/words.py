@@ -25,7 +25,7 @@ _RUNS = ("ways", "generate", "passes", "page")
 
 #: The areas of texts that an element of assets/web says, in addition to ``common``.
 AREAS = {
-    "run": ("rounds", "playback", "traces", "race", *_RUNS),
+    "run": ("rounds", "playback", "traces", *_RUNS),
     "race": ("race", *_RUNS),
     "compare": ("compare", "advice", *_RUNS),
     "why": ("why", *_RUNS),
