@@ -22,8 +22,15 @@ LONGEST = (
 )
 
 
+#: Fixtures that take long: compiled programs, two processes, the whole app.
+SLOW = {"compiled", "parallel", "met", "page_url", "viewer"}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first."""
+    """The longest files first; what uses a slow fixture is marked as wide."""
+    for item in items:
+        if SLOW.intersection(item.fixturenames):
+            item.add_marker("wide")
     places = {name: place for place, name in enumerate(LONGEST)}
     folder = pathlib.Path(__file__).parent
     items.sort(key=lambda item: places.get(item.path.relative_to(folder).with_suffix("").as_posix(), len(places)))
