@@ -72,7 +72,7 @@ class Setting:
         if not (is_whole(value) or (self.kind is float and isinstance(value, float))) or self._only_choices:
             return False
         # Not `isfinite`, which fails for whole numbers that no float can hold.
-        finite = self.kind is int or abs(value) <= sys.float_info.max
+        finite = abs(value) <= sys.float_info.max
         at_least = (self.least is None or value >= self.least) and (self.above is None or value > self.above)
         at_most = (self.most is None or value <= self.most) and (self.below is None or value < self.below)
         return finite and at_least and at_most
