@@ -118,7 +118,7 @@ def check(passes: FastPasses, target: FastPasses | None = None) -> None:
     try:
         for dtype, expected, given, moved in compared:
             apart = difference(given, expected)
-            if apart > rounding(dtype) and apart > _MOVED * moved():
+            if apart > rounding(dtype) and (moved is None or apart > _MOVED * moved()):
                 raise SpecvizError(
                     "A fast pass differs from the model's own by {difference}, more than rounding: it is not used.",
                     "passes",
@@ -137,12 +137,8 @@ def check(passes: FastPasses, target: FastPasses | None = None) -> None:
 
 
 #: The dtype of a computation, the expected tensor, the fast passes' one; and how far that dtype's rounding moves the
-#: expected one, where it was tried.
-_Compared = tuple[torch.dtype, Tensor, Tensor, Callable[[], float]]
-
-
-def _untried() -> float:
-    return 0.0
+#: expected one, None where that was not tried.
+_Compared = tuple[torch.dtype, Tensor, Tensor, Callable[[], float] | None]
 
 
 def _model_outputs(passes: FastPasses, target: FastPasses | None) -> Iterator[_Compared]:
@@ -205,9 +201,9 @@ def _head_outputs(passes: FastPasses) -> Iterator[_Compared]:
                 # The first is a token of the text, the others are masks.
                 tokens += torch.arange(width, device=static.device) * static.get_input_embeddings().weight.shape[0]
             expected = own.forward(tokens, width, *others, inputs=inputs.to(static.inner_dtype))
-            yield static.product_dtype, expected, fast.forward(tokens, width, *others, inputs=inputs), _untried
+            yield static.product_dtype, expected, fast.forward(tokens, width, *others, inputs=inputs), None
             if static.feature_layers:
-                yield static.dtype, own.features, fast.features, _untried
+                yield static.dtype, own.features, fast.features, None
 
 
 def _clear(buffers: KeyValueBuffers | FirstLayerBuffers) -> None:
