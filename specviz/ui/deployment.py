@@ -1,4 +1,4 @@
-"""What is decided where the page is deployed, by environment variables; docs/deploying.md lists them."""
+"""Settings of a deployment, from environment variables; docs/deploying.md lists them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PASSES = ("auto", "plain")
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """The pair that the page starts with, and what one visitor may ask of a shared machine."""
+    """The pair that the page starts with, and the limits for one visitor on a shared machine."""
 
     target: str | None  # None is the embedded pair, `NO_MODELS` none at all
     draft: tuple[str, ...]  # a draft model, trained parts
@@ -35,7 +35,7 @@ class Deployment:
 
     @property
     def without_models(self) -> bool:
-        """Whether the page is to show nothing but recorded runs and traces."""
+        """True if the page shows only recorded runs and traces."""
         return self.target == NO_MODELS
 
     @classmethod

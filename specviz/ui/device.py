@@ -21,7 +21,7 @@ Made = TypeVar("Made")
 #: The one thread of all engine work: one run at a time, and its pool of helper threads stays warm.
 thread: ThreadPoolExecutor
 
-#: Set once the page ends: whatever is worked on, or waits for its turn, stops within a round.
+#: Set once the page ends: work in progress, or waiting for its turn, stops within a round.
 ending = threading.Event()
 
 
@@ -45,9 +45,9 @@ def on_gpu(function: Function, seconds: Callable[..., int]) -> Function:
 def apart(work: Callable[[], Made]) -> Made:
     """Does a piece of work in a thread that ends with it, and with it the helper threads that it called up.
 
-    Where there are more of these than processors, OpenMP has each wait asleep for the others, and waking takes so long
-    that a pass of two threads takes three times as long. The engine's thread alone may keep any. What is lent by the
-    call is emulated in the thread that asks.
+    With more helper threads than processors, OpenMP lets each sleep while it waits for the others, and waking makes a
+    pass of two threads three times as slow; only the engine's thread may keep any. ZeroGPU emulates CUDA in the thread
+    that asks, so work stays there.
     """
     if is_zero_gpu():
         return work()

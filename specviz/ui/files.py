@@ -88,7 +88,7 @@ KEPT = (3_600, 86_400)
 
 
 class Folder:
-    """A new folder, which is removed with this object, and at the latest with the process."""
+    """A new folder, which is removed with this object, at the latest when the process ends."""
 
     def __init__(self) -> None:
         self.path = pathlib.Path(tempfile.mkdtemp(prefix="specviz-"))
@@ -113,7 +113,7 @@ class RunFiles(Folder):
 
 
 class ResultPage(Folder):
-    """What was measured, as one page. kind: of result, for its name."""
+    """The page of a result. kind: of result, for the file's name."""
 
     def __init__(self, kind: str, page: str):
         super().__init__()

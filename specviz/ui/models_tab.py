@@ -35,7 +35,7 @@ _NONE = "–"
 
 DTYPES = ["auto", "bfloat16", "float16", "float32"]
 
-#: What an event changes, and how.
+#: The changes that an event makes, by component.
 Changes = dict[gr.components.Component, Any]
 
 
@@ -65,7 +65,7 @@ class Own:
 
 
 def create_models_tab(desk: Desk) -> Tab:
-    """Lays out the tab and wires its buttons: what is in use, a check of it, and other pairs."""
+    """Lays out the tab and wires its buttons: the pair in use, a check of it, and other pairs."""
     say, allowed = desk.say, desk.runner.deployment.allow_loading
     gr.Markdown(say("models.in_use"))
     table = gr.Markdown(elem_classes=["sv-table", "sv-pair-status"])
@@ -80,7 +80,7 @@ def create_models_tab(desk: Desk) -> Tab:
 
 
 def _create_check(desk: Desk) -> tuple[Tab, gr.Markdown, gr.Markdown]:
-    """Lays out the check of the pair in use, and the advice on its drafters; where both say what they found."""
+    """Lays out the check of the pair in use and the advice on its drafters, with the places for their results."""
     runner, say = desk.runner, desk.say
     with gr.Row(elem_classes=["sv-actions"]):
         go = gr.Button(say("models.check"), elem_id="check-pair")
@@ -103,7 +103,7 @@ def _create_check(desk: Desk) -> tuple[Tab, gr.Markdown, gr.Markdown]:
 
 
 def check_pair(runner: Runner, name: PairName, halt: threading.Event, say: Words) -> Iterator[str]:
-    """The findings so far, as Markdown, and what is being checked."""
+    """The findings so far, as Markdown, and the check in progress."""
     lines: list[str] = []
     step = say("common.preparing")
     yield step
@@ -127,7 +127,7 @@ def _findings(pair: ModelPair) -> Iterator[Finding | Sentence]:
 
 
 def _found(finding: Finding, say: Words) -> str:
-    """A line of a list: the sign, what was checked, what was seen, and what to do."""
+    """A line of a list: the sign, the check, its result, and advice."""
     advice = "" if finding.advice is None else f" → {as_text(say.step(finding.advice))}"
     what = as_text(say.step(finding.what))
     return f"- {say(f'models.found_{finding.state}')} **{what}**: {as_text(say.reason(finding.seen))}{advice}"
@@ -137,7 +137,7 @@ def _wire_passes(desk: Desk, status: Status, loads: list[Any]) -> None:
     """Looks at the passes when the page is opened, when another pair is in use, and on until there is nothing to wait
     for; first of all for the starting pair.
 
-    Small requests of their own rather than an open stream: a page that is only looked at keeps no connection.
+    Small requests rather than an open stream: a page that is only looked at keeps no connection.
     """
     head, controls, store, say = desk.head, desk.controls, desk.runner.store, desk.say
 
@@ -150,7 +150,7 @@ def _wire_passes(desk: Desk, status: Status, loads: list[Any]) -> None:
         store.wanted.set()
         if not store.is_ready:
             return looked(say.step(store.step), "preparing") | {status.table: say("models.loading")}
-        # What this session has loaded meanwhile counts, not what the page knew when it asked.
+        # The pair that this session has loaded meanwhile counts, not the one that the page knew when it asked.
         loaded = desk.visitors.pairs.get(request.session_hash)
         pair = store.in_use(loaded or PairName(**name))
         stage = store.preparer.stage(pair)
@@ -170,12 +170,12 @@ def _wire_passes(desk: Desk, status: Status, loads: list[Any]) -> None:
 
 
 def _of_pair(desk: Desk) -> list[gr.components.Component]:
-    """What `_used` changes."""
+    """The components that `_used` changes."""
     return [desk.head.line, *desk.controls.of_pair, *(component for component, _ in desk.arrivals)]
 
 
 def _used(desk: Desk, name: PairName, drafter: str, prompt: str, keep: bool = False) -> Changes:
-    """How the page changes once it uses this pair, which is in memory. drafter, prompt, keep: see `Controls.suited`."""
+    """Changes of the page once it uses this pair, which is in memory. drafter, prompt, keep: see `Controls.suited`."""
     pair = desk.runner.store.in_use(name)
     arrived = {component: made(pair) for component, made in desk.arrivals}
     line = as_text(desk.say.spoken(pair_line(pair.info())))
@@ -195,7 +195,7 @@ def _create_others(desk: Desk, status: Status) -> list[Any]:
         home = gr.Button(say("models.home"), size="sm", min_width=200, elem_id="load-home")
         cards = [(_catalog_card(desk, entry), PairName(entry.target, (entry.draft,))) for entry in CATALOG]
 
-    # Only now: all that follows the pair is there.
+    # Only now is everything there that changes with the pair.
     known = [(home, PairName()), *cards]
     loads = [_wire_load(desk, status, shown, card, Own(problems=problem), name) for card, name in known]
     return [_wire_load(desk, status, shown, load, own), *loads]
@@ -327,7 +327,7 @@ def _rows(pair: ModelPair, say: Words) -> Iterator[list[str]]:
 
 
 def notes(pair: ModelPair, stage: Stage, say: Words) -> str:
-    """How the passes were timed, what is alike in them, and why nothing faster runs: a list, as Markdown."""
+    """How the passes were timed, which rows are alike, and why nothing faster runs: a list, as Markdown."""
     fast = pair.passes.fast
     lost = {role: passes.refusal for role, passes in fast.items() if passes.refusal is not None}
     lines = [say("models.timed")]

@@ -1,4 +1,4 @@
-"""The page: a head, the controls, and the tabs beside them, in every language."""
+"""The page in every language: a head, the controls, and the tabs next to them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from specviz.ui.tabs import Desk, Head, Tab, wire_tabs
 from specviz.ui.visitors import Visitors
 from specviz.ui.why_tab import create_why_tab
 
-#: The tabs in their order: id, key of the title, and what builds it.
+#: The tabs in their order: id, key of the title, and the function that builds it.
 TABS: tuple[tuple[str, str, Callable[[Desk], Tab]], ...] = (
     ("generate", "page.generate", create_generate_tab),
     ("race", "page.race", create_race_tab),
@@ -53,18 +53,18 @@ TABS: tuple[tuple[str, str, Callable[[Desk], Tab]], ...] = (
 #: Seconds between two looks at the passes while something is being prepared.
 LOOK_EVERY = 2
 
-#: Threads that answer visitors who are not in line; Gradio's own number.
+#: Threads that answer visitors who are not in line: Gradio's own default.
 SERVING_THREADS = 40
 
-#: Seconds that the first page has to itself before the pair is loaded.
+#: Seconds for the first page to arrive before the pair is loaded.
 HEAD_START = 3.0
 
-#: Seconds between two looks of Gradio's queue for an event. Its own choice, a millisecond, takes a twelfth of a core
-#: for a page that nobody uses, and 6 to 9 % of its speed from a run, which each look interrupts.
+#: Seconds between two looks of Gradio's queue for an event. Its default, a millisecond, takes a twelfth of a core
+#: for a page that nobody uses and slows runs by 6 to 9 %, because each look interrupts them.
 LOOK_FOR_EVENTS = 0.01
 
-#: Of how many visitors Gradio remembers what their page looks like, the latest ones: 1 MB each, 2 MB with a run. It
-#: forgets nobody by itself, up to 10,000.
+#: For how many visitors, the latest ones, Gradio keeps the state of their page: 1 MB each, 2 MB with a run. Its default
+#: is 10,000.
 REMEMBERED = 256
 
 
@@ -153,8 +153,8 @@ def serve(mcp: bool = False) -> None:
     refuse_more_than_one()
     if mcp and find_spec("mcp") is None:
         raise SpecvizError('The package mcp is missing: pip install "mcp>=1.21,<2".', "mcp")
-    # Either ends it as Ctrl+C does, so that what was offered for download goes with it; and the first process of a
-    # container is not ended at all by a signal that it does not listen to.
+    # Both signals end it as Ctrl+C does, so that files for download are removed; and the first process of a container
+    # ignores signals that it has no handler for.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _end)
     deployment = Deployment.from_environment()
@@ -162,14 +162,14 @@ def serve(mcp: bool = False) -> None:
     store.preparer.start()
     with contextlib.closing(store.preparer), contextlib.suppress(KeyboardInterrupt):
         if is_zero_gpu():
-            # What a call finds on its GPU is what was there at the launch.
+            # A call's GPU has what was loaded before the launch.
             _load(store)
-        # Each who waits in line holds one thread.
+        # Every visitor in line holds one thread.
         threads = SERVING_THREADS + deployment.queue_size
         page = launch(
             build(Runner(store, deployment)), prevent_thread_lock=True, max_threads=threads, mcp_server=mcp or None
         )
-        # Whoever opens the page at once should not wait for torch: importing it keeps the interpreter to itself.
+        # Someone who opens the page at once should not wait for torch, whose import blocks the interpreter.
         store.wanted.wait(HEAD_START)
         _load(store)
         page.block_thread()

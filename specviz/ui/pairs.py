@@ -34,32 +34,32 @@ class PairName:
 
 
 class PairStore:
-    """The starting pair, kept for good, and at most one guest beside it.
+    """The starting pair, kept for good, and at most one guest.
 
     home: a starting pair that is loaded already; by default the deployment's own, once it is asked for.
     """
 
     def __init__(self, deployment: Deployment, home: ModelPair | None = None):
         self.deployment = deployment
-        #: Whether there is a starting pair; a page without one shows recorded runs and traces.
+        #: True if there is a starting pair; a page without one shows recorded runs and traces.
         own = not deployment.without_models and (deployment.target or (EMBEDDED / "target").is_dir())
         self.has_models = bool(home or own)
         self.lock = threading.Lock()
         self.preparer = Preparer(deployment)  # of both pairs' passes
-        #: Set once somebody's page is there and asks for the pair.
+        #: Set once a visitor's page is open and asks for the pair.
         self.wanted = threading.Event()
-        #: What is being done to load the starting pair.
+        #: The current step of loading the starting pair.
         self.step = Sentence("Loading the models.")
         self._home = home
-        #: Two pairs at once would read each other's weights in the wrong precision: torch's default is set meanwhile.
+        #: One load at a time: loading sets torch's default precision, which another load would take over.
         self._loading = threading.Lock()
         self.guest_name: PairName | None = None
         self.guest: ModelPair | None = None
 
     @property
     def home(self) -> ModelPair:
-        """The starting pair, loaded by whoever asks first while the others wait. Raises SpecvizError if it cannot be,
-        or if this page has no models."""
+        """The starting pair, loaded by the first who asks while others wait. Raises SpecvizError if it cannot be
+        loaded, or if this page has no models."""
         if not self.has_models:
             raise SpecvizError("This page has no models: it shows recorded runs and traces.", "target")
         if self._home is not None:
@@ -76,7 +76,7 @@ class PairStore:
                         asked.target, asked.draft, device=asked.device, dtype=asked.dtype, progress=self._note
                     )
                 )
-                # Before anybody can see the pair: who looks then must find that there is something to wait for.
+                # Before the pair can be seen: a look at it must find that passes are being prepared.
                 self.preparer.add(pair)
                 self._home = pair
         return self._home
@@ -86,13 +86,13 @@ class PairStore:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the starting pair is in memory: until then, asking for it waits."""
+        """True once the starting pair is in memory: until then, asking for it waits."""
         return self._home is not None
 
     def get(self, name: PairName, progress: Progress | None = None) -> ModelPair:
         """The pair, loaded if need be; the previous guest leaves first, so that memory never holds two.
 
-        Raises SpecvizError where it cannot be loaded.
+        Raises SpecvizError if it cannot be loaded.
         """
         if name.target is None:
             return self.home
