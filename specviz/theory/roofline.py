@@ -5,8 +5,10 @@ Williams, Waterman, Patterson: Roofline, CACM 2009: a pass moves bytes and does 
 
 from __future__ import annotations
 
-import bisect
 from dataclasses import dataclass
+from itertools import takewhile
+
+import numpy
 
 #: A pass over K tokens is "about as fast as one" while it takes less than this many times as long.
 ABOUT_ONE = 1.5
@@ -74,24 +76,15 @@ class Curve:
         """The largest measured K up to which T(K)/T(1) stays below `ABOUT_ONE`; None before anything is measured."""
         if self.one is None:
             return None
-        reached = 1
-        for point in self.points:
-            if point.seconds >= ABOUT_ONE * self.one:
-                break
-            reached = point.width
-        return reached
+        fast = takewhile(lambda point: point.seconds < ABOUT_ONE * self.one, self.points)
+        return max((point.width for point in fast), default=1)
 
     def ratio(self, width: float) -> float | None:
         """T(width)/T(1), interpolated linearly between measured widths; None outside them."""
-        widths = [point.width for point in self.points]
+        widths, seconds = [point.width for point in self.points], [point.seconds for point in self.points]
         if self.one is None or not widths[0] <= width <= widths[-1]:
             return None
-        right = self.points[bisect.bisect_left(widths, width)]
-        left = self.points[max(0, bisect.bisect_right(widths, width) - 1)]
-        if left.width == right.width:
-            return right.seconds / self.one
-        share = (width - left.width) / (right.width - left.width)
-        return (left.seconds + share * (right.seconds - left.seconds)) / self.one
+        return float(numpy.interp(width, widths, seconds)) / self.one
 
 
 @dataclass(frozen=True, slots=True)
