@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from specviz.bench.contestants import PLAIN, Contestant, Standing, TimedRun, standing
+from specviz.bench.contestants import PLAIN, Contestant, Figures, TimedRun, figures_of
 from specviz.records.metrics import tally
 from specviz.theory.statistics import Ratio, alike, over_prompts
 
@@ -26,7 +26,7 @@ FEWEST = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkRow(Standing):
+class WorkRow(Figures):
     """One contestant on the prompts of one domain; from `FEWEST` prompts on, the speedup's interval is over prompts."""
 
     domain: str
@@ -84,7 +84,7 @@ class Work:
         plain = [run for run in self.runs.get(Contestant(PLAIN), ()) if (run.group, run.repeat) in turns]
         if not own or not plain:
             return None
-        figures, met = standing(own, plain), {_prompt(run) for run in own}
+        figures, met = figures_of(own, plain), {_prompt(run) for run in own}
         if len(met) >= FEWEST:
             ratio = _over_prompts(own, plain, met)
             figures = replace(figures, speedup_measured=ratio.value, speedup_interval=(ratio.low, ratio.high))

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from specviz.bench.bench_plan import HEAT, BenchPlan, chains, entrants, planned, takes_part
-from specviz.bench.contestants import PLAIN, Contestant, Say, TimedRun, busy, speedup_of, standing
+from specviz.bench.contestants import PLAIN, Contestant, Say, TimedRun, busy, figures_of, speedup_of
 from specviz.bench.equal_texts import Agreement, agreement, plain_run
 from specviz.bench.lanes import Failures, lane, plain_request, refusal_of, request_of, written
 from specviz.bench.machine import BandwidthLimit, Facts, describe_machine, load_average, measure_limits, peak_mb
@@ -207,7 +207,7 @@ def able(pair: ModelPair, contestants: Iterator[Contestant]) -> tuple[list[Conte
 def _row(
     contestant: Contestant, own: Sequence[TimedRun], base: Sequence[TimedRun], plain: Request, preset: str
 ) -> BenchRow:
-    figures = standing(own, () if contestant.mode == PLAIN else base)
+    figures = figures_of(own, () if contestant.mode == PLAIN else base)
     row = BenchRow(
         title=contestant.title,
         engine=contestant.engine,

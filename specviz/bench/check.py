@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from specviz.bench.contestants import PLAIN, Contestant, Standing, busy, standing
+from specviz.bench.contestants import PLAIN, Contestant, Figures, busy, figures_of
 from specviz.bench.equal_texts import GAMMA, Finding, left_out, lengths, texts, tried
 from specviz.bench.lanes import lane, plain_request, reason_of
 from specviz.bench.machine import peak_mb
@@ -212,10 +212,10 @@ def race(pair: ModelPair, seconds: float) -> Iterator[Finding]:
     plan = Plan(plain.settings.max_new_tokens, RACE_REPEATS, seconds, whole=False)
     base, own = runs_by_number([lane(Contestant(PLAIN), plain), lane(fast, plain)], plan)
     what = Sentence("a short race, {drafter}, {n} draft tokens", drafter=fast.mode, n=GAMMA)
-    yield _raced(what, standing(own, base), busy((*base, *own)))
+    yield _raced(what, figures_of(own, base), busy((*base, *own)))
 
 
-def _raced(what: Sentence, figures: Standing, disturbed: bool) -> Finding:
+def _raced(what: Sentence, figures: Figures, disturbed: bool) -> Finding:
     """The verdict on a race: it pays only if all of its interval does."""
     low, high = figures.speedup_interval or (0.0, math.inf)
     seen = Sentence(

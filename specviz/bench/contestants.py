@@ -145,7 +145,7 @@ def _pairs(own: Sequence[TimedRun], plain: Sequence[TimedRun], alike: bool) -> I
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Figures:
     """The figures of a contestant's repeats, compared with plain decoding in turn; None where one does not apply."""
 
     tokens_per_second: float  # by wall time, reading the prompt included; the median over repeats
@@ -181,11 +181,11 @@ class Forced:
     alpha: float  # asked for; `figures` has the measured one
     num_draft_tokens: int
     repeats: int
-    figures: Standing | None  # without reading the prompt; None before the first of them
+    figures: Figures | None  # without reading the prompt; None before the first of them
     fraction: float  # share of the measuring that is done
 
 
-def standing(own: Sequence[TimedRun], plain: Sequence[TimedRun] = ()) -> Standing:
+def figures_of(own: Sequence[TimedRun], plain: Sequence[TimedRun] = ()) -> Figures:
     """The figures of a contestant's repeats compared with those of plain decoding.
 
     own: at least one run, each with a turn. plain: the runs that it took turns with, in any order; empty where there
@@ -193,7 +193,7 @@ def standing(own: Sequence[TimedRun], plain: Sequence[TimedRun] = ()) -> Standin
     """
     speeds = [run.speed for run in own]
     ratio = speedup_of(own, plain) if plain else None
-    found = Standing(
+    found = Figures(
         tokens_per_second=statistics.median(speeds),
         spread=(min(speeds), max(speeds)),
         speedup_measured=None if ratio is None else ratio.value,

@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specviz.bench.contestants import Contestant, Forced, TimedRun, standing
+from specviz.bench.contestants import Contestant, Forced, TimedRun, figures_of
 from specviz.bench.lanes import plain_request, request_of
 from specviz.bench.turns import Plan, lane_of, take_turns
 from specviz.decoding.engine import pending_rounds
@@ -71,7 +71,7 @@ def measure_forced(
         made[one.number].append(one)
         if one.number:
             done = len(made[1])
-            figures = standing(made[1], made[0])
+            figures = figures_of(made[1], made[0])
             found = replace(found, repeats=done, figures=figures, fraction=done / repeats)
             yield found
     yield replace(found, fraction=1.0)

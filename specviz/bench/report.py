@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from specviz.bench.advice import INTERRUPTED, WorkReport
-from specviz.bench.contestants import PLAIN, Standing
+from specviz.bench.contestants import PLAIN, Figures
 from specviz.bench.equal_texts import Agreement
 from specviz.bench.machine import BandwidthLimit, Facts
 from specviz.records.prompts import STORIES
@@ -28,7 +28,7 @@ Values = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BenchRow(Standing):
+class BenchRow(Figures):
     """One contestant on one preset at one temperature; None where a figure does not apply.
 
     The measured speedup is against the same engine's plain row.

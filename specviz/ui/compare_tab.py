@@ -212,7 +212,7 @@ def _over_prompts(row: messages.ComparedRow, work: Sequence[WorkRow]) -> message
     for one in work:
         if (one.domain, one.contestant) == (ALL, row.contestant):
             figures = {"speedup_measured": one.speedup_measured, "speedup_interval": one.speedup_interval}
-            return replace(row, standing=replace(row.standing, **figures))
+            return replace(row, figures=replace(row.figures, **figures))
     return row
 
 
@@ -238,7 +238,7 @@ def _row(contest: Contest, pair: ModelPair, contestant: Contestant) -> messages.
         own_branches=not plain and contestant.branches == default_branches(pair, contestant.mode),
         rule="" if plain else _rule_words(contest, contestant),
         lossless=plain or rule_named(contestant.rule).lossless,
-        standing=contest.standing(contestant),
+        figures=contest.figures(contestant),
         # Plain decoding makes one in each group.
         repeats=len({(run.group[0], run.repeat) for run in contest.runs.get(contestant, ())}),
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from specviz.bench.advice import Work, WorkRow
-from specviz.bench.contestants import Contestant, Progress, Standing, TimedRun, busy, standing
+from specviz.bench.contestants import Contestant, Figures, Progress, TimedRun, busy, figures_of
 from specviz.records.errors import SpecvizError
 from specviz.records.prompts import on_each, read_prompts
 from specviz.records.settings import PLAIN, RunSettings
@@ -73,12 +73,12 @@ class Contest:
             for one in batch:
                 yield self._heard(one)
 
-    def standing(self, contestant: Contestant) -> Standing | None:
+    def figures(self, contestant: Contestant) -> Figures | None:
         """The figures of the contestant's finished runs; None before the first."""
         own = self.runs.get(contestant)
         if not own:
             return None
-        return standing(own, () if contestant == self.contestants[0] else self.runs[self.contestants[0]])
+        return figures_of(own, () if contestant == self.contestants[0] else self.runs[self.contestants[0]])
 
     @property
     def finished(self) -> int:

@@ -69,7 +69,7 @@ def _row(row: ComparedRow, best: bool) -> dict[str, Any]:
         "lossless": row.lossless,
         "repeats": row.repeats,
         "fastest": best,
-        "figures": row.standing and asdict(row.standing),
+        "figures": row.figures and asdict(row.figures),
         "reason": row.reason or None,
     }
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from specviz.bench.contestants import Contestant, Forced, Standing
+from specviz.bench.contestants import Contestant, Figures, Forced
 from specviz.records.runs import Round
 from specviz.records.words import Said
 from specviz.theory.diagnosis import Diagnosis, RunFigures
@@ -24,7 +24,7 @@ class ComparedRow:
     contestant: Contestant  # branches and rule resolved
     rule: Said
     lossless: bool
-    standing: Standing | None = None  # the figures of its finished repeats; None before the first
+    figures: Figures | None = None  # the figures of its finished repeats; None before the first
     repeats: int = 0  # how many are finished
     own_branches: bool = False  # whether their number is the drafter's own
     reason: Said = ""  # why it does not run, where it does not
@@ -62,14 +62,14 @@ def contest_message(
 
 def fastest(rows: Iterable[ComparedRow]) -> ComparedRow | None:
     """The lossless drafter with the highest measured speedup; a lossy one does not run on the same terms."""
-    measured = [row for row in rows if row.lossless and row.standing and row.standing.speedup_measured is not None]
-    return max(measured, key=lambda row: row.standing.speedup_measured, default=None)
+    measured = [row for row in rows if row.lossless and row.figures and row.figures.speedup_measured is not None]
+    return max(measured, key=lambda row: row.figures.speedup_measured, default=None)
 
 
 def _row(row: ComparedRow, best: bool) -> dict[str, Any]:
     own = {name: getattr(row, name) for name in ("drafter", "own_branches", "rule", "lossless", "repeats", "reason")}
     asked = {name: getattr(row.contestant, name) for name in ("num_draft_tokens", "branches")}
-    return own | asked | {"best": best, "figures": row.standing and asdict(row.standing)}
+    return own | asked | {"best": best, "figures": row.figures and asdict(row.figures)}
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from specviz.__main__ import main
 from specviz.bench import check as pair_check
 from specviz.bench import commands, equal_texts
 from specviz.bench.check import check_pair
-from specviz.bench.contestants import Standing
+from specviz.bench.contestants import Figures
 from specviz.bench.equal_texts import Finding
 from specviz.decoding.lossless import accept_everything
 from specviz.drafters.copying import PromptLookup
@@ -77,7 +77,7 @@ def test_the_race_is_run_with_the_drafter_to_start_with_and_pays_only_if_all_of_
     assert one.startswith("a short race, prompt_lookup"), "kernels that nobody prepared do not read a quantised target"
 
     def verdict(low, high, busy):
-        figures = Standing(100.0, (90.0, 110.0), 1.2, (low, high), acceptance_length=2.5)
+        figures = Figures(100.0, (90.0, 110.0), 1.2, (low, high), acceptance_length=2.5)
         return pair_check._raced(Sentence("a race"), figures, busy)
 
     assert verdict(1.1, 1.3, True).state == "right" and verdict(0.9, 1.5, False).state == "slow"

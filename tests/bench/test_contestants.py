@@ -7,7 +7,7 @@ import pytest
 from handmade import a_round, a_tree, a_typical, rounds_of
 
 from specviz.bench.advice import ALL, FEWEST, Work, good_lengths, offers_of
-from specviz.bench.contestants import Contestant, TimedRun, Turn, formula_speedup, speedup_of, standing
+from specviz.bench.contestants import Contestant, TimedRun, Turn, figures_of, formula_speedup, speedup_of
 from specviz.records.runs import Seconds
 from specviz.theory import formulas as theory
 
@@ -55,18 +55,18 @@ def test_speed_is_tokens_over_the_seconds_of_all_turns_and_the_speedup_is_of_all
     chain = timed(["aaa"], draft=0.1, verify=0.1)
     own = [a_run(chain, (2, 0.4), (2, seconds), repeat=place) for place, seconds in enumerate((0.4, 0.0, 1.2))]
     plain = [replace(PLAIN, repeat=repeat) for repeat in range(3)]
-    figures = standing(own, plain)
+    figures = figures_of(own, plain)
     assert figures.tokens_per_second == pytest.approx(5.0)
     assert figures.spread == pytest.approx((2.5, 10.0))
     assert figures.speedup_measured == pytest.approx((12 / 2.8) / 5)
     low, high = figures.speedup_interval
     assert low < figures.speedup_measured < high
-    alone = standing(own[:1], plain[:1])
+    alone = figures_of(own[:1], plain[:1])
     assert alone.speedup_measured == pytest.approx(5 / 5) and alone.speedup_interval is None
 
 
 def test_plain_decoding_has_speed_and_shares_and_nothing_of_drafts():
-    figures = standing([PLAIN])
+    figures = figures_of([PLAIN])
     assert figures.tokens_per_second == pytest.approx(5.0)
     assert figures.acceptance_length == 1.0 and figures.phase_share["verify"] == pytest.approx(1.0)
     nothing = (figures.speedup_measured, figures.speedup_interval, figures.acceptance_rate, figures.cost_coefficient)
@@ -75,7 +75,7 @@ def test_plain_decoding_has_speed_and_shares_and_nothing_of_drafts():
 
 def test_repeats_are_counted_together():
     own = [a_run(timed(["aaa", "ard"], draft=0.06, verify=0.1)), a_run(timed(["rdd"], draft=0.06, verify=0.1))]
-    figures = standing(own, [PLAIN, PLAIN])
+    figures = figures_of(own, [PLAIN, PLAIN])
     assert figures.acceptance_rate == pytest.approx(4 / 6)
     assert figures.acceptance_length == pytest.approx(1 + 4 / 3)
     assert figures.drafted_per_round == figures.levels_per_round == 3
@@ -83,14 +83,14 @@ def test_repeats_are_counted_together():
 
 def test_the_cost_coefficient_is_a_draft_step_over_a_plain_pass():
     # 0.06 s for three tokens is 0.02 a step; verifying four tokens at 0.2 s does not enter: a plain pass takes 0.1.
-    figures = standing([a_run(timed(["aaa", "ard"], draft=0.06, verify=0.2))], [PLAIN])
+    figures = figures_of([a_run(timed(["aaa", "ard"], draft=0.06, verify=0.2))], [PLAIN])
     assert figures.cost_coefficient == pytest.approx(0.2)
     assert figures.speedup_formula == pytest.approx(theory.expected_speedup(4 / 5, 3, 0.2))
 
 
 def test_a_level_of_a_tree_is_one_step_and_trees_have_no_formula():
     tree = replace(a_tree((-1, -1, 0, 0, 1)), seconds=Seconds(0.06, 0.1, 0.0, 0.16, 0.16))
-    figures = standing([a_run([tree])], [PLAIN])
+    figures = figures_of([a_run([tree])], [PLAIN])
     assert (figures.drafted_per_round, figures.levels_per_round) == (5, 2)
     assert figures.cost_coefficient == pytest.approx(0.03 / 0.1)
     assert figures.speedup_formula is None
@@ -98,7 +98,7 @@ def test_a_level_of_a_tree_is_one_step_and_trees_have_no_formula():
 
 def test_rounds_without_a_draft_count_in_the_formula_as_the_plain_steps_they_are():
     # A drafter that found two tokens in one round of two: (1 + expected tokens of 2) / 2 for a mean length of 1.
-    figures = standing([a_run(timed(["aa", ""], draft=0.01, verify=0.1))], [PLAIN])
+    figures = figures_of([a_run(timed(["aa", ""], draft=0.01, verify=0.1))], [PLAIN])
     assert figures.cost_coefficient == pytest.approx(0.01 / 0.1)
     assert figures.speedup_formula == pytest.approx((3 + 1) / 2 / (1 * 0.1 + 1))
 
@@ -109,12 +109,12 @@ def test_for_drafts_of_one_length_the_formula_is_the_theorem():
 
 
 def test_a_lossy_rule_has_its_mean_distance():
-    figures = standing([a_run([a_typical(0), replace(a_typical(1), distance=0.03)])], [PLAIN])
+    figures = figures_of([a_run([a_typical(0), replace(a_typical(1), distance=0.03)])], [PLAIN])
     assert figures.distance == pytest.approx((0.37 + 0.03) / 2)
 
 
 def test_shares_of_time_add_up():
-    figures = standing([a_run(timed(["a", "r"], draft=0.02, verify=0.06, rest=0.02))], [PLAIN])
+    figures = figures_of([a_run(timed(["a", "r"], draft=0.02, verify=0.06, rest=0.02))], [PLAIN])
     assert figures.phase_share == pytest.approx({"draft": 0.2, "verify": 0.6, "rest": 0.2})
     assert figures.overhead_share == pytest.approx(0.2)
 

@@ -14,7 +14,7 @@ from on_page import GAMMA, assert_no_sideways_scrolling, downloaded_page, order,
 from playwright.sync_api import Locator, Page, expect
 from tiny import byte_tokenizer, tiny_model
 
-from specviz.bench.contestants import Contestant, Standing
+from specviz.bench.contestants import Contestant, Figures
 from specviz.decoding.engine import replay
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
@@ -215,8 +215,8 @@ def test_contestants_take_turns_within_each_repeat_after_a_warm_up(runner, pair,
     # How long it will take is said once runs were timed, and not guessed before.
     assert all(("s left" in text) == (fraction > 0) for text, fraction in said)
     plain, drafted, _ = contest.contestants
-    assert contest.standing(plain).speedup_measured is None
-    figures = contest.standing(drafted)
+    assert contest.figures(plain).speedup_measured is None
+    figures = contest.figures(drafted)
     assert figures.speedup_interval[0] < figures.speedup_measured < figures.speedup_interval[1]
 
 
@@ -237,7 +237,7 @@ def test_a_run_that_was_stopped_is_not_counted_and_the_finished_ones_are(runner,
         if contest.finished >= 3:
             halt.set()
     assert 3 <= contest.finished < contest.count
-    assert contest.standing(contest.contestants[1]).speedup_measured
+    assert contest.figures(contest.contestants[1]).speedup_measured
 
 
 # Prompts of one's own
@@ -308,7 +308,7 @@ def test_a_replay_judges_the_drafts_of_the_very_run_that_is_ordered(runner, pair
 
 
 def row(speedup: float | None, lossless: bool = True) -> messages.ComparedRow:
-    figures = None if speedup is None else Standing(100.0, (90.0, 110.0), speedup, (speedup, speedup))
+    figures = None if speedup is None else Figures(100.0, (90.0, 110.0), speedup, (speedup, speedup))
     return messages.ComparedRow("</script><b>", Contestant("draft_model", 4, 1, "token"), "Token", lossless, figures, 1)
 
 

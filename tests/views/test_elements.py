@@ -11,7 +11,7 @@ from elements import VIEW, element, give
 from handmade import a_round, a_run
 from playwright.sync_api import Page, expect
 
-from specviz.bench.contestants import Contestant, Standing
+from specviz.bench.contestants import Contestant, Figures
 from specviz.records.words import LANGUAGES
 from specviz.ui.components import AREAS
 from specviz.ui.files import ADDRESS, FILES, TYPES, WEB
@@ -218,7 +218,7 @@ def german_race() -> str:
 
 
 def german_contest() -> str:
-    measured = Standing(100.25, (90.5, 110.5), 1.5, (1.4, 1.6), 0.61, 2.5, 0.13)
+    measured = Figures(100.25, (90.5, 110.5), 1.5, (1.4, 1.6), 0.61, 2.5, 0.13)
     row = ComparedRow("x", Contestant("draft_model", 4, 1, "token"), "x", True, measured, 2)
     return contest_message([row], phase="finished", text="", fraction=1, repeats=2)
 

@@ -12,7 +12,7 @@ from handmade import a_round, a_run, rounds_of
 from on_page import assert_no_sideways_scrolling, violations
 from playwright.sync_api import Page, expect
 
-from specviz.bench.contestants import Contestant, Standing
+from specviz.bench.contestants import Contestant, Figures
 from specviz.records.metrics import compare, tally
 from specviz.records.recordings import recording_named
 from specviz.records.runs import Candidates, Round, Run
@@ -169,7 +169,7 @@ def test_the_file_of_a_race_replays_it_on_its_clock_in_every_language(open_page)
 
 def test_the_file_of_a_comparison_ranks_and_keeps_how_it_is_sorted(open_page):
     contestants = [Contestant("plain"), Contestant("eagle", 2, 1, "token"), Contestant("eagle", 4, 1, "token")]
-    figures = [Standing(100.0, (100.0, 100.0), speedup, speedup and (speedup, speedup)) for speedup in (None, 1.5, 2.0)]
+    figures = [Figures(100.0, (100.0, 100.0), speedup, speedup and (speedup, speedup)) for speedup in (None, 1.5, 2.0)]
 
     names = [HOSTILE, said("ways.eagle"), said("ways.eagle")]
     rows = [ComparedRow(name, *rest, 2) for name, rest in zip(names, zip(contestants, "rrr", [True] * 3, figures))]

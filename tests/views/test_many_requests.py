@@ -5,7 +5,7 @@ from elements import give
 from handmade import rounds_of
 from playwright.sync_api import Page, expect
 
-from specviz.bench.contestants import Forced, TimedRun, Turn, standing
+from specviz.bench.contestants import Forced, TimedRun, Turn, figures_of
 from specviz.records.runs import Seconds
 from specviz.theory.formulas import expected_tokens
 from specviz.theory.roofline import BatchPoint, BatchTimes
@@ -100,7 +100,7 @@ def test_a_gpus_passes_are_computed_from_what_is_typed_in_and_said_to_be(alone):
 
 
 def test_figures_of_other_models_or_passes_do_not_stand_in_one_table(alone):
-    page, figures = alone("why"), standing([timed("aard")], [timed("", "")])
+    page, figures = alone("why"), figures_of([timed("aard")], [timed("", "")])
     rows = part(page, "forced-table").locator("tbody tr")
     for pair, kind, alpha, expected in (
         ("a", "plain", 0.5, 1),
