@@ -87,6 +87,22 @@ def assert_tells(sentence: str, names=FIELDS) -> None:
     assert sentence.encode("utf-8")
 
 
+def test_values_given_in_order_keep_their_places():
+    usual = [
+        "prompt",
+        "drafter",
+        "num_draft_tokens",
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "max_new_tokens",
+        "seed",
+    ]
+    usual += ["chat", "branches", "exit_layer", "bits", "confidence", "rule", "coins"]
+    assert [*ENDPOINTS["generate"].parameters] == usual
+
+
 def test_the_api_carries_out_or_names_the_parameter(calls):
     rng, done = random.Random(11), 0
     assert set(FIELDS) == {*inspect.signature(calls["generate"]).parameters}
