@@ -96,8 +96,6 @@ class Setting:
             return "{name} must be a name, not {value}."
         if self._only_choices:
             return "{name} must be one of {choices}, not {value}."
-        if self.kind is float:
-            return "{name} must be a number from {least} to {most}, not {value}."
         if self.most is None:
             return "{name} must be a whole number, {least} or more, not {value}."
         return "{name} must be a whole number from {least} to {most}, not {value}."
@@ -151,6 +149,7 @@ class SamplingParams:
         least=0,
         most=1,
         step=0.01,
+        error="Min-p must be between {least} (off) and {most}, not {value}.",
     )
 
     def __post_init__(self) -> None:
