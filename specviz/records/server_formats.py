@@ -3,8 +3,6 @@
 Names are those of the servers' own sources; docs/metrics.md lists which figures each format has.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any

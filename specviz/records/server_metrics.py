@@ -4,8 +4,6 @@ Only what a server gives is read; what follows from it exactly is filled in, not
 that cannot be read is left out with its reason, and the others are read.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator

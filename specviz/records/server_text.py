@@ -3,8 +3,6 @@
 The text is untrusted: parts that cannot be read are left out with a reason, and nothing is read more than a few times.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator

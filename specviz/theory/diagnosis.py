@@ -3,8 +3,6 @@
 Figures in, findings out, no words. Everything is measured except the forecasts in `changes`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from specviz.records.metrics import Tally

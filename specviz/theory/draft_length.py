@@ -4,8 +4,6 @@ A round's length depends on earlier rounds and on times measured before the run,
 Any length keeps the output's distribution exact.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate
 

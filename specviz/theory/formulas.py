@@ -4,8 +4,6 @@ Leviathan, Kalman, Matias: Fast Inference from Transformers via Speculative Deco
 All formulas assume that every draft token is accepted independently with the same probability α.
 """
 
-from __future__ import annotations
-
 
 def _check(alpha: float, gamma: int, cost: float = 0.0) -> None:
     if not 0 <= alpha <= 1 or gamma < 0 or cost < 0:

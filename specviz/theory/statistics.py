@@ -4,8 +4,6 @@ A distribution is a sequence of probabilities, one for each outcome; counts foll
 outcomes that the distribution says cannot happen.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Where engine work happens: in one thread of this process, or on a GPU that the platform lends for a call."""
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 import os

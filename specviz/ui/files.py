@@ -1,7 +1,5 @@
 """Files that the page serves: its own scripts and styles, links as QR codes, and visitors' downloads."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import pathlib

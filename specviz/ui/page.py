@@ -1,7 +1,5 @@
 """The page in every language: a head, the controls, and the tabs next to them."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 from collections.abc import Callable
