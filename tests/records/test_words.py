@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 
 import pytest
-from elements import VIEW
+from elements import VIEW, element
 from on_page import assert_no_sideways_scrolling, set_control, settle, start, state
 from playwright.sync_api import Page, expect
 from running import ROOT
@@ -18,7 +18,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.prompts import PRESETS
 from specviz.records.runs import StopReason
 from specviz.records.settings import SETTINGS, SamplingParams
-from specviz.records.words import LANGUAGES, Bytes, Sentence, Text, Words, words
+from specviz.records.words import LANGUAGES, Bytes, Sentence, Text, Words, joined, said, words
 from specviz.rules import RULES
 from specviz.ui import ways
 
@@ -230,6 +230,19 @@ def test_a_step_is_its_english_sentence_and_can_be_said_in_german():
     step = Sentence("Loading {name} ({size}).", name="tiny", size="3 MB")
     assert step == "Loading tiny (3 MB)."
     assert words("de").step(step) == "tiny wird geladen (3 MB)."
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_page_and_the_api_say_the_same(alone, language):
+    formats = [said("lossless.p_small", p=p) for p in (3e-12, 0.000012, 0.00034, 0.05)] + [
+        said("lossless.times", times=2)
+    ]
+    facts = [said("lossless.running", n=1234, runs=20000), said("lossless.distribution_words", n=1, total=0.999)]
+    message = {"kind": "x", "line": joined([said("generate.temperature", value=0.8), "γ = 4"]), "all": [formats, facts]}
+    message["nested"] = said("lossless.so_far", tv=0.0621, p=said("lossless.p_large", p=0.41))
+    page = alone("lossless", language)
+    script = f"m => import('/shared/words.js').then(({{ spoken }}) => spoken(m, {element('lossless')}.say))"
+    assert page.evaluate(script, message) == words(language).spoken(message)
 
 
 def test_numbers_have_their_languages_decimal_sign():
