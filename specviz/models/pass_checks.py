@@ -33,7 +33,7 @@ from specviz.passes.reading_checks import (
     rows_are_alike,
     some_tokens,
 )
-from specviz.passes.static_passes import FastPasses, FirstLayerBuffers, KeyValueBuffers, StaticPass
+from specviz.passes.static_passes import FastPasses, KeyValueBuffers, StaticPass
 from specviz.records.errors import SpecvizError, first_line
 
 #: How often passes are compared with the model's own, each time over other tokens: an empty graph, say, would give the
@@ -206,7 +206,7 @@ def _head_outputs(passes: FastPasses) -> Iterator[_Compared]:
                 yield static.dtype, own.features, fast.features, None
 
 
-def _clear(buffers: KeyValueBuffers | FirstLayerBuffers) -> None:
+def _clear(buffers: KeyValueBuffers) -> None:
     """Zeroes all rows: a pass that writes nothing might find those of another one."""
     for rows in buffers.tensors:
         rows.zero_()

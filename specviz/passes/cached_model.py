@@ -17,7 +17,6 @@ from specviz.passes.devices import Stopwatch, home_of, leaders
 from specviz.passes.static_passes import (
     WIDEST,
     FastPasses,
-    FirstLayerBuffers,
     KeyValueBuffers,
     additive_mask,
     hides_far_places,
@@ -213,7 +212,7 @@ class StaticModel(CachedModel):
         stopwatch: Stopwatch,
         passes: FastPasses,
         feature_layers: tuple[int, ...] = (),
-        buffers: KeyValueBuffers | FirstLayerBuffers | None = None,
+        buffers: KeyValueBuffers | None = None,
     ):
         """buffers: those that already hold the text. To ask the passes for some would empty the kept ones."""
         self.passes = passes
@@ -225,8 +224,12 @@ class StaticModel(CachedModel):
             self.buffers = self.passes.buffers(self)
 
     def sharing_first_layers(self, model: PreTrainedModel, layers: int, passes: FastPasses | None) -> CachedModel:
-        shared = FirstLayerBuffers(self.buffers, layers)
-        return StaticModel(model, self.stopwatch, passes or self.passes.first_layers(layers), buffers=shared)
+        return StaticModel(model, self.stopwatch, passes or self.passes.first_layers(layers), buffers=self.buffers)
+
+    @property
+    def _tensors(self) -> list[Tensor]:
+        """The rows of its own layers: in the buffers of another model, those of the first layers."""
+        return self.buffers.tensors[: len(self.passes.static.row_shapes)]
 
     def _read(
         self, token_ids: Tensor, keep: int, visible: Tensor | None, positions: Tensor | None, inputs: Tensor | None
@@ -257,7 +260,7 @@ class StaticModel(CachedModel):
         where, visible = self.buffers.places(length, token_ids.shape[0], visible)
         positions = where if positions is None else positions
         given = () if inputs is None else (inputs,)
-        return self.passes.read(token_ids, positions, where, visible, self.buffers.tensors, self.feature_layers, given)
+        return self.passes.read(token_ids, positions, where, visible, self._tensors, self.feature_layers, given)
 
     @property
     def chain_width(self) -> int | None:
@@ -270,16 +273,17 @@ class StaticModel(CachedModel):
         length, self.length = self.length, self.length + unread.shape[0] + steps - 1
         self.buffers.reserve(self.length)
         with self.stopwatch.span():
-            return self.passes.draft(unread, length, self.buffers.tensors, steps, temperature, uniforms, inputs)
+            return self.passes.draft(unread, length, self._tensors, steps, temperature, uniforms, inputs)
 
     def _forget(self, count: int) -> None:
         """Nothing to do: rows beyond `length` are never attended to, and get overwritten."""
 
     def _move(self, start: int, origins: Tensor) -> None:
-        self.buffers.move(start, origins)
+        for rows in self._tensors:
+            rows[:, :, start : start + len(origins)] = rows.index_select(2, origins)
 
     def rows(self) -> list[Tensor]:
-        return [rows[:, :, : self.length] for rows in self.buffers.tensors]
+        return [rows[:, :, : self.length] for rows in self._tensors]
 
 
 def tree_view(parents: tuple[int, ...], read: int, unread: int) -> tuple[Tensor, Tensor]:

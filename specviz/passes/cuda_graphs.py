@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from specviz.passes.static_passes import FastPasses, FirstLayerBuffers, KeyValueBuffers, StaticPass
+from specviz.passes.static_passes import FastPasses, KeyValueBuffers, StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.stopwatch import collector_at_rest
 
@@ -126,12 +126,9 @@ class GraphedPasses(FastPasses):
         self.graphs.clear()
         self.kept = None
 
-    def buffers(self, reader: object) -> KeyValueBuffers | FirstLayerBuffers:
+    def buffers(self, reader: object) -> KeyValueBuffers:
         """The kept buffers if no other reader has them; else new ones, whose passes run without graphs."""
-        if not self.kept.lend(reader):
-            return KeyValueBuffers(self.static)
-        own = len(self.static.row_shapes)
-        return self.kept if len(self.kept.tensors) == own else FirstLayerBuffers(self.kept, own // 2)
+        return self.kept if self.kept.lend(reader) else KeyValueBuffers(self.static)
 
     def between_rounds(self, meetings: int = MEETINGS) -> None:
         for shape in [shape for shape, graph in self.graphs.items() if not self.kept.has(shape[1], graph.rows)]:

@@ -163,6 +163,8 @@ class ParallelConfig(EagleConfig):
 
     depths: int = 8  # the most tokens of a draft: one row of the text, and masks
     applications: int = 2  # how often the layer is applied
+    own_vocabulary: ClassVar[int] = 0  # embeddings and output head are the target's
+    target_width: ClassVar[int] = 0
 
     @classmethod
     def of(cls, target: PreTrainedModel) -> ParallelConfig:

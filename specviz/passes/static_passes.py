@@ -326,31 +326,6 @@ class KeyValueBuffers:
             return where, where.unsqueeze(-1) >= self.cells
         return where, functional.pad(visible, (0, self.room - visible.shape[-1]))
 
-    def move(self, start: int, origins: Tensor) -> None:
-        """Moves the rows at the indices `origins` [k] to the places from `start` on."""
-        for rows in self.tensors:
-            rows[:, :, start : start + len(origins)] = rows.index_select(2, origins)
-
-
-class FirstLayerBuffers:
-    """The part of another text's buffers that holds its first layers, however those buffers grow."""
-
-    def __init__(self, whole: KeyValueBuffers, layers: int):
-        self.whole = whole
-        self.layers = layers
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        return self.whole.tensors[: 2 * self.layers]
-
-    def reserve(self, length: int) -> None:
-        self.whole.reserve(length)
-
-    def places(self, length: int, count: int, visible: Tensor | None) -> tuple[Tensor, Tensor]:
-        return self.whole.places(length, count, visible)
-
-    move = KeyValueBuffers.move
-
 
 class FastPasses:
     """Runs the passes of one model over static buffers."""
@@ -382,7 +357,7 @@ class FastPasses:
         """Unprepared passes that leave the model after its first `layers` layers."""
         return FastPasses.unprepared(self.static.first_layers(layers))
 
-    def buffers(self, reader: object) -> KeyValueBuffers | FirstLayerBuffers:
+    def buffers(self, reader: object) -> KeyValueBuffers:
         """Empty buffers to hold the text of `reader`."""
         return KeyValueBuffers(self.static)
 
