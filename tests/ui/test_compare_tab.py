@@ -372,7 +372,7 @@ def test_each_drafter_brings_its_own_controls_and_says_how_it_drafts(page):
         if label == "Medusa":
             expect(page.locator(number.format(branches))).to_have_value("4")
     # A lossy rule warns before it runs and while it is folded away.
-    warning, rule = page.locator(".sv-warning"), page.get_by_label("Acceptance rule")
+    warning, rule = page.locator(".block.sv-warning"), page.get_by_label("Acceptance rule")
     for name, count in (("Typical", 1), ("Token by token", 0)):
         page.locator(".sv-fold").click()
         rule.click()
