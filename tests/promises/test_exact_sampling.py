@@ -66,7 +66,11 @@ def p_value(order: dict, sampling: SamplingParams = HOT, tokens: int = 400) -> f
 
 @pytest.mark.parametrize("drafter, rule, branches", EXACT)
 def test_sampled_text_follows_the_targets_distribution(drafter, rule, branches):
-    assert p_value(drafting_with(drafter, rule, branches), HOT if rule == "block" else HOT_AND_WARPED) > 0.001
+    sampling = HOT if rule == "block" else HOT_AND_WARPED
+    tokens = (
+        1200 if (drafter, rule) == ("draft_model", "token") else 400
+    )  # enough to find out accepting with twice the probability
+    assert p_value(drafting_with(drafter, rule, branches), sampling, tokens) > 0.001
 
 
 def test_it_does_with_a_target_in_four_bits_and_with_a_length_that_chooses_itself():
