@@ -225,5 +225,5 @@ def _caption(report: Values, group: str) -> str:
         f"torch {machine['torch']}, transformers {machine['transformers']}",
         *filter(None, [machine.get("date")]),
     ]
-    facts = "; ".join(facts)
-    return f"*{facts}. Each drafter with its fastest setting; speedups over the same library's plain decoding.*"
+    shown = "each drafter with its best setting, by the lower end of the interval"
+    return f"*{'; '.join(facts)}. Speedups over the same library's plain decoding, {shown}.*"
