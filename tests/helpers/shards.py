@@ -1,4 +1,4 @@
-"""What tests/test_any_size.py starts in two processes: runs on a target that they share, written by the leader.
+"""What tests/models/test_any_size.py starts in two processes: runs on a target that they share, written by the leader.
 
 Usage: torchrun --nproc-per-node 2 shards.py FOLDER, a folder with target and draft.
 """
