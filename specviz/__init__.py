@@ -8,14 +8,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from specviz.records.runs import Round, Run
-
 if TYPE_CHECKING:
     from specviz.decoding.engine import replay, run, speculate
     from specviz.drafters import DRAFTERS
     from specviz.models.loading import load_pair
     from specviz.models.pair import ModelPair
     from specviz.records.errors import SpecvizError
+    from specviz.records.runs import Round, Run
     from specviz.records.settings import DraftParams, SamplingParams
     from specviz.records.tables import runs_table
     from specviz.rules import RULES
@@ -46,6 +45,8 @@ _HOMES = {
     "RULES": "rules",
     "DraftParams": "records.settings",
     "ModelPair": "models.pair",
+    "Round": "records.runs",
+    "Run": "records.runs",
     "SamplingParams": "records.settings",
     "SpecvizError": "records.errors",
     "load_pair": "models.loading",
@@ -61,13 +62,9 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'specviz' has no attribute {name!r}")
+    importlib.import_module("specviz.views.pages")  # by which a run shows itself: views lie above records
     return getattr(importlib.import_module(f"specviz.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-# A record shows itself, and views lie above records: here is where both are known.
-Run.as_page = lambda run: __getattr__("run_page")(run)
-Run.as_frame = lambda run: __getattr__("run_frame")(run)

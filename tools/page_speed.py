@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import specviz
 from specviz.decoding.record import collect, vocabulary
 from specviz.records.runs import Round, Run
 from specviz.ui.deployment import Deployment
@@ -147,7 +148,7 @@ def measure(deployment: Deployment) -> list[str]:
             path, saved = pathlib.Path(folder) / "long.json", pathlib.Path(folder) / "long.html"
             run = long_run(runner, ORDER, ROUNDS)
             run.save(path)
-            run.save(saved)
+            saved.write_text(specviz.run_page(run), encoding="utf-8")
             tab = chromium.new_page(viewport={"width": 1280, "height": 900})
             alone = [_open_page(tab, saved, ROUNDS) for _ in range(REPEATS)]
             line = _line(f"open a saved page of {ROUNDS} rounds ({saved.stat().st_size / 1e6:.1f} MB)", alone)

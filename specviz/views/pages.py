@@ -71,6 +71,10 @@ def run_frame(run: Run) -> str:
     return f'<iframe sandbox="allow-scripts" allow="fullscreen" style="{look}" srcdoc="{page}"></iframe>'
 
 
+# What lies below these views cannot import them: a record is handed how it shows itself.
+Run.as_page, Run.as_frame = run_page, run_frame
+
+
 def race_page(plain: Run, speculative: Run, outcome: dict[str, object], machine: str, language: str) -> str:
     """Both runs on one clock, as HTML. outcome: how they compare, see `Duel`. language: the one it opens in."""
     settings = joined([f"γ = {speculative.num_draft_tokens}", settings_line(speculative), machine])
