@@ -211,7 +211,7 @@ class Run:
     measured: Speedup | None = None  # None where it was not
     schema: str = SCHEMA
 
-    #: How a run is shown, in a file and in a notebook: `specviz.views.pages`, which lies above the records, hands these in.
+    #: How a run is shown, in a file and in a notebook: `specviz.views.pages`, above the records, hands these in.
     as_page: ClassVar[Callable[[Run], str]]
     as_frame: ClassVar[Callable[[Run], str]]
 
