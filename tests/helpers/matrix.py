@@ -41,7 +41,7 @@ def pairwise(**dimensions: Sequence[Any]) -> list[Any]:
         met |= _pairs(chosen)
         case = dict(zip(names, chosen))
         values = [case[name] for name in dimensions]
-        cases.append(pytest.param(*values, id=" ".join(map(str, values))))
+        cases.append(pytest.param(*values, id=" ".join(str(getattr(one, "name", one)) for one in values)))
     return cases
 
 
