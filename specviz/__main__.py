@@ -281,11 +281,11 @@ def _run(options: argparse.Namespace) -> int:
     run = collect(request, done)
     summary = f"{terminal.summary(counts, run.stop_reason, run.rule)} · {run.pair.passes} passes"
     print(f"\n\n{terminal.legend(colour)}\n{summary}", file=sys.stderr)
-    _write(options, "json", run.save)
-    if options.html:
+    if options.json or options.html:
         from specviz.views.pages import run_page
 
-        _write(options, "html", run_page(run))
+        _write(options, "json", run.save)  # a name in .html gets the page, too
+        _write(options, "html", lambda path: path.write_text(run_page(run), encoding="utf-8"))
     return 0
 
 

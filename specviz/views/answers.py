@@ -54,7 +54,7 @@ def comparison_answer(
         "machine": machine,
         "repeats": repeats,
         "rows": [_row(row, row is best) for row in rows],
-        "texts": texts,
+        "texts": words().spoken(texts),
         "finished": finished,
     }
 
@@ -70,7 +70,7 @@ def _row(row: ComparedRow, best: bool) -> dict[str, Any]:
         "repeats": row.repeats,
         "fastest": best,
         "figures": row.figures and asdict(row.figures),
-        "reason": row.reason or None,
+        "reason": words().spoken(row.reason) or None,
     }
 
 

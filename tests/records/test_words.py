@@ -18,7 +18,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.prompts import PRESETS
 from specviz.records.runs import StopReason
 from specviz.records.settings import SETTINGS, SamplingParams
-from specviz.records.words import LANGUAGES, Bytes, Sentence, Text, Words, joined, said, words
+from specviz.records.words import AREAS, LANGUAGES, Bytes, Sentence, Text, Words, joined, said, words
 from specviz.rules import RULES
 from specviz.ui import ways
 
@@ -49,6 +49,22 @@ SAME |= {
     "QR",
     "Pause",
     "B",
+}
+
+#: By module, the elements that get what it says; `progress` is of the race and of the live view. A page in a file has
+#: texts of its own, too.
+TO_ELEMENTS = {
+    "compare_tab.py": ("compare",),
+    "contest.py": ("compare",),
+    "generate_tab.py": ("run",),
+    "lossless_messages.py": ("lossless",),
+    "lossless_tab.py": ("lossless",),
+    "pages.py": (),
+    "progress": ("race", "run"),
+    "race_tab.py": ("race",),
+    "run_messages.py": ("run", "race", "compare", "why", "lossless"),
+    "shown_runs.py": ("run",),
+    "terminal.py": ("compare",),
 }
 
 PLACEHOLDER = re.compile(r"\{(\w+)(?::[^{}]+)?\}")
@@ -106,7 +122,11 @@ def test_nothing_is_left_untranslated(language):
 
 def calls(path: pathlib.Path, name: str) -> Iterator[ast.Call]:
     """Every call of a function, class or method of that name."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    return calls_in(ast.parse(path.read_text(encoding="utf-8")), name)
+
+
+def calls_in(tree: ast.AST, name: str) -> Iterator[ast.Call]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Call) and name in (getattr(node.func, "id", None), getattr(node.func, "attr", None)):
             yield node
 
@@ -146,6 +166,19 @@ def test_every_key_that_is_said_has_a_text():
     assert len(python) > 100 and len(scripts) > 50
     missing = [place for place, key in python + scripts if not any(re.fullmatch(key, known) for known in texts)]
     assert not missing, "\n".join(missing)
+
+
+def test_every_element_has_the_texts_of_what_it_is_told():
+    """A key of another area would break the element in the browser, and only where the message comes up."""
+    heard = [(path, call, path.name) for path in PACKAGE for call in calls(path, "said")]
+    race = next(path for path in PACKAGE if path.name == "race_tab.py")
+    functions = (node for node in ast.walk(ast.parse(race.read_text())) if getattr(node, "name", "") == "progress")
+    heard += [(race, call, "progress") for node in functions for call in calls_in(node, "said")]
+    assert {module for _, _, module in heard} == TO_ELEMENTS.keys()
+    for path, call, module in heard:
+        for key, name in itertools.product(keys_of(call.args[0]), TO_ELEMENTS[module]):
+            area = key.partition(r"\.")[0]
+            assert area in ("common", *AREAS[name]), f"{path.name}:{call.lineno}: {key} in <specviz-{name}>"
 
 
 def test_no_text_is_left_that_nothing_says():

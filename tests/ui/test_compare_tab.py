@@ -21,7 +21,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally
 from specviz.records.runs import Run
 from specviz.records.settings import DraftParams, RunSettings
-from specviz.records.words import words
+from specviz.records.words import joined, said, words
 from specviz.ui import ways
 from specviz.ui.compare_tab import compare, replay_order
 from specviz.ui.contest import Choice, Contest, contest_of
@@ -31,6 +31,7 @@ from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.runner import Runner
 from specviz.ui.tabs import Desk
 from specviz.views import tab_messages as messages
+from specviz.views.answers import comparison_answer
 
 VIEW = element("compare")
 DASH = "—"
@@ -317,6 +318,14 @@ def test_the_best_is_the_fastest_lossless_one_that_was_measured():
     text = messages.contest_message(rows, phase="running", text="", fraction=0.5)
     assert [one["best"] for one in json.loads(text)["rows"]] == [False, False, True, False]
     assert "<" not in text, "Gradio would look for tags in it"
+
+
+def test_the_api_answers_in_sentences():
+    left_out = replace(row(None), reason=said("compare.chains_only"))
+    texts = {"of": 1, "partings": [{"name": joined([said("ways.medusa"), said("compare.on_prompt", number=2)], ", ")}]}
+    answer = comparison_answer([row(1.2), left_out], 1, None, texts, True)
+    assert [one["reason"] for one in answer["rows"]] == [None, words()("compare.chains_only")]
+    assert answer["texts"] == {"of": 1, "partings": [{"name": "Medusa, prompt 2"}]}
 
 
 def test_a_row_that_cannot_run_says_why_where_its_figures_would_stand_and_branches_are_named(alone):

@@ -223,6 +223,16 @@ def german_contest() -> str:
     return contest_message([row], phase="finished", text="", fraction=1, repeats=2)
 
 
+@pytest.mark.parametrize("name, kind", [("race", "phase"), ("compare", "contest_phase"), ("lossless", "phase")])
+def test_whoever_waits_in_line_has_got_nowhere_yet(alone, name: str, kind: str):
+    page = alone(name)
+    give(page, name, [json.dumps({"kind": kind, "text": "2 before you"})])
+    view = page.locator(f"specviz-{name}")
+    expect(view).to_contain_text("2 before you")
+    tracks = view.locator("[aria-valuenow]").evaluate_all("all => all.map(one => one.getAttribute('aria-valuenow'))")
+    assert set(tracks) <= {"0", None}
+
+
 @pytest.mark.parametrize(
     "name, given, comma",
     [

@@ -109,7 +109,7 @@ class SpecvizCompare extends SpecvizElement {
       make("h3", { text: this.say("compare.two_rules") }), text, track, note, this.ui.totals, this.ui.differing);
   }
 
-  open(section, parts, phase, text, fraction) {
+  open(section, parts, phase, text, fraction = 0) {
     this.ui.empty.classList.add("hidden");
     section.classList.remove("hidden");
     // What was started last stands first: the other one may be long.

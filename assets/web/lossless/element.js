@@ -150,7 +150,7 @@ class SpecvizLossless extends SpecvizElement {
         make("table", {}, make("thead", {}, head), this.ui.tests)));
   }
 
-  open(phase, text, fraction) {
+  open(phase, text, fraction = 0) {
     this.ui.empty.classList.add("hidden");
     this.ui.progress.classList.remove("hidden");
     this.ui.note.classList.add("hidden");
