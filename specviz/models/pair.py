@@ -110,7 +110,7 @@ class ModelPair:
     ) -> ModelPair:
         """A pair of models already in memory, the draft on the device where the target begins. Checks nothing.
 
-        others: further fields, from `translation` on.
+        others: further fields, from `translation` on; None is the default.
         """
         vocab_size = logit_width(target)
         return cls(
@@ -127,7 +127,7 @@ class ModelPair:
             eos_ids=_eos_ids(target, tokenizer, vocab_size),
             target_name=target_name,
             draft_name=None if draft is None else draft_name,
-            **others,
+            **{field: value for field, value in others.items() if value is not None},
         )
 
     @property

@@ -20,12 +20,16 @@ from specviz.models.placement import Place, automatic_dtype, free_at, free_memor
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.models.sources import ModelSource, generation_settings
 from specviz.passes.head_files import StoredWeights
+from specviz.passes.model_twins import trim
 from specviz.passes.processes import process_count
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Bytes
 
 #: Bytes to which torch aligns memory on a CPU.
 _ALIGNMENT = 64
+
+#: After copying this many bytes of weights, freed memory is returned to the system.
+_TRIM_BYTES = 2**25
 
 
 def with_room(place: Place, sources: Sequence[ModelSource], dtype: torch.dtype) -> Place:
@@ -195,16 +199,23 @@ def unmapped() -> Iterator[None]:
 
     Elsewhere it maps them, and a mapped file counts as the process's memory until its last tensor is given up.
     """
-    mapping = modeling_utils.safe_open
     modeling_utils.safe_open = lambda file, **options: safe_open(file, **options | {"backend": "pread"})
     try:
         yield
     finally:
-        modeling_utils.safe_open = mapping
+        # Not the function that was there: another model may be being read, in which case that was its own.
+        modeling_utils.safe_open = safe_open
 
 
 def _align(model: PreTrainedModel) -> None:
     """Aligns weights as torch's own memory is: the order of sums may depend on it, and one seed gives one record."""
+    copied = 0
     for weight in model.parameters():
         if weight.data_ptr() % _ALIGNMENT:
             weight.data = weight.data.clone()
+            copied += weight.nbytes
+            if copied >= _TRIM_BYTES:
+                # They were read by other threads, whose freed memory the C library keeps for those.
+                trim()
+                copied = 0
+    trim()

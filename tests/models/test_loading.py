@@ -14,6 +14,7 @@ import pytest
 import torch
 from huggingface_hub import constants
 from huggingface_hub import errors as hub
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tiny import (
     ARCHITECTURES,
@@ -25,7 +26,7 @@ from tiny import (
     tiny_model,
     tiny_pair,
 )
-from transformers import BertConfig, T5Config, ViTConfig
+from transformers import BertConfig, T5Config, ViTConfig, modeling_utils
 from transformers.models.llama.modeling_llama import LlamaModel
 from transformers.utils import logging as transformers_logging
 
@@ -34,6 +35,7 @@ from specviz.models import pass_timer, placement, sources
 from specviz.models.loading import load_pair
 from specviz.models.pair import ModelPair, logit_width
 from specviz.models.pass_timer import SHOWN_WIDTHS, settle_threads, time_passes
+from specviz.models.weights import unmapped
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings, SamplingParams
 
@@ -668,3 +670,12 @@ def test_weights_lie_in_aligned_memory_of_their_own_and_no_file_stays_mapped(fol
     assert {weight.dtype for weight in stored.values()} == {torch.float32}, "nothing is converted, and so copied"
     for name, weight in pair.target.named_parameters():
         assert weight.data_ptr() % 64 == 0 and torch.equal(weight, stored[name])
+
+
+def test_models_may_be_read_at_the_same_time():
+    reads = [unmapped(), unmapped()]
+    for read in reads:
+        read.__enter__()
+    for read in reads:
+        read.__exit__(None, None, None)
+    assert modeling_utils.safe_open is safe_open, "afterwards transformers reads as it did before"
