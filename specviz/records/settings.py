@@ -153,6 +153,8 @@ class SamplingParams:
     )
 
     def __post_init__(self) -> None:
+        if isinstance(self.top_k, float) and self.top_k.is_integer():
+            object.__setattr__(self, "top_k", int(self.top_k))  # as other programs' JSON may have it
         _check(self)
 
     @property

@@ -16,7 +16,7 @@ REFUSED = {
     SamplingParams: {
         "temperature": [-1, NAN, 1e-9],
         "top_p": [0, 2],
-        "top_k": [-1, 1.5],
+        "top_k": [-1, 1.5, NAN],
         "min_p": [1.5],
     },
     DraftParams: {
@@ -44,6 +44,10 @@ def test_what_cannot_be_is_refused_by_the_name_of_its_field(kind, name, value):
     with pytest.raises(SpecvizError) as caught:
         kind(**({"prompt": "x"} if kind is RunSettings else {}), **{name: value})
     assert caught.value.field == name
+
+
+def test_a_whole_number_is_a_top_k_in_whatever_way_it_is_written():
+    assert repr(SamplingParams(top_k=50.0).top_k) == "50"
 
 
 TURN = {"role": "user", "content": "Why?"}
