@@ -34,7 +34,7 @@ from specviz.ui.deployment import Deployment
 from specviz.ui.page import build, launch
 from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.runner import Runner
-from specviz.ui.ways import WAYS, lacks
+from specviz.ui.ways import WAYS, lacks, title
 
 SAY = words()
 
@@ -86,7 +86,7 @@ def test_a_target_alone_is_loaded_and_run_and_the_page_goes_back_to_its_own_pair
     page.locator(".sv-lacking summary").click()
     for way, (brief, whole) in missing.items():
         assert drafter(page, way).get_attribute("title") == whole
-        expect(page.locator(".sv-lacking")).to_contain_text(f"{SAY(f'ways.{way}')}: {brief}")
+        expect(page.locator(".sv-lacking")).to_contain_text(f"{title(way, SAY)}: {brief}")
 
     # The recorded run is not this pair's, and says so; what was measured of the pair before is gone.
     foreign = page.locator('specviz-run [part="foreign"]')
