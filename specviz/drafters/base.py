@@ -82,7 +82,8 @@ class Drafter(ABC):
 
     @classmethod
     def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
-        """How it drafts, with defaults filled in, as plain values for the trace."""
+        """How it drafts, with defaults filled in, as plain values for the trace. A link to a run takes what the drafter
+        `reads` from here."""
         return {}
 
     @classmethod
@@ -104,8 +105,10 @@ class Drafter(ABC):
 
     @abstractmethod
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
-        """Proposes tokens to follow the committed ones, at most `budget` ≥ 1 deep. uniforms: float64 to draw with, one
-        for each token of the largest draft."""
+        """Proposes tokens to follow the committed ones, at most `budget` ≥ 1 deep; an empty draft makes a plain step.
+
+        committed: the prompt and all tokens since. uniforms: float64 to draw with, one for each token of the largest
+        draft."""
 
     def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:  # noqa: B027, some keep nothing
         """Learns what became of the last draft; caches rewind to what was kept.
