@@ -111,6 +111,7 @@ def main(names: list[str]) -> None:
                 tab.close()
     finally:
         page.close()
+        store.preparer.close()
 
 
 if __name__ == "__main__":

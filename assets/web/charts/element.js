@@ -27,7 +27,7 @@ class SpecvizCharts extends SpecvizElement {
   /** @type {Set<Element>} frames drawn in a hidden tab, where plotly could not know how wide they are */
   unseen = new Set();
   coming = new ResizeObserver((entries) => {
-    for (const { target, contentRect } of entries) if (contentRect.width && this.unseen.delete(target)) this.plotly.Plots.resize(target);
+    for (const { target, contentRect } of entries) if (contentRect.width && this.unseen.delete(target)) this.plotly.Plots?.resize(target);
   });
 
   build() {
