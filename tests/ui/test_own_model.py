@@ -1,9 +1,8 @@
 """A model of one's own on the page: from the tab as it stands when it is opened to a run, and back again."""
 
-import contextlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
 import gradio as gr
@@ -151,32 +150,39 @@ def test_what_is_wrong_with_a_field_stands_at_it_and_what_was_typed_stays(page, 
         expect(page.locator(f"#load-{name} textarea, #load-{name} input")).to_have_value(value)
 
 
-@contextlib.contextmanager
-def served(home: ModelPair) -> Iterator[str]:
-    """The address of a page in this process that starts with this pair."""
-    deployment = Deployment.from_environment()
-    page = launch(build(Runner(PairStore(deployment, home), deployment)), prevent_thread_lock=True, quiet=True)
-    yield page.local_url
-    page.close()
+@pytest.fixture
+def serve(monkeypatch) -> Iterator[Callable[[ModelPair], str]]:
+    """Starts a page in this process with a pair; returns its address. Asked for before `new_page`, it closes later."""
+    monkeypatch.setenv("SPECVIZ_PASSES", "plain")
+    started = []
+
+    def start(home: ModelPair) -> str:
+        deployment = Deployment.from_environment()
+        runner = Runner(PairStore(deployment, home), deployment)
+        started.append(launch(build(runner), prevent_thread_lock=True, quiet=True))
+        return started[-1].local_url
+
+    yield start
+    for page in started:
+        page.close()
 
 
 def recommending(sampling: SamplingParams | None, name: str = "parrot") -> ModelPair:
     return ModelPair.of(tiny_model("llama"), None, byte_tokenizer(), target_name=name, recommended=sampling)
 
 
-def test_settings_of_a_run_with_another_pair_apply_but_for_a_drafter_that_this_one_lacks(new_page, monkeypatch):
-    monkeypatch.setenv("SPECVIZ_PASSES", "plain")
+def test_settings_of_a_run_with_another_pair_apply_but_for_a_drafter_that_this_one_lacks(serve, new_page):
     home = recommending(None)
-    with served(home) as url:
-        page = new_page()
-        page.goto(url)
-        expect(page.locator(".sv-pair").first).to_contain_text("parrot")
-        page.locator("specviz-share .use").click()  # of the recorded run, which has a draft model
-        sentence = lacks(home, SAY)["draft_model"][1]
-        expect(page.get_by_test_id("toast-text").filter(has_text=sentence)).to_have_count(1)
-        expect(control(page, SAY("controls.seed"))).to_have_value("31")
-        expect(drafter(page, usual(home, preparing=False))).to_be_checked()
-        expect(page.locator("#recommended p")).to_be_hidden()
+    url = serve(home)
+    page = new_page()
+    page.goto(url)
+    expect(page.locator(".sv-pair").first).to_contain_text("parrot")
+    page.locator("specviz-share .use").click()  # of the recorded run, which has a draft model
+    sentence = lacks(home, SAY)["draft_model"][1]
+    expect(page.get_by_test_id("toast-text").filter(has_text=sentence)).to_have_count(1)
+    expect(control(page, SAY("controls.seed"))).to_have_value("31")
+    expect(drafter(page, usual(home, preparing=False))).to_be_checked()
+    expect(page.locator("#recommended p")).to_be_hidden()
 
 
 def breaking(text: str) -> str:
@@ -184,34 +190,33 @@ def breaking(text: str) -> str:
     return text.replace("\N{NO-BREAK SPACE}", " ").replace("\N{NON-BREAKING HYPHEN}", "-")
 
 
-def test_what_a_model_recommends_is_offered_and_set_only_when_it_is_asked_for(new_page, tmp_path, monkeypatch):
-    monkeypatch.setenv("SPECVIZ_PASSES", "plain")
+def test_what_a_model_recommends_is_offered_and_set_only_when_it_is_asked_for(serve, new_page, tmp_path):
     wanted, name = SamplingParams(0.8, 20, 0.95), "<b>parrot</b>"
-    with served(recommending(wanted, name)) as url:
-        page = new_page()
-        page.goto(url)
-        line, use = page.locator("#recommended p"), page.locator("#recommended button")
-        expect(use).to_be_visible()
-        assert breaking(line.text_content()).startswith(f"{name} recommends temperature 0.8, top-k 20, top-p 0.95.")
-        expect(line.locator("b")).to_have_count(0)
-        assert violations(page) == []
-        generate(page, new_tokens=4)
-        assert downloaded_trace(page, tmp_path).sampling == SamplingParams(TEMPERATURE)
+    url = serve(recommending(wanted, name))
+    page = new_page()
+    page.goto(url)
+    line, use = page.locator("#recommended p"), page.locator("#recommended button")
+    expect(use).to_be_visible()
+    assert breaking(line.text_content()).startswith(f"{name} recommends temperature 0.8, top-k 20, top-p 0.95.")
+    expect(line.locator("b")).to_have_count(0)
+    assert violations(page) == []
+    generate(page, new_tokens=4)
+    assert downloaded_trace(page, tmp_path).sampling == SamplingParams(TEMPERATURE)
 
-        below = "() => document.querySelector('[aria-controls=more-controls]').getBoundingClientRect().top"
-        use.scroll_into_view_if_needed()
-        place = page.evaluate(below)
-        use.click()
-        expect(use).to_be_hidden()
-        expect(page.locator("#temperature input[type=range]")).to_be_focused()
-        assert page.evaluate(below) == place
-        generate(page, new_tokens=4)
-        assert downloaded_trace(page, tmp_path).sampling == wanted
-        set_control(page, SAY("controls.top_k"), 30)
-        expect(use).to_be_visible()
-        set_control(page, SAY("controls.top_k"), 20)
-        expect(use).to_be_hidden()
-        assert_no_sideways_scrolling(page)
+    below = "() => document.querySelector('[aria-controls=more-controls]').getBoundingClientRect().top"
+    use.scroll_into_view_if_needed()
+    place = page.evaluate(below)
+    use.click()
+    expect(use).to_be_hidden()
+    expect(page.locator("#temperature input[type=range]")).to_be_focused()
+    assert page.evaluate(below) == place
+    generate(page, new_tokens=4)
+    assert downloaded_trace(page, tmp_path).sampling == wanted
+    set_control(page, SAY("controls.top_k"), 30)
+    expect(use).to_be_visible()
+    set_control(page, SAY("controls.top_k"), 20)
+    expect(use).to_be_hidden()
+    assert_no_sideways_scrolling(page)
 
 
 @pytest.mark.parametrize(
