@@ -178,7 +178,7 @@ def bench_markdown(report: Values) -> str:
     target pass, the speedup over plain decoding and its 90 % interval. The caption names date, machine and pair.
     Raises SpecvizError (field ``from``) for any other values.
     """
-    if report.get("schema") != SCHEMA or not report.get("summary"):
+    if not isinstance(report, dict) or report.get("schema") != SCHEMA or not report.get("summary"):
         raise SpecvizError("This is not a report of the benchmark ({schema}).", "from", schema=SCHEMA)
     summary = report["summary"]
     groups = {one["group"] for one in summary}

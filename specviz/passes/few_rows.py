@@ -52,7 +52,7 @@ class FewRowsLinear(nn.Module):
 
     panels: W in the order in which it is read, [outputs / panel, inputs / word, panel, word], filled up with zeros. A
     word of 32 bits holds one weight in float32, those of two inputs in bfloat16, or the codes of four or eight inputs
-    (`quantisation.words`); its dtype says which: float32, bfloat16, uint8, int32. Of weights that were in bfloat16 x is
+    (`model_twins.words`); its dtype says which: float32, bfloat16, uint8, int32. Of weights that were in bfloat16 x is
     rounded to it too where the processor multiplies that; int16 are weights in bfloat16 for x as it is. A program is
     compiled without knowing the dtype, so it serves them all.
     scales: of codes, [outputs / panel, groups, panel], times 2^bits; other weights have them too, all 1 and never read,
@@ -212,7 +212,7 @@ class FewRows:
         """`model` with its linear layers and its attention by the kernels, everything else in float32.
 
         Tables of embeddings are shared with it. releasing: whether the model lets go of each weight as soon as it is
-        packed (`released_weights`), but for those that it reads otherwise too; else nothing of it is changed.
+        packed (`model_twins.let_go`), but for those that it reads otherwise too; else nothing of it is changed.
         """
         twin, kept = sharing_twin(model), shared_weights(model)
         unreturned: list[int] = []

@@ -556,9 +556,10 @@ def test_documentation_gets_one_table_with_each_drafters_best_setting(greedy, tm
     assert others[0] == "| `eagle` | γ=4 | 2.25 | 2.45× (2.29–2.62) |", "on two stories: it can be counted on"
     assert "| transformers' `draft_model` | γ=4 |  | 1.25×" in others[-1]
     assert bench_markdown(json.loads(json.dumps(asdict(greedy)))).count("\n| `") == len(modes(greedy))
-    (tmp_path / "other.json").write_text("{}")
-    assert main(["bench", "--from", str(tmp_path / "other.json"), "--markdown", str(tmp_path / "bench.md")]) == 2
-    assert "--from: This is not a report of the benchmark" in capsys.readouterr().err
+    for other in ("{}", "[]"):
+        (tmp_path / "other.json").write_text(other)
+        assert main(["bench", "--from", str(tmp_path / "other.json"), "--markdown", str(tmp_path / "bench.md")]) == 2
+        assert "--from: This is not a report of the benchmark" in capsys.readouterr().err
 
 
 # Prompts of one's own
