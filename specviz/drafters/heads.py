@@ -77,7 +77,8 @@ class Eagle(Headed):
         self.reader = self.reader_of(context)
         self.in_one_call = self.chains_in_one_call(self.reader)
         self.text_rows = 0
-        self.states: Tensor | None = None  # the text's last at `last`, then one for each draft token
+        # The text's last at `last`, then one for each draft token; in a chain the last token's alone.
+        self.states: Tensor | None = None
         self.last = 0
 
     def reader_of(self, context: DraftContext) -> CachedModel:
@@ -113,10 +114,14 @@ class Eagle(Headed):
 
     def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
         """Reads one level of the draft; a token's feature is the head's own state after its parent."""
-        shape = tree_shape(parents, tokens.device)
+        if self.width == 1:
+            # Only the last state has a successor.
+            logits = self.reader.extend(tokens, parents, self.states[-1:])
+            self.states = self.reader.features
+            return logits
         # From the text's last state on they are indexed like judging rows.
-        features = self.states.index_select(0, shape.rows[-len(tokens) :] + self.last)
-        logits = self.reader.extend(tokens, parents, features)
+        rows = tree_shape(parents, tokens.device).rows[-len(tokens) :] + self.last
+        logits = self.reader.extend(tokens, parents, self.states.index_select(0, rows))
         self.states = torch.cat([self.states, self.reader.features])
         return logits
 

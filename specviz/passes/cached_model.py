@@ -113,7 +113,7 @@ class CachedModel:
         )
         if self.feature_layers:
             states = [output.hidden_states[layer][0].to(self.device) for layer in self.feature_layers]
-            self.features = leaders(torch.cat(states, -1), self.model)
+            self.features = leaders(states[0] if len(states) == 1 else torch.cat(states, -1), self.model)
         return output.logits[0].to(self.device)
 
     def verify(self, committed: Sequence[int], draft_tokens: Tensor, parents: tuple[int, ...]) -> Tensor:

@@ -77,9 +77,9 @@ def save(head: Head | MedusaHeads, folder: str | os.PathLike[str], fingerprint: 
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     weights = {name: weight.detach().to("cpu", torch.bfloat16) for name, weight in head.state_dict().items()}
     stored = {
-        name: weights[parts[0]] if len(parts) == 1 else torch.stack([weights[part] for part in parts])
-        for name, parts in head.stored.items()
-        if parts[0] in weights
+        name: weights[own] if count == 1 else weights[own].unflatten(0, (count, -1))
+        for name, (own, count) in head.stored.items()
+        if own in weights
     }
     save_torch_state_dict(stored, folder, max_shard_size=_SHARD)
 
@@ -138,15 +138,15 @@ def ready(head: AnyHead, target: PreTrainedModel) -> AnyHead:
     return head.eval().requires_grad_(False).to(home_of(target))
 
 
-def _weights_in(folder: pathlib.Path, stored: dict[str, tuple[str, ...]]) -> dict[str, Tensor]:
+def _weights_in(folder: pathlib.Path, stored: dict[str, tuple[str, int]]) -> dict[str, Tensor]:
     """The weights in the safetensors files of `folder`, by the head's own names."""
     if not (files := sorted(folder.glob("*.safetensors"))):
         raise FileNotFoundError(folder)
     weights: dict[str, Tensor] = {}
     for file in files:
         for name, tensor in load_file(file).items():
-            parts = stored[name]
-            weights |= zip(parts, tensor.unbind() if len(parts) > 1 else [tensor], strict=True)
+            own, count = stored[name]
+            weights[own] = tensor if count == 1 else tensor.flatten(0, 1)
     if "embed_tokens.weight" in weights:
         weights["lm_head.weight"] = weights["embed_tokens.weight"]  # tied
     return weights

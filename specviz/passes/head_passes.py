@@ -5,17 +5,24 @@ from __future__ import annotations
 import copy
 import copyreg
 import inspect
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
-from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from specviz.passes import heads, kernel_library
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.few_rows import in_float32
 from specviz.passes.heads import EagleHead, Head, ParallelHead
 from specviz.passes.static_passes import StaticPass
+
+
+class HeadOutput(NamedTuple):
+    """As transformers' models return it, whose class takes as long to make as a matrix product of a head."""
+
+    logits: Tensor
+    hidden_states: tuple[Tensor]
 
 
 class HeadModel(PreTrainedModel):
@@ -33,6 +40,7 @@ class HeadModel(PreTrainedModel):
         own = getattr(head, "embed_tokens", None) is not None
         self.embed = head.embed_tokens if own else target.get_input_embeddings()
         self.unembed = head.lm_head if own else target.get_output_embeddings()
+        self.table = torch.empty(0, 0)  # of chains, [2, 1, 1, room, head size]
 
     def get_input_embeddings(self) -> nn.Module:
         return self.embed
@@ -55,26 +63,35 @@ class HeadModel(PreTrainedModel):
         cache: Cache | None = None,
         logits_to_keep: int = 0,
         **others: object,
-    ) -> CausalLMOutputWithPast:
+    ) -> HeadOutput:
         """Logits [1, n, vocab], and as the only one of the ``hidden_states`` those before the last norm, [1, n, d].
 
         features: [1, n, width], see `Head.enter`; zeros by default. The other defaults are those of a chain.
         """
-        count, start = input_ids.shape[1], 0 if cache is None else cache.get_seq_length()
+        head, count, start = self.head, input_ids.shape[1], 0 if cache is None else cache.get_seq_length()
         if features is None:
             features = torch.zeros(1, count, self.input_width, dtype=self.dtype, device=input_ids.device)
-        if position_ids is None:
-            position_ids = torch.arange(start, start + count, device=input_ids.device)[None]
+        if position_ids is not None:
+            turns = head.turns(position_ids, features.dtype)
+        else:
+            turns = self._turns_up_to(start + count, features)[..., start : start + count, :]
         if attention_mask is None and count > 1:
             seen = torch.ones(count, start + count, dtype=torch.bool, device=input_ids.device)
             attention_mask = seen.tril(start)[None, None]
         marks = None
-        if isinstance(self.head, ParallelHead):
+        if isinstance(head, ParallelHead):
             vocabulary = self.embed.weight.shape[0]
-            marks, input_ids = self.head.marks(input_ids // vocabulary), input_ids % vocabulary
-        entered = self.head.enter(self.embed(input_ids).to(input_ids.device), features, marks)
-        hidden = self.head(*entered, position_ids, attention_mask, cache)
-        return CausalLMOutputWithPast(logits=self.logits(hidden[:, -logits_to_keep:]), hidden_states=(hidden,))
+            marks, input_ids = head.marks(input_ids // vocabulary), input_ids % vocabulary
+        entered = head.enter(self.embed(input_ids).to(input_ids.device), features, marks)
+        hidden = head(*entered, turns, attention_mask, cache)
+        return HeadOutput(logits=self.logits(hidden[:, -logits_to_keep:]), hidden_states=(hidden,))
+
+    def _turns_up_to(self, length: int, like: Tensor) -> Tensor:
+        """`Head.turns` of all positions below `length`, and more: a table, as to compute them takes as long as a matrix
+        product."""
+        if self.table.shape[-2] < length:
+            self.table = self.head.turns(torch.arange(2 * length, device=like.device)[None], like.dtype)
+        return self.table
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., vocab] of hidden states [..., d]."""

@@ -9,26 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import Cache, LlamaConfig, PreTrainedModel
-from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRotaryEmbedding
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from specviz.records.errors import SpecvizError
 
 EPSILON = 1e-6
 
-#: The projections of attention and feed-forward, as one name on disk stands for several.
-_QKV = tuple(f"self_attn.{name}_proj.weight" for name in "qkv")
+#: What every head with attention stores, see `Head.stored`.
 _LAYER = {
-    "out": ("self_attn.o_proj.weight",),
-    "gate_up": ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
-    "down": ("mlp.down_proj.weight",),
-    "scale": ("norm.weight",),
+    "out": ("out.weight", 1),
+    "gate_up": ("gate_up.weight", 2),
+    "down": ("down.weight", 1),
+    "scale": ("norm.weight", 1),
 }
 
 
@@ -78,10 +77,10 @@ class MedusaHeads(nn.Module):
 
     kind: ClassVar[str] = "medusa"
     sizes_class: ClassVar[type] = MedusaConfig
-    stored: ClassVar[dict[str, tuple[str, ...]]] = {
-        "enter": ("enter",),
-        "refine": ("refine",),
-        "scale": ("norm.weight",),
+    stored: ClassVar[dict[str, tuple[str, int]]] = {
+        "enter": ("enter", 1),
+        "refine": ("refine", 1),
+        "scale": ("norm.weight", 1),
     }
 
     def __init__(self, sizes: MedusaConfig):
@@ -181,60 +180,78 @@ class Head(PreTrainedModel):
     """A Llama's decoder layer over the target's features f and the embeddings e of the tokens that follow them.
 
     It is saved and trained without the embeddings and the output head, which are the target's: `HeadModel` puts them
-    together. Its norms have no weights of their own, except for the last.
+    together. Its norms have no weights of their own, except for the last. Matrices that read the same are one, since to
+    start a product takes longer than to make it.
     """
 
     kind: ClassVar[str]
     sizes_class: ClassVar[type[EagleConfig]]
-    stored: ClassVar[dict[str, tuple[str, ...]]]  # name of a tensor on disk -> weights, stacked if they are several
+    stored: ClassVar[dict[str, tuple[str, int]]]  # name of a tensor on disk -> weight, of how many stacked matrices
     _supports_sdpa = _supports_attention_backend = True
+    num_key_value_groups, is_causal = 1, False  # for transformers' attention functions; masks are always given
 
     def __init__(self, sizes: EagleConfig):
         super().__init__(sizes.llama())
         self.sizes = sizes
         self.feature_layers = sizes.feature_layers
         d, inner = sizes.hidden_size, sizes.intermediate_size
-        self.self_attn = LlamaAttention(self.config, layer_idx=0)
-        self.self_attn.o_proj = _linear(d, d, std=0)
-        self.mlp = LlamaMLP(self.config)
-        self.mlp.gate_proj, self.mlp.up_proj = _linear(d, inner), _linear(d, inner)
-        self.mlp.down_proj = _linear(inner, d, std=0)
+        self.out = _linear(d, d, std=0)
+        self.gate_up = _linear(d, 2 * inner)
+        self.down = _linear(inner, d, std=0)
         self.norm = nn.RMSNorm(d, EPSILON)
         self.rotary_emb = LlamaRotaryEmbedding(self.config)
 
     def enter(self, token_embeddings: Tensor, features: Tensor, marks: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """The states x [..., n, d] that the layer adds to; what attention reads instead of norm(x), if anything."""
+        """The states x [..., n, d] that the layer adds to; queries, keys and values side by side, [..., n, 3d], if they
+        are not those of norm(x)."""
         raise NotImplementedError
 
     def fuse(self, features: Tensor, normalise: Callable[[Tensor, float], Tensor] = normalised) -> Tensor:
         """The target's hidden states of the `feature_layers`, side by side, as `enter` takes them."""
         return features
 
+    def turns(self, position_ids: Tensor, dtype: torch.dtype) -> Tensor:
+        """Rotary positions (RoFormer, arXiv 2104.09864) of position_ids [rows or 1, n] int64: [2, rows or 1, 1, n, head
+        size]. The first part multiplies a vector, the second the same vector with its halves swapped: cosine, and sine
+        with the sign that the swap needs."""
+        cosine, sine = self.rotary_emb(torch.empty(0, dtype=dtype, device=position_ids.device), position_ids)
+        first, second = sine.chunk(2, -1)
+        return torch.stack([cosine, torch.cat([-first, second], -1)]).unsqueeze(2)
+
     def forward(
         self,
         state: Tensor,
-        read: Tensor | None,
-        position_ids: Tensor,
+        qkv: Tensor | None,
+        turns: Tensor,
         attention_mask: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
         """Hidden states [rows, n, d] of what `enter` gave, [rows, n, ...]; not yet normed.
 
-        position_ids: [rows or 1, n] int64. attention_mask: as transformers' attention takes it. cache: to which keys
-        and values are added.
+        turns: their rotary positions, see `turns`. attention_mask: as transformers' attention takes it. cache: to which
+        keys and values are added.
         """
-        turns = self.rotary_emb(state, position_ids)
         for index in range(self.config.num_hidden_layers):
-            own = normalised(state) if read is None else read
-            rows = None if cache is None else _layer_of(cache, index)
-            state = state + self.self_attn(own, turns, attention_mask, rows)[0]
-            state = state + self.mlp(normalised(state))
+            own = self.qkv(normalised(state)) if qkv is None else qkv
+            state = state + self.out(self._gathered(own, turns, attention_mask, cache, index))
+            gate, up = self.gate_up(normalised(state)).chunk(2, -1)
+            state = state + self.down(functional.silu(gate) * up)
         return state
 
-
-def _layer_of(cache: Cache, index: int) -> SimpleNamespace:
-    """One layer of a cache, for attention that is applied several times."""
-    return SimpleNamespace(update=lambda keys, values, _, **others: cache.update(keys, values, index))
+    def _gathered(
+        self, qkv: Tensor, turns: Tensor, attention_mask: Tensor | None, cache: Cache | None, index: int
+    ) -> Tensor:
+        """What the rows gather by attention, [rows, n, d]."""
+        heads = self.sizes.num_attention_heads
+        # [rows, heads of all three, n, head size]
+        split = qkv.unflatten(-1, (3 * heads, -1)).transpose(1, 2)
+        turned, values = split[:, : 2 * heads], split[:, 2 * heads :]
+        swapped = turned.roll(turned.shape[-1] // 2, -1)
+        queries, keys = (turned * turns[0] + swapped * turns[1]).chunk(2, 1)
+        if cache is not None:
+            keys, values = cache.update(keys, values, index)
+        attend = ALL_ATTENTION_FUNCTIONS[self.config._attn_implementation]
+        return attend(self, queries, keys, values, attention_mask)[0].flatten(-2)
 
 
 class EagleHead(Head):
@@ -254,19 +271,19 @@ class EagleHead(Head):
 
     kind: ClassVar[str] = "eagle"
     sizes_class: ClassVar[type[EagleConfig]] = EagleConfig
-    stored: ClassVar[dict[str, tuple[str, ...]]] = {
-        "table.weight": ("embed_tokens.weight",),
-        "fusion": ("fc.weight",),
-        "entry": ("entry.weight", *_QKV),
+    stored: ClassVar[dict[str, tuple[str, int]]] = {
+        "table.weight": ("embed_tokens.weight", 1),
+        "fusion": ("fc.weight", 1),
+        "entry": ("entry.weight", 4),
         **_LAYER,
     }
 
     def __init__(self, sizes: EagleConfig):
         super().__init__(sizes)
         d = sizes.hidden_size
-        self.entry = _linear(2 * d, d, std=0)  # U
-        for name in ("q_proj", "k_proj", "v_proj"):
-            setattr(self.self_attn, name, _linear(2 * d, d))
+        self.entry = _linear(2 * d, 4 * d)  # U, queries, keys, values
+        with torch.no_grad():
+            self.entry.weight[:d] = 0
         self.fc = _new_fusion(sizes)
         self.embed_tokens = self.lm_head = None
         if sizes.own_vocabulary:
@@ -276,8 +293,9 @@ class EagleHead(Head):
 
     def enter(self, token_embeddings: Tensor, features: Tensor, marks: Tensor | None) -> tuple[Tensor, Tensor]:
         """features: [..., n, d], fused, or the head's own hidden states."""
-        joined = _joined(token_embeddings, features)
-        return token_embeddings + self.entry(joined), joined
+        d = self.sizes.hidden_size
+        added, qkv = self.entry(_joined(token_embeddings, features)).split([d, 3 * d], -1)
+        return token_embeddings + added, qkv
 
     def fuse(self, features: Tensor, normalise: Callable[[Tensor, float], Tensor] = normalised) -> Tensor:
         """One feature [..., d] of the target's hidden states of the `feature_layers`, side by side."""
@@ -333,10 +351,10 @@ class ParallelHead(Head):
 
     kind: ClassVar[str] = "parallel"
     sizes_class: ClassVar[type[EagleConfig]] = ParallelConfig
-    stored: ClassVar[dict[str, tuple[str, ...]]] = {
-        "marks.weight": ("marks.weight",),
-        "entry": ("entry.weight",),
-        "qkv": _QKV,
+    stored: ClassVar[dict[str, tuple[str, int]]] = {
+        "marks.weight": ("marks.weight", 1),
+        "entry": ("entry.weight", 1),
+        "qkv": ("qkv.weight", 3),
         **_LAYER,
     }
 
@@ -347,8 +365,7 @@ class ParallelHead(Head):
         # Far enough apart to tell the depths from each other, or else learning one spoils the next.
         nn.init.normal_(self.marks.weight, std=0.5)
         self.entry = _linear((1 + len(sizes.feature_layers)) * d, d, std=0)  # U
-        for name in ("q_proj", "k_proj", "v_proj"):
-            setattr(self.self_attn, name, _linear(d, d))
+        self.qkv = _linear(d, 3 * d)
 
     def enter(self, token_embeddings: Tensor, features: Tensor, marks: Tensor | None) -> tuple[Tensor, None]:
         """features: [..., n, layers · d]. marks: [..., n, d], m_k of each row."""

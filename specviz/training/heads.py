@@ -147,8 +147,8 @@ class EagleRecipe(HeadRecipe):
         for j in range(steps):
             ahead = slice(1 + j, 1 + j + n)
             entered = head.enter(model.embed(ids[:, ahead]), hidden, None)
-            positions = torch.arange(j, j + n, device=ids.device)[None]
-            hidden = head(*entered, positions, seen_by_chains(n, j, ids.device), cache)
+            turns = head.turns(torch.arange(j, j + n, device=ids.device)[None], entered[0].dtype)
+            hidden = head(*entered, turns, seen_by_chains(n, j, ids.device), cache)
             yield of_one_width(model.logits(hidden), text.logits[:, ahead])
 
 
@@ -194,13 +194,13 @@ def head_from(draft: PreTrainedModel, config: EagleConfig) -> EagleHead:
     attention, mlp = layer.self_attn, layer.mlp
     head.embed_tokens.weight.copy_(draft.model.embed_tokens.weight)
     # Norm weights are folded into the matrices that follow.
-    for name in ("q_proj", "k_proj", "v_proj"):
-        own = getattr(head.self_attn, name).weight.zero_()
+    head.entry.weight.zero_()
+    for own, name in zip(head.entry.weight.split(d)[1:], ("q_proj", "k_proj", "v_proj"), strict=True):
         own[:, :d] = getattr(attention, name).weight * layer.input_layernorm.weight
-    head.self_attn.o_proj.weight.copy_(attention.o_proj.weight)
-    for name in ("gate_proj", "up_proj"):
-        getattr(head.mlp, name).weight.copy_(getattr(mlp, name).weight * layer.post_attention_layernorm.weight)
-    head.mlp.down_proj.weight.copy_(mlp.down_proj.weight)
+    head.out.weight.copy_(attention.o_proj.weight)
+    both = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])
+    head.gate_up.weight.copy_(both * layer.post_attention_layernorm.weight)
+    head.down.weight.copy_(mlp.down_proj.weight)
     head.norm.weight.copy_(draft.model.norm.weight)
     return head
 
@@ -239,7 +239,8 @@ class ParallelRecipe(HeadRecipe):
         steps = torch.arange(1, 1 + masks, device=ids.device)
         positions = torch.cat([torch.arange(n, device=ids.device), (anchors.unsqueeze(-1) + steps).flatten()])
         state = torch.cat([entered + marks[0], blocks], 1)
-        hidden = head.norm(head(state, None, positions[None], seen_by_masks(n, anchors, masks)[None, None]))
+        turns = head.turns(positions[None], state.dtype)
+        hidden = head.norm(head(state, None, turns, seen_by_masks(n, anchors, masks)[None, None]))
         yield self.target.head(hidden[:, :n]), text.logits[:, 1:]
         drafted = hidden[:, n:].unflatten(1, (len(anchors), masks))
         for k in range(masks):

@@ -237,7 +237,7 @@ def test_damaged_heads_are_refused(shipped, damage):
         config.write_text(json.dumps(json.loads(config.read_text()) | {"intermediate_size": 64 * 9}))
     else:
         fewer = EagleHead(EagleConfig.of(target))
-        del fewer.mlp.down_proj
+        del fewer.down
         save(stirred(fewer), folder, fingerprint(target))
     sentence = refusal(EagleHead, folder, target)
     assert "damaged" in sentence and "python -m specviz.training eagle --target" in sentence

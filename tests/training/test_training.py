@@ -22,7 +22,7 @@ from specviz.records.errors import SpecvizError
 from specviz.training import __main__ as command
 from specviz.training.data import BLOCK, Corpus, Text, continue_texts, held_out_blocks, read_corpus, with_own_text
 from specviz.training.heads import EagleRecipe, FrozenTarget, MedusaRecipe, MtpRecipe, ParallelRecipe, head_from
-from specviz.training.loop import Schedule, learning_rate_factor, orthogonalised, train, validate
+from specviz.training.loop import Muon, Schedule, learning_rate_factor, orthogonalised, train, validate
 from specviz.training.losses import agreement, distillation
 from specviz.training.models import add_units, join
 
@@ -466,3 +466,14 @@ def test_trained_parts_land_where_loading_looks(target_folder):
     assert command._default_out(options) == pathlib.Path(target_folder) / "eagle"
     options = command._parser().parse_args(["medusa", "--text", "t"])
     assert command._default_out(options) == command.EMBEDDED / "medusa"
+
+
+def test_stacked_matrices_learn_as_if_each_were_alone():
+    joined = torch.nn.Parameter(torch.randn(12, 8))
+    apart = [torch.nn.Parameter(part.detach().clone()) for part in joined.split(4)]
+    joined.grad = torch.randn(12, 8)
+    for part, grad in zip(apart, joined.grad.split(4), strict=True):
+        part.grad = grad
+    Muon([{"params": [joined], "stacked": 3}], 0.1, torch.float32).step()
+    Muon([{"params": apart}], 0.1, torch.float32).step()
+    torch.testing.assert_close(joined, torch.cat(apart))
