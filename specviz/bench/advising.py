@@ -3,8 +3,6 @@
 It times a few tokens first, estimates how long the rest will take, and scales it to the time available.
 """
 
-from __future__ import annotations
-
 import functools
 import time
 from collections.abc import Generator, Iterator, Sequence

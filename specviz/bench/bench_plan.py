@@ -1,7 +1,5 @@
 """The plan of a benchmark: its prompts, draft lengths and contestants."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

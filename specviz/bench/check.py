@@ -3,8 +3,6 @@
 A pass is timed first, and the rest is scaled to the time available: a minute, unless more is allowed.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

@@ -5,8 +5,6 @@ and a speedup is the ratio of their times over the same parts of a text. All of 
 process borders.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence

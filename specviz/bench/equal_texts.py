@@ -5,8 +5,6 @@ the target's best two tokens can be too close to tell apart. There a text may di
 tokens must be the target's best, up to rounding, given that text.
 """
 
-from __future__ import annotations
-
 import functools
 import time
 from collections.abc import Callable, Iterator, Sequence

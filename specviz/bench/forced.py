@@ -5,8 +5,6 @@ are real at any acceptance rate and say nothing about any draft model. Users can
 `DRAFTERS` and runs only where a caller hands it to the engine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar

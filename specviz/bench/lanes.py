@@ -4,8 +4,6 @@ The engine is measured against the bare loop: greedy decoding as short as it get
 `generate.py`. It runs the same models through the same `CachedModel`, but keeps no coins, probabilities or records.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """The machine that measures: its facts, its load, and the least time that a pass of a model can take on it."""
 
-from __future__ import annotations
-
 import datetime
 import itertools
 import os

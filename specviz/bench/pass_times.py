@@ -4,8 +4,6 @@ All passes take turns, so that a busy moment falls on all of them alike. For T(B
 operation, since prepared passes read one text: both sides of a speedup alike.
 """
 
-from __future__ import annotations
-
 import functools
 import statistics
 import time

@@ -1,7 +1,5 @@
 """The benchmark's report for people: as text with tables by pandas, and as one Markdown table."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Any

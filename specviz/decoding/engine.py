@@ -1,7 +1,5 @@
 """Speculative decoding: draft, verify in one pass, keep what the rule accepts, repeat. `_decoded` is the loop."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

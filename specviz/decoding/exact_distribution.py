@@ -1,7 +1,5 @@
 """The exact distribution of a run's first tokens, enumerated, to compare many short runs with."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Does the output follow the target? Many short speculative runs of one prompt against the exact distribution."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal

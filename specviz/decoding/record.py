@@ -3,8 +3,6 @@
 The cost is in many small operations, not in arithmetic, so each part is fetched for all rows at once.
 """
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Read this first. The engine does the same with any drafter, rule, device and pas
 (`tests/decoding/test_reference.py`) holds both to the same tokens from the same coins.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel

@@ -1,7 +1,5 @@
 """The seconds of a round by how deep it drafts: timed once for a pair and its settings, for γ = auto."""
 
-from __future__ import annotations
-
 import itertools
 import statistics
 import time

@@ -13,8 +13,6 @@ hybrid         copying where that promises most of a draft, elsewhere a model
 lookahead      the target's own guesses from earlier passes
 """
 
-from __future__ import annotations
-
 #: By name, the module in this folder and the class that drafts.
 CLASSES = {
     "draft_model": "draft_model.DraftModel",

@@ -1,7 +1,5 @@
 """Drafting all depths in one pass: Medusa's heads, and masks after the text."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar

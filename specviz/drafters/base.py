@@ -1,7 +1,5 @@
 """The protocol of a drafter: it proposes tokens and learns which of them were kept."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

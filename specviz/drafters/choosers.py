@@ -1,7 +1,5 @@
 """How a drafter turns probabilities into tokens: the likeliest ones, or draws that a rule can judge."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Drafting by copying: what followed earlier occurrences of the text's end, the last time or most often."""
 
-from __future__ import annotations
-
 import bisect
 import heapq
 import itertools

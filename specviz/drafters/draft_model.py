@@ -1,7 +1,5 @@
 """Drafting with a second, smaller model, with the target's vocabulary or another."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import ClassVar

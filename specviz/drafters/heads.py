@@ -1,7 +1,5 @@
 """Drafting token by token with a trained part that continues the target's own hidden states: EAGLE, and MTP modules."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, ClassVar
 

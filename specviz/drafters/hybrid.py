@@ -1,7 +1,5 @@
 """Drafting by copying where the text repeats itself, and by a model where it does not."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Drafting by lookahead: the target guesses several future tokens at once and remembers its guesses."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """From a drafter's name to the class that drafts for a pair, and the default drafter of a pair."""
 
-from __future__ import annotations
-
 import importlib
 
 from specviz.drafters import CLASSES, DRAFTERS

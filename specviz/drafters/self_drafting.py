@@ -1,7 +1,5 @@
 """Drafting with the target itself, made cheaper: by its first layers, or by all of it with weights in few bits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, ClassVar
 

@@ -3,8 +3,6 @@
 Draft models, early exits and extra heads share this; they differ in where the rows come from.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar

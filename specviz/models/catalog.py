@@ -3,8 +3,6 @@
 Parameter counts are those of the model cards (embeddings included, tied ones counted once).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 #: On top of the weights: caches, activations and the allocator's slack.

@@ -1,7 +1,5 @@
 """Checks whether a model can run here: first its configuration alone, then, once it is loaded, a few tokens."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import inspect

@@ -3,8 +3,6 @@
 transformers unpacks their weights; for that it needs the package `gguf`, which is loaded when there is a file to read.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import importlib.util

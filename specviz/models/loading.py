@@ -1,7 +1,5 @@
 """From names to a pair: finds the models, checks them, reads them, and times their passes."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import string

@@ -1,7 +1,5 @@
 """Makes the fast passes of one model, and refuses those that are wrong or no faster than the model's own."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools

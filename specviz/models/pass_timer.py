@@ -1,7 +1,5 @@
 """How long a pass takes, timed to show T(K), and with how many threads."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Where models run and in what precision: devices, dtypes and the memory they have."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import pathlib

@@ -4,8 +4,6 @@ A pass that cannot be prepared stays as it was, with a reason. The target in few
 here too, when it first does.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

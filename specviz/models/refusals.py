@@ -5,8 +5,6 @@ reason in it; the error itself stays behind it as the cause. Of most tokenizers 
 instantiate the backend tokenizer", so here the files themselves are looked at.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import pathlib

@@ -3,8 +3,6 @@
 Folders are read offline; Hub ids are downloaded. No weights are loaded before the configuration has passed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

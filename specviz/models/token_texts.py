@@ -3,8 +3,6 @@
 A token can be half a character, so neither can be done by decoding ids one by one.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 import re

@@ -1,7 +1,5 @@
 """Sorts the names to draft with, a draft model and trained parts of the target, and loads the parts."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import os

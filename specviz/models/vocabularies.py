@@ -4,8 +4,6 @@ For a draft model whose tokenizer differs from the target's: token-level interse
 arXiv 2502.05202, Alg. 4.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """A model's weights: the precision they run in, whether they fit, and reading them."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import tempfile

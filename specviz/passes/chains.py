@@ -1,7 +1,5 @@
 """Chains drafted or judged in one call of C++ (chains.cpp)."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import weakref

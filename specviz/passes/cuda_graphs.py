@@ -4,8 +4,6 @@ A graph works on the very buffers it was recorded over. So a model's passes keep
 each shape (tokens, room) that a text needs again and again gets a graph of its own, between two rounds.
 """
 
-from __future__ import annotations
-
 import bisect
 import contextlib
 import weakref

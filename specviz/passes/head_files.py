@@ -1,7 +1,5 @@
 """The files of trained parts, and of the target that they belong to: as its fingerprint and its stored weights say."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -4,8 +4,6 @@ A twin is left early, or has rounded weights, a narrow head, shared attention. T
 other runs may use it meanwhile; only weights that the kernels keep are let go of, and come back to the bit.
 """
 
-from __future__ import annotations
-
 import copy
 import ctypes
 import sys

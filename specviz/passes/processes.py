@@ -3,8 +3,6 @@
 No torch: the command line and the page ask before it is loaded. Without torchrun there is one process, the leader.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 

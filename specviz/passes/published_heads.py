@@ -5,8 +5,6 @@ hidden states. Names of weights and settings are those of the checkpoints (z-lab
 embeddings nor an output head: both are the target's.
 """
 
-from __future__ import annotations
-
 import json
 import pathlib
 from dataclasses import dataclass

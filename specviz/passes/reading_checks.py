@@ -5,8 +5,6 @@ MPT's bias counts places in the cache, RoBERTa's positions start at 2, BLOOM tak
 differs by no more than rounding is right, whatever the architecture.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import threading

@@ -1,7 +1,5 @@
 """Where the files lie that come with the program."""
 
-from __future__ import annotations
-
 import pathlib
 
 ASSETS = pathlib.Path(__file__).resolve().parents[2] / "assets"

@@ -4,8 +4,6 @@ Written ``ROUND.TOKEN=U``, several with spaces between them; rounds and tokens c
 that judges the second draft token of round 3 is ``3.2=0.41``, the draw of the token that ends round 5 ``5.next=0.07``.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 A link carries no models: the page it leads to uses its own pair.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

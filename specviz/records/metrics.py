@@ -1,7 +1,5 @@
 """From rounds to the numbers people compare, each defined here once; and two runs of one prompt side by side."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence

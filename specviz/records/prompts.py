@@ -1,8 +1,6 @@
 """Prompts: those that come with the program and show something on the embedded pair, and those of a file, a text a line
 or JSON lines."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@
 ``traces``, under their names.
 """
 
-from __future__ import annotations
-
 import pathlib
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """What disturbs timed work: other programs, which make a speedup less precise, and Python's garbage collector."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 from collections.abc import Iterator

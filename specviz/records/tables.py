@@ -1,7 +1,5 @@
 """A run as tables: one row per round, or one per draft token; several runs as one, a row each."""
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Sequence
 

@@ -9,8 +9,6 @@ transfer  from the host to a device, without waiting for it, and back
 Register new rules here, in `_RULES`.
 """
 
-from __future__ import annotations
-
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import usual_rule
 from specviz.rules.draft import Rule

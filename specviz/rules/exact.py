@@ -4,8 +4,6 @@ Token by token and as a block for chains; sibling by sibling and by several path
 they all become at temperature 0.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

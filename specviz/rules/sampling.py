@@ -3,8 +3,6 @@
 Target and drafter share these functions; that is half of why the output follows the target.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Between host and device: from the host without waiting for the device's earlier work; back in one transfer."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

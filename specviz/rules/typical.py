@@ -1,7 +1,5 @@
 """Typical acceptance, LOSSY: keeps tokens that the target finds likely enough, without flipping a coin."""
 
-from __future__ import annotations
-
 import torch
 
 from specviz.rules.draft import Decision, Draft, Rule, TargetRows, Uniforms, tree_shape

@@ -3,8 +3,6 @@
 A drafter meets two kinds of text, what people wrote (prompts) and what the target writes, and learns from both.
 """
 
-from __future__ import annotations
-
 import lzma
 import pathlib
 from collections.abc import Sequence

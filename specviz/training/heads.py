@@ -4,8 +4,6 @@ Medusa-1 (arXiv 2401.10774, §2.2.1); EAGLE's on its own drafts (training-time t
 the parallel head's, many drafts in each block of text, all in one pass (arXiv 2602.06036).
 """
 
-from __future__ import annotations
-
 import pathlib
 from abc import abstractmethod
 from collections.abc import Iterator

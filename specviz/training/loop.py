@@ -1,7 +1,5 @@
 """The loop that every recipe runs through: optimisers, steps, resumable checkpoints, a progress bar, validation."""
 
-from __future__ import annotations
-
 import math
 import os
 import pathlib

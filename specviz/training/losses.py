@@ -1,7 +1,5 @@
 """How far a student's distribution q is from the target's p, row by row: to train it, and to measure it."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional

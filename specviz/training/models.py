@@ -4,8 +4,6 @@ The target has losses at early exits, so that its first layers can draft (LayerS
 learns from the target's distributions, not from the text (arXiv 2310.08461).
 """
 
-from __future__ import annotations
-
 import copy
 import pathlib
 import random

@@ -5,8 +5,6 @@ the element's empty tag; its value is the element's next message, as JSON, so th
 a model's text could execute. assets/web/gradio joins the two.
 """
 
-from __future__ import annotations
-
 import html
 import json
 import pathlib

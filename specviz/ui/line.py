@@ -4,8 +4,6 @@ One piece of work at a time, first come, first served: two at once would falsify
 but it cannot say what is waited for, nor let anybody leave.
 """
 
-from __future__ import annotations
-
 import contextlib
 import statistics
 import threading

@@ -3,8 +3,6 @@
 Nothing is fetched. The content is packed, which makes it a third as long and leaves no model text in the markup.
 """
 
-from __future__ import annotations
-
 import base64
 import functools
 import gzip

@@ -4,8 +4,6 @@ Components keep their own state, so a message's size depends only on the rounds 
 A run's messages name the run, and `rounds` gives its first round's index, so a component can tell if it missed one.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict

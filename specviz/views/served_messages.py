@@ -3,8 +3,6 @@
 Bounded whatever was read: of many requests the quantiles and the extremes.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """The JSON messages of the tabs Compare and Why it works: each is complete in itself, so losing one does no harm."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Text for a terminal: a run as it is written, and which drafter to use, which the page says too."""
 
-from __future__ import annotations
-
 import codecs
 import io
 import os
