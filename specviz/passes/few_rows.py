@@ -35,6 +35,8 @@ from specviz.records.errors import SpecvizError
 
 _SDPA = AttentionInterface()["sdpa"]
 
+#: The kernels' among transformers' attention functions.
+ATTENTION = "specviz_few_rows"
 
 #: Inputs whose codes are summed at a time (few_rows.cpp).
 GROUPED = 32
@@ -235,7 +237,7 @@ class FewRows:
         _widen(twin, model, linear)
         if model.config.get_text_config()._attn_implementation != "sdpa" or not model._supports_attention_backend:
             return twin
-        return attending_by(twin, _attention_name())
+        return attending_by(twin, ATTENTION)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
@@ -286,14 +288,6 @@ def _replace(twin: nn.Module, source: nn.Module, linear: Callable[[nn.Module], n
             _replace(part, given, linear)
 
 
-def _attention_name() -> str:
-    """The kernels' among transformers' attention functions."""
-    name = "specviz_few_rows"
-    AttentionInterface.register(name, _attention)
-    AttentionMaskInterface.register(name, AttentionMaskInterface()["sdpa"])
-    return name
-
-
 def _attention(
     module: nn.Module,
     query: Tensor,
@@ -309,3 +303,8 @@ def _attention(
         return _SDPA(module, query, key, value, attention_mask, scaling=scaling, **others)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     return attend(query, key, value, attention_mask, scale), None
+
+
+# As soon as this module is there: a head that is sent to another process, to be compiled, names the function alone.
+AttentionInterface.register(ATTENTION, _attention)
+AttentionMaskInterface.register(ATTENTION, AttentionMaskInterface()["sdpa"])

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import pathlib
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -247,6 +248,15 @@ def test_weights_are_in_memory_once_for_a_target_and_its_parts(few_rows):
     }
     assert whole.get_input_embeddings().weight is pair.target.get_input_embeddings().weight
     assert pair.passes.fast["eagle"].static.model.unembed is whole.get_output_embeddings()
+
+
+@pytest.mark.parametrize("role", ["target", "eagle"])
+def test_a_pass_can_be_exported_in_another_process(few_rows, role, tmp_path):
+    """As where it is compiled: nothing is registered there but by the modules that it names."""
+    fast = on_kernels(with_heads(tiny_pair("llama")), few_rows).passes.fast[role]
+    (tmp_path / "pass").write_bytes(pickle.dumps(fast.static))
+    run = "import pickle, sys; from specviz.passes import compiler; compiler.exported(pickle.load(open(sys.argv[1], 'rb')))"
+    subprocess.run([sys.executable, "-c", run, tmp_path / "pass"], check=True)
 
 
 def test_conv1d_weights_lie_the_other_way_round(few_rows):
