@@ -255,7 +255,8 @@ def test_a_pass_can_be_exported_in_another_process(few_rows, role, tmp_path):
     """As where it is compiled: nothing is registered there but by the modules that it names."""
     fast = on_kernels(with_heads(tiny_pair("llama")), few_rows).passes.fast[role]
     (tmp_path / "pass").write_bytes(pickle.dumps(fast.static))
-    run = "import pickle, sys; from specviz.passes.compiler import exported\nexported(pickle.load(open(sys.argv[1], 'rb')))"
+    run = "import pickle, sys; from specviz.passes.compiler import exported\n"
+    run += "exported(pickle.load(open(sys.argv[1], 'rb')))"
     subprocess.run([sys.executable, "-c", run, tmp_path / "pass"], check=True)
 
 
