@@ -1,11 +1,14 @@
 """What a Space, a container and a reader rely on: front matter, image, files, settings and documents."""
 
 import importlib.util
+import json
 import pathlib
 import re
 import subprocess
 
 import pytest
+
+from specviz.bench.printed import bench_markdown
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -97,3 +100,9 @@ def test_a_documents_pictures_files_and_modules_are_there(path):
     assert [name for name in files if not any((home / name).exists() for home in homes)] == []
     modules = set(re.findall(r"python -m (specviz[\w.]*)", DOCUMENTS[path]))
     assert [name for name in modules if importlib.util.find_spec(name) is None] == []
+
+
+def test_the_tables_of_figures_are_those_of_the_reports():
+    reports = sorted((ROOT / "docs" / "figures").glob("bench-*.json"))
+    tables = [bench_markdown(json.loads(path.read_text(encoding="utf-8"))).strip() for path in reports]
+    assert tables and [table for table in tables if table not in DOCUMENTS[ROOT / "docs" / "measuring.md"]] == []
