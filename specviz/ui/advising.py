@@ -24,21 +24,18 @@ if TYPE_CHECKING:
 
 
 def advise(runner: Runner, order: Order, halt: threading.Event, say: Words) -> Iterator[str]:
-    """Progress, then the advice, as Markdown; Stop ends it and keeps the figures so far."""
+    """Progress, then the advice, as Markdown; Stop ends it and keeps the figures so far. Raises SpecvizError for orders
+    that cannot be measured."""
     yield as_text(say("common.preparing"))
     rows: Sequence[WorkRow] = ()
     failed: Sequence[tuple[str, SpecvizError | Sentence]] = ()
-    try:
-        pair = runner.store.get(order.pair)
-        chains = chains_of(runner, pair, order)
-        plain = order_of(order, Contestant(PLAIN))
-        for batch in closing(runner.batches(plain, advising, chains, others=[order.settings] * len(chains)), halt):
-            for course in batch:
-                rows, failed = course.rows or rows, course.failed
-            yield as_text(_said(batch[-1], say))
-    except SpecvizError as error:
-        yield as_text(say.error(error))
-        return
+    pair = runner.store.get(order.pair)
+    chains = chains_of(runner, pair, order)
+    plain = order_of(order, Contestant(PLAIN))
+    for batch in closing(runner.batches(plain, advising, chains, others=[order.settings] * len(chains)), halt):
+        for course in batch:
+            rows, failed = course.rows or rows, course.failed
+        yield as_text(_said(batch[-1], say))
     signed = say("models.found_wrong")
     faults = [f"{signed} {as_text(f'{name}: {say.reason(reason)}')}" for name, reason in failed]
     yield "\n\n".join((*_parts(rows, runner, order, pair, halt, say), *faults))

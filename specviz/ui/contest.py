@@ -211,12 +211,12 @@ def _drafting(runner: Runner, pair: ModelPair, order: Order, choice: Choice) -> 
 
 
 def _judges(rule: Rule, drafter: type[Drafter], width: int) -> bool:
-    """Whether it has something of its own to say about drafts of this width: of a single path, a block says it all."""
+    """True if the rule can judge drafts of this width differently from others: a single path is a block's to judge."""
     return width > 1 and drafter.draws_paths if rule.paths else rule.trees or width == 1
 
 
 def _widths(pair: ModelPair, name: str, asked: Sequence[int]) -> list[int]:
-    """The numbers of branches this drafter is compared with; if it can do with none of them, it shall say why."""
+    """The numbers of branches this drafter is compared with; all, if it takes none of them: a refusal then says why."""
     own = default_branches(pair, name)
     if "branches" not in drafter_of(pair, name).reads:
         return [own]
