@@ -10,7 +10,20 @@ import pytest
 PACKAGE = pathlib.Path(__file__).parent.parent / "specviz"
 
 #: Each folder imports only from itself and from those before it.
-FOLDERS = ["records", "theory", "rules", "passes", "models", "drafters", "training", "decoding", "bench", "views", "ui"]
+FOLDERS = [
+    "records",
+    "theory",
+    "rules",
+    "passes",
+    "parts",
+    "models",
+    "drafters",
+    "training",
+    "decoding",
+    "bench",
+    "views",
+    "ui",
+]
 #: These never load torch, and only the last folder loads gradio.
 PLAIN = ["records", "theory", "views"]
 

@@ -12,9 +12,9 @@ from specviz.drafters.draft_model import DraftModel
 from specviz.drafters.heads import Headed
 from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair
+from specviz.parts.dflash import DFlashHead, DFlashReader
+from specviz.parts.head_passes import HeadModel, read_masks
 from specviz.passes.cached_model import reader
-from specviz.passes.head_passes import HeadModel, read_masks
-from specviz.passes.published_heads import DFlashHead, DFlashReader
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, Verdict, tree_shape
 from specviz.rules.transfer import to_device

@@ -9,9 +9,9 @@ from torch import Tensor
 from specviz.drafters.base import DraftContext, Servers
 from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair, Part
+from specviz.parts.head_passes import HeadModel
+from specviz.parts.mtp_modules import ModuleReader, MtpModules
 from specviz.passes.cached_model import CachedModel, reader, tree_view
-from specviz.passes.head_passes import HeadModel
-from specviz.passes.published_heads import ModuleReader, MtpModules
 from specviz.passes.static_passes import WIDEST
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, Verdict, tree_shape

@@ -16,9 +16,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from specviz.models.placement import dtype_name, release_memory
 from specviz.models.token_texts import TokenTexts
 from specviz.models.vocabularies import Translation
+from specviz.parts.dflash import DFlashHead
+from specviz.parts.heads import Head, MedusaHeads
+from specviz.parts.mtp_modules import MtpModules
 from specviz.passes.devices import home_of, place_of
-from specviz.passes.heads import Head, MedusaHeads
-from specviz.passes.published_heads import DFlashHead, MtpModules
 from specviz.passes.static_passes import FastPasses, kind_of
 from specviz.records.errors import SpecvizError, first_line, quoted
 from specviz.records.runs import PairInfo, Prompt

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from specviz.parts.head_passes import StaticHead
+from specviz.parts.heads import ParallelHead
 from specviz.passes import compiler
 from specviz.passes.cached_model import CachedModel, StaticModel
 from specviz.passes.chains import drafting_in_one_call
 from specviz.passes.cuda_graphs import CudaRecorder, GraphedPasses, refuse_unrecordable
 from specviz.passes.devices import Stopwatch
 from specviz.passes.few_rows import in_float32
-from specviz.passes.head_passes import StaticHead
-from specviz.passes.heads import ParallelHead
 from specviz.passes.model_twins import default_exit, layer_count
 from specviz.passes.reading_checks import (
     KEPT,

@@ -21,13 +21,13 @@ from specviz.models.pair import ModelPair, QuantisedTarget
 from specviz.models.pass_timer import SHOWN_WIDTHS, fewest_threads, time_passes
 from specviz.models.placement import free_memory, release_memory
 from specviz.models.refusals import refusing_out_of_memory
+from specviz.parts.head_passes import StaticHead
+from specviz.parts.heads import Head
 from specviz.passes import compiler
 from specviz.passes.compiler import ProgramJob
 from specviz.passes.cuda_graphs import CudaRecorder
 from specviz.passes.devices import is_sharded, is_spread
 from specviz.passes.few_rows import FewRows
-from specviz.passes.head_passes import StaticHead
-from specviz.passes.heads import Head
 from specviz.passes.kernel_library import cxx
 from specviz.passes.model_twins import default_exit, let_go_again, rounded_twin, take_back
 from specviz.passes.reading_checks import check_exit

@@ -1,25 +1,25 @@
 """Sorts the names to draft with, a draft model and trained parts of the target, and loads the parts."""
 
-import contextlib
 import copy
 import os
 import pathlib
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
-from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedModel
 from transformers.modeling_layers import MtpModel
 
 from specviz.models.pair import Part
 from specviz.models.refusals import Named, explaining, quantisation_of
 from specviz.models.sources import is_hub_id, on_the_hub, quietly
+from specviz.parts.dflash import load_dflash
+from specviz.parts.formats import Format, PartFiles, recognise, settings_in
+from specviz.parts.head_files import StoredWeights, load
+from specviz.parts.heads import EagleHead, Head, MedusaHeads, MtpHead, ParallelHead
+from specviz.parts.mtp_modules import MtpModules
 from specviz.passes.devices import home_of, is_sharded, is_spread
-from specviz.passes.head_files import StoredWeights, load, settings_in
-from specviz.passes.heads import EagleHead, Head, MedusaHeads, MtpHead, ParallelHead
-from specviz.passes.published_heads import MtpModules, is_dflash, load_dflash
 from specviz.records.errors import SpecvizError, first_line
 
 #: A name that is given: a folder, a file, or a Hub id.
@@ -30,19 +30,11 @@ _PARTS: dict[str, type[Head | MedusaHeads]] = {
     part.kind: part for part in (MedusaHeads, EagleHead, MtpHead, ParallelHead)
 }
 
-#: Published formats that are not read, by what only their configurations say: a key, a kind of model, a class.
-_PUBLISHED = {
-    "speculators": r"speculators_\w+|\w+Speculator",
-    "PARD-2": r"pard2",
-    "Medusa": r"medusa_num_heads|medusa|MedusaModel",
-    "Hydra": r"hydra_num_heads",
-    "MLP speculator": r"mlp_speculator|MLPSpeculator\w*",
-    "Gemma 4 assistant": r"gemma4\w*_assistant",
-    "DFlash for Muse": r"muse_glimmer_assistant",
-    "DSpark": r"\w*DSpark\w*",
-    "P-EAGLE": r"PEagle\w*",
-    "EAGLE-3": r"draft_vocab_size|eagle_config|\w*Eagle3\w*",
-}
+#: Reads a part in a published format, by the format's name.
+_LOADERS: dict[str, Callable[[PartFiles, PreTrainedModel], Part]] = {"DFlash": load_dflash}
+
+#: The files of a part, whatever its format.
+_FILES = ("*.json", "*.safetensors", "*.bin", "*.pt")
 
 
 def sort_drafts(
@@ -56,7 +48,10 @@ def sort_drafts(
     sorted_names: dict[str, Name] = {}
     folders: dict[str, pathlib.Path] = {}
     for name in named:
-        kind = _kind(_folder(name, ["config.json"], revision, token), name) or "draft_model"
+        folder = _folder(name, ["config.json"], revision, token)
+        if is_hub_id(name) and _may_be_a_part(settings_in(folder)):
+            folder = _folder(name, _FILES, revision, token)
+        kind = _kind(folder, str(name)) or "draft_model"
         if kind in sorted_names:
             raise SpecvizError(
                 "{first} and {second} draft in the same way ({kind}): name one of them.",
@@ -67,7 +62,7 @@ def sort_drafts(
             )
         sorted_names[kind] = name
         if kind in _PARTS:
-            folders[kind] = _folder(name, ["*.json", "*.safetensors"], revision, token)
+            folders[kind] = _folder(name, _FILES, revision, token)
     return sorted_names.get("draft_model"), folders
 
 
@@ -81,33 +76,25 @@ def _folder(named: Name, files: Sequence[str], revision: str | None, token: str 
         return pathlib.Path(snapshot_download(name, allow_patterns=files, **options))
 
 
-def _kind(folder: pathlib.Path, name: Name) -> str | None:
-    """The drafter of the part that lies in `folder`; None if it is not a part."""
-    if is_dflash(folder):
-        return "parallel"
-    if found := _published_format(folder):
-        raise _unread(str(name), found)
-    return settings_in(folder).get("kind")
+def _may_be_a_part(settings: dict[str, Any]) -> bool:
+    """Whether its weights must be looked at: published heads call themselves models of a single layer."""
+    return settings.get("num_hidden_layers", 1) == 1
 
 
-def _published_format(folder: pathlib.Path) -> str | None:
-    """The format of the part in `folder` if it is none that is read; None for a part of our own, a model or nothing."""
-    settings = settings_in(folder)
-    if (kind := settings.get("kind")) is not None:
-        return None if kind in _PARTS else str(kind)
-    classes = settings.get("architectures")
-    said = [*settings, settings.get("model_type"), settings.get("spd_type")]
-    said += classes if isinstance(classes, list) else []
-    for name, words in _PUBLISHED.items():
-        if any(re.fullmatch(words, one) for one in said if isinstance(one, str)):
-            return name
-    # Published EAGLE heads call themselves Llama models; no such model begins with a layer that joins two inputs.
-    for file in sorted(folder.glob("*.safetensors")):
-        # A damaged file is reported where it is loaded.
-        with contextlib.suppress(SafetensorError), safe_open(file, "pt") as opened:
-            if "fc.weight" in opened.keys():  # noqa: SIM118
-                return "EAGLE"
-    return None
+def _kind(folder: pathlib.Path, name: str) -> str | None:
+    """The drafter of the part that lies in `folder`; None for a model."""
+    if (own := settings_in(folder).get("kind")) is not None:
+        if own not in _PARTS:
+            raise _unread(name, str(own))
+        return own
+    form = recognise(PartFiles.at(folder))
+    return None if form is None else _drafter_of(form, name)
+
+
+def _drafter_of(form: Format, name: str) -> str:
+    if form.drafter is None:
+        raise SpecvizError(form.refusal, "draft", folder=name) if form.refusal else _unread(name, form.name)
+    return form.drafter
 
 
 def _unread(name: str, kind: str) -> SpecvizError:
@@ -133,9 +120,7 @@ def load_parts(
         folder = named.get(name, home / name)
         try:
             if name in named or (folder / "config.json").is_file():
-                if not is_dflash(folder) and (found := _published_format(folder)):
-                    raise _unread(str(folder), found)
-                parts[name] = load_dflash(folder, target) if is_dflash(folder) else load(part, folder, target)
+                parts[name] = _load_part(part, folder, target)
             elif name == "mtp" and (modules := load_mtp_modules(target)):
                 parts[name] = modules
         except SpecvizError as error:
@@ -144,6 +129,14 @@ def load_parts(
             # A copy: the error itself holds on to the frames it passed through.
             flaws[name] = error.at("drafter")
     return parts, flaws
+
+
+def _load_part(own: type[Head | MedusaHeads], folder: pathlib.Path, target: PreTrainedModel) -> Part:
+    """The part in `folder`: in a published format, or one of our own of this class."""
+    _kind(folder, str(folder))  # refuses what is not read
+    files = PartFiles.at(folder)
+    form = None if "kind" in files.settings else recognise(files)
+    return load(own, folder, target) if form is None else _LOADERS[form.name](files, target)
 
 
 def load_mtp_modules(target: PreTrainedModel) -> MtpModules | None:

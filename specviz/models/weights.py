@@ -17,7 +17,7 @@ from specviz.models.checks import try_model
 from specviz.models.placement import Place, automatic_dtype, free_at, free_memory, room_on_gpus, room_to_spread
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.models.sources import ModelSource, generation_settings
-from specviz.passes.head_files import StoredWeights
+from specviz.parts.head_files import StoredWeights
 from specviz.passes.model_twins import trim
 from specviz.passes.processes import process_count
 from specviz.records.errors import SpecvizError

@@ -9,9 +9,6 @@ kernel_library: builds our C++ (few_rows.cpp over lanes.h, chains.cpp over choic
 chains: whole chains drafted, and judged, in one call
 compiler: compiles passes to machine code, in processes of low priority, and keeps the programs
 cuda_graphs: records passes as CUDA graphs and replays them
-heads: trained parts as one-layer Llamas, and Medusa heads; head_passes: a head as a model that all of this serves
-head_files: their files, and the fingerprint of the target that they belong to
-published_heads: DFlash drafters, and the multi-token-prediction modules of a checkpoint
 devices: one model on several devices or processes; time measured around finished work
 processes: torchrun and ZeroGPU
 """

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
-from specviz.passes.head_files import fingerprint, load, save
-from specviz.passes.head_passes import HeadModel
-from specviz.passes.heads import EagleConfig, EagleHead, Head, MedusaHeads, MtpHead, ParallelHead
+from specviz.parts.head_files import fingerprint, load, save
+from specviz.parts.head_passes import HeadModel
+from specviz.parts.heads import EagleConfig, EagleHead, Head, MedusaHeads, MtpHead, ParallelHead
 from specviz.records.errors import SpecvizError
 from specviz.training.loop import Recipe
 from specviz.training.losses import agreement, distillation, of_one_width

@@ -299,7 +299,7 @@ def describe(pair: ModelPair, stage: Stage, say: Words) -> str:
 
 def _rows(pair: ModelPair, say: Words) -> Iterator[list[str]]:
     from specviz.models.placement import dtype_name
-    from specviz.passes.published_heads import MtpModules
+    from specviz.parts.mtp_modules import MtpModules
 
     info, times = pair.info(), pair.passes.seconds_by_width
     parts = [("target", info.target, info.target_parameters, info.dtype)]

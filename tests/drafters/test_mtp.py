@@ -22,8 +22,8 @@ from specviz.decoding import engine
 from specviz.drafters.heads import Mtp
 from specviz.models.pair import ModelPair
 from specviz.models.trained_parts import load_mtp_modules
-from specviz.passes.head_files import fingerprint, save
-from specviz.passes.heads import MtpConfig, MtpHead
+from specviz.parts.head_files import fingerprint, save
+from specviz.parts.heads import MtpConfig, MtpHead
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, SamplingParams
 

@@ -13,7 +13,7 @@ from transformers import Qwen3Config
 import specviz
 from specviz.drafters.at_once import Parallel, ParallelDraftModel
 from specviz.drafters.registry import drafter_class
-from specviz.passes.published_heads import DFlashConfig, DFlashHead
+from specviz.parts.dflash import DFlashConfig, DFlashHead
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, SamplingParams
 
@@ -165,7 +165,7 @@ def test_greedy_text_with_a_dflash_drafter_is_generates(dflash):
 @pytest.mark.parametrize(
     "changes, sentence",
     [
-        ({"architectures": ["DFlash2DraftModel"]}, "DFlash2DraftModel"),
+        ({"architectures": ["DFlash2DraftModel"]}, "DFlash2"),
         ({"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8}, "sliding_attention"),
         ({"dflash_config": PUBLISHED["dflash_config"] | {"output_multiplier": 0.2}}, "output_multiplier"),
         ({"num_target_layers": 36}, "another target"),

@@ -4,9 +4,9 @@ import dataclasses
 
 from specviz.models import preparation
 from specviz.models.pair import ModelPair, PairPasses
+from specviz.parts.head_passes import StaticHead
 from specviz.passes.cuda_graphs import GraphedPasses
 from specviz.passes.few_rows import FewRows
-from specviz.passes.head_passes import StaticHead
 from specviz.passes.static_passes import FastPasses, StaticPass
 
 

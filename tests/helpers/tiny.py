@@ -21,10 +21,10 @@ from transformers import (
 )
 
 from specviz.models.pair import ModelPair, PairPasses
+from specviz.parts.heads import EagleHead, MedusaHeads, MtpHead, ParallelHead
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch
 from specviz.passes.few_rows import FewRows
-from specviz.passes.heads import EagleHead, MedusaHeads, MtpHead, ParallelHead
 from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.runs import LengthChoice
 

@@ -25,7 +25,7 @@ from specviz.models.pass_timer import PassTimer
 from specviz.models.placement import Place
 from specviz.models.sources import ModelSource
 from specviz.models.weights import check_memory, with_room
-from specviz.passes import head_files as heads
+from specviz.parts import head_files as heads
 from specviz.passes import processes as processes
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch, home_of

@@ -13,8 +13,8 @@ import specviz
 from specviz.models import placement
 from specviz.models.pair import ModelPair
 from specviz.models.trained_parts import load_parts
-from specviz.passes.head_files import fingerprint, save
-from specviz.passes.heads import MedusaConfig, MedusaHeads
+from specviz.parts.head_files import fingerprint, save
+from specviz.parts.heads import MedusaConfig, MedusaHeads
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import SamplingParams
 

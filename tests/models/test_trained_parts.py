@@ -14,8 +14,8 @@ from tiny import save_pair
 
 from specviz.models import sources
 from specviz.models.loading import load_pair
-from specviz.passes.head_files import fingerprint, save
-from specviz.passes.heads import EagleHead, MedusaHeads, MtpHead, ParallelHead
+from specviz.parts.head_files import fingerprint, save
+from specviz.parts.heads import EagleHead, MedusaHeads, MtpHead, ParallelHead
 from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
 from specviz.ui.deployment import Deployment
@@ -75,7 +75,7 @@ PUBLISHED = [
     ("EAGLE-3", {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama"}, None),
     ("EAGLE-3", {"architectures": ["LlamaForCausalLM"], "draft_vocab_size": 32000}, "fc.weight"),
     ("EAGLE", {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 1}, "fc.weight"),
-    ("speculators", {"speculators_model_type": "eagle3", "draft_vocab_size": 64}, None),
+    ("EAGLE-3", {"speculators_model_type": "eagle3", "draft_vocab_size": 64}, None),
     ("P-EAGLE", {"architectures": ["PEagleDraftModel"]}, None),
     ("DSpark", {"architectures": ["Qwen3DSparkModel"], "model_type": "qwen3"}, None),
     ("MLP speculator", {"model_type": "mlp_speculator", "n_predict": 3}, None),

@@ -15,10 +15,10 @@ from tiny import MORE_ARCHITECTURES, generated, save_pair, tiny_model, tiny_pair
 import specviz
 from specviz.models import pass_checks
 from specviz.models.pair import ModelPair, PairPasses
+from specviz.parts.head_passes import StaticHead
 from specviz.passes import reading_checks
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch
-from specviz.passes.head_passes import StaticHead
 from specviz.passes.reading_checks import check_exit, reads_trees, why_no_trees
 from specviz.passes.static_passes import FastPasses, StaticPass, additive_mask
 from specviz.records.errors import SpecvizError

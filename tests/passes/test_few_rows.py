@@ -18,9 +18,9 @@ from transformers.pytorch_utils import Conv1D
 import specviz
 from specviz.models import pass_checks, preparation
 from specviz.models.pair import ModelPair, PairPasses
+from specviz.parts.head_passes import StaticHead
 from specviz.passes import kernel_library
 from specviz.passes.few_rows import FewRows, _widen, attend
-from specviz.passes.head_passes import StaticHead
 from specviz.passes.model_twins import rounded, weight_of
 from specviz.passes.reading_checks import rows_are_alike
 from specviz.passes.static_passes import FastPasses, StaticPass, additive_mask

@@ -9,11 +9,11 @@ from safetensors.torch import load_file, save_file
 from tiny import save_model, tiny_model
 from transformers import AutoModelForCausalLM
 
+from specviz.parts.head_files import fingerprint, load, save
+from specviz.parts.head_passes import HeadModel, read_masks
+from specviz.parts.heads import EagleConfig, EagleHead, MedusaConfig, MedusaHeads, ParallelConfig, ParallelHead
 from specviz.passes.cached_model import CachedModel, tree_view
 from specviz.passes.devices import Stopwatch
-from specviz.passes.head_files import fingerprint, load, save
-from specviz.passes.head_passes import HeadModel, read_masks
-from specviz.passes.heads import EagleConfig, EagleHead, MedusaConfig, MedusaHeads, ParallelConfig, ParallelHead
 from specviz.records.errors import SpecvizError
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}

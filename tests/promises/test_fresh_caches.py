@@ -15,10 +15,10 @@ from specviz.drafters.draft_model import DraftModel
 from specviz.drafters.heads import Eagle
 from specviz.drafters.self_drafting import EarlyExit
 from specviz.models.pair import ModelPair
+from specviz.parts.head_passes import HeadModel, read_masks
+from specviz.parts.heads import Head
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch
-from specviz.passes.head_passes import HeadModel, read_masks
-from specviz.passes.heads import Head
 from specviz.records.settings import SamplingParams
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}

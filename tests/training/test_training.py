@@ -13,11 +13,11 @@ import torch
 from tiny import byte_tokenizer, save_model, tiny_model
 from transformers import AutoModelForCausalLM
 
+from specviz.parts.head_files import fingerprint, load, save
+from specviz.parts.head_passes import HeadModel, read_masks
+from specviz.parts.heads import EagleConfig, EagleHead, MedusaHeads, MtpHead, ParallelHead
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import Stopwatch
-from specviz.passes.head_files import fingerprint, load, save
-from specviz.passes.head_passes import HeadModel, read_masks
-from specviz.passes.heads import EagleConfig, EagleHead, MedusaHeads, MtpHead, ParallelHead
 from specviz.records.errors import SpecvizError
 from specviz.training import __main__ as command
 from specviz.training.data import BLOCK, Corpus, Text, continue_texts, held_out_blocks, read_corpus, with_own_text

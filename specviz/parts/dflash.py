@@ -1,11 +1,10 @@
-"""Parts that others trained and published: DFlash drafters, and the multi-token-prediction modules of a checkpoint.
+"""DFlash drafters (Chen et al., arXiv 2602.06036): a few Qwen3 layers whose keys and values of the text come from the
+target's hidden states.
 
-DFlash: Chen et al., arXiv 2602.06036, a few Qwen3 layers whose keys and values of the text come from the target's
-hidden states. Names of weights and settings are those of the checkpoints (z-lab/…-DFlash-…), which hold neither
-embeddings nor an output head: both are the target's.
+Names of weights and settings are those of the checkpoints (z-lab/…-DFlash-…), which hold neither embeddings nor an
+output head: both are the target's.
 """
 
-import json
 import pathlib
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -16,8 +15,6 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import DynamicCache, PreTrainedModel, Qwen3Config
-from transformers.cache_utils import MtpCache
-from transformers.modeling_layers import MtpModel
 from transformers.models.qwen3.modeling_qwen3 import (
     Qwen3Attention,
     Qwen3DecoderLayer,
@@ -26,76 +23,13 @@ from transformers.models.qwen3.modeling_qwen3 import (
     apply_rotary_pos_emb,
 )
 
-from specviz.passes.cached_model import CachedModel
-from specviz.passes.devices import Stopwatch
-from specviz.passes.head_files import ready
-from specviz.passes.heads import hidden_size_of
-from specviz.passes.static_passes import additive_mask
+from specviz.parts.formats import PartFiles
+from specviz.parts.head_files import ready
+from specviz.parts.heads import hidden_size_of
 from specviz.records.errors import SpecvizError
 
 #: Settings of later drafters, which compute more.
 _LATER = {"input_embedding_scale", "output_multiplier", "final_logit_softcapping", "selector_rank", "conv_kernel_size"}
-
-
-class MtpModules:
-    """The multi-token-prediction modules of a target's checkpoint, in turn (DeepSeek-V3, arXiv 2412.19437, §2.2).
-
-    Embeddings and output head are the target's; the first module reads its last hidden states, each other one those of
-    the module before. They are transformers' own `MtpModel`: it knows, family by family, which hidden state goes in and
-    which norms it passes.
-    """
-
-    def __init__(self, model: MtpModel, target: PreTrainedModel):
-        self.model = model
-        self.feature_layers = (target.config.get_text_config().num_hidden_layers,)
-        self.num_modules = len(model.layers)
-
-    def fuse(self, features: Tensor) -> Tensor:
-        """The target's last hidden states as they are: a module norms them itself."""
-        return features
-
-
-class ModuleReader(CachedModel):
-    """One of the modules reading one text. depth: 1 for the first. Row i is that of token i + depth.
-
-    It reads each token with the state that the depth before has of the token before; its `features` are its own states.
-    """
-
-    def __init__(self, modules: MtpModules, depth: int, stopwatch: Stopwatch):
-        self.depth = depth
-        super().__init__(modules.model, stopwatch)
-
-    def _empty(self) -> None:
-        self.cache = MtpCache(config=self.model.config)
-        # Otherwise sliding windows forget the rows that a rewind has to bring back.
-        self.cache.activate_past_recording()
-
-    def _read(
-        self, token_ids: Tensor, keep: int, visible: Tensor | None, positions: Tensor | None, inputs: Tensor
-    ) -> Tensor:
-        model, index = self.model, self.depth - 1
-        if positions is None:
-            positions = torch.arange(self.length, self.length + len(token_ids), device=token_ids.device)
-        embeddings, positions = model.embed_tokens(token_ids)[None], (positions + self.depth)[None]
-        if visible is None:
-            states = model.forward_layer(index, inputs[None], positions, self.cache, inputs_embeds=embeddings)
-        else:
-            # With a mask of our own, where transformers would make one for a chain.
-            kind = {"layer_type": model.config.layer_types[index]} if model.has_per_layer_rope else {}
-            states = model.layers[index](
-                embeddings,
-                inputs[None],
-                position_embeddings=model.rotary_emb(embeddings, position_ids=positions, **kind),
-                attention_mask=additive_mask(visible, embeddings.dtype),
-                position_ids=positions,
-                cache=self.cache,
-            )
-        self.features = states[0]
-        return model._project_to_logits(states[0, -keep:])
-
-    def _forget(self, count: int) -> None:
-        if self.length:
-            self.cache.layers[self.depth - 1].crop(-count)
 
 
 @dataclass(frozen=True)
@@ -184,19 +118,14 @@ class DFlashReader:
         return self.target.get_output_embeddings()(hidden).to(features.device)
 
 
-def is_dflash(folder: pathlib.Path) -> bool:
-    """True if a DFlash drafter lies there."""
-    file = folder / "config.json"
-    return file.is_file() and b'"dflash_config"' in file.read_bytes()
-
-
-def load_dflash(folder: pathlib.Path, target: PreTrainedModel) -> DFlashHead:
-    """The drafter in `folder`, in evaluation mode, on the target's device and in its dtype.
+def load_dflash(files: PartFiles, target: PreTrainedModel) -> DFlashHead:
+    """The drafter in a folder, in evaluation mode, on the target's device and in its dtype.
 
     Raises SpecvizError (field ``drafter``) if it is of a later kind, was made for another target, or is damaged.
     """
+    folder = files.folder
     try:
-        head = _unloaded(folder, json.loads((folder / "config.json").read_text()), target)
+        head = _unloaded(folder, files.settings, target)
         load_torch_model(head, folder, strict=True, safe=True)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
         if isinstance(error, SpecvizError):

@@ -6,7 +6,7 @@ import os
 import pathlib
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from huggingface_hub import save_torch_state_dict, try_to_load_from_cache
@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from specviz.parts.heads import Head, MedusaHeads
 from specviz.passes.devices import home_of, whole_parameter
-from specviz.passes.heads import Head, MedusaHeads
 from specviz.records.errors import SpecvizError
 
 #: How many rows of the input embeddings go into a fingerprint.
@@ -80,15 +80,6 @@ def save(head: Head | MedusaHeads, folder: str | os.PathLike[str], fingerprint: 
         if own in weights
     }
     save_torch_state_dict(stored, folder, max_shard_size=_SHARD)
-
-
-def settings_in(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """The config.json in `folder`; empty if there is none that can be read. A trained part's has a ``kind``."""
-    try:
-        settings = json.loads((pathlib.Path(folder) / "config.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return settings if isinstance(settings, dict) else {}
 
 
 def load(head_class: type[Own], folder: str | os.PathLike[str], target: PreTrainedModel) -> Own:

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
 
-from specviz.passes import heads, kernel_library
+from specviz.parts import heads
+from specviz.parts.heads import EagleHead, Head, ParallelHead
+from specviz.passes import kernel_library
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.few_rows import in_float32
-from specviz.passes.heads import EagleHead, Head, ParallelHead
 from specviz.passes.static_passes import StaticPass
 
 

@@ -1,0 +1,108 @@
+"""What published parts share: how their weights are read, whose embeddings and output head they have, how they read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from specviz.parts.formats import PartFiles
+from specviz.parts.head_files import ready
+
+#: A published part.
+AnyPart = TypeVar("AnyPart", bound="PublishedPart")
+
+
+class PublishedPart(nn.Module):
+    """A part in a published format. Its weights have the names of its files, apart from their prefixes."""
+
+    kind: ClassVar[str]  # its drafter
+    method: ClassVar[str]  # its format, for people
+
+    #: The target's hidden states it reads, as indices into transformers' ``hidden_states``: 0 is the embeddings, i the
+    #: output of layer i − 1, the last one after the final norm.
+    feature_layers: tuple[int, ...]
+    #: Where each of the target's tokens stands in the part's own, smaller vocabulary (`columns_of`); None if it drafts
+    #: from the target's.
+    columns: Tensor | None = None
+
+    def reading(self) -> dict[str, Any]:
+        """How its files are read where formats differ, as plain values for the page and the trace."""
+        return {"format": self.method, "hidden_states": list(self.feature_layers)}
+
+    def other_readings(self) -> dict[str, PublishedPart]:
+        """The same weights read in neighbouring ways, by their names: hidden states one layer off, and the like.
+
+        A part that is wired right keeps more tokens than any of them.
+        """
+        return {}
+
+
+def filled(
+    part: AnyPart, files: PartFiles, target: PreTrainedModel, own_name: Callable[[str], str | None] = str
+) -> AnyPart:
+    """`part` with the weights from `files`, in evaluation mode, on the target's device and in its dtype.
+
+    own_name: the part's name for a tensor of the files; None for one that is not needed. Raises SpecvizError (field
+    ``draft``) for weights that are damaged, missing, unknown, or of other shapes than the part's.
+    """
+    held = {own: tensor for name, tensor in files.tensors().items() if (own := own_name(name)) is not None}
+    wanted = part.state_dict()
+    for name, tensor in wanted.items():
+        if name not in held:
+            raise files.complaint("The {method} weights in {folder} lack {tensor}.", method=part.method, tensor=name)
+        if held[name].shape != tensor.shape:
+            raise files.complaint(
+                "{tensor} in {folder} has the shape {found}, and the configuration and the target need {wanted}.",
+                tensor=name,
+                found=list(held[name].shape),
+                wanted=list(tensor.shape),
+            )
+    if unknown := sorted(held.keys() - wanted.keys()):
+        raise files.complaint(
+            "The {method} weights in {folder} hold {tensor}, which this reading of the format does not know: it would "
+            "be left out.",
+            method=part.method,
+            tensor=unknown[0],
+        )
+    part.load_state_dict(held)
+    return ready(part, target)
+
+
+def same_target(files: PartFiles, target: PreTrainedModel, **sizes: int | None) -> None:
+    """Raises SpecvizError (field ``draft``) if one of these sizes is not the target's; None is not known.
+
+    sizes: by transformers' names, such as ``hidden_size`` or ``vocab_size``.
+    """
+    config = target.config.get_text_config()
+    for name, size in sizes.items():
+        own = getattr(config, name)
+        if size is not None and size != own:
+            raise files.complaint(
+                "The part in {folder} was made for another target: {name} is {size} there, and {own} in this one.",
+                name=name,
+                size=size,
+                own=own,
+            )
+
+
+def columns_of(files: PartFiles, offsets: Tensor, vocab_size: int) -> Tensor:
+    """Where each of the target's tokens stands in a smaller vocabulary, as `specviz.rules.sampling.in_order` takes it:
+    [vocab] int64, the number of rows for those that it lacks.
+
+    offsets: ``d2t`` of the files, [rows]: what to add to a row's number to get the target's token. Raises SpecvizError
+    (field ``draft``) unless the tokens rise and exist.
+    """
+    ids = torch.arange(len(offsets)) + offsets.long()
+    if not len(ids) or not (ids.diff() > 0).all() or ids[0] < 0 or ids[-1] >= vocab_size:
+        raise files.complaint(
+            "The vocabulary of the part in {folder} (d2t) is damaged, or another target's: its tokens do not rise from "
+            "0 to at most {last}.",
+            last=vocab_size - 1,
+        )
+    columns = torch.full((vocab_size,), len(ids))
+    columns[ids] = torch.arange(len(ids))
+    return columns
