@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
@@ -11,9 +12,11 @@ from transformers import PreTrainedModel
 
 from specviz.parts.formats import PartFiles
 from specviz.parts.head_files import ready
+from specviz.records.words import Sentence
 
-#: A published part.
+#: A published part; any part.
 AnyPart = TypeVar("AnyPart", bound="PublishedPart")
+Reads = TypeVar("Reads")
 
 
 class PublishedPart(nn.Module):
@@ -33,12 +36,23 @@ class PublishedPart(nn.Module):
         """How its files are read where formats differ, as plain values for the page and the trace."""
         return {"format": self.method, "hidden_states": list(self.feature_layers)}
 
-    def other_readings(self) -> dict[str, PublishedPart]:
+    def other_readings(self) -> dict[Sentence, PublishedPart]:
         """The same weights read in neighbouring ways, by their names: hidden states one layer off, and the like.
 
-        A part that is wired right keeps more tokens than any of them.
+        A part that is wired right keeps more tokens than any of them. Those that read hidden states which the target
+        does not have are left out by `specviz.bench.wiring`.
         """
-        return {}
+        return shifted(self)
+
+
+def shifted(part: Reads) -> dict[Sentence, Reads]:
+    """Any part, reading hidden states one layer off; the weights are the same tensors."""
+    names = {-1: Sentence("hidden states one layer lower"), 1: Sentence("hidden states one layer higher")}
+    others = {}
+    for by, name in names.items() if part.feature_layers else ():
+        others[name] = copy.copy(part)
+        others[name].feature_layers = tuple(layer + by for layer in part.feature_layers)
+    return others
 
 
 def filled(

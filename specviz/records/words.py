@@ -106,8 +106,9 @@ class Words:
         return self._filled(str(self.areas["errors"].get(error.template, error.template)), known)
 
     def step(self, step: Sentence) -> str:
-        """The same for a step of loading a pair or preparing its passes."""
-        return self._filled(str(self.areas["steps"].get(step.template, step.template)), step.values)
+        """The same for a step of loading a pair or preparing its passes, and for sentences among its values."""
+        known = {name: self.step(one) if isinstance(one, Sentence) else one for name, one in step.values.items()}
+        return self._filled(str(self.areas["steps"].get(step.template, step.template)), known)
 
     def reason(self, given: Sentence | Exception) -> str:
         """An observation, or a SpecvizError."""
