@@ -7,7 +7,8 @@ stepwise       drafting token by token or level by level, for drafters with prob
 draft_model    a second, smaller model, with the same tokenizer or another
 self_drafting  the target's cheaper versions of itself: its first layers, or all of it with weights in few bits
 heads          trained parts that continue the target's hidden states token by token: EAGLE, MTP
-at_once        all depths in one pass: Medusa's heads, masks after the text
+at_once        all depths in one pass; masks after the text
+last_state     one head for each depth, over the target's last hidden state: Medusa's, MLP speculators
 copying        what followed the text's end at its previous occurrence, or most often
 hybrid         copying where that promises most of a draft, elsewhere a model
 lookahead      the target's own guesses from earlier passes
@@ -22,7 +23,7 @@ CLASSES = {
     "lookahead": "lookahead.Lookahead",
     "early_exit": "self_drafting.EarlyExit",
     "quantised_self": "self_drafting.QuantisedSelf",
-    "medusa": "at_once.Medusa",
+    "medusa": "last_state.Medusa",
     "eagle": "heads.Eagle",
     "mtp": "heads.Mtp",
     "parallel": "at_once.Parallel",

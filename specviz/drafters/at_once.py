@@ -1,4 +1,4 @@
-"""Drafting all depths in one pass: Medusa's heads, and masks after the text."""
+"""Drafting all depths in one pass; masks after the text."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -58,45 +58,6 @@ class AtOnce(Stepwise):
         # The last token's branch is as long as the number of rows used.
         spent = int(tree_shape(parents, torch.device("cpu")).ancestors[-1].sum())
         return self.rows[spent].expand(len(tokens), -1)
-
-
-class Medusa(AtOnce, Headed):
-    """Head k guesses the k-th token ahead from the hidden state with which the target wrote the last one.
-
-    Cai et al. 2024, arXiv 2401.10774. The heads do not see each other's guesses: the whole draft costs one small pass,
-    and its candidates form a tree.
-    """
-
-    name: ClassVar[str] = "medusa"
-    servers: ClassVar[Servers] = Servers("medusa", model="MEDUSA_HEADS", note="trained")
-    default_branches: ClassVar[int] = 4
-
-    @classmethod
-    def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
-        return super().settings(pair, params) | {"heads": pair.parts[cls.name].sizes.num_heads}
-
-    @classmethod
-    def most_depths(cls, pair: ModelPair) -> int:
-        return pair.parts[cls.name].sizes.num_heads
-
-    def source(self, depth: int) -> str:
-        return f"head {depth + 1}"
-
-    def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
-        self.features = None if features is None else features[-1:]
-
-    def all_rows(self, committed: Sequence[int], depths: int) -> Tensor | None:
-        if self.features is None:
-            return None
-        with self.stopwatch.span():
-            token = self.target.get_input_embeddings()(to_device(committed[-1:], self.features.device))
-            states = self.head(self.features, token.to(self.features.device))[0]
-            return self.target.get_output_embeddings()(states).to(self.features.device)
-
-    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
-        self.features = features[-1:]
-
-    watch = observe
 
 
 #: The most masks for which published PARD models are run, less one: nothing in their folders says how many.

@@ -3,14 +3,16 @@
 import importlib
 
 from specviz.drafters import CLASSES, DRAFTERS
-from specviz.drafters.at_once import Medusa, Parallel, ParallelDraftModel
+from specviz.drafters.at_once import Parallel, ParallelDraftModel
 from specviz.drafters.base import Drafter, Plain
 from specviz.drafters.copying import PromptLookup
 from specviz.drafters.draft_model import DraftModel, TranslatedDraftModel
 from specviz.drafters.heads import Eagle, Mtp
+from specviz.drafters.last_state import Medusa, Speculator
 from specviz.drafters.self_drafting import QuantisedSelf
 from specviz.models.pair import ModelPair
 from specviz.models.preparation import read_by_kernels
+from specviz.parts.mlp_speculator import MlpSpeculator
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import DraftParams
 
@@ -47,6 +49,8 @@ def drafter_class(pair: ModelPair, name: str | None) -> type[Drafter]:
         return TranslatedDraftModel
     if name == Parallel.name and name not in pair.parts and ParallelDraftModel.suits(pair):
         return ParallelDraftModel
+    if name == Medusa.name and isinstance(pair.parts.get(name), MlpSpeculator):
+        return Speculator
     return class_named(name)
 
 

@@ -19,6 +19,7 @@ from specviz.models.vocabularies import Translation
 from specviz.parts.dflash import DFlashHead
 from specviz.parts.heads import Head, MedusaHeads
 from specviz.parts.mtp_modules import MtpModules
+from specviz.parts.published import PublishedPart
 from specviz.passes.devices import home_of, place_of
 from specviz.passes.static_passes import FastPasses, kind_of
 from specviz.records.errors import SpecvizError, first_line, quoted
@@ -26,7 +27,7 @@ from specviz.records.runs import PairInfo, Prompt
 from specviz.records.settings import SamplingParams
 
 #: The trained parts that draft from the target's hidden states.
-Part = MedusaHeads | Head | MtpModules | DFlashHead
+Part = MedusaHeads | Head | MtpModules | DFlashHead | PublishedPart
 
 #: No context holds this many characters; tokenising more would only keep others waiting.
 _MAX_PROMPT_CHARACTERS = 4_000_000

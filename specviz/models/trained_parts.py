@@ -18,6 +18,8 @@ from specviz.parts.dflash import load_dflash
 from specviz.parts.formats import Format, PartFiles, recognise, settings_in
 from specviz.parts.head_files import StoredWeights, load
 from specviz.parts.heads import EagleHead, Head, MedusaHeads, MtpHead, ParallelHead
+from specviz.parts.medusa import load_medusa
+from specviz.parts.mlp_speculator import load_mlp_speculator
 from specviz.parts.mtp_modules import MtpModules
 from specviz.passes.devices import home_of, is_sharded, is_spread
 from specviz.records.errors import SpecvizError, first_line
@@ -31,7 +33,11 @@ _PARTS: dict[str, type[Head | MedusaHeads]] = {
 }
 
 #: Reads a part in a published format, by the format's name.
-_LOADERS: dict[str, Callable[[PartFiles, PreTrainedModel], Part]] = {"DFlash": load_dflash}
+_LOADERS: dict[str, Callable[[PartFiles, PreTrainedModel], Part]] = {
+    "DFlash": load_dflash,
+    "Medusa": load_medusa,
+    "MLP speculator": load_mlp_speculator,
+}
 
 #: The files of a part, whatever its format.
 _FILES = ("*.json", "*.safetensors", "*.bin", "*.pt")

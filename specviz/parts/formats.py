@@ -191,8 +191,8 @@ FORMATS: tuple[Format, ...] = (
         "{folder} holds Hydra heads, which were published for Vicuna alone and are not run here: name a draft model, "
         "or train a head with python -m specviz.training.",
     ),
-    Format("Medusa", None, _either(_set("medusa_num_heads"), _called("medusa"), _holds("0.0.linear.weight"))),
-    Format("MLP speculator", None, _called("mlp_speculator", "mlpspeculator")),
+    Format("Medusa", "medusa", _either(_set("medusa_num_heads"), _called("medusa"), _holds("0.0.linear.weight"))),
+    Format("MLP speculator", "medusa", _called("mlp_speculator", "mlpspeculator")),
     Format("Gemma 4 assistant", None, _called("gemma4_assistant", "gemma4_unified_assistant")),
     Format("Domino", None, _either(_called("domino"), _holds("prefix_gru.weight_ih_l0"))),
     Format("DFlash2", None, _either(_called("dflash2"), _holds("candidate_selector.hidden_projection.weight"))),

@@ -104,6 +104,14 @@ class MedusaHeads(nn.Module):
         refined = torch.bmm(state.transpose(0, 1), self.refine.mT).transpose(0, 1)
         return self.norm(state + functional.silu(refined))
 
+    def logits(self, features: Tensor, tokens: Tensor, target: PreTrainedModel) -> Tensor:
+        """Each head's logits [n, K, vocab], as many of the K as draft.
+
+        features: [n, d], as `forward` takes them. tokens: [n] int64, those that follow these rows.
+        """
+        states = self(features, target.get_input_embeddings()(tokens).to(features.device))
+        return target.get_output_embeddings()(states).to(features.device)
+
 
 @dataclass(frozen=True)
 class EagleConfig:

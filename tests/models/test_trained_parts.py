@@ -71,14 +71,12 @@ def test_a_part_of_another_target_is_refused_where_it_was_named(folders):
 
 
 PUBLISHED = [
-    ("Medusa", {"medusa_num_heads": 4, "base_model_name_or_path": "org/model"}, None),
     ("EAGLE-3", {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama"}, None),
     ("EAGLE-3", {"architectures": ["LlamaForCausalLM"], "draft_vocab_size": 32000}, "fc.weight"),
     ("EAGLE", {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 1}, "fc.weight"),
     ("EAGLE-3", {"speculators_model_type": "eagle3", "draft_vocab_size": 64}, None),
     ("P-EAGLE", {"architectures": ["PEagleDraftModel"]}, None),
     ("DSpark", {"architectures": ["Qwen3DSparkModel"], "model_type": "qwen3"}, None),
-    ("MLP speculator", {"model_type": "mlp_speculator", "n_predict": 3}, None),
     ("Gemma 4 assistant", {"model_type": "gemma4_assistant"}, None),
     ("Gemma 4 assistant", {"model_type": "gemma4_unified_assistant"}, None),
     ("PARD-2", {"model_type": "qwen3", "spd_type": "pard2"}, None),

@@ -10,9 +10,10 @@ from transformers import PreTrainedModel
 
 import specviz
 from specviz.decoding import engine
-from specviz.drafters.at_once import Medusa, Parallel
+from specviz.drafters.at_once import Parallel
 from specviz.drafters.draft_model import DraftModel
 from specviz.drafters.heads import Eagle
+from specviz.drafters.last_state import Medusa
 from specviz.drafters.self_drafting import EarlyExit
 from specviz.models.pair import ModelPair
 from specviz.parts.head_passes import HeadModel, read_masks

@@ -1,0 +1,87 @@
+"""Drafting from the hidden state with which the target wrote the text's last token, and from nothing before it."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from specviz.drafters.at_once import AtOnce
+from specviz.drafters.base import Servers
+from specviz.drafters.heads import Headed
+from specviz.models.pair import ModelPair
+from specviz.records.settings import DraftParams
+from specviz.rules.draft import Draft, Verdict, depth
+from specviz.rules.transfer import to_device
+
+
+class FromLastState(Headed):
+    """One head for each depth."""
+
+    name: ClassVar[str] = "medusa"
+    default_branches: ClassVar[int] = 4
+
+    @classmethod
+    def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
+        return super().settings(pair, params) | {"heads": cls.most_depths(pair)}
+
+    @classmethod
+    def most_depths(cls, pair: ModelPair) -> int:
+        """How deep it drafts for this pair at most."""
+        return pair.parts[cls.name].sizes.num_heads
+
+    def source(self, depth: int) -> str:
+        return f"head {depth + 1}"
+
+    def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
+        self.features = None if features is None else features[-1:]
+
+    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
+        self.features = features[-1:]
+
+    watch = observe
+
+
+class Medusa(FromLastState, AtOnce):
+    """Head k guesses the k-th token ahead from the hidden state with which the target wrote the last one.
+
+    Cai et al. 2024, arXiv 2401.10774. The heads do not see each other's guesses: the whole draft costs one small pass,
+    and its candidates form a tree.
+    """
+
+    servers: ClassVar[Servers] = Servers("medusa", model="MEDUSA_HEADS", note="trained")
+
+    def all_rows(self, committed: Sequence[int], depths: int) -> Tensor | None:
+        if self.features is None:
+            return None
+        with self.stopwatch.span():
+            token = to_device(committed[-1:], self.features.device)
+            return self.head.logits(self.features, token, self.target)[0]
+
+
+class Speculator(FromLastState):
+    """Head k reads the state of head k − 1, the target's for the first, and the token that it led to.
+
+    MLP speculators, Wertheimer et al. 2024, arXiv 2404.19124.
+    """
+
+    servers: ClassVar[Servers] = Servers("mlp_speculator", model="SPECULATOR", note="trained")
+
+    def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:
+        return super().propose(committed, min(budget, self.head.sizes.num_heads), uniforms)
+
+    def first_row(self, committed: Sequence[int]) -> Tensor | None:
+        if self.features is None:
+            return None
+        token = to_device(committed[-1:], self.features.device)
+        with self.stopwatch.span():
+            # Of the text's last token, then of each draft token: indexed like judging rows.
+            self.states, logits = self.head.read(0, self.head.enter(self.features), token)
+        return logits
+
+    def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
+        rows = to_device(parents[-len(tokens) :], tokens.device) + 1
+        with self.stopwatch.span():
+            states, logits = self.head.read(depth(parents), self.states.index_select(0, rows), tokens)
+        self.states = torch.cat([self.states, states])
+        return logits

@@ -1,0 +1,128 @@
+"""Medusa heads as they are published: each guesses a token further ahead, all of them from one hidden state.
+
+Three layouts are read: FasterDecoding's, where each head has an output matrix; text-generation-inference's, where the
+heads end in the target's; and vLLM's and speculators', of either kind, which may leave rare tokens out.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import re
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from specviz.parts.formats import PartFiles
+from specviz.parts.heads import MedusaConfig
+from specviz.parts.published import PublishedPart, columns_of, filled, same_target
+from specviz.passes.devices import home_of
+from specviz.rules.sampling import in_order
+
+#: FasterDecoding's names in vLLM's: head i is a sequence of blocks j with its output matrix at the end.
+_RENAMED = [
+    (re.compile(r"(\d+)\.(\d+)\.linear\.(weight|bias)"), r"blocks.\1.layers.\2.\3"),
+    (re.compile(r"(\d+)\.\d+\.weight"), r"lm_heads.\1.weight"),
+    (re.compile(r"lm_head\.weight"), "lm_heads.0.weight"),
+]
+
+
+class _Block(nn.Module):
+    """What one head adds to a hidden state: x += SiLU(W x + b), layer by layer."""
+
+    def __init__(self, width: int, layers: int, bias: bool):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(width, width, bias) for _ in range(layers)])
+
+    def forward(self, state: Tensor) -> Tensor:
+        for layer in self.layers:
+            state = state + functional.silu(layer(state))
+        return state
+
+
+class PublishedMedusa(PublishedPart):
+    """K heads over h_t, the target's last hidden state where it wrote token t + 1: head k guesses token t + 1 + k,
+    k = 1..K (Cai et al., arXiv 2401.10774, §2.1). They do not see what was written."""
+
+    kind: ClassVar[str] = "medusa"
+    method: ClassVar[str] = "Medusa"
+
+    def __init__(self, sizes: MedusaConfig, layers: int, bias: bool, outputs: int, rows: int):
+        """outputs: how many output matrices there are, K, 1 or 0 (the target's). rows: of each."""
+        super().__init__()
+        self.sizes = sizes
+        self.feature_layers = sizes.feature_layers
+        self.skipped = 0  # heads before the one that guesses the first draft token
+        self.blocks = nn.ModuleList([_Block(sizes.hidden_size, layers, bias) for _ in range(sizes.num_heads)])
+        self.lm_heads = nn.ModuleList([nn.Linear(sizes.hidden_size, rows, bias=False) for _ in range(outputs)])
+
+    def logits(self, features: Tensor, tokens: Tensor, target: PreTrainedModel) -> Tensor:
+        """As `MedusaHeads.logits`."""
+        states = [block(features) for block in self.blocks[self.skipped :]]
+        if len(self.lm_heads) > 1:
+            rows = torch.stack([head(one) for head, one in zip(self.lm_heads[self.skipped :], states)], -2)
+        else:
+            head = self.lm_heads[0] if self.lm_heads else target.get_output_embeddings()
+            rows = head(torch.stack(states, -2)).to(features.device)
+        return rows if self.columns is None else in_order(rows, self.columns)
+
+    def reading(self) -> dict[str, Any]:
+        """And which token the first head guesses, counted from the one that the hidden state belongs to."""
+        return super().reading() | {"first_token": 2 - self.skipped}
+
+    def other_readings(self) -> dict[str, PublishedPart]:
+        """With the hidden state of one layer lower; with a first head that guesses the token already written."""
+        lower, skipping = copy.copy(self), copy.copy(self)
+        lower.feature_layers = (self.feature_layers[0] - 1,)
+        skipping.skipped = 1
+        skipping.sizes = dataclasses.replace(self.sizes, num_heads=self.sizes.num_heads - 1)
+        readings: dict[str, PublishedPart] = {"hidden states -1": lower, "first token -1": skipping}
+        return readings if skipping.sizes.num_heads else {"hidden states -1": lower}
+
+
+def load_medusa(files: PartFiles, target: PreTrainedModel) -> PublishedMedusa:
+    """The heads in a folder, in evaluation mode, on the target's device and in its dtype.
+
+    There are as many as the tensors say: published configurations may count fewer. Raises SpecvizError (field
+    ``draft``) if they are damaged, or were made for another target.
+    """
+    config = target.config.get_text_config()
+    shapes = {_own_name(name): shape for name, shape in files.shapes.items()}
+    places = [re.fullmatch(r"blocks\.(\d+)\.layers\.(\d+)\.weight", name) for name in shapes]
+    heads, layers = (1 + max((int(place[part]) for place in places if place), default=0) for part in (1, 2))
+    width = shapes.get("blocks.0.layers.0.weight", (config.hidden_size,))[0]
+    rows = shapes.get("lm_heads.0.weight", (config.vocab_size,))[0]
+    chosen = next((name for name in ("token_map", "d2t") if name in shapes), None)  # the tokens that are not left out
+    few = chosen is not None and shapes[chosen] == (rows,)
+    same_target(files, target, hidden_size=width, vocab_size=files.setting("vocab_size") if few else rows)
+
+    shared = files.setting("original_lm_head")
+    outputs = 0 if "lm_heads.0.weight" not in shapes else 1 if shared else heads
+    sizes = MedusaConfig(width, heads, (config.num_hidden_layers,))
+    part = PublishedMedusa(sizes, layers, "blocks.0.layers.0.bias" in shapes, outputs, rows)
+    unread = {"t2d", "embed_tokens.weight", *(f"lm_heads.{head}.weight" for head in range(outputs, heads))}
+    if chosen is not None:
+        part.register_buffer(chosen, torch.zeros(shapes[chosen], dtype=torch.long))
+    filled(part, files, target, lambda name: own if (own := _own_name(name)) not in unread else None)
+    if chosen is not None:
+        tokens = part._buffers.pop(chosen).cpu()
+        if chosen == "d2t":
+            tokens = tokens + torch.arange(len(tokens))
+        part.columns = _columns(files, tokens, rows, config.vocab_size).to(home_of(target))
+    return part
+
+
+def _own_name(name: str) -> str:
+    name = re.sub(r"^medusa_heads?\.", "", name)
+    return next((pattern.sub(own, name) for pattern, own in _RENAMED if pattern.fullmatch(name)), name)
+
+
+def _columns(files: PartFiles, tokens: Tensor, rows: int, vocab_size: int) -> Tensor:
+    """As `columns_of`, of tokens [k] in any order. rows: of the output matrix, k or the whole vocabulary's."""
+    order = tokens.argsort()
+    columns = columns_of(files, tokens[order] - torch.arange(len(tokens)), vocab_size)
+    places = order if len(tokens) == rows else tokens[order]
+    return torch.cat([places, torch.tensor([rows])])[columns]

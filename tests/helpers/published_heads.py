@@ -1,0 +1,148 @@
+"""Folders of random heads for a target, in the layouts in which heads are published, and what their weights compute.
+
+Each writer returns what the head says after a text and a branch of its draft, over the whole text at once: logits
+[vocab], float32.
+"""
+
+import json
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+#: Logits [vocab] of a text and the draft tokens after it.
+Expected = Callable[[list[int], list[int]], Tensor]
+
+
+def drawn(*shape: int, seed: int, scale: float = 1.0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * scale * shape[-1] ** -0.5
+
+
+def write(folder: pathlib.Path, settings: dict[str, Any], weights: dict[str, Tensor], file: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(settings))
+    weights = {name: tensor.contiguous() for name, tensor in weights.items()}
+    save_file(weights, folder / file) if file.endswith(".safetensors") else torch.save(weights, folder / file)
+
+
+def last_state(target: PreTrainedModel, text: list[int]) -> Tensor:
+    """With which the target wrote the last token of a text, after the final norm."""
+    return target(torch.tensor([text[:-1]]), output_hidden_states=True).hidden_states[-1][0, -1]
+
+
+def frequent(vocab: int) -> Tensor:
+    """Most of the tokens, in no order."""
+    return torch.randperm(vocab, generator=torch.Generator().manual_seed(2))[: vocab * 3 // 4]
+
+
+#: The layouts of Medusa heads: whose file, how many layers a head has.
+MEDUSA = {
+    "pickled": ("medusa_lm_head.pt", 1),
+    "two layers": ("medusa_lm_head.safetensors", 2),
+    "without outputs": ("medusa_lm_head.safetensors", 1),
+    "vllm": ("model.safetensors", 2),
+    "vllm, frequent tokens": ("model.safetensors", 1),
+    "vllm, frequent tokens of all": ("pytorch_model.bin", 1),
+    "vllm, one output": ("model.safetensors", 1),
+    "speculators": ("model.safetensors", 1),
+    "speculators, frequent tokens": ("model.safetensors", 1),
+}
+
+
+def write_medusa(folder: pathlib.Path, target: PreTrainedModel, layout: str = "pickled", heads: int = 4) -> Expected:
+    config, (file, layers) = target.config, MEDUSA[layout]
+    d, vocab = config.hidden_size, config.vocab_size
+    published, frequents = "v" not in layout.split(",")[0] and "spec" not in layout, "frequent" in layout
+    ids = frequent(vocab) if frequents else torch.arange(vocab)
+    rows = vocab if layout.endswith("of all") else len(ids)
+    shared = target.get_output_embeddings().weight
+    inner = {(i, j): drawn(d, d, seed=10 * i + j, scale=2) for i in range(heads) for j in range(layers)}
+    shifts = {place: drawn(d, seed=place[0], scale=5) if published else torch.zeros(d) for place in inner}
+    outputs = [drawn(rows, d, seed=100 + i, scale=3) for i in range(heads)]
+    settings: dict[str, Any] = {"medusa_num_heads": 2, "medusa_num_layers": layers, "base_model_name_or_path": "x/y"}
+    if published:
+        weights = {f"{i}.{j}.linear.weight": weight for (i, j), weight in inner.items()}
+        weights |= {f"{i}.{j}.linear.bias": shift for (i, j), shift in shifts.items()}
+        weights |= {f"{i}.{layers}.weight": output for i, output in enumerate(outputs) if "without" not in layout}
+    else:
+        weights = {f"blocks.{i}.layers.{j}.weight": weight for (i, j), weight in inner.items()}
+        settings = {"model_type": "medusa", "num_heads": heads, "num_hidden_layers": layers, "hidden_size": d}
+        settings |= {"vocab_size": vocab, "truncated_vocab_size": len(ids)}
+    if layout.startswith("vllm"):
+        weights |= {f"lm_heads.{i}.weight": output for i, output in enumerate(outputs)}
+        weights |= {"token_map": ids} if frequents else {}
+        settings |= {"original_lm_head": True} if "one" in layout else {}
+    if layout.startswith("speculators"):
+        settings = settings | {
+            "speculators_model_type": "medusa",
+            "original_lm_head": True,
+            "architectures": ["MedusaModel"],
+        }
+        ids = ids.sort().values
+        weights |= (
+            {"d2t": ids - torch.arange(len(ids)), "t2d": torch.isin(torch.arange(vocab), ids)} if frequents else {}
+        )
+    if "without" in layout or layout.startswith("speculators"):
+        outputs = [shared[ids]] * heads
+    elif "one" in layout:
+        outputs = outputs[:1] * heads
+    elif rows > len(ids):
+        outputs = [output[ids] for output in outputs]
+    write(folder, settings, weights, file)
+
+    def expected(text: list[int], branch: list[int]) -> Tensor:
+        state, head = last_state(target, text), len(branch)
+        for j in range(layers):
+            state = state + functional.silu(inner[head, j] @ state + shifts[head, j])
+        return torch.full((vocab,), -torch.inf).index_put((ids,), outputs[head] @ state)
+
+    return expected
+
+
+#: The layouts of MLP speculators: settings, and whether the file repeats weights that heads share.
+SPECULATORS: dict[str, tuple[dict[str, Any], bool]] = {
+    "own weights": ({"inner_dim": 0}, False),
+    "scaled": ({"inner_dim": 32, "scale_input": True}, False),
+    "tied": ({"inner_dim": 32, "scale_input": True, "tie_weights": True}, False),
+    "tied, repeated": ({"inner_dim": 0, "tie_weights": True}, True),
+}
+
+
+def write_speculator(folder: pathlib.Path, target: PreTrainedModel, layout: str = "scaled", heads: int = 4) -> Expected:
+    d, vocab, (settings, repeated) = target.config.hidden_size, target.config.vocab_size, SPECULATORS[layout]
+    inner, tied = settings["inner_dim"] or d, settings.get("tie_weights", False)
+    own = {i: 0 if tied else i for i in range(heads)}
+    ways = {i: min(i, 1) if tied else i for i in range(heads)}
+    emb = [drawn(vocab, inner, seed=own[i], scale=2) for i in range(heads)]
+    proj = [drawn(inner, inner if i else d, seed=10 + ways[i], scale=2) for i in range(heads)]
+    head = [drawn(vocab, inner, seed=20 + own[i], scale=3) for i in range(heads)]
+    scale = [1 + drawn(inner, seed=30 + own[i]) for i in range(heads)]
+    shift = [drawn(inner, seed=40 + own[i], scale=4) for i in range(heads)]
+    weights = {}
+    for i in range(heads):
+        kept = {} if own[i] != i and not repeated else {"emb": emb[i], "head": head[i], "ln": scale[i]}
+        weights |= {f"speculator.{kind}.{i}.weight": weight.clone() for kind, weight in kept.items()}
+        weights |= {f"speculator.ln.{i}.bias": shift[i].clone()} if kept else {}
+        weights |= {f"speculator.proj.{i}.weight": proj[i].clone()} if ways[i] == i or repeated else {}
+    sizes = {"model_type": "mlp_speculator", "emb_dim": d, "vocab_size": vocab, "n_predict": heads}
+    write(folder, sizes | settings, weights, "model.safetensors")
+
+    def norm(x: Tensor) -> Tensor:
+        return x / (x.square().mean() + 1e-6).sqrt()
+
+    def expected(text: list[int], branch: list[int]) -> Tensor:
+        state = last_state(target, text)
+        state = norm(state) / 2**0.5 if settings.get("scale_input") else state
+        kept = 0.5 ** (0.5 / heads)
+        added = ((1 - kept**2) * inner / 2) ** 0.5
+        for i, token in enumerate([text[-1], *branch]):
+            state = proj[i] @ state + added / kept * emb[i][token]
+            state = functional.gelu(norm(state) * scale[i] + shift[i])
+        return head[len(branch)] @ state
+
+    return expected
