@@ -13,7 +13,9 @@ from specviz.drafters.heads import Headed
 from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair
 from specviz.parts.dflash import DFlashHead, DFlashReader
+from specviz.parts.eagle3 import PEagleHead
 from specviz.parts.head_passes import HeadModel, read_masks
+from specviz.parts.published import PublishedPart
 from specviz.passes.cached_model import reader
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, Verdict, tree_shape
@@ -96,12 +98,15 @@ class Parallel(Masked, Headed):
 
     @classmethod
     def most_depths(cls, pair: ModelPair) -> int:
-        return pair.parts[cls.name].sizes.depths
+        part = pair.parts[cls.name]
+        return part.depths if isinstance(part, PublishedPart) else part.sizes.depths
 
     def all_rows(self, committed: Sequence[int], depths: int) -> Tensor | None:
         if self.features is None:
             return None
         tokens = to_device(committed[self.reader.length + 1 :], self.features.device)
+        if isinstance(self.head, PEagleHead):
+            return self.head.read_masks(self.reader, self.features, tokens, depths)
         if not self.masks_alone:
             return read_masks(self.reader, self.features, tokens, depths)
         with self.stopwatch.span():

@@ -19,7 +19,7 @@ from specviz.models.vocabularies import Translation
 from specviz.parts.dflash import DFlashHead
 from specviz.parts.heads import Head, MedusaHeads
 from specviz.parts.mtp_modules import MtpModules
-from specviz.parts.published import PublishedPart
+from specviz.parts.published import PublishedPart, logit_width
 from specviz.passes.devices import home_of, place_of
 from specviz.passes.static_passes import FastPasses, kind_of
 from specviz.records.errors import SpecvizError, first_line, quoted
@@ -317,15 +317,6 @@ def _check_characters(prompt: str) -> None:
             "prompt",
             place=error.start + 1,
         ) from error
-
-
-def logit_width(model: PreTrainedModel) -> int:
-    """How many logits a row of this model's output has."""
-    head = model.get_output_embeddings()
-    if head is None:
-        return model.config.get_text_config().vocab_size
-    # A quantised head's weights are packed, so their shape does not say.
-    return head.out_features if hasattr(head, "out_features") else head.weight.shape[0]
 
 
 def position_limit(model: PreTrainedModel) -> int | None:

@@ -15,7 +15,8 @@ from specviz.models.pair import Part
 from specviz.models.refusals import Named, explaining, quantisation_of
 from specviz.models.sources import is_hub_id, on_the_hub, quietly
 from specviz.parts.dflash import load_dflash
-from specviz.parts.formats import Format, PartFiles, recognise, settings_in
+from specviz.parts.eagle3 import load_eagle3
+from specviz.parts.formats import PartFiles, recognise, settings_in
 from specviz.parts.head_files import StoredWeights, load
 from specviz.parts.heads import EagleHead, Head, MedusaHeads, MtpHead, ParallelHead
 from specviz.parts.medusa import load_medusa
@@ -37,6 +38,8 @@ _LOADERS: dict[str, Callable[[PartFiles, PreTrainedModel], Part]] = {
     "DFlash": load_dflash,
     "Medusa": load_medusa,
     "MLP speculator": load_mlp_speculator,
+    "EAGLE-3": load_eagle3,
+    "P-EAGLE": load_eagle3,
 }
 
 #: The files of a part, whatever its format.
@@ -93,14 +96,11 @@ def _kind(folder: pathlib.Path, name: str) -> str | None:
         if own not in _PARTS:
             raise _unread(name, str(own))
         return own
-    form = recognise(PartFiles.at(folder))
-    return None if form is None else _drafter_of(form, name)
-
-
-def _drafter_of(form: Format, name: str) -> str:
-    if form.drafter is None:
-        raise SpecvizError(form.refusal, "draft", folder=name) if form.refusal else _unread(name, form.name)
-    return form.drafter
+    files = PartFiles.at(folder)
+    form = recognise(files)
+    if form is not None and form.drafter is None:
+        raise _unread(name, form.name) if form.refusal is None else form.refusal(files)
+    return None if form is None else form.drafter
 
 
 def _unread(name: str, kind: str) -> SpecvizError:

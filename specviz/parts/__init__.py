@@ -3,6 +3,7 @@
 formats: what lies in a folder, by the names and shapes of its tensors; published: what published parts share
 heads: our own as one-layer Llamas, and Medusa heads; head_passes: a head as a model that passes serve
 head_files: their files, and the fingerprint of the target that they belong to
+eagle3: EAGLE-3 and P-EAGLE heads
 dflash: DFlash drafters
 mtp_modules: the multi-token-prediction modules of a checkpoint
 """

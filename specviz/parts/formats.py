@@ -66,6 +66,15 @@ class PartFiles:
                 raise self.complaint("The weights in {folder} are not all numbers ({tensor}).", tensor=name)
         return tensors
 
+    def tensor(self, name: str) -> Tensor:
+        """One of the weights by its name, on the CPU. Raises as `tensors`."""
+        for file in self._weights():
+            if file.suffix == ".safetensors":
+                with self._explaining(file), safe_open(file, "pt") as opened:
+                    if name in opened.keys():  # noqa: SIM118
+                        return opened.get_tensor(name)
+        return self.tensors()[name]
+
     def complaint(self, template: str, **values: object) -> SpecvizError:
         """A sentence about this folder, ``{folder}`` in it."""
         return SpecvizError(template, "draft", **{"folder": self.folder} | values)
@@ -89,14 +98,16 @@ class PartFiles:
         try:
             yield
         except (OSError, RuntimeError, SafetensorError, EOFError, pickle.UnpicklingError, ValueError) as error:
+            values = {"file": file.name, "reason": first_line(error)}
             if isinstance(error, pickle.UnpicklingError) and "weights only" in str(error).lower():
-                template = (
+                raise self.complaint(
                     "{file} in {folder} holds code and not weights alone, so it is not read: save its weights as "
-                    "safetensors where the code is trusted ({reason})."
-                )
-            else:
-                template = "{file} in {folder} is damaged or cut short: copy it again ({reason})."
-            raise self.complaint(template, file=file.name, reason=first_line(error)) from error
+                    "safetensors where the code is trusted ({reason}).",
+                    **values,
+                ) from error
+            raise self.complaint(
+                "{file} in {folder} is damaged or cut short: copy it again ({reason}).", **values
+            ) from error
 
 
 def settings_in(folder: pathlib.Path) -> dict[str, Any]:
@@ -124,7 +135,7 @@ class Format:
     name: str  # for people
     drafter: str | None  # which reads it; None: it does not run here
     fits: Callable[[PartFiles], bool]
-    refusal: str = ""  # why it does not run, a sentence about {folder}
+    refusal: Callable[[PartFiles], SpecvizError] | None = None  # why it does not run, if that has a reason of its own
 
 
 def recognise(files: PartFiles) -> Format | None:
@@ -188,8 +199,10 @@ FORMATS: tuple[Format, ...] = (
         "Hydra",
         None,
         _either(_set("hydra_num_heads"), _holds("hydra_lm_head.0.weight")),
-        "{folder} holds Hydra heads, which were published for Vicuna alone and are not run here: name a draft model, "
-        "or train a head with python -m specviz.training.",
+        lambda files: files.complaint(
+            "{folder} holds Hydra heads, which were published for Vicuna alone and are not run here: name a draft "
+            "model, or train a head with python -m specviz.training."
+        ),
     ),
     Format("Medusa", "medusa", _either(_set("medusa_num_heads"), _called("medusa"), _holds("0.0.linear.weight"))),
     Format("MLP speculator", "medusa", _called("mlp_speculator", "mlpspeculator")),
@@ -200,7 +213,7 @@ FORMATS: tuple[Format, ...] = (
     Format("DFlare", None, _either(_called("dflare"), _holds("layer_fusion_weights"))),
     Format("DSpark", None, _either(_called("dspark"), _holds("markov_w1.weight"), _holds("markov_w2.weight"))),
     Format("DFlash", "parallel", _either(_set("dflash_config"), _called("dflash", "muse_glimmer_assistant"))),
-    Format("P-EAGLE", None, _either(_called("peagle"), _holds("mask_hidden"))),
-    Format("EAGLE-3", None, _is_eagle3),
+    Format("P-EAGLE", "parallel", _either(_called("peagle"), _holds("mask_hidden"))),
+    Format("EAGLE-3", "eagle", _is_eagle3),
     Format("EAGLE", None, _is_eagle),
 )

@@ -13,10 +13,12 @@ from transformers import Cache, PreTrainedModel
 
 from specviz.parts import heads
 from specviz.parts.heads import EagleHead, Head, ParallelHead
+from specviz.parts.published import PublishedPart
 from specviz.passes import kernel_library
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.few_rows import in_float32
 from specviz.passes.static_passes import StaticPass
+from specviz.rules.sampling import in_order
 
 
 class HeadOutput(NamedTuple):
@@ -24,6 +26,38 @@ class HeadOutput(NamedTuple):
 
     logits: Tensor
     hidden_states: tuple[Tensor]
+
+
+class PublishedHead(PublishedPart, PreTrainedModel):
+    """A published part that is read as a causal model (`HeadModel`), with transformers' layers."""
+
+    _supports_sdpa = _supports_attention_backend = True
+    rotary_emb: nn.Module
+    norm: nn.Module  # before the output head
+    embed_tokens: nn.Embedding | None  # its own; None for the target's
+    lm_head: nn.Linear | None
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """What the head reads with each token, [..., width]. features: the target's hidden states of the
+        `feature_layers`, side by side."""
+        return features
+
+    def turns(self, position_ids: Tensor, dtype: torch.dtype) -> Tensor:
+        """Cosine and sine of rotary positions, position_ids [rows or 1, n] int64: [2, rows or 1, n, head size]."""
+        return torch.stack(self.rotary_emb(torch.empty(0, dtype=dtype, device=position_ids.device), position_ids))
+
+    def read(
+        self, embeddings: Tensor, features: Tensor, turns: Tensor, attention_mask: Tensor | None, cache: Cache | None
+    ) -> Tensor:
+        """Hidden states [1, n, d] before the output head's norm; keys and values are added to the cache.
+
+        features: [1, n, width], fused, or the states that `fed_back` gave.
+        """
+        raise NotImplementedError
+
+    def fed_back(self, hidden: Tensor) -> Tensor:
+        """What takes the place of the target's features for a token that it has not read yet."""
+        return hidden
 
 
 class HeadModel(PreTrainedModel):
@@ -35,13 +69,15 @@ class HeadModel(PreTrainedModel):
 
     _supports_sdpa = _supports_attention_backend = True
 
-    def __init__(self, head: Head, target: PreTrainedModel):
+    def __init__(self, head: Head | PublishedHead, target: PreTrainedModel):
         super().__init__(head.config)
         self.head = head
-        own = getattr(head, "embed_tokens", None) is not None
-        self.embed = head.embed_tokens if own else target.get_input_embeddings()
-        self.unembed = head.lm_head if own else target.get_output_embeddings()
-        self.table = torch.empty(0, 0)  # of chains, [2, 1, 1, room, head size]
+        own = (getattr(head, name, None) for name in ("embed_tokens", "lm_head"))
+        self.embed, self.unembed = (
+            part or targets
+            for part, targets in zip(own, (target.get_input_embeddings(), target.get_output_embeddings()))
+        )
+        self.table = torch.empty(0, 0)  # of chains, [2, 1, ..., room, head size]
 
     def get_input_embeddings(self) -> nn.Module:
         return self.embed
@@ -52,8 +88,8 @@ class HeadModel(PreTrainedModel):
     @property
     def input_width(self) -> int:
         """Of the features that a pass reads."""
-        sizes = self.head.sizes
-        return sizes.hidden_size * (len(sizes.feature_layers) if isinstance(self.head, ParallelHead) else 1)
+        width = self.head.config.hidden_size
+        return width * (len(self.head.feature_layers) if isinstance(self.head, ParallelHead) else 1)
 
     def forward(
         self,
@@ -65,7 +101,7 @@ class HeadModel(PreTrainedModel):
         logits_to_keep: int = 0,
         **others: object,
     ) -> HeadOutput:
-        """Logits [1, n, vocab], and as the only one of the ``hidden_states`` those before the last norm, [1, n, d].
+        """Logits [1, n, vocab], and as the only one of the ``hidden_states`` what drafting continues on, [1, n, d].
 
         features: [1, n, width], see `Head.enter`; zeros by default. The other defaults are those of a chain.
         """
@@ -79,6 +115,10 @@ class HeadModel(PreTrainedModel):
         if attention_mask is None and count > 1:
             seen = torch.ones(count, start + count, dtype=torch.bool, device=input_ids.device)
             attention_mask = seen.tril(start)[None, None]
+        if isinstance(head, PublishedHead):
+            embeddings = self.embed(input_ids).to(input_ids.device)
+            hidden = head.read(embeddings, features, turns, attention_mask, cache)
+            return HeadOutput(self.logits(hidden[:, -logits_to_keep:]), (head.fed_back(hidden),))
         marks = None
         if isinstance(head, ParallelHead):
             vocabulary = self.embed.weight.shape[0]
@@ -95,8 +135,10 @@ class HeadModel(PreTrainedModel):
         return self.table
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[..., vocab] of hidden states [..., d]."""
-        return self.unembed(self.head.norm(hidden)).to(hidden.device)
+        """[..., vocab] of hidden states [..., d]; −∞ for tokens that a smaller vocabulary lacks."""
+        logits = self.unembed(self.head.norm(hidden)).to(hidden.device)
+        columns = getattr(self.head, "columns", None)
+        return logits if columns is None else in_order(logits, columns)
 
 
 def read_masks(reader: CachedModel, features: Tensor, tokens: Tensor, depths: int) -> Tensor:

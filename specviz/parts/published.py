@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from specviz.parts.formats import PartFiles
 from specviz.parts.head_files import ready
+from specviz.passes.devices import home_of
 from specviz.records.words import Sentence
 
 #: A published part; any part.
@@ -83,6 +84,8 @@ def filled(
             tensor=unknown[0],
         )
     part.load_state_dict(held)
+    if part.columns is not None:
+        part.columns = part.columns.to(home_of(target))
     return ready(part, target)
 
 
@@ -120,3 +123,12 @@ def columns_of(files: PartFiles, offsets: Tensor, vocab_size: int) -> Tensor:
     columns = torch.full((vocab_size,), len(ids))
     columns[ids] = torch.arange(len(ids))
     return columns
+
+
+def logit_width(model: PreTrainedModel) -> int:
+    """How many logits a row of this model's output has."""
+    head = model.get_output_embeddings()
+    if head is None:
+        return model.config.get_text_config().vocab_size
+    # A quantised head's weights are packed, so their shape does not say.
+    return head.out_features if hasattr(head, "out_features") else head.weight.shape[0]

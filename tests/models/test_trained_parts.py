@@ -71,11 +71,7 @@ def test_a_part_of_another_target_is_refused_where_it_was_named(folders):
 
 
 PUBLISHED = [
-    ("EAGLE-3", {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama"}, None),
-    ("EAGLE-3", {"architectures": ["LlamaForCausalLM"], "draft_vocab_size": 32000}, "fc.weight"),
     ("EAGLE", {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 1}, "fc.weight"),
-    ("EAGLE-3", {"speculators_model_type": "eagle3", "draft_vocab_size": 64}, None),
-    ("P-EAGLE", {"architectures": ["PEagleDraftModel"]}, None),
     ("DSpark", {"architectures": ["Qwen3DSparkModel"], "model_type": "qwen3"}, None),
     ("Gemma 4 assistant", {"model_type": "gemma4_assistant"}, None),
     ("Gemma 4 assistant", {"model_type": "gemma4_unified_assistant"}, None),

@@ -216,8 +216,8 @@ def test_every_refusal_and_every_step_can_be_said_in_every_language(area, langua
             found[template.value] = place
             given = {keyword.arg for keyword in call.keywords}
             if None not in given:
-                # `complaint` knows the model's name and kind.
-                known = {"name", "kind"} if getattr(call.func, "attr", None) == "complaint" else set()
+                # `complaint` knows a model's name and kind, or a part's folder.
+                known = {"name", "kind", "folder"} if getattr(call.func, "attr", None) == "complaint" else set()
                 assert given | known == set(PLACEHOLDER.findall(template.value)) | known, place
     assert found.keys() - translated.keys() == set(), "nobody has translated these"
     assert translated.keys() - found.keys() == set(), "nothing says these any more"

@@ -1,0 +1,267 @@
+"""EAGLE-3 heads as they are published (Li et al., arXiv 2503.01840, §3), and P-EAGLE's (arXiv 2602.01469).
+
+SafeAILab's own, SpecForge's and AngelSlim's (``midlayer.``), NVIDIA's, DeepSpec's and those of speculators
+(``layers.0.``), NeMo's (``model.`` in front) differ in names, in how they number the target's layers, and in a few
+norms.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache, LlamaConfig, PreTrainedModel, Qwen3Config
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
+from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
+
+from specviz.parts.formats import PartFiles
+from specviz.parts.head_passes import PublishedHead
+from specviz.parts.published import columns_of, filled, logit_width, same_target, shifted
+from specviz.passes.cached_model import CachedModel
+from specviz.records.words import Sentence
+
+#: Settings that shape a layer, as the files and transformers both call them.
+_SHAPES = (
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "rms_norm_eps",
+    "hidden_act",
+    "rope_parameters",
+    "rope_scaling",
+    "rope_theta",
+    "max_position_embeddings",
+)
+
+#: How many tokens a P-EAGLE head drafts where its files do not say: what its recipes train by default.
+_DEPTHS = 8
+
+
+class _Joining:
+    """A decoder layer whose attention reads a token's embedding and a state side by side, each after a norm of its own.
+
+    a = [norm(e); norm(g)];  x = g + attention(a), or norm(g) + attention(a);  hidden = x + MLP(norm(x))
+    """
+
+    def widen(self, config: LlamaConfig, normed_residual: bool) -> None:
+        """Makes an ordinary layer one of these."""
+        self.normed_residual = normed_residual
+        self.hidden_norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
+        for name in ("q_proj", "k_proj", "v_proj"):
+            narrow = getattr(self.self_attn, name)
+            wide = nn.Linear(2 * config.hidden_size, narrow.out_features, bias=narrow.bias is not None)
+            setattr(self.self_attn, name, wide)
+
+    def forward(self, embeddings: Tensor, state: Tensor, **attending: Any) -> Tensor:
+        normed = self.hidden_norm(state)
+        joined = torch.cat([self.input_layernorm(embeddings), normed], -1)
+        x = (normed if self.normed_residual else state) + self.self_attn(joined, **attending)[0]
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class _JoiningLlama(_Joining, LlamaDecoderLayer):
+    pass
+
+
+class _JoiningQwen(_Joining, Qwen3DecoderLayer):
+    pass
+
+
+class Eagle3Head(PublishedHead):
+    """Row t takes one state fused from several of the target's layers at token t, and the embedding of token t + 1, and
+    predicts token t + 2. Where the target has not read token t yet, the head's own state of the row before stands in.
+
+        g = W [f_1; f_2; ...], each f or all of them normed in some forms, or the state before;  `_Joining`;
+        further layers, if there are any;  logits = output head(norm(hidden)), often over a smaller vocabulary
+    """
+
+    kind: ClassVar[str] = "eagle"
+    method: ClassVar[str] = "EAGLE-3"
+
+    def __init__(self, files: PartFiles, target: PreTrainedModel):
+        config = _layer_config(files)
+        super().__init__(config)
+        self.feature_layers, self.numbered = _feature_layers(files, target)
+        d, eps, shapes = config.hidden_size, config.rms_norm_eps, _own_shapes(files)
+        first, others = (
+            (_JoiningQwen, Qwen3DecoderLayer) if isinstance(config, Qwen3Config) else (_JoiningLlama, LlamaDecoderLayer)
+        )
+        self.layers = nn.ModuleList(
+            [first(config, 0), *(others(config, i) for i in range(1, config.num_hidden_layers))]
+        )
+        self.layers[0].widen(config, bool(files.setting("norm_before_residual", default=False)))
+        for layer in self.layers:
+            if "layers.0.self_attn.o_proj.bias" not in shapes:
+                layer.self_attn.o_proj.bias = None
+        width, count = target.config.get_text_config().hidden_size, len(self.feature_layers)
+        self.fc = nn.Linear(count * width, d, bias="fc.bias" in shapes)
+        self.fc_norm = self.input_norm = None
+        if "fc_norm.0.weight" in shapes:
+            self.fc_norm = nn.ModuleList([LlamaRMSNorm(width, eps) for _ in self.feature_layers])
+        if "input_norm.weight" in shapes:
+            self.input_norm = LlamaRMSNorm(count * width, eps)
+        self.norm = LlamaRMSNorm(d, eps)
+        self.normed_states = bool(files.setting("norm_output", default=False))
+        self.embed_tokens = self.lm_head = None
+        if "embed_tokens.weight" in shapes:
+            self.embed_tokens = nn.Embedding(*shapes["embed_tokens.weight"])
+        if "lm_head.weight" in shapes:
+            self.lm_head = nn.Linear(d, shapes["lm_head.weight"][0], bias=False)
+        self.rotary_emb = LlamaRotaryEmbedding(config)
+
+    def fuse(self, features: Tensor) -> Tensor:
+        if self.input_norm is not None:
+            features = self.input_norm(features)
+        if self.fc_norm is not None:
+            parts = features.chunk(len(self.fc_norm), -1)
+            features = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], -1)
+        return self.fc(features)
+
+    def read(
+        self, embeddings: Tensor, features: Tensor, turns: Tensor, attention_mask: Tensor | None, cache: Cache | None
+    ) -> Tensor:
+        attending = {"position_embeddings": tuple(turns), "attention_mask": attention_mask, "cache": cache}
+        hidden = self.layers[0](embeddings, features, **attending)
+        for layer in self.layers[1:]:
+            hidden = layer(hidden, **attending)
+        return hidden
+
+    def fed_back(self, hidden: Tensor) -> Tensor:
+        """Its state as it is; with EAGLE-3.1's ``norm_output``, after the norm."""
+        return self.norm(hidden) if self.normed_states else hidden
+
+    def reading(self) -> dict[str, Any]:
+        flags = {"numbered": self.numbered, "normed_states": self.normed_states}
+        return super().reading() | flags | {"normed_residual": self.layers[0].normed_residual}
+
+    def other_readings(self) -> dict[Sentence, Eagle3Head]:
+        as_trained_elsewhere = copy.copy(self)
+        as_trained_elsewhere.normed_states = not self.normed_states
+        if self.normed_states:
+            return shifted(self) | {Sentence("its states fed back without the norm"): as_trained_elsewhere}
+        return shifted(self) | {Sentence("its states fed back after the norm"): as_trained_elsewhere}
+
+
+class PEagleHead(Eagle3Head):
+    """An EAGLE-3 head that drafts all depths in one pass: after the text's last row come masks, one for each further
+    depth, with the embedding of a mask token and a trained state in place of the target's.
+
+    A mask sees the text's rows and the masks before it.
+    """
+
+    kind: ClassVar[str] = "parallel"
+    method: ClassVar[str] = "P-EAGLE"
+
+    def __init__(self, files: PartFiles, target: PreTrainedModel):
+        super().__init__(files, target)
+        self.mask_hidden = nn.Parameter(torch.empty(1, 1, self.fc.in_features))
+        mask = files.setting("mask_token_id", "pard_token", "ptd_token_id")
+        if not isinstance(mask, int):
+            raise files.complaint("The P-EAGLE head in {folder} does not name its mask token (mask_token_id).")
+        self.mask_id = mask
+        proposals = files.settings.get("speculators_config", {}).get("proposal_methods") or [{}]
+        self.depths = files.setting("num_depths", "para_depths") or proposals[0].get("speculative_tokens") or _DEPTHS
+
+    def read_masks(self, reader: CachedModel, features: Tensor, tokens: Tensor, depths: int) -> Tensor:
+        """As `head_passes.read_masks`."""
+        masks = tokens.new_full((depths - 1,), self.mask_id)
+        features = torch.cat([features, self.mask_hidden[0].expand(len(masks), -1)])
+        logits = reader.forward(torch.cat([tokens, masks]), depths, inputs=self.fuse(features))
+        reader.rewind(reader.length - len(masks))
+        return logits
+
+
+def load_eagle3(files: PartFiles, target: PreTrainedModel) -> Eagle3Head:
+    """The EAGLE-3 or P-EAGLE head in a folder. Raises SpecvizError (field ``draft``) if it cannot be read here, or was
+    made for another target."""
+    shapes = _own_shapes(files)
+    if missing := {"fc.weight", "layers.0.hidden_norm.weight", "layers.0.self_attn.q_proj.weight"} - shapes.keys():
+        raise files.complaint("The EAGLE-3 weights in {folder} lack {tensor}.", tensor=min(missing))
+    same_target(files, target, hidden_size=files.setting("target_hidden_size"), vocab_size=files.setting("vocab_size"))
+    head = (PEagleHead if "mask_hidden" in shapes else Eagle3Head)(files, target)
+    width, targets = head.config.hidden_size, target.config.get_text_config().hidden_size
+    if width != targets and None in (head.embed_tokens, head.lm_head):
+        raise files.complaint(
+            "The head in {folder} has no embeddings or output head of its own, so it needs a target as wide as itself: "
+            "{width}, and this one is {target} wide.",
+            width=width,
+            target=targets,
+        )
+    rows, vocab_size = shapes.get("lm_head.weight", (None,))[0], logit_width(target)
+    if "d2t" in shapes:
+        head.columns = columns_of(files, files.tensor(_offsets_name(files)), vocab_size)
+    if rows not in (None, vocab_size) and (head.columns is None or head.columns.max() != rows):
+        raise files.complaint(
+            "The head in {folder} drafts from {rows} tokens, and its files do not say which of the target's "
+            "{vocabulary} they are (d2t).",
+            rows=rows,
+            vocabulary=vocab_size,
+        )
+    return filled(head, files, target, own_name)
+
+
+def own_name(name: str) -> str | None:
+    """The head's name for a tensor in its files; None for one that only training needs."""
+    own = re.sub(r"^midlayer\.", "layers.0.", name.removeprefix("model."))
+    return None if own in ("t2d", "d2t") else own
+
+
+def _offsets_name(files: PartFiles) -> str:
+    return next(name for name in files.shapes if name.removeprefix("model.") == "d2t")
+
+
+def _own_shapes(files: PartFiles) -> dict[str, tuple[int, ...]]:
+    """The shapes in the files by the head's names, the map of its vocabulary included."""
+    return {own_name(name) or name.removeprefix("model."): shape for name, shape in files.shapes.items()}
+
+
+def _layer_config(files: PartFiles) -> LlamaConfig:
+    """Of the head's layers, for transformers: Qwen 3's if they norm queries and keys, else Llama's."""
+    shapes = _own_shapes(files)
+    if "sliding_attention" in (files.setting("layer_types") or ()):
+        raise files.complaint("The head in {folder} has layers with sliding windows, which EAGLE-3 does not have here.")
+    settings = {name: value for name in _SHAPES if (value := files.setting(name)) is not None}
+    layers = 1 + max(int(place) for place in re.findall(r"(?m)^layers\.(\d+)\.", "\n".join(shapes)))
+    kind = Qwen3Config if "layers.0.self_attn.q_norm.weight" in shapes else LlamaConfig
+    config = kind(
+        **settings,
+        num_hidden_layers=layers,
+        attention_bias="layers.0.self_attn.q_proj.bias" in shapes,
+        mlp_bias="layers.0.mlp.up_proj.bias" in shapes,
+    )
+    config.layer_types = ["full_attention"] * layers
+    return config
+
+
+def _feature_layers(files: PartFiles, target: PreTrainedModel) -> tuple[tuple[int, ...], str]:
+    """The target's hidden states that the head reads, and how its files number them.
+
+    Those of SpecForge, NVIDIA and DeepSpec name layers by whose outputs they are; those of speculators name the hidden
+    states themselves; SafeAILab's name none, and read what enters the layers 2, L/2 and L − 3.
+    """
+    layers = target.config.get_text_config().num_hidden_layers
+    speculators = "speculators_model_type" in files.settings
+    ids = files.setting("eagle_aux_hidden_state_layer_ids", "target_layer_ids")
+    if ids is None:
+        found, numbered = (2, layers // 2, layers - 3), "default"
+    elif speculators:
+        found, numbered = tuple(ids), "hidden states"
+    else:
+        found, numbered = tuple(layer + 1 for layer in ids), "outputs of layers"
+    width = target.config.get_text_config().hidden_size
+    fused = _own_shapes(files)["fc.weight"][-1]
+    if len(found) * width != fused or not all(0 <= layer <= layers for layer in found):
+        raise files.complaint(
+            "The head in {folder} was made for another target: it fuses {fused} numbers of the hidden states {states}, "
+            "and this target has {layers} layers, {width} wide.",
+            fused=fused,
+            states=", ".join(map(str, found)),
+            layers=layers,
+            width=width,
+        )
+    return found, numbered
