@@ -20,6 +20,7 @@ from specviz.parts.formats import PartFiles
 from specviz.parts.heads import MedusaConfig
 from specviz.parts.published import PublishedPart, columns_of, filled, same_target
 from specviz.passes.devices import home_of
+from specviz.records.words import Sentence
 from specviz.rules.sampling import in_order
 
 #: FasterDecoding's names in vLLM's: head i is a sequence of blocks j with its output matrix at the end.
@@ -73,14 +74,13 @@ class PublishedMedusa(PublishedPart):
         """And which token the first head guesses, counted from the one that the hidden state belongs to."""
         return super().reading() | {"first_token": 2 - self.skipped}
 
-    def other_readings(self) -> dict[str, PublishedPart]:
-        """With the hidden state of one layer lower; with a first head that guesses the token already written."""
-        lower, skipping = copy.copy(self), copy.copy(self)
-        lower.feature_layers = (self.feature_layers[0] - 1,)
+    def other_readings(self) -> dict[Sentence, PublishedPart]:
+        """And with a first head that guesses the token already written, as some train it."""
+        skipping = copy.copy(self)
         skipping.skipped = 1
         skipping.sizes = dataclasses.replace(self.sizes, num_heads=self.sizes.num_heads - 1)
-        readings: dict[str, PublishedPart] = {"hidden states -1": lower, "first token -1": skipping}
-        return readings if skipping.sizes.num_heads else {"hidden states -1": lower}
+        named = {Sentence("the first head guessing the token already written"): skipping}
+        return super().other_readings() | (named if skipping.sizes.num_heads else {})
 
 
 def load_medusa(files: PartFiles, target: PreTrainedModel) -> PublishedMedusa:

@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 from specviz.parts.formats import PartFiles
 from specviz.parts.heads import EPSILON, MedusaConfig, normalised
 from specviz.parts.published import PublishedPart, filled, same_target
+from specviz.records.words import Sentence
 
 #: Weights of later heads where all share them: some files repeat them.
 _COPY = re.compile(r"(emb|ln|head)\.[1-9]|proj\.([2-9]|\d\d)")
@@ -92,12 +93,12 @@ class MlpSpeculator(PublishedPart):
     def reading(self) -> dict[str, Any]:
         return super().reading() | {"normed_first": self.sizes.scaled}
 
-    def other_readings(self) -> dict[str, PublishedPart]:
-        """With the hidden state of one layer lower; with the other way to scale it."""
-        lower, scaled = copy.copy(self), copy.copy(self)
-        lower.feature_layers = (self.feature_layers[0] - 1,)
-        scaled.sizes = dataclasses.replace(self.sizes, scaled=not self.sizes.scaled)
-        return {"hidden states -1": lower, "unscaled" if self.sizes.scaled else "scaled": scaled}
+    def other_readings(self) -> dict[Sentence, PublishedPart]:
+        """And with the target's state the other way: normed, or as it is."""
+        other = copy.copy(self)
+        other.sizes = dataclasses.replace(self.sizes, scaled=not self.sizes.scaled)
+        normed, as_they_are = Sentence("hidden states normed first"), Sentence("hidden states not normed first")
+        return super().other_readings() | {as_they_are if self.sizes.scaled else normed: other}
 
 
 def load_mlp_speculator(files: PartFiles, target: PreTrainedModel) -> MlpSpeculator:

@@ -1,18 +1,22 @@
 """Published heads that draft from the target's last hidden states: each computes what its paper says."""
 
 import dataclasses
+import json
 import pathlib
+import pickle
 
 import pytest
 import torch
 from matrix import GREEDY, PROMPT
-from published_heads import MEDUSA, SPECULATORS, Expected, write_medusa, write_speculator
-from tiny import generated, tiny_pair
+from published_heads import MEDUSA, SPECULATORS, Expected, write, write_medusa, write_speculator
+from safetensors.torch import load_file, save_file
+from tiny import generated, save_pair, tiny_pair
 
 import specviz
 from specviz.drafters.registry import drafter_class
 from specviz.models.pair import ModelPair
 from specviz.models.trained_parts import load_parts
+from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, SamplingParams
 
 WRITERS = {"Medusa": write_medusa, "MLP speculator": write_speculator}
@@ -78,3 +82,132 @@ def test_greedy_text_is_generates(loaded, depth, branches):
     run = specviz.run(pair, PROMPT, max_new_tokens=20, num_draft_tokens=depth, **settings)
     assert list(run.token_ids) == generated(pair, PROMPT, 20)
     assert max(len(one.drafted) for one in run.rounds) == branches * min(depth, 4)
+
+
+# Files
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> pathlib.Path:
+    """Of a target of 128 tokens."""
+    return save_pair(tmp_path_factory.mktemp("target"), layers=3)[0]
+
+
+def named(folder, part, **settings):
+    return specviz.load_pair(folder, draft=part, device="cpu", **{"dtype": "float32"} | settings)
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_folder_that_is_named_drafts(folder, kind, dtype, tmp_path):
+    WRITERS[kind](tmp_path, named(folder, None).target)
+    pair = named(folder, tmp_path, dtype=dtype)
+    assert {weight.dtype for weight in pair.parts["medusa"].parameters()} == {getattr(torch, dtype)}
+    run = specviz.run(pair, PROMPT, drafter="medusa", sampling=GREEDY, max_new_tokens=8)
+    assert max(len(one.drafted) for one in run.rounds) > 1
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_its_reading_and_its_neighbours_are_told(speaker, kind, tmp_path):
+    WRITERS[kind](tmp_path, speaker.target)
+    part = with_part(speaker, tmp_path).parts["medusa"]
+    assert part.reading() | {"format": kind, "hidden_states": [3]} == part.reading()
+    others = part.other_readings()
+    assert [one.feature_layers for one in others.values()] == [(2,), (4,), (3,)]
+    assert all(one.reading() != part.reading() for one in others.values())
+
+
+def test_the_neighbour_of_medusa_heads_begins_with_the_second(speaker, tmp_path):
+    expected = write_medusa(tmp_path, speaker.target, "vllm, frequent tokens")
+    part = list(with_part(speaker, tmp_path).parts["medusa"].other_readings().values())[-1]
+    with torch.inference_mode():
+        state = speaker.target(torch.tensor([PROMPT[:-1]]), output_hidden_states=True).hidden_states[-1][0, -1:]
+        rows = part.logits(state, torch.tensor(PROMPT[-1:]), speaker.target)[0]
+        torch.testing.assert_close(rows, torch.stack([expected(PROMPT, [0] * depth) for depth in (1, 2, 3)]))
+
+
+def cut(file: pathlib.Path) -> None:
+    file.write_bytes(file.read_bytes()[:-200])
+
+
+def with_code(file: pathlib.Path) -> None:
+    file.write_bytes(pickle.dumps({"0.0.linear.weight": pathlib.PurePosixPath("x")}, protocol=2))
+
+
+def edited(**changes):
+    """Weights of a file replaced; None: left out."""
+
+    def edit(file: pathlib.Path) -> None:
+        safe = file.suffix == ".safetensors"
+        weights = load_file(file) if safe else torch.load(file, weights_only=True)
+        for name, change in changes.items():
+            weights[name] = change and change(weights[name])
+        weights = {name: weight for name, weight in weights.items() if weight is not None}
+        save_file(weights, file) if safe else torch.save(weights, file)
+
+    return edit
+
+
+def settings(**changes):
+    def edit(file: pathlib.Path) -> None:
+        path = file.parent / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    return edit
+
+
+def nan(weight):
+    return torch.full_like(weight, torch.nan)
+
+
+def shorter(weight):
+    return weight[:40]
+
+
+def narrower(weight):
+    return weight[:, :-1].contiguous()
+
+
+FEW = "vllm, frequent tokens"
+
+
+@pytest.mark.parametrize(
+    "kind, layout, damage, sentence",
+    [
+        ("Medusa", "pickled", cut, "medusa_lm_head.pt in .* is damaged or cut short"),
+        ("Medusa", "pickled", with_code, "holds code and not weights alone"),
+        ("Medusa", "pickled", edited(**{"1.0.linear.weight": nan}), "not all numbers .1.0.linear.weight"),
+        ("Medusa", "pickled", edited(**{"2.1.weight": None}), "lack lm_heads.2.weight"),
+        ("Medusa", "pickled", edited(**{"2.1.weight": narrower}), r"lm_heads.2.weight .* shape \[16, 47\]"),
+        ("Medusa", "pickled", edited(**{"0.0.linear.weight": narrower}), r"has the shape \[48, 47\]"),
+        ("Medusa", "pickled", edited(**{"0.1.weight": lambda old: old[:9]}), "another target: vocab_size is 9"),
+        (
+            "Medusa",
+            "pickled",
+            edited(**{"0.0.linear.weight": shorter}),
+            "another target: hidden_size is 40",
+        ),
+        ("Medusa", FEW, edited(token_map=lambda old: old + 8), "vocabulary of the part"),
+        ("Medusa", FEW, edited(token_map=lambda old: old * 0), "vocabulary of the part"),
+        ("Medusa", FEW, edited(token_map=lambda old: old[:5]), "another target: vocab_size is 12"),
+        ("MLP speculator", "scaled", cut, "model.safetensors in .* is damaged or cut short"),
+        ("MLP speculator", "scaled", settings(emb_dim=64), "another target: hidden_size is 64"),
+        ("MLP speculator", "scaled", settings(vocab_size=32000), "another target: vocab_size is 32000"),
+        ("MLP speculator", "scaled", settings(n_predict=5), "lack emb.4.weight"),
+        ("MLP speculator", "scaled", settings(inner_dim=0), r"emb.0.weight .* shape \[16, 32\]"),
+        ("MLP speculator", "scaled", edited(**{"speculator.ln.1.bias": nan}), "not all numbers .speculator.ln.1.bias"),
+    ],
+)
+def test_a_bad_file_is_refused_by_what_is_wrong_with_it(speaker, kind, layout, damage, sentence, tmp_path):
+    WRITERS[kind](tmp_path, speaker.target, layout)
+    damage(next(file for file in tmp_path.iterdir() if file.name != "config.json"))
+    with pytest.raises(SpecvizError, match=sentence) as caught:
+        with_part(speaker, tmp_path)
+    assert caught.value.field == "draft"
+
+
+def test_hydra_heads_are_refused_by_name(folder, tmp_path):
+    weights = {"hydra_mlp.0.0.linear.weight": torch.zeros(48, 96), "hydra_lm_head.0.weight": torch.zeros(128, 48)}
+    write(tmp_path, {"hydra_num_heads": 1, "hydra_num_layers": 1}, weights, "hydra_lm_head.pt")
+    with pytest.raises(SpecvizError, match="holds Hydra heads"):
+        named(folder, tmp_path)
