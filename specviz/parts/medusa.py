@@ -18,8 +18,7 @@ from transformers import PreTrainedModel
 
 from specviz.parts.formats import PartFiles
 from specviz.parts.heads import MedusaConfig
-from specviz.parts.published import PublishedPart, columns_of, filled, same_target
-from specviz.passes.devices import home_of
+from specviz.parts.published import PublishedPart, columns_of, filled, logit_width, same_target
 from specviz.records.words import Sentence
 from specviz.rules.sampling import in_order
 
@@ -94,25 +93,25 @@ def load_medusa(files: PartFiles, target: PreTrainedModel) -> PublishedMedusa:
     places = [re.fullmatch(r"blocks\.(\d+)\.layers\.(\d+)\.weight", name) for name in shapes]
     heads, layers = (1 + max((int(place[part]) for place in places if place), default=0) for part in (1, 2))
     width = shapes.get("blocks.0.layers.0.weight", (config.hidden_size,))[0]
-    rows = shapes.get("lm_heads.0.weight", (config.vocab_size,))[0]
-    chosen = next((name for name in ("token_map", "d2t") if name in shapes), None)  # the tokens that are not left out
-    few = chosen is not None and shapes[chosen] == (rows,)
+    rows = shapes.get("lm_heads.0.weight", (None,))[0]
+    map_name = next((name for name in files.shapes if _own_name(name) in ("token_map", "d2t")), None)
+    few = map_name is not None and files.shapes[map_name] == (rows,)
     same_target(files, target, hidden_size=width, vocab_size=files.setting("vocab_size") if few else rows)
 
-    shared = files.setting("original_lm_head")
-    outputs = 0 if "lm_heads.0.weight" not in shapes else 1 if shared else heads
+    outputs = 0 if rows is None else 1 if files.setting("original_lm_head") else heads
+    rows = rows or logit_width(target)
     sizes = MedusaConfig(width, heads, (config.num_hidden_layers,))
     part = PublishedMedusa(sizes, layers, "blocks.0.layers.0.bias" in shapes, outputs, rows)
-    unread = {"t2d", "embed_tokens.weight", *(f"lm_heads.{head}.weight" for head in range(outputs, heads))}
-    if chosen is not None:
-        part.register_buffer(chosen, torch.zeros(shapes[chosen], dtype=torch.long))
-    filled(part, files, target, lambda name: own if (own := _own_name(name)) not in unread else None)
-    if chosen is not None:
-        tokens = part._buffers.pop(chosen).cpu()
-        if chosen == "d2t":
-            tokens = tokens + torch.arange(len(tokens))
-        part.columns = _columns(files, tokens, rows, config.vocab_size).to(home_of(target))
-    return part
+    if map_name is not None:
+        part.columns = _columns(files, map_name, rows, logit_width(target))
+    unread = {
+        "token_map",
+        "d2t",
+        "t2d",
+        "embed_tokens.weight",
+        *(f"lm_heads.{i}.weight" for i in range(outputs, heads)),
+    }
+    return filled(part, files, target, lambda name: own if (own := _own_name(name)) not in unread else None)
 
 
 def _own_name(name: str) -> str:
@@ -120,9 +119,15 @@ def _own_name(name: str) -> str:
     return next((pattern.sub(own, name) for pattern, own in _RENAMED if pattern.fullmatch(name)), name)
 
 
-def _columns(files: PartFiles, tokens: Tensor, rows: int, vocab_size: int) -> Tensor:
-    """As `columns_of`, of tokens [k] in any order. rows: of the output matrix, k or the whole vocabulary's."""
+def _columns(files: PartFiles, map_name: str, rows: int, vocab_size: int) -> Tensor:
+    """As `columns_of`, of the tokens in this tensor, which may be in any order.
+
+    rows: of the output matrix, of these tokens or of the whole vocabulary.
+    """
+    tokens = files.tensor(map_name).long()
+    counted = torch.arange(len(tokens))
+    tokens = tokens + counted if map_name.endswith("d2t") else tokens
     order = tokens.argsort()
-    columns = columns_of(files, tokens[order] - torch.arange(len(tokens)), vocab_size)
+    columns = columns_of(files, tokens[order] - counted, vocab_size)
     places = order if len(tokens) == rows else tokens[order]
     return torch.cat([places, torch.tensor([rows])])[columns]
