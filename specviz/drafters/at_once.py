@@ -90,7 +90,9 @@ class Parallel(Masked, Headed):
             self.reader = DFlashReader(self.head, self.target)
         else:
             model = HeadModel(self.head, self.target)
-            self.reader = reader(model, self.stopwatch, context.passes.get(self.name))
+            fast = context.passes.get(self.name)
+            self.reader = reader(model, self.stopwatch, fast)
+            self.fuse = self.head.fuse if fast is None else fast.static.fuse
 
     @classmethod
     def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
@@ -106,7 +108,7 @@ class Parallel(Masked, Headed):
             return None
         tokens = to_device(committed[self.reader.length + 1 :], self.features.device)
         if isinstance(self.head, PEagleHead):
-            return self.head.read_masks(self.reader, self.features, tokens, depths)
+            return self.head.read_masks(self.reader, self.features, tokens, depths, self.fuse)
         if not self.masks_alone:
             return read_masks(self.reader, self.features, tokens, depths)
         with self.stopwatch.span():

@@ -21,7 +21,7 @@ from specviz.models.pair import ModelPair, QuantisedTarget
 from specviz.models.pass_timer import SHOWN_WIDTHS, fewest_threads, time_passes
 from specviz.models.placement import free_memory, release_memory
 from specviz.models.refusals import refusing_out_of_memory
-from specviz.parts.head_passes import StaticHead
+from specviz.parts.head_passes import PublishedHead, StaticHead
 from specviz.parts.heads import Head
 from specviz.passes import compiler
 from specviz.passes.compiler import ProgramJob
@@ -241,7 +241,7 @@ def _makers(
     if "target" not in made:
         return
     for name, part in pair.parts.items():
-        if isinstance(part, Head):
+        if isinstance(part, (Head, PublishedHead)):
             yield name, lambda few_rows, part=part: StaticHead(part, made["target"])
     # A target without an early exit has no such pass.
     with contextlib.suppress(SpecvizError):

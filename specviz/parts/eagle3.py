@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -167,11 +168,18 @@ class PEagleHead(Eagle3Head):
         proposals = files.settings.get("speculators_config", {}).get("proposal_methods") or [{}]
         self.depths = files.setting("num_depths", "para_depths") or proposals[0].get("speculative_tokens") or _DEPTHS
 
-    def read_masks(self, reader: CachedModel, features: Tensor, tokens: Tensor, depths: int) -> Tensor:
-        """As `head_passes.read_masks`."""
+    def read_masks(
+        self,
+        reader: CachedModel,
+        features: Tensor,
+        tokens: Tensor,
+        depths: int,
+        fuse: Callable[[Tensor], Tensor],
+    ) -> Tensor:
+        """As `head_passes.read_masks`. features: not yet fused; fuse: `Eagle3Head.fuse`, or what runs it faster."""
         masks = tokens.new_full((depths - 1,), self.mask_id)
         features = torch.cat([features, self.mask_hidden[0].expand(len(masks), -1)])
-        logits = reader.forward(torch.cat([tokens, masks]), depths, inputs=self.fuse(features))
+        logits = reader.forward(torch.cat([tokens, masks]), depths, inputs=fuse(features))
         reader.rewind(reader.length - len(masks))
         return logits
 

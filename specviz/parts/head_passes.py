@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
 
-from specviz.parts import heads
-from specviz.parts.heads import EagleHead, Head, ParallelHead
+from specviz.parts.heads import Head, ParallelHead
 from specviz.parts.published import PublishedPart
 from specviz.passes import kernel_library
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.few_rows import in_float32
+from specviz.passes.model_twins import with_grouped_attention
 from specviz.passes.static_passes import StaticPass
 from specviz.rules.sampling import in_order
 
@@ -41,6 +41,10 @@ class PublishedHead(PublishedPart, PreTrainedModel):
         """What the head reads with each token, [..., width]. features: the target's hidden states of the
         `feature_layers`, side by side."""
         return features
+
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Of its weights, for which programs are compiled."""
+        return [tuple(weight.shape) for weight in self.parameters()]
 
     def turns(self, position_ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Cosine and sine of rotary positions, position_ids [rows or 1, n] int64: [2, rows or 1, n, head size]."""
@@ -161,11 +165,12 @@ class StaticHead(StaticPass):
     Hidden states are returned where drafting continues on them.
     """
 
-    def __init__(self, head: Head, target: StaticPass):
+    def __init__(self, head: Head | PublishedHead, target: StaticPass):
         """target: by the kernels, if the head is to be."""
         few_rows = None if target.few_rows is None else target.few_rows.fitting(head)
         twin = HeadModel(head if few_rows is None else few_rows.twin(head), target.model)
-        super().__init__(HeadModel(head, target.original), (-1,) * isinstance(head, EagleHead), few_rows, twin)
+        continued = (-1,) * (head.kind != ParallelHead.kind)
+        super().__init__(HeadModel(head, target.original), continued, few_rows, with_grouped_attention(twin))
         self.__dict__["target"] = target.original  # not as one of its modules, see `StaticPass`
         self.name = f"{head.kind} head"
         self.input_widths = (self.model.input_width,)
@@ -176,8 +181,16 @@ class StaticHead(StaticPass):
         return copyreg.__newobj__, (type(self),), state
 
     def described(self) -> str:
-        facts = (self.original.head.sizes, self.target.config.to_json_string(), self.dtype, self.few_rows)
-        return f"{facts} {inspect.getsource(heads)}"
+        head = self.original.head
+        published = isinstance(head, PublishedHead)
+        sizes = (head.config.to_json_string(), head.reading(), head.shapes()) if published else head.sizes
+        facts = (sizes, self.target.config.to_json_string(), self.dtype, self.few_rows)
+        return f"{facts} {inspect.getsource(inspect.getmodule(type(head)))}"
+
+    @property
+    def vocab_size(self) -> int:
+        columns = getattr(self.original.head, "columns", None)
+        return super().vocab_size if columns is None else len(columns)
 
     def plain(self) -> StaticHead:
         return StaticHead(self.original.head, StaticPass(self.target))
@@ -193,4 +206,5 @@ class StaticHead(StaticPass):
         operations would take as long as that does."""
         if self.few_rows is None:
             return self.model.head.fuse(features)
-        return self.model.head.fuse(features.float(), kernel_library.normalised).to(self.dtype)
+        own = () if isinstance(self.model.head, PublishedHead) else (kernel_library.normalised,)
+        return self.model.head.fuse(features.float(), *own).to(self.dtype)

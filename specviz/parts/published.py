@@ -12,7 +12,6 @@ from transformers import PreTrainedModel
 
 from specviz.parts.formats import PartFiles
 from specviz.parts.head_files import ready
-from specviz.passes.devices import home_of
 from specviz.records.words import Sentence
 
 #: A published part; any part.
@@ -31,7 +30,12 @@ class PublishedPart(nn.Module):
     feature_layers: tuple[int, ...]
     #: Where each of the target's tokens stands in the part's own, smaller vocabulary (`columns_of`); None if it drafts
     #: from the target's.
-    columns: Tensor | None = None
+    columns: Tensor | None
+
+    def __init__(self, *given: Any):
+        super().__init__(*given)
+        # A buffer: programs are compiled for its shape, not for its values.
+        self.register_buffer("columns", None, persistent=False)
 
     def reading(self) -> dict[str, Any]:
         """How its files are read where formats differ, as plain values for the page and the trace."""
@@ -84,8 +88,6 @@ def filled(
             tensor=unknown[0],
         )
     part.load_state_dict(held)
-    if part.columns is not None:
-        part.columns = part.columns.to(home_of(target))
     return ready(part, target)
 
 

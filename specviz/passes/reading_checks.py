@@ -80,8 +80,12 @@ def rounding(dtype: torch.dtype) -> float:
 
 
 def difference(given: Tensor, expected: Tensor) -> float:
-    """How far rows [n, vocab or d] lie from the expected ones, relative to how these vary; infinite if not a number."""
-    given, expected = given.float(), expected.float()
+    """How far rows [n, vocab or d] lie from the expected ones, relative to how these vary; infinite if not a number.
+
+    What both rule out (−∞) counts for nothing.
+    """
+    out = given.isneginf() & expected.isneginf()
+    given, expected = (rows.float().masked_fill(out, 0) for rows in (given, expected))
     apart = (given - expected).norm() / (expected - expected.mean(-1, keepdim=True)).norm()
     return apart.nan_to_num(math.inf).item()
 

@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+from fast_passes import with_passes
 from safetensors.torch import save_file
 from tiny import generated, save_pair
 from torch.nn import functional
@@ -12,6 +13,10 @@ from torch.nn import functional
 import specviz
 from specviz.drafters.at_once import Parallel
 from specviz.drafters.heads import Eagle
+from specviz.models import pass_checks, preparation
+from specviz.parts.head_passes import StaticHead
+from specviz.passes.few_rows import FewRows
+from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, SamplingParams
 
@@ -246,6 +251,19 @@ def test_greedy_text_is_generates(name, branches, target, tmp_path):
         settings = {"sampling": GREEDY, "drafting": DraftParams(branches=branches), "num_draft_tokens": depth}
         run = specviz.run(pair, PROMPT, drafter="eagle", max_new_tokens=20, **settings)
         assert list(run.token_ids) == generated(pair, PROMPT, 20)
+
+
+@pytest.mark.parametrize("kind", ["static", "kernels"])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_head_runs_over_static_buffers_and_on_kernels(name, kind, target, tmp_path):
+    pair, _ = layout(name, tmp_path, target)
+    few_rows = FewRows.ready() if kind == "kernels" else None
+    static = StaticPass(pair.target, preparation.feature_layers(pair), few_rows)
+    fast = {"target": static, "eagle": StaticHead(pair.parts["eagle"], static)}
+    fast = {role: FastPasses.unprepared(one) for role, one in fast.items()}
+    pass_checks.check(fast["eagle"])
+    run = specviz.run(with_passes(pair, fast), PROMPT, drafter="eagle", sampling=GREEDY, max_new_tokens=20)
+    assert list(run.token_ids) == generated(pair, PROMPT, 20)
 
 
 @torch.inference_mode()
