@@ -22,6 +22,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils.import_utils import is_protobuf_available, is_sentencepiece_available, is_tiktoken_available
 
 from specviz.models.placement import release_memory
+from specviz.parts.formats import is_pointer
 from specviz.records.errors import SpecvizError, first_line
 
 #: The packages that read vocabularies in other programs' formats, and how to ask whether each is installed.
@@ -30,9 +31,6 @@ PACKAGES = {
     "protobuf": is_protobuf_available,
     "tiktoken": is_tiktoken_available,
 }
-
-#: The first of the few lines that git leaves in place of a large file until it is fetched.
-_POINTER = b"version https://git-lfs"
 
 _WHOLE, _SETTINGS = "tokenizer.json", "tokenizer_config.json"
 _MODELS = tuple(
@@ -244,9 +242,8 @@ def about_tokenizer(model: Named, error: BaseException, find: Callable[[str], pa
 
 def why_not_fetched(model: Named, file: pathlib.Path) -> SpecvizError | None:
     """Why a file of the model cannot be read yet; None unless git has left only a pointer to it there."""
-    with file.open("rb") as opened:
-        if opened.read(len(_POINTER)) != _POINTER:
-            return None
+    if not is_pointer(file):
+        return None
     return model.complaint(
         "{file} in {name} is only a pointer of Git LFS: fetch the file itself with git lfs pull.",
         file=file.name,

@@ -136,11 +136,10 @@ def find_model(named: str | os.PathLike[str], field: str, revision: str | None, 
 
     Raises SpecvizError (this `field`).
     """
+    named = without_page(named)
     name = os.fspath(named).strip()
     if not name:
         raise SpecvizError("Name a model: a folder, a GGUF file or a Hub id such as Qwen/Qwen3-0.6B.", field)
-    if page := _HUB_PAGE.match(name):
-        named = name = page[1]
     path = pathlib.Path(name).expanduser()
     if is_hub_id(named):
         if name.endswith(".gguf"):
@@ -157,6 +156,12 @@ def find_model(named: str | os.PathLike[str], field: str, revision: str | None, 
         source.config.return_dict = True
         source.config.output_hidden_states = source.config.output_attentions = False
     return source
+
+
+def without_page(named: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """The Hub id in the address of a model's page; any other name as it is."""
+    page = _HUB_PAGE.match(os.fspath(named).strip())
+    return named if page is None else page[1]
 
 
 def is_hub_id(named: str | os.PathLike[str]) -> bool:
@@ -219,7 +224,7 @@ def _folder_source(model: Named, path: pathlib.Path) -> ModelSource:
         )
     if not path.is_dir():
         raise model.complaint("There is no folder or file {name}.")
-    path, name = _in_hub_cache(path.resolve(), model.field)
+    path, name = in_hub_cache(path.resolve(), model.field)
     source = ModelSource(model.field, name, str(path), {"local_files_only": True})
     if (path / "adapter_config.json").is_file():
         raise source.complaint(
@@ -241,7 +246,7 @@ def _folder_source(model: Named, path: pathlib.Path) -> ModelSource:
     return source
 
 
-def _in_hub_cache(path: pathlib.Path, field: str) -> tuple[pathlib.Path, str]:
+def in_hub_cache(path: pathlib.Path, field: str) -> tuple[pathlib.Path, str]:
     """The folder that holds a model's files, and its name: `path` itself, unless that is a repository in the Hub's
     cache.
 

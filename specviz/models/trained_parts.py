@@ -4,7 +4,6 @@ import copy
 import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
@@ -13,10 +12,10 @@ from transformers.modeling_layers import MtpModel
 
 from specviz.models.pair import Part
 from specviz.models.refusals import Named, explaining, quantisation_of
-from specviz.models.sources import is_hub_id, on_the_hub, quietly
+from specviz.models.sources import in_hub_cache, is_hub_id, on_the_hub, quietly, without_page
 from specviz.parts.dflash import load_dflash
 from specviz.parts.eagle3 import load_eagle3
-from specviz.parts.formats import PartFiles, recognise, settings_in
+from specviz.parts.formats import PICKLES, PartFiles, recognise
 from specviz.parts.head_files import StoredWeights, load
 from specviz.parts.heads import EagleHead, Head, MedusaHeads, MtpHead, ParallelHead
 from specviz.parts.medusa import load_medusa
@@ -42,9 +41,6 @@ _LOADERS: dict[str, Callable[[PartFiles, PreTrainedModel], Part]] = {
     "P-EAGLE": load_eagle3,
 }
 
-#: The files of a part, whatever its format.
-_FILES = ("*.json", "*.safetensors", "*.bin", "*.pt")
-
 
 def sort_drafts(
     named: Sequence[Name], revision: str | None, token: str | None
@@ -57,10 +53,8 @@ def sort_drafts(
     sorted_names: dict[str, Name] = {}
     folders: dict[str, pathlib.Path] = {}
     for name in named:
-        folder = _folder(name, ["config.json"], revision, token)
-        if is_hub_id(name) and _may_be_a_part(settings_in(folder)):
-            folder = _folder(name, _FILES, revision, token)
-        kind = _kind(folder, str(name)) or "draft_model"
+        folder = _folder(name, revision, token)
+        kind = _kind(PartFiles.at(folder)) or "draft_model"
         if kind in sorted_names:
             raise SpecvizError(
                 "{first} and {second} draft in the same way ({kind}): name one of them.",
@@ -71,44 +65,74 @@ def sort_drafts(
             )
         sorted_names[kind] = name
         if kind in _PARTS:
-            folders[kind] = _folder(name, _FILES, revision, token)
+            folders[kind] = folder
     return sorted_names.get("draft_model"), folders
 
 
-def _folder(named: Name, files: Sequence[str], revision: str | None, token: str | None) -> pathlib.Path:
-    """The folder of that name; of one on the Hub, its place in the cache, once these `files` are there."""
+def _folder(named: Name, revision: str | None, token: str | None) -> pathlib.Path:
+    """The folder of that name; of one on the Hub, its place in the cache, once its configuration is there, and the
+    weights too unless it is a model.
+
+    Raises SpecvizError (field ``draft``) for what the Hub refuses, and, before any weights are fetched, for parts whose
+    configuration says that they are not read.
+    """
+    named = without_page(named)
     name = os.fspath(named).strip()
     if not is_hub_id(named) or name.endswith(".gguf"):
-        return pathlib.Path(name).expanduser()
-    options = on_the_hub(name, "draft", revision, token)
-    with explaining("configuration", Named("draft", name)):
-        return pathlib.Path(snapshot_download(name, allow_patterns=files, **options))
+        path = pathlib.Path(name).expanduser()
+        return in_hub_cache(path.resolve(), "draft")[0] if path.is_dir() else path
+    options, model = on_the_hub(name, "draft", revision, token), Named("draft", name)
+
+    def fetched(*patterns: str) -> PartFiles:
+        with explaining("configuration", model):
+            # Not what lies in folders there: other formats, and the states of a training.
+            found = snapshot_download(name, allow_patterns=patterns, ignore_patterns="*/*", **options)
+        return PartFiles.at(pathlib.Path(found))
+
+    files = fetched("config.json")
+    if _may_be_a_part(files):
+        files = fetched("*.json", "*.safetensors")
+        files = files if files.shapes else fetched("*.json", *PICKLES)
+        if not files.shapes and "local_files_only" in options:
+            raise model.complaint(
+                "{name} is not on this machine and the Hub cannot be reached: check the network or name a folder."
+            )
+    return files.folder
 
 
-def _may_be_a_part(settings: dict[str, Any]) -> bool:
-    """Whether its weights must be looked at: published heads call themselves models of a single layer."""
-    return settings.get("num_hidden_layers", 1) == 1
+def _may_be_a_part(files: PartFiles) -> bool:
+    """Whether its weights are to be fetched: its configuration is that of a part, or of none or one layer, as published
+    heads have it that call themselves models."""
+    settings = files.settings
+    headlike = bool(settings) and (settings.get("num_hidden_layers") == 1 or "model_type" not in settings)
+    return _kind(files) is not None or headlike
 
 
-def _kind(folder: pathlib.Path, name: str) -> str | None:
-    """The drafter of the part that lies in `folder`; None for a model."""
-    if (own := settings_in(folder).get("kind")) is not None:
+def _kind(files: PartFiles) -> str | None:
+    """The drafter of the part in a folder; None for a model. Raises SpecvizError (field ``draft``) for parts that are
+    not read."""
+    if (own := files.settings.get("kind")) is not None:
         if own not in _PARTS:
-            raise _unread(name, str(own))
+            raise _unread(files, str(own))
         return own
-    files = PartFiles.at(folder)
     form = recognise(files)
-    if form is not None and form.drafter is None:
-        raise _unread(name, form.name) if form.refusal is None else form.refusal(files)
-    return None if form is None else form.drafter
+    if form is None:
+        return None
+    if form.drafter is None:
+        raise _unread(files, form.name) if form.refusal is None else form.refusal(files)
+    if files.settings.get("quantization_config"):
+        raise files.complaint(
+            "The {method} part in {folder} is quantised, and parts are read as they were trained: name the one that it "
+            "was made from.",
+            method=form.name,
+        )
+    return form.drafter
 
 
-def _unread(name: str, kind: str) -> SpecvizError:
-    return SpecvizError(
-        "{name} is a trained part in a format that is not read here ({kind}): name a draft model, a part made by "
-        "python -m specviz.training, or a DFlash drafter.",
-        "draft",
-        name=name,
+def _unread(files: PartFiles, kind: str) -> SpecvizError:
+    return files.complaint(
+        "{folder} holds a trained part in a format that is not read here ({kind}): name a draft model, or a part in "
+        "one of the formats of docs/ways.md.",
         kind=kind,
     )
 
@@ -139,9 +163,9 @@ def load_parts(
 
 def _load_part(own: type[Head | MedusaHeads], folder: pathlib.Path, target: PreTrainedModel) -> Part:
     """The part in `folder`: in a published format, or one of our own of this class."""
-    _kind(folder, str(folder))  # refuses what is not read
     files = PartFiles.at(folder)
-    form = None if "kind" in files.settings else recognise(files)
+    _kind(files)  # refuses what is not read
+    form = recognise(files)
     return load(own, folder, target) if form is None else _LOADERS[form.name](files, target)
 
 

@@ -8,19 +8,25 @@ from __future__ import annotations
 import contextlib
 import json
 import pathlib
-import pickle
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
 from specviz.records.errors import SpecvizError, first_line
 
-#: Pickled tensors, as torch saves them: of whole models, and of heads alone.
-_PICKLES = ("pytorch_model*.bin", "model*.bin", "*.pt")
+#: Pickled tensors, as torch saves them: of whole models, and of heads alone. Beside them lie what trainers pickle.
+PICKLES = ("pytorch_model*.bin", "model*.bin", "*lm_head*.pt")
+
+#: The first of the few lines that git leaves in place of a large file until it is fetched.
+_POINTER = b"version https://git-lfs"
+
+#: How torch names what a pickle would import.
+_CODE = re.compile(r"GLOBAL ([\w.]+)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,12 +82,15 @@ class PartFiles:
         return self.tensors()[name]
 
     def complaint(self, template: str, **values: object) -> SpecvizError:
-        """A sentence about this folder, ``{folder}`` in it."""
-        return SpecvizError(template, "draft", **{"folder": self.folder} | values)
+        """A sentence about this folder, ``{folder}`` in it: for one in the Hub's cache, the repository's name."""
+        repository = self.folder.parent.parent.name
+        cached = self.folder.parent.name == "snapshots" and repository.startswith("models--")
+        name = repository.removeprefix("models--").replace("--", "/") if cached else self.folder
+        return SpecvizError(template, "draft", **{"folder": name} | values)
 
     def _weights(self) -> list[pathlib.Path]:
         safe = sorted(self.folder.glob("*.safetensors"))
-        return safe or sorted({file for pattern in _PICKLES for file in self.folder.glob(pattern)})
+        return safe or sorted({file for pattern in PICKLES for file in self.folder.glob(pattern)})
 
     def _shapes_in(self, file: pathlib.Path) -> dict[str, tuple[int, ...]]:
         with self._explaining(file):
@@ -97,17 +106,28 @@ class PartFiles:
         """Turns the libraries' errors over a file into a sentence."""
         try:
             yield
-        except (OSError, RuntimeError, SafetensorError, EOFError, pickle.UnpicklingError, ValueError) as error:
-            values = {"file": file.name, "reason": first_line(error)}
-            if isinstance(error, pickle.UnpicklingError) and "weights only" in str(error).lower():
+        except Exception as error:
+            # What is no pickle leads the one who reads it astray in any way; torch has more to say than the reason.
+            known = {"file": file.name, "reason": first_line(error.__context__ or error)}
+            if is_pointer(file):
                 raise self.complaint(
-                    "{file} in {folder} holds code and not weights alone, so it is not read: save its weights as "
-                    "safetensors where the code is trusted ({reason}).",
-                    **values,
+                    "{file} in {folder} is only a pointer of Git LFS: fetch the file itself with git lfs pull.", **known
+                ) from error
+            if code := _CODE.search(str(error)):
+                raise self.complaint(
+                    "{file} in {folder} holds code ({code}) and not weights alone, so it is not read: save its weights "
+                    "as safetensors where the code is trusted.",
+                    **known | {"code": code[1]},
                 ) from error
             raise self.complaint(
-                "{file} in {folder} is damaged or cut short: copy it again ({reason}).", **values
+                "{file} in {folder} is damaged or cut short: copy it again ({reason}).", **known
             ) from error
+
+
+def is_pointer(file: pathlib.Path) -> bool:
+    """Whether git has left only a pointer to a large file in its place."""
+    with file.open("rb") as opened:
+        return opened.read(len(_POINTER)) == _POINTER
 
 
 def settings_in(folder: pathlib.Path) -> dict[str, Any]:
@@ -140,6 +160,8 @@ class Format:
 
 def recognise(files: PartFiles) -> Format | None:
     """The format of the part in a folder; None for a model, a part of our own, or nothing that is known."""
+    if "kind" in files.settings:
+        return None
     return next((form for form in FORMATS if form.fits(files)), None)
 
 
@@ -163,9 +185,14 @@ def _called(*words: str) -> Callable[[PartFiles], bool]:
     return lambda files: any(word in label for label in _labels(files) for word in words)
 
 
+def _is(*labels: str) -> Callable[[PartFiles], bool]:
+    """Whether a label is one of these."""
+    return lambda files: any(label in labels for label in _labels(files))
+
+
 def _holds(*endings: str) -> Callable[[PartFiles], bool]:
-    """Whether, for each of these endings, a tensor's name ends in it."""
-    return lambda files: all(any(name.endswith(ending) for name in files.shapes) for ending in endings)
+    """Whether, for each of these endings, a tensor's name is that or ends in it after a dot."""
+    return lambda files: all(any(f".{name}".endswith(f".{ending}") for name in files.shapes) for ending in endings)
 
 
 def _set(*names: str) -> Callable[[PartFiles], bool]:
@@ -177,19 +204,37 @@ def _either(*tests: Callable[[PartFiles], bool]) -> Callable[[PartFiles], bool]:
     return lambda files: any(test(files) for test in tests)
 
 
+def _fusion(files: PartFiles) -> tuple[int, ...]:
+    """The shape of a head's first layer, which joins what it reads; empty if there is none."""
+    return next((files.shapes[name] for name in ("fc.weight", "model.fc.weight") if name in files.shapes), ())
+
+
+def _has_latent_attention(files: PartFiles) -> bool:
+    """An EAGLE-3 head with the attention of DeepSeek and Kimi."""
+    return _called("eagle3deepseek")(files) or (
+        bool(_fusion(files)) and _holds("self_attn.kv_a_proj_with_mqa.weight")(files)
+    )
+
+
 def _is_eagle3(files: PartFiles) -> bool:
-    """Attention reads embedding and state side by side, twice as wide as the head; or a label says so."""
-    queries = ("midlayer.self_attn.q_proj.weight", "layers.0.self_attn.q_proj.weight")
-    for name, shape in files.shapes.items():
-        if name.endswith(queries):
-            return shape[-1] == 2 * (files.setting("hidden_size") or 0)
-    return _either(_called("eagle3"), _set("draft_vocab_size"))(files)
+    """Attention reads embedding and state side by side, twice as wide as what it writes; or a label says so."""
+    ends = ("midlayer.self_attn.", "layers.0.self_attn.")
+    read = [shape[-1] for name, shape in files.shapes.items() for end in ends if name.endswith(f"{end}q_proj.weight")]
+    written = [shape[0] for name, shape in files.shapes.items() for end in ends if name.endswith(f"{end}o_proj.weight")]
+    if read and written and read[0] == 2 * written[0]:
+        return True
+    return _either(_called("eagle3"), _set("draft_vocab_size"))(files) and not _joins_two(files)
 
 
-def _is_eagle(files: PartFiles) -> bool:
-    """One layer that joins two inputs and has no norm before attention."""
-    joined = next((shape for name, shape in files.shapes.items() if name.endswith("fc.weight")), None)
-    return joined is not None and joined[1] == 2 * joined[0] and not _holds("layers.0.input_layernorm.weight")(files)
+def _joins_two(files: PartFiles) -> bool:
+    """A layer that joins the embedding and one state, each as wide as itself."""
+    shape = _fusion(files)
+    return len(shape) == 2 and shape[1] == 2 * shape[0]
+
+
+def _is_mtp_alone(files: PartFiles) -> bool:
+    """Modules under the names that they have in a target's checkpoint, and nothing else of it."""
+    return bool(files.shapes) and all(name.startswith(("mtp.", "model.mtp")) for name in files.shapes)
 
 
 #: In the order of trial: what is special before what it would be taken for.
@@ -204,16 +249,72 @@ FORMATS: tuple[Format, ...] = (
             "model, or train a head with python -m specviz.training."
         ),
     ),
-    Format("Medusa", "medusa", _either(_set("medusa_num_heads"), _called("medusa"), _holds("0.0.linear.weight"))),
-    Format("MLP speculator", "medusa", _called("mlp_speculator", "mlpspeculator")),
-    Format("Gemma 4 assistant", None, _called("gemma4_assistant", "gemma4_unified_assistant")),
+    Format(
+        "EAGLE-3 with parallel heads",
+        None,
+        _holds("parallel_draft_heads.0.medusa_layers.0.linear.weight"),
+        lambda files: files.complaint(
+            "{folder} holds an EAGLE-3 head with further heads for parallel drafting, which are not run here: export "
+            "it without them (parallel_draft_step 1), or name another part."
+        ),
+    ),
+    Format(
+        "Medusa",
+        "medusa",
+        _either(
+            _set("medusa_num_heads"),
+            _called("medusa"),
+            _holds("0.0.linear.weight"),
+            _holds("blocks.0.layers.0.weight", "lm_heads.0.weight"),
+        ),
+    ),
+    Format(
+        "MLP speculator",
+        "medusa",
+        _either(_called("mlp_speculator", "mlpspeculator"), _holds("emb.0.weight", "proj.0.weight", "head.0.weight")),
+    ),
+    Format(
+        "Gemma 4 assistant",
+        None,
+        _either(
+            _called("gemma4_assistant", "gemma4_unified_assistant"),
+            _holds("pre_projection.weight", "post_projection.weight"),
+        ),
+    ),
     Format("Domino", None, _either(_called("domino"), _holds("prefix_gru.weight_ih_l0"))),
     Format("DFlash2", None, _either(_called("dflash2"), _holds("candidate_selector.hidden_projection.weight"))),
     Format("LiLiCorr", None, _called("lilicorr")),
     Format("DFlare", None, _either(_called("dflare"), _holds("layer_fusion_weights"))),
     Format("DSpark", None, _either(_called("dspark"), _holds("markov_w1.weight"), _holds("markov_w2.weight"))),
-    Format("DFlash", "parallel", _either(_set("dflash_config"), _called("dflash", "muse_glimmer_assistant"))),
+    Format(
+        "DFlash",
+        "parallel",
+        _either(
+            _set("dflash_config"),
+            _called("dflash", "muse_glimmer_assistant"),
+            lambda files: {"fc.weight", "hidden_norm.weight"} <= files.shapes.keys(),
+        ),
+    ),
+    Format(
+        "EAGLE-3 with latent attention",
+        None,
+        _has_latent_attention,
+        lambda files: files.complaint(
+            "{folder} holds an EAGLE-3 head with the latent attention of DeepSeek and Kimi, which is not run here: "
+            "name one with ordinary attention."
+        ),
+    ),
     Format("P-EAGLE", "parallel", _either(_called("peagle"), _holds("mask_hidden"))),
     Format("EAGLE-3", "eagle", _is_eagle3),
-    Format("EAGLE", None, _is_eagle),
+    Format("EAGLE", None, _either(_joins_two, _is("eagle", "eaglemodel", "eaglellamaforcausallm"))),
+    Format("MTP", None, _either(_is("mtp", "mtpdraftmodel"), _holds("mtp_layers.0.input_proj.weight"))),
+    Format(
+        "MTP modules alone",
+        None,
+        _either(_called("nextn"), _is_mtp_alone),
+        lambda files: files.complaint(
+            "{folder} holds multi-token-prediction modules that were taken out of a checkpoint: name that checkpoint "
+            "as the target, and its modules are read with it."
+        ),
+    ),
 )
