@@ -115,7 +115,7 @@ class PartFiles:
                 ) from error
             if code := _CODE.search(str(error)):
                 raise self.complaint(
-                    "{file} in {folder} holds code ({code}) and not weights alone, so it is not read: save its weights "
+                    "{file} in {folder} holds code and not weights alone ({code}), so it is not read: save its weights "
                     "as safetensors where the code is trusted.",
                     **known | {"code": code[1]},
                 ) from error

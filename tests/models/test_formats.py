@@ -207,9 +207,13 @@ BAD_FILES = {
     "text": ("medusa_lm_head.pt", lambda file: file.write_text("hello world, this is text"), "cut short"),
     "pointer": ("model.safetensors", lambda file: file.write_bytes(POINTER), "only a pointer of Git LFS"),
     "pickled pointer": ("pytorch_model.bin", lambda file: file.write_bytes(POINTER), "only a pointer of Git LFS"),
-    "code": ("pytorch_model.bin", lambda file: pickled(fc=Code(file.parent / "ran"))(file), "holds code (posix.mkdir)"),
+    "code": (
+        "pytorch_model.bin",
+        lambda file: pickled(fc=Code(file.parent / "ran"))(file),
+        "holds code and not weights alone (posix.mkdir)",
+    ),
     "bare code": ("model.bin", lambda file: file.write_bytes(pickle.dumps(Code(file.parent / "ran"), 2)), "holds code"),
-    "a module": ("pytorch_model.bin", lambda file: torch.save(nn.Linear(2, 2), file), "holds code (torch.nn"),
+    "a module": ("pytorch_model.bin", lambda file: torch.save(nn.Linear(2, 2), file), "not weights alone (torch.nn"),
     "not a number": ("model.bin", pickled(**{"fc.weight": torch.tensor([torch.nan])}), "not all numbers (fc.weight)"),
 }
 
