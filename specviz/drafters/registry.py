@@ -7,7 +7,7 @@ from specviz.drafters.at_once import Parallel, ParallelDraftModel
 from specviz.drafters.base import Drafter, Plain
 from specviz.drafters.copying import PromptLookup
 from specviz.drafters.draft_model import DraftModel, TranslatedDraftModel
-from specviz.drafters.heads import Eagle, Mtp
+from specviz.drafters.heads import Eagle, Mtp, mtp_class
 from specviz.drafters.last_state import Medusa, Speculator
 from specviz.drafters.self_drafting import QuantisedSelf
 from specviz.models.pair import ModelPair
@@ -51,6 +51,8 @@ def drafter_class(pair: ModelPair, name: str | None) -> type[Drafter]:
         return ParallelDraftModel
     if name == Medusa.name and isinstance(pair.parts.get(name), MlpSpeculator):
         return Speculator
+    if name == Mtp.name:
+        return mtp_class(pair)
     return class_named(name)
 
 

@@ -16,6 +16,7 @@ from specviz.models.sources import in_hub_cache, is_hub_id, on_the_hub, quietly,
 from specviz.parts.dflash import load_dflash
 from specviz.parts.eagle3 import load_eagle3
 from specviz.parts.formats import PICKLES, PartFiles, recognise
+from specviz.parts.gemma_assistant import load_gemma_assistant
 from specviz.parts.head_files import StoredWeights, load
 from specviz.parts.heads import EagleHead, Head, MedusaHeads, MtpHead, ParallelHead
 from specviz.parts.medusa import load_medusa
@@ -39,6 +40,7 @@ _LOADERS: dict[str, Callable[[PartFiles, PreTrainedModel], Part]] = {
     "MLP speculator": load_mlp_speculator,
     "EAGLE-3": load_eagle3,
     "P-EAGLE": load_eagle3,
+    "Gemma 4 assistant": load_gemma_assistant,
 }
 
 

@@ -275,7 +275,7 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         "Gemma 4 assistant",
-        None,
+        "mtp",
         _either(
             _called("gemma4_assistant", "gemma4_unified_assistant"),
             _holds("pre_projection.weight", "post_projection.weight"),

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, TypeVar
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from specviz.parts.formats import PartFiles
 from specviz.parts.head_files import ready
+from specviz.records.errors import SpecvizError, first_line
 from specviz.records.words import Sentence
 
 #: A published part; any part.
@@ -89,6 +92,21 @@ def filled(
         )
     part.load_state_dict(held)
     return ready(part, target)
+
+
+@contextlib.contextmanager
+def understood(files: PartFiles, method: str) -> Iterator[None]:
+    """Turns what transformers raises over the settings of a part into a sentence (field ``draft``)."""
+    try:
+        yield
+    except (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError) as error:
+        if isinstance(error, SpecvizError):
+            raise
+        raise files.complaint(
+            "The configuration in {folder} does not describe a part of its kind ({method}): {reason}.",
+            method=method,
+            reason=first_line(error),
+        ) from error
 
 
 def same_target(files: PartFiles, target: PreTrainedModel, **sizes: int | None) -> None:

@@ -83,6 +83,12 @@ MORE_ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "falcon": ("falcon", {"hidden_size": 48, "num_attention_heads": 4, "alibi": False}),
     "falcon_alibi": ("falcon", {"hidden_size": 48, "num_attention_heads": 4, "alibi": True}),
     "gemma": ("gemma", _GROUPED),
+    "gemma4": (
+        "gemma4_text",
+        _GROUPED
+        | {"global_head_dim": 16, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
+        | {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": VOCABULARY},
+    ),
     "glm": ("glm", _GROUPED),
     "glm4": ("glm4", _GROUPED),
     "gpt_bigcode": ("gpt_bigcode", {"n_embd": 48, "n_head": 4, "n_positions": POSITIONS}),

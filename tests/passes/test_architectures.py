@@ -26,13 +26,13 @@ from specviz.records.settings import DraftParams, SamplingParams
 
 #: What reads chains only. Windows: cohere2, gpt_oss, and gpt_neo with a mask of its own. A bias by place in the cache:
 #: bloom and falcon_alibi, which take no such mask either, and mpt. Positions that begin at 2: roberta.
-CHAINS_ONLY = {"bloom", "cohere2", "falcon_alibi", "gpt_neo", "gpt_oss", "llama4", "mpt", "roberta"}
+CHAINS_ONLY = {"bloom", "cohere2", "falcon_alibi", "gemma4", "gpt_neo", "gpt_oss", "llama4", "mpt", "roberta"}
 
 #: What has no fast passes.
 NOT_STATIC = {"bloom", "deepseek_v32", "falcon_alibi", "gpt_neo", "llama4", "roberta"}
 
-#: What keeps its layers elsewhere than `exit_after` looks.
-NO_EXIT = {"bert", "llama4", "opt", "roberta"}
+#: What keeps its layers elsewhere than `exit_after` looks, or, as gemma4, has an input for each of them.
+NO_EXIT = {"bert", "gemma4", "llama4", "opt", "roberta"}
 
 PROMPT = [3, 5, 7, 11, 3, 5]
 NEW_TOKENS = 10

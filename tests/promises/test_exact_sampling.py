@@ -38,14 +38,15 @@ def plain_speakers() -> ModelPair:
     return dataclasses.replace(with_heads(pair), eos_ids=frozenset())
 
 
-def p_value(order: dict, sampling: SamplingParams = HOT, tokens: int = 400) -> float:
+def p_value(order: dict, sampling: SamplingParams = HOT, tokens: int = 400, pair: ModelPair | None = None) -> float:
     """How likely chance alone makes the emitted tokens stray this far from the target's own rows: chi-square.
 
+    pair: of six tokens; the plain speakers by default.
     Counted is how often each token follows each other one; expected is what the target's row of that place gives it.
     Rows differ from place to place, so the covariances of the counts are summed over places; were the rows all equal,
     this would be Pearson's statistic.
     """
-    pair, length = plain_speakers(), 200
+    pair, length = pair or plain_speakers(), 200
     excess, spread = torch.zeros(FEW, FEW).double(), torch.zeros(FEW, FEW, FEW).double()
     for seed in range(tokens // length):
         run = specviz.run(pair, SHORT, sampling=sampling, max_new_tokens=length, seed=seed, **order)

@@ -1,0 +1,159 @@
+"""Gemma 4 assistants (google/gemma-4-…-it-assistant): a few Gemma layers without keys and values of their own, whose
+queries read the target's.
+
+Names of weights and settings are those of transformers' `Gemma4AssistantForCausalLM`, which the checkpoints come from,
+and so is what follows where engines differ: all tokens of a draft are drafted from the place of the text's last token
+(vLLM: from the place before it). The target has not read that token yet, so the text's other tokens are what is seen.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers.models.gemma4_assistant.modeling_gemma4_assistant import Gemma4AssistantMaskedEmbedder
+
+from specviz.parts.formats import PartFiles
+from specviz.parts.published import PublishedPart, filled, same_target, understood
+from specviz.passes.cached_model import CachedModel
+from specviz.passes.devices import is_sharded
+from specviz.records.words import Sentence
+
+#: Keys and values that queries read, by the kind of layer: [1, heads, tokens, head size] each.
+Memory = dict[str, tuple[Tensor, Tensor]]
+
+
+class GemmaAssistant(PublishedPart):
+    """Drafts a token from the embedding of the last one and the last hidden state, [e; h], side by side.
+
+    After the first token its own state stands in for the target's. A row of logits depends on the token's parent alone.
+    """
+
+    kind: ClassVar[str] = "mtp"
+    method: ClassVar[str] = "Gemma 4 assistant"
+
+    def __init__(self, config: PreTrainedConfig, target: PreTrainedModel):
+        super().__init__()
+        text, of_target = config.get_text_config(), target.config.get_text_config()
+        self.feature_layers = (of_target.num_hidden_layers,)
+        #: By the kind of layer, which of the target's layers has the keys and values: the last one that has its own.
+        self.sources = {
+            kind: layer
+            for layer, (kind, mode) in enumerate(zip(of_target.layer_types, of_target.kv_sharing_modes))
+            if mode == "store" and kind in text.layer_types
+        }
+        self.window = text.sliding_window
+        self.step_back = 0  # from the text's last token to the place that is drafted from
+        self.model = AutoModel.from_config(text)
+        self.pre_projection = nn.Linear(2 * config.backbone_hidden_size, text.hidden_size, bias=False)
+        self.post_projection = nn.Linear(text.hidden_size, config.backbone_hidden_size, bias=False)
+        self.lm_head = self.masked_embedding = None
+        if not config.tie_word_embeddings:
+            self.lm_head = nn.Linear(text.hidden_size, text.vocab_size, bias=False)
+        if config.use_ordered_embeddings:
+            self.masked_embedding = Gemma4AssistantMaskedEmbedder(config)
+
+    def memory(self, reader: CachedModel) -> Memory:
+        """What its queries read of the target's text; of windows, what the target's own layer sees from its end."""
+        rows, found = reader.rows(), {}
+        for kind, layer in self.sources.items():
+            start = max(0, reader.length - self.window + 1) if kind == "sliding_attention" else 0
+            # Before its window is full, and over static buffers, a layer holds more.
+            keys, values = (part[:, :, start - reader.length :] for part in rows[2 * layer : 2 * layer + 2])
+            like = self.pre_projection.weight
+            found[kind] = (keys.to(like), values.to(like))
+        return found
+
+    def forward(self, embeddings: Tensor, states: Tensor, memory: Memory, position: int) -> tuple[Tensor, Tensor]:
+        """Logits [n, vocab], −∞ for tokens that are not looked at, and states [n, d] to go on from.
+
+        embeddings, states: [n, d], the target's for tokens that do not see each other. position: the text's last
+        token's.
+        """
+        # As texts of one token: they do not see each other.
+        inputs = self.pre_projection(torch.cat([embeddings, states], -1)).unsqueeze(1)
+        hidden = self.model(
+            inputs_embeds=inputs,
+            position_ids=torch.full((1, 1), position - self.step_back, device=inputs.device),
+            attention_mask=dict.fromkeys(memory),  # all of the memory is seen
+            shared_kv_states={
+                kind: (keys.expand(len(inputs), -1, -1, -1), values.expand(len(inputs), -1, -1, -1))
+                for kind, (keys, values) in memory.items()
+            },
+            use_cache=False,
+        ).last_hidden_state[:, 0]
+        return self._logits(hidden), self.post_projection(hidden)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        table = self.model.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+        clusters = self.masked_embedding
+        if clusters is None:
+            return hidden @ table.T
+        # transformers' class marks the others with the least score less one, which leaves them a probability.
+        best = clusters.centroids(hidden).topk(clusters.centroid_intermediate_top_k).indices
+        ids = clusters.token_ordering.unflatten(0, (clusters.num_centroids, -1))[best].flatten(1)
+        scores = (table[ids] @ hidden.unsqueeze(-1)).squeeze(-1)
+        return hidden.new_full((len(hidden), len(table)), -torch.inf).scatter(1, ids, scores)
+
+    def reading(self) -> dict[str, Any]:
+        places = {"keys_and_values": self.sources, "place": "before the last token" if self.step_back else "last token"}
+        return super().reading() | places
+
+    def other_readings(self) -> dict[Sentence, PublishedPart]:
+        before = copy.copy(self)
+        before.step_back = 1
+        return super().other_readings() | {Sentence("drafting from the place before the last token"): before}
+
+
+def load_gemma_assistant(files: PartFiles, target: PreTrainedModel) -> GemmaAssistant:
+    """The assistant in a folder, in evaluation mode, on the target's device and in its dtype.
+
+    Raises SpecvizError (field ``draft``) if it was made for another target, or is damaged.
+    """
+    if is_sharded(target):
+        raise files.complaint(
+            "The assistant in {folder} reads the target's keys and values, which are not whole where its layers are "
+            "sharded: choose another device."
+        )
+    with understood(files, GemmaAssistant.method):
+        config = AutoConfig.for_model(**files.settings)
+        _check(files, config, target)
+        part = GemmaAssistant(config, target)
+    # The output head is the embeddings: some files hold both.
+    filled(part, files, target, lambda name: None if name == "lm_head.weight" and part.lm_head is None else name)
+    if part.masked_embedding is not None and not _groups_all(part.masked_embedding):
+        raise files.complaint(
+            "The groups of tokens in {folder} (masked_embedding) are damaged: they do not hold each token once."
+        )
+    return part
+
+
+def _groups_all(clusters: Gemma4AssistantMaskedEmbedder) -> bool:
+    order, groups = clusters.token_ordering, clusters.num_centroids
+    each_once = torch.equal(order.sort().values, torch.arange(len(order), device=order.device))
+    return each_once and len(order) % groups == 0 and clusters.centroid_intermediate_top_k <= groups
+
+
+def _check(files: PartFiles, config: PreTrainedConfig, target: PreTrainedModel) -> None:
+    text, of_target = config.get_text_config(), target.config.get_text_config()
+    modes = getattr(of_target, "kv_sharing_modes", None)
+    sources = {} if modes is None else dict(zip(of_target.layer_types, of_target.per_layer_config))
+    if not set(text.layer_types) <= sources.keys():
+        raise files.complaint(
+            "The assistant in {folder} reads the keys and values of a Gemma 4 model: name the one that it was made for "
+            "as the target."
+        )
+    sizes = {"hidden_size": config.backbone_hidden_size, "vocab_size": text.vocab_size}
+    same_target(files, target, **sizes, sliding_window=text.sliding_window)
+    for kind, own in zip(text.layer_types, text.per_layer_config):
+        for name in ("head_dim", "num_key_value_heads"):
+            if (size := getattr(own, name)) != (theirs := getattr(sources[kind], name)):
+                raise files.complaint(
+                    "The part in {folder} was made for another target: {name} is {size} there, and {own} in this one.",
+                    name=f"{name} ({kind})",
+                    size=size,
+                    own=theirs,
+                )
