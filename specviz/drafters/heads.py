@@ -12,6 +12,7 @@ from specviz.models.pair import ModelPair, Part
 from specviz.parts.gemma_assistant import GemmaAssistant, Memory
 from specviz.parts.head_passes import HeadModel
 from specviz.parts.mtp_modules import ModuleReader, MtpModules
+from specviz.parts.published import PublishedPart
 from specviz.passes.cached_model import CachedModel, reader, tree_view
 from specviz.passes.static_passes import WIDEST
 from specviz.records.settings import DraftParams
@@ -55,6 +56,14 @@ class Headed(Stepwise):
     def check(cls, pair: ModelPair, params: DraftParams) -> None:
         if cls.name not in pair.parts:
             raise pair.missing_part(cls.name)
+
+    @classmethod
+    def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
+        """And how a published part is read."""
+        part = pair.parts[cls.name]
+        read = part.reading() if isinstance(part, PublishedPart) else {}
+        plain = {key: ", ".join(map(str, value)) if isinstance(value, list) else value for key, value in read.items()}
+        return super().settings(pair, params) | plain
 
 
 class Eagle(Headed):

@@ -236,7 +236,10 @@ def test_a_head_computes_what_its_paper_says(name, target, tmp_path, monkeypatch
     endless = dataclasses.replace(pair, eos_ids=frozenset())
     # With a filter that keeps all of the likely tokens, the drafts hold their logits.
     sampling = SamplingParams(temperature=1, top_k=V - 1)
-    specviz.run(endless, PROMPT, max_new_tokens=16, num_draft_tokens=3, seed=4, drafter="eagle", sampling=sampling)
+    settings = {"max_new_tokens": 16, "num_draft_tokens": 3, "seed": 4, "sampling": sampling}
+    run = specviz.run(endless, PROMPT, drafter="eagle", **settings)
+    assert run.settings["format"] == "EAGLE-3"
+    assert run.settings["hidden_states"] == ", ".join(map(str, plain.states))
     assert len(looked) > 4
     for text, draft in looked:
         expected = plain.chain(text, draft.tokens.tolist())
