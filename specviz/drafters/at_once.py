@@ -116,7 +116,11 @@ class Parallel(Masked, Headed):
 
 
 class ParallelDraftModel(Masked, DraftModel):
-    """Drafts with a draft model that was adapted to masks: the same token again and again (PARD, arXiv 2504.18583)."""
+    """Drafts with a draft model that was adapted to masks: the same token again and again (PARD, arXiv 2504.18583).
+
+    So do those that can also read their target's hidden states, which they are trained to do without (PARD-2, arXiv
+    2605.08632).
+    """
 
     servers: ClassVar[Servers] = Servers()
 
@@ -126,7 +130,7 @@ class ParallelDraftModel(Masked, DraftModel):
         if pair.draft is None or pair.translation is not None:
             return False
         settings = pair.draft.config
-        return getattr(settings, "spd_type", None) == "pard" and hasattr(settings, "pard_token")
+        return getattr(settings, "spd_type", None) in ("pard", "pard2") and hasattr(settings, "pard_token")
 
     @classmethod
     def check(cls, pair: ModelPair, params: DraftParams) -> None:

@@ -239,7 +239,16 @@ def _is_mtp_alone(files: PartFiles) -> bool:
 
 #: In the order of trial: what is special before what it would be taken for.
 FORMATS: tuple[Format, ...] = (
-    Format("PARD-2", None, _called("pard2")),
+    # As published, their projection lies in a file of its own, which is needed only to read the target's states.
+    Format(
+        "PARD-2 in training",
+        None,
+        _holds("target_proj.weight"),
+        lambda files: files.complaint(
+            "{folder} holds a PARD-2 draft model as it is trained, with the projection of its target's hidden states "
+            "among its weights (target_proj): name the folder that was made of it to draft with (pard_model)."
+        ),
+    ),
     Format(
         "Hydra",
         None,

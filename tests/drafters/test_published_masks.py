@@ -46,11 +46,13 @@ def looked_at(monkeypatch, pair, kind, branches=1):
 MASK = 9
 
 
-@pytest.fixture(scope="module")
-def pard(tmp_path_factory):
+@pytest.fixture(scope="module", params=["pard", "pard2"])
+def pard(tmp_path_factory, request):
     """A target, and a draft model whose folder says that it was adapted to masks."""
     target, draft = save_pair(tmp_path_factory.mktemp("pard"), "qwen2", noise=0.15)
-    return loaded(target, edit_config(draft, spd_type="pard", pard_token=MASK))
+    if request.param == "pard2":
+        torch.save({"target_proj.weight": drawn(48, 96, seed=0)}, draft / "warp_model.bin")
+    return loaded(target, edit_config(draft, spd_type=request.param, pard_token=MASK))
 
 
 @pytest.mark.parametrize("branches", [1, 3])

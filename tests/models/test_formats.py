@@ -90,7 +90,11 @@ PARTS: dict[str, tuple[str, dict, Shapes]] = {
         {"architectures": ["MLPSpeculatorPreTrainedModel"], "model_type": "mlp_speculator", "n_predict": 3},
         {"speculator.emb.0.weight": (V, H), "speculator.proj.0.weight": (H, H), "speculator.head.0.weight": (V, H)},
     ),
-    "PARD-2": ("PARD-2", QWEN | {"architectures": ["Qwen3ForCausalLM"], "spd_type": "pard2"}, ORDINARY),
+    "PARD-2, as trained": (
+        "PARD-2 in training",
+        QWEN | {"spd_type": "pard2"},
+        {f"base_model.{name}": shape for name, shape in ORDINARY.items()} | {"target_proj.weight": (H, 4 * H)},
+    ),
     "Gemma": (
         "Gemma 4 assistant",
         {"architectures": ["Gemma4AssistantForCausalLM"], "model_type": "gemma4_assistant"},
@@ -153,6 +157,7 @@ MODELS: dict[str, tuple[dict, Shapes]] = {
     "modules in it": (QWEN, ORDINARY | layer("mtp.layers.0.") | {"mtp.fc.weight": (H, 2 * H)}),
     "GPT-2": ({"model_type": "gpt2"}, {"transformer.h.0.mlp.c_fc.weight": (H, 2 * H), "wte.weight": (V, H)}),
     "PARD": (QWEN | {"spd_type": "pard", "pard_token": 3}, ORDINARY),
+    "PARD-2": (QWEN | {"spd_type": "pard2", "pard2_target_layers": [-1, -8], "pard_token": 3}, ORDINARY),
     "our own": ({"kind": "eagle", "draft_vocab_size": ROWS}, EAGLE),
     "nothing": ({}, {}),
 }

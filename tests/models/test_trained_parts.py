@@ -75,6 +75,7 @@ REFUSED = [
     ("Hydra heads", {"hydra_num_heads": 4}, None),
     ("latent attention", {"architectures": ["Eagle3DeepseekV2ForCausalLM"], "model_type": "kimi_k2"}, None),
     ("further heads for parallel drafting", {}, "parallel_draft_heads.0.medusa_layers.0.linear.weight"),
+    ("PARD-2 draft model as it is trained", {"spd_type": "pard2"}, "target_proj.weight"),
     ("taken out of a checkpoint", {"model_type": "qwen3_next"}, "mtp.fc.weight"),
     ("is quantised", {"dflash_config": {}, "quantization_config": {"quant_method": "fp8"}}, None),
     ("in a format that is not read here (hydra)", {"kind": "hydra"}, None),
