@@ -62,8 +62,9 @@ class Headed(Stepwise):
         """And how a published part is read."""
         part = pair.parts[cls.name]
         read = part.reading() if isinstance(part, PublishedPart) else {}
-        plain = {key: ", ".join(map(str, value)) if isinstance(value, list) else value for key, value in read.items()}
-        return super().settings(pair, params) | plain
+        return super().settings(pair, params) | {
+            key: value if isinstance(value, (str, int)) else str(value).strip("[]{}") for key, value in read.items()
+        }
 
 
 class Eagle(Headed):
