@@ -4,6 +4,7 @@ import copy
 import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
@@ -22,6 +23,7 @@ from specviz.parts.heads import EagleHead, Head, MedusaHeads, MtpHead, ParallelH
 from specviz.parts.medusa import load_medusa
 from specviz.parts.mlp_speculator import load_mlp_speculator
 from specviz.parts.mtp_modules import MtpModules
+from specviz.parts.published import understood
 from specviz.passes.devices import home_of, is_sharded, is_spread
 from specviz.records.errors import SpecvizError, first_line
 
@@ -103,11 +105,14 @@ def _folder(named: Name, revision: str | None, token: str | None) -> pathlib.Pat
 
 
 def _may_be_a_part(files: PartFiles) -> bool:
-    """Whether its weights are to be fetched: its configuration is that of a part, or of none or one layer, as published
-    heads have it that call themselves models."""
-    settings = files.settings
-    headlike = bool(settings) and (settings.get("num_hidden_layers") == 1 or "model_type" not in settings)
-    return _kind(files) is not None or headlike
+    """Whether its weights are to be fetched: its configuration is that of a part, or may be."""
+    return _kind(files) is not None or _is_headlike(files.settings)
+
+
+def _is_headlike(settings: Mapping[str, Any]) -> bool:
+    """Whether a configuration is one of a single layer, or of nothing that transformers knows: so are those of heads,
+    whatever they call themselves."""
+    return bool(settings) and (settings.get("num_hidden_layers") == 1 or "model_type" not in settings)
 
 
 def _kind(files: PartFiles) -> str | None:
@@ -118,6 +123,8 @@ def _kind(files: PartFiles) -> str | None:
             raise _unread(files, str(own))
         return own
     form = recognise(files)
+    if files.flaw is not None and (form is not None or _is_headlike(files.settings)):
+        raise files.flaw
     if form is None:
         return None
     if form.drafter is None:
@@ -168,7 +175,16 @@ def _load_part(own: type[Head | MedusaHeads], folder: pathlib.Path, target: PreT
     files = PartFiles.at(folder)
     _kind(files)  # refuses what is not read
     form = recognise(files)
-    return load(own, folder, target) if form is None else _LOADERS[form.name](files, target)
+    if form is None:
+        return load(own, folder, target)
+    if not files.settings or not files.shapes:
+        raise files.complaint(
+            "The {method} part in {folder} is not complete: it needs its weights and a config.json that is a JSON "
+            "object. Copy them again.",
+            method=form.name,
+        )
+    with understood(files, form.name):
+        return _LOADERS[form.name](files, target)
 
 
 def load_mtp_modules(target: PreTrainedModel) -> MtpModules | None:

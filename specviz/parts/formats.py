@@ -10,7 +10,7 @@ import json
 import pathlib
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -36,16 +36,18 @@ class PartFiles:
     folder: pathlib.Path
     settings: dict[str, Any]  # its config.json; empty if there is none that can be read
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of the tensors in the files, by their names
+    flaw: SpecvizError | None = None  # why one of the files cannot be read; it has no shapes then
 
     @classmethod
     def at(cls, folder: pathlib.Path) -> PartFiles:
-        """What lies in `folder`. A file that cannot be read has no shapes: `tensors` says why, or whoever loads it as a
-        model."""
-        files = cls(folder, settings_in(folder))
+        """What lies in `folder`."""
+        files, shapes, flaw = cls(folder, settings_in(folder)), {}, None
         for file in files._weights():
-            with contextlib.suppress(SpecvizError):
-                files.shapes.update(files._shapes_in(file))
-        return files
+            try:
+                shapes |= files._shapes_in(file)
+            except SpecvizError as error:
+                flaw = error.at("draft")  # without the frames that hold on to it
+        return replace(files, shapes=shapes, flaw=flaw)
 
     def setting(self, *names: str, default: Any = None) -> Any:
         """The first of these settings that is there: at the top, or in one of the blocks that formats have for them."""

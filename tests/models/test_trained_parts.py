@@ -95,6 +95,39 @@ def test_what_does_not_run_is_refused_by_its_name(folders, said, settings, tenso
     assert said in sentence and str(folder) in sentence
 
 
+HEAD = {"midlayer.self_attn.q_proj.weight": torch.zeros(4, 8), "midlayer.self_attn.o_proj.weight": torch.zeros(4, 4)}
+
+#: Bad files, by the texts of config.json and of the weights; None: there are none.
+INCOMPLETE = [
+    ('{"draft_vocab_size": 24}', None, "The EAGLE-3 part in {folder} is not complete"),
+    ("[1]", HEAD, "The EAGLE-3 part in {folder} is not complete"),
+    (
+        '{"draft_vocab_size": 24}',
+        b"version https://git-lfs.github.com/spec/v1",
+        "model.safetensors in {folder} is only",
+    ),
+    (
+        '{"model_type": "llama", "num_hidden_layers": 1}',
+        b"cut",
+        "model.safetensors in {folder} is damaged or cut short",
+    ),
+    ('{"model_type": "mlp_speculator", "n_predict": "x"}', HEAD, "The configuration in {folder} does not describe"),
+    ("[1]", None, "transformers cannot use the config.json"),
+    (None, None, "it has no config.json"),
+]
+
+
+@pytest.mark.parametrize(("config", "weights", "said"), INCOMPLETE)
+def test_what_is_wrong_with_a_folder_is_said(folders, config, weights, said, tmp_path):
+    if config is not None:
+        (tmp_path / "config.json").write_text(config)
+    if isinstance(weights, bytes):
+        (tmp_path / "model.safetensors").write_bytes(weights)
+    elif weights is not None:
+        save_file(weights, tmp_path / "model.safetensors")
+    assert said.format(folder=tmp_path) in refusal(folders["target"], tmp_path)
+
+
 def test_a_part_on_the_hub_is_fetched(folders, tmp_path, monkeypatch):
     repository = tmp_path / "models--org--head"
     shutil.copytree(folders["eagle"], repository / "snapshots" / ("0" * 40))
