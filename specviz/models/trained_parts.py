@@ -15,6 +15,7 @@ from specviz.models.pair import Part
 from specviz.models.refusals import Named, explaining, quantisation_of
 from specviz.models.sources import in_hub_cache, is_hub_id, on_the_hub, quietly, without_page
 from specviz.parts.dflash import load_dflash
+from specviz.parts.eagle1 import load_eagle1
 from specviz.parts.eagle3 import load_eagle3
 from specviz.parts.formats import PICKLES, PartFiles, recognise
 from specviz.parts.gemma_assistant import load_gemma_assistant
@@ -40,6 +41,7 @@ _LOADERS: dict[str, Callable[[PartFiles, PreTrainedModel], Part]] = {
     "DFlash": load_dflash,
     "Medusa": load_medusa,
     "MLP speculator": load_mlp_speculator,
+    "EAGLE": load_eagle1,
     "EAGLE-3": load_eagle3,
     "P-EAGLE": load_eagle3,
     "Gemma 4 assistant": load_gemma_assistant,

@@ -85,7 +85,7 @@ class Eagle3Head(PublishedHead):
     method: ClassVar[str] = "EAGLE-3"
 
     def __init__(self, files: PartFiles, target: PreTrainedModel):
-        config = _layer_config(files)
+        config = layer_config(files, _own_shapes(files))
         super().__init__(config)
         self.feature_layers, self.numbered = _feature_layers(files, target)
         d, eps, shapes = config.hidden_size, config.rms_norm_eps, _own_shapes(files)
@@ -228,9 +228,11 @@ def _own_shapes(files: PartFiles) -> dict[str, tuple[int, ...]]:
     return {own_name(name) or name.removeprefix("model."): shape for name, shape in files.shapes.items()}
 
 
-def _layer_config(files: PartFiles) -> LlamaConfig:
-    """Of the head's layers, for transformers: Qwen 3's if they norm queries and keys, else Llama's."""
-    shapes = _own_shapes(files)
+def layer_config(files: PartFiles, shapes: dict[str, tuple[int, ...]]) -> LlamaConfig:
+    """Of a head's layers, for transformers: Qwen 3's if they norm queries and keys, else Llama's.
+
+    shapes: of its tensors, by the head's names.
+    """
     if "sliding_attention" in (files.setting("layer_types") or ()):
         raise files.complaint("The head in {folder} has layers with sliding windows, which EAGLE-3 does not have here.")
     settings = {name: value for name in _SHAPES if (value := files.setting(name)) is not None}

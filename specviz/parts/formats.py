@@ -317,7 +317,7 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format("P-EAGLE", "parallel", _either(_called("peagle"), _holds("mask_hidden"))),
     Format("EAGLE-3", "eagle", _is_eagle3),
-    Format("EAGLE", None, _either(_joins_two, _is("eagle", "eaglemodel", "eaglellamaforcausallm"))),
+    Format("EAGLE", "eagle", _either(_joins_two, _is("eagle", "eaglemodel", "eaglellamaforcausallm"))),
     Format("MTP", None, _either(_is("mtp", "mtpdraftmodel"), _holds("mtp_layers.0.input_proj.weight"))),
     Format(
         "MTP modules alone",

@@ -29,6 +29,9 @@ _RENAMED = [
     (re.compile(r"lm_head\.weight"), "lm_heads.0.weight"),
 ]
 
+#: Tensors that say which tokens are not left out, or that the target has too.
+_UNREAD = {"token_map", "d2t", "t2d", "embed_tokens.weight"}
+
 
 class _Block(nn.Module):
     """What one head adds to a hidden state: x += SiLU(W x + b), layer by layer."""
@@ -91,7 +94,7 @@ def load_medusa(files: PartFiles, target: PreTrainedModel) -> PublishedMedusa:
     config = target.config.get_text_config()
     shapes = {_own_name(name): shape for name, shape in files.shapes.items()}
     places = [re.fullmatch(r"blocks\.(\d+)\.layers\.(\d+)\.weight", name) for name in shapes]
-    heads, layers = (1 + max((int(place[part]) for place in places if place), default=0) for part in (1, 2))
+    heads, layers = (max(1, len({place[part] for place in places if place})) for part in (1, 2))
     width = shapes.get("blocks.0.layers.0.weight", (config.hidden_size,))[0]
     rows = shapes.get("lm_heads.0.weight", (None,))[0]
     map_name = next((name for name in files.shapes if _own_name(name) in ("token_map", "d2t")), None)
@@ -104,13 +107,7 @@ def load_medusa(files: PartFiles, target: PreTrainedModel) -> PublishedMedusa:
     part = PublishedMedusa(sizes, layers, "blocks.0.layers.0.bias" in shapes, outputs, rows)
     if map_name is not None:
         part.columns = _columns(files, map_name, rows, logit_width(target))
-    unread = {
-        "token_map",
-        "d2t",
-        "t2d",
-        "embed_tokens.weight",
-        *(f"lm_heads.{i}.weight" for i in range(outputs, heads)),
-    }
+    unread = _UNREAD | {f"lm_heads.{i}.weight" for i in range(outputs, heads)}
     return filled(part, files, target, lambda name: own if (own := _own_name(name)) not in unread else None)
 
 

@@ -8,7 +8,7 @@ import pickle
 import pytest
 import torch
 from matrix import GREEDY, PROMPT
-from published_heads import MEDUSA, SPECULATORS, Expected, write, write_medusa, write_speculator
+from published_heads import EAGLE, MEDUSA, SPECULATORS, Expected, write, write_eagle, write_medusa, write_speculator
 from safetensors.torch import load_file, save_file
 from tiny import generated, save_pair, tiny_pair
 
@@ -19,12 +19,14 @@ from specviz.models.trained_parts import load_parts
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, SamplingParams
 
-WRITERS = {"Medusa": write_medusa, "MLP speculator": write_speculator}
-HEADS = [("Medusa", layout) for layout in MEDUSA] + [("MLP speculator", layout) for layout in SPECULATORS]
+WRITERS = {"Medusa": write_medusa, "MLP speculator": write_speculator, "EAGLE": write_eagle}
+LAYOUTS = {"Medusa": MEDUSA, "MLP speculator": SPECULATORS, "EAGLE": EAGLE}
+HEADS = [(kind, layout) for kind, layouts in LAYOUTS.items() for layout in layouts]
+DRAFTERS = {"Medusa": "medusa", "MLP speculator": "medusa", "EAGLE": "eagle"}
 
 
-def with_part(pair: ModelPair, folder: pathlib.Path, name: str = "medusa") -> ModelPair:
-    parts, _ = load_parts(pair.target, folder / "none", {name: folder})
+def with_part(pair: ModelPair, kind: str, folder: pathlib.Path) -> ModelPair:
+    parts, _ = load_parts(pair.target, folder / "none", {DRAFTERS[kind]: folder})
     return dataclasses.replace(pair, parts=parts, eos_ids=frozenset())
 
 
@@ -35,11 +37,11 @@ def speaker() -> ModelPair:
 
 
 @pytest.fixture
-def loaded(request, speaker, tmp_path) -> tuple[ModelPair, Expected]:
-    """The pair with a head in a layout, and what the head computes."""
+def loaded(request, speaker, tmp_path) -> tuple[ModelPair, str, Expected]:
+    """The pair with a head in a layout, the head's drafter, and what it computes."""
     kind, layout = request.param
     expected = WRITERS[kind](tmp_path, speaker.target, layout)
-    return with_part(speaker, tmp_path), expected
+    return with_part(speaker, kind, tmp_path), DRAFTERS[kind], expected
 
 
 def branches_of(parents: tuple[int, ...]) -> list[list[int]]:
@@ -54,8 +56,8 @@ def branches_of(parents: tuple[int, ...]) -> list[list[int]]:
 @pytest.mark.parametrize("branches", [1, 3])
 @pytest.mark.parametrize("loaded", HEADS, indirect=True, ids=lambda case: ", ".join(case))
 def test_a_head_computes_what_its_paper_says(loaded, branches, monkeypatch):
-    pair, expected = loaded
-    drafter, looked = drafter_class(pair, "medusa"), []
+    pair, name, expected = loaded
+    drafter, looked = drafter_class(pair, name), []
     propose = drafter.propose
 
     def draft_and_note(self, committed, *others):
@@ -64,24 +66,25 @@ def test_a_head_computes_what_its_paper_says(loaded, branches, monkeypatch):
 
     monkeypatch.setattr(drafter, "propose", draft_and_note)
     hot = SamplingParams(temperature=3)
-    settings = {"drafter": "medusa", "drafting": DraftParams(branches=branches), "sampling": hot}
+    settings = {"drafter": name, "drafting": DraftParams(branches=branches), "sampling": hot}
     run = specviz.run(pair, PROMPT, max_new_tokens=24, num_draft_tokens=3, seed=4, **settings)
     assert len(looked) > 5 and {len(one.emitted) for one in run.rounds} > {1}
     for text, draft in looked:
         tokens = draft.tokens.tolist()
         rows = [expected(text, [tokens[place] for place in branch]) for branch in branches_of(draft.parents)]
         torch.testing.assert_close(draft.logits, torch.stack(rows), rtol=1e-4, atol=1e-4)
-    assert {token.source for one in run.rounds for token in one.drafted} == {"head 1", "head 2", "head 3"}
+    word = "step" if name == "eagle" else "head"
+    assert {token.source for one in run.rounds for token in one.drafted} == {f"{word} {depth}" for depth in (1, 2, 3)}
 
 
 @pytest.mark.parametrize("depth, branches", [(1, 1), (4, 3), (7, 1), (7, 3)])
-@pytest.mark.parametrize("loaded", HEADS[::4], indirect=True, ids=lambda case: ", ".join(case))
+@pytest.mark.parametrize("loaded", HEADS[::3], indirect=True, ids=lambda case: ", ".join(case))
 def test_greedy_text_is_generates(loaded, depth, branches):
-    pair, _ = loaded
-    settings = {"drafter": "medusa", "drafting": DraftParams(branches=branches), "sampling": GREEDY}
+    pair, name, _ = loaded
+    settings = {"drafter": name, "drafting": DraftParams(branches=branches), "sampling": GREEDY}
     run = specviz.run(pair, PROMPT, max_new_tokens=20, num_draft_tokens=depth, **settings)
     assert list(run.token_ids) == generated(pair, PROMPT, 20)
-    assert max(len(one.drafted) for one in run.rounds) == branches * min(depth, 4)
+    assert max(len(one.drafted) for one in run.rounds) == branches * (depth if name == "eagle" else min(depth, 4))
 
 
 # Files
@@ -102,24 +105,24 @@ def named(folder, part, **settings):
 def test_a_folder_that_is_named_drafts(folder, kind, dtype, tmp_path):
     WRITERS[kind](tmp_path, named(folder, None).target)
     pair = named(folder, tmp_path, dtype=dtype)
-    assert {weight.dtype for weight in pair.parts["medusa"].parameters()} == {getattr(torch, dtype)}
-    run = specviz.run(pair, PROMPT, drafter="medusa", sampling=GREEDY, max_new_tokens=8)
+    assert {weight.dtype for weight in pair.parts[DRAFTERS[kind]].parameters()} == {getattr(torch, dtype)}
+    run = specviz.run(pair, PROMPT, drafter=DRAFTERS[kind], sampling=GREEDY, max_new_tokens=8)
     assert max(len(one.drafted) for one in run.rounds) > 1
 
 
 @pytest.mark.parametrize("kind", WRITERS)
 def test_its_reading_and_its_neighbours_are_told(speaker, kind, tmp_path):
     WRITERS[kind](tmp_path, speaker.target)
-    part = with_part(speaker, tmp_path).parts["medusa"]
+    part = with_part(speaker, kind, tmp_path).parts[DRAFTERS[kind]]
     assert part.reading() | {"format": kind, "hidden_states": [3]} == part.reading()
     others = part.other_readings()
-    assert [one.feature_layers for one in others.values()] == [(2,), (4,), (3,)]
+    assert [one.feature_layers for one in others.values()] == [(2,), (4,), (3,)][: 2 if kind == "EAGLE" else 3]
     assert all(one.reading() != part.reading() for one in others.values())
 
 
 def test_the_neighbour_of_medusa_heads_begins_with_the_second(speaker, tmp_path):
     expected = write_medusa(tmp_path, speaker.target, "vllm, frequent tokens")
-    part = list(with_part(speaker, tmp_path).parts["medusa"].other_readings().values())[-1]
+    part = list(with_part(speaker, "Medusa", tmp_path).parts["medusa"].other_readings().values())[-1]
     with torch.inference_mode():
         state = speaker.target(torch.tensor([PROMPT[:-1]]), output_hidden_states=True).hidden_states[-1][0, -1:]
         rows = part.logits(state, torch.tensor(PROMPT[-1:]), speaker.target)[0]
@@ -196,13 +199,19 @@ FEW = "vllm, frequent tokens"
         ("MLP speculator", "scaled", settings(n_predict=5), "lack emb.4.weight"),
         ("MLP speculator", "scaled", settings(inner_dim=0), r"emb.0.weight .* shape \[16, 32\]"),
         ("MLP speculator", "scaled", edited(**{"speculator.ln.1.bias": nan}), "not all numbers .speculator.ln.1.bias"),
+        ("EAGLE", "speculators", cut, "model.safetensors in .* is damaged or cut short"),
+        ("EAGLE", "SafeAILab", edited(**{"fc.weight": nan}), "not all numbers .fc.weight"),
+        ("EAGLE", "SafeAILab", edited(**{"layers.0.mlp.up_proj.weight": None}), "lack layers.0.mlp.up_proj.weight"),
+        ("EAGLE", "SafeAILab", edited(**{"layers.0.self_attn.q_proj.weight": None}), "lack layers.0.self_attn.q_proj"),
+        ("EAGLE", "SafeAILab", settings(intermediate_size=80), r"gate_proj.weight .* need \[80, 48\]"),
+        ("EAGLE", "SafeAILab", settings(vocab_size=32000), "another target: vocab_size is 32000"),
     ],
 )
 def test_a_bad_file_is_refused_by_what_is_wrong_with_it(speaker, kind, layout, damage, sentence, tmp_path):
     WRITERS[kind](tmp_path, speaker.target, layout)
     damage(next(file for file in tmp_path.iterdir() if file.name != "config.json"))
     with pytest.raises(SpecvizError, match=sentence) as caught:
-        with_part(speaker, tmp_path)
+        with_part(speaker, kind, tmp_path)
     assert caught.value.field == "draft"
 
 

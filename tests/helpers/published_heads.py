@@ -6,6 +6,7 @@ Each writer returns what the head says after a text and a branch of its draft, o
 
 import json
 import pathlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -144,5 +145,77 @@ def write_speculator(folder: pathlib.Path, target: PreTrainedModel, layout: str 
             state = proj[i] @ state + added / kept * emb[i][token]
             state = functional.gelu(norm(state) * scale[i] + shift[i])
         return head[len(branch)] @ state
+
+    return expected
+
+
+#: The layouts of EAGLE heads: the file, whether the fusing layer and the queries are shifted, whether there are norms.
+EAGLE = {
+    "SafeAILab": ("pytorch_model.bin", True, False, False),
+    "SafeAILab, Llama 3": ("model.safetensors", False, False, False),
+    "SafeAILab, Qwen 2": ("model.safetensors", True, True, False),
+    "norms": ("pytorch_model.bin", False, False, True),
+    "speculators": ("model.safetensors", True, False, True),
+}
+_NORMS = {"norms": ("embed_layernorm", "hidden_layernorm", "lm_head_layernorm")}
+_NORMS["speculators"] = ("embedding_layernorm", "transformer.input_layernorm", "pre_lm_head_layernorm")
+
+
+def write_eagle(folder: pathlib.Path, target: PreTrainedModel, layout: str = "SafeAILab") -> Expected:
+    d, vocab, (file, fused, queried, normed) = target.config.hidden_size, target.config.vocab_size, EAGLE[layout]
+    shapes = {"fc.weight": (d, 2 * d), "layers.0.self_attn.o_proj.weight": (d, d)}
+    for part, width in (("q", d), ("k", d // 2), ("v", d // 2)):
+        shapes |= {f"layers.0.self_attn.{part}_proj.weight": (width, d)}
+        shapes |= {f"layers.0.self_attn.{part}_proj.bias": (width,)} if queried else {}
+    shapes |= {f"layers.0.mlp.{part}_proj.weight": (64, d) for part in ("gate", "up")}
+    shapes |= {"layers.0.mlp.down_proj.weight": (d, 64), "layers.0.post_attention_layernorm.weight": (d,)}
+    shapes |= {"fc.bias": (d,)} if fused else {}
+    own = {name: drawn(*shape, seed=i, scale=1.2) for i, (name, shape) in enumerate(shapes.items())}
+    own["layers.0.post_attention_layernorm.weight"] += 1
+    norms = [1 + drawn(d, seed=50 + i) for i in range(3)] if normed else None
+    weights = own | {f"{name}.weight": norm for name, norm in zip(_NORMS.get(layout, ()), norms or ())}
+    settings = {"hidden_size": d, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+    settings |= {"num_hidden_layers": 1, "vocab_size": vocab, "rms_norm_eps": 1e-5, "rope_theta": 5e3}
+    settings |= {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "rope_scaling": None}
+    if layout == "speculators":
+        weights = {re.sub("^fc", "fusion_fc", name): weight for name, weight in weights.items()}
+        weights = {re.sub(r"^layers\.0", "transformer", name): weight for name, weight in weights.items()}
+        settings = {"transformer_layer_config": settings, "layernorms": True, "fusion_bias": True}
+        settings |= {"speculators_model_type": "eagle", "architectures": ["EagleSpeculator"]}
+    table = target.get_input_embeddings().weight
+    if layout == "SafeAILab":
+        table = weights["embed_tokens.weight"] = drawn(vocab, d, seed=60, scale=3)
+    write(folder, settings, weights, file)
+
+    def norm(x: Tensor, place: int) -> Tensor:
+        return functional.rms_norm(x, (d,), norms[place], 1e-5) if norms else x
+
+    def linear(x: Tensor, name: str) -> Tensor:
+        return functional.linear(x, own[f"{name}.weight"], own.get(f"{name}.bias"))
+
+    def heads(x: Tensor, turned: bool) -> Tensor:
+        x = x.unflatten(-1, (-1, d // 4)).transpose(0, 1)
+        angles = torch.arange(x.shape[1])[:, None] * 5e3 ** -(torch.arange(d // 8) / (d // 8))
+        (left, right), cos, sin = x.chunk(2, -1), angles.cos(), angles.sin()
+        return torch.cat([left * cos - right * sin, right * cos + left * sin], -1) if turned else x
+
+    def states(ids: list[int], features: Tensor) -> Tensor:
+        x = linear(torch.cat([norm(table[ids], 0), features], -1), "fc")
+        attended = norm(x, 1)
+        q, k, v = (heads(linear(attended, f"layers.0.self_attn.{part}_proj"), part != "v") for part in "qkv")
+        k, v = k.repeat_interleave(2, 0), v.repeat_interleave(2, 0)
+        unseen = torch.ones(len(ids), len(ids), dtype=torch.bool).triu(1)
+        seen = (q @ k.mT / (d // 4) ** 0.5).masked_fill(unseen, -torch.inf).softmax(-1) @ v
+        x = x + linear(seen.transpose(0, 1).flatten(1), "layers.0.self_attn.o_proj")
+        inner = functional.rms_norm(x, (d,), own["layers.0.post_attention_layernorm.weight"], 1e-5)
+        gate = functional.silu(linear(inner, "layers.0.mlp.gate_proj"))
+        return x + linear(gate * linear(inner, "layers.0.mlp.up_proj"), "layers.0.mlp.down_proj")
+
+    def expected(text: list[int], branch: list[int]) -> Tensor:
+        features = target(torch.tensor([text[:-1]]), output_hidden_states=True).hidden_states[-1][0]
+        for length in range(len(branch) + 1):
+            made = states([*text[1:], *branch[:length]], features)
+            features = torch.cat([features, made[-1:]])
+        return target.get_output_embeddings()(norm(made[-1], 2))
 
     return expected

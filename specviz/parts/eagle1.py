@@ -1,0 +1,99 @@
+"""EAGLE heads of the first two papers as they are published (Li et al., arXiv 2401.15077 and 2406.16858), and HASS's.
+
+SafeAILab's own files, and those that speculators made of them, which may have a few norms more.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache, PreTrainedModel
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
+
+from specviz.parts.eagle3 import layer_config
+from specviz.parts.formats import PartFiles
+from specviz.parts.head_passes import PublishedHead
+from specviz.parts.published import filled, same_target
+
+#: The names of speculators, and of the norms, in SafeAILab's manner.
+_RENAMED = [
+    (r"^transformer\.", "layers.0."),
+    (r"^fusion_fc\.", "fc."),
+    (r"^hidden_layernorm\.", "layers.0.input_layernorm."),
+    (r"^(embed|embedding|post_embedding)_layernorm\.", "embed_norm."),
+    (r"^(lm_head|pre_lm_head)_layernorm\.", "norm."),
+]
+
+
+class Eagle1Head(PublishedHead):
+    """Row t takes the target's last hidden state f at token t and the embedding e of token t + 1, makes a state in the
+    manner of f at token t + 1 of them, and with the target's output head predicts token t + 2. Where the target has not
+    read token t yet, the head's own state of the row before stands in for f.
+
+        x = W [e; f] + b;  x += attention(x);  hidden = x + MLP(norm(x));  logits = output head(hidden)
+
+    There are no norms but this one, unless the files have them: of e, before attention, before the output head.
+    """
+
+    kind: ClassVar[str] = "eagle"
+    method: ClassVar[str] = "EAGLE"
+
+    def __init__(self, files: PartFiles, target: PreTrainedModel):
+        shapes = _own_shapes(files)
+        config = layer_config(files, shapes)
+        super().__init__(config)
+        d, eps = config.hidden_size, config.rms_norm_eps
+        self.feature_layers = (target.config.get_text_config().num_hidden_layers,)
+        self.fc = nn.Linear(2 * d, d, bias="fc.bias" in shapes)
+        self.layers = nn.ModuleList([LlamaDecoderLayer(config, 0)])
+        if "layers.0.self_attn.o_proj.bias" not in shapes:
+            self.layers[0].self_attn.o_proj.bias = None
+        if "layers.0.input_layernorm.weight" not in shapes:
+            self.layers[0].input_layernorm = nn.Identity()
+        self.embed_norm, self.norm = (
+            LlamaRMSNorm(d, eps) if f"{name}.weight" in shapes else nn.Identity() for name in ("embed_norm", "norm")
+        )
+        self.embed_tokens = self.lm_head = None
+        if "embed_tokens.weight" in shapes:
+            self.embed_tokens = nn.Embedding(*shapes["embed_tokens.weight"])
+        self.rotary_emb = LlamaRotaryEmbedding(config)
+
+    def read(
+        self, embeddings: Tensor, features: Tensor, turns: Tensor, attention_mask: Tensor | None, cache: Cache | None
+    ) -> Tensor:
+        x = self.fc(torch.cat([self.embed_norm(embeddings), features], -1))
+        attending = {"position_embeddings": tuple(turns), "attention_mask": attention_mask, "cache": cache}
+        return self.layers[0](x, **attending)
+
+    def reading(self) -> dict[str, Any]:
+        """And which of the norms it has."""
+        places = {"embeddings": self.embed_norm, "attention": self.layers[0].input_layernorm, "output": self.norm}
+        normed = [place for place, norm in places.items() if not isinstance(norm, nn.Identity)]
+        return super().reading() | {"normed": normed}
+
+
+def load_eagle1(files: PartFiles, target: PreTrainedModel) -> Eagle1Head:
+    """The EAGLE head in a folder. Raises SpecvizError (field ``draft``) if it is damaged, or was made for another
+    target."""
+    shapes = _own_shapes(files)
+    if missing := {"fc.weight", "layers.0.self_attn.q_proj.weight"} - shapes.keys():
+        files.tensors()  # says so if their file is damaged
+        raise files.complaint(
+            "The {method} weights in {folder} lack {tensor}.", method=Eagle1Head.method, tensor=min(missing)
+        )
+    width = shapes["fc.weight"][0]
+    same_target(files, target, hidden_size=width, vocab_size=files.setting("vocab_size"))
+    return filled(Eagle1Head(files, target), files, target, _own_name)
+
+
+def _own_name(name: str) -> str | None:
+    for pattern, own in _RENAMED:
+        name = re.sub(pattern, own, name)
+    return None if name.endswith("rotary_emb.inv_freq") else name
+
+
+def _own_shapes(files: PartFiles) -> dict[str, tuple[int, ...]]:
+    return {_own_name(name) or name: shape for name, shape in files.shapes.items()}
