@@ -17,6 +17,7 @@ Measuring
 
 Checking
     equal_texts      greedy texts are plain decoding's: before any time, and at every length
+    wiring           trained parts, read as their files say and in neighbouring ways
     check            everything else about a pair: distributions, trees, passes, memory, a race
 
 Reporting

@@ -16,6 +16,7 @@ from specviz.bench.lanes import lane, plain_request, reason_of
 from specviz.bench.machine import peak_mb
 from specviz.bench.pass_times import measure_passes
 from specviz.bench.turns import Plan, runs_by_number
+from specviz.bench.wiring import wiring
 from specviz.decoding.exact_distribution import RUN_TOKENS, exact_distribution
 from specviz.decoding.lossless import LAB_RULES, Sampler, check_lossless
 from specviz.decoding.request import Request, prepare
@@ -31,10 +32,10 @@ from specviz.records.settings import DraftParams, RunSettings, SamplingParams
 from specviz.records.words import Bytes, Sentence
 from specviz.theory.statistics import SIGNIFICANT, Evidence
 
-#: Seconds that a check takes unless more is allowed; and the shares of them for texts, longer texts, samples and the
-#: race.
+#: Seconds that a check takes unless more is allowed; and the shares of them for texts, longer texts, trained parts,
+#: samples and the race.
 SECONDS = 60.0
-OF_TEXTS, OF_LENGTHS, OF_SAMPLES, OF_RACE = 0.3, 0.15, 0.25, 0.1
+OF_TEXTS, OF_LENGTHS, OF_PARTS, OF_SAMPLES, OF_RACE = 0.25, 0.1, 0.15, 0.25, 0.1
 
 #: The widths of passes that are timed, and those that are shown.
 WIDTHS, SHOWN = (1, 2, 3, 4, 5, 6, 8, 9, 12, 17), (2, 3, 5, 9, 17)
@@ -79,10 +80,11 @@ def short_checks(seconds: float) -> tuple[Check, ...]:
 
     The time that texts leave goes to the samples.
     """
-    until = time.perf_counter() + (OF_TEXTS + OF_LENGTHS + OF_SAMPLES) * seconds
+    until = time.perf_counter() + (OF_TEXTS + OF_LENGTHS + OF_PARTS + OF_SAMPLES) * seconds
     return (
         (Sentence("comparing greedy texts"), functools.partial(texts, seconds=OF_TEXTS * seconds)),
         (Sentence("comparing longer texts"), functools.partial(lengths, seconds=OF_LENGTHS * seconds)),
+        (Sentence("reading trained parts in other ways"), functools.partial(wiring, seconds=OF_PARTS * seconds)),
         (Sentence("trying trees"), trees),
         (Sentence("sampling two tokens many times"), lambda pair: distributions(pair, until - time.perf_counter())),
         (Sentence("comparing prepared passes"), prepared),

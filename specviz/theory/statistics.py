@@ -249,7 +249,10 @@ def alike(one: Ratio, other: Ratio) -> bool:
 
 
 def over_prompts(
-    sums: Sequence[Sequence[float]], statistic: Callable[[numpy.ndarray], numpy.ndarray], seed: int = 0
+    sums: Sequence[Sequence[float]],
+    statistic: Callable[[numpy.ndarray], numpy.ndarray],
+    seed: int = 0,
+    level: float = LEVEL,
 ) -> Ratio:
     """A statistic of sums over prompts, with the interval in which it would lie for other prompts of the same kind.
 
@@ -263,5 +266,5 @@ def over_prompts(
     drawn = numpy.random.default_rng(seed).integers(len(columns), size=(RESAMPLES, len(columns)))
     with numpy.errstate(divide="ignore", invalid="ignore"):
         found = statistic(columns[drawn].sum(1))
-    low, high = numpy.nanquantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = numpy.nanquantile(found, [(1 - level) / 2, (1 + level) / 2])
     return Ratio(value, float(low), float(high))

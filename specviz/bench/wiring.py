@@ -1,0 +1,210 @@
+"""Are the target's trained parts wired right? Each is read as its files say and in neighbouring ways, on one text.
+
+A part that gets other hidden states than it was trained on raises no error: fewer of its tokens are kept, at times only
+a few percent fewer. To tell that within seconds, nothing is left to coins that need not be: all readings draft at the
+same places of a text that the target itself drew, and how many tokens it would keep there is computed.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+
+import numpy
+import torch
+from torch import Tensor
+
+from specviz.bench.contestants import PLAIN, Contestant
+from specviz.bench.equal_texts import GAMMA, Finding, left_out
+from specviz.bench.lanes import Unwatched, plain_request, request_of, written
+from specviz.decoding.decoder import context_of
+from specviz.decoding.request import Request
+from specviz.drafters.base import Drafter
+from specviz.drafters.choosers import TopChoices
+from specviz.models.pair import ModelPair, Part
+from specviz.parts.published import PublishedPart, shifted
+from specviz.passes.cached_model import CachedModel
+from specviz.records.prompts import PRESETS
+from specviz.records.words import Sentence
+from specviz.rules.draft import Uniforms, Verdict
+from specviz.theory.statistics import LEVEL, Ratio, over_prompts
+
+#: Places of each text at which is drafted, and how many neighbouring ones count as one: they share most of a draft.
+PLACES, STRETCH = 16, 2 * GAMMA
+
+#: The fewest stretches that an interval is made of.
+LEAST = 6
+
+#: Makes one number of each of several sums over stretches.
+Statistic = Callable[[numpy.ndarray], numpy.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """A way to read a part, and how many draft tokens are kept of it on average, at each place of each text."""
+
+    drafter: str
+    part: Part
+    name: Sentence | None = None  # None: as its files say
+    kept: list[list[float]] = field(default_factory=list)
+
+    def request(self, plain: Request) -> Request:
+        """To draft with it on the text of `plain`. No prepared passes: those of a part are of its usual reading."""
+        pair = replace(plain.pair, parts=plain.pair.parts | {self.drafter: self.part})
+        return request_of(Contestant(self.drafter, GAMMA, branches=1), replace(plain, pair=pair, passes={}))
+
+
+def wiring(pair: ModelPair, seconds: float) -> Iterator[Finding]:
+    """A finding for each trained part. Looks at as many texts as there is time for."""
+    until = time.perf_counter() + seconds
+    readings = {name: readings_of(pair, name) for name in pair.parts}
+    for preset in PRESETS if readings else ():
+        if time.perf_counter() < until:
+            plain = plain_request(pair, preset, 1.0, PLACES + GAMMA - 1)
+            listen(plain, [one for each in readings.values() for one in each], until)
+    for name, found in readings.items():
+        layers = ", ".join(map(str, pair.parts[name].feature_layers))
+        yield verdict(Sentence("how {part} is read, hidden states {layers}", part=name, layers=layers), found)
+
+
+def readings_of(pair: ModelPair, name: str) -> list[Reading]:
+    """Of the pair's part of this name: as its files say, then the neighbours whose hidden states the target has."""
+    part, last = pair.parts[name], pair.target.config.get_text_config().num_hidden_layers
+    others = part.other_readings() if isinstance(part, PublishedPart) else shifted(part)
+    possible = {key: one for key, one in others.items() if all(0 <= layer <= last for layer in one.feature_layers)}
+    return [Reading(name, part), *(Reading(name, other, key) for key, other in possible.items())]
+
+
+class Dictated(TopChoices):
+    """Has a drafter draft the tokens of a text, so that each of its rows follows that text."""
+
+    temperature = None  # no draft in one call
+
+    def __init__(self) -> None:
+        self.coming: Iterator[Tensor] = iter(())
+
+    def one(self, row: Tensor, u: Tensor) -> tuple[Tensor, None]:
+        return next(self.coming), None
+
+
+@torch.inference_mode()
+def listen(plain: Request, readings: Sequence[Reading], until: float) -> None:
+    """Has every reading draft at the places of a text that `plain` writes, and adds what the target would keep."""
+    pair, prompt = plain.pair, list(plain.prompt.ids)
+    new = written(Contestant(PLAIN), plain)
+    text, tokens = [*prompt, *new], torch.tensor(new, device=pair.device)
+    layers = sorted({layer for one in readings for layer in one.part.feature_layers})
+    whole, read = CachedModel(pair.target, Unwatched(pair.device)), torch.tensor(text[:-1], device=pair.device)
+    probs = whole.forward(read, keep=len(new)).float().softmax(-1)
+    target, chooser = CachedModel(pair.target, Unwatched(pair.device), tuple(layers)), Dictated()
+    requests = [one.request(plain) for one in readings]
+    drafters = [request.drafter(context_of(request, target, chooser)) for request in requests]
+    for one in readings:
+        one.kept.append([])
+    target.prefill(prompt)
+    for drafter in drafters:
+        drafter.prefill(prompt, _own(drafter, target, layers))
+    coins = Uniforms(*torch.zeros(2, GAMMA, dtype=torch.double, device=pair.device), next=tokens.new_zeros(()))
+    for place in range(len(new) - GAMMA + 1):
+        if time.perf_counter() > until:
+            break
+        committed, drafts = text[: len(prompt) + place], []
+        for one, drafter in zip(readings, drafters):
+            chooser.coming = iter(tokens[place:].split(1))
+            drafts.append(drafter.propose(committed, GAMMA, coins.draft))
+            one.kept[-1].append(expected(drafts[-1].logits, probs[place:], tokens[place:]))
+        target.forward(target.unread(committed), keep=1)
+        target.rewind(len(committed))
+        for draft, drafter in zip(drafts, drafters):
+            # As if all of it had been refused: at each place the target has read what comes before it, and no more.
+            refused = Verdict((), (new[place],), (), draft, coins, tuple, 0)
+            drafter.observe(len(committed), refused, _own(drafter, target, layers))
+
+
+def expected(logits: Tensor | None, probs: Tensor, tokens: Tensor) -> float:
+    """How many tokens of a chain the target keeps at temperature 1, where it goes on with these `tokens` itself.
+
+    logits: [m, vocab] of the drafter, row i after the first i tokens; None if it drafts nothing. probs: [≥ m, vocab],
+    the target's there. Token i is reached and kept with the probability Σ ∏ min(p, q) over all chains of i + 1 tokens
+    (Leviathan et al. 2023, arXiv 2211.17192, Thm 3.5), which is the mean of ∏ min(1, q / p) over the target's own
+    texts; of the last factor the whole sum is known.
+    """
+    if logits is None:
+        return 0.0
+    q = logits.float().softmax(-1)
+    p = probs[: len(q)]
+    own = tokens[: len(q), None]
+    reached = (q.gather(-1, own) / p.gather(-1, own)).clamp_max(1).squeeze(-1).cumprod(0).roll(1)
+    reached[0] = 1
+    return float((reached * torch.minimum(p, q).sum(-1)).sum())
+
+
+def _own(drafter: Drafter, target: CachedModel, layers: list[int]) -> Tensor | None:
+    """Of the hidden states of the target's last pass, those that the drafter reads."""
+    if target.features is None:
+        return None
+    places = [layers.index(layer) for layer in drafter.feature_layers]
+    return target.features.unflatten(-1, (len(layers), -1))[:, places].flatten(-2)
+
+
+def verdict(what: Sentence, readings: Sequence[Reading]) -> Finding:
+    """What is kept of each reading says about the first one, the part's own."""
+    sums, others = _stretches(readings), readings[1:]
+    if len(sums) < LEAST:
+        return left_out(what)
+    figures = _joined([_figure(one, over_prompts(sums, _kept(place))) for place, one in enumerate(readings)])
+    if not others:
+        return Finding("skipped", what, figures)
+    # All of these intervals hold at once, as often as a single one does elsewhere.
+    level = 1 - (1 - LEVEL) / len(others)
+    gains = [over_prompts(sums, _gain(place), level=level) for place in range(1, len(readings))]
+    best = max(range(len(gains)), key=lambda place: gains[place].value)
+    if gains[best].low > 0:
+        seen = Sentence(
+            "{reading} would keep {gain} tokens a pass more ({low} to {high}, 90 %): {figures}",
+            reading=others[best].name,
+            figures=figures,
+            gain=_short(gains[best].value),
+            low=_short(gains[best].low),
+            high=_short(gains[best].high),
+        )
+        advice = Sentence("Its configuration does not say how it was trained: correct it, or fetch it anew.")
+        return Finding("slow", what, seen, advice)
+    if all(gain.high < 0 for gain in gains):
+        return Finding("right", what, figures)
+    return Finding("skipped", what, Sentence("no reading is better beyond chance: {figures}", figures=figures))
+
+
+def _stretches(readings: Sequence[Reading]) -> list[tuple[float, ...]]:
+    """Of each stretch of text, how many places it has, and what each reading kept there."""
+    sums = []
+    for text in zip(*(one.kept for one in readings)):
+        for first in range(0, len(text[0]), STRETCH):
+            parts = [kept[first : first + STRETCH] for kept in text]
+            sums.append((len(parts[0]), *map(sum, parts)))
+    return sums
+
+
+def _kept(reading: int) -> Statistic:
+    """Tokens a target pass: those of the draft, and the one that the pass adds."""
+    return lambda sums: 1 + sums[:, 1 + reading] / sums[:, 0]
+
+
+def _gain(reading: int) -> Statistic:
+    """The same, over the part's own reading, on the same places."""
+    return lambda sums: (sums[:, 1 + reading] - sums[:, 1]) / sums[:, 0]
+
+
+def _figure(reading: Reading, kept: Ratio) -> Sentence:
+    known = {"kept": _short(kept.value), "low": _short(kept.low), "high": _short(kept.high)}
+    if reading.name is None:
+        return Sentence("{kept} tokens a pass ({low} to {high}, 90 %) as it is read", **known)
+    return Sentence("{kept} with {reading} ({low} to {high})", reading=reading.name, **known)
+
+
+def _joined(parts: Sequence[Sentence]) -> Sentence:
+    return reduce(lambda first, then: Sentence("{first}, and {then}", first=first, then=then), parts)
+
+
+def _short(value: float) -> float:
+    return round(value, 2)
