@@ -25,7 +25,7 @@ from specviz.views.run_messages import pair_line, parameters, passes_words
 
 if TYPE_CHECKING:
     from specviz.bench.equal_texts import Finding
-    from specviz.models.pair import ModelPair
+    from specviz.models.pair import ModelPair, Part
 
 #: Tokens of the pass that is compared with a pass over one: a round of four draft tokens.
 COMPARED = 5
@@ -300,6 +300,7 @@ def describe(pair: ModelPair, stage: Stage, say: Words) -> str:
 def _rows(pair: ModelPair, say: Words) -> Iterator[list[str]]:
     from specviz.models.placement import dtype_name
     from specviz.parts.mtp_modules import MtpModules
+    from specviz.parts.published import PublishedPart
 
     info, times = pair.info(), pair.passes.seconds_by_width
     parts = [("target", info.target, info.target_parameters, info.dtype)]
@@ -307,12 +308,13 @@ def _rows(pair: ModelPair, say: Words) -> Iterator[list[str]]:
         parts.append(("draft", info.draft or "", info.draft_parameters or 0, dtype_name(pair.draft.dtype)))
     for role, part in pair.parts.items():
         model = part.model if isinstance(part, MtpModules) else part
-        parts.append((role, "", sum(weight.numel() for weight in model.parameters()), info.dtype))
+        method = part.method if isinstance(part, PublishedPart) else ""
+        parts.append((role, method, sum(weight.numel() for weight in model.parameters()), info.dtype))
     for role, name, size, dtype in parts:
         label = say(f"ways.{role}") if role in pair.parts else _roles([role], say)
         stored, passes = pair.stored.get(role), pair.passes.fast.get(role)
         row = [
-            f"{label} **{as_text(name)}**" if name else label,
+            f"{label} **{as_text(name)}**{_states(pair.parts.get(role), say)}" if name else label,
             say.spoken(parameters(size)),
             dtype if stored is None else say("models.unpacked", dtype=dtype, stored=as_text(stored)),
             say(f"models.on_{'plain' if passes is None or passes.refusal is not None else passes.kind}"),
@@ -324,6 +326,13 @@ def _rows(pair: ModelPair, say: Words) -> Iterator[list[str]]:
         kind = "plain" if made.passes is None else made.passes.kind
         precision = say("generate.bits", value=bits)
         yield [_roles([f"quantised {bits}"], say), str(Bytes(made.bytes)), precision, say(f"models.on_{kind}")]
+
+
+def _states(part: Part | None, say: Words) -> str:
+    """Which of the target's hidden states a published part reads, to follow its format; empty for a model."""
+    if part is None:
+        return ""
+    return f", {say('models.states', n=len(part.feature_layers), states=', '.join(map(str, part.feature_layers)))}"
 
 
 def notes(pair: ModelPair, stage: Stage, say: Words) -> str:

@@ -11,8 +11,9 @@ import pytest
 from lent import lend
 from on_page import assert_no_sideways_scrolling, settle, start, violations
 from playwright.sync_api import expect
+from published_heads import write_medusa
 from running import PATIENCE, wait_until
-from tiny import passes_called_compiled, save_pair, tiny_pair
+from tiny import passes_called_compiled, save_pair, tiny_pair, with_heads
 
 from specviz.__main__ import main
 from specviz.bench import turns
@@ -20,6 +21,8 @@ from specviz.bench.pass_times import measure_passes
 from specviz.decoding.engine import rounds
 from specviz.models import preparation
 from specviz.models.preparation import Preparation
+from specviz.parts.formats import PartFiles
+from specviz.parts.medusa import load_medusa
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run
 from specviz.records.settings import RunSettings, SamplingParams
@@ -156,6 +159,14 @@ def test_passes_that_were_lost_later_are_plain_ones_with_their_reason(pair):
     said = notes(pair, Stage(), words("en"))
     assert describe(pair, Stage(), words("en")).count("| plain |") == 1
     assert "No faster passes (target): Recording failed." in said and "(target, draft model)" not in said
+
+
+def test_a_published_part_is_described_with_its_format_and_the_hidden_states_that_it_reads(pair, tmp_path):
+    write_medusa(tmp_path / "medusa", pair.target)
+    part = load_medusa(PartFiles.at(tmp_path / "medusa"), pair.target)
+    assert "| Medusa **Medusa**, hidden state 2 |" in describe(replace(pair, parts={"medusa": part}), Stage(), words())
+    own = with_heads(pair)
+    assert "hidden state" not in describe(own, Stage(), words())
 
 
 def test_passes_in_use_are_not_denied_where_only_better_ones_were_refused(pair):
