@@ -2,11 +2,12 @@
 found out."""
 
 import dataclasses
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import pytest
 import torch
 from matrix import EXACT, HOT, drafting_with
+from published_heads import write_eagle, write_medusa, write_speculator
 from scipy import stats
 from tiny import tiny_pair, with_heads
 from torch.nn.functional import one_hot
@@ -15,6 +16,7 @@ import specviz
 from specviz import rules
 from specviz.drafters.choosers import Draws
 from specviz.models.pair import ModelPair
+from specviz.models.trained_parts import load_parts
 from specviz.records.settings import AUTO, SamplingParams
 from specviz.rules.sampling import Warper
 
@@ -72,6 +74,24 @@ def test_sampled_text_follows_the_targets_distribution(drafter, rule, branches):
         1200 if (drafter, rule) == ("draft_model", "token") else 400
     )  # enough to find out accepting with twice the probability
     assert p_value(drafting_with(drafter, rule, branches), sampling, tokens) > 0.001
+
+
+#: Of each kind of published head that drafts from the target's last hidden states, one layout.
+HEADS = {
+    "Medusa": ("medusa", partial(write_medusa, layout="vllm, frequent tokens")),
+    "MLP speculator": ("medusa", partial(write_speculator, layout="tied")),
+    "EAGLE": ("eagle", partial(write_eagle, layout="norms")),
+}
+
+
+@pytest.mark.parametrize("rule, branches", RULES)
+@pytest.mark.parametrize("kind", HEADS)
+def test_it_does_with_published_heads(kind, rule, branches, tmp_path):
+    (drafter, write), pair = HEADS[kind], plain_speakers()
+    write(tmp_path, pair.target)
+    parts, _ = load_parts(pair.target, tmp_path / "none", {drafter: tmp_path})
+    speaking = dataclasses.replace(pair, parts=parts)
+    assert p_value(drafting_with(drafter, rule, branches), pair=speaking) > 0.001
 
 
 def test_it_does_with_a_target_in_four_bits_and_with_a_length_that_chooses_itself():
