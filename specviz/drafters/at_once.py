@@ -12,7 +12,6 @@ from specviz.drafters.draft_model import DraftModel
 from specviz.drafters.heads import Headed
 from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair
-from specviz.parts.dflash import DFlashHead, DFlashReader
 from specviz.parts.eagle3 import PEagleHead
 from specviz.parts.head_passes import HeadModel, read_masks
 from specviz.parts.published import PublishedPart
@@ -78,21 +77,14 @@ class Masked(AtOnce):
 
 
 class Parallel(Masked, Headed):
-    """Drafts from the target's hidden states of the text.
-
-    P-EAGLE, arXiv 2602.01469; DFlash, Chen et al., arXiv 2602.06036.
-    """
+    """Drafts from the target's hidden states of the text (P-EAGLE, arXiv 2602.01469)."""
 
     def __init__(self, context: DraftContext):
         super().__init__(context)
-        self.masks_alone = isinstance(self.head, DFlashHead)
-        if self.masks_alone:
-            self.reader = DFlashReader(self.head, self.target)
-        else:
-            model = HeadModel(self.head, self.target)
-            fast = context.passes.get(self.name)
-            self.reader = reader(model, self.stopwatch, fast)
-            self.fuse = self.head.fuse if fast is None else fast.static.fuse
+        model = HeadModel(self.head, self.target)
+        fast = context.passes.get(self.name)
+        self.reader = reader(model, self.stopwatch, fast)
+        self.fuse = self.head.fuse if fast is None else fast.static.fuse
 
     @classmethod
     def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
@@ -109,10 +101,7 @@ class Parallel(Masked, Headed):
         tokens = to_device(committed[self.reader.length + 1 :], self.features.device)
         if isinstance(self.head, PEagleHead):
             return self.head.read_masks(self.reader, self.features, tokens, depths, self.fuse)
-        if not self.masks_alone:
-            return read_masks(self.reader, self.features, tokens, depths)
-        with self.stopwatch.span():
-            return self.reader.read(self.features, tokens, depths)
+        return read_masks(self.reader, self.features, tokens, depths)
 
 
 class ParallelDraftModel(Masked, DraftModel):

@@ -5,6 +5,7 @@ import importlib
 from specviz.drafters import CLASSES, DRAFTERS
 from specviz.drafters.at_once import Parallel, ParallelDraftModel
 from specviz.drafters.base import Drafter, Plain
+from specviz.drafters.blocks import Blocks, CorrectedBlocks
 from specviz.drafters.copying import PromptLookup
 from specviz.drafters.draft_model import DraftModel, TranslatedDraftModel
 from specviz.drafters.heads import Eagle, Mtp, mtp_class
@@ -12,6 +13,8 @@ from specviz.drafters.last_state import Medusa, Speculator
 from specviz.drafters.self_drafting import QuantisedSelf
 from specviz.models.pair import ModelPair
 from specviz.models.preparation import read_by_kernels
+from specviz.parts.dflash import DFlashHead
+from specviz.parts.dspark import DSparkHead
 from specviz.parts.mlp_speculator import MlpSpeculator
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import DraftParams
@@ -27,6 +30,13 @@ _CLASSES: dict[str, type[Drafter]] = {name: _class(home) for name, home in CLASS
 #: The drafters for which something is named when a pair is loaded, the fastest first (docs/measuring.md). `Hybrid` and
 #: `Eagle` are at most a tenth faster than `DraftModel`, which is within the spread of these figures.
 _NAMED = (DraftModel, Eagle, Mtp, Parallel, Medusa)
+
+#: The drafters of parts that their own name does not draft with.
+_BY_PART: dict[type, type[Drafter]] = {
+    DFlashHead: Blocks,
+    DSparkHead: CorrectedBlocks,
+    MlpSpeculator: Speculator,
+}
 
 
 def class_named(name: str) -> type[Drafter]:
@@ -49,11 +59,9 @@ def drafter_class(pair: ModelPair, name: str | None) -> type[Drafter]:
         return TranslatedDraftModel
     if name == Parallel.name and name not in pair.parts and ParallelDraftModel.suits(pair):
         return ParallelDraftModel
-    if name == Medusa.name and isinstance(pair.parts.get(name), MlpSpeculator):
-        return Speculator
     if name == Mtp.name:
         return mtp_class(pair)
-    return class_named(name)
+    return _BY_PART.get(type(pair.parts.get(name)), class_named(name))
 
 
 def usual(pair: ModelPair, preparing: bool = True) -> str:

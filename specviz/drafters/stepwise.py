@@ -5,6 +5,7 @@ Draft models, early exits and extra heads share this; they differ in where the r
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -27,6 +28,10 @@ class Stepwise(Drafter):
 
     reads: ClassVar[frozenset[str]] = frozenset({"branches", "confidence"})
     draws_paths: ClassVar[bool] = True
+
+    #: [k] how likely the token of each of the last rows is to be kept, where that is foreseen before it is chosen. Then
+    #: drafting stops before a level that is too unlikely, and not after an unsure one.
+    sure: Tensor | None = None
 
     def __init__(self, context: DraftContext):
         self.chooser = context.chooser
@@ -54,7 +59,16 @@ class Stepwise(Drafter):
         row = self.first_row(committed)
         if row is None:
             return Draft.copied((), uniforms.device)
+        if (stopped := self._too_unsure()) is not None:
+            return replace(Draft.copied((), uniforms.device), confidence=stopped)
         return self._chain(row, budget, uniforms) if self.width == 1 else self._tree(row, budget, uniforms)
+
+    def _too_unsure(self) -> float | None:
+        """What is foreseen of the next level, if that is too unlikely to be drafted."""
+        if self.sure is None or not self.confidence:
+            return None
+        foreseen = self.sure.max().item()
+        return foreseen if foreseen < self.confidence else None
 
     def _chain(self, row: Tensor, budget: int, uniforms: Tensor) -> Draft:
         """Token by token; all stay on the device, and no step waits for the host (unless `confidence` is set)."""
@@ -62,11 +76,13 @@ class Stepwise(Drafter):
         for depth, u in enumerate(uniforms[:budget].unbind()):
             if depth:
                 row = self.next_rows(tokens[-1], chain(depth))
+                if (stopped := self._too_unsure()) is not None:
+                    break
             rows.append(fit_width(row, self.vocab_size).float())
             token, drawn_from = self.chooser.one(rows[-1], u)
             tokens.append(token)
             probs.append(drawn_from)
-            if self.confidence and depth < budget - 1:
+            if self.confidence and self.sure is None and depth < budget - 1:
                 sure = self.chooser.confidence(rows[-1], token, drawn_from)
                 if sure < self.confidence:
                     stopped = sure
@@ -93,6 +109,8 @@ class Stepwise(Drafter):
         for depth in range(budget):
             if depth:
                 row = self.next_rows(tokens[-1], parents)
+                if (stopped := self._too_unsure()) is not None:
+                    break
             row = fit_width(row, self.vocab_size).float()
             level = self.chooser.children(row, weights, self.width, uniforms[len(parents) :])
             tokens.append(level.tokens)
@@ -102,7 +120,7 @@ class Stepwise(Drafter):
             start = len(parents)
             parents += tuple(frontier[place] for place in level.places)
             frontier = list(range(start, len(parents)))
-            if depth < budget - 1 and max(level.sure) < self.confidence:
+            if self.sure is None and depth < budget - 1 and max(level.sure) < self.confidence:
                 stopped = max(level.sure)
                 break
         drawn_from = torch.cat(probs) if isinstance(self.chooser, Draws) else None

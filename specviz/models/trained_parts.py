@@ -16,6 +16,7 @@ from specviz.models.refusals import Named, explaining, quantisation_of
 from specviz.models.sources import in_hub_cache, is_hub_id, on_the_hub, quietly, without_page
 from specviz.parts.dflash import load_dflash
 from specviz.parts.eagle1 import load_eagle1
+from specviz.parts.dspark import load_dspark
 from specviz.parts.eagle3 import load_eagle3
 from specviz.parts.formats import PICKLES, PartFiles, recognise
 from specviz.parts.gemma_assistant import load_gemma_assistant
@@ -39,6 +40,7 @@ _PARTS: dict[str, type[Head | MedusaHeads]] = {
 #: Reads a part in a published format, by the format's name.
 _LOADERS: dict[str, Callable[[PartFiles, PreTrainedModel], Part]] = {
     "DFlash": load_dflash,
+    "DSpark": load_dspark,
     "Medusa": load_medusa,
     "MLP speculator": load_mlp_speculator,
     "EAGLE": load_eagle1,

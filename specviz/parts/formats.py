@@ -292,11 +292,61 @@ FORMATS: tuple[Format, ...] = (
             _holds("pre_projection.weight", "post_projection.weight"),
         ),
     ),
-    Format("Domino", None, _either(_called("domino"), _holds("prefix_gru.weight_ih_l0"))),
-    Format("DFlash2", None, _either(_called("dflash2"), _holds("candidate_selector.hidden_projection.weight"))),
-    Format("LiLiCorr", None, _called("lilicorr")),
-    Format("DFlare", None, _either(_called("dflare"), _holds("layer_fusion_weights"))),
-    Format("DSpark", None, _either(_called("dspark"), _holds("markov_w1.weight"), _holds("markov_w2.weight"))),
+    Format(
+        "Domino",
+        None,
+        _either(_called("domino"), _holds("prefix_gru.weight_ih_l0")),
+        lambda files: files.complaint(
+            "{folder} holds a Domino drafter, whose blocks are corrected by a recurrent network over the drafted "
+            "tokens, which is not run here: name a DFlash or DSpark drafter of this target."
+        ),
+    ),
+    Format(
+        "DFlash2",
+        None,
+        _either(_called("dflash2"), _holds("candidate_selector.hidden_projection.weight")),
+        lambda files: files.complaint(
+            "{folder} holds a DFlash2 drafter, whose layers mix neighbouring masks and whose tokens are picked from a "
+            "few candidates each, which is not run here: name a DFlash or DSpark drafter of this target."
+        ),
+    ),
+    Format(
+        "LiLiCorr",
+        None,
+        _either(_called("lilicorr"), _set("lilicorr_enabled")),
+        lambda files: files.complaint(
+            "{folder} holds a LiLiCorr drafter, which weighs all candidates of a block by a transformer of its own, "
+            "which is not run here: name a DFlash or DSpark drafter of this target."
+        ),
+    ),
+    Format(
+        "DFlare",
+        None,
+        _either(_called("dflare"), _holds("layer_fusion_weights")),
+        lambda files: files.complaint(
+            "{folder} holds a DFlare drafter, each of whose layers reads a mixture of its own of the target's layers, "
+            "which is not run here: name a DFlash or DSpark drafter of this target."
+        ),
+    ),
+    Format(
+        "DSpark on Gemma's layers",
+        None,
+        _either(_called("gemma4dspark"), _holds("markov_w1.weight", "pre_feedforward_layernorm.weight")),
+        lambda files: files.complaint(
+            "{folder} holds a DSpark drafter of Gemma 4's own layers, and only those of Qwen 3's layers are run here: "
+            "name another drafter of this target."
+        ),
+    ),
+    Format(
+        "DSpark in its target",
+        None,
+        _set("dspark_target_layer_ids"),
+        lambda files: files.complaint(
+            "{folder} holds a target with a DSpark drafter inside it, as DeepSeek-V4 has it, and only those in folders "
+            "of their own are run here: name another drafter."
+        ),
+    ),
+    Format("DSpark", "parallel", _either(_called("dspark"), _holds("markov_w1.weight"), _holds("markov_w2.weight"))),
     Format(
         "DFlash",
         "parallel",

@@ -1,21 +1,25 @@
 """Published drafters that fill in masks: small folders of their form are drafted with as their papers say."""
 
 import dataclasses
-import json
+import statistics
+from functools import lru_cache
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from tiny import assert_same_rows, edit_config, generated, save_pair, tiny_pair
+from block_checkpoints import HEAD, LAYOUTS, RANK, Layout, mask_of, weights_of, write
+from tiny import assert_same_rows, edit_config, generated, save_pair, tiny_model, tiny_pair
 from torch.nn import functional
-from transformers import Qwen3Config
+from transformers import DynamicCache, MuseGlimmerAssistantConfig, MuseGlimmerAssistantModel
+from transformers.cache_utils import DFlashCache
 
 import specviz
-from specviz.drafters.at_once import Parallel, ParallelDraftModel
+from specviz.drafters.at_once import AtOnce, Parallel, ParallelDraftModel
 from specviz.drafters.registry import drafter_class
-from specviz.parts.dflash import DFlashConfig, DFlashHead
+from specviz.parts.dflash import load_dflash
+from specviz.parts.formats import PartFiles
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, SamplingParams
+from specviz.rules.draft import Draft
 
 GREEDY = SamplingParams(temperature=0)
 PROMPT = [3, 5, 7, 11, 3, 5]
@@ -51,7 +55,7 @@ def pard(tmp_path_factory, request):
     """A target, and a draft model whose folder says that it was adapted to masks."""
     target, draft = save_pair(tmp_path_factory.mktemp("pard"), "qwen2", noise=0.15)
     if request.param == "pard2":
-        torch.save({"target_proj.weight": drawn(48, 96, seed=0)}, draft / "warp_model.bin")
+        torch.save({"target_proj.weight": torch.zeros(48, 96)}, draft / "warp_model.bin")
     return loaded(target, edit_config(draft, spd_type=request.param, pard_token=MASK))
 
 
@@ -73,117 +77,286 @@ def test_an_ordinary_draft_model_is_not_taken_for_one_with_masks(pard):
         specviz.speculate(tiny_pair("qwen2"), PROMPT, drafter="parallel")
 
 
-# DFlash
-
-SIZES = {"hidden_size": 48, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12}
-SIZES |= {"num_hidden_layers": 2, "vocab_size": 128, "rms_norm_eps": 1e-6, "attention_bias": False, "rope_theta": 5e3}
-PUBLISHED = SIZES | {
-    "architectures": ["DFlashDraftModel"],
-    "auto_map": {"AutoModel": "dflash.DFlashDraftModel"},
-    "model_type": "qwen3",
-    "block_size": 8,
-    "num_target_layers": 3,
-    "layer_types": ["full_attention"] * 2,
-    "dflash_config": {"mask_token_id": 120, "target_layer_ids": [0, 2]},
-}
-LAYER = ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm")
-
-
-def drawn(*shape, seed):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * shape[-1] ** -0.5
+# DFlash and DSpark
 
 
 @pytest.fixture(scope="module")
-def dflash(tmp_path_factory):
-    """The folders of a target and of a drafter for it, with the names of the published weights."""
-    folder = tmp_path_factory.mktemp("dflash")
-    target, _ = save_pair(folder, "qwen3", layers=3)
-    head = DFlashHead(Qwen3Config(**SIZES), DFlashConfig(7, 120), (1, 3))
-    weights = {name: drawn(*weight.shape, seed=i) for i, (name, weight) in enumerate(head.state_dict().items())}
-    assert {f"layers.1.self_attn.{name}.weight" for name in LAYER} < weights.keys()
-    assert {"fc.weight", "hidden_norm.weight", "norm.weight", "layers.0.mlp.gate_proj.weight"} < weights.keys()
-    (folder / "drafter").mkdir()
-    (folder / "drafter" / "config.json").write_text(json.dumps(PUBLISHED))
-    save_file(weights, folder / "drafter" / "model.safetensors")
-    return target, folder / "drafter"
+def target(tmp_path_factory):
+    return save_pair(tmp_path_factory.mktemp("blocks"), "qwen3", layers=3)[0]
 
 
-def by_hand(weights, target, ids, depths):
-    """Logits of the masks after a text, over the whole of it at once: DFlash, arXiv 2602.06036, §4."""
+@pytest.fixture(scope="module")
+def with_part(target, tmp_path_factory):
+    """A layout's name -> the pair of the target and a checkpoint in that layout."""
+    model = tiny_model("qwen3", layers=3)
 
-    def norm(x, name):
-        return functional.rms_norm(x, x.shape[-1:], weights[f"{name}.weight"], 1e-6)
+    @lru_cache
+    def load(name):
+        folder = write(tmp_path_factory.mktemp("part"), LAYOUTS[name], model)
+        return loaded(target, draft=folder)
 
-    def linear(x, name):
-        return x @ weights[f"{name}.weight"].T
+    return load
 
-    def heads(x, positions=None):
-        x = x.unflatten(-1, (-1, 12)).transpose(0, 1)
+
+class ByHand:
+    """A block after a text, over the whole of it at once: DFlash, arXiv 2602.06036, §4; DSpark, 2607.05147, §3.2."""
+
+    def __init__(self, layout: Layout, target, ids: list[int]):
+        self.layout, self.target, self.ids = layout, target, ids
+        self.weights = weights_of(layout, target)
+        table, unembed = target.get_input_embeddings().weight, target.get_output_embeddings().weight
+        if layout.own:
+            table, unembed = self.weights["embed_tokens.weight"], self.weights["lm_head.weight"]
+        states = target(torch.tensor([ids]), output_hidden_states=True).hidden_states
+        read = torch.cat([states[layer] for layer in layout.reads(len(states) - 1)], -1)[0, :-1]
+        text = self.norm(self.linear(read, "fc"), "hidden_norm")
+        block = table[[ids[-1], *[mask_of(len(table))] * (layout.block - 1)]]
+        for layer, sees in enumerate(layout.sees):
+            block = self.layer(f"layers.{layer}", text, block, sees)
+        self.hidden = self.norm(block, "norm")
+        self.logits = self.hidden @ unembed.T
+        if layout.softcap:
+            self.logits = layout.softcap * (self.logits / layout.softcap).tanh()
+
+    def norm(self, x, name):
+        return functional.rms_norm(x, x.shape[-1:], self.weights[f"{name}.weight"], 1e-6)
+
+    def linear(self, x, name):
+        return x @ self.weights[f"{name}.weight"].T
+
+    def heads(self, x, name, positions=None):
+        x = x.unflatten(-1, (-1, HEAD)).transpose(0, 1)
         if positions is None:
             return x
-        angles = positions[:, None] * 5e3 ** -(torch.arange(6) / 6)
+        x, angles = self.norm(x, name), positions[:, None] * 5e3 ** -(torch.arange(HEAD // 2) / (HEAD // 2))
         (left, right), cos, sin = x.chunk(2, -1), angles.cos(), angles.sin()
         return torch.cat([left * cos - right * sin, right * cos + left * sin], -1)
 
-    states = target(torch.tensor([ids]), output_hidden_states=True).hidden_states
-    text = norm(linear(torch.cat([states[1], states[3]], -1)[0, :-1], "fc"), "hidden_norm")
-    x = target.get_input_embeddings()(torch.tensor([ids[-1], *[120] * depths]))
-    place = torch.arange(len(ids) + depths)
-    for layer in ("layers.0", "layers.1"):
-        own = norm(x, f"{layer}.input_layernorm")
-        queries, keys, values = (
-            torch.cat([linear(text, f"{layer}.self_attn.{n}_proj"), linear(own, f"{layer}.self_attn.{n}_proj")])
-            if n != "q"
-            else linear(own, f"{layer}.self_attn.q_proj")
-            for n in "qkv"
-        )
-        queries = heads(norm(queries.unflatten(-1, (-1, 12)), f"{layer}.self_attn.q_norm").flatten(1), place[-len(x) :])
-        keys = heads(norm(keys.unflatten(-1, (-1, 12)), f"{layer}.self_attn.k_norm").flatten(1), place)
-        keys, values = (rows.repeat_interleave(2, 0) for rows in (keys, heads(values)))
-        gathered = (queries @ keys.mT / 12**0.5).softmax(-1) @ values
-        x = x + linear(gathered.transpose(0, 1).flatten(1), f"{layer}.self_attn.o_proj")
-        inner = norm(x, f"{layer}.post_attention_layernorm")
-        gate = functional.silu(linear(inner, f"{layer}.mlp.gate_proj"))
-        x = x + linear(gate * linear(inner, f"{layer}.mlp.up_proj"), f"{layer}.mlp.down_proj")
-    return target.get_output_embeddings()(norm(x, "norm"))[1:]
+    def layer(self, name, text, block, sees):
+        own, first, end = self.norm(block, f"{name}.input_layernorm"), len(text), len(text) + len(block)
+        place = torch.arange(end)
+        rows = torch.cat([text, own])
+        queries = self.heads(self.linear(own, f"{name}.self_attn.q_proj"), f"{name}.self_attn.q_norm", place[first:])
+        keys = self.heads(self.linear(rows, f"{name}.self_attn.k_proj"), f"{name}.self_attn.k_norm", place)
+        values = self.heads(self.linear(rows, f"{name}.self_attn.v_proj"), "")
+        keys, values = (one.repeat_interleave(2, 0) for one in (keys, values))
+        seen = torch.tensor([[sees(one, other, first) for other in range(end)] for one in range(first, end)])
+        scores = (queries @ keys.mT / HEAD**0.5).masked_fill(~seen, -torch.inf)
+        gathered = (scores.softmax(-1) @ values).transpose(0, 1).flatten(1)
+        block = block + self.linear(gathered, f"{name}.self_attn.o_proj")
+        inner = self.norm(block, f"{name}.post_attention_layernorm")
+        gate = functional.silu(self.linear(inner, f"{name}.mlp.gate_proj"))
+        return block + self.linear(gate * self.linear(inner, f"{name}.mlp.up_proj"), f"{name}.mlp.down_proj")
+
+    def row(self, branch: list[int]):
+        """Logits [vocab] after the text and the draft tokens of this branch."""
+        slot = len(branch) + (not self.layout.predicts_next)
+        row = self.logits[slot] + self.correction(branch, slot)
+        if "d2t" not in self.weights:
+            return row
+        kept = self.weights["d2t"] + torch.arange(len(row))
+        return torch.full((len(self.weights["t2d"]),), -torch.inf).index_put_((kept,), row)
+
+    def correction(self, branch, slot):
+        if self.layout.markov is None:
+            return 0
+        before = [self.ids[-1], *([] if self.layout.predicts_next else [self.ids[-1]]), *branch]
+        embedded = self.weights["markov_head.markov_w1.weight"][before]
+        if self.layout.markov == "gated":
+            joined = torch.cat([self.hidden[slot], embedded[-1]])
+            gate = self.linear(joined, "markov_head.gate_proj") + self.weights["markov_head.gate_proj.bias"]
+            return self.linear(gate.sigmoid() * embedded[-1], "markov_head.markov_w2")
+        if self.layout.markov == "rnn":
+            memory = torch.zeros(RANK)
+            for one, hidden in zip(embedded, self.hidden):
+                joined = torch.cat([memory, one, hidden])
+                joint = self.linear(joined, "markov_head.joint_proj") + self.weights["markov_head.joint_proj.bias"]
+                gate, candidate, output = joint.chunk(3)
+                memory = gate.sigmoid() * memory + (1 - gate.sigmoid()) * candidate.tanh()
+            return self.linear(output.tanh(), "markov_head.markov_w2")
+        return self.linear(embedded[-1], "markov_head.markov_w2")
+
+    def confidence(self, branch):
+        """Of the row after this branch."""
+        slot, reads = len(branch) + (not self.layout.predicts_next), []
+        if self.layout.confidence:
+            reads = [self.weights["markov_head.markov_w1.weight"][[self.ids[-1], *branch][-1]]]
+        logit = self.linear(torch.cat([self.hidden[slot], *reads]), "confidence_head.proj")
+        return (logit + self.weights["confidence_head.proj.bias"]).sigmoid().item()
+
+
+def branch_to(draft: Draft, index: int) -> list[int]:
+    """The draft tokens up to this one."""
+    return [] if index < 0 else [*branch_to(draft, draft.parents[index]), draft.tokens[index].item()]
+
+
+def drafts_of(monkeypatch, pair, branches=1, **params):
+    """(run, (text, draft) of every round) of a sampled run whose drafts keep their rows."""
+    looked, propose = [], AtOnce.propose
+
+    def propose_and_note(self, committed, budget, uniforms):
+        looked.append((list(committed), propose(self, committed, budget, uniforms)))
+        return looked[-1][1]
+
+    monkeypatch.setattr(AtOnce, "propose", propose_and_note)
+    order = {"drafter": "parallel", "drafting": DraftParams(branches=branches, **params), "num_draft_tokens": 3}
+    endless = dataclasses.replace(pair, eos_ids=frozenset())
+    run = specviz.run(endless, PROMPT, sampling=SamplingParams(temperature=2.0), max_new_tokens=20, seed=4, **order)
+    assert len(looked) > 5
+    return run, looked
+
+
+@pytest.mark.parametrize("branches", [1, 3])
+@pytest.mark.parametrize("name", LAYOUTS)
+@torch.inference_mode()
+def test_a_block_drafter_computes_what_those_who_wrote_it_say(with_part, name, branches, monkeypatch):
+    pair, layout = with_part(name), LAYOUTS[name]
+    run, looked = drafts_of(monkeypatch, pair, branches)
+    for text, draft in looked:
+        block = ByHand(layout, pair.target, text)
+        expected = [block.row(branch_to(draft, parent)) for parent in dict.fromkeys(draft.parents)]
+        torch.testing.assert_close(draft.logits, torch.stack(expected), rtol=1e-3, atol=1e-3)
+    masks = ["row", "mask 1", "mask 2"] if layout.predicts_next else ["mask 1", "mask 2", "mask 3"]
+    assert {token.source for one in run.rounds for token in one.drafted} == set(masks)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_greedy_text_with_a_block_drafter_is_generates(with_part, name):
+    pair, layout = with_part(name), LAYOUTS[name]
+    expected, most = generated(pair, PROMPT, 20), layout.block - (not layout.predicts_next)
+    for depth, branches in [(1, 1), (4, 1), (7, 1), (20, 1), (4, 3)]:
+        settings = {"drafter": "parallel", "num_draft_tokens": depth, "drafting": DraftParams(branches=branches)}
+        run = specviz.run(pair, PROMPT, sampling=GREEDY, max_new_tokens=20, **settings)
+        assert list(run.token_ids) == expected
+        assert max(len(one.drafted) for one in run.rounds) == min(depth, most) * branches
+
+
+@pytest.mark.parametrize("branches", [1, 3])
+@pytest.mark.parametrize("name", [name for name, one in LAYOUTS.items() if one.confidence is not None])
+@torch.inference_mode()
+def test_a_draft_ends_before_a_token_that_is_foreseen_to_be_unlikely(with_part, name, branches, monkeypatch):
+    pair, layout = with_part(name), LAYOUTS[name]
+
+    def foreseen(text, draft):
+        """What is foreseen at best after the branches of each length."""
+        block, levels = ByHand(layout, pair.target, text), {}
+        for branch in [branch_to(draft, index) for index in range(-1, len(draft.parents))]:
+            levels.setdefault(len(branch), []).append(block.confidence(branch))
+        return [max(levels[depth]) for depth in sorted(levels)]
+
+    _, looked = drafts_of(monkeypatch, pair, branches)
+    least = statistics.median(sure for text, draft in looked for sure in foreseen(text, draft)[:-1])
+    _, looked = drafts_of(monkeypatch, pair, branches, confidence=least)
+    for text, draft in looked:
+        *before, last = foreseen(text, draft)
+        assert all(sure >= least - 1e-4 for sure in before)
+        if draft.confidence is None:
+            assert len(before) == 3 or len(text) + len(before) == len(PROMPT) + 19
+        else:
+            assert draft.confidence == pytest.approx(last, abs=1e-4) and draft.confidence < least
+    assert len({len(draft.parents) for _, draft in looked}) > 1
+
+
+@pytest.mark.parametrize("name", ["DFlash z-lab", "DSpark DeepSpec", "DSpark speculators"])
+@torch.inference_mode()
+def test_neighbouring_readings_are_told_and_tried(with_part, name, monkeypatch):
+    pair, layout = with_part(name), LAYOUTS[name]
+    part = pair.parts["parallel"]
+    reading = {"format": name.split()[0], "hidden_states": list(layout.reads(3)), "block_size": layout.block}
+    assert part.reading() == reading | {"slots_predict": "next" if layout.predicts_next else "own"}
+    others = part.other_readings()
+    slots = f"each mask predicts the token {'in' if layout.predicts_next else 'after'} its place"
+    meant = {
+        "hidden states one layer lower": {"reads": lambda layers: [one - 1 for one in layout.reads(layers)]},
+        "hidden states one layer higher": {"reads": lambda layers: [one + 1 for one in layout.reads(layers)]},
+        slots: {"predicts_next": not layout.predicts_next},
+    }
+    assert others.keys() == meant.keys()
+    for other, neighbour in others.items():
+        if not all(0 <= one <= 3 for one in neighbour.feature_layers):
+            continue  # below the embeddings or above the last layer
+        _, looked = drafts_of(monkeypatch, dataclasses.replace(pair, parts={"parallel": neighbour}))
+        text, draft = looked[-1]
+        block = ByHand(dataclasses.replace(layout, **meant[other]), pair.target, text)
+        torch.testing.assert_close(draft.logits[0], block.row([]), rtol=1e-3, atol=1e-3)
 
 
 @torch.inference_mode()
-def test_a_dflash_drafter_computes_what_its_paper_says(dflash, monkeypatch):
-    pair, weights = loaded(dflash[0], draft=dflash[1]), load_file(dflash[1] / "model.safetensors")
-    run, looked = looked_at(monkeypatch, pair, Parallel)
-    for text, rows, _ in looked:
-        torch.testing.assert_close(rows, by_hand(weights, pair.target, text, len(rows)), rtol=1e-3, atol=1e-3)
-    assert {token.source for one in run.rounds for token in one.drafted} == {"mask 1", "mask 2", "mask 3"}
+def test_transformers_own_drafter_is_computed_as_transformers_does(tmp_path):
+    target = tiny_model("qwen3", layers=3)
+    sizes = {"hidden_size": 48, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+    kinds = {"sliding_window": 6, "layer_types": ["sliding_attention", "full_attention"], "target_layer_ids": [0, 2]}
+    sizes |= {"head_dim": 12, "num_hidden_layers": 2, "vocab_size": 128, "mask_token_id": 126}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        assistant = MuseGlimmerAssistantModel(MuseGlimmerAssistantConfig(**sizes, **kinds, block_size=8)).eval()
+        features, block = torch.randn(1, 11, 96), torch.randn(1, 8, 48)
+    assistant.save_pretrained(tmp_path)
+    part = load_dflash(PartFiles.at(tmp_path), target)
+    cache = DFlashCache(config=assistant.config)
+    cache.set_previous_accepted_tokens(11)
+    expected = assistant(block, features, position_ids=torch.arange(19)[None], cache=cache).last_hidden_state
+    torch.testing.assert_close(part(block, features, DynamicCache(), 0), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_greedy_text_with_a_dflash_drafter_is_generates(dflash):
-    pair = loaded(dflash[0], draft=dflash[1])
-    run = specviz.run(pair, PROMPT, drafter="parallel", sampling=GREEDY, max_new_tokens=20, num_draft_tokens=20)
-    assert list(run.token_ids) == generated(pair, PROMPT, 20)
-    assert max(len(one.drafted) for one in run.rounds) == 7
+def dropped(*endings):
+    return lambda weights: {name: tensor for name, tensor in weights.items() if not name.endswith(endings)}
+
+
+def with_tensor(name, tensor):
+    return lambda weights: weights | {name: tensor}
 
 
 @pytest.mark.parametrize(
-    "changes, sentence",
+    "name, changes, edit, sentence",
     [
-        ({"architectures": ["DFlash2DraftModel"]}, "DFlash2"),
-        ({"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8}, "sliding_attention"),
-        ({"dflash_config": PUBLISHED["dflash_config"] | {"output_multiplier": 0.2}}, "output_multiplier"),
-        ({"num_target_layers": 36}, "another target"),
-        ({"hidden_size": 64}, "another target"),
-        ({"intermediate_size": 32}, "damaged"),
-        ({"dflash_config": {}}, "damaged"),
+        ("DFlash z-lab", {"num_target_layers": 36}, None, "another target: num_hidden_layers is 36 there, and 3"),
+        ("DFlash z-lab", {"hidden_size": 64}, None, "another target: hidden_size is 64 there, and 48"),
+        ("DFlash z-lab", {"vocab_size": 99}, None, "another target: vocab_size"),
+        ("DFlash z-lab", {"intermediate_size": 32}, None, "layers.0.mlp.gate_proj.weight .* needs? .*32, 48"),
+        ("DFlash z-lab", {"dflash_config": {"target_layer_ids": [0]}}, None, "does not say mask_token_id"),
+        ("DFlash z-lab", {"dflash_config": {"mask_token_id": 9}}, None, "does not say target_layer_ids"),
+        ("DFlash z-lab", {"dflash_config": {"mask_token_id": 9, "target_layer_ids": [0, 3]}}, None, r"\[1, 4\] of"),
+        ("DFlash z-lab", {"dflash_config": {"mask_token_id": 999, "target_layer_ids": [0, 2]}}, None, "999"),
+        ("DFlash z-lab", {"hidden_size": "wide"}, None, "does not describe a part of its kind .*hidden_size"),
+        ("DFlash z-lab", {"block_size": 1}, None, "its kind .DFlash.: block_size"),
+        ("DFlash z-lab, sliding", {"sliding_window": None}, None, "does not say swa_window_size"),
+        ("DFlash z-lab", {"output_multiplier": 0.2}, None, "not known here: output_multiplier"),
+        ("DFlash z-lab", {}, with_tensor("layers.0.self_attn.attention_sink_bias", torch.zeros(4)), "attention_sink"),
+        ("DFlash z-lab", {}, with_tensor("layers.0.self_attn.qkv_proj.weight", torch.zeros(96, 48)), "qkv_proj"),
+        ("DFlash z-lab", {}, with_tensor("adapter.weight", torch.zeros(3)), "hold adapter.weight"),
+        ("DFlash z-lab", {}, with_tensor("norm.weight", torch.full((48,), torch.nan)), "not all numbers"),
+        ("DFlash speculators", {}, dropped("d2t", "t2d"), "do not say which"),
+        ("DFlash speculators", {}, with_tensor("d2t", torch.zeros(25).long() + 120), "d2t"),
+        ("DFlash speculators", {}, with_tensor("fc.weight", torch.zeros(24, 128)), "hidden_size is 64 there, and 48"),
+        ("DSpark DeepSpec", {"markov_head_type": "lstm"}, None, "not known here: lstm"),
+        ("DSpark DeepSpec", {}, dropped("markov_w2.weight"), "lack markov_head.markov_w2.weight"),
+        ("DSpark DeepSpec", {"markov_rank": 4}, None, "markov_head.markov_w1.weight in"),
     ],
 )
-def test_other_dflash_drafters_are_refused_by_name(dflash, changes, sentence, tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps(PUBLISHED | changes))
-    (tmp_path / "model.safetensors").write_bytes((dflash[1] / "model.safetensors").read_bytes())
+def test_what_is_wrong_with_a_block_drafter_is_said(target, name, changes, edit, sentence, tmp_path):
+    model, layout = tiny_model("qwen3", layers=3), LAYOUTS[name]
+    weights = weights_of(layout, model)
+    write(tmp_path, layout, model, edit(weights) if edit else weights, **changes)
     with pytest.raises(SpecvizError, match=sentence) as caught:
-        specviz.load_pair(dflash[0], draft=tmp_path, device="cpu", dtype="float32")
-    assert caught.value.field == "draft"
+        loaded(target, draft=tmp_path)
+    assert caught.value.field == "draft" and str(tmp_path) in str(caught.value)
 
 
-def test_half_precision_keeps_the_positions(dflash):
-    head = specviz.load_pair(dflash[0], draft=dflash[1], device="cpu", dtype="bfloat16").parts["parallel"]
-    assert head.norm.weight.dtype == torch.bfloat16 and head.rotary_emb.inv_freq.dtype == torch.float32
+@pytest.mark.parametrize("name", ["DFlash z-lab", "DSpark SpecForge", "DSpark speculators"])
+def test_a_file_that_is_cut_short_is_called_that(target, name, tmp_path):
+    write(tmp_path, LAYOUTS[name], tiny_model("qwen3", layers=3))
+    (file,) = tmp_path.glob("*model.*")
+    file.write_bytes(file.read_bytes()[:-999])
+    with pytest.raises(SpecvizError, match="damaged or cut short"):
+        loaded(target, draft=tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", ["DFlash speculators", "DSpark Model Optimizer"])
+def test_half_precision_keeps_the_positions(target, name, dtype, tmp_path):
+    write(tmp_path, LAYOUTS[name], tiny_model("qwen3", layers=3))
+    pair = specviz.load_pair(target, draft=tmp_path, device="cpu", dtype=dtype)
+    head = pair.parts["parallel"]
+    assert head.norm.weight.dtype == getattr(torch, dtype) and head.rotary_emb.inv_freq.dtype == torch.float32
+    assert specviz.run(pair, PROMPT, drafter="parallel", max_new_tokens=4).token_ids

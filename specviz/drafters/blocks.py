@@ -1,0 +1,90 @@
+"""Drafting with blocks of masks that see each other and the text, all in one pass: DFlash; and corrected left to right:
+DSpark."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specviz.drafters.at_once import Masked
+from specviz.drafters.base import DraftContext
+from specviz.drafters.heads import Headed
+from specviz.models.pair import ModelPair
+from specviz.parts.dflash import DFlashReader
+from specviz.records.settings import DraftParams
+from specviz.rules.draft import tree_shape
+from specviz.rules.transfer import to_device
+
+
+class Blocks(Masked, Headed):
+    """Fills in a block of masks after the text from the target's hidden states.
+
+    DFlash, Chen et al., arXiv 2602.06036.
+    """
+
+    def __init__(self, context: DraftContext):
+        super().__init__(context)
+        self.masks_alone = not self.head.sizes.predicts_next
+        self.reader = DFlashReader(self.head, self.target)
+        self.hidden: Tensor | None = None  # [slots, d] of this round's block
+
+    @classmethod
+    def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
+        return super().settings(pair, params) | {"depths": cls.most_depths(pair)}
+
+    @classmethod
+    def most_depths(cls, pair: ModelPair) -> int:
+        return pair.parts[cls.name].sizes.depths
+
+    def base_rows(self, committed: Sequence[int], depths: int) -> Tensor | None:
+        """[depths, rows] in the part's own vocabulary; None if there is nothing to go on yet."""
+        if self.features is None:
+            return None
+        tokens = to_device(committed[self.reader.length + 1 :], self.features.device)
+        with self.stopwatch.span():
+            self.hidden = self.reader.read(self.features, tokens)
+            return self.reader.logits(self.hidden[self.masks_alone :][:depths])
+
+    def all_rows(self, committed: Sequence[int], depths: int) -> Tensor | None:
+        rows = self.base_rows(committed, depths)
+        return None if rows is None else self.head.for_target(rows)
+
+
+class CorrectedBlocks(Blocks):
+    """Fills in a block of masks, then corrects it from left to right: each row by the token drafted before its own.
+
+    DSpark, arXiv 2607.05147. A row is corrected before its token is drawn, so q is what that was drawn from. Where the
+    part foresees how likely a row's token is to be kept, `DraftParams.confidence` ends the draft before the first one
+    that is too unlikely. That depends on the tokens before, never on this one: to drop a token for what it became would
+    change the distribution of the text (App. A).
+    """
+
+    def __init__(self, context: DraftContext):
+        super().__init__(context)
+        self.memory: Tensor | None = None  # [1 + draft tokens, rank], after the text's last one and after each of those
+
+    def all_rows(self, committed: Sequence[int], depths: int) -> Tensor | None:
+        return self.base_rows(committed, depths)
+
+    def first_row(self, committed: Sequence[int]) -> Tensor | None:
+        if super().first_row(committed) is None:
+            return None
+        last = to_device(committed[-1:], self.hidden.device)
+        before = self.head.first_memory(last, self.hidden)
+        self.memory = before[:0]
+        return self._row(0, last, before)
+
+    def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
+        depth = int(tree_shape(parents, torch.device("cpu")).ancestors[-1].sum())
+        places = tree_shape(parents, tokens.device).rows[-len(tokens) :]
+        return self._row(depth, tokens, self.memory.index_select(0, places))
+
+    def _row(self, depth: int, tokens: Tensor, memory: Tensor) -> Tensor:
+        """Logits [k, vocab] at this depth after each of the tokens [k]."""
+        with self.stopwatch.span():
+            hidden = self.hidden[self.masks_alone + depth].expand(len(tokens), -1)
+            logits, after = self.head.corrected(self.rows[depth], tokens, hidden, memory)
+            self.memory = torch.cat([self.memory, after])
+            self.sure = self.head.foreseen(tokens, hidden)
+            return self.head.for_target(logits)

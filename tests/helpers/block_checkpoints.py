@@ -1,0 +1,340 @@
+"""Checkpoints of DFlash and DSpark drafters with random weights, in the layouts in which they are published."""
+
+import json
+import pathlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import PreTrainedModel
+
+WINDOW = 5
+LAYERS = 2
+HEADS, KEYS, HEAD = 4, 2, 12
+RANK = 8
+
+#: Whether the slot at one place sees a token at another one; the block's first slot is at the third.
+Sees = Callable[[int, int, int], bool]
+
+
+def sees_all(place: int, other: int, first: int) -> bool:
+    return True
+
+
+def sees_before(place: int, other: int, first: int) -> bool:
+    return other <= place
+
+
+def slides(place: int, other: int, first: int) -> bool:
+    return 0 <= place - other < WINDOW
+
+
+def slides_both_ways(place: int, other: int, first: int) -> bool:
+    return abs(place - other) < WINDOW
+
+
+def slides_as_a_block(place: int, other: int, first: int) -> bool:
+    return first - WINDOW <= other <= place
+
+
+def slides_as_a_block_both_ways(place: int, other: int, first: int) -> bool:
+    return first - WINDOW <= other
+
+
+def slides_in_transformers(place: int, other: int, first: int) -> bool:
+    return abs(place - other) <= WINDOW
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way to publish a drafter, and what it means."""
+
+    settings: Callable[[dict[str, Any], int], dict[str, Any]]  # config.json from layers' sizes and the target's layers
+    reads: Callable[[int], tuple[int, ...]]  # which hidden states, of a target with this many layers
+    block: int = 8
+    sees: tuple[Sees, Sees] = (sees_all, sees_all)
+    predicts_next: bool = False
+    width: int | None = None  # the target's unless the drafter has its own embeddings and output head
+    own: bool = False
+    mapped: bool = False
+    markov: str | None = None
+    confidence: int | None = None  # of what its head reads beside the hidden state: 0, or the Markov head's rank
+    softcap: float | None = None
+    names: tuple[tuple[str, str], ...] = ()  # our names' beginnings, and the files'
+    suffix: str = ".safetensors"
+    others: dict[str, Any] = field(default_factory=dict)
+
+
+def mask_of(vocab: int) -> int:
+    return vocab - 2
+
+
+def _z_lab(own: dict[str, Any] | None = None, **more: Any) -> Callable[[dict[str, Any], int], dict[str, Any]]:
+    def settings(sizes: dict[str, Any], layers: int) -> dict[str, Any]:
+        config = {"mask_token_id": mask_of(sizes["vocab_size"]), "target_layer_ids": [0, layers - 1]} | (own or {})
+        return (
+            sizes
+            | {"architectures": ["DFlashDraftModel"], "num_target_layers": layers, "block_size": 8}
+            | {
+                "auto_map": {"AutoModel": "dflash.DFlashDraftModel"},
+                "dflash_config": config,
+            }
+            | more
+        )
+
+    return settings
+
+
+def _speculators(kind: str, block: int, types: list[str], **more: Any) -> Callable[..., dict[str, Any]]:
+    def settings(sizes: dict[str, Any], layers: int) -> dict[str, Any]:
+        inner = sizes | {"layer_types": types, "sliding_window": WINDOW, "use_sliding_window": True}
+        return {
+            "architectures": ["DSparkSpeculator" if kind == "dspark" else "DFlashSpeculator"],
+            "speculators_model_type": kind,
+            "speculators_version": "0.6.0",
+            "speculators_config": {"algorithm": kind, "default_proposal_method": "greedy"},
+            "transformer_layer_config": inner,
+            "aux_hidden_state_layer_ids": [1, layers],
+            "mask_token_id": mask_of(sizes["vocab_size"]),
+            "block_size": block,
+        } | more
+
+    return settings
+
+
+def _deep_spec(first: int, rank: int, **more: Any) -> Callable[[dict[str, Any], int], dict[str, Any]]:
+    def settings(sizes: dict[str, Any], layers: int) -> dict[str, Any]:
+        return (
+            sizes
+            | {
+                "architectures": ["Qwen3DSparkModel"],
+                "num_target_layers": layers,
+                "target_layer_ids": [first, layers - 1],
+                "mask_token_id": mask_of(sizes["vocab_size"]),
+                "block_size": 5,
+                "num_anchors": 512,
+                "markov_rank": rank,
+            }
+            | more
+        )
+
+    return settings
+
+
+def _muse_glimmer(sizes: dict[str, Any], layers: int) -> dict[str, Any]:
+    return sizes | {
+        "architectures": ["MuseGlimmerAssistantModel"],
+        "model_type": "muse_glimmer_assistant",
+        "layer_types": ["sliding_attention"] * 2,
+        "sliding_window": WINDOW,
+        "block_size": 8,
+        "mask_token_id": mask_of(sizes["vocab_size"]),
+        "target_layer_ids": [0, layers - 1],
+    }
+
+
+SLIDING = ["sliding_attention", "full_attention"]
+_HYBRID = {"layer_types": SLIDING, "sliding_window": WINDOW, "use_sliding_window": True}
+_SPECFORGE = {"projector_type": "dspark", "attention_mode": "gqa", "enable_confidence_head": True}
+_MODEL_OPTIMIZER = {"projector_type": "dspark", "shift_label": True, "use_confidence_head": True}
+
+
+def _ends(layers: int) -> tuple[int, ...]:
+    return (1, layers)
+
+
+def _from_embeddings(layers: int) -> tuple[int, ...]:
+    return (0, layers)
+
+
+DFLASH = {
+    "z-lab": Layout(_z_lab(), _ends, suffix=".bin"),
+    "z-lab, sliding": Layout(
+        _z_lab({"block_size": 6, "final_logit_softcapping": 2.0}, block_size=None, **_HYBRID),
+        _ends,
+        block=6,
+        sees=(slides, sees_all),
+        softcap=2.0,
+    ),
+    "z-lab, sliding both ways": Layout(
+        _z_lab(**_HYBRID, is_causal=False), _ends, sees=(slides_both_ways, sees_all), names=(("", "model."),)
+    ),
+    "z-lab, causal": Layout(_z_lab({"causal": True}), _ends, sees=(sees_before, sees_before)),
+    "Model Optimizer": Layout(
+        _z_lab({"use_swa": True, "swa_window_size": WINDOW}), _ends, sees=(slides_both_ways, slides_both_ways)
+    ),
+    "speculators": Layout(
+        _speculators("dflash", 4, SLIDING),
+        _ends,
+        block=4,
+        sees=(slides_as_a_block, sees_all),
+        width=24,
+        own=True,
+        mapped=True,
+    ),
+    "speculators, from the anchor": Layout(
+        _speculators("dflash", 4, SLIDING, sliding_window_non_causal=True, sample_from_anchor=True),
+        _ends,
+        block=4,
+        sees=(slides_as_a_block_both_ways, sees_all),
+        predicts_next=True,
+        own=True,
+    ),
+    "transformers": Layout(
+        _muse_glimmer,
+        _ends,
+        sees=(slides_in_transformers,) * 2,
+        names=(("fc.", "encoder.fc."), ("hidden_norm.", "encoder.output_norm_enc.")),
+    ),
+}
+
+DSPARK = {
+    "DeepSpec": Layout(
+        _deep_spec(-1, RANK, markov_head_type="vanilla", enable_confidence_head=True, confidence_head_with_markov=True),
+        _from_embeddings,
+        block=5,
+        predicts_next=True,
+        own=True,
+        markov="vanilla",
+        confidence=RANK,
+    ),
+    "DeepSpec, DFlash": Layout(
+        _deep_spec(0, 0, enable_confidence_head=False), _ends, block=5, predicts_next=True, own=True, suffix=".bin"
+    ),
+    "SpecForge": Layout(
+        _z_lab(_SPECFORGE | {"markov_rank": RANK, "markov_head_type": "gated"}, architectures=["DSparkDraftModel"]),
+        _ends,
+        predicts_next=True,
+        markov="gated",
+        confidence=0,
+        names=(("markov_head.", "logit_head.markov_head."), ("confidence_head.", "logit_head.confidence_head.")),
+        suffix=".bin",
+    ),
+    "Model Optimizer": Layout(
+        _z_lab(_MODEL_OPTIMIZER | {"markov_rank": RANK, "markov_head_type": "rnn"}),
+        _ends,
+        predicts_next=True,
+        markov="rnn",
+        confidence=RANK,
+        names=(("markov_head.", ""), ("confidence_head.proj.", "confidence_proj.")),
+    ),
+    "speculators": Layout(
+        _speculators("dspark", 5, SLIDING, markov_rank=RANK, markov_head_type="gated"),
+        _ends,
+        block=5,
+        sees=(slides_as_a_block, sees_all),
+        predicts_next=True,
+        width=24,
+        own=True,
+        mapped=True,
+        markov="gated",
+        confidence=RANK,
+    ),
+    "speculators, each its own place": Layout(
+        _speculators("dspark", 5, SLIDING, markov_rank=RANK, markov_head_type="rnn", sample_from_anchor=False),
+        _ends,
+        block=5,
+        sees=(slides_as_a_block, sees_all),
+        own=True,
+        mapped=True,
+        markov="rnn",
+    ),
+    "with a bonus anchor": Layout(
+        _deep_spec(0, RANK, markov_head_type="vanilla", dspark_bonus_anchor=True, enable_confidence_head=False),
+        _ends,
+        block=5,
+        own=True,
+        markov="vanilla",
+    ),
+}
+
+LAYOUTS = {f"DFlash {name}": one for name, one in DFLASH.items()} | {
+    f"DSpark {name}": one for name, one in DSPARK.items()
+}
+
+
+def weights_of(layout: Layout, target: PreTrainedModel, seed: int = 0) -> dict[str, Tensor]:
+    """Random weights by our names, as the tests' own implementation reads them."""
+    text = target.config.get_text_config()
+    d, vocab = layout.width or text.hidden_size, text.vocab_size
+    rows = max(4, vocab // 5) if layout.mapped else vocab
+    shapes: dict[str, tuple[int, ...]] = {"fc.weight": (d, 2 * text.hidden_size), "hidden_norm.weight": (d,)}
+    for layer in range(LAYERS):
+        shapes |= {f"layers.{layer}.self_attn.{one}_proj.weight": (KEYS * HEAD, d) for one in "kv"}
+        shapes |= {f"layers.{layer}.self_attn.{one}_norm.weight": (HEAD,) for one in "qk"}
+        shapes |= {f"layers.{layer}.mlp.{one}_proj.weight": (64, d) for one in ("gate", "up")}
+        shapes |= {f"layers.{layer}.{one}_layernorm.weight": (d,) for one in ("input", "post_attention")}
+        shapes[f"layers.{layer}.self_attn.q_proj.weight"] = (HEADS * HEAD, d)
+        shapes[f"layers.{layer}.self_attn.o_proj.weight"] = (d, HEADS * HEAD)
+        shapes[f"layers.{layer}.mlp.down_proj.weight"] = (d, 64)
+    shapes["norm.weight"] = (d,)
+    if layout.own:
+        shapes |= {"embed_tokens.weight": (vocab, d), "lm_head.weight": (rows, d)}
+    if layout.markov:
+        shapes |= {"markov_head.markov_w1.weight": (vocab, RANK), "markov_head.markov_w2.weight": (rows, RANK)}
+    if layout.markov == "gated":
+        shapes |= {"markov_head.gate_proj.weight": (RANK, d + RANK), "markov_head.gate_proj.bias": (RANK,)}
+    if layout.markov == "rnn":
+        shapes |= {
+            "markov_head.joint_proj.weight": (3 * RANK, 2 * RANK + d),
+            "markov_head.joint_proj.bias": (3 * RANK,),
+        }
+    if layout.confidence is not None:
+        shapes |= {"confidence_head.proj.weight": (1, d + layout.confidence), "confidence_head.proj.bias": (1,)}
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+    for name, shape in shapes.items():
+        # What corrects a row has to matter beside it.
+        scale = 2.5 if name.startswith(("markov_head", "confidence_head")) or "lm_head" in name else 1.0
+        weights[name] = scale * torch.randn(shape, generator=generator) * shape[-1] ** -0.5
+    if layout.mapped:
+        kept = torch.randperm(vocab, generator=generator)[:rows].sort().values
+        weights["d2t"] = kept - torch.arange(rows)
+        weights["t2d"] = torch.zeros(vocab, dtype=torch.bool).index_fill_(0, kept, True)
+    return weights
+
+
+def write(
+    folder: pathlib.Path,
+    layout: Layout,
+    target: PreTrainedModel,
+    weights: dict[str, Tensor] | None = None,
+    **changes: Any,
+) -> pathlib.Path:
+    """The checkpoint in `folder`, whose configuration is changed like this. Returns the folder."""
+    text = target.config.get_text_config()
+    sizes = {
+        "model_type": "qwen3",
+        "hidden_size": layout.width or text.hidden_size,
+        "intermediate_size": 64,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KEYS,
+        "head_dim": HEAD,
+        "num_hidden_layers": LAYERS,
+        "vocab_size": text.vocab_size,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 5e3,
+        "layer_types": ["full_attention"] * LAYERS,
+    }
+    settings = layout.settings(sizes, text.num_hidden_layers)
+    weights = weights_of(layout, target) if weights is None else weights
+    if "d2t" in weights:
+        settings["draft_vocab_size"] = len(weights["d2t"])
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(settings | changes))
+    named = {_named(name, layout): tensor for name, tensor in weights.items()}
+    if layout.suffix == ".bin":
+        torch.save(named, folder / "pytorch_model.bin")
+    else:
+        save_file(named, folder / "model.safetensors")
+    return folder
+
+
+def _named(name: str, layout: Layout) -> str:
+    for ours, theirs in layout.names:
+        if name.startswith(ours):
+            return theirs + name.removeprefix(ours)
+    return name
