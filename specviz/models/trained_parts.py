@@ -15,8 +15,8 @@ from specviz.models.pair import Part
 from specviz.models.refusals import Named, explaining, quantisation_of
 from specviz.models.sources import in_hub_cache, is_hub_id, on_the_hub, quietly, without_page
 from specviz.parts.dflash import load_dflash
-from specviz.parts.eagle1 import load_eagle1
 from specviz.parts.dspark import load_dspark
+from specviz.parts.eagle1 import load_eagle1
 from specviz.parts.eagle3 import load_eagle3
 from specviz.parts.formats import PICKLES, PartFiles, recognise
 from specviz.parts.gemma_assistant import load_gemma_assistant
