@@ -104,7 +104,8 @@ def load_medusa(files: PartFiles, target: PreTrainedModel) -> PublishedMedusa:
     outputs = 0 if rows is None else 1 if files.setting("original_lm_head") else heads
     rows = rows or logit_width(target)
     sizes = MedusaConfig(width, heads, (config.num_hidden_layers,))
-    part = PublishedMedusa(sizes, layers, "blocks.0.layers.0.bias" in shapes, outputs, rows)
+    with torch.device("meta"):
+        part = PublishedMedusa(sizes, layers, "blocks.0.layers.0.bias" in shapes, outputs, rows)
     if map_name is not None:
         part.columns = _columns(files, map_name, rows, logit_width(target))
     unread = _UNREAD | {f"lm_heads.{i}.weight" for i in range(outputs, heads)}

@@ -123,4 +123,6 @@ def load_mlp_speculator(files: PartFiles, target: PreTrainedModel) -> MlpSpecula
         own = name.removeprefix("speculator.")
         return None if sizes.tied and _COPY.match(own) else own
 
-    return filled(MlpSpeculator(sizes), files, target, own_name)
+    with torch.device("meta"):
+        part = MlpSpeculator(sizes)
+    return filled(part, files, target, own_name)

@@ -90,7 +90,8 @@ def filled(
             method=part.method,
             tensor=unknown[0],
         )
-    part.load_state_dict(held)
+    # A part that was made on no device takes the tensors themselves: as its own they would be in memory twice.
+    part.load_state_dict(held, assign=any(weight.is_meta for weight in part.parameters()))
     return ready(part, target)
 
 

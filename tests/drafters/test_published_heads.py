@@ -105,7 +105,10 @@ def named(folder, part, **settings):
 def test_a_folder_that_is_named_drafts(folder, kind, dtype, tmp_path):
     WRITERS[kind](tmp_path, named(folder, None).target)
     pair = named(folder, tmp_path, dtype=dtype)
-    assert {weight.dtype for weight in pair.parts[DRAFTERS[kind]].parameters()} == {getattr(torch, dtype)}
+    part = pair.parts[DRAFTERS[kind]]
+    assert {weight.dtype for weight in part.parameters()} == {getattr(torch, dtype)}
+    # Of rotary positions, where it has any.
+    assert {buffer.dtype for buffer in part.buffers()} <= {torch.float32}
     run = specviz.run(pair, PROMPT, drafter=DRAFTERS[kind], sampling=GREEDY, max_new_tokens=8)
     assert max(len(one.drafted) for one in run.rounds) > 1
 
