@@ -1,9 +1,14 @@
-"""Well-known pairs on the Hub that share a tokenizer, and how much memory they need.
+"""Well-known pairs on the Hub: targets with draft models that share their tokenizer, and with published parts; and how
+much memory they need.
 
-Parameter counts are those of the model cards (embeddings included, tied ones counted once).
+Parameter counts of models are those of their cards (embeddings included, tied ones counted once).
 """
 
+import json
 from dataclasses import dataclass
+from typing import Any
+
+from specviz.records.assets import ASSETS
 
 #: On top of the weights: caches, activations and the allocator's slack.
 _HEADROOM = 1.15
@@ -11,18 +16,19 @@ _HEADROOM = 1.15
 
 @dataclass(frozen=True, slots=True)
 class HubPair:
-    """A target and a draft model on the Hub, both tuned for conversation, that share a vocabulary."""
+    """A target on the Hub, tuned for conversation, and a draft model that shares its vocabulary, or a part of it."""
 
     name: str
     target: str  # Hub ids
     draft: str
     target_millions: int  # of parameters
     draft_millions: int
+    method: str = ""  # the format of a part; empty for a draft model
 
     @property
     def gated(self) -> bool:
         """True if downloading needs an accepted licence and HF_TOKEN."""
-        return self.target.startswith(("meta-llama/", "google/"))
+        return self.target.startswith(("meta-llama/", "google/gemma-2", "google/gemma-3"))
 
 
 _SMOLLM2, _QWEN25, _QWEN3 = "HuggingFaceTB/SmolLM2-135M-Instruct", "Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen3-0.6B"
@@ -43,6 +49,38 @@ CATALOG = (
     HubPair("Gemma 3 1B + 270M", "google/gemma-3-1b-it", "google/gemma-3-270m-it", 1000, 268),
     HubPair("Gemma 2 9B + 2B", "google/gemma-2-9b-it", "google/gemma-2-2b-it", 9242, 2614),
 )
+
+
+def _published() -> tuple[HubPair, ...]:
+    """Each published part with each of its targets."""
+    known = json.loads((ASSETS / "published_parts.json").read_text(encoding="utf-8"))
+    found = []
+    for part in known["parts"]:
+        for target in part["targets"]:
+            name, millions = known["targets"][target]
+            pair = (f"{name} + {part['method']}", target, part["id"], millions, _millions(part), part["method"])
+            found.append(HubPair(*pair))
+    return tuple(found)
+
+
+def _millions(part: dict[str, Any]) -> int:
+    """How many parameters a part has, from the sizes in its configuration, all but norms and other small ones; as its
+    card says it where those are not known."""
+    if "millions" in part:
+        return part["millions"]
+    layer, rows = part["layer"], part.get("rows", 0)
+    width = layer["hidden_size"]
+    # The attention of EAGLE-3 reads an embedding and a state side by side.
+    read = 2 * width if part["method"] == "EAGLE-3" else width
+    queries, keys = (layer[f"num_{kind}_heads"] * layer["head_dim"] for kind in ("attention", "key_value"))
+    layers = part["layers"] * (read * (queries + 2 * keys) + queries * width + 3 * width * layer["intermediate_size"])
+    words = (rows + part.get("embeddings", 0)) * width
+    correction = part.get("rank", 0) * (rows + part.get("vocab_size", 0))
+    return round((layers + part["states"] * width**2 + words + correction) / 10**6)
+
+
+#: Targets with the parts that are published for them.
+PUBLISHED = _published()
 
 
 def drafts_at_hand(target: str) -> list[HubPair]:

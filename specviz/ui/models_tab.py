@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from specviz.models.catalog import CATALOG, HubPair, needed_bytes, size_bytes
+from specviz.models.catalog import CATALOG, PUBLISHED, HubPair, needed_bytes, size_bytes
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.words import Bytes, Sentence, Words
 from specviz.ui.advising import advise, chains_of
@@ -193,7 +193,14 @@ def _create_others(desk: Desk, status: Status) -> list[Any]:
     problem = {"target": gr.Markdown(visible=False, elem_classes=["sv-problem"])}
     with gr.Row(elem_classes=["sv-cards"]):
         home = gr.Button(say("models.home"), size="sm", min_width=200, elem_id="load-home")
-        cards = [(_catalog_card(desk, entry), PairName(entry.target, (entry.draft,))) for entry in CATALOG]
+        cards = _catalog_cards(desk, CATALOG)
+    gr.Markdown(say("models.published"))
+    with gr.Row(elem_classes=["sv-cards"]):
+        cards += _catalog_cards(desk, PUBLISHED)
+    fold_switch(say("models.published_list"), "published-parts")
+    with gr.Column(elem_id="published-parts", elem_classes=["sv-more"]):
+        listed = gr.Markdown(published_list("", say), elem_classes=["sv-table", "sv-note"])
+    desk.arrivals.append((listed, lambda pair: published_list(pair.target_name, say)))
 
     # Only now is everything there that changes with the pair.
     known = [(home, PairName()), *cards]
@@ -262,6 +269,10 @@ def _wire_load(
     return button.click(load, asked, changed, concurrency_limit=None, show_progress_on=[shown], **INTERNAL)
 
 
+def _catalog_cards(desk: Desk, entries: Iterable[HubPair]) -> list[tuple[gr.Button, PairName]]:
+    return [(_catalog_card(desk, entry), PairName(entry.target, (entry.draft,))) for entry in entries]
+
+
 def _catalog_card(desk: Desk, entry: HubPair) -> gr.Button:
     runner, say = desk.runner, desk.say
     button = gr.Button(catalog_label(entry, None, say), interactive=False, size="sm", min_width=200)
@@ -284,6 +295,24 @@ def catalog_label(entry: HubPair, available: int | None, say: Words) -> str:
         return say("models.entry_too_large", name=entry.name, **known)
     key = "models.entry_gated" if entry.gated else "models.entry"
     return say(key, name=entry.name, size=Bytes(size_bytes(entry)))
+
+
+def published_list(target: str, say: Words) -> str:
+    """A table of the published parts, as Markdown, with links; those for a target of this name, that in use, first."""
+
+    def fits(entry: HubPair) -> bool:
+        return target in (entry.target, entry.target.rpartition("/")[2])
+
+    rows = [[say(f"models.{title}") for title in ("part", "method", "size", "target")], ["---"] * 4]
+    for entry in sorted(PUBLISHED, key=lambda entry: not fits(entry)):
+        link, size = (
+            f"[{entry.draft}](https://huggingface.co/{entry.draft})",
+            str(Bytes(2 * entry.draft_millions * 10**6)),
+        )
+        target_link = f"[{entry.target}](https://huggingface.co/{entry.target})"
+        marked = [f"**{link}**" if fits(entry) else link, entry.method, size, target_link]
+        rows.append([*marked[:3], say("models.gated", name=target_link) if entry.gated else target_link])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def describe(pair: ModelPair, stage: Stage, say: Words) -> str:

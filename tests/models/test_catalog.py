@@ -1,8 +1,11 @@
 """The catalogue of pairs on the Hub: what it names, and what the page says of a pair that does not fit."""
 
+import pytest
+
 from specviz.models import catalog
+from specviz.parts.formats import FORMATS
 from specviz.records.words import words
-from specviz.ui.models_tab import catalog_label
+from specviz.ui.models_tab import catalog_label, published_list
 
 
 def test_the_catalog_names_each_pair_once_and_with_the_larger_model_as_target():
@@ -17,3 +20,35 @@ def test_a_pair_that_does_not_fit_says_what_it_needs_and_what_is_free():
     sentence = catalog_label(pair, 9 * 10**9, words())
     assert sentence == "Qwen3 8B + 0.6B\nneeds about 20 GB, 9.0 GB free"
     assert catalog_label(pair, 30 * 10**9, words()) == "Qwen3 8B + 0.6B\n18 GB"
+
+
+#: Bytes of a part's file, or the billions of parameters that its card rounds to, as the Hub shows them.
+SHOWN = {
+    "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B": 850e6,
+    "rasyosef/Llama-3.2-1B-Instruct-DSpark": 0.3,
+    "deepseek-ai/dspark_qwen3_4b_block7": 1,
+    "deepseek-ai/dspark_qwen3_8b_block7": 2,
+    "z-lab/Qwen3-8B-DFlash-b16": 1,
+}
+
+
+@pytest.mark.parametrize("part", SHOWN)
+def test_the_size_of_a_published_part_is_what_its_configuration_comes_to(part):
+    entry = next(entry for entry in catalog.PUBLISHED if entry.draft == part)
+    if SHOWN[part] > 1000:
+        assert 2e6 * entry.draft_millions == pytest.approx(SHOWN[part], rel=0.01)
+    else:
+        digits = 1 if SHOWN[part] < 1 else 0
+        assert round(entry.draft_millions / 1000, digits) == SHOWN[part]
+
+
+def test_each_published_part_is_named_with_each_of_its_targets_once_and_those_of_the_target_in_use_come_first():
+    names = [entry.name for entry in (*catalog.CATALOG, *catalog.PUBLISHED)]
+    assert len(set(names)) == len(names)
+    assert {form.name for form in FORMATS if form.drafter} | {"MTP"} >= {entry.method for entry in catalog.PUBLISHED}
+    gated = {entry.target for entry in catalog.PUBLISHED if entry.gated}
+    assert gated == {"meta-llama/Llama-3.2-1B-Instruct", "meta-llama/Llama-3.1-8B-Instruct"}
+    for named in ("Qwen/Qwen3-8B", "Qwen3-8B"):
+        first = published_list(named, words()).splitlines()[2:5]
+        assert all("Qwen/Qwen3-8B" in row and row.startswith("| **[") for row in first)
+    assert "**" not in published_list("storybook target", words())
