@@ -10,6 +10,7 @@ from specviz.drafters.at_once import AtOnce
 from specviz.drafters.base import Drafter
 from specviz.drafters.copying import PromptLookup
 from specviz.drafters.draft_model import DraftModel
+from specviz.drafters.last_state import FromLastState
 from specviz.drafters.registry import drafter_class
 from specviz.models.pair import ModelPair
 from specviz.passes.processes import process_count
@@ -136,6 +137,6 @@ def _gammas(pair: ModelPair, plan: BenchPlan, drafter: type[Drafter]) -> Sequenc
     """Draft lengths of this drafter's chains. Some draft no deeper than they were trained to."""
     if drafter.copies:
         return plan.copied_gammas
-    if issubclass(drafter, AtOnce) and drafter.name in pair.parts:
+    if issubclass(drafter, (AtOnce, FromLastState)) and drafter.name in pair.parts:
         return [gamma for gamma in plan.gammas if gamma <= drafter.most_depths(pair)]
     return plan.gammas

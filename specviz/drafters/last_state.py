@@ -65,6 +65,7 @@ class Speculator(FromLastState):
     MLP speculators, Wertheimer et al. 2024, arXiv 2404.19124.
     """
 
+    measured_as: ClassVar[frozenset[str]] = frozenset({"block", "tree"})
     servers: ClassVar[Servers] = Servers("mlp_speculator", model="SPECULATOR", note="trained")
 
     def propose(self, committed: Sequence[int], budget: int, uniforms: Tensor) -> Draft:

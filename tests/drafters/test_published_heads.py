@@ -7,6 +7,7 @@ import pickle
 
 import pytest
 import torch
+from fast_passes import with_passes
 from matrix import GREEDY, PROMPT
 from published_heads import EAGLE, MEDUSA, SPECULATORS, Expected, write, write_eagle, write_medusa, write_speculator
 from safetensors.torch import load_file, save_file
@@ -14,8 +15,12 @@ from tiny import generated, save_pair, tiny_pair
 
 import specviz
 from specviz.drafters.registry import drafter_class
+from specviz.models import pass_checks
 from specviz.models.pair import ModelPair
 from specviz.models.trained_parts import load_parts
+from specviz.parts.head_passes import StaticHead
+from specviz.passes.few_rows import FewRows
+from specviz.passes.static_passes import FastPasses, StaticPass
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, SamplingParams
 
@@ -85,6 +90,19 @@ def test_greedy_text_is_generates(loaded, depth, branches):
     run = specviz.run(pair, PROMPT, max_new_tokens=20, num_draft_tokens=depth, **settings)
     assert list(run.token_ids) == generated(pair, PROMPT, 20)
     assert max(len(one.drafted) for one in run.rounds) == branches * (depth if name == "eagle" else min(depth, 4))
+
+
+@pytest.mark.parametrize("kind", ["static", "kernels"])
+@pytest.mark.parametrize("layout", EAGLE)
+def test_an_eagle_head_runs_over_static_buffers_and_on_kernels(speaker, layout, kind, tmp_path):
+    write_eagle(tmp_path, speaker.target, layout)
+    pair = with_part(speaker, "EAGLE", tmp_path)
+    target = StaticPass(pair.target, (3,), FewRows.ready() if kind == "kernels" else None)
+    fast = {"target": target, "eagle": StaticHead(pair.parts["eagle"], target)}
+    fast = {role: FastPasses.unprepared(one) for role, one in fast.items()}
+    pass_checks.check(fast["eagle"])
+    run = specviz.run(with_passes(pair, fast), PROMPT, drafter="eagle", sampling=GREEDY, max_new_tokens=20)
+    assert list(run.token_ids) == generated(pair, PROMPT, 20)
 
 
 # Files
