@@ -24,6 +24,7 @@ from specviz.parts.head_files import StoredWeights, load
 from specviz.parts.heads import EagleHead, Head, MedusaHeads, MtpHead, ParallelHead
 from specviz.parts.medusa import load_medusa
 from specviz.parts.mlp_speculator import load_mlp_speculator
+from specviz.parts.mtp_files import load_mtp_file
 from specviz.parts.mtp_modules import MtpModules
 from specviz.parts.published import understood
 from specviz.passes.devices import home_of, is_sharded, is_spread
@@ -47,6 +48,7 @@ _LOADERS: dict[str, Callable[[PartFiles, PreTrainedModel], Part]] = {
     "EAGLE-3": load_eagle3,
     "P-EAGLE": load_eagle3,
     "Gemma 4 assistant": load_gemma_assistant,
+    "MTP": load_mtp_file,
 }
 
 

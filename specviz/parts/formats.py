@@ -368,7 +368,11 @@ FORMATS: tuple[Format, ...] = (
     Format("P-EAGLE", "parallel", _either(_called("peagle"), _holds("mask_hidden"))),
     Format("EAGLE-3", "eagle", _is_eagle3),
     Format("EAGLE", "eagle", _either(_joins_two, _is("eagle", "eaglemodel", "eaglellamaforcausallm"))),
-    Format("MTP", None, _either(_is("mtp", "mtpdraftmodel"), _holds("mtp_layers.0.input_proj.weight"))),
+    Format(
+        "MTP",
+        "mtp",
+        _either(_is("mtp", "mtpdraftmodel"), lambda files: "mtp_layers.0.input_proj.weight" in files.shapes),
+    ),
     Format(
         "MTP modules alone",
         None,

@@ -4,44 +4,25 @@ written here as they are published."""
 import dataclasses
 import json
 import math
+import re
 
 import pytest
 import torch
-from safetensors.torch import save_file
-from tiny import generated, save_model, tiny_model, unprepared
+from assistant_files import AT, FULL, SLIDING, assistant_config, assistant_weights, module_config, module_weights, saved
+from fast_passes import MAKERS, with_passes
+from tiny import generated, save_model, tiny_model
 from torch.nn import functional
 from transformers import AutoModelForCausalLM, DynamicCache
 
 import specviz
-from specviz.drafters.heads import Assistant
-from specviz.models.pair import PairPasses
+from specviz.drafters.heads import Assistant, Mtp
+from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, SamplingParams
 
 GREEDY = SamplingParams(temperature=0)
 HOT = SamplingParams(temperature=3.0)
 PROMPT = [3, 5, 7, 11, 3, 5]
 CLOSE = {"rtol": 1e-3, "atol": 1e-3}
-
-
-def drawn(shapes, std=1.0):
-    """Random weights by their names; norms between a half and three halves."""
-    generator = torch.Generator().manual_seed(0)
-    return {
-        name: torch.rand(shape, generator=generator) + 0.5
-        if len(shape) == 1
-        else std * torch.randn(shape, generator=generator) * shape[-1] ** -0.5
-        for name, shape in shapes.items()
-    }
-
-
-def saved(folder, config, weights, pickled=False):
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(config))
-    if pickled:
-        torch.save(weights, folder / "pytorch_model.bin")
-    else:
-        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    return folder
 
 
 def loaded(target, draft, dtype="float32"):
@@ -83,53 +64,27 @@ def norm(x, weights, name, eps=1e-6):
 
 # Gemma 4 assistants
 
-KINDS = ["sliding_attention", "full_attention"]
-SIZES = {"hidden_size": 32, "intermediate_size": 40, "num_attention_heads": 4, "num_key_value_heads": 2}
-SIZES |= {"head_dim": 12, "global_head_dim": 16, "sliding_window": 8, "vocab_size": 16, "max_position_embeddings": 256}
-SIZES |= {"num_hidden_layers": 3, "num_kv_shared_layers": 3, "layer_types": [*KINDS, KINDS[1]]}
-SIZES |= {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}
-ASSISTANT = {"architectures": ["Gemma4AssistantForCausalLM"], "model_type": "gemma4_assistant"}
-ASSISTANT |= {"backbone_hidden_size": 48, "text_config": SIZES | {"model_type": "gemma4_text"}}
-ASSISTANT |= {"use_ordered_embeddings": True, "num_centroids": 8, "centroid_intermediate_top_k": 3}
-UNIFIED = ASSISTANT | {"architectures": ["Gemma4UnifiedAssistantForCausalLM"], "model_type": "gemma4_unified_assistant"}
-UNIFIED |= {"text_config": SIZES | {"model_type": "gemma4_unified_text"}, "use_ordered_embeddings": False}
-
-
-def assistant_weights(config, kinds=(*KINDS, KINDS[1])):
-    shapes = {"model.embed_tokens.weight": (16, 32), "model.norm.weight": (32,)}
-    shapes |= {"pre_projection.weight": (32, 96), "post_projection.weight": (48, 32)}
-    for index, kind in enumerate(kinds):
-        size, layer = 12 if kind == KINDS[0] else 16, f"model.layers.{index}"
-        shapes |= {f"{layer}.self_attn.q_proj.weight": (4 * size, 32), f"{layer}.self_attn.q_norm.weight": (size,)}
-        shapes |= {f"{layer}.self_attn.o_proj.weight": (32, 4 * size), f"{layer}.layer_scalar": (1,)}
-        shapes |= {f"{layer}.mlp.{name}_proj.weight": (40, 32) for name in ("gate", "up")}
-        shapes |= {f"{layer}.mlp.down_proj.weight": (32, 40)}
-        norms = ("input", "post_attention", "pre_feedforward", "post_feedforward")
-        shapes |= {f"{layer}.{name}_layernorm.weight": (32,) for name in norms}
-    if config["use_ordered_embeddings"]:
-        shapes["masked_embedding.centroids.weight"] = (8, 32)
-    weights = drawn(shapes, std=2.5)
-    if config["use_ordered_embeddings"]:
-        weights["masked_embedding.token_ordering"] = torch.randperm(16, generator=torch.Generator().manual_seed(1))
-    return weights
-
 
 @pytest.fixture(scope="module")
 def gemma(tmp_path_factory):
     """Folders of targets, the last layers of one of which share the keys and values of earlier ones, and of
     assistants."""
-    folder, four = tmp_path_factory.mktemp("gemma"), {"layers": 4, "layer_types": KINDS * 2, "vocab": 16}
-    targets = {"shared": {"num_kv_shared_layers": 2}, "whole": {}, "full": {"layer_types": [KINDS[1]] * 4}}
-    folders = {
-        name: save_model(folder / name, tiny_model("gemma4", **four | {"eos_token_id": None} | changes))
-        for name, changes in targets.items()
+    folder, kinds = tmp_path_factory.mktemp("gemma"), [SLIDING, FULL] * 2
+    targets = {
+        "shared": {"num_kv_shared_layers": 2},
+        "whole": {"hidden_size_per_layer_input": 0},
+        "full": {"layer_types": [FULL] * 4},
     }
-    for name, config in {"ordered": ASSISTANT, "unified": UNIFIED}.items():
-        folders[name] = saved(folder / name, config, assistant_weights(config), pickled=name == "unified")
-    text = ASSISTANT["text_config"] | {"layer_types": [KINDS[1]] * 3}
-    config = ASSISTANT | {"text_config": text}
-    folders["all full"] = saved(folder / "all full", config, assistant_weights(config, [KINDS[1]] * 3))
-    return folders
+    settings = {"layers": 4, "layer_types": kinds, "vocab": 16, "eos_token_id": None}
+    folders = {
+        name: save_model(folder / name, tiny_model("gemma4", **settings | changes)) for name, changes in targets.items()
+    }
+    configs = {
+        "ordered": assistant_config(),
+        "unified": assistant_config("gemma4_unified", ordered=False),
+        "all full": assistant_config(kinds=(FULL, FULL)),
+    }
+    return folders | {name: saved(folder / name, config, assistant_weights(config)) for name, config in configs.items()}
 
 
 @torch.inference_mode()
@@ -145,7 +100,7 @@ def assistant_by_hand(weights, config, target, text, branch):
         for index, kind in enumerate(config["text_config"]["layer_types"]):
             layer = f"model.layers.{index}"
             source = cache.layers[max(one for one in own if kinds[one] == kind)]
-            seen = 7 if kind == KINDS[0] else None  # the window without the token itself
+            seen = 7 if kind == SLIDING else None  # the window without the token itself
             keys, values = (
                 part[0, :, -seen if seen else 0 :].repeat_interleave(2, 0) for part in (source.keys, source.values)
             )
@@ -153,7 +108,7 @@ def assistant_by_hand(weights, config, target, text, branch):
             queries = norm(x, weights, f"{layer}.input_layernorm") @ weights[f"{layer}.self_attn.q_proj.weight"].T
             queries = norm(queries.unflatten(-1, (4, size)), weights, f"{layer}.self_attn.q_norm")
             # A quarter of the full layers' dimensions turn, those of windows all.
-            turning, theta = (size // 2, 1e4) if kind == KINDS[0] else (size // 8, 1e6)
+            turning, theta = (size // 2, 1e4) if kind == SLIDING else (size // 8, 1e6)
             frequencies = torch.cat([theta ** -(torch.arange(turning) * 2 / size), torch.zeros(size // 2 - turning)])
             angles = (len(text) - 1) * frequencies
             (left, right), cos, sin = queries.chunk(2, -1), angles.cos(), angles.sin()
@@ -180,22 +135,20 @@ def assistant_by_hand(weights, config, target, text, branch):
 
 
 @pytest.mark.parametrize(
-    "target, drafter, prepared, branches",
+    "target, drafter, passes, branches",
     [
-        ("shared", "ordered", False, None),
-        ("whole", "ordered", True, None),
-        ("whole", "unified", False, None),
-        ("full", "all full", False, 3),
+        ("shared", "ordered", "plain", None),
+        ("whole", "ordered", "static", None),
+        ("whole", "unified", "kernels", None),
+        ("full", "all full", "plain", 3),
     ],
 )
 def test_an_assistant_drafts_from_the_targets_own_keys_and_values(
-    gemma, target, drafter, prepared, branches, monkeypatch
+    gemma, target, drafter, passes, branches, monkeypatch
 ):
     pair, config = loaded(gemma[target], gemma[drafter]), json.loads((gemma[drafter] / "config.json").read_text())
-    if prepared:
-        passes = {"target": unprepared(pair.target, (4,))}
-        pair = dataclasses.replace(pair, passes=PairPasses(passes))
-    weights = assistant_weights(config, config["text_config"]["layer_types"])
+    weights = assistant_weights(config)
+    pair = prepared(pair, passes)
     run, looked = looked_at(monkeypatch, pair, Assistant, branches)
     for text, branch, row in looked:
         torch.testing.assert_close(row, assistant_by_hand(weights, config, pair.target, text, branch), **CLOSE)
@@ -210,10 +163,170 @@ def test_the_folders_are_those_that_transformers_reads(gemma):
         assert not any(info.values())
 
 
+# Modules in files of their own
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory):
+    """The folders of a target, and of a module of each family for it."""
+    folder = tmp_path_factory.mktemp("modules")
+    model = tiny_model("qwen3", layers=3, vocab=16, eos_token_id=None)
+    with torch.no_grad():
+        model.model.norm.weight.uniform_(0.5, 2)
+    folders = {"target": save_model(folder / "target", model)}
+    for family in ("llama", "qwen2", "qwen3"):
+        weights = module_weights(family)
+        if family == "qwen2":  # as early files
+            weights |= {"embed_tokens.weight": torch.zeros(16, 48), "lm_head.weight": torch.zeros(16, 48)}
+        folders[family] = saved(folder / family, module_config(family), weights)
+    return folders
+
+
+@torch.inference_mode()
+def module_by_hand(weights, target, text, branch):
+    """Logits of what follows a branch after a text, over the whole of both at once."""
+
+    def linear(x, name):
+        return functional.linear(x, weights[f"{AT}.{name}.weight"], weights.get(f"{AT}.{name}.bias"))
+
+    def heads(x, name, turned=True):
+        rows = linear(x, f"self_attn.{name}_proj").unflatten(-1, (-1, 8)).transpose(0, 1)
+        if f"{AT}.self_attn.{name}_norm.weight" in weights:
+            rows = norm(rows, weights, f"{AT}.self_attn.{name}_norm")
+        if not turned:
+            return rows
+        angles = torch.arange(len(x))[:, None] * 5e3 ** -(torch.arange(4) / 4)
+        (left, right), cos, sin = rows.chunk(2, -1), angles.cos(), angles.sin()
+        return torch.cat([left * cos - right * sin, right * cos + left * sin], -1)
+
+    def states_of(ids, states):
+        embeddings = target.get_input_embeddings()(torch.tensor(ids))
+        joined = [norm(embeddings, weights, f"{AT}.token_layernorm"), norm(states, weights, f"{AT}.hidden_layernorm")]
+        x = linear(torch.cat(joined, -1), "input_proj")
+        inner = norm(x, weights, f"{AT}.input_layernorm")
+        queries, keys = heads(inner, "q"), heads(inner, "k").repeat_interleave(2, 0)
+        later = torch.ones(len(x), len(x), dtype=torch.bool).triu(1)
+        shares = (queries @ keys.mT / 8**0.5).masked_fill(later, -math.inf).softmax(-1)
+        gathered = shares @ heads(inner, "v", False).repeat_interleave(2, 0)
+        x = x + linear(gathered.transpose(0, 1).flatten(1), "self_attn.o_proj")
+        inner = norm(x, weights, f"{AT}.post_attention_layernorm")
+        x = x + linear(functional.silu(linear(inner, "mlp.gate_proj")) * linear(inner, "mlp.up_proj"), "mlp.down_proj")
+        return norm(x, weights, f"{AT}.final_layernorm")
+
+    last = []
+    hook = target.model.norm.register_forward_pre_hook(lambda _, given: last.append(given[0][0]))
+    target(torch.tensor([text[:-1]]))
+    hook.remove()
+    states, ids = last[0], [*text[1:], *branch]
+    while True:
+        found = states_of(ids[: len(states)], states)
+        if len(states) == len(ids):
+            return target.get_output_embeddings()(found[-1])
+        states = torch.cat([states, found[-1:]])
+
+
+@pytest.mark.parametrize(
+    "family, passes, branches",
+    [("qwen3", "plain", None), ("qwen2", "plain", 3), ("llama", "static", None), ("qwen3", "kernels", None)],
+)
+def test_a_module_in_a_file_of_its_own_goes_on_from_the_targets_last_layer(
+    modules, family, passes, branches, monkeypatch
+):
+    pair, weights = prepared(loaded(modules["target"], modules[family]), passes), module_weights(family)
+    run, looked = looked_at(monkeypatch, pair, Mtp, branches)
+    for text, branch, row in looked:
+        torch.testing.assert_close(row, module_by_hand(weights, pair.target, text, branch), **CLOSE)
+    assert sum(one.accepted for one in run.rounds) > 1
+
+
+# Both
+
+
+def prepared(pair, passes):
+    """The pair with passes of this kind (`fast_passes.MAKERS`)."""
+    return with_passes(pair, MAKERS[passes](dataclasses.replace(pair, draft=pair.target)))
+
+
 @pytest.mark.parametrize("depth", [1, 4, 7, 20])
-def test_greedy_text_with_an_assistant_is_generates(gemma, depth):
-    for target, drafter in [("shared", "ordered"), ("whole", "unified")]:
-        pair = loaded(gemma[target], gemma[drafter])
+def test_greedy_text_is_generates(gemma, modules, depth):
+    cases = [(gemma["shared"], gemma["ordered"], "plain", 1), (gemma["whole"], gemma["unified"], "static", 1)]
+    cases += [(modules["target"], modules["qwen3"], *case) for case in (("plain", 1), ("plain", 3), ("kernels", 1))]
+    for target, part, passes, branches in cases:
+        pair = prepared(loaded(target, part), passes)
         for prompt in (PROMPT, PROMPT[:1]):
-            run = specviz.run(pair, prompt, drafter="mtp", sampling=GREEDY, max_new_tokens=24, num_draft_tokens=depth)
+            settings = {"drafting": DraftParams(branches=branches), "num_draft_tokens": depth, "max_new_tokens": 24}
+            run = specviz.run(pair, prompt, drafter="mtp", sampling=GREEDY, **settings)
             assert list(run.token_ids) == generated(pair, prompt, 24)
+            assert run.settings["modules"] == 1
+
+
+def test_beside_copies_they_draft_too(gemma, modules):
+    for target, part in [(gemma["shared"], gemma["ordered"]), (modules["target"], modules["qwen3"])]:
+        pair = loaded(target, part)
+        run = specviz.run(pair, [*PROMPT, *PROMPT], drafter="hybrid", sampling=GREEDY, max_new_tokens=24)
+        assert list(run.token_ids) == generated(pair, [*PROMPT, *PROMPT], 24)
+        assert len({token.source for one in run.rounds for token in one.drafted}) > 1
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_keeps_the_positions(gemma, modules, dtype):
+    for target, part in [(gemma["shared"], gemma["ordered"]), (modules["target"], modules["qwen3"])]:
+        pair = loaded(target, part, dtype)
+        own = pair.parts["mtp"]
+        assert {weight.dtype for weight in own.parameters()} == {getattr(torch, dtype)}
+        assert {one.dtype for name, one in own.named_buffers() if "inv_freq" in name} == {torch.float32}
+        assert specviz.run(pair, PROMPT, drafter="mtp", max_new_tokens=8).token_ids
+
+
+def test_their_readings_and_neighbours_are_named(gemma, modules):
+    own = loaded(gemma["shared"], gemma["ordered"]).parts["mtp"]
+    assert own.reading()["keys_and_values"] == {SLIDING: 0, FULL: 1} and own.reading()["hidden_states"] == [4]
+    assert own.reading()["place"] == "last token"
+    module = loaded(modules["target"], modules["qwen3"]).parts["mtp"]
+    assert module.reading()["state"] == "before the target's last norm"
+    for part in (own, module):
+        readings = [part.reading(), *(other.reading() for other in part.other_readings().values())]
+        assert all(one not in readings[:index] for index, one in enumerate(readings))
+
+
+def other_text(**changes):
+    return lambda config, weights: config["text_config"].update(changes)
+
+
+@pytest.mark.parametrize(
+    "change, sentence",
+    [
+        (lambda config, weights: config.update(backbone_hidden_size=64), "another target: hidden_size is 64"),
+        (other_text(vocab_size=32), "another target: vocab_size is 32"),
+        (other_text(global_head_dim=8), r"another target: head_dim \(full_attention\) is 8"),
+        (other_text(sliding_window=4), "another target: sliding_window is 4"),
+        (other_text(intermediate_size=64), r"gate_proj.weight in .* has the shape"),
+        (other_text(hidden_size="wide"), "does not describe a part of its kind"),
+        (lambda config, weights: weights.pop("post_projection.weight"), "lack post_projection.weight"),
+        (lambda config, weights: weights["pre_projection.weight"].fill_(math.nan), "not all numbers"),
+        (lambda config, weights: weights["masked_embedding.token_ordering"].fill_(3), "groups of tokens"),
+        (lambda config, weights: config.update(centroid_intermediate_top_k=9), "groups of tokens"),
+    ],
+)
+def test_a_bad_assistant_is_refused_by_what_is_wrong(gemma, change, sentence, tmp_path):
+    config = assistant_config()
+    weights = assistant_weights(config)
+    change(config, weights)
+    assert re.search(sentence, refusal(gemma["whole"], saved(tmp_path / "bad", config, weights)))
+
+
+def test_parts_of_other_targets_are_refused(gemma, modules, tmp_path):
+    assert "keys and values of a Gemma 4 model" in refusal(modules["target"], gemma["ordered"])
+    config = module_config("qwen3", vocab=32)
+    assert "another target: vocab_size is 32" in refusal(
+        modules["target"], saved(tmp_path / "other", config, module_weights())
+    )
+    config = module_config("qwen3_next")
+    assert "family qwen3_next" in refusal(modules["target"], saved(tmp_path / "hybrid", config, module_weights()))
+
+
+def refusal(target, part):
+    with pytest.raises(SpecvizError) as caught:
+        loaded(target, part)
+    assert caught.value.field == "draft"
+    return str(caught.value)

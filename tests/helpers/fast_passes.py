@@ -4,7 +4,8 @@ import dataclasses
 
 from specviz.models import preparation
 from specviz.models.pair import ModelPair, PairPasses
-from specviz.parts.head_passes import StaticHead
+from specviz.parts.head_passes import PublishedHead, StaticHead
+from specviz.parts.heads import Head
 from specviz.passes.cuda_graphs import GraphedPasses
 from specviz.passes.few_rows import FewRows
 from specviz.passes.static_passes import FastPasses, StaticPass
@@ -25,8 +26,9 @@ def replayed(function, examples):
 def static_passes(pair: ModelPair, few_rows: FewRows | None = None) -> dict[str, FastPasses]:
     target = StaticPass(pair.target, preparation.feature_layers(pair), few_rows)
     statics = {"target": target, "draft": StaticPass(pair.draft, (), few_rows), "exit 1": target.first_layers(1)}
-    for name in pair.parts.keys() & {"eagle", "mtp", "parallel"}:
-        statics[name] = StaticHead(pair.parts[name], target)
+    for name, part in pair.parts.items():
+        if isinstance(part, (Head, PublishedHead)):
+            statics[name] = StaticHead(part, target)
     return {role: FastPasses.unprepared(static) for role, static in statics.items()}
 
 

@@ -6,10 +6,11 @@ from functools import lru_cache, partial
 
 import pytest
 import torch
+from assistant_files import assistant_config, assistant_weights, module_config, module_weights, saved
 from matrix import EXACT, HOT, drafting_with
 from published_heads import write_eagle, write_medusa, write_speculator
 from scipy import stats
-from tiny import tiny_pair, with_heads
+from tiny import save_model, tiny_model, tiny_pair, with_heads
 from torch.nn.functional import one_hot
 
 import specviz
@@ -97,6 +98,28 @@ def test_it_does_with_published_heads(kind, rule, branches, tmp_path):
 def test_it_does_with_a_target_in_four_bits_and_with_a_length_that_chooses_itself():
     assert p_value(drafting_with("quantised_self", "token", 1, bits=4)) > 0.001
     assert p_value(drafting_with("draft_model", "token", 1) | {"num_draft_tokens": AUTO}) > 0.001
+
+
+@pytest.fixture(scope="module", params=["assistant", "module"])
+def with_part(request, tmp_path_factory):
+    """Plain speakers whose part lies in files, as it is published."""
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "assistant":
+        target, config = tiny_model("gemma4", vocab=FEW), assistant_config(vocab=FEW)
+        part = saved(folder / "part", config | {"centroid_intermediate_top_k": 2}, assistant_weights(config))
+    else:
+        target, config = tiny_model("llama", vocab=FEW), module_config(vocab=FEW)
+        part = saved(folder / "part", config, module_weights())
+    with torch.no_grad():
+        for name, weights in target.named_parameters():
+            weights *= 0.2 if "o_proj" in name else 1.0
+    pair = specviz.load_pair(save_model(folder / "target", target), part, dtype="float32")
+    return dataclasses.replace(pair, eos_ids=frozenset())
+
+
+@pytest.mark.parametrize("rule", ["token", "block"])
+def test_it_does_with_a_published_part(with_part, rule):
+    assert p_value(drafting_with("mtp", rule, 1), HOT, 800, with_part) > 0.001
 
 
 @pytest.mark.parametrize("rule, branches", RULES)

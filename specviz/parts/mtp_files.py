@@ -1,0 +1,118 @@
+"""Multi-token-prediction modules in files of their own, as speculators writes them (FastMTP, arXiv 2509.18362): one
+layer, run again on its own states for every further token.
+
+Names of weights are those of the files (``mtp_layers.0.…``). Embeddings and output head are the target's.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache, LlamaConfig, PreTrainedModel, Qwen3Config
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
+from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
+
+from specviz.parts.eagle3 import layer_config
+from specviz.parts.formats import PartFiles
+from specviz.parts.head_passes import PublishedHead
+from specviz.parts.published import filled, same_target, understood
+from specviz.records.words import Sentence
+
+#: Families whose layers a module may have.
+_FAMILIES = ("llama", "qwen2", "qwen3")
+
+
+class MtpFile(PublishedHead):
+    """Row t takes the target's state f at token t, as its last layer leaves it, and the embedding e of token t + 1, and
+    predicts token t + 2. Where the target has not read token t yet, its own state of the row before stands in.
+
+        x = U [norm(e); norm(f)];  state = norm(layer(x));  logits = the target's output head(state)
+
+    Servers give a module that they find in a checkpoint the state after the target's last norm; speculators trains with
+    the one before it.
+    """
+
+    kind: ClassVar[str] = "mtp"
+    method: ClassVar[str] = "MTP"
+    num_modules: ClassVar[int] = 1
+
+    def __init__(self, config: LlamaConfig, target: PreTrainedModel):
+        super().__init__(config)
+        d = config.hidden_size
+        self.feature_layers = (target.config.get_text_config().num_hidden_layers,)
+        layer = (Qwen3DecoderLayer if isinstance(config, Qwen3Config) else LlamaDecoderLayer)(config, 0)
+        layer.self_attn.o_proj.bias = None
+        layer.input_proj = nn.Linear(2 * d, d, bias=False)
+        for name in ("token_layernorm", "hidden_layernorm", "final_layernorm"):
+            setattr(layer, name, LlamaRMSNorm(d, config.rms_norm_eps))
+        self.mtp_layers = nn.ModuleList([layer])
+        self.embed_tokens = self.lm_head = None
+        self.rotary_emb = LlamaRotaryEmbedding(config)
+        # What the last norm makes of ones is its weights, whether they count from 0 or from 1.
+        last_norm = target.get_decoder().norm
+        ones = torch.ones(d, dtype=target.dtype, device=last_norm.weight.device)
+        self.register_buffer("last_scale", last_norm(ones).detach().float(), persistent=False)
+        self.before_last_norm = True  # of the target
+        self.embedding_first = True
+
+    @property
+    def norm(self) -> nn.Module:
+        return self.mtp_layers[0].final_layernorm
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """The state before the target's last norm, but for its length, which the module's own norm takes away too."""
+        return (features / self.last_scale).to(features.dtype) if self.before_last_norm else features
+
+    def read(
+        self, embeddings: Tensor, features: Tensor, turns: Tensor, attention_mask: Tensor | None, cache: Cache | None
+    ) -> Tensor:
+        layer = self.mtp_layers[0]
+        inputs = layer.token_layernorm(embeddings), layer.hidden_layernorm(features)
+        joined = torch.cat(inputs if self.embedding_first else inputs[::-1], -1)
+        attending = {"position_embeddings": tuple(turns), "attention_mask": attention_mask, "cache": cache}
+        return layer(layer.input_proj(joined), **attending)
+
+    def fed_back(self, hidden: Tensor) -> Tensor:
+        """Its state after its last norm, which is also what the output head reads."""
+        return self.norm(hidden)
+
+    def reading(self) -> dict[str, Any]:
+        return super().reading() | {
+            "state": "before the target's last norm" if self.before_last_norm else "as it is",
+            "joined": "embedding, state" if self.embedding_first else "state, embedding",
+        }
+
+    def other_readings(self) -> dict[Sentence, MtpFile]:
+        others = super().other_readings()
+        for other in others.values():
+            other.before_last_norm = False  # further down there is no such norm
+        after, swapped = copy.copy(self), copy.copy(self)
+        after.before_last_norm = not self.before_last_norm
+        swapped.embedding_first = not self.embedding_first
+        return others | {
+            Sentence("the state after the target's last norm"): after,
+            Sentence("state and embedding joined the other way round"): swapped,
+        }
+
+
+def load_mtp_file(files: PartFiles, target: PreTrainedModel) -> MtpFile:
+    """The module in a folder. Raises SpecvizError (field ``draft``) if its layer is of a family that is not read here,
+    or it was made for another target."""
+    layers = files.settings.get("transformer_layer_config")
+    family = layers.get("model_type") if isinstance(layers, dict) else None
+    if family not in _FAMILIES:
+        raise files.complaint(
+            "{folder} holds an MTP module with a layer of the family {family}, which is not run here: those of "
+            "{families} are.",
+            family=family,
+            families=", ".join(_FAMILIES),
+        )
+    same_target(files, target, **{name: layers.get(name) for name in ("hidden_size", "vocab_size")})
+    shapes = {name.removeprefix("mtp_"): shape for name, shape in files.shapes.items()}
+    with understood(files, MtpFile.method):
+        part = MtpFile(layer_config(files, shapes), target)
+    # Early files have copies of the target's embeddings and output head.
+    return filled(part, files, target, lambda name: name if name.startswith("mtp_layers.") else None)
