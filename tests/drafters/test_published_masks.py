@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import pytest
 import torch
-from block_checkpoints import HEAD, LAYOUTS, RANK, Layout, mask_of, weights_of, write
+from block_checkpoints import HEAD, LAYOUTS, RANK, Layout, mask_of, weights_of, write_block
 from tiny import assert_same_rows, edit_config, generated, save_pair, tiny_model, tiny_pair
 from torch.nn import functional
 from transformers import DynamicCache, MuseGlimmerAssistantConfig, MuseGlimmerAssistantModel
@@ -92,7 +92,7 @@ def with_part(target, tmp_path_factory):
 
     @lru_cache
     def load(name):
-        folder = write(tmp_path_factory.mktemp("part"), LAYOUTS[name], model)
+        folder = write_block(tmp_path_factory.mktemp("part"), model, LAYOUTS[name])
         return loaded(target, draft=folder)
 
     return load
@@ -337,7 +337,7 @@ def with_tensor(name, tensor):
 def test_what_is_wrong_with_a_block_drafter_is_said(target, name, changes, edit, sentence, tmp_path):
     model, layout = tiny_model("qwen3", layers=3), LAYOUTS[name]
     weights = weights_of(layout, model)
-    write(tmp_path, layout, model, edit(weights) if edit else weights, **changes)
+    write_block(tmp_path, model, layout, edit(weights) if edit else weights, **changes)
     with pytest.raises(SpecvizError, match=sentence) as caught:
         loaded(target, draft=tmp_path)
     assert caught.value.field == "draft" and str(tmp_path) in str(caught.value)
@@ -345,7 +345,7 @@ def test_what_is_wrong_with_a_block_drafter_is_said(target, name, changes, edit,
 
 @pytest.mark.parametrize("name", ["DFlash z-lab", "DSpark SpecForge", "DSpark speculators"])
 def test_a_file_that_is_cut_short_is_called_that(target, name, tmp_path):
-    write(tmp_path, LAYOUTS[name], tiny_model("qwen3", layers=3))
+    write_block(tmp_path, tiny_model("qwen3", layers=3), LAYOUTS[name])
     (file,) = tmp_path.glob("*model.*")
     file.write_bytes(file.read_bytes()[:-999])
     with pytest.raises(SpecvizError, match="damaged or cut short"):
@@ -355,7 +355,7 @@ def test_a_file_that_is_cut_short_is_called_that(target, name, tmp_path):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", ["DFlash speculators", "DSpark Model Optimizer"])
 def test_half_precision_keeps_the_positions(target, name, dtype, tmp_path):
-    write(tmp_path, LAYOUTS[name], tiny_model("qwen3", layers=3))
+    write_block(tmp_path, tiny_model("qwen3", layers=3), LAYOUTS[name])
     pair = specviz.load_pair(target, draft=tmp_path, device="cpu", dtype=dtype)
     head = pair.parts["parallel"]
     assert head.norm.weight.dtype == getattr(torch, dtype) and head.rotary_emb.inv_freq.dtype == torch.float32

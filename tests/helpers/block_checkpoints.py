@@ -297,10 +297,10 @@ def weights_of(layout: Layout, target: PreTrainedModel, seed: int = 0) -> dict[s
     return weights
 
 
-def write(
+def write_block(
     folder: pathlib.Path,
-    layout: Layout,
     target: PreTrainedModel,
+    layout: Layout,
     weights: dict[str, Tensor] | None = None,
     **changes: Any,
 ) -> pathlib.Path:

@@ -2,11 +2,13 @@
 found out."""
 
 import dataclasses
+import pathlib
 from functools import lru_cache, partial
 
 import pytest
 import torch
 from assistant_files import assistant_config, assistant_weights, module_config, module_weights, saved
+from block_checkpoints import LAYOUTS, write_block
 from matrix import EXACT, HOT, drafting_with
 from published_heads import write_eagle, write_medusa, write_speculator
 from scipy import stats
@@ -15,10 +17,12 @@ from torch.nn.functional import one_hot
 
 import specviz
 from specviz import rules
+from specviz.drafters.blocks import CorrectedBlocks
 from specviz.drafters.choosers import Draws
 from specviz.models.pair import ModelPair
 from specviz.models.trained_parts import load_parts
 from specviz.records.settings import AUTO, SamplingParams
+from specviz.rules.draft import Draft
 from specviz.rules.sampling import Warper
 
 HOT_AND_WARPED = SamplingParams(temperature=3.0, top_k=5, top_p=0.95, min_p=0.01)
@@ -77,22 +81,56 @@ def test_sampled_text_follows_the_targets_distribution(drafter, rule, branches):
     assert p_value(drafting_with(drafter, rule, branches), sampling, tokens) > 0.001
 
 
-#: Of each kind of published head that drafts from the target's last hidden states, one layout.
+#: Of each kind of published head, one layout; of DSpark's, one without memory and one with it.
 HEADS = {
     "Medusa": ("medusa", partial(write_medusa, layout="vllm, frequent tokens")),
     "MLP speculator": ("medusa", partial(write_speculator, layout="tied")),
     "EAGLE": ("eagle", partial(write_eagle, layout="norms")),
+    "DFlash": ("parallel", partial(write_block, layout=LAYOUTS["DFlash speculators"])),
+    "DSpark": ("parallel", partial(write_block, layout=LAYOUTS["DSpark speculators"])),
+    "DSpark, rnn": ("parallel", partial(write_block, layout=LAYOUTS["DSpark speculators, each its own place"])),
 }
 
 
 @pytest.mark.parametrize("rule, branches", RULES)
 @pytest.mark.parametrize("kind", HEADS)
 def test_it_does_with_published_heads(kind, rule, branches, tmp_path):
+    assert p_value(drafting_with(HEADS[kind][0], rule, branches), pair=speaking_with(kind, tmp_path)) > 0.001
+
+
+def speaking_with(kind: str, folder: pathlib.Path) -> ModelPair:
+    """The plain speakers with a published head, which is written to `folder`."""
     (drafter, write), pair = HEADS[kind], plain_speakers()
-    write(tmp_path, pair.target)
-    parts, _ = load_parts(pair.target, tmp_path / "none", {drafter: tmp_path})
-    speaking = dataclasses.replace(pair, parts=parts)
-    assert p_value(drafting_with(drafter, rule, branches), pair=speaking) > 0.001
+    write(folder, pair.target)
+    parts, _ = load_parts(pair.target, folder / "none", {drafter: folder})
+    return dataclasses.replace(pair, parts=parts)
+
+
+@pytest.mark.parametrize("rule, branches", RULES)
+def test_it_does_where_drafts_end_before_a_token_that_is_foreseen_to_be_unlikely(rule, branches, tmp_path):
+    pair, order = speaking_with("DSpark", tmp_path), drafting_with("parallel", rule, branches, confidence=0.4)
+    run = specviz.run(pair, SHORT, sampling=HOT, max_new_tokens=60, **order)
+    assert len({len(one.drafted) for one in run.rounds}) > 2
+    assert p_value(order, pair=pair) > 0.001
+
+
+def test_dropping_a_draft_token_for_what_it_became_is_found_out(tmp_path, monkeypatch):
+    """What is foreseen of the row after a token decides on the token itself, and not on that row's."""
+    chain = CorrectedBlocks._chain
+
+    def cut_too_late(self, row, budget, uniforms):
+        draft = chain(self, row, budget, uniforms)
+        count = len(draft.parents) - (draft.confidence is not None)
+        if count < 1:
+            return Draft.copied((), draft.tokens.device)
+        rest = {"tokens": draft.tokens[:count], "parents": draft.parents[:count], "probs": draft.probs[:count]}
+        rest |= {"logits": draft.logits[:count], "draws": draft.draws[:count], "sources": draft.sources[:count]}
+        return dataclasses.replace(draft, **rest)
+
+    order, pair = drafting_with("parallel", "token", 1, confidence=0.2), speaking_with("DSpark", tmp_path)
+    assert p_value(order, tokens=1600, pair=pair) > 0.001
+    monkeypatch.setattr(CorrectedBlocks, "_chain", cut_too_late)
+    assert p_value(order, tokens=1600, pair=pair) < 1e-4
 
 
 def test_it_does_with_a_target_in_four_bits_and_with_a_length_that_chooses_itself():
