@@ -100,7 +100,7 @@ def understood(files: PartFiles, method: str) -> Iterator[None]:
     """Turns what transformers raises over the settings of a part into a sentence (field ``draft``)."""
     try:
         yield
-    except (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (StrictDataclassError, ValueError, TypeError, LookupError, AttributeError) as error:
         if isinstance(error, SpecvizError):
             raise
         raise files.complaint(

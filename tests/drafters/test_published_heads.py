@@ -211,6 +211,13 @@ FEW = "vllm, frequent tokens"
             edited(**{"0.0.linear.weight": shorter}),
             "another target: hidden_size is 40",
         ),
+        (
+            "Medusa",
+            "pickled",
+            edited(**{"0.0.linear.weight": torch.sum}),
+            "does not describe a part of its kind .Medusa",
+        ),
+        ("MLP speculator", "scaled", settings(n_predict="three"), "does not describe a part of its kind"),
         ("Medusa", FEW, edited(token_map=lambda old: old + 8), "vocabulary of the part"),
         ("Medusa", FEW, edited(token_map=lambda old: old * 0), "vocabulary of the part"),
         ("Medusa", FEW, edited(token_map=lambda old: old[:5]), "another target: vocab_size is 12"),
