@@ -5,22 +5,19 @@ controls         the controls of a run, and the buttons that start and stop one
 applying         settings that come from a link, or from another part of the page
 
 tabs             what a tab is: built at a desk, it hands over the actions that its buttons start; connects them
-line             one line for the models, a place for each visitor; who pressed a button, and Stop
-generate_tab     a run, live; shown_runs: runs as the page shows them, live and over
+generate_tab     a run, live; shown_runs: runs as the page shows them, live and over, and what is kept for the visitors
 race_tab         plain and speculative decoding measured in turn, for the race and for a run's speedup
-compare_tab      several ways side by side; contest: all of them measured in turn
+compare_tab      several ways side by side; contest: all of them measured in turn, there and for the advice
 why_tab          what passes cost, and what limits the visitors' runs
 lossless_tab     does the text follow the target's distribution?
-models_tab       the pair in use, a check of it, and other pairs; advising: which of its drafters to use
+models_tab       the pair in use, a check of it, and other pairs
 api              the same for programs: functions of Gradio, tools of an MCP server
 
-orders           what a visitor asks for: a form's values become a run's settings, once; for how long to ask for a GPU
+orders           what a visitor asks for: a form's values become a run's settings, once; for how long to ask for a GPU;
+                 the drafters and rules to choose from
 pairs            the models in memory
-runner           carries orders out, in batches; device: where, in one thread or on a lent GPU
-background       prepares passes while the page is served
-visitors         what is kept for the visitors
+runner           carries orders out, in batches; one line for the models, a place for each visitor, and Stop
+device           where: in one thread or on a lent GPU; the thread that prepares passes while the page is served
 deployment       settings of the deployment, from environment variables
-ways             drafters and rules as the page calls them
-components       the page's own components, around the elements of assets/web
-files            serves those elements, QR codes, and files for download
+components       the page's own components, around the elements of assets/web, and the files that they need
 """

@@ -24,12 +24,10 @@ from specviz.records.words import Said, Words, joined, said
 from specviz.ui.components import QUEUED, UNQUEUED, as_text, element_view
 from specviz.ui.contest import OWN, Choice, Contest, contest_of, order_of
 from specviz.ui.controls import Fields, choices
-from specviz.ui.files import ResultPage
-from specviz.ui.line import Visit
-from specviz.ui.orders import Order
-from specviz.ui.runner import Runner, closing
+from specviz.ui.orders import WAYS, Order, available, default_branches, refusal
+from specviz.ui.runner import Runner, Visit, closing
+from specviz.ui.shown_runs import ResultPage
 from specviz.ui.tabs import Desk, Tab
-from specviz.ui.ways import WAYS, available, default_branches, refusal
 from specviz.views import tab_messages as messages
 from specviz.views.pages import comparison_page
 from specviz.views.run_messages import label, message, passes_words, speaks, title

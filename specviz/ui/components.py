@@ -1,11 +1,8 @@
-"""The page's own components and its look: gr.HTML around the elements of assets/web.
+"""The page's components, around the elements of assets/web; the files of those, and QR codes, as they are served."""
 
-An element knows nothing of Gradio (assets/web/shared/element.js says how a page talks to it). A component's template is
-the element's empty tag; its value is the element's next message, as JSON, so that no data ever enters a template, where
-a model's text could execute. assets/web/gradio joins the two.
-"""
-
+import hashlib
 import html
+import io
 import json
 import pathlib
 from collections.abc import Callable, Iterable, Mapping
@@ -13,14 +10,79 @@ from typing import Any
 
 import gradio as gr
 import plotly
+import segno
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
+from specviz.records.assets import ASSETS
 from specviz.records.errors import SpecvizError
 from specviz.records.prompts import PRESETS
 from specviz.records.recordings import RECORDINGS
 from specviz.records.words import AREAS, Words
-from specviz.ui.files import ADDRESS, text_of
 from specviz.views.run_messages import Charts
 from specviz.views.served_messages import served_answer
+
+WEB = ASSETS / "web"
+
+TYPES = {".js": "text/javascript", ".css": "text/css"}
+FILES = {path.relative_to(WEB).as_posix(): path.read_bytes() for path in sorted(WEB.rglob("*")) if path.suffix in TYPES}
+
+#: After an update every file has a new address, so that no browser mixes old modules with new; and files are served as
+#: they were when the server started, which starlette's StaticFiles would not do.
+_VERSION = hashlib.sha256(b"".join(name.encode() + held for name, held in FILES.items())).hexdigest()[:12]
+#: Relative to the page: below Gradio's own addresses, which every proxy in front of it lets through.
+ADDRESS = f"gradio_api/specviz/{_VERSION}"
+
+
+def text_of(name: str) -> str:
+    """A file's text, by its path below assets/web."""
+    return FILES[name].decode()
+
+
+def preloads() -> str:
+    """Links, for a page's head, that fetch all files while Gradio sets up, instead of one after the other later."""
+    kinds = {".js": 'rel="modulepreload"', ".css": 'rel="preload" as="fetch" crossorigin'}
+    return "".join(
+        f'<link {kinds[pathlib.PurePath(name).suffix]} fetchpriority="low" href="{ADDRESS}/{name}">'
+        for name in FILES
+        if "/" in name and not name.startswith("file/")  # what is in no folder is sent with the page; those are not its
+    )
+
+
+async def _web_file(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in FILES:
+        raise HTTPException(404)
+    kept = {"Cache-Control": "public, max-age=31536000, immutable"}
+    return Response(FILES[name], media_type=TYPES[pathlib.PurePath(name).suffix], headers=kept)
+
+
+#: The side of a module in the picture, and the quiet zone around the code in modules (ISO/IEC 18004: four).
+SCALE, BORDER = 4, 4
+
+
+def qr_code(text: str) -> bytes:
+    """The QR code of a text as an SVG picture, black on white in dark mode too: no link leaves the machine for one.
+
+    Raises segno.DataOverflowError for more than 2,953 bytes.
+    """
+    picture = io.BytesIO()
+    segno.make_qr(text, error="l").save(picture, kind="svg", scale=SCALE, border=BORDER, light="white")
+    return picture.getvalue()
+
+
+async def _qr_code(request: Request) -> Response:
+    try:
+        return Response(qr_code(request.query_params.get("text", "")), media_type="image/svg+xml")
+    except segno.DataOverflowError as error:
+        raise HTTPException(422, str(error)) from error
+
+
+#: For `launch(app_kwargs={"routes": ROUTES})`.
+ROUTES = [Route(f"/{ADDRESS}/{{name:path}}", _web_file), Route("/gradio_api/specviz/qr", _qr_code)]
+
 
 #: Events of the page itself are no part of its API.
 INTERNAL = {"api_visibility": "private"}

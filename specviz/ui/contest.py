@@ -1,4 +1,7 @@
-"""A comparison of several ways to decode: which contestants, on which prompts, and their runs so far."""
+"""A comparison of several ways to decode: which contestants, on which prompts, and their runs so far.
+
+And the advice of the Models tab: every available drafter, measured in turn with plain decoding.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +11,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from specviz.bench.advice import Work, WorkRow
+from specviz.bench.advice import Work, WorkRow, offers_of
 from specviz.bench.contestants import Contestant, Figures, Progress, TimedRun, busy, figures_of
 from specviz.records.errors import SpecvizError
 from specviz.records.prompts import on_each, read_prompts
 from specviz.records.settings import PLAIN, RunSettings
-from specviz.records.words import Said, said
-from specviz.ui.orders import Order
+from specviz.records.words import Said, Sentence, Words, said
+from specviz.ui.components import as_text
+from specviz.ui.orders import Order, default_branches, drafter_of, refusal
 from specviz.ui.runner import Runner, closing
-from specviz.ui.ways import default_branches, drafter_of, refusal
-from specviz.views.run_messages import title
+from specviz.views.run_messages import passes_words, title
+from specviz.views.terminal import advice, as_markdown
 
 if TYPE_CHECKING:
+    from specviz.bench.advising import Course
     from specviz.decoding.request import Request
     from specviz.drafters.base import Drafter
     from specviz.models.pair import ModelPair
     from specviz.rules.draft import Rule
+
 
 #: As many branches as the drafter has by default.
 OWN = 0
@@ -222,3 +228,62 @@ def _widths(pair: ModelPair, name: str, asked: Sequence[int]) -> list[int]:
         return [own]
     widths = list(dict.fromkeys(width or own for width in asked))
     return [width for width in widths if refusal(pair, name, width) is None] or widths
+
+
+def advise(runner: Runner, order: Order, halt: threading.Event, say: Words) -> Iterator[str]:
+    """Progress, then the advice, as Markdown; Stop ends it and keeps the figures so far. Raises SpecvizError for orders
+    that cannot be measured."""
+    yield as_text(say("common.preparing"))
+    rows: Sequence[WorkRow] = ()
+    failed: Sequence[tuple[str, SpecvizError | Sentence]] = ()
+    pair = runner.store.get(order.pair)
+    chains = chains_of(runner, pair, order)
+    plain = order_of(order, Contestant(PLAIN))
+    for batch in closing(runner.batches(plain, advising, chains, others=[order.settings] * len(chains)), halt):
+        for course in batch:
+            rows, failed = course.rows or rows, course.failed
+        yield as_text(_said(batch[-1], say))
+    signed = say("models.found_wrong")
+    faults = [f"{signed} {as_text(f'{name}: {say.reason(reason)}')}" for name, reason in failed]
+    yield "\n\n".join((*_parts(rows, runner, order, pair, halt, say), *faults))
+
+
+def advising(request: Request, chains: Sequence[Contestant]) -> Iterator[Course | None]:
+    """The measuring itself, on the request's prompt."""
+    from specviz.bench.advising import advise
+
+    return advise([request], [""], [Contestant(PLAIN), *chains])
+
+
+def _said(course: Course, say: Words) -> str:
+    left = say("advice.seconds_left", percent=round(100 * course.fraction), seconds=f"{course.seconds_left:.0f}")
+    return left if course.contestant is None else f"{left} · {say.spoken(title(course.contestant))}"
+
+
+def _parts(
+    rows: Sequence[WorkRow], runner: Runner, order: Order, pair: ModelPair, halt: threading.Event, say: Words
+) -> Iterator[str]:
+    from specviz.bench.machine import name_of
+    from specviz.passes.static_passes import kind_of
+
+    draft = pair.draft.name_or_path if order.pair.draft and pair.draft else None
+    offers = offers_of(rows, draft, pair.translation is not None)
+    if halt.is_set() or not offers:
+        yield as_text(say("advice.stopped" if offers else "advice.nothing"))
+    if offers:
+        request = order_of(order, Contestant(PLAIN)).request(pair, runner.deployment)
+        passes = passes_words(kind_of(request.passes))
+        temperature, machine = order.settings.sampling.temperature, name_of(pair.device)
+        yield as_markdown(advice(offers, machine, pair.info().name, passes, temperature), say, as_text)
+
+
+def chains_of(runner: Runner, pair: ModelPair, order: Order) -> list[Contestant]:
+    """The contestants to measure. Raises SpecvizError for an order that is not allowed."""
+    from specviz.bench.advising import require_chains
+    from specviz.bench.benchmark import advised_chains
+
+    deployment = runner.deployment
+    order_of(order, Contestant(PLAIN)).request(pair, deployment)
+    chains = [one for one in advised_chains(pair) if one.num_draft_tokens <= deployment.max_draft_tokens]
+    require_chains([Contestant(PLAIN), *chains])
+    return chains

@@ -25,10 +25,20 @@ from specviz.ui.components import (
     remote,
     sampling_heard,
 )
-from specviz.ui.orders import Order, read_form
+from specviz.ui.orders import (
+    RULE_CHOICES,
+    WAYS,
+    Order,
+    about,
+    default_branches,
+    drafter_of,
+    lacks,
+    read_form,
+    refusal,
+    title,
+)
 from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner
-from specviz.ui.ways import RULE_CHOICES, WAYS, about, default_branches, drafter_of, lacks, refusal, title
 from specviz.views.run_messages import as_json
 
 if TYPE_CHECKING:

@@ -1,17 +1,32 @@
-"""Where engine work happens: in one thread of this process, or on a GPU that the platform lends for a call."""
+"""Where engine work happens: in one thread of this process, or on a GPU that the platform lends for a call.
+
+And the thread that prepares the passes of the pairs in memory while the page is served, one pair after the other.
+"""
+
+from __future__ import annotations
 
 import contextlib
 import contextvars
+import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
 
 from specviz.passes.processes import is_zero_gpu
+from specviz.records.errors import SpecvizError, first_line
+from specviz.records.words import Sentence
+from specviz.ui.deployment import Deployment
 
 with contextlib.suppress(ImportError):
     import spaces  # on every Gradio Space; where ZeroGPU is on, it gives a call its GPU
+
+if TYPE_CHECKING:
+    from specviz.models.pair import ModelPair
+
 
 Function = TypeVar("Function", bound=Callable)
 Made = TypeVar("Made")
@@ -56,3 +71,101 @@ def apart(work: Callable[[], Made]) -> Made:
 def between_runs(work: Callable[[], Made]) -> Made:
     """Does a piece of work in the engine's thread while no run is on; the next run waits for it."""
     return thread.submit(work).result()
+
+
+@dataclass(frozen=True)
+class Stage:
+    """How far a pair's passes are."""
+
+    step: Sentence | None = None  # the work in progress; None when it is over
+    reasons: dict[str, SpecvizError] = field(default_factory=dict)  # why some were not prepared, by role
+
+
+class Preparer:
+    """Prepares pairs in a thread of its own, once it is started.
+
+    Slow work happens in processes of low priority, the rest in the engine's thread, between runs.
+    """
+
+    def __init__(self, deployment: Deployment):
+        self.refusal = _refusal(deployment)
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None  # while it is started
+        self._early: list[ModelPair] = []  # added before that
+        self._stages: weakref.WeakKeyDictionary[ModelPair, Stage] = weakref.WeakKeyDictionary()
+        #: The event that ends the work on a pair, and the work's future.
+        self._work: weakref.WeakKeyDictionary[ModelPair, tuple[threading.Event, Future]] = weakref.WeakKeyDictionary()
+
+    def add(self, pair: ModelPair) -> None:
+        """Queues a loaded pair, or notes why nothing will be prepared."""
+        with self._lock:
+            if self.refusal is not None:
+                self._stages[pair] = Stage(reasons={"target": self.refusal})
+            elif self._pool is None:
+                self._early.append(pair)
+            else:
+                self._stages[pair], halt = Stage(Sentence("looking for compiled ones")), threading.Event()
+                self._work[pair] = halt, self._pool.submit(self._prepare, pair, halt)
+
+    def start(self) -> None:
+        """Begins with the pairs that were added."""
+        with self._lock:
+            self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="preparer")
+            early, self._early = self._early, []
+        for pair in early:
+            self.add(pair)
+
+    def stage(self, pair: ModelPair) -> Stage:
+        """How far this pair's passes are; before the start there is nothing to wait for."""
+        return self._stages.get(pair, Stage())
+
+    def wait_for(self, pair: ModelPair) -> None:
+        """Returns once this pair's passes are prepared, refused or forgotten."""
+        if work := self._work.get(pair):
+            with contextlib.suppress(CancelledError):
+                work[1].result()
+
+    def forget(self, pair: ModelPair) -> None:
+        """Ends the work on this pair; once it returns, the pair may be freed."""
+        with self._lock:
+            self._early = [one for one in self._early if one is not pair]
+            halt, future = self._work.pop(pair, (threading.Event(), Future()))
+            halt.set()
+            self._stages.pop(pair, None)
+        if not future.cancel():
+            future.result()
+
+    def close(self) -> None:
+        """Ends everything, the compiler's processes included, and waits until it has ended."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+            for halt, _ in self._work.values():
+                halt.set()
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
+
+    def _prepare(self, pair: ModelPair, halt: threading.Event) -> None:
+        from specviz.models.preparation import prepare_passes
+
+        def report(fraction: float, step: Sentence) -> None:
+            self._stages[pair] = Stage(step)
+
+        try:
+            done = apart(lambda: prepare_passes(pair, report, halt=halt, turn=between_runs))
+            self._stages[pair] = Stage(reasons=done.reasons)
+        except Exception as error:
+            # Nobody waits for it: the page goes on with plain passes, and says why.
+            logging.getLogger(__name__).exception("Preparing passes failed")
+            reason = SpecvizError("Preparing passes failed: {reason}.", "passes", reason=first_line(error))
+            self._stages[pair] = Stage(reasons={"target": reason})
+
+
+def _refusal(deployment: Deployment) -> SpecvizError | None:
+    if deployment.passes == "plain":
+        return SpecvizError("This page was told to keep to plain passes (SPECVIZ_PASSES).", "passes")
+    if is_zero_gpu():
+        return SpecvizError(
+            "A GPU is lent for one call at a time, to a process of its own: nothing that is prepared would survive.",
+            "passes",
+        )
+    return None

@@ -16,14 +16,13 @@ from specviz.records.runs import Round
 from specviz.records.words import Words, said
 from specviz.ui.applying import wire_links
 from specviz.ui.components import QUEUED, charts_view, element_view, gallery_view, run_view, share_view
-from specviz.ui.files import RunFiles
-from specviz.ui.line import Visit
 from specviz.ui.orders import Order
 from specviz.ui.race_tab import Duel, duel, progress, runs_of
-from specviz.ui.runner import Runner, closing
+from specviz.ui.runner import Runner, Visit, closing
 from specviz.ui.shown_runs import (
     LiveRun,
     LiveRuns,
+    RunFiles,
     offer_opened,
     offered,
     open_recording,

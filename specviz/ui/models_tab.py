@@ -13,13 +13,12 @@ import gradio as gr
 from specviz.models.catalog import CATALOG, PUBLISHED, HubPair, needed_bytes, size_bytes
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.words import Bytes, Sentence, Words
-from specviz.ui.advising import advise, chains_of
-from specviz.ui.background import Stage
 from specviz.ui.components import INTERNAL, UNQUEUED, as_text, fold_switch
-from specviz.ui.line import Visit
+from specviz.ui.contest import advise, chains_of
+from specviz.ui.device import Stage
 from specviz.ui.orders import Order
 from specviz.ui.pairs import PairName
-from specviz.ui.runner import Runner, closing
+from specviz.ui.runner import Runner, Visit, closing
 from specviz.ui.tabs import Action, Desk, Tab
 from specviz.views.run_messages import pair_line, parameters, passes_words
 

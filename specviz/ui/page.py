@@ -16,26 +16,27 @@ from specviz.ui.api import Page, add_endpoints, refuse_parameters
 from specviz.ui.applying import wire_remote
 from specviz.ui.compare_tab import create_compare_tab
 from specviz.ui.components import (
+    ROUTES,
     as_text,
     brand,
     element_view,
     page_css,
     page_names,
+    preloads,
     served_view,
     tab_history,
     tour_view,
 )
 from specviz.ui.controls import Controls
 from specviz.ui.deployment import Deployment
-from specviz.ui.files import KEPT, ROUTES, preloads
 from specviz.ui.generate_tab import create_generate_tab, create_viewer
 from specviz.ui.lossless_tab import create_lossless_tab
 from specviz.ui.models_tab import create_models_tab
 from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.race_tab import create_race_tab
 from specviz.ui.runner import Runner
+from specviz.ui.shown_runs import KEPT, Visitors
 from specviz.ui.tabs import Desk, Head, Tab, wire_tabs
-from specviz.ui.visitors import Visitors
 from specviz.ui.why_tab import create_why_tab
 
 #: The tabs in their order: id, key of the title, and the function that builds it.

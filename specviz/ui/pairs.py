@@ -10,8 +10,8 @@ from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
 from specviz.records.words import Sentence
 from specviz.ui import device
-from specviz.ui.background import Preparer
 from specviz.ui.deployment import Deployment
+from specviz.ui.device import Preparer
 
 if TYPE_CHECKING:
     from specviz.models.pair import ModelPair

@@ -19,10 +19,9 @@ from specviz.records.settings import RunSettings
 from specviz.records.words import Said, said
 from specviz.theory.statistics import Ratio
 from specviz.ui.components import element_view
-from specviz.ui.files import ResultPage
-from specviz.ui.line import Visit
 from specviz.ui.orders import Order
-from specviz.ui.runner import Runner, closing
+from specviz.ui.runner import Runner, Visit, closing
+from specviz.ui.shown_runs import ResultPage
 from specviz.ui.tabs import Desk, Tab
 from specviz.views.pages import race_page
 from specviz.views.run_messages import message, race_message, speaks

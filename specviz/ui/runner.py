@@ -1,4 +1,8 @@
-"""Runs for the page: the engine works in a thread of its own and hands over its results in batches."""
+"""Runs for the page: the engine works in a thread of its own and hands over its results in batches.
+
+One piece of work at a time, first come, first served: two at once would falsify both. Gradio's own queue would do that,
+but it cannot say what is waited for, nor let anybody leave.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,10 @@ import contextlib
 import functools
 import logging
 import queue
+import statistics
 import threading
 import time
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,15 +22,142 @@ import gradio as gr
 
 from specviz.records.errors import SpecvizError, first_line
 from specviz.records.settings import RunSettings
+from specviz.records.words import Words
 from specviz.ui import device
 from specviz.ui.deployment import Deployment
-from specviz.ui.line import Line
 from specviz.ui.orders import LEAST_SECONDS, Order, seconds_for
 from specviz.ui.pairs import PairName, PairStore
 
 if TYPE_CHECKING:
     from specviz.decoding.request import Request
     from specviz.models.pair import ModelPair
+
+
+Key, Value = TypeVar("Key"), TypeVar("Value")
+
+#: How many of the last pieces of a kind tell how long such a piece takes.
+REMEMBERED = 8
+
+#: Seconds between two looks for a press of Stop, and between two sentences to those who wait.
+LOOK_EVERY, SAY_EVERY = 0.1, 1.0
+
+
+class Recent(OrderedDict[Key, Value]):
+    """The `most` entries that were set last: the page forgets visitors who do not come back."""
+
+    def __init__(self, most: int):
+        super().__init__()
+        self.most = most
+
+    def __setitem__(self, key: Key, value: Value) -> None:
+        super().__setitem__(key, value)
+        self.move_to_end(key)
+        while len(self) > self.most:
+            self.popitem(last=False)
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One press of a button by one visitor."""
+
+    session: str | None
+    halt: threading.Event  # set once they press Stop
+
+
+class Stops:
+    """Who pressed Stop: one flag for each visitor, raised by the button and seen by the run between two batches."""
+
+    def __init__(self, most: int = 1024):
+        self.flags: Recent[str | None, threading.Event] = Recent(most)
+
+    def arm(self, session: str | None) -> None:
+        """A new run is asked for: earlier presses do not count."""
+        self.flags[session] = threading.Event()
+
+    def flag(self, session: str | None) -> threading.Event:
+        return self.flags.setdefault(session, threading.Event())
+
+    def press(self, session: str | None) -> None:
+        self.flag(session).set()
+
+
+@dataclass(eq=False)
+class Turn:
+    """One place in line."""
+
+    kind: str  # of work; the key of its name is ``line.kind``
+    began: float | None = None  # when its turn had come
+
+
+class Line:
+    """Who is in line; the first one's work is under way. most: how many may wait."""
+
+    def __init__(self, most: int):
+        self.most = most
+        self._changed = threading.Condition()
+        self._turns: list[Turn] = []
+        self._took: dict[str, deque[float]] = {}  # seconds of the last pieces, by kind
+
+    @contextlib.contextmanager
+    def joined(self, kind: str) -> Iterator[Turn]:
+        """A place at the end of the line, until the block is left. Raises SpecvizError if there is none."""
+        turn = Turn(kind)
+        with self._changed:
+            if len(self._turns) > self.most:
+                raise SpecvizError("{count} are in line already: try again in a moment.", count=self.most)
+            self._turns.append(turn)
+        try:
+            yield turn
+        finally:
+            with self._changed:
+                self._turns.remove(turn)
+                if turn.began is not None:
+                    took = self._took.setdefault(kind, deque(maxlen=REMEMBERED))
+                    took.append(time.monotonic() - turn.began)
+                self._changed.notify_all()
+
+    def reached(self, turn: Turn, within: float | None = None) -> bool:
+        """True once its turn has come. within: how many seconds to wait for that; by default as long as it takes."""
+        with self._changed:
+            come = self._changed.wait_for(lambda: self._turns[0] is turn, within)
+            if come and turn.began is None:
+                turn.began = time.monotonic()
+        return come
+
+    def before(self, turn: Turn) -> tuple[list[str], float | None]:
+        """The kinds of work that come before this turn, and about how many seconds they take together; None where
+        nothing of its kind was done before."""
+        with self._changed:
+            return self._ahead(self._turns[: self._turns.index(turn)])
+
+    def now(self) -> tuple[list[str], float | None]:
+        """The same for everything in line."""
+        with self._changed:
+            return self._ahead(self._turns)
+
+    def _ahead(self, turns: list[Turn]) -> tuple[list[str], float | None]:
+        left = [self._left(one) for one in turns]
+        return [one.kind for one in turns], None if None in left else sum(left)
+
+    def _left(self, turn: Turn) -> float | None:
+        if turn.kind not in self._took:
+            return None
+        done = 0.0 if turn.began is None else time.monotonic() - turn.began
+        return max(0.0, statistics.median(self._took[turn.kind]) - done)
+
+    def waiting(self, turn: Turn, halt: threading.Event, say: Words) -> Iterator[str]:
+        """What is waited for, once a second, until the turn comes or `halt` is set."""
+        due = 0.0
+        while not halt.is_set() and not self.reached(turn, LOOK_EVERY):
+            if time.monotonic() < due:
+                continue
+            due = time.monotonic() + SAY_EVERY
+            kinds, seconds = self.before(turn)
+            if kinds:
+                sentence = say("line.before", n=len(kinds), what=say(f"line.{kinds[0]}"))
+                left = "" if seconds is None else " " + say("line.seconds", seconds=max(1, round(seconds)))
+                yield sentence + left
+
 
 #: Seconds between batches: ten updates a second.
 INTERVAL = 0.1

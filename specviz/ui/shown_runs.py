@@ -1,11 +1,17 @@
-"""Runs as the page shows them: live, from the first rounds to the measured speedup; from trace files; recorded."""
+"""Runs as the page shows them: live, from the first rounds to the measured speedup; from trace files; recorded.
+
+And what else the page keeps for its visitors: results, the passes measured for them, their pairs.
+"""
 
 from __future__ import annotations
 
 import html
 import pathlib
+import shutil
+import tempfile
 import threading
 import uuid
+import weakref
 from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -18,15 +24,59 @@ from specviz.records.metrics import Tally
 from specviz.records.recordings import Recording, recording_named
 from specviz.records.runs import Round, Run, Speedup
 from specviz.records.stopwatch import collector_at_rest
+from specviz.records.tables import save_table
 from specviz.records.words import Said, Words, said
-from specviz.ui.files import RunFiles
-from specviz.ui.line import Recent, Visit
+from specviz.theory.diagnosis import diagnose, run_figures
+from specviz.theory.roofline import PassTimes
+from specviz.ui.pairs import PairName
+from specviz.ui.runner import Recent, Stops, Visit
 from specviz.views import run_messages as messages
 from specviz.views.charts import Trail
-from specviz.views.run_messages import headline, opening
+from specviz.views.pages import run_page
+from specviz.views.run_messages import headline, label, opening
+from specviz.views.tab_messages import LabRun
 
 if TYPE_CHECKING:
     from specviz.decoding.request import Request
+
+
+#: Gradio copies downloads: it looks every so many seconds for copies that are older than so many, and removes them.
+KEPT = (3_600, 86_400)
+
+
+class Folder:
+    """A new folder, which is removed with this object, at the latest when the process ends."""
+
+    def __init__(self) -> None:
+        self.path = pathlib.Path(tempfile.mkdtemp(prefix="specviz-"))
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
+class RunFiles(Folder):
+    """A run's trace, its page and its table."""
+
+    SUFFIXES = (".json", ".html", ".csv")
+
+    def __init__(self, run: Run, say: Words):
+        super().__init__()
+        self.trace, page, table = self.paths = [self.path / f"{links.file_stem(run)}{each}" for each in self.SUFFIXES]
+        run.save(self.trace)
+        page.write_text(run_page(run, say.language), encoding="utf-8")
+        save_table(run, table)
+
+    def offers(self) -> list[gr.DownloadButton]:
+        """The downloads of the run on the screen. Gradio copies the files once the caller has returned."""
+        return [gr.DownloadButton(value=str(path), interactive=True) for path in self.paths]
+
+
+class ResultPage(Folder):
+    """The page of a result. kind: of result, for the file's name."""
+
+    def __init__(self, kind: str, page: str):
+        super().__init__()
+        self.file = self.path / f"specviz-{kind}.html"
+        self.file.write_text(page, encoding="utf-8")
+
 
 #: A chart is drawn with every third batch, three or four a second; the four of them take turns.
 BATCHES_PER_CHART = 3
@@ -213,3 +263,61 @@ def offered(run: Run, say: Words) -> list[gr.DownloadButton]:
     """Its downloads."""
     _OPENED.append(RunFiles(run, say))
     return _OPENED[-1].offers()
+
+
+class Visitors:
+    """Shared by the page in all its languages; visitors are known by their session."""
+
+    def __init__(self) -> None:
+        self.runs = LiveRuns()
+        self.lab = Lab(self.runs)
+        self.stops = Stops()
+        #: By visitor and kind, the page in a file of the last race or comparison.
+        self.results: Recent[tuple[str | None, str], ResultPage] = Recent(256)
+        #: The pair that each visitor loaded last.
+        self.pairs: Recent[str | None, PairName] = Recent(1024)
+
+
+class Lab:
+    """Explains a visitor's runs, for the Why it works tab, by the passes last measured for that visitor."""
+
+    def __init__(self, runs: LiveRuns):
+        self.runs = runs
+        self.passes: Recent[str | None, PassTimes] = Recent(256)
+
+    def runs_of(self, session: str | None) -> list[LabRun]:
+        """The visitor's runs that are over and drafted something, the latest last."""
+        over = [live for live in self.runs.runs.values() if live.visit.session == session and live.files is not None]
+        return [run for live in over if (run := self._run(live)) is not None]
+
+    def _run(self, live: LiveRun) -> LabRun | None:
+        request, passes = live.request, self.passes.get(live.visit.session)
+        target = passes.curve("target") if passes and _taken_by(request, passes) else None
+        # Timed unwatched where it was: drawing a page slows the models down.
+        plain, counts = live.beside or (None, live.trail.counts)
+        gamma = request.num_draft_tokens
+        if request.chooses_length and counts.rounds:
+            gamma = max(1, round(counts.levels / counts.rounds))
+        figures = run_figures(
+            counts,
+            gamma,
+            rule=request.rule.name,
+            plain=plain,
+            target=target,
+            speedup=live.speedup,
+            at_once=request.drafter.at_once,
+        )
+        if figures is None:
+            return None
+        settings = request.settings
+        return LabRun(label(settings.drafter), settings.sampling.temperature, figures, diagnose(figures, target))
+
+
+def _taken_by(request: Request, passes: PassTimes) -> bool:
+    """Whether the passes are those that this run took: of its pair, where and as it ran."""
+    from specviz.models.placement import dtype_name
+    from specviz.passes.static_passes import kind_of
+
+    pair, measured = request.pair, (passes.target, passes.draft, passes.device, passes.dtype, passes.kind)
+    dtype, kind = dtype_name(pair.dtype), kind_of(request.passes)
+    return measured == (pair.target_name, pair.draft_name, str(pair.device), dtype, kind)

@@ -10,12 +10,11 @@ from gradio.components import Component
 
 from specviz.records.prompts import PRESETS, TEMPERATURE
 from specviz.ui.components import element_view, served_view
-from specviz.ui.line import Visit
+from specviz.ui.orders import WAYS, available
 from specviz.ui.pairs import PairName
-from specviz.ui.runner import Runner, closing
+from specviz.ui.runner import Runner, Visit, closing
+from specviz.ui.shown_runs import Lab
 from specviz.ui.tabs import Action, Desk, Tab
-from specviz.ui.visitors import Lab
-from specviz.ui.ways import WAYS, available
 from specviz.views.tab_messages import Measuring, why_message
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings
 from specviz.records.words import words
 from specviz.theory.statistics import Ratio
-from specviz.ui import advising
+from specviz.ui import contest
 from specviz.ui.deployment import Deployment
 from specviz.ui.orders import Order
 from specviz.ui.pairs import PairName
@@ -226,7 +226,7 @@ ORDER = Order(PairName(draft=(HOSTILE,)), RunSettings("Once upon", max_new_token
 
 def page_advice(runner: Runner, halt: threading.Event, stop_at: str = "nothing") -> list[str]:
     lines = []
-    for text in advising.advise(runner, ORDER, halt, words()):
+    for text in contest.advise(runner, ORDER, halt, words()):
         lines.append(text)
         if stop_at in text:
             halt.set()
@@ -252,5 +252,5 @@ def test_stopped_it_says_so(runner, pair, monkeypatch):
 
 
 def test_a_page_allows_the_advice_on_the_embedded_pair(runner):
-    modes = {one.mode for one in advising.chains_of(runner, load_pair(device="cpu"), ORDER)}
+    modes = {one.mode for one in contest.chains_of(runner, load_pair(device="cpu"), ORDER)}
     assert modes >= {"draft_model", "eagle", "mtp", "hybrid"}

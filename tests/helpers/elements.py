@@ -13,7 +13,7 @@ from playwright.sync_api import Locator, Page
 from specviz.records.runs import Run
 from specviz.records.words import AREAS, words
 from specviz.records.words import said as text_of
-from specviz.ui.files import FILES, TYPES
+from specviz.ui.components import FILES, TYPES
 from specviz.views import run_messages as messages
 
 

@@ -26,10 +26,9 @@ from specviz.ui import page
 from specviz.ui.compare_tab import compare
 from specviz.ui.contest import Choice
 from specviz.ui.generate_tab import generate
-from specviz.ui.line import Visit
 from specviz.ui.orders import Order
 from specviz.ui.pairs import PairName
-from specviz.ui.runner import Runner
+from specviz.ui.runner import Runner, Visit
 from specviz.ui.shown_runs import LiveRuns
 
 ORDER = Order(PairName(), RunSettings("Once upon a time", sampling=SamplingParams(0), max_new_tokens=3))

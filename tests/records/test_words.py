@@ -20,7 +20,7 @@ from specviz.records.runs import StopReason
 from specviz.records.settings import SETTINGS, SamplingParams
 from specviz.records.words import AREAS, LANGUAGES, Bytes, Sentence, Text, Words, joined, said, words
 from specviz.rules import RULES
-from specviz.ui import ways
+from specviz.ui import orders
 
 FIRST, *OTHERS = LANGUAGES
 PACKAGE = sorted((ROOT / "specviz").rglob("*.py"))
@@ -228,12 +228,12 @@ def test_every_refusal_and_every_step_can_be_said_in_every_language(area, langua
 
 def test_every_name_that_the_page_shows_has_words():
     say = words(FIRST)
-    assert set(ways.WAYS) == {*DRAFTERS, ways.PLAIN}
-    assert set(ways.RULE_CHOICES) == {"auto", *RULES}
-    for name in ways.WAYS:
+    assert set(orders.WAYS) == {*DRAFTERS, orders.PLAIN}
+    assert set(orders.RULE_CHOICES) == {"auto", *RULES}
+    for name in orders.WAYS:
         # A drafter without words shows its name and the first line of its docstring.
         assert (f"ways.{name}" in say) == (f"ways.{name}_about" in say)
-    for name in ways.RULE_CHOICES:
+    for name in orders.RULE_CHOICES:
         assert say(f"ways.rule_{name}") and say(f"ways.rule_{name}_about")
     for name in RULES:
         assert say(f"generate.rule_{name}")

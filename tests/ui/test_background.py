@@ -27,18 +27,16 @@ from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run
 from specviz.records.settings import RunSettings, SamplingParams
 from specviz.records.words import Sentence, words
-from specviz.ui.background import Preparer, Stage
 from specviz.ui.deployment import Deployment
+from specviz.ui.device import Preparer, Stage
 from specviz.ui.generate_tab import generate
-from specviz.ui.line import Visit
 from specviz.ui.models_tab import describe, notes
 from specviz.ui.orders import Order
 from specviz.ui.page import build, launch
 from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.race_tab import race
-from specviz.ui.runner import Runner
-from specviz.ui.shown_runs import LiveRuns
-from specviz.ui.visitors import Lab
+from specviz.ui.runner import Runner, Visit
+from specviz.ui.shown_runs import Lab, LiveRuns
 
 ORDER = Order(
     PairName(),

@@ -13,12 +13,12 @@ from tiny import tiny_pair
 
 from specviz.records.errors import SpecvizError
 from specviz.records.words import words
-from specviz.ui import line as line_module
+from specviz.ui import runner as line_module
 from specviz.ui.deployment import Deployment
-from specviz.ui.line import Line, Visit
 from specviz.ui.pairs import PairName, PairStore
+from specviz.ui.runner import Line, Visit
+from specviz.ui.shown_runs import Visitors
 from specviz.ui.tabs import Action, _in_turn
-from specviz.ui.visitors import Visitors
 
 SAY = words()
 

@@ -21,15 +21,13 @@ from specviz.theory.statistics import Ratio
 from specviz.ui import generate_tab, shown_runs
 from specviz.ui import page as page_module
 from specviz.ui.deployment import NO_MODELS, Deployment
-from specviz.ui.files import ResultPage, RunFiles
 from specviz.ui.generate_tab import bring_back, generate
-from specviz.ui.line import Recent, Stops, Visit
 from specviz.ui.orders import Order
 from specviz.ui.page import build, launch
 from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.race_tab import Duel
-from specviz.ui.runner import Runner
-from specviz.ui.shown_runs import LiveRuns
+from specviz.ui.runner import Recent, Runner, Stops, Visit
+from specviz.ui.shown_runs import LiveRuns, ResultPage, RunFiles
 
 ORDER = Order(PairName(), RunSettings("Once upon", num_draft_tokens=3, max_new_tokens=12, seed=5))
 

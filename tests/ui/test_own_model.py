@@ -30,10 +30,10 @@ from specviz.records.settings import SamplingParams
 from specviz.records.words import words
 from specviz.ui.controls import Controls
 from specviz.ui.deployment import Deployment
+from specviz.ui.orders import WAYS, lacks, title
 from specviz.ui.page import build, launch
 from specviz.ui.pairs import PairName, PairStore
 from specviz.ui.runner import Runner
-from specviz.ui.ways import WAYS, lacks, title
 
 SAY = words()
 

@@ -13,8 +13,8 @@ from specviz.decoding.engine import rounds
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings
 from specviz.ui import device
-from specviz.ui.background import Preparer
 from specviz.ui.deployment import Deployment
+from specviz.ui.device import Preparer
 from specviz.ui.orders import LEAST_SECONDS, MOST_SECONDS, Order, read_form, seconds_for
 from specviz.ui.pairs import PairName
 from specviz.ui.runner import Runner

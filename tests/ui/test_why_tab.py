@@ -23,14 +23,13 @@ from specviz.theory import formulas as theory
 from specviz.theory.diagnosis import RunFigures, diagnose, run_figures
 from specviz.theory.roofline import Limits, PassTimes
 from specviz.theory.statistics import Ratio
-from specviz.ui.files import ADDRESS
+from specviz.ui.components import ADDRESS
 from specviz.ui.generate_tab import generate
-from specviz.ui.line import Visit
 from specviz.ui.orders import Order
 from specviz.ui.pairs import PairName
 from specviz.ui.race_tab import Duel
-from specviz.ui.shown_runs import LiveRuns
-from specviz.ui.visitors import Lab
+from specviz.ui.runner import Visit
+from specviz.ui.shown_runs import Lab, LiveRuns
 from specviz.ui.why_tab import measured
 from specviz.views.tab_messages import LabRun, Measuring, why_message
 

@@ -13,8 +13,7 @@ from playwright.sync_api import Page, expect
 
 from specviz.bench.contestants import Contestant, Figures
 from specviz.records.words import LANGUAGES
-from specviz.ui.components import AREAS
-from specviz.ui.files import ADDRESS, FILES, TYPES, WEB
+from specviz.ui.components import ADDRESS, AREAS, FILES, TYPES, WEB
 from specviz.views import run_messages as messages
 from specviz.views.tab_messages import ComparedRow, contest_message
 
