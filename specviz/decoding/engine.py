@@ -88,6 +88,7 @@ def _decoded(request: Request, build: BuildDrafter | None) -> Iterator[PendingRo
             _seconds(decoder, began, prefill),
             text.stop_reason,
             None if choice.speed is None else choice,
+            decoder.drafter.reachable,
         )
         prefill, index = 0.0, index + 1
 
@@ -215,4 +216,6 @@ def _replayed(request: Request, other: Rule) -> Iterator[tuple[Round, Round]]:
 def _judged_again(one: PendingRound, rule: Rule, judge: Judge) -> PendingRound:
     rows, _ = one.verdict.details()
     verdict = judge.verdict_by_rows(one.verdict.draft, rows, one.verdict.uniforms)
-    return PendingRound(verdict, one.texts, rule, one.index, verdict.tokens, (), Seconds(0.0, 0.0, 0.0, 0.0, 0.0))
+    nothing = Seconds(0.0, 0.0, 0.0, 0.0, 0.0)
+    judged = {"verdict": verdict, "rule": rule, "emitted": verdict.tokens, "pieces": ()}
+    return replace(one, **judged, seconds=nothing, stop_reason=None, choice=None)

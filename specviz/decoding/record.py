@@ -58,11 +58,12 @@ class PendingRound:
     seconds: Seconds
     stop_reason: StopReason | None = None
     choice: LengthChoice | None = None
+    reachable: Tensor | None = None  # see `Drafter`
 
     @torch.inference_mode()
     def record(self) -> Round:
         verdict, draft = self.verdict, self.verdict.draft
-        host = _host(verdict)
+        host = _host(verdict, self.reachable)
         for leading in host["leading_raw"]:
             require_numbers(leading[0])
         for listed in host.get("ids_q_raw", ()):
@@ -110,11 +111,13 @@ class Ledger:
         return self._rounds
 
 
-def _host(verdict: Verdict) -> Host:
+def _host(verdict: Verdict, reachable: Tensor | None) -> Host:
     """Everything that the record is made of, in one transfer."""
     draft, (rows, decision) = verdict.draft, verdict.details()
     drawn_from = draft.probs if decision.drawn_from is None else decision.drawn_from
     parts = _decision_parts(draft, decision, verdict.uniforms) | _listed_parts(draft, rows, drawn_from)
+    if reachable is not None:
+        parts["reach"] = (rows.probs * reachable).sum(-1) if rows.choices is None else reachable[rows.choices].float()
     return to_host(parts | _line_parts(decision, parts.get("residual_ids", parts["leading"])))
 
 
@@ -276,7 +279,7 @@ def _row_lists(host: Host, draft: Draft, row: int, siblings: list[int], residual
         q: Listed = tuple([(host["token"][token], 1.0) for token in siblings])
     else:
         q = listed("ids_q") if siblings and "ids_q" in host else q_raw
-    return Candidates(p, q, residual, p_raw, q_raw)
+    return Candidates(p, q, residual, p_raw, q_raw, host["reach"][row] if siblings and "reach" in host else None)
 
 
 def _pairs(ids: list[int], values: list[float]) -> Listed:

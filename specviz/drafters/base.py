@@ -70,6 +70,7 @@ class Drafter(ABC):
     # The target's hidden states it reads, as indices into transformers' ``hidden_states`` (0: the embeddings; the last
     # one comes after the final norm).
     feature_layers: tuple[int, ...] = ()
+    reachable: Tensor | None = None  # [vocab] bool, the target's tokens that it may propose; None: all of them
 
     @abstractmethod
     def __init__(self, context: DraftContext): ...

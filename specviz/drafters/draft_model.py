@@ -41,6 +41,7 @@ class DraftModel(Stepwise):
         self.known_ids = context.pair.draft.get_input_embeddings().num_embeddings
         self.limit = position_limit(context.pair.draft) or math.inf
         self.columns = context.pair.draft_columns
+        self.reachable = None if self.columns is None else self.columns < logit_width(context.pair.draft)
         whole = self.columns is None and self.known_ids >= self.vocab_size
         self.in_one_call = whole and self.chains_in_one_call(self.model)
 
@@ -122,6 +123,7 @@ class TranslatedDraftModel(DraftModel):
         # Target id -> draft id; one past the draft's logits for tokens not shared.
         self.draft_of = torch.full((self.vocab_size,), width, device=self.model.device)
         self.draft_of[target_ids[both]] = draft_ids[both]
+        self.reachable = self.draft_of < width
         self.in_one_call = False  # that would take the draft's ids for the target's, where there are as many
 
     def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:

@@ -29,6 +29,8 @@ class Headed(Stepwise):
         self.target = context.pair.target
         self.stopwatch = context.target.stopwatch
         self.feature_layers = self.head.feature_layers
+        if isinstance(self.head, PublishedPart) and self.head.reachable is not None:
+            self.reachable = self.head.reachable.to(context.target.device)
         self._features: list[Tensor] = []
 
     @property

@@ -40,6 +40,13 @@ class PublishedPart(nn.Module):
         # A buffer: programs are compiled for its shape, not for its values.
         self.register_buffer("columns", None, persistent=False)
 
+    @property
+    def reachable(self) -> Tensor | None:
+        """[vocab] bool, the target's tokens that it may draft; None: all of them, or all but one."""
+        if self.columns is None or (lacking := self.columns.max()) == len(self.columns) - 1:
+            return None
+        return self.columns < lacking
+
     def reading(self) -> dict[str, Any]:
         """How its files are read where formats differ, as plain values for the page and the trace."""
         return {"format": self.method, "hidden_states": list(self.feature_layers)}

@@ -31,6 +31,8 @@ class Tally:
     model_seconds: float = 0.0  # the part inside forward passes
     distance_sum: float = 0.0  # of `Round.distance`, over the rounds that have one
     measured_distances: int = 0  # how many do
+    reach_sum: float = 0.0  # of `Candidates.reach`, over the rows that judged a draft token and have one
+    measured_reaches: int = 0  # how many do
 
     def add(self, one: Round) -> None:
         self.rounds += 1
@@ -55,6 +57,10 @@ class Tally:
         if one.distance is not None:
             self.distance_sum += one.distance
             self.measured_distances += 1
+        judging = {token.parent + 1 for token in one.drafted if token.outcome != "discarded"}
+        reaches = [row.reach for place, row in enumerate(one.top) if place in judging and row.reach is not None]
+        self.reach_sum += sum(reaches)
+        self.measured_reaches += len(reaches)
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -80,6 +86,12 @@ class Tally:
     def distance(self) -> float | None:
         """Mean total variation from the target under a lossy rule (see `Round`); None under lossless ones."""
         return self.distance_sum / self.measured_distances if self.measured_distances else None
+
+    @property
+    def reach(self) -> float | None:
+        """Mean share of the target's probability that a smaller draft vocabulary reaches: in a chain α is at most that,
+        on average. None where the vocabulary is whole."""
+        return self.reach_sum / self.measured_reaches if self.measured_reaches else None
 
     @property
     def tokens_per_second(self) -> float | None:

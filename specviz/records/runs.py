@@ -91,6 +91,9 @@ class Candidates:
     residual: tuple[tuple[Whole, float], ...] = ()  # on the row whose token was rejected
     p_raw: tuple[tuple[Whole, float], ...] = ()  # the models' own softmax at temperature 1
     q_raw: tuple[tuple[Whole, float], ...] = ()
+    #: Where draft tokens were judged by a drafter's smaller vocabulary: the target's probability, as sampled from, of
+    #: all tokens in it. On average no more can be kept of a draft token: Σ min(p, q) is at most that.
+    reach: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,6 +119,7 @@ def headline(trail: Trail, measured: Speedup | None) -> dict[str, float | None]:
     return {
         "acceptance_length": counts.acceptance_length,
         "acceptance_rate": counts.acceptance_rate,
+        "reach": counts.reach,
         "tokens_per_second": counts.tokens_per_second,
         "speedup": measured and measured.ratio,
         "speedup_low": measured and measured.low,
@@ -300,7 +301,7 @@ def _drafted(token: DraftedToken) -> dict[str, Any]:
     return message | _those_there(token, "p_left")
 
 
-def _those_there(record: Round | DraftedToken, *names: str) -> dict[str, float]:
+def _those_there(record: Round | DraftedToken | Candidates, *names: str) -> dict[str, float]:
     return {name: _exact(value) for name in names if (value := getattr(record, name)) is not None}
 
 
@@ -311,7 +312,8 @@ def _row(row: Candidates, greedy: bool) -> dict[str, Any]:
         lists |= {"p_raw": row.p_raw, "q_raw": row.q_raw}
     # Where a token was rejected, readers recompute the residual from p and q.
     digits = _exact if row.residual else _short
-    return {name: [[id, digits(value)] for id, value in pairs] for name, pairs in lists.items() if pairs}
+    told = {name: [[id, digits(value)] for id, value in pairs] for name, pairs in lists.items() if pairs}
+    return told | _those_there(row, "reach")
 
 
 def _lists(row: Candidates) -> tuple[tuple[tuple[int, float], ...], ...]:

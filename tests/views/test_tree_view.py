@@ -1,16 +1,18 @@
 """The round view in a real browser, fed by hand: trees drawn as trees, and what each acceptance rule has to say."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
-from elements import VIEW, ask, chip, shown, state, switch, unfold
+from elements import VIEW, ask, chip, give, shown, state, switch, unfold
 from handmade import VOCABULARY, a_block, a_round, a_run, a_tree, a_typical
 from playwright.sync_api import expect
 
 from specviz.records.runs import LengthChoice, Round, Run
 from specviz.records.settings import SamplingParams
 from specviz.records.words import words
+from specviz.ui import shown_runs
 from specviz.views import run_messages as messages
 
 #: Two siblings below two of three: small enough to say what everything in it should say.
@@ -225,6 +227,21 @@ def test_a_lossy_rule_is_marked_on_the_run_and_on_every_round_with_its_distance(
     chip(page, 0, 1).click()
     assert page.locator('[part="distribution"] .q').count() == 0, "chosen candidates come from no distribution"
     expect(show(a_run((a_round("ard"),))).locator('[part="lossy"]')).to_be_hidden()
+
+
+def test_a_smaller_draft_vocabulary_says_how_much_of_p_it_reaches(show):
+    one = a_round("ar")
+    top = tuple(replace(row, reach=reach) for row, reach in zip(one.top, (0.9, 0.5, None), strict=True))
+    run = a_tree_run(replace(one, top=top), a_round("ard", 1))
+    page = show(run)
+    reach = page.locator('[part="reach"]')
+    for index, share in ((0, "0.9"), (1, "0.5")):
+        ask(page, 0, index)
+        expect(reach).to_have_text(re.compile(f"reaches {share}0* of the target's probability here"))
+    ask(page, 1, 0)
+    expect(reach).to_have_count(0)
+    give(page, "run", [shown_runs.show(run, None).message])
+    expect(page.locator(".meta")).to_contain_text("the draft's vocabulary reaches 0.7")
 
 
 def test_a_draft_that_stopped_early_says_so(show):

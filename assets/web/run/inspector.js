@@ -5,8 +5,8 @@ import { quoted } from "../shared/tokens.js";
 import { evidence } from "./evidence.js";
 import { tokenName } from "./names.js";
 import { placeLabel, sealedAt, sentenceHere } from "./place.js";
-import { isLossy, tokenAt } from "./records.js";
-import { sayDistance } from "./sentences.js";
+import { isLossy, rowOf, tokenAt } from "./records.js";
+import { sayDistance, sayReach } from "./sentences.js";
 import { blockTable, siblingTable } from "./tables.js";
 import { whatIf } from "./whatif.js";
 
@@ -41,6 +41,8 @@ export function renderInspector(view) {
   const otherwise = whatIf(view, chosen); // beside the coin that it sets
   const parts = [make("p", { class: "say", part: "say", text: sentenceHere(view, chosen) }), ...coin, ...(index === "next" ? [] : otherwise),
     ...blockTable(view.run, round, index), ...siblingTable(view.run, round, index), ...bars, ...draw, ...(index === "next" ? otherwise : [])];
+  const { reach } = rowOf(round, index);
+  if (reach != null && index !== "next") parts.push(make("p", { class: "raw", part: "reach", text: sayReach(view.run, reach) }));
   if (isLossy(round)) parts.push(make("p", { class: "raw", part: "distance", text: sayDistance(view.run, round) }));
   if (view.pinned && view.ui.view.dataset.layout === "wide") parts.push(make("p", { class: "raw", text: view.say("rounds.pinned") }));
   view.ui.body.replaceChildren(...parts);

@@ -139,6 +139,11 @@ export function sayDistance(run, round) {
   return run.say("rounds.distance", { distance: plainNumber(round.distance ?? 0) });
 }
 
+/** How much of p a draft vocabulary without all tokens reaches. @param {Run} run @param {number} reach */
+export function sayReach(run, reach) {
+  return run.say("rounds.reach", { reach: plainNumber(reach) });
+}
+
 /** @param {Run} run @param {DraftedToken} token */
 function sayDiscarded(run, token) {
   const values = { token: quoted(run.say, token.text), q: plainNumber(token.q) };

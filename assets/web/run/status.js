@@ -14,6 +14,7 @@ export function metaLine(view) {
   const parts = [drafter ? `${drafter}, γ = ${gamma}` : view.say("rounds.plain_decoding")];
   parts.push(settings || view.say(greedy ? "rounds.greedy" : "rounds.sampled"));
   if (view.run.figures.tokens) parts.push(`${view.say("rounds.tokens", { n: view.run.figures.tokens })} ${view.say("rounds.in_passes", { n: view.run.figures.target_passes })}`);
+  if (view.run.figures.reach != null) parts.push(view.say("rounds.reach_mean", { reach: plainNumber(view.run.figures.reach) }));
   if (machine) parts.push(view.say("rounds.speedup_on", { machine }));
   return parts.join(" · ");
 }

@@ -6,6 +6,7 @@ export type Candidates = {
   residual?: [number, number][];
   p_raw?: [number, number][];
   q_raw?: [number, number][];
+  reach?: number | null;
 };
 
 export type DraftedToken = {
