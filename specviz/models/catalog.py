@@ -30,6 +30,11 @@ class HubPair:
         """True if downloading needs an accepted licence and HF_TOKEN."""
         return self.target.startswith(("meta-llama/", "google/gemma-2", "google/gemma-3"))
 
+    @property
+    def draft_bytes(self) -> int:
+        """Of the draft model's or the part's weights in half precision."""
+        return 2 * self.draft_millions * 10**6
+
 
 _SMOLLM2, _QWEN25, _QWEN3 = "HuggingFaceTB/SmolLM2-135M-Instruct", "Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen3-0.6B"
 _CODER, _LLAMA32 = "Qwen/Qwen2.5-Coder-0.5B-Instruct", "meta-llama/Llama-3.2-1B-Instruct"
@@ -97,7 +102,7 @@ def drafts_at_hand(target: str) -> list[HubPair]:
 
 def size_bytes(pair: HubPair) -> int:
     """Bytes of both models' weights in half precision."""
-    return 2 * (pair.target_millions + pair.draft_millions) * 10**6
+    return 2 * pair.target_millions * 10**6 + pair.draft_bytes
 
 
 def needed_bytes(pair: HubPair) -> int:

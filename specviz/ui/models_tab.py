@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
@@ -198,7 +199,7 @@ def _create_others(desk: Desk, status: Status) -> list[Any]:
         cards += _catalog_cards(desk, PUBLISHED)
     fold_switch(say("models.published_list"), "published-parts")
     with gr.Column(elem_id="published-parts", elem_classes=["sv-more"]):
-        listed = gr.Markdown(published_list("", say), elem_classes=["sv-table", "sv-note"])
+        listed = gr.Markdown(published_list("", say), elem_classes=["sv-note", "sv-notes"])
     desk.arrivals.append((listed, lambda pair: published_list(pair.target_name, say)))
 
     # Only now is everything there that changes with the pair.
@@ -296,22 +297,29 @@ def catalog_label(entry: HubPair, available: int | None, say: Words) -> str:
     return say(key, name=entry.name, size=Bytes(size_bytes(entry)))
 
 
-def published_list(target: str, say: Words) -> str:
-    """A table of the published parts, as Markdown, with links; those for a target of this name, that in use, first."""
+def published_list(used: str, say: Words) -> str:
+    """The published parts by their targets, a list with links as Markdown. used: the name of the target in use, which
+    comes first."""
 
-    def fits(entry: HubPair) -> bool:
-        return target in (entry.target, entry.target.rpartition("/")[2])
+    def is_used(target: str) -> bool:
+        return used in (target, target.rpartition("/")[2])
 
-    rows = [[say(f"models.{title}") for title in ("part", "method", "size", "target")], ["---"] * 4]
-    for entry in sorted(PUBLISHED, key=lambda entry: not fits(entry)):
-        link, size = (
-            f"[{entry.draft}](https://huggingface.co/{entry.draft})",
-            str(Bytes(2 * entry.draft_millions * 10**6)),
-        )
-        target_link = f"[{entry.target}](https://huggingface.co/{entry.target})"
-        marked = [f"**{link}**" if fits(entry) else link, entry.method, size, target_link]
-        rows.append([*marked[:3], say("models.gated", name=target_link) if entry.gated else target_link])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    lines = []
+    for target, entries in groupby(
+        sorted(PUBLISHED, key=lambda entry: not is_used(entry.target)), lambda one: one.target
+    ):
+        found = list(entries)
+        name = say("models.gated", name=_link(target)) if found[0].gated else _link(target)
+        parts = [
+            say("models.published_part", part=_link(one.draft), method=one.method, size=Bytes(one.draft_bytes))
+            for one in found
+        ]
+        lines.append(f"- {f'**{name}**' if is_used(target) else name}: {', '.join(parts)}")
+    return "\n".join(lines)
+
+
+def _link(repository: str) -> str:
+    return f"[{repository}](https://huggingface.co/{repository})"
 
 
 def describe(pair: ModelPair, stage: Stage, say: Words) -> str:
