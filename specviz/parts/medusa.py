@@ -33,38 +33,39 @@ _RENAMED = [
 _UNREAD = {"token_map", "d2t", "t2d", "embed_tokens.weight"}
 
 
-class _Block(nn.Module):
-    """What one head adds to a hidden state: x += SiLU(W x + b), layer by layer."""
-
-    def __init__(self, width: int, layers: int, bias: bool):
-        super().__init__()
-        self.layers = nn.ModuleList([nn.Linear(width, width, bias) for _ in range(layers)])
-
-    def forward(self, state: Tensor) -> Tensor:
-        for layer in self.layers:
-            state = state + functional.silu(layer(state))
-        return state
-
-
 class PublishedMedusa(PublishedPart):
     """K heads over h_t, the target's last hidden state where it wrote token t + 1: head k guesses token t + 1 + k,
-    k = 1..K (Cai et al., arXiv 2401.10774, §2.1). They do not see what was written."""
+    k = 1..K (Cai et al., arXiv 2401.10774, §2.1). They do not see what was written.
+
+        x = h;  layer by layer: x += SiLU(W x + b);  logits = output head(x)
+    """
 
     kind: ClassVar[str] = "medusa"
     method: ClassVar[str] = "Medusa"
 
-    def __init__(self, sizes: MedusaConfig, layers: int, bias: bool, outputs: int, rows: int):
-        """outputs: how many output matrices there are, K, 1 or 0 (the target's). rows: of each."""
+    def __init__(self, shapes: dict[str, tuple[int, ...]], shared: bool, target: PreTrainedModel):
+        """shapes: of the tensors, by the part's names. shared: all heads have the first one's output matrix."""
         super().__init__()
-        self.sizes = sizes
-        self.feature_layers = sizes.feature_layers
+        config = target.config.get_text_config()
+        places = [re.fullmatch(r"blocks\.(\d+)\.layers\.(\d+)\.weight", name) for name in shapes]
+        heads, layers = (max(1, len({place[part] for place in places if place})) for part in (1, 2))
+        d, self.feature_layers = config.hidden_size, (config.num_hidden_layers,)
+        self.sizes = MedusaConfig(d, heads, self.feature_layers)
         self.skipped = 0  # heads before the one that guesses the first draft token
-        self.blocks = nn.ModuleList([_Block(sizes.hidden_size, layers, bias) for _ in range(sizes.num_heads)])
-        self.lm_heads = nn.ModuleList([nn.Linear(sizes.hidden_size, rows, bias=False) for _ in range(outputs)])
+        bias, rows = "blocks.0.layers.0.bias" in shapes, shapes.get("lm_heads.0.weight", (0,))[0]
+        self.blocks = nn.ModuleList([nn.Module() for _ in range(heads)])
+        for block in self.blocks:
+            block.layers = nn.ModuleList([nn.Linear(d, d, bias) for _ in range(layers)])
+        # None: they end in the target's.
+        outputs = range(0 if not rows else 1 if shared else heads)
+        self.lm_heads = nn.ModuleList([nn.Linear(d, rows, bias=False) for _ in outputs])
 
     def logits(self, features: Tensor, tokens: Tensor, target: PreTrainedModel) -> Tensor:
         """As `MedusaHeads.logits`."""
-        states = [block(features) for block in self.blocks[self.skipped :]]
+        states = [features] * self.sizes.num_heads
+        for head, block in enumerate(self.blocks[self.skipped :]):
+            for layer in block.layers:
+                states[head] = states[head] + functional.silu(layer(states[head]))
         if len(self.lm_heads) > 1:
             rows = torch.stack([head(one) for head, one in zip(self.lm_heads[self.skipped :], states)], -2)
         else:
@@ -91,25 +92,23 @@ def load_medusa(files: PartFiles, target: PreTrainedModel) -> PublishedMedusa:
     There are as many as the tensors say: published configurations may count fewer. Raises SpecvizError (field
     ``draft``) if they are damaged, or were made for another target.
     """
-    config = target.config.get_text_config()
     shapes = {_own_name(name): shape for name, shape in files.shapes.items()}
-    places = [re.fullmatch(r"blocks\.(\d+)\.layers\.(\d+)\.weight", name) for name in shapes]
-    heads, layers = (max(1, len({place[part] for place in places if place})) for part in (1, 2))
-    width = shapes.get("blocks.0.layers.0.weight", (config.hidden_size,))[0]
-    rows = shapes.get("lm_heads.0.weight", (None,))[0]
+    width, rows = (shapes.get(name, (None,))[0] for name in ("blocks.0.layers.0.weight", "lm_heads.0.weight"))
     map_name = next((name for name in files.shapes if _own_name(name) in ("token_map", "d2t")), None)
     few = map_name is not None and files.shapes[map_name] == (rows,)
     same_target(files, target, hidden_size=width, vocab_size=files.setting("vocab_size") if few else rows)
-
-    outputs = 0 if rows is None else 1 if files.setting("original_lm_head") else heads
-    rows = rows or logit_width(target)
-    sizes = MedusaConfig(width, heads, (config.num_hidden_layers,))
+    shared = bool(files.setting("original_lm_head"))
     with torch.device("meta"):
-        part = PublishedMedusa(sizes, layers, "blocks.0.layers.0.bias" in shapes, outputs, rows)
+        part = PublishedMedusa(shapes, shared, target)
     if map_name is not None:
-        part.columns = _columns(files, map_name, rows, logit_width(target))
-    unread = _UNREAD | {f"lm_heads.{i}.weight" for i in range(outputs, heads)}
-    return filled(part, files, target, lambda name: own if (own := _own_name(name)) not in unread else None)
+        part.columns = _columns(files, map_name, rows or logit_width(target), logit_width(target))
+
+    def own_name(name: str) -> str | None:
+        own = _own_name(name)
+        unread = own in _UNREAD or (shared and re.fullmatch(r"lm_heads\.[1-9]\d*\.weight", own))
+        return None if unread else own
+
+    return filled(part, files, target, own_name)
 
 
 def _own_name(name: str) -> str:

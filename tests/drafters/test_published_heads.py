@@ -137,7 +137,7 @@ def test_its_reading_and_its_neighbours_are_told(speaker, kind, tmp_path):
     part = with_part(speaker, kind, tmp_path).parts[DRAFTERS[kind]]
     assert part.reading() | {"format": kind, "hidden_states": [3]} == part.reading()
     others = part.other_readings()
-    assert [one.feature_layers for one in others.values()] == [(2,), (4,), (3,)][: 2 if kind == "EAGLE" else 3]
+    assert [one.feature_layers for one in others.values()] == [(2,), (4,), (3,)][: 3 if kind == "Medusa" else 2]
     assert all(one.reading() != part.reading() for one in others.values())
 
 
