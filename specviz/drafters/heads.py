@@ -9,7 +9,7 @@ from torch import Tensor
 from specviz.drafters.base import DraftContext, Servers
 from specviz.drafters.stepwise import Stepwise
 from specviz.models.pair import ModelPair, Part
-from specviz.parts.gemma_assistant import GemmaAssistant, Memory
+from specviz.parts.gemma_assistant import AssistantReader, GemmaAssistant
 from specviz.parts.head_passes import HeadModel
 from specviz.parts.mtp_modules import ModuleReader, MtpModules
 from specviz.parts.published import PublishedPart
@@ -168,6 +168,8 @@ class Mtp(Eagle):
     def reader_of(self, context: DraftContext) -> CachedModel:
         if isinstance(self.head, MtpModules):
             return ModuleReader(self.head, 1, self.stopwatch)
+        if isinstance(self.head, GemmaAssistant):
+            return AssistantReader(self.head, context.target)
         return super().reader_of(context)
 
     @classmethod
@@ -230,59 +232,3 @@ class Mtp(Eagle):
         for module, length in zip(self.readers, self.held):
             module.rewind(length)
         self.watch(committed, verdict, features)
-
-
-class Assistant(Headed):
-    """Drafts with queries over the target's own keys and values, so it reads no text itself (Gemma 4)."""
-
-    name: ClassVar[str] = Mtp.name
-    servers: ClassVar[Servers] = Mtp.servers
-
-    def __init__(self, context: DraftContext):
-        super().__init__(context)
-        self.reader = context.target
-        self.states: Tensor | None = None  # after the text's last token, then after each draft token
-        self.memory: Memory = {}
-        self.position = 0
-
-    @classmethod
-    def settings(cls, pair: ModelPair, params: DraftParams) -> dict[str, Any]:
-        return super().settings(pair, params) | {"modules": 1}
-
-    def source(self, depth: int) -> str:
-        return f"step {depth + 1}"
-
-    def prefill(self, prompt: Sequence[int], features: Tensor | None = None) -> None:
-        self.features = None if features is None else features[-1:]
-
-    def first_row(self, committed: Sequence[int]) -> Tensor | None:
-        if self.features is None:
-            return None
-        self.position = len(committed) - 1
-        token = to_device(committed[-1:], self.features.device)
-        with self.stopwatch.span():
-            self.memory = self.head.memory(self.reader)
-            logits, self.states = self._continued(token, self.features)
-        return logits
-
-    def next_rows(self, tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
-        # States are indexed like judging rows.
-        rows = tree_shape(parents, tokens.device).rows[-len(tokens) :]
-        with self.stopwatch.span():
-            logits, states = self._continued(tokens, self.states.index_select(0, rows))
-        self.states = torch.cat([self.states, states])
-        return logits
-
-    def _continued(self, tokens: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
-        embeddings = self.target.get_input_embeddings()(tokens).to(states.device)
-        return self.head(embeddings, states, self.memory, self.position)
-
-    def observe(self, committed: int, verdict: Verdict, features: Tensor | None) -> None:
-        self.features = features[-1:]
-
-    watch = observe
-
-
-def mtp_class(pair: ModelPair) -> type[Headed]:
-    """Who drafts with this pair's modules for the tokens after the next."""
-    return Assistant if isinstance(pair.parts.get(Mtp.name), GemmaAssistant) else Mtp

@@ -8,7 +8,7 @@ from torch import Tensor
 from specviz.drafters.base import DraftContext, Drafter
 from specviz.drafters.copying import Suffix
 from specviz.drafters.draft_model import DraftModel, TranslatedDraftModel
-from specviz.drafters.heads import Eagle, mtp_class
+from specviz.drafters.heads import Eagle, Mtp
 from specviz.models.pair import ModelPair
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams
@@ -71,7 +71,7 @@ def model_of(pair: ModelPair) -> type[Drafter]:
 
     Raises SpecvizError (field ``drafter``) if it has none.
     """
-    for kind in (Eagle, mtp_class(pair)):
+    for kind in (Eagle, Mtp):
         if kind.name in pair.parts:
             return kind
     if pair.draft is None:

@@ -8,7 +8,7 @@ from specviz.drafters.base import Drafter, Plain
 from specviz.drafters.blocks import Blocks, CorrectedBlocks
 from specviz.drafters.copying import PromptLookup
 from specviz.drafters.draft_model import DraftModel, TranslatedDraftModel
-from specviz.drafters.heads import Eagle, Mtp, mtp_class
+from specviz.drafters.heads import Eagle, Mtp
 from specviz.drafters.last_state import Medusa, Speculator
 from specviz.drafters.self_drafting import QuantisedSelf
 from specviz.models.pair import ModelPair
@@ -59,8 +59,6 @@ def drafter_class(pair: ModelPair, name: str | None) -> type[Drafter]:
         return TranslatedDraftModel
     if name == Parallel.name and name not in pair.parts and ParallelDraftModel.suits(pair):
         return ParallelDraftModel
-    if name == Mtp.name:
-        return mtp_class(pair)
     return _BY_PART.get(type(pair.parts.get(name)), class_named(name))
 
 

@@ -34,6 +34,7 @@ class GemmaAssistant(PublishedPart):
 
     kind: ClassVar[str] = "mtp"
     method: ClassVar[str] = "Gemma 4 assistant"
+    num_modules: ClassVar[int] = 1
 
     def __init__(self, config: PreTrainedConfig, target: PreTrainedModel):
         super().__init__()
@@ -45,7 +46,6 @@ class GemmaAssistant(PublishedPart):
             for layer, (kind, mode) in enumerate(zip(of_target.layer_types, of_target.kv_sharing_modes))
             if mode == "store" and kind in text.layer_types
         }
-        self.window = text.sliding_window
         self.step_back = 0  # from the text's last token to the place that is drafted from
         self.model = AutoModel.from_config(text)
         self.pre_projection = nn.Linear(2 * config.backbone_hidden_size, text.hidden_size, bias=False)
@@ -56,16 +56,9 @@ class GemmaAssistant(PublishedPart):
         if config.use_ordered_embeddings:
             self.masked_embedding = Gemma4AssistantMaskedEmbedder(config)
 
-    def memory(self, reader: CachedModel) -> Memory:
-        """What its queries read of the target's text; of windows, what the target's own layer sees from its end."""
-        rows, found = reader.rows(), {}
-        for kind, layer in self.sources.items():
-            start = max(0, reader.length - self.window + 1) if kind == "sliding_attention" else 0
-            # Before its window is full, and over static buffers, a layer holds more.
-            keys, values = (part[:, :, start - reader.length :] for part in rows[2 * layer : 2 * layer + 2])
-            like = self.pre_projection.weight
-            found[kind] = (keys.to(like), values.to(like))
-        return found
+    def fuse(self, features: Tensor) -> Tensor:
+        """The target's last hidden states as they are."""
+        return features
 
     def forward(self, embeddings: Tensor, states: Tensor, memory: Memory, position: int) -> tuple[Tensor, Tensor]:
         """Logits [n, vocab], −∞ for tokens that are not looked at, and states [n, d] to go on from.
@@ -106,6 +99,44 @@ class GemmaAssistant(PublishedPart):
         before = copy.copy(self)
         before.step_back = 1
         return super().other_readings() | {Sentence("drafting from the place before the last token"): before}
+
+
+class AssistantReader(CachedModel):
+    """An assistant beside the target's reader of a text. Row i is that of token i + 1, but it keeps nothing itself."""
+
+    def __init__(self, head: GemmaAssistant, of_target: CachedModel):
+        self.head = head
+        self.of_target = of_target
+        self.memory: Memory = {}
+        self.remembered = 0  # tokens that the target had read then
+        super().__init__(head.model, of_target.stopwatch)
+
+    def _empty(self) -> None:
+        """Has nothing to empty."""
+
+    def _read(
+        self, token_ids: Tensor, keep: int, visible: Tensor | None, positions: Tensor | None, inputs: Tensor
+    ) -> Tensor:
+        if self.remembered != self.of_target.length:
+            self.memory, self.remembered = self._rows(), self.of_target.length
+        # Nothing goes on from what comes before in the text.
+        embeddings = self.of_target.model.get_input_embeddings()(token_ids[-keep:]).to(inputs.device)
+        logits, states = self.head(embeddings, inputs[-keep:], self.memory, self.remembered)
+        self.features = states.expand(len(token_ids), -1)
+        return logits
+
+    def _rows(self) -> Memory:
+        """What the queries read: of windows, what the target's own layer sees from the text's last token."""
+        rows, length, found = self.of_target.rows(), self.of_target.length, {}
+        for kind, layer in self.head.sources.items():
+            # Before its window is full, and over static buffers, a layer holds more.
+            count = min(length, self.model.config.sliding_window - 1) if kind == "sliding_attention" else length
+            keys, values = (part[:, :, -count:].to(self.head.pre_projection.weight) for part in rows[2 * layer :][:2])
+            found[kind] = keys, values
+        return found
+
+    def _forget(self, count: int) -> None:
+        """Has nothing to forget."""
 
 
 def load_gemma_assistant(files: PartFiles, target: PreTrainedModel) -> GemmaAssistant:

@@ -15,7 +15,7 @@ from torch.nn import functional
 from transformers import AutoModelForCausalLM, DynamicCache
 
 import specviz
-from specviz.drafters.heads import Assistant, Mtp
+from specviz.drafters.heads import Mtp
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, SamplingParams
 
@@ -29,9 +29,9 @@ def loaded(target, draft, dtype="float32"):
     return dataclasses.replace(specviz.load_pair(target, draft, device="cpu", dtype=dtype), eos_ids=frozenset())
 
 
-def looked_at(monkeypatch, pair, kind, branches=None, **order):
+def looked_at(monkeypatch, pair, branches):
     """(text, the branch from its end to a draft token, the row of what follows it) for each row of a run's drafts."""
-    looked, first_row, next_rows = [], kind.first_row, kind.next_rows
+    looked, first_row, next_rows = [], Mtp.first_row, Mtp.next_rows
 
     def note_first(self, committed):
         self.text, self.tokens = list(committed), []
@@ -50,10 +50,11 @@ def looked_at(monkeypatch, pair, kind, branches=None, **order):
             looked.append((self.text, branch, row))
         return rows
 
-    monkeypatch.setattr(kind, "first_row", note_first)
-    monkeypatch.setattr(kind, "next_rows", note_next)
-    order = {"drafter": "mtp", "drafting": DraftParams(branches=branches), "max_new_tokens": 24} | order
-    run = specviz.run(pair, PROMPT, sampling=HOT, num_draft_tokens=3, seed=4, **order)
+    monkeypatch.setattr(Mtp, "first_row", note_first)
+    monkeypatch.setattr(Mtp, "next_rows", note_next)
+    # With a least confidence, no draft is made in one call.
+    order = {"drafter": "mtp", "drafting": DraftParams(branches=branches, confidence=1e-9)}
+    run = specviz.run(pair, PROMPT, sampling=HOT, num_draft_tokens=3, max_new_tokens=24, seed=4, **order)
     assert len(looked) > 20
     return run, looked
 
@@ -149,7 +150,7 @@ def test_an_assistant_drafts_from_the_targets_own_keys_and_values(
     pair, config = loaded(gemma[target], gemma[drafter]), json.loads((gemma[drafter] / "config.json").read_text())
     weights = assistant_weights(config)
     pair = prepared(pair, passes)
-    run, looked = looked_at(monkeypatch, pair, Assistant, branches)
+    run, looked = looked_at(monkeypatch, pair, branches)
     for text, branch, row in looked:
         torch.testing.assert_close(row, assistant_by_hand(weights, config, pair.target, text, branch), **CLOSE)
     assert sum(one.accepted for one in run.rounds) > 1 and len(text) > 3 * 8
@@ -157,10 +158,23 @@ def test_an_assistant_drafts_from_the_targets_own_keys_and_values(
         assert all(row.isneginf().sum() == 10 for _, _, row in looked)
 
 
-def test_the_folders_are_those_that_transformers_reads(gemma):
+@torch.inference_mode()
+def test_the_folders_and_the_plain_reading_are_transformers(gemma):
+    target = loaded(gemma["shared"], gemma["ordered"]).target
     for name in ("ordered", "unified"):
-        _, info = AutoModelForCausalLM.from_pretrained(gemma[name], output_loading_info=True)
+        assistant, info = AutoModelForCausalLM.from_pretrained(gemma[name], output_loading_info=True)
         assert not any(info.values())
+        read = target(torch.tensor([PROMPT[:-1]]), output_hidden_states=True, return_shared_kv_states=True)
+        embedding = target.get_input_embeddings()(torch.tensor([PROMPT[-1:]]))
+        output = assistant(
+            inputs_embeds=torch.cat([embedding, read.hidden_states[-1][:, -1:]], -1),
+            position_ids=torch.tensor([[len(PROMPT) - 1]]),
+            shared_kv_states=read.shared_kv_states,
+        )
+        config = json.loads((gemma[name] / "config.json").read_text())
+        expected = assistant_by_hand(assistant_weights(config), config, target, PROMPT, [])
+        found = output.logits[0, 0].masked_fill(expected.isneginf(), -math.inf)
+        torch.testing.assert_close(expected, found, **CLOSE)
 
 
 # Modules in files of their own
@@ -233,7 +247,7 @@ def test_a_module_in_a_file_of_its_own_goes_on_from_the_targets_last_layer(
     modules, family, passes, branches, monkeypatch
 ):
     pair, weights = prepared(loaded(modules["target"], modules[family]), passes), module_weights(family)
-    run, looked = looked_at(monkeypatch, pair, Mtp, branches)
+    run, looked = looked_at(monkeypatch, pair, branches)
     for text, branch, row in looked:
         torch.testing.assert_close(row, module_by_hand(weights, pair.target, text, branch), **CLOSE)
     assert sum(one.accepted for one in run.rounds) > 1
