@@ -144,8 +144,8 @@ def columns_of(files: PartFiles, offsets: Tensor, vocab_size: int) -> Tensor:
     ids = torch.arange(len(offsets)) + offsets.long()
     if not len(ids) or not (ids.diff() > 0).all() or ids[0] < 0 or ids[-1] >= vocab_size:
         raise files.complaint(
-            "The vocabulary of the part in {folder} (d2t) is damaged, or another target's: its tokens do not rise from "
-            "0 to at most {last}.",
+            "The vocabulary of the part in {folder} is damaged, or another target's: its tokens do not rise from 0 to "
+            "at most {last}.",
             last=vocab_size - 1,
         )
     columns = torch.full((vocab_size,), len(ids))

@@ -297,8 +297,8 @@ def test_half_precision_keeps_the_positions(target, tmp_path):
 
 
 BAD = {
-    "d2t": (lambda t: t | {"d2t": t["d2t"].flip(0)}, {}, "d2t"),
-    "map beyond the vocabulary": (lambda t: t | {"d2t": t["d2t"] + V}, {}, "d2t"),
+    "d2t": (lambda t: t | {"d2t": t["d2t"].flip(0)}, {}, "do not rise"),
+    "map beyond the vocabulary": (lambda t: t | {"d2t": t["d2t"] + V}, {}, "do not rise"),
     "no map": (lambda t: {name: x for name, x in t.items() if name != "d2t"}, {}, "do not say which"),
     "width": (lambda t: t | {"midlayer.mlp.up_proj.weight": drawn(60, 48, seed=0)}, {}, "mlp.up_proj.weight"),
     "lacks": (lambda t: {name: x for name, x in t.items() if name != "norm.weight"}, {}, "lack norm.weight"),
