@@ -327,7 +327,7 @@ def with_tensor(name, tensor):
         ("DFlash z-lab", {}, with_tensor("adapter.weight", torch.zeros(3)), "hold adapter.weight"),
         ("DFlash z-lab", {}, with_tensor("norm.weight", torch.full((48,), torch.nan)), "not all numbers"),
         ("DFlash speculators", {}, dropped("d2t", "t2d"), "do not say which"),
-        ("DFlash speculators", {}, with_tensor("d2t", torch.zeros(25).long() + 120), "d2t"),
+        ("DFlash speculators", {}, with_tensor("d2t", torch.zeros(25).long() + 120), "do not rise"),
         ("DFlash speculators", {}, with_tensor("fc.weight", torch.zeros(24, 128)), "hidden_size is 64 there, and 48"),
         ("DSpark DeepSpec", {"markov_head_type": "lstm"}, None, "not known here: lstm"),
         ("DSpark DeepSpec", {}, dropped("markov_w2.weight"), "lack markov_head.markov_w2.weight"),
