@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedMode
 from transformers.models.gemma4_assistant.modeling_gemma4_assistant import Gemma4AssistantMaskedEmbedder
 
 from specviz.parts.formats import PartFiles
-from specviz.parts.published import PublishedPart, filled, same_target, understood
+from specviz.parts.published import PublishedPart, filled, same_target
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import is_sharded
 from specviz.records.words import Sentence
@@ -149,10 +149,9 @@ def load_gemma_assistant(files: PartFiles, target: PreTrainedModel) -> GemmaAssi
             "The assistant in {folder} reads the target's keys and values, which are not whole where its layers are "
             "sharded: choose another device."
         )
-    with understood(files, GemmaAssistant.method):
-        config = AutoConfig.for_model(**files.settings)
-        _check(files, config, target)
-        part = GemmaAssistant(config, target)
+    config = AutoConfig.for_model(**files.settings)
+    _check(files, config, target)
+    part = GemmaAssistant(config, target)
     # The output head is the embeddings: some files hold both.
     filled(part, files, target, lambda name: None if name == "lm_head.weight" and part.lm_head is None else name)
     if part.masked_embedding is not None and not _groups_all(part.masked_embedding):

@@ -18,7 +18,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 from specviz.parts.eagle3 import layer_config
 from specviz.parts.formats import PartFiles
 from specviz.parts.head_passes import PublishedHead
-from specviz.parts.published import filled, same_target, understood
+from specviz.parts.published import filled, same_target
 from specviz.records.words import Sentence
 
 #: Families whose layers a module may have.
@@ -112,7 +112,6 @@ def load_mtp_file(files: PartFiles, target: PreTrainedModel) -> MtpFile:
         )
     same_target(files, target, **{name: layers.get(name) for name in ("hidden_size", "vocab_size")})
     shapes = {name.removeprefix("mtp_"): shape for name, shape in files.shapes.items()}
-    with understood(files, MtpFile.method):
-        part = MtpFile(layer_config(files, shapes), target)
+    part = MtpFile(layer_config(files, shapes), target)
     # Early files have copies of the target's embeddings and output head.
     return filled(part, files, target, lambda name: name if name.startswith("mtp_layers.") else None)

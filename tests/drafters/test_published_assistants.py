@@ -85,7 +85,10 @@ def gemma(tmp_path_factory):
         "unified": assistant_config("gemma4_unified", ordered=False),
         "all full": assistant_config(kinds=(FULL, FULL)),
     }
-    return folders | {name: saved(folder / name, config, assistant_weights(config)) for name, config in configs.items()}
+    return folders | {
+        name: saved(folder / name, config, assistant_weights(config), pickled=name == "unified")
+        for name, config in configs.items()
+    }
 
 
 @torch.inference_mode()
@@ -192,7 +195,7 @@ def modules(tmp_path_factory):
         weights = module_weights(family)
         if family == "qwen2":  # as early files
             weights |= {"embed_tokens.weight": torch.zeros(16, 48), "lm_head.weight": torch.zeros(16, 48)}
-        folders[family] = saved(folder / family, module_config(family), weights)
+        folders[family] = saved(folder / family, module_config(family), weights, pickled=family == "llama")
     return folders
 
 

@@ -29,11 +29,16 @@ def drawn(shapes: dict[str, tuple[int, ...]], std: float = 2.5) -> dict[str, Ten
     }
 
 
-def saved(folder: pathlib.Path, config: dict[str, Any], weights: dict[str, Tensor]) -> pathlib.Path:
+def saved(
+    folder: pathlib.Path, config: dict[str, Any], weights: dict[str, Tensor], pickled: bool = False
+) -> pathlib.Path:
     """Writes a part. Returns its folder."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    if pickled:
+        torch.save(weights, folder / "pytorch_model.bin")
+    else:
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 
 
