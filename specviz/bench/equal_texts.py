@@ -22,7 +22,7 @@ from specviz.decoding.request import Request
 from specviz.drafters import DRAFTERS
 from specviz.models.pair import ModelPair
 from specviz.models.placement import dtype_name
-from specviz.passes.cached_model import CachedModel
+from specviz.passes.cached_model import reader
 from specviz.passes.static_passes import BLOCK, WIDEST
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import NEAR_TIE, first_difference, margin
@@ -114,7 +114,7 @@ def _named(pair: ModelPair, tokens: Sequence[int], place: int) -> str:
 @torch.inference_mode()
 def _gaps(plain: Request, tokens: Sequence[int]) -> list[float]:
     """How far each token lies below the target's best one in log probability, by one plain pass over the text."""
-    target = CachedModel(plain.pair.target, Unwatched(plain.pair.device))
+    target = reader(plain.pair.target, Unwatched(plain.pair.device))
     target.prefill(plain.prompt.ids)
     text = [*plain.prompt.ids, *tokens[:-1]]
     logits = target.forward(target.unread(text), keep=len(tokens)).float()

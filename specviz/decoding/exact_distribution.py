@@ -9,6 +9,7 @@ from torch import Tensor
 from specviz.decoding.request import Request
 from specviz.passes.cached_model import CachedModel, has_sliding_windows, reader
 from specviz.passes.devices import Stopwatch
+from specviz.passes.states import keeps_state
 from specviz.rules.draft import chain
 from specviz.rules.sampling import Warper
 
@@ -41,14 +42,16 @@ class ExactDistribution:
 class Start:
     """A target that has read a prompt up to its last token, ready for as many runs as wanted.
 
-    Its cache is rewound to the prompt, or refilled where it has sliding windows, which can undo only one round.
+    Its cache is rewound to the prompt, or refilled where it has sliding windows or running states, which can undo one
+    round only.
     """
 
     def __init__(self, request: Request, feature_layers: tuple[int, ...] = ()):
         self.request = request
         self.ids = list(request.prompt.ids)
         self.feature_layers = feature_layers
-        self.rewinds = not has_sliding_windows(request.pair.target)
+        model = request.pair.target
+        self.rewinds = not (has_sliding_windows(model) or keeps_state(model))
         self._read()
 
     def _read(self) -> None:

@@ -15,10 +15,11 @@ from specviz.models.pair import logit_width, position_limit
 from specviz.models.refusals import quantisation_name, quantisation_of
 from specviz.models.sources import ModelSource, quietly
 from specviz.passes.reading_checks import reads_ahead, reads_on, reads_trees, why_no_exit, width_of_logits
+from specviz.passes.states import can_go_back, keeps_state
 from specviz.records.errors import first_line
 
-#: Kinds of layer that keep keys and values only, or nothing.
-_ATTENTION = {"full_attention", "sliding_attention", "chunked_attention", "attention", "moe", "mlp"}
+#: Architectures that take a cache and yet keep their states elsewhere.
+_STATE_ELSEWHERE = {"recurrent_gemma", "xlstm"}
 
 #: In a shorter context a text would end before it has begun.
 _LEAST_POSITIONS = 16
@@ -41,12 +42,16 @@ def check_architecture(source: ModelSource) -> None:
             kind=", ".join(heads) or source.config.model_type,
         )
     cached = "cache" in inspect.signature(model_class.forward).parameters
-    state = _running_state(source, model_class) if cached or model_class._is_stateful else None
-    if state is not None:
+    if model_class._is_stateful and (not cached or source.config.model_type in _STATE_ELSEWHERE):
         raise source.complaint(
-            "The cache of {name} ({kind}) cannot be rewound: it keeps a running state ({state}), from which rejected "
-            "draft tokens could not be taken back.",
-            state=state,
+            "{name} ({kind}) keeps a running state outside the caches of transformers, where it cannot be put back "
+            "after rejected draft tokens."
+        )
+    if cached and (layer := _stuck_layer(source, model_class)) is not None:
+        raise source.complaint(
+            "The cache of {name} ({kind}) cannot be rewound: of its layers of the kind {state}, rejected draft tokens "
+            "cannot be taken back.",
+            state=layer,
         )
     if not cached:
         raise source.complaint(
@@ -55,20 +60,16 @@ def check_architecture(source: ModelSource) -> None:
         )
 
 
-def _running_state(source: ModelSource, model_class: type) -> str | None:
-    """The kind of the first layer that keeps more than keys and values; None if there is no such layer.
-
-    A class says it of all its models, though some of them have attention layers only.
-    """
+def _stuck_layer(source: ModelSource, model_class: type) -> str | None:
+    """The kind of the first layer whose cache can neither be cropped nor put back; None if there is no such layer."""
     with source.explaining("configuration"):
         kinds = getattr(source.config.get_text_config(decoder=True), "layer_types", None)
-        if model_class._is_stateful:
-            return next((kind for kind in kinds or [source.config.model_type] if kind not in _ATTENTION), None)
         try:
             layers = DynamicCache(config=source.config).layers
         except KeyError as error:  # a kind of layer for which there is no such cache
             return str(error.args[0])
-        return next((kinds[at] for at, layer in enumerate(layers) if not layer.is_croppable), None)
+        stateful = model_class._is_stateful
+        return next((kinds[at] for at, layer in enumerate(layers) if not can_go_back(layer, stateful)), None)
 
 
 def check_quantisation(source: ModelSource, device: torch.device) -> None:
@@ -143,6 +144,11 @@ def try_model(model: PreTrainedModel, source: ModelSource) -> None:
             "does not describe its vocabulary.",
             given=width,
             said=logit_width(model),
+        )
+    if not on and keeps_state(model):
+        raise source.complaint(
+            "transformers reads {name} ({kind}) on from its running state one token at a time only, so that no pass "
+            "can check several draft tokens."
         )
     if not on:
         raise source.complaint(

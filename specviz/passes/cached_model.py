@@ -6,6 +6,7 @@ whatever is missing.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Sequence
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from specviz.passes.devices import Stopwatch, home_of, leaders
+from specviz.passes.states import KeptStates, crop_rows, keeps_state, record_windows, states_of
 from specviz.passes.static_passes import (
     WIDEST,
     FastPasses,
@@ -36,7 +38,8 @@ def reader(
 ) -> CachedModel:
     """`model` with an empty cache; over static buffers if there are passes prepared for such buffers."""
     if passes is None:
-        return CachedModel(model, stopwatch, feature_layers)
+        kind = StatefulModel if keeps_state(model) else CachedModel
+        return kind(model, stopwatch, feature_layers)
     return StaticModel(model, stopwatch, passes, feature_layers)
 
 
@@ -55,6 +58,7 @@ class CachedModel:
         self.features: Tensor | None = None  # [tokens of the last pass, layers · d], side by side
         self.slides = has_sliding_windows(model)
         self.length = 0  # tokens held
+        self.read_again = 0  # tokens of the last target pass that an earlier one had read
         self._empty()
 
     def _empty(self) -> None:
@@ -68,7 +72,7 @@ class CachedModel:
         passes: that model's fast passes, used only if this one has fast passes too. After reading on with the twin,
         rewind it to this one's length before this one reads on.
         """
-        twin = CachedModel(model, self.stopwatch)
+        twin = type(self)(model, self.stopwatch)
         twin.cache.layers = self.cache.layers[:layers]
         return twin
 
@@ -101,8 +105,10 @@ class CachedModel:
     ) -> Tensor:
         """The pass itself: appends the tokens' rows, leaves `features`, returns logits [at least keep, vocab]."""
         further = {} if inputs is None else {"features": inputs[None]}
+        if positions is not None:
+            further["position_ids"] = positions[None]
         if visible is not None:
-            further |= {"attention_mask": additive_mask(visible, self.model.dtype), "position_ids": positions[None]}
+            further["attention_mask"] = additive_mask(visible, self.model.dtype)
         output = self.model(
             input_ids=token_ids.unsqueeze(0),
             cache=self.cache,
@@ -128,7 +134,7 @@ class CachedModel:
         token_ids = torch.cat([unread, draft_tokens])
         if parents == tuple(range(-1, n - 1)):
             return self.forward(token_ids, keep=n + 1)
-        self._refuse_windows()
+        self._refuse_trees()
         visible, positions = tree_view(parents, read=self.length, unread=len(unread))
         return self.forward(token_ids, n + 1, to_device(visible, self.device), to_device(positions, self.device))
 
@@ -141,14 +147,14 @@ class CachedModel:
         n, k = len(parents), tokens.shape[0]
         if parents == tuple(range(-1, n - 1)):
             return self.forward(tokens, keep=k, inputs=inputs)
-        self._refuse_windows()
+        self._refuse_trees()
         branch = tree_shape(parents, torch.device("cpu")).ancestors[n - k :]
         text = self.length - (n - k)
         visible = torch.cat([torch.ones(k, text, dtype=torch.bool), branch], -1)
         positions = text + branch.sum(-1) - 1
         return self.forward(tokens, k, to_device(visible, self.device), to_device(positions, self.device), inputs)
 
-    def _refuse_windows(self) -> None:
+    def _refuse_trees(self) -> None:
         if self.slides:
             raise SpecvizError(
                 "A model with sliding-window attention takes chains only: set branches to 1.", "branches"
@@ -199,8 +205,99 @@ class CachedModel:
             self.rewind(self.length)
 
     def rows(self) -> list[Tensor]:
-        """Keys and values of each layer in turn, [1, heads, tokens held, head size]."""
-        return [part for layer in self.cache.layers for part in (layer.keys, layer.values)]
+        """Keys and values of each layer in turn, [1, heads, tokens held, head size]; then windows and states."""
+        layers = [layer for layer in self.cache.layers if getattr(layer, "keys", None) is not None]
+        return [rows for layer in layers for rows in (layer.keys, layer.values)] + states_of(self.cache)
+
+
+class StatefulModel(CachedModel):
+    """The same for models with a running state, which no rewind can take tokens out of.
+
+    The states are kept before a pass that reads draft tokens. Where some of these are refused, the states are put back,
+    keys and values go back to the same place, and the tokens that stay are unread once more: the next pass reads them
+    again, together with the next draft. Of `features`, a token's row is left by the first pass over it alone.
+    """
+
+    #: How many tokens a pass reads again at most. More get a pass of their own, whose states then stay: otherwise each
+    #: refused draft would lengthen all later passes until one is kept whole.
+    AGAIN = 8
+
+    def __init__(self, model: PreTrainedModel, stopwatch: Stopwatch, feature_layers: tuple[int, ...] = ()):
+        super().__init__(model, stopwatch, feature_layers)
+        self._kept: list[KeptStates] = []  # by length
+        self._again = 0  # of the next tokens, how many have been read before
+        # Not all of these models count by themselves how far a text has been read: Bamba begins at 0 in each pass.
+        self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+
+    def _empty(self) -> None:
+        self.cache = DynamicCache(config=self.model.config)
+        record_windows(self.cache)
+
+    def forward(
+        self,
+        token_ids: Tensor,
+        keep: int,
+        visible: Tensor | None = None,
+        positions: Tensor | None = None,
+        inputs: Tensor | None = None,
+    ) -> Tensor:
+        if not self._kept:
+            self._kept.append(KeptStates(self.cache, self.length))
+        return self._forward(token_ids, keep, inputs)
+
+    def _forward(self, token_ids: Tensor, keep: int, inputs: Tensor | None = None) -> Tensor:
+        """A pass without keeping the states before it."""
+        n = token_ids.shape[0]
+        again = min(self._again, n)
+        positions = torch.arange(self.length, self.length + n, device=self.device) if self._takes_positions else None
+        logits = super().forward(token_ids, keep, None, positions, inputs)
+        self._again -= again
+        self.read_again += again
+        if self.feature_layers:
+            self.features = self.features[again:]
+        return logits
+
+    def verify(self, committed: Sequence[int], draft_tokens: Tensor, parents: tuple[int, ...]) -> Tensor:
+        self.read_again = 0
+        if not parents:
+            self._kept.clear()
+            return self._forward(self.unread(committed), keep=1)
+        if self._again <= self.AGAIN:
+            return super().verify(committed, draft_tokens, parents)
+        self._kept.clear()
+        self._forward(self.unread(committed[:-1]), keep=1)
+        return super().verify(committed, draft_tokens, parents)
+
+    def extend(self, tokens: Tensor, parents: tuple[int, ...], inputs: Tensor | None = None) -> Tensor:
+        if len(parents) == tokens.shape[0]:  # all before them is text, and stays
+            self._kept.append(KeptStates(self.cache, self.length))
+        return super().extend(tokens, parents, inputs)
+
+    def _refuse_trees(self) -> None:
+        raise SpecvizError("A model with a running state takes chains only: set branches to 1.", "branches")
+
+    def rewind(self, length: int) -> None:
+        """Forgets all tokens after the first `length`. Fewer may be held then: see `unread`."""
+        if length > self.length + self._again:
+            raise ValueError(f"A text of {self.length + self._again} tokens cannot be rewound to {length}.")
+        if length == self.length:
+            self._kept.clear()
+            if length:
+                crop_rows(self.cache, 0)
+            self._again = 0
+            return
+        while self._kept and self._kept[-1].length > length:
+            self._kept.pop()
+        if not self._kept:
+            self._empty()
+            self.length, self._again = 0, length
+            return
+        held = self._kept[-1].length
+        self._kept[-1].put_back()
+        crop_rows(self.cache, self.length - held)
+        self.length, self._again = held, length - held
+        if held == length:  # whoever shares the layers may read on before this one does
+            self._kept.clear()
 
 
 class StaticModel(CachedModel):

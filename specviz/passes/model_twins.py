@@ -216,8 +216,8 @@ def exit_after(model: PreTrainedModel, layers: int) -> PreTrainedModel:
     base, stack = model.base_model, layer_stack(model)
     config = copy.deepcopy(model.config)
     config.num_hidden_layers = layers
-    if getattr(config, "layer_types", None):
-        config.layer_types = config.layer_types[:layers]
+    if len(kinds := getattr(config, "layer_types", None) or ()) > layers:  # where they do not follow from the number
+        config.layer_types = kinds[:layers]
     short_base = _with_children(base, {stack: nn.ModuleList(list(getattr(base, stack))[:layers])})
     short = _with_children(model, {model.base_model_prefix: short_base})
     short_base.config = short.config = config

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specviz.passes.cached_model import CachedModel, StaticModel, has_sliding_windows
+from specviz.passes.cached_model import CachedModel, StaticModel, has_sliding_windows, reader
 from specviz.passes.devices import Stopwatch, home_of
 from specviz.passes.model_twins import default_exit, exit_after, layer_count, layer_stack
+from specviz.passes.states import keeps_state
 from specviz.passes.static_passes import FastPasses
 from specviz.records.errors import SpecvizError, first_line
 from specviz.rules.draft import tree_shape
@@ -47,7 +48,7 @@ def reads_trees(model: PreTrainedModel) -> bool:
     """
     with _trying:
         if model not in _reads:
-            _reads[model] = not has_sliding_windows(model) and _tried(model)
+            _reads[model] = not (has_sliding_windows(model) or keeps_state(model)) and _tried(model)
         return _reads[model]
 
 
@@ -61,6 +62,14 @@ def why_no_trees(model: PreTrainedModel, name: str) -> SpecvizError | None:
             "makes chains.",
             "branches",
             name=name,
+        )
+    if keeps_state(model):
+        return SpecvizError(
+            "{name} ({kind}) keeps a running state, which has one past, and reads chains only: set branches to 1, or "
+            "choose a drafter that makes chains.",
+            "branches",
+            name=name,
+            kind=model.config.model_type,
         )
     return SpecvizError(
         "{name} ({kind}) was tried on a small tree and did not read it as it reads the branches alone: set branches to "
@@ -204,7 +213,7 @@ def check_exit(model: PreTrainedModel, name: str, layer: int | None = None) -> N
             asked=layer,
         )
     layer_stack(model)
-    if (reason := why_no_exit(model)) is not None:
+    if (reason := why_no_exit(model, layer)) is not None:
         raise SpecvizError(
             "{name} ({kind}) does not run when it is left after some of its layers: {reason}.",
             "drafter",
@@ -214,27 +223,29 @@ def check_exit(model: PreTrainedModel, name: str, layer: int | None = None) -> N
         )
 
 
-#: Of each model ever asked about, why it does not run when it is left early.
-_reasons: weakref.WeakKeyDictionary[PreTrainedModel, str | None] = weakref.WeakKeyDictionary()
+#: Of each model ever asked about, why it does not run when it is left early, by the layer.
+_reasons: weakref.WeakKeyDictionary[PreTrainedModel, dict[int, str | None]] = weakref.WeakKeyDictionary()
 
 
 @torch.inference_mode()
-def why_no_exit(model: PreTrainedModel) -> str | None:
-    """Why the model does not run when it is left after `default_exit` layers; None if it does.
+def why_no_exit(model: PreTrainedModel, layer: int | None = None) -> str | None:
+    """Why the model does not run when it is left after `layer` layers, by default `default_exit`; None if it does.
 
-    Tried when first asked: its layers may read what others left for them, or have sizes of their own.
+    Tried when first asked: its layers may read what others left for them, or have sizes of their own, and some models
+    count by their first attention layer how far a text has been read.
     """
-    if model not in _reasons:
+    reasons, layer = _reasons.setdefault(model, {}), layer or default_exit(model)
+    if layer not in reasons:
         try:
-            left = _fresh(exit_after(model, default_exit(model)))
+            left = _fresh(exit_after(model, layer))
             left.forward(torch.zeros(2, dtype=torch.long, device=left.device), keep=1)
-            _reasons[model] = None
+            reasons[layer] = None
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
             # The trial's outcome: an architecture may raise anything over fewer layers than it is made for.
-            _reasons[model] = first_line(error)
-    return _reasons[model]
+            reasons[layer] = first_line(error)
+    return reasons[layer]
 
 
 @torch.inference_mode()
@@ -277,7 +288,7 @@ def _rows_one_by_one(model: PreTrainedModel, text: Sequence[int]) -> Tensor:
 
 
 def _fresh(model: PreTrainedModel) -> CachedModel:
-    return CachedModel(model, Stopwatch(home_of(model)))
+    return reader(model, Stopwatch(home_of(model)))
 
 
 #: Tokens that are read: in one pass, and in passes over this many of them.
@@ -298,27 +309,27 @@ def rows_are_alike(passes: FastPasses) -> bool:
     def fresh() -> StaticModel:
         return StaticModel(static.original, Stopwatch(static.device), passes, static.feature_layers)
 
-    def read(reader: StaticModel, which: Tensor, *view: Tensor) -> list[Tensor]:
+    def read(one: StaticModel, which: Tensor, *view: Tensor) -> list[Tensor]:
         """Logits and hidden states of the tokens at these indices. view: what they see, and their positions."""
         visible, positions = view or (None, None)
         given = next((rows[which] for rows in inputs), None)
-        logits = reader.forward(ids[which], len(which), visible, positions, given)
-        return [logits, reader.features] if static.feature_layers else [logits]
+        logits = one.forward(ids[which], len(which), visible, positions, given)
+        return [logits, one.features] if static.feature_layers else [logits]
 
     text = torch.arange(_TOKENS)
     whole = read(fresh(), text)
     for width in _WIDTHS:
-        reader = fresh()
-        parts = [read(reader, some) for some in text.split(width)]
+        one = fresh()
+        parts = [read(one, some) for some in text.split(width)]
         if not _same([torch.cat(rows) for rows in zip(*parts, strict=True)], whole):
             return False
     if static.reads_chains_only:
         return True
-    stem, branch, reader = text[:_STEM], text[_STEM : _STEM + _BRANCH], fresh()
-    read(reader, stem)
+    stem, branch, one = text[:_STEM], text[_STEM : _STEM + _BRANCH], fresh()
+    read(one, stem)
     own = torch.ones(_BRANCH, _BRANCH, dtype=torch.bool).tril()
     visible = torch.cat([own.new_ones(2 * _BRANCH, _STEM), torch.block_diag(own, own).bool()], -1)
-    tree = read(reader, torch.cat([text[-1:] + 1 + torch.arange(_BRANCH), branch]), visible, branch.repeat(2))
+    tree = read(one, torch.cat([text[-1:] + 1 + torch.arange(_BRANCH), branch]), visible, branch.repeat(2))
     return _same([rows[_BRANCH:] for rows in tree], [rows[branch] for rows in whole])
 
 

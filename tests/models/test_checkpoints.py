@@ -12,7 +12,7 @@ import pytest
 import torch
 from odd_checkpoints import ARCHITECTURES, Odd, shrunk, write
 from safetensors.torch import load_file, save_file
-from tiny import edit_config, save_model, spread, tiny_model
+from tiny import ONE_BY_ONE, edit_config, save_model, spread, tiny_model
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForImageTextToText, GenerationConfig
 
 import specviz
@@ -136,13 +136,20 @@ def only_config(folder: pathlib.Path, kind: str) -> pathlib.Path:
     return folder
 
 
-STATES = {"mamba": "linear_attention", "rwkv": "rwkv", "falcon_h1": "hybrid", "zamba2": "linear_attention"}
-STATES |= {"qwen3_next": "linear_attention", "jamba": "linear_attention", "deepseek_v4": "heavily_compressed_attention"}
+def test_a_cache_that_cannot_be_rewound_is_named_by_its_kind_of_layer(tmp_path):
+    message = refusal(only_config(tmp_path, "deepseek_v4"))
+    assert "cannot be rewound: of its layers of the kind heavily_compressed_attention" in message
 
 
-@pytest.mark.parametrize(("kind", "state"), STATES.items())
-def test_a_cache_that_cannot_be_rewound_is_named_by_what_it_keeps(kind, state, tmp_path):
-    assert f"({kind}) cannot be rewound: it keeps a running state ({state}" in refusal(only_config(tmp_path, kind))
+@pytest.mark.parametrize("kind", ["recurrent_gemma", "rwkv", "xlstm"])
+def test_a_state_that_is_in_no_cache(kind, tmp_path):
+    assert f"({kind}) keeps a running state outside the caches" in refusal(only_config(tmp_path, kind))
+
+
+@pytest.mark.parametrize("architecture", ONE_BY_ONE)
+def test_a_state_that_transformers_reads_on_from_token_by_token_only(architecture, tmp_path):
+    model = tiny_model(architecture)
+    assert f"({model.config.model_type}) on from its running state one token" in refusal(save_model(tmp_path, model))
 
 
 @pytest.mark.parametrize("kind", ["openai-gpt", "xlnet"])

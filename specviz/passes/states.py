@@ -1,0 +1,98 @@
+"""Running states: what layers keep of a text in place of its keys and values, and how it is put back.
+
+A recurrent layer (Mamba, Gu and Dao, arXiv 2312.00752; gated delta nets, Yang et al., arXiv 2412.06464) holds one state
+and a window of a convolution, both changed by every token. No crop takes a token out of them, so a copy is kept from
+before. Layers with a window alone (LFM2's) can be cropped, as those with keys and values.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+from torch import Tensor
+from transformers import Cache, DynamicCache, PreTrainedModel
+from transformers.cache_utils import CacheLayerMixin, LinearAttentionCacheLayerMixin, LinearAttentionLayer
+
+#: A kind of layer that keeps nothing but the window of a convolution.
+_WINDOW_ALONE = "conv"
+
+_answers: weakref.WeakKeyDictionary[PreTrainedModel, bool] = weakref.WeakKeyDictionary()
+
+
+def keeps_state(model: PreTrainedModel) -> bool:
+    """True if some layer's cache is a running state, which cannot be cropped."""
+    if model not in _answers:
+        cache = DynamicCache(config=model.config)
+        kinds = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()
+        _answers[model] = any(_with_state(layer) and kind != _WINDOW_ALONE for layer, kind in zip(cache.layers, kinds))
+    return _answers[model]
+
+
+def _with_state(layer: object) -> bool:
+    return isinstance(layer, LinearAttentionCacheLayerMixin)
+
+
+def can_go_back(layer: object, stateful: bool) -> bool:
+    """True if rejected tokens can be taken back from this layer of a cache: by cropping it, or from its kept state.
+
+    stateful: transformers says that the architecture has states. Layers that it brings itself keep some that cropping
+    leaves as they are (DeepSeek-V4's compressed rows). A window beside a state would have the state keep the past, too.
+    """
+    if stateful and type(layer).__module__ != DynamicCache.__module__:
+        return False
+    return not getattr(layer, "is_sliding", False) if _with_state(layer) else layer.is_croppable
+
+
+class KeptStates:
+    """A copy of all states of a cache, as they are after a text's first `length` tokens."""
+
+    def __init__(self, cache: Cache, length: int):
+        self.length = length
+        # Copies: passes over one token write into a state in place.
+        self._kept = [(layer, _copied(layer), dict(layer.has_previous_state)) for layer in _layers(cache)]
+
+    def put_back(self) -> None:
+        for layer, copies, begun in self._kept:
+            for states, place, kept in copies:
+                states[place].copy_(kept)
+            layer.has_previous_state.update(begun)
+
+
+def _layers(cache: Cache) -> list[LinearAttentionLayer]:
+    return [layer for layer in cache.layers if _with_state(layer)]
+
+
+def _copied(layer: LinearAttentionLayer) -> list[tuple[dict[int, Tensor], int, Tensor]]:
+    """(where it lies, its place there, a copy) of each state that has begun."""
+    return [(states, place, state.clone()) for states in _both(layer) for place, state in _begun(layer, states)]
+
+
+def _both(layer: LinearAttentionLayer) -> tuple[dict[int, Tensor | None], dict[int, Tensor | None]]:
+    return layer.conv_states, layer.recurrent_states
+
+
+def _begun(layer: LinearAttentionLayer, states: dict[int, Tensor | None]) -> list[tuple[int, Tensor]]:
+    return [(place, one) for place, one in states.items() if one is not None and layer.has_previous_state[place]]
+
+
+def states_of(cache: Cache) -> list[Tensor]:
+    """All windows [1, channels, size] and states [1, ...] of a cache, layer by layer."""
+    return [state for layer in _layers(cache) for states in _both(layer) for _, state in _begun(layer, states)]
+
+
+def record_windows(cache: Cache) -> None:
+    """Has layers with a sliding window keep what a rewind brings back; where there are states, they are kept apart."""
+    for layer in cache.layers:
+        if not _with_state(layer) and hasattr(layer, "activate_past_recording"):
+            layer.activate_past_recording()
+
+
+def crop_rows(cache: Cache, count: int) -> None:
+    """Takes the last `count` keys and values out of the layers that have some; states stay as they are."""
+    for layer in cache.layers:
+        if not _with_state(layer):
+            layer.crop(-count)
+            continue
+        for kind in type(layer).__bases__:  # of a layer with both, the part with keys and values
+            if issubclass(kind, CacheLayerMixin):
+                kind.crop(layer, -count)

@@ -1,0 +1,134 @@
+"""Models with a running state draft as exactly as others: what a refused draft did to the state is put back."""
+
+import dataclasses
+
+import pytest
+import torch
+from matrix import GREEDY, HOT, PROMPT, drafting_with, pair_of, pairwise
+from test_exact_sampling import FEW, p_value
+from tiny import WITH_STATES, InTurn, assert_same_rows, generated, tiny_model, tiny_pair, with_heads
+
+import specviz
+from specviz.decoding import engine
+from specviz.drafters import DRAFTERS
+from specviz.drafters.draft_model import DraftModel
+from specviz.models.pair import ModelPair
+from specviz.passes.cached_model import StatefulModel
+from specviz.passes.states import KeptStates, keeps_state
+from specviz.records.errors import SpecvizError
+from specviz.records.settings import DraftParams, SamplingParams
+
+CHAINS = [None, *(name for name in DRAFTERS if name not in ("lookahead", "early_exit"))]
+#: Passes over other numbers of tokens sum up a state in another order.
+CLOSE = 1e-3
+
+PROMPTS = {1: PROMPT[:1], 7: [*PROMPT, 9], 80: [5, 9, 3, 7, 7, 2, 11, 3] * 10}
+
+EVERY = pairwise(architecture=list(WITH_STATES), drafter=CHAINS, gamma=[1, 4, 7], prompt=list(PROMPTS), ends=[0, 1])
+
+
+def now_or_later(place: int, case):
+    """At once is tried what meets each architecture and each drafter; the rest is wide."""
+    architecture, drafter = divmod(place, len(CHAINS))
+    at_once = architecture % len(CHAINS) == drafter
+    return pytest.param(*case.values, id=case.id, marks=[] if at_once else pytest.mark.wide)
+
+
+CASES = [now_or_later(place, case) for place, case in enumerate(EVERY)]
+
+
+@pytest.mark.parametrize("architecture, drafter, gamma, prompt, ends", CASES)
+def test_greedy_text_is_that_of_generate(architecture, drafter, gamma, prompt, ends):
+    pair, ids = pair_of(architecture), PROMPTS[prompt]
+    expected = generated(pair, ids, 24)
+    if ends:  # the text ends within a draft
+        pair = dataclasses.replace(pair, eos_ids=frozenset({expected[9]}))
+        expected = expected[: expected.index(expected[9]) + 1]
+    order = {"drafter": drafter, "num_draft_tokens": gamma, "drafting": DraftParams(branches=1)}
+    run = specviz.run(pair, ids, sampling=GREEDY, max_new_tokens=len(expected), **order)
+    assert list(run.token_ids) == expected
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Every decoder that the engine makes from here on."""
+    built, make = [], engine.decoder_of
+    monkeypatch.setattr(engine, "decoder_of", lambda *given: built.append(make(*given)) or built[-1])
+    return built
+
+
+@pytest.mark.parametrize("architecture", WITH_STATES)
+@pytest.mark.parametrize("drafter, steps", [("draft_model", False), ("quantised_self", True)])
+def test_after_every_round_states_are_those_of_a_fresh_prefill(architecture, drafter, steps, made, monkeypatch):
+    """And no more text is unread than may be read again together with a draft."""
+    if steps:
+        monkeypatch.setattr(engine, "length_of", lambda request: InTurn())
+    pair, ids, again, settings = pair_of(architecture), list(PROMPT), [], drafting_with(drafter, "token", 1, bits=4)
+    for one in specviz.speculate(pair, ids, sampling=HOT, max_new_tokens=24, seed=2, **settings):
+        ids += one.emitted
+        target, drafts = made[-1].target, made[-1].drafter
+        assert len(ids) - 1 - target.length <= StatefulModel.AGAIN + 4
+        assert keeps_state(pair.target) or target.length == len(ids) - 1
+        assert_same_rows(target, ids, CLOSE)
+        if isinstance(drafts, DraftModel):
+            assert_same_rows(drafts.model, ids, CLOSE)
+        again.append(target.read_again)
+    assert any(again) == keeps_state(pair.target) or steps
+
+
+def test_a_state_that_is_not_put_back_is_found_out(monkeypatch):
+    pair = pair_of("qwen3_next")
+    expected, order = generated(pair, PROMPT, 24), drafting_with("draft_model", "token", 1)
+    monkeypatch.setattr(KeptStates, "put_back", lambda self: None)
+    run = specviz.run(pair, PROMPT, sampling=GREEDY, max_new_tokens=24, **order)
+    assert list(run.token_ids) != expected[: len(run.token_ids)]
+
+
+def speakers(architecture: str) -> ModelPair:
+    pair = with_heads(tiny_pair(architecture, noise=0.5, vocab=FEW))
+    return dataclasses.replace(pair, eos_ids=frozenset())
+
+
+@pytest.mark.parametrize(
+    "architecture, drafter, rule", [("qwen3_5", "draft_model", "token"), ("mamba2", "eagle", "block")]
+)
+def test_sampled_text_follows_the_targets_distribution(architecture, drafter, rule):
+    assert p_value(drafting_with(drafter, rule, 1), HOT, 600, speakers(architecture)) > 0.001
+
+
+@torch.inference_mode()
+def test_heads_hear_of_each_token_once(made):
+    """However often the target reads a token, its hidden state reaches a trained part once, and is the right one."""
+    pair, ids = pair_of("qwen3_next"), list(PROMPT)
+    order = drafting_with("eagle", "token", 1)
+    for one in specviz.speculate(pair, ids, sampling=HOT, max_new_tokens=20, seed=4, **order):
+        drafter = made[-1].drafter
+        ids += one.emitted
+        states = pair.target(torch.tensor([ids]), output_hidden_states=True).hidden_states
+        expected = torch.cat([states[layer][0, :-1] for layer in drafter.feature_layers], -1)
+        new = drafter.features
+        torch.testing.assert_close(new, expected[-len(new) :], rtol=1e-3, atol=1e-3)
+        assert drafter.reader.length + len(new) == len(ids) - 1
+
+
+def test_trees_are_refused_in_a_sentence():
+    pair = pair_of("falcon_h1")
+    for drafter in ("draft_model", "eagle"):
+        with pytest.raises(SpecvizError, match="keeps a running state, which has one past") as caught:
+            specviz.run(pair, PROMPT, drafter=drafter, drafting=DraftParams(branches=3))
+        assert caught.value.field == "branches"
+    with pytest.raises(SpecvizError, match="reads chains only") as caught:
+        specviz.run(pair, PROMPT, drafter="lookahead")
+    assert caught.value.field == "drafter"
+
+
+def test_early_exits_of_a_hybrid_go_as_far_as_to_an_attention_layer():
+    kinds = ["linear_attention", "full_attention"] * 2
+    pair = ModelPair.of(tiny_model("qwen3_5", layers=4, layer_types=kinds), None, pair_of().tokenizer, name="hybrid")
+    pair = dataclasses.replace(pair, eos_ids=frozenset())
+    order = {"drafter": "early_exit", "sampling": SamplingParams(temperature=0), "max_new_tokens": 24}
+    run = specviz.run(pair, PROMPT, drafting=DraftParams(exit_layer=2), **order)
+    assert list(run.token_ids) == generated(pair, PROMPT, 24)
+    with pytest.raises(SpecvizError, match="does not run when it is left") as caught:
+        specviz.run(pair, PROMPT, drafting=DraftParams(exit_layer=1), **order)
+    assert caught.value.field == "drafter"
