@@ -8,7 +8,7 @@ draft_model    a second, smaller model, with the same tokenizer or another
 self_drafting  the target's cheaper versions of itself: its first layers, or all of it with weights in few bits
 heads          trained parts that continue the target's hidden states token by token: EAGLE, MTP, Gemma 4's assistants
 at_once        all depths in one pass; masks after the text
-blocks         blocks of masks that see each other: DFlash; corrected from left to right: DSpark
+blocks         blocks of masks that see each other: DFlash; corrected from left to right: DSpark, Domino, DFlash2
 last_state     one head for each depth, over the target's last hidden state: Medusa's, MLP speculators
 copying        what followed the text's end at its previous occurrence, or most often
 hybrid         copying where that promises most of a draft, elsewhere a model

@@ -1,5 +1,5 @@
-"""Drafting with blocks of masks that see each other and the text, all in one pass: DFlash; and corrected left to right:
-DSpark."""
+"""Drafting with blocks of masks that see each other and the text, all in one pass: DFlash; and corrected from left to
+right: DSpark, Domino, DFlash2."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -52,17 +52,17 @@ class Blocks(Masked, Headed):
 
 
 class CorrectedBlocks(Blocks):
-    """Fills in a block of masks, then corrects it from left to right: each row by the token drafted before its own.
+    """Fills in a block of masks, then corrects it from left to right: each row by the tokens drafted before its own.
 
-    DSpark, arXiv 2607.05147. A row is corrected before its token is drawn, so q is what that was drawn from. Where the
-    part foresees how likely a row's token is to be kept, `DraftParams.confidence` ends the draft before the first one
-    that is too unlikely. That depends on the tokens before, never on this one: to drop a token for what it became would
-    change the distribution of the text (App. A).
+    DSpark, arXiv 2607.05147; Domino, arXiv 2605.29707; DFlash2. A row is corrected before its token is drawn, so q is
+    what that was drawn from. Where DSpark foresees how likely a row's token is to be kept, `DraftParams.confidence`
+    ends the draft before the first one that is too unlikely. That depends on the tokens before, never on this one: to
+    drop a token for what it became would change the distribution of the text (App. A).
     """
 
     def __init__(self, context: DraftContext):
         super().__init__(context)
-        self.memory: Tensor | None = None  # [1 + draft tokens, rank], after the text's last one and after each of those
+        self.memory: Tensor | None = None  # [1 + draft tokens, width], after the text and after each of those
 
     def all_rows(self, committed: Sequence[int], depths: int) -> Tensor | None:
         return self.base_rows(committed, depths)
@@ -83,8 +83,8 @@ class CorrectedBlocks(Blocks):
     def _row(self, depth: int, tokens: Tensor, memory: Tensor) -> Tensor:
         """Logits [k, vocab] at this depth after each of the tokens [k]."""
         with self.stopwatch.span():
-            hidden = self.hidden[self.masks_alone + depth].expand(len(tokens), -1)
-            logits, after = self.head.corrected(self.rows[depth], tokens, hidden, memory)
+            hidden = self.hidden[self.masks_alone + depth]
+            logits, after = self.head.corrected(depth, self.rows[depth], tokens, hidden, memory)
             self.memory = torch.cat([self.memory, after])
             self.sure = self.head.foreseen(tokens, hidden)
             return self.head.for_target(logits)

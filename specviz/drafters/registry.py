@@ -14,7 +14,8 @@ from specviz.drafters.self_drafting import QuantisedSelf
 from specviz.models.pair import ModelPair
 from specviz.models.preparation import read_by_kernels
 from specviz.parts.dflash import DFlashHead
-from specviz.parts.dspark import DSparkHead
+from specviz.parts.dflash2 import DFlash2Head
+from specviz.parts.dspark import DominoHead, DSparkHead
 from specviz.parts.mlp_speculator import MlpSpeculator
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import DraftParams
@@ -35,6 +36,8 @@ _NAMED = (DraftModel, Eagle, Mtp, Parallel, Medusa)
 _BY_PART: dict[type, type[Drafter]] = {
     DFlashHead: Blocks,
     DSparkHead: CorrectedBlocks,
+    DominoHead: CorrectedBlocks,
+    DFlash2Head: CorrectedBlocks,
     MlpSpeculator: Speculator,
 }
 

@@ -14,8 +14,9 @@ from transformers.modeling_layers import MtpModel
 from specviz.models.pair import Part
 from specviz.models.refusals import Named, explaining, quantisation_of
 from specviz.models.sources import in_hub_cache, is_hub_id, on_the_hub, quietly, without_page
-from specviz.parts.dflash import load_dflash
-from specviz.parts.dspark import load_dspark
+from specviz.parts.block_files import load_dflash
+from specviz.parts.dflash2 import load_dflash2
+from specviz.parts.dspark import load_domino, load_dspark
 from specviz.parts.eagle1 import load_eagle1
 from specviz.parts.eagle3 import load_eagle3
 from specviz.parts.formats import PICKLES, PartFiles, recognise
@@ -42,6 +43,8 @@ _PARTS: dict[str, type[Head | MedusaHeads]] = {
 _LOADERS: dict[str, Callable[[PartFiles, PreTrainedModel], Part]] = {
     "DFlash": load_dflash,
     "DSpark": load_dspark,
+    "Domino": load_domino,
+    "DFlash2": load_dflash2,
     "Medusa": load_medusa,
     "MLP speculator": load_mlp_speculator,
     "EAGLE": load_eagle1,

@@ -4,6 +4,6 @@ formats: what lies in a folder, by the names and shapes of its tensors; publishe
 heads: our own as one-layer Llamas, and Medusa heads; head_passes: a head as a model that passes serve
 head_files: their files, and the fingerprint of the target that they belong to
 eagle3: EAGLE-3 and P-EAGLE heads
-dflash: DFlash drafters; dspark: what corrects their blocks
+dflash, dflash2, dspark: drafters that fill in blocks of masks; block_files: what their files say
 mtp_modules: the multi-token-prediction modules of a checkpoint
 """

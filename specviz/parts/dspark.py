@@ -1,5 +1,5 @@
-"""DSpark drafters (arXiv 2607.05147): DFlash's blocks, whose rows are corrected from left to right by the token before
-each, and a head that foresees how likely a row's token is to be kept.
+"""DSpark (arXiv 2607.05147) and Domino drafters (arXiv 2605.29707): DFlash's blocks, whose rows are corrected from left
+to right by the tokens before each; DSpark's also foresee how likely a row's token is to be kept.
 
 In the layouts of DeepSpec, SpecForge, speculators and NVIDIA's Model Optimizer.
 """
@@ -10,11 +10,33 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, Qwen3Config
 
-from specviz.parts.dflash import BlockConfig, DFlashHead, block_settings, own_shapes, with_weights
+from specviz.parts.block_files import block_settings, needed, own_shapes, with_weights
+from specviz.parts.dflash import BlockConfig, DFlashHead
 from specviz.parts.formats import PartFiles
 
 #: What corrects a row: the token before alone; it and the row's hidden state; these and all tokens before.
 _KINDS = ("vanilla", "gated", "rnn")
+
+
+class CorrectedHead(DFlashHead):
+    """A block whose rows are corrected from left to right, with a memory of the tokens before."""
+
+    memory_width: int = 0
+
+    def first_memory(self, last: Tensor, hidden: Tensor) -> Tensor:
+        """[1, width], before the first row that drafts. last: [1], the text's last token; hidden: [slots, d]."""
+        return hidden.new_zeros(1, self.memory_width)
+
+    def corrected(
+        self, depth: int, logits: Tensor, tokens: Tensor, hidden: Tensor, memory: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The logits [rows] at a depth after each of the tokens [k] before it, [k, rows], and the next memory
+        [k, width]. hidden: [d], the row's. depth: of its token in the draft, from 0."""
+        return logits.expand(len(tokens), -1), memory
+
+    def foreseen(self, tokens: Tensor, hidden: Tensor) -> Tensor | None:
+        """[k], an estimate of Σ min(p, q) of a row [d] after each of the tokens [k]; None if it foresees nothing."""
+        return None
 
 
 class MarkovHead(nn.Module):
@@ -26,15 +48,14 @@ class MarkovHead(nn.Module):
 
     def __init__(self, kind: str, vocab_size: int, rows: int, rank: int, d: int):
         super().__init__()
-        self.rank = rank
         self.markov_w1 = nn.Embedding(vocab_size, rank)
         self.markov_w2 = nn.Linear(rank, rows, bias=False)
         self.gate_proj = nn.Linear(d + rank, rank) if kind == "gated" else None
         self.joint_proj = nn.Linear(2 * rank + d, 3 * rank) if kind == "rnn" else None
 
     def forward(self, tokens: Tensor, hidden: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """[k, rows] and the next memory [k, rank], after tokens [k], for rows with hidden states [k, d]."""
-        embedded = self.markov_w1(tokens)
+        """[k, rows] and the next memory [k, rank], after tokens [k], for a row [d]."""
+        embedded, hidden = self.markov_w1(tokens), hidden.expand(len(tokens), -1)
         if self.gate_proj is not None:
             embedded = self.gate_proj(torch.cat([hidden, embedded], -1)).sigmoid() * embedded
         elif self.joint_proj is not None:
@@ -44,7 +65,7 @@ class MarkovHead(nn.Module):
         return self.markov_w2(embedded), memory
 
 
-class DSparkHead(DFlashHead):
+class DSparkHead(CorrectedHead):
     """A DFlash block with a Markov head and a confidence head, or one of them."""
 
     method: ClassVar[str] = "DSpark"
@@ -61,6 +82,7 @@ class DSparkHead(DFlashHead):
         """rank: of the Markov head; 0: there is none. confidence_inputs: likewise."""
         super().__init__(config, own, feature_layers)
         d, rows = config.hidden_size, own.own_rows or config.vocab_size
+        self.memory_width = rank
         self.markov_head = MarkovHead(kind, config.vocab_size, rows, rank, d) if rank else None
         # From a row's hidden state, or that and the token's embedding in the Markov head.
         self.confidence_head = None
@@ -68,29 +90,62 @@ class DSparkHead(DFlashHead):
             self.confidence_head = nn.ModuleDict({"proj": nn.Linear(d + rank * (confidence_inputs > d), 1)})
 
     def first_memory(self, last: Tensor, hidden: Tensor) -> Tensor:
-        """[1, rank], before the first row that drafts. last: [1], the text's last token; hidden: [slots, d]."""
-        if self.markov_head is None:
-            return hidden[:1, :0]
-        memory = hidden.new_zeros(1, self.markov_head.rank)
+        memory = super().first_memory(last, hidden)
+        if self.sizes.predicts_next or self.markov_head is None:
+            return memory
         # It is trained from the first slot on, also where that one drafts nothing (speculators).
-        return memory if self.sizes.predicts_next else self.markov_head(last, hidden[:1], memory)[1]
+        return self.markov_head(last, hidden[0], memory)[1]
 
-    def corrected(self, logits: Tensor, tokens: Tensor, hidden: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """A row's logits [rows] after each of the tokens [k] before it, [k, rows], and the next memory [k, rank]."""
+    def corrected(
+        self, depth: int, logits: Tensor, tokens: Tensor, hidden: Tensor, memory: Tensor
+    ) -> tuple[Tensor, Tensor]:
         if self.markov_head is None:
-            return logits.expand(len(tokens), -1), memory
+            return super().corrected(depth, logits, tokens, hidden, memory)
         gain, memory = self.markov_head(tokens, hidden, memory)
         return logits + gain, memory
 
     def foreseen(self, tokens: Tensor, hidden: Tensor) -> Tensor | None:
-        """[k], an estimate of Σ min(p, q) of the rows after tokens [k], with hidden states [k, d]; None without a
-        confidence head."""
         if self.confidence_head is None:
             return None
-        proj = self.confidence_head["proj"]
-        if proj.in_features > hidden.shape[-1]:
-            hidden = torch.cat([hidden, self.markov_head.markov_w1(tokens)], -1)
-        return proj(hidden).float().sigmoid().squeeze(-1)
+        read, proj = hidden.expand(len(tokens), -1), self.confidence_head["proj"]
+        if proj.in_features > read.shape[-1]:
+            read = torch.cat([read, self.markov_head.markov_w1(tokens)], -1)
+        return proj(read).float().sigmoid().squeeze(-1)
+
+
+class DominoHead(CorrectedHead):
+    """A DFlash block whose logits gain V silu(U [h; m]), m being the state of a GRU that has read the embeddings of the
+    tokens before; the first few stay as they are."""
+
+    method: ClassVar[str] = "Domino"
+
+    def __init__(
+        self,
+        config: Qwen3Config,
+        own: BlockConfig,
+        feature_layers: tuple[int, ...],
+        widths: tuple[int, int],
+        uncorrected: int,
+        embeddings: nn.Module,
+    ):
+        """widths: of the GRU, and between U and V. uncorrected: tokens that stay. embeddings: the target's."""
+        super().__init__(config, own, feature_layers)
+        self.memory_width, between = widths
+        self.uncorrected = uncorrected
+        self.__dict__["embeddings"] = embeddings  # not as one of its modules
+        d = config.hidden_size
+        self.prefix_gru = nn.GRU(d, self.memory_width, bias=False)
+        steps = nn.Linear(d + self.memory_width, between, bias=False), nn.Linear(between, config.vocab_size, bias=False)
+        self.embed_proj = nn.Sequential(steps[0], nn.SiLU(), steps[1])
+
+    def corrected(
+        self, depth: int, logits: Tensor, tokens: Tensor, hidden: Tensor, memory: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        read, gru = self.embeddings(tokens).to(hidden.device), self.prefix_gru
+        memory = torch.gru_cell(read, memory, gru.weight_ih_l0, gru.weight_hh_l0)
+        if depth < self.uncorrected:
+            return super().corrected(depth, logits, tokens, hidden, memory)
+        return logits + self.embed_proj(torch.cat([hidden.expand(len(tokens), -1), memory], -1)), memory
 
 
 def load_dspark(files: PartFiles, target: PreTrainedModel) -> DSparkHead:
@@ -106,3 +161,12 @@ def load_dspark(files: PartFiles, target: PreTrainedModel) -> DSparkHead:
     rank = files.setting("markov_rank", default=shapes.get("markov_head.markov_w1.weight", (0, 0))[1])
     confidence_inputs = shapes.get("confidence_head.proj.weight", (1, 0))[1]
     return with_weights(DSparkHead(*settings, kind, rank, confidence_inputs), files, target)
+
+
+def load_domino(files: PartFiles, target: PreTrainedModel) -> DominoHead:
+    """As `load_dflash`."""
+    settings, method = block_settings(files, target, DominoHead.method), DominoHead.method
+    widths = needed(files, method, "gru_hidden_dim"), needed(files, method, "emb_dim")
+    uncorrected = files.setting("pure_draft_prefix_len", default=0)
+    part = DominoHead(*settings, widths, uncorrected, target.get_input_embeddings())
+    return with_weights(part, files, target)

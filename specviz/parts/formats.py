@@ -294,24 +294,8 @@ FORMATS: tuple[Format, ...] = (
             _holds("pre_projection.weight", "post_projection.weight"),
         ),
     ),
-    Format(
-        "Domino",
-        None,
-        _either(_called("domino"), _holds("prefix_gru.weight_ih_l0")),
-        lambda files: files.complaint(
-            "{folder} holds a Domino drafter, whose blocks are corrected by a recurrent network over the drafted "
-            "tokens, which is not run here: name a DFlash or DSpark drafter of this target."
-        ),
-    ),
-    Format(
-        "DFlash2",
-        None,
-        _either(_called("dflash2"), _holds("candidate_selector.hidden_projection.weight")),
-        lambda files: files.complaint(
-            "{folder} holds a DFlash2 drafter, whose layers mix neighbouring masks and whose tokens are picked from a "
-            "few candidates each, which is not run here: name a DFlash or DSpark drafter of this target."
-        ),
-    ),
+    Format("Domino", "parallel", _either(_called("domino"), _holds("prefix_gru.weight_ih_l0"))),
+    Format("DFlash2", "parallel", _either(_called("dflash2"), _holds("candidate_selector.hidden_projection.weight"))),
     Format(
         "LiLiCorr",
         None,

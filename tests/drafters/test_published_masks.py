@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import pytest
 import torch
-from block_checkpoints import HEAD, LAYOUTS, RANK, Layout, mask_of, weights_of, write_block
+from block_checkpoints import GROUP, GRU, HEAD, LAYOUTS, RANK, TAPS, Layout, mask_of, weights_of, write_block
 from tiny import assert_same_rows, edit_config, generated, save_pair, tiny_model, tiny_pair
 from torch.nn import functional
 from transformers import DynamicCache, MuseGlimmerAssistantConfig, MuseGlimmerAssistantModel
@@ -15,7 +15,7 @@ from transformers.cache_utils import DFlashCache
 import specviz
 from specviz.drafters.at_once import AtOnce, Parallel, ParallelDraftModel
 from specviz.drafters.registry import drafter_class
-from specviz.parts.dflash import load_dflash
+from specviz.parts.block_files import load_dflash
 from specviz.parts.formats import PartFiles
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, SamplingParams
@@ -110,11 +110,12 @@ class ByHand:
         states = target(torch.tensor([ids]), output_hidden_states=True).hidden_states
         read = torch.cat([states[layer] for layer in layout.reads(len(states) - 1)], -1)[0, :-1]
         text = self.norm(self.linear(read, "fc"), "hidden_norm")
-        block = table[[ids[-1], *[mask_of(len(table))] * (layout.block - 1)]]
+        self.table = table
+        block = table[[ids[-1], *[mask_of(len(table))] * (layout.block - 1)]] * layout.scales[0]
         for layer, sees in enumerate(layout.sees):
             block = self.layer(f"layers.{layer}", text, block, sees)
         self.hidden = self.norm(block, "norm")
-        self.logits = self.hidden @ unembed.T
+        self.logits = self.hidden @ unembed.T * layout.scales[1]
         if layout.softcap:
             self.logits = layout.softcap * (self.logits / layout.softcap).tanh()
 
@@ -134,6 +135,7 @@ class ByHand:
 
     def layer(self, name, text, block, sees):
         own, first, end = self.norm(block, f"{name}.input_layernorm"), len(text), len(text) + len(block)
+        own, after = self.mixed(own, f"{name}.attention_conv")
         place = torch.arange(end)
         rows = torch.cat([text, own])
         queries = self.heads(self.linear(own, f"{name}.self_attn.q_proj"), f"{name}.self_attn.q_norm", place[first:])
@@ -143,21 +145,50 @@ class ByHand:
         seen = torch.tensor([[sees(one, other, first) for other in range(end)] for one in range(first, end)])
         scores = (queries @ keys.mT / HEAD**0.5).masked_fill(~seen, -torch.inf)
         gathered = (scores.softmax(-1) @ values).transpose(0, 1).flatten(1)
-        block = block + self.linear(gathered, f"{name}.self_attn.o_proj")
-        inner = self.norm(block, f"{name}.post_attention_layernorm")
+        block = block + after(self.linear(gathered, f"{name}.self_attn.o_proj"))
+        inner, after = self.mixed(self.norm(block, f"{name}.post_attention_layernorm"), f"{name}.mlp_conv")
         gate = functional.silu(self.linear(inner, f"{name}.mlp.gate_proj"))
-        return block + self.linear(gate * self.linear(inner, f"{name}.mlp.up_proj"), f"{name}.mlp.down_proj")
+        return block + after(self.linear(gate * self.linear(inner, f"{name}.mlp.up_proj"), f"{name}.mlp.down_proj"))
+
+    def mixed(self, x, name):
+        """DFlash2's convolution before a product, and the one after it."""
+        if self.layout.candidates is None:
+            return x, lambda product: product
+        added = self.linear(x, f"{name}.kernel_projection").reshape(len(x), 2, TAPS, -1)
+        kernels = self.weights[f"{name}.base_kernel"] + added.repeat_interleave(GROUP, -1)
+
+        def convolved(x, side):
+            rows = [sum(kernels[i, side, t] * x[i - t] for t in range(min(i + 1, TAPS))) for i in range(len(x))]
+            return torch.stack(rows)
+
+        return convolved(x, 0), lambda product: convolved(product, 1)
 
     def row(self, branch: list[int]):
         """Logits [vocab] after the text and the draft tokens of this branch."""
         slot = len(branch) + (not self.layout.predicts_next)
-        row = self.logits[slot] + self.correction(branch, slot)
+        row = self.candidates(branch, slot) if self.layout.candidates else self.logits[slot]
+        row = row + self.correction(branch, slot)
         if "d2t" not in self.weights:
             return row
         kept = self.weights["d2t"] + torch.arange(len(row))
         return torch.full((len(self.weights["t2d"]),), -torch.inf).index_put_((kept,), row)
 
+    def candidates(self, branch, slot):
+        tables = [self.weights[f"candidate_selector.{one}_codebook"] for one in ("predecessor", "successor")]
+        before = tables[0][[self.ids[-1], *branch][-1]]
+        gains = tables[1] @ (before * self.linear(self.hidden[slot], "candidate_selector.hidden_projection"))
+        likely = self.logits[slot] >= self.logits[slot].topk(self.layout.candidates).values[-1]
+        return (self.logits[slot] + gains).masked_fill(~likely, -torch.inf)
+
     def correction(self, branch, slot):
+        if self.layout.gru is not None and len(branch) >= self.layout.gru:
+            gru = torch.nn.GRU(len(self.table[0]), GRU, bias=False)
+            gru.load_state_dict(
+                {f"weight_{one}_l0": self.weights[f"prefix_gru.weight_{one}_l0"] for one in ("ih", "hh")}
+            )
+            state = gru(self.table[[self.ids[-1], *branch]])[0][-1]
+            inner = functional.silu(self.linear(torch.cat([self.hidden[slot], state]), "embed_proj.0"))
+            return self.linear(inner, "embed_proj.2")
         if self.layout.markov is None:
             return 0
         before = [self.ids[-1], *([] if self.layout.predicts_next else [self.ids[-1]]), *branch]
@@ -321,7 +352,7 @@ def with_tensor(name, tensor):
         ("DFlash z-lab", {"hidden_size": "wide"}, None, "does not describe a part of its kind .*hidden_size"),
         ("DFlash z-lab", {"block_size": 1}, None, "its kind .DFlash.: block_size"),
         ("DFlash z-lab, sliding", {"sliding_window": None}, None, "does not say swa_window_size"),
-        ("DFlash z-lab", {"output_multiplier": 0.2}, None, "not known here: output_multiplier"),
+        ("DFlash z-lab", {"logit_scale": 0.2}, None, "not known here: logit_scale"),
         ("DFlash z-lab", {}, with_tensor("layers.0.self_attn.attention_sink_bias", torch.zeros(4)), "attention_sink"),
         ("DFlash z-lab", {}, with_tensor("layers.0.self_attn.qkv_proj.weight", torch.zeros(96, 48)), "qkv_proj"),
         ("DFlash z-lab", {}, with_tensor("adapter.weight", torch.zeros(3)), "hold adapter.weight"),
@@ -353,7 +384,7 @@ def test_a_file_that_is_cut_short_is_called_that(target, name, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("name", ["DFlash speculators", "DSpark Model Optimizer"])
+@pytest.mark.parametrize("name", ["DFlash speculators", "DSpark Model Optimizer", "Domino", "DFlash2"])
 def test_half_precision_keeps_the_positions(target, name, dtype, tmp_path):
     write_block(tmp_path, tiny_model("qwen3", layers=3), LAYOUTS[name])
     pair = specviz.load_pair(target, draft=tmp_path, device="cpu", dtype=dtype)

@@ -3,7 +3,7 @@
 import json
 import pathlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +15,8 @@ WINDOW = 5
 LAYERS = 2
 HEADS, KEYS, HEAD = 4, 2, 12
 RANK = 8
+GRU = 20
+TAPS, GROUP = 3, 12
 
 #: Whether the slot at one place sees a token at another one; the block's first slot is at the third.
 Sees = Callable[[int, int, int], bool]
@@ -62,10 +64,12 @@ class Layout:
     mapped: bool = False
     markov: str | None = None
     confidence: int | None = None  # of what its head reads beside the hidden state: 0, or the Markov head's rank
+    gru: int | None = None  # how many of its first tokens stay as they are
+    candidates: int | None = None
+    scales: tuple[float, float] = (1.0, 1.0)  # of embeddings and logits
     softcap: float | None = None
     names: tuple[tuple[str, str], ...] = ()  # our names' beginnings, and the files'
     suffix: str = ".safetensors"
-    others: dict[str, Any] = field(default_factory=dict)
 
 
 def mask_of(vocab: int) -> int:
@@ -251,9 +255,33 @@ DSPARK = {
     ),
 }
 
-LAYOUTS = {f"DFlash {name}": one for name, one in DFLASH.items()} | {
-    f"DSpark {name}": one for name, one in DSPARK.items()
+_DOMINO = {"projector_type": "domino", "emb_dim": 16, "gru_hidden_dim": GRU}
+_DFLASH2 = {"conv_kernel_size": TAPS, "conv_group_size": GROUP, "selector_rank": RANK, "selector_top_k": 4}
+_DFLASH2 |= {"input_embedding_scale": 1.5, "output_multiplier": 0.5, "final_logit_softcapping": 2.0}
+
+OTHERS = {
+    "Domino": Layout(
+        _z_lab(_DOMINO | {"shift_label": True, "pure_draft_prefix_len": 1}),
+        _ends,
+        predicts_next=True,
+        gru=1,
+        names=(("prefix_gru.", "logit_head.prefix_gru."), ("embed_proj.", "logit_head.embed_proj.")),
+    ),
+    "Domino, each its own place": Layout(
+        _z_lab(_DOMINO, architectures=["DominoDraftModel"]), _ends, gru=0, suffix=".bin"
+    ),
+    "DFlash2": Layout(
+        _z_lab(_DFLASH2, **_HYBRID, is_causal=False, architectures=["DFlash2DraftModel"]),
+        _ends,
+        sees=(slides_both_ways, sees_all),
+        candidates=4,
+        scales=(1.5, 0.5),
+        softcap=2.0,
+    ),
 }
+
+LAYOUTS = {f"DFlash {name}": one for name, one in DFLASH.items()}
+LAYOUTS |= {f"DSpark {name}": one for name, one in DSPARK.items()} | OTHERS
 
 
 def weights_of(layout: Layout, target: PreTrainedModel, seed: int = 0) -> dict[str, Tensor]:
@@ -282,13 +310,25 @@ def weights_of(layout: Layout, target: PreTrainedModel, seed: int = 0) -> dict[s
             "markov_head.joint_proj.weight": (3 * RANK, 2 * RANK + d),
             "markov_head.joint_proj.bias": (3 * RANK,),
         }
+    if layout.gru is not None:
+        shapes |= {"prefix_gru.weight_ih_l0": (3 * GRU, d), "prefix_gru.weight_hh_l0": (3 * GRU, GRU)}
+        shapes |= {"embed_proj.0.weight": (16, d + GRU), "embed_proj.2.weight": (vocab, 16)}
+    if layout.candidates is not None:
+        for outer in [f"layers.{layer}.{place}_conv" for layer in range(LAYERS) for place in ("attention", "mlp")]:
+            shapes[f"{outer}.base_kernel"] = (2, TAPS, d)
+            shapes[f"{outer}.kernel_projection.weight"] = (2 * TAPS * d // GROUP, d)
+        shapes |= {f"candidate_selector.{one}_codebook": (vocab, RANK) for one in ("predecessor", "successor")}
+        shapes["candidate_selector.hidden_projection.weight"] = (RANK, d)
     if layout.confidence is not None:
         shapes |= {"confidence_head.proj.weight": (1, d + layout.confidence), "confidence_head.proj.bias": (1,)}
     generator = torch.Generator().manual_seed(seed)
     weights = {}
     for name, shape in shapes.items():
         # What corrects a row has to matter beside it.
-        scale = 2.5 if name.startswith(("markov_head", "confidence_head")) or "lm_head" in name else 1.0
+        matters = name.startswith(
+            ("markov_head", "confidence_head", "lm_head", "prefix_gru", "embed_proj", "candidate")
+        )
+        scale = 2.5 if matters else shape[-1] ** 0.5 / 2 if "base_kernel" in name else 1.0
         weights[name] = scale * torch.randn(shape, generator=generator) * shape[-1] ** -0.5
     if layout.mapped:
         kept = torch.randperm(vocab, generator=generator)[:rows].sort().values

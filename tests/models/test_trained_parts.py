@@ -76,8 +76,6 @@ REFUSED = [
     ("latent attention", {"architectures": ["Eagle3DeepseekV2ForCausalLM"], "model_type": "kimi_k2"}, None),
     ("further heads for parallel drafting", {}, "parallel_draft_heads.0.medusa_layers.0.linear.weight"),
     ("PARD-2 draft model as it is trained", {"spd_type": "pard2"}, "target_proj.weight"),
-    ("a Domino drafter", {"architectures": ["DominoDraftModel"]}, "prefix_gru.weight_ih_l0"),
-    ("a DFlash2 drafter", {"dflash_config": {"selector_rank": 4}}, "candidate_selector.hidden_projection.weight"),
     ("a LiLiCorr drafter", {"dflash_config": {"lilicorr_enabled": True}}, None),
     ("a DFlare drafter", {"model_type": "qwen3", "num_target_layers": 3}, "layer_fusion_weights"),
     ("of Gemma 4's own layers", {"architectures": ["Gemma4DSparkModel"]}, None),

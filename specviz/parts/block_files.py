@@ -1,0 +1,204 @@
+"""What the files of DFlash drafters and of their kin say, read as those who write them do: z-lab, SpecForge, NVIDIA's
+Model Optimizer, DeepSpec, speculators, and transformers (the assistant of Muse Glimmer)."""
+
+from typing import Any
+
+from transformers import PreTrainedModel, Qwen3Config
+
+from specviz.parts.dflash import BlockConfig, DFlashHead, Sight
+from specviz.parts.formats import PartFiles
+from specviz.parts.heads import hidden_size_of
+from specviz.parts.published import AnyPart, columns_of, filled, logit_width, same_target, understood
+
+#: Settings of drafters that compute more, and the values with which they do not.
+_FURTHER_SETTINGS = {
+    "logit_scale": 1,
+    "is_neox_style": True,
+    "use_aux_hidden_state": True,
+    "attention_sink_bias": False,
+    "add_swa_attention_sink_bias": False,
+}
+
+#: The same in tensors' names: attention sinks and gates, products that are joined, norms of the hidden states.
+_FURTHER_TENSORS = ("attention_sink_bias", ".g_proj.", ".qkv_proj.", "aux_hidden_norms.", "mask_embedding")
+
+#: What the names in files begin with, and ours, in the order of trial.
+_PREFIXES = {
+    "model.": "",
+    "logit_head.": "",
+    "encoder.fc.": "fc.",
+    "encoder.output_norm_enc.": "hidden_norm.",
+    "markov_w": "markov_head.markov_w",
+    "gate_proj.": "markov_head.gate_proj.",
+    "joint_proj.": "markov_head.joint_proj.",
+    "confidence_proj.": "confidence_head.proj.",
+}
+
+
+def load_dflash(files: PartFiles, target: PreTrainedModel) -> DFlashHead:
+    """The drafter in a folder, in evaluation mode, on the target's device and in its dtype.
+
+    Raises SpecvizError (field ``draft``, or ``drafter`` for what the target lacks) if it is of a kind that is not
+    known, was made for another target, or is damaged.
+    """
+    return with_weights(DFlashHead(*block_settings(files, target, DFlashHead.method)), files, target)
+
+
+def with_weights(part: AnyPart, files: PartFiles, target: PreTrainedModel) -> AnyPart:
+    """`filled`, with names as these drafters have them, and with the vocabulary of its own, if it has one."""
+    maps = {own: name for name in files.shapes if (own := _own_name(name)) in ("d2t", "t2d")}
+    rows, vocab_size = part.sizes.own_rows, logit_width(target)
+    if "d2t" in maps:
+        part.columns = columns_of(files, files.tensor(maps["d2t"]), vocab_size)
+    if rows not in (None, vocab_size) and (part.columns is None or part.columns.max() != rows):
+        raise files.complaint(
+            "The head in {folder} drafts from {rows} tokens, and its files do not say which of the target's "
+            "{vocabulary} they are (d2t).",
+            rows=rows,
+            vocabulary=vocab_size,
+        )
+    return filled(part, files, target, lambda name: None if name in maps.values() else _own_name(name))
+
+
+def block_settings(
+    files: PartFiles, target: PreTrainedModel, method: str
+) -> tuple[Qwen3Config, BlockConfig, tuple[int, ...]]:
+    """Of such a drafter: its layers' sizes, how it lays out blocks, and the target's hidden states it reads.
+
+    Raises SpecvizError as `load_dflash`.
+    """
+    if not files.shapes:
+        files.tensors()  # says what is wrong with them
+    with understood(files, method):
+        config = _layers_config(files)
+        _refuse_further(files, config, method)
+        layers = _feature_layers(files, method)
+        return config, _block_config(files, config, layers, target, method), layers
+
+
+def _block_config(
+    files: PartFiles, config: Qwen3Config, layers: tuple[int, ...], target: PreTrainedModel, method: str
+) -> BlockConfig:
+    shapes = own_shapes(files)
+    rows = shapes.get("lm_head.weight", (None,))[0]
+    # With both of its own, only what it reads of the target must be as wide as that.
+    stands_alone = "embed_tokens.weight" in shapes and rows is not None
+    text = target.config.get_text_config()
+    same_target(
+        files,
+        target,
+        hidden_size=shapes["fc.weight"][1] // len(layers) if stands_alone else config.hidden_size,
+        num_hidden_layers=files.setting("num_target_layers"),
+        vocab_size=config.vocab_size,
+    )
+    if not 0 <= min(layers) <= max(layers) <= text.num_hidden_layers:
+        raise files.complaint(
+            "The {method} drafter in {folder} reads the hidden states {layers} of its target, and this one has those "
+            "from 0 to {last}.",
+            method=method,
+            layers=list(layers),
+            last=text.num_hidden_layers,
+        )
+    block_size, mask_id = needed(files, method, "block_size"), needed(files, method, "mask_token_id")
+    if block_size < 2 or not 0 <= mask_id < config.vocab_size:
+        raise ValueError(f"block_size {block_size} or mask_token_id {mask_id} cannot be")
+    return BlockConfig(
+        block_size=block_size,
+        mask_id=mask_id,
+        predicts_next=_predicts_next(files, method),
+        sights=_sights(files, config, method),
+        target_width=text.hidden_size if stands_alone else hidden_size_of(target),
+        own_embeddings="embed_tokens.weight" in shapes,
+        own_rows=rows,
+        embedding_scale=_in_block_settings(files, "input_embedding_scale"),
+        logit_scale=_in_block_settings(files, "output_multiplier") or 1.0,
+        softcap=_in_block_settings(files, "final_logit_softcapping") or None,
+    )
+
+
+def own_shapes(files: PartFiles) -> dict[str, tuple[int, ...]]:
+    """The tensors' shapes by the names that these drafters have for them."""
+    return {_own_name(name): shape for name, shape in files.shapes.items()}
+
+
+def _own_name(name: str) -> str:
+    for beginning, own in _PREFIXES.items():
+        if name.startswith(beginning):
+            name = own + name.removeprefix(beginning)
+    return name
+
+
+def needed(files: PartFiles, method: str, *names: str) -> Any:
+    """A setting that has no default."""
+    if (value := files.setting(*names)) is None:
+        raise files.complaint(
+            "The configuration in {folder} does not say {name}, without which a {method} drafter cannot be read.",
+            name=names[0],
+            method=method,
+        )
+    return value
+
+
+def _in_block_settings(files: PartFiles, name: str) -> Any:
+    """A setting of the drafter's own, and not of the target's layers that speculators keep beside it."""
+    return (files.settings.get("dflash_config") or {}).get(name, files.settings.get(name))
+
+
+def _layers_config(files: PartFiles) -> Qwen3Config:
+    settings = dict(files.settings.get("transformer_layer_config") or files.settings)
+    rope = settings.get("rope_parameters") or {}
+    if "sliding_attention" in rope:
+        settings["rope_parameters"] = rope["sliding_attention"]  # as speculators does for targets with several
+    config = Qwen3Config(**settings)
+    if "head_dim" not in settings:
+        config.head_dim = config.hidden_size // config.num_attention_heads
+    return config
+
+
+def _refuse_further(files: PartFiles, config: Qwen3Config, method: str) -> None:
+    kinds = {kind for kind in config.layer_types if kind not in ("full_attention", "sliding_attention")}
+    kinds |= {name for name, plain in _FURTHER_SETTINGS.items() if files.setting(name, default=plain) != plain}
+    kinds |= {part.strip(".") for part in _FURTHER_TENSORS for name in files.shapes if part in name}
+    kinds |= {file.name for file in files.folder.glob("mask_embedding.pt")}
+    if kinds:
+        raise files.complaint(
+            "The {method} drafter in {folder} is of a kind that is not known here: {kinds}.",
+            method=method,
+            kinds=", ".join(sorted(kinds)),
+        )
+
+
+def _feature_layers(files: PartFiles, method: str) -> tuple[int, ...]:
+    """speculators numbers hidden states as transformers does; the others number layers, whose outputs come one later,
+    and −1 is the embeddings."""
+    if _from_speculators(files):
+        return tuple(needed(files, method, "aux_hidden_state_layer_ids"))
+    return tuple(layer + 1 for layer in needed(files, method, "target_layer_ids"))
+
+
+def _from_speculators(files: PartFiles) -> bool:
+    return files.setting("speculators_model_type") is not None
+
+
+def _predicts_next(files: PartFiles, method: str) -> bool:
+    """Whether a slot predicts the token after its place: those of DSpark do by default, and the others' do not."""
+    if files.setting("dspark_bonus_anchor"):
+        return False
+    return bool(files.setting("sample_from_anchor", "shift_label", default=method == "DSpark"))
+
+
+def _sights(files: PartFiles, config: Qwen3Config, method: str) -> tuple[Sight, ...]:
+    """Of each layer. Full attention sees all of the block. A sliding layer is causal in it by default, but not where
+    ``use_swa`` makes all layers slide (Model Optimizer), nor in transformers' own."""
+    slides = [kind == "sliding_attention" for kind in config.layer_types]
+    everywhere = bool(files.setting("use_swa")) and not any(slides)
+    causal = files.setting("is_causal", "causal")  # of all layers
+    full = Sight(bool(causal))
+    if not everywhere and not any(slides):
+        return (full,) * len(slides)
+    # Where a window's edge lies is transformers' own, too.
+    in_transformers = files.setting("model_type") == "muse_glimmer_assistant"
+    sees_all = everywhere or in_transformers or files.setting("sliding_window_non_causal", default=False)
+    window = needed(files, method, "swa_window_size", "sliding_window") + in_transformers
+    sliding = Sight(not sees_all if causal is None else bool(causal), window, _from_speculators(files))
+    return tuple(sliding if everywhere or slid else full for slid in slides)
