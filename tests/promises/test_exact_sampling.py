@@ -88,6 +88,8 @@ HEADS = {
     "EAGLE": ("eagle", partial(write_eagle, layout="norms")),
     "DFlash": ("parallel", partial(write_block, layout=LAYOUTS["DFlash speculators"])),
     "DSpark": ("parallel", partial(write_block, layout=LAYOUTS["DSpark speculators"])),
+    "Domino": ("parallel", partial(write_block, layout=LAYOUTS["Domino"])),
+    "DFlash2": ("parallel", partial(write_block, layout=LAYOUTS["DFlash2"])),
     "DSpark, rnn": ("parallel", partial(write_block, layout=LAYOUTS["DSpark speculators, each its own place"])),
 }
 
