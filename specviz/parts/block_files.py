@@ -8,7 +8,7 @@ from transformers import PreTrainedModel, Qwen3Config
 from specviz.parts.dflash import BlockConfig, DFlashHead, Sight
 from specviz.parts.formats import PartFiles
 from specviz.parts.heads import hidden_size_of
-from specviz.parts.published import AnyPart, columns_of, filled, logit_width, same_target, understood
+from specviz.parts.published import AnyPart, columns_of, filled, logit_width, same_target
 
 #: Settings of drafters that compute more, and the values with which they do not.
 _FURTHER_SETTINGS = {
@@ -67,13 +67,10 @@ def block_settings(
 
     Raises SpecvizError as `load_dflash`.
     """
-    if not files.shapes:
-        files.tensors()  # says what is wrong with them
-    with understood(files, method):
-        config = _layers_config(files)
-        _refuse_further(files, config, method)
-        layers = _feature_layers(files, method)
-        return config, _block_config(files, config, layers, target, method), layers
+    config = _layers_config(files)
+    _refuse_further(files, config, method)
+    layers = _feature_layers(files, method)
+    return config, _block_config(files, config, layers, target, method), layers
 
 
 def _block_config(
