@@ -22,7 +22,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils.import_utils import is_protobuf_available, is_sentencepiece_available, is_tiktoken_available
 
 from specviz.models.placement import release_memory
-from specviz.parts.formats import is_pointer
+from specviz.parts.part_files import is_pointer
 from specviz.records.errors import SpecvizError, first_line
 
 #: The packages that read vocabularies in other programs' formats, and how to ask whether each is installed.

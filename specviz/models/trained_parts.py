@@ -19,7 +19,7 @@ from specviz.parts.dflash2 import load_dflash2
 from specviz.parts.dspark import load_domino, load_dspark
 from specviz.parts.eagle1 import load_eagle1
 from specviz.parts.eagle3 import load_eagle3
-from specviz.parts.formats import PICKLES, PartFiles, recognise
+from specviz.parts.formats import recognise
 from specviz.parts.gemma_assistant import load_gemma_assistant
 from specviz.parts.head_files import StoredWeights, load
 from specviz.parts.heads import EagleHead, Head, MedusaHeads, MtpHead, ParallelHead
@@ -27,6 +27,7 @@ from specviz.parts.medusa import load_medusa
 from specviz.parts.mlp_speculator import load_mlp_speculator
 from specviz.parts.mtp_files import load_mtp_file
 from specviz.parts.mtp_modules import MtpModules
+from specviz.parts.part_files import PICKLES, PartFiles
 from specviz.parts.published import understood
 from specviz.passes.devices import home_of, is_sharded, is_spread
 from specviz.records.errors import SpecvizError, first_line

@@ -6,8 +6,8 @@ from typing import Any
 from transformers import PreTrainedModel, Qwen3Config
 
 from specviz.parts.dflash import BlockConfig, DFlashHead, Sight
-from specviz.parts.formats import PartFiles
 from specviz.parts.heads import hidden_size_of
+from specviz.parts.part_files import PartFiles
 from specviz.parts.published import AnyPart, columns_of, filled, logit_width, same_target
 
 #: Settings of drafters that compute more, and the values with which they do not.

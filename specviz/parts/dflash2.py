@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, Qwen3Config
 from specviz.parts.block_files import block_settings, needed, with_weights
 from specviz.parts.dflash import BlockConfig
 from specviz.parts.dspark import CorrectedHead
-from specviz.parts.formats import PartFiles
+from specviz.parts.part_files import PartFiles
 
 
 class _Mixing(nn.Module):

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, Qwen3Config
 
 from specviz.parts.block_files import block_settings, needed, own_shapes, with_weights
 from specviz.parts.dflash import BlockConfig, DFlashHead
-from specviz.parts.formats import PartFiles
+from specviz.parts.part_files import PartFiles
 
 #: What corrects a row: the token before alone; it and the row's hidden state; these and all tokens before.
 _KINDS = ("vanilla", "gated", "rnn")

@@ -14,8 +14,8 @@ from transformers import Cache, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
 
 from specviz.parts.eagle3 import layer_config
-from specviz.parts.formats import PartFiles
 from specviz.parts.head_passes import PublishedHead
+from specviz.parts.part_files import PartFiles
 from specviz.parts.published import filled, same_target
 
 #: The names of speculators, and of the norms, in SafeAILab's manner.

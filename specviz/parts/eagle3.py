@@ -18,8 +18,8 @@ from transformers import Cache, LlamaConfig, PreTrainedModel, Qwen3Config
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
-from specviz.parts.formats import PartFiles
 from specviz.parts.head_passes import PublishedHead
+from specviz.parts.part_files import PartFiles
 from specviz.parts.published import columns_of, filled, logit_width, same_target, shifted
 from specviz.passes.cached_model import CachedModel
 from specviz.records.words import Sentence

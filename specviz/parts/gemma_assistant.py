@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.models.gemma4_assistant.modeling_gemma4_assistant import Gemma4AssistantMaskedEmbedder
 
-from specviz.parts.formats import PartFiles
+from specviz.parts.part_files import PartFiles
 from specviz.parts.published import PublishedPart, filled, same_target
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import is_sharded

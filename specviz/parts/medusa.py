@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from specviz.parts.formats import PartFiles
 from specviz.parts.heads import MedusaConfig
+from specviz.parts.part_files import PartFiles
 from specviz.parts.published import PublishedPart, columns_of, filled, logit_width, same_target
 from specviz.records.words import Sentence
 from specviz.rules.sampling import in_order

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from specviz.parts.formats import PartFiles
 from specviz.parts.heads import MedusaConfig, normalised
+from specviz.parts.part_files import PartFiles
 from specviz.parts.published import PublishedPart, filled, same_target
 
 #: Weights of later heads where all share them: some files repeat them.

@@ -16,8 +16,8 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMS
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from specviz.parts.eagle3 import layer_config
-from specviz.parts.formats import PartFiles
 from specviz.parts.head_passes import PublishedHead
+from specviz.parts.part_files import PartFiles
 from specviz.parts.published import filled, same_target
 from specviz.records.words import Sentence
 

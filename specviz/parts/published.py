@@ -12,8 +12,8 @@ from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from specviz.parts.formats import PartFiles
 from specviz.parts.head_files import ready
+from specviz.parts.part_files import PartFiles
 from specviz.records.errors import SpecvizError, first_line
 from specviz.records.words import Sentence
 

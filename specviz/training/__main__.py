@@ -17,8 +17,8 @@ from specviz.models.placement import Place, automatic_dtype, device_named, dtype
 from specviz.models.sources import find_model, load_tokenizer
 from specviz.models.vocabularies import same_vocabulary
 from specviz.models.weights import load_weights
-from specviz.parts.formats import settings_in
 from specviz.parts.heads import EagleConfig
+from specviz.parts.part_files import settings_in
 from specviz.passes.devices import is_spread
 from specviz.passes.processes import refuse_more_than_one
 from specviz.records.assets import EMBEDDED

@@ -16,7 +16,7 @@ import specviz
 from specviz.drafters.at_once import AtOnce, Parallel, ParallelDraftModel
 from specviz.drafters.registry import drafter_class
 from specviz.parts.block_files import load_dflash
-from specviz.parts.formats import PartFiles
+from specviz.parts.part_files import PartFiles
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, SamplingParams
 from specviz.rules.draft import Draft

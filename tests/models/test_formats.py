@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from specviz.parts.formats import PartFiles, recognise
+from specviz.parts.formats import recognise
+from specviz.parts.part_files import PartFiles
 from specviz.records.errors import SpecvizError
 
 #: Widths of a target, its vocabulary and a part's, and the hidden states that it reads.
@@ -145,6 +146,11 @@ PARTS: dict[str, tuple[str, dict, Shapes]] = {
         "EAGLE-3 with parallel heads",
         LLAMA | {"architectures": ["LlamaForCausalLMEagle3"], "eagle_config": {"parallel_draft_step": 2}},
         eagle3("layers.0.") | {"parallel_draft_heads.0.medusa_layers.0.linear.weight": (H, H)},
+    ),
+    "EAGLE-3 of Gemma": (
+        "EAGLE-3 on Gemma's layers",
+        {"architectures": ["Gemma4Eagle3Model"], "model_type": "gemma4_text", "num_hidden_layers": 1},
+        eagle3("layers.0.", states=5) | {"layers.0.pre_feedforward_layernorm.weight": (H,)},
     ),
     "MTP, speculators": ("MTP", {"speculators_model_type": "mtp"}, {"mtp_layers.0.input_proj.weight": (H, 2 * H)}),
     "MTP, cut out": ("MTP modules alone", QWEN, layer("mtp.layers.0.") | {"mtp.fc.weight": (H, 2 * H)}),

@@ -21,8 +21,8 @@ from specviz.bench.pass_times import measure_passes
 from specviz.decoding.engine import rounds
 from specviz.models import preparation
 from specviz.models.preparation import Preparation
-from specviz.parts.formats import PartFiles
 from specviz.parts.medusa import load_medusa
+from specviz.parts.part_files import PartFiles
 from specviz.records.errors import SpecvizError
 from specviz.records.runs import Run
 from specviz.records.settings import RunSettings, SamplingParams
