@@ -54,7 +54,9 @@ class MtpFile(PublishedHead):
         # What the last norm makes of ones is its weights, whether they count from 0 or from 1.
         last_norm = target.get_decoder().norm
         ones = torch.ones(d, dtype=target.dtype, device=last_norm.weight.device)
-        self.register_buffer("last_scale", last_norm(ones).detach().float(), persistent=False)
+        scale = last_norm(ones).detach().float()
+        # What a weight of 0 took away does not come back.
+        self.register_buffer("last_scale", scale.masked_fill(scale == 0, 1), persistent=False)
         self.before_last_norm = True  # of the target
         self.embedding_first = True
 
