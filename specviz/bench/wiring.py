@@ -27,13 +27,14 @@ from specviz.passes.cached_model import CachedModel
 from specviz.records.prompts import PRESETS
 from specviz.records.words import Sentence
 from specviz.rules.draft import Uniforms, Verdict
-from specviz.theory.statistics import LEVEL, Ratio, over_prompts
+from specviz.theory.statistics import Ratio, over_prompts
 
 #: Places of each text at which is drafted, and how many neighbouring ones count as one: they share most of a draft.
-PLACES, STRETCH = 16, 2 * GAMMA
+PLACES, STRETCH = 24, 2 * GAMMA
 
-#: The fewest stretches that an interval is made of.
-LEAST = 6
+#: The fewest stretches that an interval is made of, and how sure a verdict is at least: of parts that do not care how
+#: they are read, a few in a hundred are said to be read wrongly (simulated, with up to four neighbours).
+LEAST, SURE = 8, 0.98
 
 #: Makes one number of each of several sums over stretches.
 Statistic = Callable[[numpy.ndarray], numpy.ndarray]
@@ -155,13 +156,12 @@ def verdict(what: Sentence, readings: Sequence[Reading]) -> Finding:
     figures = _joined([_figure(one, over_prompts(sums, _kept(place))) for place, one in enumerate(readings)])
     if not others:
         return Finding("skipped", what, figures)
-    # All of these intervals hold at once, as often as a single one does elsewhere.
-    level = 1 - (1 - LEVEL) / len(others)
+    level = 1 - (1 - SURE) / len(others)  # so that all of them hold at once
     gains = [over_prompts(sums, _gain(place), level=level) for place in range(1, len(readings))]
     best = max(range(len(gains)), key=lambda place: gains[place].value)
     if gains[best].low > 0:
         seen = Sentence(
-            "{reading} would keep {gain} tokens a pass more ({low} to {high}, 90 %): {figures}",
+            "{reading} would keep {gain} tokens a pass more ({low} to {high}, 98 %): {figures}",
             reading=others[best].name,
             figures=figures,
             gain=_short(gains[best].value),
