@@ -6,9 +6,9 @@ same places of a text that the target itself drew, and how many tokens it would 
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import partial, reduce
 
 import numpy
 import torch
@@ -35,9 +35,6 @@ PLACES, STRETCH = 24, 2 * GAMMA
 #: The fewest stretches that an interval is made of, and how sure a verdict is at least: of parts that do not care how
 #: they are read, a few in a hundred are said to be read wrongly (simulated, with up to four neighbours).
 LEAST, SURE = 8, 0.98
-
-#: Makes one number of each of several sums over stretches.
-Statistic = Callable[[numpy.ndarray], numpy.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,20 +150,26 @@ def verdict(what: Sentence, readings: Sequence[Reading]) -> Finding:
     sums, others = _stretches(readings), readings[1:]
     if len(sums) < LEAST:
         return left_out(what)
-    figures = _joined([_figure(one, over_prompts(sums, _kept(place))) for place, one in enumerate(readings)])
+    tokens = [over_prompts(sums, partial(_kept, reading=place)) for place in range(len(readings))]
+    figures = reduce(
+        lambda first, then: Sentence("{first}, and {then}", first=first, then=then), map(_figure, readings, tokens)
+    )
     if not others:
         return Finding("skipped", what, figures)
     level = 1 - (1 - SURE) / len(others)  # so that all of them hold at once
-    gains = [over_prompts(sums, _gain(place), level=level) for place in range(1, len(readings))]
-    best = max(range(len(gains)), key=lambda place: gains[place].value)
-    if gains[best].low > 0:
+    gains = [
+        over_prompts(sums, lambda each, place=place: _kept(each, place) - _kept(each, 0), level=level)
+        for place in range(1, len(readings))
+    ]
+    best, reading = max(zip(gains, others), key=lambda pair: pair[0].value)
+    if best.low > 0:
         seen = Sentence(
             "{reading} would keep {gain} tokens a pass more ({low} to {high}, 98 %): {figures}",
-            reading=others[best].name,
+            reading=reading.name,
             figures=figures,
-            gain=_short(gains[best].value),
-            low=_short(gains[best].low),
-            high=_short(gains[best].high),
+            gain=round(best.value, 2),
+            low=round(best.low, 2),
+            high=round(best.high, 2),
         )
         advice = Sentence("Its configuration does not say how it was trained: correct it, or fetch it anew.")
         return Finding("slow", what, seen, advice)
@@ -185,26 +188,13 @@ def _stretches(readings: Sequence[Reading]) -> list[tuple[float, ...]]:
     return sums
 
 
-def _kept(reading: int) -> Statistic:
-    """Tokens a target pass: those of the draft, and the one that the pass adds."""
-    return lambda sums: 1 + sums[:, 1 + reading] / sums[:, 0]
-
-
-def _gain(reading: int) -> Statistic:
-    """The same, over the part's own reading, on the same places."""
-    return lambda sums: (sums[:, 1 + reading] - sums[:, 1]) / sums[:, 0]
+def _kept(sums: numpy.ndarray, reading: int) -> numpy.ndarray:
+    """Tokens a target pass, of sums [n, 1 + readings]: those of the draft, and the one that the pass adds."""
+    return 1 + sums[:, 1 + reading] / sums[:, 0]
 
 
 def _figure(reading: Reading, kept: Ratio) -> Sentence:
-    known = {"kept": _short(kept.value), "low": _short(kept.low), "high": _short(kept.high)}
+    known = {"kept": round(kept.value, 2), "low": round(kept.low, 2), "high": round(kept.high, 2)}
     if reading.name is None:
         return Sentence("{kept} tokens a pass ({low} to {high}, 90 %) as it is read", **known)
     return Sentence("{kept} with {reading} ({low} to {high})", reading=reading.name, **known)
-
-
-def _joined(parts: Sequence[Sentence]) -> Sentence:
-    return reduce(lambda first, then: Sentence("{first}, and {then}", first=first, then=then), parts)
-
-
-def _short(value: float) -> float:
-    return round(value, 2)
