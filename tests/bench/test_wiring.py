@@ -146,8 +146,8 @@ def test_a_verdict_comes_with_its_interval_and_not_from_chance(readings, state, 
 def test_the_embedded_eagle_head_is_read_as_it_was_trained_and_one_a_layer_off_is_found(tmp_path):
     folder = shutil.copytree(EMBEDDED / "eagle", tmp_path / "eagle")
     settings = json.loads((folder / "config.json").read_text())
-    layers = [layer - 1 for layer in settings["feature_layers"]]
-    (folder / "config.json").write_text(json.dumps(settings | {"feature_layers": layers}))
+    named = next(name for name in ("feature_layers", "eagle_aux_hidden_state_layer_ids") if name in settings)
+    (folder / "config.json").write_text(json.dumps(settings | {named: [layer - 1 for layer in settings[named]]}))
     pair = specviz.load_pair(draft=folder, dtype="float32")
     readings = readings_of(pair, "eagle")
     for preset in PRESETS[:4]:
