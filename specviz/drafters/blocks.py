@@ -86,5 +86,6 @@ class CorrectedBlocks(Blocks):
             hidden = self.hidden[self.masks_alone + depth]
             logits, after = self.head.corrected(depth, self.rows[depth], tokens, hidden, memory)
             self.memory = torch.cat([self.memory, after])
-            self.sure = self.head.foreseen(tokens, hidden)
+            if self.confidence:
+                self.sure = self.head.foreseen(tokens, hidden)
             return self.head.for_target(logits)

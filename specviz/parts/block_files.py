@@ -80,11 +80,11 @@ def _block_config(
     rows = shapes.get("lm_head.weight", (None,))[0]
     # With both of its own, only what it reads of the target must be as wide as that.
     stands_alone = "embed_tokens.weight" in shapes and rows is not None
-    text = target.config.get_text_config()
+    text, fused = target.config.get_text_config(), shapes.get("fc.weight", (0, 0))[-1]
     same_target(
         files,
         target,
-        hidden_size=shapes["fc.weight"][1] // len(layers) if stands_alone else config.hidden_size,
+        hidden_size=(fused // len(layers) or None) if stands_alone else config.hidden_size,
         num_hidden_layers=files.setting("num_target_layers"),
         vocab_size=config.vocab_size,
     )

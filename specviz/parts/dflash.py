@@ -88,7 +88,6 @@ class _Layer(Qwen3DecoderLayer):
     def __init__(self, config: Qwen3Config, index: int):
         super().__init__(config, index)
         self.self_attn = _Attention(config, index)
-
         self.attention_conv = self.mlp_conv = None  # what lies around attention and around the MLP (DFlash2)
 
     def forward(self, block: Tensor, *others: Any) -> Tensor:

@@ -360,6 +360,7 @@ def with_tensor(name, tensor):
         ("DFlash speculators", {}, dropped("d2t", "t2d"), "do not say which"),
         ("DFlash speculators", {}, with_tensor("d2t", torch.zeros(25).long() + 120), "do not rise"),
         ("DFlash speculators", {}, with_tensor("fc.weight", torch.zeros(24, 128)), "hidden_size is 64 there, and 48"),
+        ("DFlash speculators", {}, dropped("fc.weight"), "lack fc.weight"),
         ("DSpark DeepSpec", {"markov_head_type": "lstm"}, None, "not known here: lstm"),
         ("DSpark DeepSpec", {}, dropped("markov_w2.weight"), "lack markov_head.markov_w2.weight"),
         ("DSpark DeepSpec", {"markov_rank": 4}, None, "markov_head.markov_w1.weight in"),
