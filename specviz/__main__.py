@@ -195,8 +195,8 @@ def _add_pair(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         action="append",
         default=[],
-        help="what drafts for it: a draft model, or a trained part (Medusa, EAGLE, MTP or parallel head, DFlash or "
-        "DSpark drafter); repeatable",
+        help="what drafts for it: a draft model, or a part trained on the target (EAGLE, DFlash, DSpark, Medusa, "
+        "MTP, ...); repeatable",
     )
     parser.add_argument(
         "--draft-vocabulary",

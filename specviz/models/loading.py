@@ -65,10 +65,10 @@ def load_pair(
 
     target: a local folder in transformers' format, a GGUF file or a folder with one, whose weights are unpacked, or a
         model id on the Hugging Face Hub (``org/model``, ``org/model/file.gguf``).
-    draft: one name or several: a draft model, found like a target, and parts trained on this target (Medusa heads, an
-        EAGLE, MTP or parallel head, a published DFlash drafter), folders or Hub ids. Its files tell which it is. Parts
-        in the target's own folder, which is where the training recipes put them, are loaded unasked, and so are the MTP
-        modules in its checkpoint.
+    draft: one name or several: a draft model, found like a target, and parts trained on this target (an EAGLE,
+        Medusa, MTP or parallel head, of our own or in a published format), folders or Hub ids. Its files tell which it
+        is. Parts in the target's own folder, which is where the training recipes put them, are loaded unasked, and so
+        are the MTP modules in its checkpoint.
     device: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"auto"``: a GPU if there is one, all GPUs for a pair too large for
         one, else the CPU. ``"spread"`` puts the target's layers on all GPUs, then in main memory, then on disk.
         ``"parallel"`` shards each layer over the processes of torchrun, all of which call this and make the same runs;

@@ -30,7 +30,7 @@ from specviz.parts.mtp_modules import MtpModules
 from specviz.parts.part_files import PICKLES, PartFiles
 from specviz.parts.published import understood
 from specviz.passes.devices import home_of, is_sharded, is_spread
-from specviz.records.errors import SpecvizError, first_line
+from specviz.records.errors import SpecvizError, first_line, quoted
 
 #: A name that is given: a folder, a file, or a Hub id.
 Name = str | os.PathLike[str]
@@ -129,8 +129,8 @@ def _kind(files: PartFiles) -> str | None:
     """The drafter of the part in a folder; None for a model. Raises SpecvizError (field ``draft``) for parts that are
     not read."""
     if (own := files.settings.get("kind")) is not None:
-        if own not in _PARTS:
-            raise _unread(files, str(own))
+        if not isinstance(own, str) or own not in _PARTS:
+            raise _unread(files, quoted(own))
         return own
     form = recognise(files)
     if files.flaw is not None and (form is not None or _is_headlike(files.settings)):

@@ -82,7 +82,8 @@ REFUSED = [
     ("a DSpark drafter inside it", {"model_type": "deepseek_v4", "dspark_target_layer_ids": [1]}, None),
     ("taken out of a checkpoint", {"model_type": "qwen3_next"}, "mtp.fc.weight"),
     ("is quantised", {"dflash_config": {}, "quantization_config": {"quant_method": "fp8"}}, None),
-    ("in a format that is not read here (hydra)", {"kind": "hydra"}, None),
+    ("in a format that is not read here ('hydra')", {"kind": "hydra"}, None),
+    ("in a format that is not read here ([1])", {"kind": [1]}, None),
 ]
 
 
