@@ -60,23 +60,11 @@ def with_weights(part: AnyPart, files: PartFiles, target: PreTrainedModel) -> An
     return filled(part, files, target, lambda name: None if name in maps.values() else _own_name(name))
 
 
-def block_settings(
-    files: PartFiles, target: PreTrainedModel, method: str
-) -> tuple[Qwen3Config, BlockConfig, tuple[int, ...]]:
-    """Of such a drafter: its layers' sizes, how it lays out blocks, and the target's hidden states it reads.
-
-    Raises SpecvizError as `load_dflash`.
-    """
+def block_settings(files: PartFiles, target: PreTrainedModel, method: str) -> tuple[Qwen3Config, BlockConfig]:
+    """Of such a drafter: its layers' sizes, and how it lays out blocks. Raises SpecvizError as `load_dflash`."""
     config = _layers_config(files)
     _refuse_further(files, config, method)
-    layers = _feature_layers(files, method)
-    return config, _block_config(files, config, layers, target, method), layers
-
-
-def _block_config(
-    files: PartFiles, config: Qwen3Config, layers: tuple[int, ...], target: PreTrainedModel, method: str
-) -> BlockConfig:
-    shapes = own_shapes(files)
+    shapes, layers = own_shapes(files), _feature_layers(files, method)
     rows = shapes.get("lm_head.weight", (None,))[0]
     # With both of its own, only what it reads of the target must be as wide as that.
     stands_alone = "embed_tokens.weight" in shapes and rows is not None
@@ -99,7 +87,8 @@ def _block_config(
     block_size, mask_id = needed(files, method, "block_size"), needed(files, method, "mask_token_id")
     if block_size < 2 or not 0 <= mask_id < config.vocab_size:
         raise ValueError(f"block_size {block_size} or mask_token_id {mask_id} cannot be")
-    return BlockConfig(
+    own = BlockConfig(
+        feature_layers=layers,
         block_size=block_size,
         mask_id=mask_id,
         predicts_next=_predicts_next(files, method),
@@ -111,6 +100,7 @@ def _block_config(
         logit_scale=_in_block_settings(files, "output_multiplier") or 1.0,
         softcap=_in_block_settings(files, "final_logit_softcapping") or None,
     )
+    return config, own
 
 
 def own_shapes(files: PartFiles) -> dict[str, tuple[int, ...]]:

@@ -50,6 +50,7 @@ class Sight:
 class BlockConfig:
     """How a block is laid out and what it reads, apart from its layers' sizes."""
 
+    feature_layers: tuple[int, ...]
     block_size: int  # slots, as many as in training: the text's last token and masks
     mask_id: int  # whose embedding stands for a mask
     predicts_next: bool  # each slot the token after its place, the first one too; or else the one in its place
@@ -111,15 +112,15 @@ class DFlashHead(PublishedPart):
     kind: ClassVar[str] = "parallel"
     method: ClassVar[str] = "DFlash"
 
-    def __init__(self, config: Qwen3Config, own: BlockConfig, feature_layers: tuple[int, ...]):
+    def __init__(self, config: Qwen3Config, own: BlockConfig):
         super().__init__()
         self.sizes = own
-        self.feature_layers = feature_layers
+        self.feature_layers = own.feature_layers
         d = config.hidden_size
         self.layers = nn.ModuleList([_Layer(config, index) for index in range(config.num_hidden_layers)])
         self.norm = Qwen3RMSNorm(d, config.rms_norm_eps)
         self.hidden_norm = Qwen3RMSNorm(d, config.rms_norm_eps)
-        self.fc = nn.Linear(len(feature_layers) * own.target_width, d, bias=False)
+        self.fc = nn.Linear(len(own.feature_layers) * own.target_width, d, bias=False)
         self.rotary_emb = Qwen3RotaryEmbedding(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, d) if own.own_embeddings else None
         self.lm_head = None if own.own_rows is None else nn.Linear(d, own.own_rows, bias=False)

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, Qwen3Config
 
 from specviz.parts.block_files import block_settings, needed, with_weights
 from specviz.parts.dflash import BlockConfig
-from specviz.parts.dspark import CorrectedHead
+from specviz.parts.dspark import CorrectedHead, RowsAndMemory
 from specviz.parts.part_files import PartFiles
 
 
@@ -51,25 +51,15 @@ class DFlash2Head(CorrectedHead):
 
     method: ClassVar[str] = "DFlash2"
 
-    def __init__(
-        self,
-        config: Qwen3Config,
-        own: BlockConfig,
-        feature_layers: tuple[int, ...],
-        kernel: tuple[int, int],
-        rank: int,
-        candidates: int,
-    ):
+    def __init__(self, config: Qwen3Config, own: BlockConfig, kernel: tuple[int, int], rank: int, candidates: int):
         """kernel: taps, and how many channels share what is added to them."""
-        super().__init__(config, own, feature_layers)
+        super().__init__(config, own)
         for layer in self.layers:
             layer.attention_conv, layer.mlp_conv = (_Mixing(config.hidden_size, *kernel) for _ in range(2))
         self.candidate_selector = _Selector(config.vocab_size, rank, config.hidden_size)
         self.candidates = candidates
 
-    def corrected(
-        self, depth: int, logits: Tensor, tokens: Tensor, hidden: Tensor, memory: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def corrected(self, depth: int, logits: Tensor, tokens: Tensor, hidden: Tensor, memory: Tensor) -> RowsAndMemory:
         selector = self.candidate_selector
         likeliest, ids = logits.topk(min(self.candidates, len(logits)))
         before = selector.predecessor_codebook[tokens] * selector.hidden_projection(hidden)

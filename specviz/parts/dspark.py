@@ -14,6 +14,9 @@ from specviz.parts.block_files import block_settings, needed, own_shapes, with_w
 from specviz.parts.dflash import BlockConfig, DFlashHead
 from specviz.parts.part_files import PartFiles
 
+#: Corrected logits, and the memory after the tokens that corrected them.
+RowsAndMemory = tuple[Tensor, Tensor]
+
 #: What corrects a row: the token before alone; it and the row's hidden state; these and all tokens before.
 _KINDS = ("vanilla", "gated", "rnn")
 
@@ -27,9 +30,7 @@ class CorrectedHead(DFlashHead):
         """[1, width], before the first row that drafts. last: [1], the text's last token; hidden: [slots, d]."""
         return hidden.new_zeros(1, self.memory_width)
 
-    def corrected(
-        self, depth: int, logits: Tensor, tokens: Tensor, hidden: Tensor, memory: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def corrected(self, depth: int, logits: Tensor, tokens: Tensor, hidden: Tensor, memory: Tensor) -> RowsAndMemory:
         """The logits [rows] at a depth after each of the tokens [k] before it, [k, rows], and the next memory
         [k, width]. hidden: [d], the row's. depth: of its token in the draft, from 0."""
         return logits.expand(len(tokens), -1), memory
@@ -43,7 +44,7 @@ class MarkovHead(nn.Module):
     """What a row's logits gain from the token before its own: W_2 e, and e = W_1[token].
 
     Gated, e is multiplied by σ(G [h; e]), h being the row's hidden state. As a recurrent network it is tanh(o) of
-    [g; c; o] = J [m; e; h], whose memory m becomes σ(g) m + (1 − σ(g)) tanh(c). (DSpark, §3.2.)
+    [g; c; o] = J [m; e; h], whose memory m becomes σ(g) m + (1 − σ(g)) tanh(c).
     """
 
     def __init__(self, kind: str, vocab_size: int, rows: int, rank: int, d: int):
@@ -70,17 +71,9 @@ class DSparkHead(CorrectedHead):
 
     method: ClassVar[str] = "DSpark"
 
-    def __init__(
-        self,
-        config: Qwen3Config,
-        own: BlockConfig,
-        feature_layers: tuple[int, ...],
-        kind: str,
-        rank: int,
-        confidence_inputs: int,
-    ):
+    def __init__(self, config: Qwen3Config, own: BlockConfig, kind: str, rank: int, confidence_inputs: int):
         """rank: of the Markov head; 0: there is none. confidence_inputs: likewise."""
-        super().__init__(config, own, feature_layers)
+        super().__init__(config, own)
         d, rows = config.hidden_size, own.own_rows or config.vocab_size
         self.memory_width = rank
         self.markov_head = MarkovHead(kind, config.vocab_size, rows, rank, d) if rank else None
@@ -96,9 +89,7 @@ class DSparkHead(CorrectedHead):
         # It is trained from the first slot on, also where that one drafts nothing (speculators).
         return self.markov_head(last, hidden[0], memory)[1]
 
-    def corrected(
-        self, depth: int, logits: Tensor, tokens: Tensor, hidden: Tensor, memory: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def corrected(self, depth: int, logits: Tensor, tokens: Tensor, hidden: Tensor, memory: Tensor) -> RowsAndMemory:
         if self.markov_head is None:
             return super().corrected(depth, logits, tokens, hidden, memory)
         gain, memory = self.markov_head(tokens, hidden, memory)
@@ -120,30 +111,22 @@ class DominoHead(CorrectedHead):
     method: ClassVar[str] = "Domino"
 
     def __init__(
-        self,
-        config: Qwen3Config,
-        own: BlockConfig,
-        feature_layers: tuple[int, ...],
-        widths: tuple[int, int],
-        uncorrected: int,
-        embeddings: nn.Module,
+        self, config: Qwen3Config, own: BlockConfig, widths: tuple[int, int], kept: int, embeddings: nn.Module
     ):
-        """widths: of the GRU, and between U and V. uncorrected: tokens that stay. embeddings: the target's."""
-        super().__init__(config, own, feature_layers)
+        """widths: of the GRU, and between U and V. kept: tokens that stay. embeddings: the target's."""
+        super().__init__(config, own)
         self.memory_width, between = widths
-        self.uncorrected = uncorrected
+        self.kept = kept
         self.__dict__["embeddings"] = embeddings  # not as one of its modules
         d = config.hidden_size
         self.prefix_gru = nn.GRU(d, self.memory_width, bias=False)
         steps = nn.Linear(d + self.memory_width, between, bias=False), nn.Linear(between, config.vocab_size, bias=False)
         self.embed_proj = nn.Sequential(steps[0], nn.SiLU(), steps[1])
 
-    def corrected(
-        self, depth: int, logits: Tensor, tokens: Tensor, hidden: Tensor, memory: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def corrected(self, depth: int, logits: Tensor, tokens: Tensor, hidden: Tensor, memory: Tensor) -> RowsAndMemory:
         read, gru = self.embeddings(tokens).to(hidden.device), self.prefix_gru
         memory = torch.gru_cell(read, memory, gru.weight_ih_l0, gru.weight_hh_l0)
-        if depth < self.uncorrected:
+        if depth < self.kept:
             return super().corrected(depth, logits, tokens, hidden, memory)
         return logits + self.embed_proj(torch.cat([hidden.expand(len(tokens), -1), memory], -1)), memory
 
@@ -167,6 +150,5 @@ def load_domino(files: PartFiles, target: PreTrainedModel) -> DominoHead:
     """As `load_dflash`."""
     settings, method = block_settings(files, target, DominoHead.method), DominoHead.method
     widths = needed(files, method, "gru_hidden_dim"), needed(files, method, "emb_dim")
-    uncorrected = files.setting("pure_draft_prefix_len", default=0)
-    part = DominoHead(*settings, widths, uncorrected, target.get_input_embeddings())
-    return with_weights(part, files, target)
+    kept = files.setting("pure_draft_prefix_len", default=0)
+    return with_weights(DominoHead(*settings, widths, kept, target.get_input_embeddings()), files, target)

@@ -99,7 +99,7 @@ def with_part(target, tmp_path_factory):
 
 
 class ByHand:
-    """A block after a text, over the whole of it at once: DFlash, arXiv 2602.06036, §4; DSpark, 2607.05147, §3.2."""
+    """A block after a text, over the whole of it at once: DFlash, arXiv 2602.06036; DSpark, arXiv 2607.05147."""
 
     def __init__(self, layout: Layout, target, ids: list[int]):
         self.layout, self.target, self.ids = layout, target, ids
