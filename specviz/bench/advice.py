@@ -138,6 +138,7 @@ class Offer:
     row: WorkRow  # on all prompts
     draft: str | None = None  # the draft model that it needs, as it was named
     translated: bool = False  # whether that has another tokenizer
+    servers: Servers | None = None  # see `servers_of`; None: those of the drafter's own class
 
     @property
     def mode(self) -> str:
@@ -163,10 +164,14 @@ def ranked(offers: Sequence[Offer]) -> list[Offer]:
     return sorted(offers, key=lambda one: -(one.row.ratio.low or 0.0))
 
 
-def offers_of(rows: Sequence[WorkRow], draft: str | None, translated: bool) -> list[Offer]:
-    """The ways measured on all prompts. draft: the pair's draft model, as it was named; translated: see `Offer`."""
+def offers_of(
+    rows: Sequence[WorkRow], draft: str | None, translated: bool, servers: Mapping[str, Servers]
+) -> list[Offer]:
+    """The ways measured on all prompts. draft: the pair's draft model, as it was named; translated, servers: see
+    `Offer`; servers by the drafters' names."""
+    models = {"draft_model": (draft, translated)}
     return [
-        Offer(row, draft, translated) if row.contestant.mode == "draft_model" else Offer(row)
+        Offer(row, *models.get(row.contestant.mode, (None, False)), servers.get(row.contestant.mode))
         for row in rows
         if row.domain == ALL and row.ratio is not None
     ]
@@ -191,7 +196,7 @@ def server_flags(offer: Offer) -> tuple[ServerFlags, ...]:
     """The flags of each server for chains of this drafter and length."""
     from specviz.drafters.registry import class_named  # here, so that this module can be imported without torch
 
-    names, gamma = class_named(offer.mode).servers, offer.num_draft_tokens
+    names, gamma = offer.servers or class_named(offer.mode).servers, offer.num_draft_tokens
     model = offer.draft or names.model
     all_of_them = _vllm(names, gamma, model), _sglang(names, gamma, model), _llama_cpp(names, gamma, model)
     return tuple(replace(one, note="tokenizers") if offer.translated and one.flags else one for one in all_of_them)
@@ -201,6 +206,8 @@ def _vllm(names: Servers, gamma: int, model: str | None) -> ServerFlags:
     if names.vllm is None:
         return ServerFlags("vLLM", None)
     config = {"method": names.vllm} | ({"model": model} if model else {}) | {"num_speculative_tokens": gamma}
+    if names.in_parallel:
+        config |= {"parallel_drafting": True}
     if names.vllm == "ngram":
         config |= {"prompt_lookup_max": names.ngram[1], "prompt_lookup_min": names.ngram[0]}
     return ServerFlags("vLLM", f"--speculative-config {shlex.quote(json.dumps(config))}", names.note)

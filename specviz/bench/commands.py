@@ -215,7 +215,7 @@ def follow(courses: Iterable[Course | None], say: Say, rows: list[WorkRow], fail
 class Measured:
     """The figures of each way to draft so far, on this pair and with other draft models that are available."""
 
-    groups: list[tuple[list[WorkRow], str | None, bool]] = field(default_factory=list)  # see `offers_of`
+    groups: list[tuple[Any, ...]] = field(default_factory=list)  # see `offers_of`
     failed: list[dict[str, str]] = field(default_factory=list)  # "title" and "reason"
 
     @property
@@ -238,11 +238,13 @@ def measure_advice(
     from specviz.bench.advising import SECONDS, advise, require_chains
     from specviz.bench.benchmark import advised_chains
     from specviz.bench.lanes import reason_of
+    from specviz.drafters.registry import servers_of
 
     def measure(pair: ModelPair, contestants: Sequence[Contestant], draft: str | None) -> None:
         requests, domains = requests_of(options, pair, options.temperature)
         rows: list[WorkRow] = []
-        measured.groups.append((rows, draft, pair.translation is not None))
+        servers = servers_of(pair, (one.mode for one in contestants))
+        measured.groups.append((rows, draft, pair.translation is not None, servers))
         follow(advise(requests, domains, [Contestant(PLAIN), *contestants], seconds), say, rows, measured.failed)
 
     contestants, others = advised_chains(pair), list(_other_drafts(options))

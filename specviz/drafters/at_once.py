@@ -111,7 +111,7 @@ class ParallelDraftModel(Masked, DraftModel):
     2605.08632).
     """
 
-    servers: ClassVar[Servers] = Servers()
+    servers: ClassVar[Servers] = Servers("draft_model", model="DRAFT_MODEL", in_parallel=True)
 
     @classmethod
     def suits(cls, pair: ModelPair) -> bool:

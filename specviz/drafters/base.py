@@ -9,6 +9,7 @@ from torch import Tensor
 
 from specviz.drafters.choosers import Chooser
 from specviz.models.pair import ModelPair
+from specviz.parts.published import Servers
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.reading_checks import reads_trees
 from specviz.passes.static_passes import FastPasses
@@ -27,22 +28,6 @@ class DraftContext:
     target: CachedModel  # with its cache and the run's clock, `target.stopwatch`
     seed: int = 0  # for drafters that start from random guesses; all draws use the run's uniforms
     passes: Mapping[str, FastPasses] = field(default_factory=dict)  # the run's fast passes by role
-
-
-@dataclass(frozen=True, slots=True)
-class Servers:
-    """The names that inference servers have for a drafter; None where they have no such drafter.
-
-    vLLM: docs/features/speculative_decoding. SGLang: docs/advanced_features/speculative_decoding. llama.cpp:
-    docs/speculative.md, with the names of its pull requests 22397 and 22964.
-    """
-
-    vllm: str | None = None
-    sglang: str | None = None
-    llama_cpp: str | None = None
-    model: str | None = None  # stands for a model that only the reader can name
-    ngram: tuple[int, int] = (1, 4)  # the least and the most tokens that a copy must follow
-    note: str = ""  # the key of a sentence on what else is needed there, in assets/text/*/advice.json
 
 
 class Drafter(ABC):

@@ -1,6 +1,7 @@
 """From a drafter's name to the class that drafts for a pair, and the default drafter of a pair."""
 
 import importlib
+from collections.abc import Iterable
 
 from specviz.drafters import CLASSES, DRAFTERS
 from specviz.drafters.at_once import Parallel, ParallelDraftModel
@@ -17,6 +18,7 @@ from specviz.parts.dflash import DFlashHead
 from specviz.parts.dflash2 import DFlash2Head
 from specviz.parts.dspark import DominoHead, DSparkHead
 from specviz.parts.mlp_speculator import MlpSpeculator
+from specviz.parts.published import PublishedPart, Servers
 from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import DraftParams
 
@@ -63,6 +65,12 @@ def drafter_class(pair: ModelPair, name: str | None) -> type[Drafter]:
     if name == Parallel.name and name not in pair.parts and ParallelDraftModel.suits(pair):
         return ParallelDraftModel
     return _BY_PART.get(type(pair.parts.get(name)), class_named(name))
+
+
+def servers_of(pair: ModelPair, names: Iterable[str]) -> dict[str, Servers]:
+    """What inference servers call these drafters as they draft for this pair: the published parts that they run."""
+    parts = {name: part for name, part in pair.parts.items() if isinstance(part, PublishedPart)}
+    return {name: (parts.get(name) or drafter_class(pair, name)).servers for name in names}
 
 
 def usual(pair: ModelPair, preparing: bool = True) -> str:

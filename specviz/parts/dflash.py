@@ -21,7 +21,7 @@ from transformers.models.qwen3.modeling_qwen3 import (
     apply_rotary_pos_emb,
 )
 
-from specviz.parts.published import PublishedPart
+from specviz.parts.published import PublishedPart, Servers
 from specviz.records.words import Sentence
 from specviz.rules.sampling import in_order
 
@@ -111,6 +111,7 @@ class DFlashHead(PublishedPart):
 
     kind: ClassVar[str] = "parallel"
     method: ClassVar[str] = "DFlash"
+    servers: ClassVar[Servers] = Servers("dflash", "DFLASH", "draft-dflash", "DFLASH_DRAFTER")
 
     def __init__(self, config: Qwen3Config, own: BlockConfig):
         super().__init__()

@@ -13,6 +13,7 @@ from specviz.parts.block_files import block_settings, needed, with_weights
 from specviz.parts.dflash import BlockConfig
 from specviz.parts.dspark import CorrectedHead, RowsAndMemory
 from specviz.parts.part_files import PartFiles
+from specviz.parts.published import Servers
 
 
 class _Mixing(nn.Module):
@@ -50,6 +51,7 @@ class DFlash2Head(CorrectedHead):
     before and h the row's hidden state; all others are out."""
 
     method: ClassVar[str] = "DFlash2"
+    servers: ClassVar[Servers] = Servers()
 
     def __init__(self, config: Qwen3Config, own: BlockConfig, kernel: tuple[int, int], rank: int, candidates: int):
         """kernel: taps, and how many channels share what is added to them."""

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, Qwen3Config
 from specviz.parts.block_files import block_settings, needed, own_shapes, with_weights
 from specviz.parts.dflash import BlockConfig, DFlashHead
 from specviz.parts.part_files import PartFiles
+from specviz.parts.published import Servers
 
 #: Corrected logits, and the memory after the tokens that corrected them.
 RowsAndMemory = tuple[Tensor, Tensor]
@@ -70,6 +71,7 @@ class DSparkHead(CorrectedHead):
     """A DFlash block with a Markov head and a confidence head, or one of them."""
 
     method: ClassVar[str] = "DSpark"
+    servers: ClassVar[Servers] = Servers("dspark", "DSPARK", "draft-dspark", "DSPARK_DRAFTER")
 
     def __init__(self, config: Qwen3Config, own: BlockConfig, kind: str, rank: int, confidence_inputs: int):
         """rank: of the Markov head; 0: there is none. confidence_inputs: likewise."""
@@ -109,6 +111,7 @@ class DominoHead(CorrectedHead):
     tokens before; the first few stay as they are."""
 
     method: ClassVar[str] = "Domino"
+    servers: ClassVar[Servers] = Servers()
 
     def __init__(
         self, config: Qwen3Config, own: BlockConfig, widths: tuple[int, int], kept: int, embeddings: nn.Module

@@ -16,7 +16,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMS
 from specviz.parts.eagle3 import layer_config
 from specviz.parts.head_passes import PublishedHead
 from specviz.parts.part_files import PartFiles
-from specviz.parts.published import filled, same_target
+from specviz.parts.published import Servers, filled, same_target
 
 #: The names of speculators, and of the norms, in SafeAILab's manner.
 _RENAMED = [
@@ -40,6 +40,7 @@ class Eagle1Head(PublishedHead):
 
     kind: ClassVar[str] = "eagle"
     method: ClassVar[str] = "EAGLE"
+    servers: ClassVar[Servers] = Servers("eagle", "EAGLE", model="EAGLE_HEAD")
 
     def __init__(self, files: PartFiles, target: PreTrainedModel):
         shapes = _own_shapes(files)

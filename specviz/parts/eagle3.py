@@ -20,7 +20,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from specviz.parts.head_passes import PublishedHead
 from specviz.parts.part_files import PartFiles
-from specviz.parts.published import columns_of, filled, logit_width, same_target, shifted
+from specviz.parts.published import Servers, columns_of, filled, logit_width, same_target, shifted
 from specviz.passes.cached_model import CachedModel
 from specviz.records.words import Sentence
 
@@ -83,6 +83,7 @@ class Eagle3Head(PublishedHead):
 
     kind: ClassVar[str] = "eagle"
     method: ClassVar[str] = "EAGLE-3"
+    servers: ClassVar[Servers] = Servers("eagle3", "EAGLE3", "draft-eagle3", "EAGLE3_HEAD")
 
     def __init__(self, files: PartFiles, target: PreTrainedModel):
         config = layer_config(files, _own_shapes(files))
@@ -157,6 +158,7 @@ class PEagleHead(Eagle3Head):
 
     kind: ClassVar[str] = "parallel"
     method: ClassVar[str] = "P-EAGLE"
+    servers: ClassVar[Servers] = Servers("eagle3", model="EAGLE3_HEAD", in_parallel=True)
 
     def __init__(self, files: PartFiles, target: PreTrainedModel):
         super().__init__(files, target)

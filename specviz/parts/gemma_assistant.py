@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedMode
 from transformers.models.gemma4_assistant.modeling_gemma4_assistant import Gemma4AssistantMaskedEmbedder
 
 from specviz.parts.part_files import PartFiles
-from specviz.parts.published import PublishedPart, filled, same_target
+from specviz.parts.published import PublishedPart, Servers, filled, same_target
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import is_sharded
 from specviz.records.words import Sentence
@@ -34,6 +34,7 @@ class GemmaAssistant(PublishedPart):
 
     kind: ClassVar[str] = "mtp"
     method: ClassVar[str] = "Gemma 4 assistant"
+    servers: ClassVar[Servers] = Servers("mtp", None, "draft-mtp", "ASSISTANT")
     num_modules: ClassVar[int] = 1
 
     def __init__(self, config: PreTrainedConfig, target: PreTrainedModel):

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from specviz.parts.heads import MedusaConfig
 from specviz.parts.part_files import PartFiles
-from specviz.parts.published import PublishedPart, columns_of, filled, logit_width, same_target
+from specviz.parts.published import PublishedPart, Servers, columns_of, filled, logit_width, same_target
 from specviz.records.words import Sentence
 from specviz.rules.sampling import in_order
 
@@ -42,6 +42,7 @@ class PublishedMedusa(PublishedPart):
 
     kind: ClassVar[str] = "medusa"
     method: ClassVar[str] = "Medusa"
+    servers: ClassVar[Servers] = Servers("medusa", model="MEDUSA_HEADS")
 
     def __init__(self, shapes: dict[str, tuple[int, ...]], shared: bool, target: PreTrainedModel):
         """shapes: of the tensors, by the part's names. shared: all heads have the first one's output matrix."""

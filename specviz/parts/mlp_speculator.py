@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from specviz.parts.heads import MedusaConfig, normalised
 from specviz.parts.part_files import PartFiles
-from specviz.parts.published import PublishedPart, filled, same_target
+from specviz.parts.published import PublishedPart, Servers, filled, same_target
 
 #: Weights of later heads where all share them: some files repeat them.
 _COPY = re.compile(r"(emb|ln|head)\.[1-9]|proj\.([2-9]|\d\d)")
@@ -35,6 +35,7 @@ class MlpSpeculator(PublishedPart):
 
     kind: ClassVar[str] = "medusa"
     method: ClassVar[str] = "MLP speculator"
+    servers: ClassVar[Servers] = Servers("mlp_speculator", model="SPECULATOR")
 
     def __init__(self, files: PartFiles, target: PreTrainedModel):
         super().__init__()

@@ -18,7 +18,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 from specviz.parts.eagle3 import layer_config
 from specviz.parts.head_passes import PublishedHead
 from specviz.parts.part_files import PartFiles
-from specviz.parts.published import filled, same_target
+from specviz.parts.published import Servers, filled, same_target
 from specviz.records.words import Sentence
 
 #: Families whose layers a module may have.
@@ -37,6 +37,7 @@ class MtpFile(PublishedHead):
 
     kind: ClassVar[str] = "mtp"
     method: ClassVar[str] = "MTP"
+    servers: ClassVar[Servers] = Servers("mtp", model="MTP_MODULE")
     num_modules: ClassVar[int] = 1
 
     def __init__(self, config: LlamaConfig, target: PreTrainedModel):

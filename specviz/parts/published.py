@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -22,11 +23,29 @@ AnyPart = TypeVar("AnyPart", bound="PublishedPart")
 Reads = TypeVar("Reads")
 
 
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """The names that inference servers have for a way to draft; None where they have no such way.
+
+    vLLM: docs/features/speculative_decoding. SGLang: docs/advanced_features/speculative_decoding. llama.cpp:
+    docs/speculative.md, with the names of its pull requests 22397 and 22964.
+    """
+
+    vllm: str | None = None
+    sglang: str | None = None
+    llama_cpp: str | None = None
+    model: str | None = None  # stands for a model that only the reader can name
+    in_parallel: bool = False  # whether vLLM must be told that all tokens of a draft come from one pass
+    ngram: tuple[int, int] = (1, 4)  # the least and the most tokens that a copy must follow
+    note: str = ""  # the key of a sentence on what else is needed there, in assets/text/*/advice.json
+
+
 class PublishedPart(nn.Module):
     """A part in a published format. Its weights have the names of its files, apart from their prefixes."""
 
     kind: ClassVar[str]  # its drafter
     method: ClassVar[str]  # its format, for people
+    servers: ClassVar[Servers] = Servers()
 
     #: The target's hidden states it reads, as indices into transformers' ``hidden_states``: 0 is the embeddings, i the
     #: output of layer i − 1, the last one after the final norm.

@@ -264,10 +264,12 @@ def _parts(
     rows: Sequence[WorkRow], runner: Runner, order: Order, pair: ModelPair, halt: threading.Event, say: Words
 ) -> Iterator[str]:
     from specviz.bench.machine import name_of
+    from specviz.drafters.registry import servers_of
     from specviz.passes.static_passes import kind_of
 
     draft = pair.draft.name_or_path if order.pair.draft and pair.draft else None
-    offers = offers_of(rows, draft, pair.translation is not None)
+    servers = servers_of(pair, {row.contestant.mode for row in rows} - {PLAIN})
+    offers = offers_of(rows, draft, pair.translation is not None, servers)
     if halt.is_set() or not offers:
         yield as_text(say("advice.stopped" if offers else "advice.nothing"))
     if offers:

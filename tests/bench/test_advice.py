@@ -7,7 +7,7 @@ import types
 from dataclasses import asdict, replace
 
 import pytest
-from tiny import tiny_pair
+from tiny import tiny_pair, with_heads
 
 from specviz.__main__ import _parser, main
 from specviz.bench import advising as measuring
@@ -17,9 +17,11 @@ from specviz.bench.benchmark import advised_chains
 from specviz.bench.contestants import Contestant
 from specviz.drafters import DRAFTERS
 from specviz.drafters.copying import Suffix
+from specviz.drafters.registry import servers_of
 from specviz.models import catalog
 from specviz.models.loading import load_pair
 from specviz.models.pair import ModelPair, PairPasses
+from specviz.parts.eagle3 import PEagleHead
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import RunSettings
 from specviz.records.words import words
@@ -108,6 +110,16 @@ def test_every_drafter_has_flags_or_is_said_to_have_none():
             assert sglang.flags.endswith("--speculative-num-draft-tokens 4")
         assert llama.flags is None or "--spec-type" in llama.flags
     assert [one.flags for one in server_flags(offer("lookahead", 2.0))] == [None] * 3
+
+
+def test_a_published_part_has_the_flags_of_its_own_format():
+    pair = with_heads(tiny_pair("llama"))
+    part = object.__new__(PEagleHead)
+    servers = servers_of(replace(pair, parts=pair.parts | {"parallel": part}), ["eagle", "parallel"])
+    flags = {name: server_flags(replace(offer(name, 1.5, gamma=3), servers=one)) for name, one in servers.items()}
+    (vllm, *_), (ours, *_) = flags["parallel"], flags["eagle"]
+    config = json.loads(shlex.split(vllm.flags)[1])
+    assert config["method"] == "eagle3" and config["parallel_drafting"] and json.loads(shlex.split(ours.flags)[1])
 
 
 def test_a_models_name_is_one_word_for_a_shell_and_no_markdown():

@@ -197,6 +197,6 @@ def test_lengths_that_cannot_be_told_apart_are_good_lengths():
         work.add(run_on(prompt, 0, 4.0))
         for number, seconds in enumerate((4.0, 2.05, 2.0, 2.1), start=1):
             work.add(run_on(prompt, number, seconds * (0.9 + 0.04 * ((prompt + number) % 6)), ("aa", "ar")))
-    offers = offers_of(work.rows(), None, False)
+    offers = offers_of(work.rows(), None, False, {})
     best = max(offers, key=lambda one: one.row.ratio.value)
     assert best.num_draft_tokens == 6 and good_lengths(offers, best) == [4, 6, 8]
