@@ -29,7 +29,7 @@ AREAS = {
     "race": ("race", *_RUNS),
     "compare": ("compare", "advice", *_RUNS),
     "why": ("why", *_RUNS),
-    "served": ("served", "why"),
+    "served": ("served", "doctor", "why"),
     "lossless": ("lossless", *_RUNS),
     "beside": ("beside", "rounds"),
     "tour": ("tour",),

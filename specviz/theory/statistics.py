@@ -240,6 +240,16 @@ def student_t(degrees: int) -> float:
     return z + sum(term / degrees**power for power, term in enumerate(terms, start=1))
 
 
+def proportion(count: float, total: float, level: float = LEVEL) -> Ratio | None:
+    """count / total with Wilson's interval (1927), which holds for small counts too; None for a total of 0."""
+    if not total:
+        return None
+    z, share = NormalDist().inv_cdf((1 + level) / 2), count / total
+    middle, spread = share + z**2 / (2 * total), z * math.sqrt(share * (1 - share) / total + z**2 / (4 * total**2))
+    whole = 1 + z**2 / total
+    return Ratio(share, max(0.0, (middle - spread) / whole), min(1.0, (middle + spread) / whole))
+
+
 def alike(one: Ratio, other: Ratio) -> bool:
     """True if two ratios that were measured separately do not differ by more than both intervals allow."""
     if one.low is None or other.low is None:

@@ -132,7 +132,7 @@ def served_view(say: Words) -> gr.HTML:
     """A server's own numbers. Reading them needs no model and does not wait for one."""
 
     def read_served(wanted: dict) -> str:
-        return served_answer(str(wanted["text"]), bool(wanted["chains"]), say)
+        return served_answer(str(wanted["text"]), bool(wanted["chains"]), say, str(wanted["speedups"]))
 
     return element_view("served", say, server_functions=[read_served])
 

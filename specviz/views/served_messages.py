@@ -11,9 +11,10 @@ from typing import Any
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
 from specviz.records.server_metrics import ServedRequest, ServedRequests, read_metrics, tally_of
-from specviz.records.words import Words
+from specviz.records.words import Words, words
 from specviz.theory.formulas import expected_speedup, optimal_gamma
 from specviz.views.run_messages import as_json
+from specviz.views.served_diagnosis import beside, diagnosis_lines, findings, signs_of
 from specviz.views.terminal import harmless
 
 #: At most this many positions, values of the curve over requests, and requests at either end.
@@ -93,16 +94,17 @@ def _positions(kept: Counter[int], counts: Tally) -> Iterator[Position]:
 _FIGURES = "passes", "tokens_per_pass", "answer_tokens_per_pass", "acceptance_share", "nominal", "alpha", "tokens"
 
 
-def served_answer(text: str, chains: bool, say: Words) -> str:
-    """The message for a text that a visitor handed over: its figures, or why there are none."""
+def served_answer(text: str, chains: bool, say: Words, speedups: str = "") -> str:
+    """The message for a text that a visitor handed over: its figures, or why there are none. speedups: see
+    `signs_of`."""
     try:
-        return served_message(read_metrics(text, chains), say)
+        return served_message(read_metrics(text, chains), say, speedups)
     except SpecvizError as error:
         return as_json({"kind": "refused", "text": say.error(error)})
 
 
-def served_message(served: ServedRequests, say: Words) -> str:
-    found, ordered = together(served), _ordered(served.requests)
+def served_message(served: ServedRequests, say: Words, speedups: str = "", cost: float | None = None) -> str:
+    found, ordered, signs = together(served), _ordered(served.requests), signs_of(served.requests, speedups, cost)
     silent = [one for one in served.requests if one.passes is None]
     return as_json(
         {"kind": "served"}
@@ -121,6 +123,8 @@ def served_message(served: ServedRequests, say: Words) -> str:
             "curve": [one.tokens_per_pass for one in _thinned(ordered, MOST_VALUES)],
             "quantiles": [ordered[_rank(share, ordered)].tokens_per_pass for share in QUANTILES if ordered],
             "rows": [_row(one) for one in _extremes(ordered)],
+            "findings": findings(signs, say),
+            "anchors": beside(served.requests, signs),
         }
     )
 
@@ -157,8 +161,9 @@ def _extremes(ordered: Sequence[ServedRequest]) -> list[ServedRequest]:
     return list(ordered) if few else [*ordered[:MOST_EXTREMES], *ordered[-MOST_EXTREMES:]]
 
 
-def served_text(served: ServedRequests, cost: float | None = None) -> str:
+def served_text(served: ServedRequests, cost: float | None = None, speedups: str = "") -> str:
     """The same for a terminal. cost: the server's c, if its owner knows it; then the γ that the formula favours too."""
+    signs = signs_of(served.requests, speedups, cost)
     found, ordered, summaries = together(served), _ordered(served.requests), _summaries(served.requests)
     of_many = f"{summaries} summaries of many requests, " if summaries else ""
     lines = [
@@ -179,6 +184,7 @@ def served_text(served: ServedRequests, cost: float | None = None) -> str:
             for one in _extremes(ordered)
         ),
     ]
+    lines += ["", *diagnosis_lines(signs, served.requests, words())]
     if served.left_out:
         lines += [
             "",

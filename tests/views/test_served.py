@@ -57,8 +57,9 @@ def page(alone) -> Page:
 def answered(page: Page) -> None:
     """What the element asks for comes, as from a server."""
     page.wait_for_function("() => window.asked")
-    text, chains = page.evaluate("() => [window.asked.text, window.asked.chains]")
-    page.evaluate("message => { window.asked.answer(message); window.asked = null; }", json.loads(told(text, chains)))
+    text, chains, speedups = page.evaluate("() => [window.asked.text, window.asked.chains, window.asked.speedups]")
+    message = json.loads(served_answer(text, chains, words(), speedups))
+    page.evaluate("message => { window.asked.answer(message); window.asked = null; }", message)
 
 
 def read(page: Page, *values: object) -> None:
@@ -190,6 +191,28 @@ def test_the_page_shows_what_a_format_tells_and_says_what_it_does_not(page, text
     assert violations(page) == []
 
 
+def test_what_may_be_wrong_stands_with_its_causes_and_published_figures_beside(page):
+    read(page, EXACT)
+    findings = part(page, "findings")
+    expect(findings).to_contain_text("Position 1 kept only 9\u202f% of the 43 tokens")
+    expect(findings).to_contain_text("Set the number of draft tokens to the block size")
+    part(page, "speedups").fill("1:1.9 4:0.74")
+    part(page, "speedups").press("Enter")
+    page.locator("h3").first.click()
+    answered(page)
+    expect(findings).to_contain_text("slower than without drafts: a round then costs 2.6 times as many plain steps")
+    assert part(page, "anchors").count() == 0  # until somebody looks
+    part(page, "published").locator("summary").click()
+    part(page, "method").select_option("EAGLE-3")
+    expect(part(page, "range")).to_contain_text("EAGLE-3: 2.26 to 5.14 in 7 published settings; yours is 1.23.")
+    expect(part(page, "anchors").locator("tbody tr")).to_have_count(8)
+    assert violations(page) == []
+    part(page, "speedups").fill("fast")
+    part(page, "speedups").press("Enter")
+    answered(page)
+    expect(part(page, "problem")).to_contain_text("1:1.9 32:0.8")
+
+
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
 def test_a_file_is_read_in_every_encoding_that_programs_write(page, encoding):
     data = list(json.dumps({"id": "é😀", **EXACT}, ensure_ascii=False).encode(encoding))
@@ -246,6 +269,7 @@ def test_the_terminal_prints_the_same_figures():
     bad = json.dumps({"num_spec_steps": "\x1b[31m"})
     lines = served_text(read_metrics("\n".join([SCRAPE, LLAMA, bad]))).splitlines()
     assert lines[0].startswith("1 requests, 1 summaries of many requests, 43 target passes")
+    assert any(line.startswith("- Position 1 kept only 9") for line in lines)
     assert lines[-2] == "left out, 1 in all; the first:" and lines[-1].startswith("Request 2: num_spec_steps must be")
     cut = (
         "SpecDecoding metrics: Mean acceptance length: 1.50, Drafted: 4 tokens, Per-position acceptance rate: 0.5, 0.5"

@@ -63,6 +63,6 @@ function answer(server, { run, first, count, answer: fill }) {
 }
 
 /** @param {any} server @param {any} handed */
-function read(server, { text, chains, answer: tell }) {
-  server.read_served({ text, chains }).then((/** @type {string} */ message) => tell(parsed(message)), () => tell(null));
+function read(server, { text, chains, speedups, answer: tell }) {
+  server.read_served({ text, chains, speedups }).then((/** @type {string} */ message) => tell(parsed(message)), () => tell(null));
 }

@@ -1,12 +1,13 @@
 // <specviz-served>: what a server says of its own speculation, pasted, dropped or opened: answers, a log, /metrics.
 //
 // Takes { kind: "served", … } and { kind: "refused", text } of specviz/views/served_messages.py. Fires `specviz-ask-served`
-// with { text, chains, answer }: `answer` takes the message, or null where nobody answers. What is refused leaves the
+// with { text, chains, speedups, answer }: `answer` takes the message, or null where nobody answers. What is refused leaves the
 // figures on the screen as they are. `state` shows what it holds.
 
 import { make, setText } from "../shared/dom.js";
 import { SpecvizElement, sheet } from "../shared/element.js";
 import { textOf } from "./encodings.js";
+import { diagnosisPart, renderDiagnosis } from "./diagnosis.js";
 import { gammaPart, renderGamma } from "./gamma.js";
 import { passesPart, renderPasses } from "./passes.js";
 import { renderRequests, requestsPart } from "./requests.js";
@@ -30,11 +31,12 @@ class SpecvizServed extends SpecvizElement {
 
   build() {
     const { ui, say } = this;
-    const parts = [passesPart(this), gammaPart(this), requestsPart(this)];
+    const parts = [passesPart(this), diagnosisPart(this), gammaPart(this), requestsPart(this)];
     ui.field = make("textarea", { id: "metrics", rows: 5, spellcheck: "false", "aria-describedby": "problem", placeholder: EXAMPLE, part: "field",
       on: { input: (event) => this.typed(event), paste: (event) => this.pasted(event) } });
     ui.file = make("input", { type: "file", multiple: true, accept: ".json,.jsonl,.ndjson,.txt,.log,.prom", class: "hidden", part: "file", on: { change: () => this.opened(ui.file.files) } });
     ui.chains = make("input", { type: "checkbox", part: "chains", on: { change: () => this.state.text && this.ask() } });
+    ui.speedups = make("input", { size: 12, spellcheck: "false", part: "speedups", on: { change: () => this.state.text && this.ask() } });
     ui.problem = make("p", { class: "note hidden", id: "problem", role: "alert", part: "problem" });
     ui.status = make("p", { class: "says", role: "status", part: "status" });
     ui.found = make("div", { class: "found hidden", part: "found" }, ...parts);
@@ -43,7 +45,8 @@ class SpecvizServed extends SpecvizElement {
       make("div", { class: "actions" },
         make("button", { type: "button", class: "act", part: "read", text: say("served.read"), on: { click: () => this.ask() } }),
         make("button", { type: "button", class: "act", text: say("served.open"), on: { click: () => ui.file.click() } }), ui.file),
-      make("label", { class: "wide" }, ui.chains, make("span", { text: say("served.chains") })));
+      make("label", { class: "wide" }, ui.chains, make("span", { text: say("served.chains") })),
+      make("label", { class: "wide" }, ui.speedups, make("span", { text: say("doctor.speedup") })));
     this.shadow.append(make("div", { class: "view" }, make("details", { class: "card", part: "fold", on: { toggle: () => this.draw() } },
       make("summary", {}, make("h2", { text: say("served.title") })),
       make("p", { class: "lead", text: say("served.lead") }), box, ui.status, ui.found)));
@@ -112,7 +115,7 @@ class SpecvizServed extends SpecvizElement {
       setText(this.ui.status, "");
       this.receive(message ?? { kind: "refused", text: this.say("served.no_answer") });
     };
-    this.tell("specviz-ask-served", { text: this.state.text, chains: this.ui.chains.checked, answer });
+    this.tell("specviz-ask-served", { text: this.state.text, chains: this.ui.chains.checked, speedups: this.ui.speedups.value, answer });
   }
 
   draw() {
@@ -120,6 +123,7 @@ class SpecvizServed extends SpecvizElement {
     if (!figures) return;
     this.ui.found.classList.remove("hidden");
     renderPasses(this, figures);
+    renderDiagnosis(this, figures);
     renderGamma(this, figures);
     renderRequests(this, figures);
   }

@@ -1,0 +1,136 @@
+"""What is likely wrong with a server's speculation, from what it reports of itself.
+
+Figures in, findings out, no words. A finding is made only where the counts bear it: a rate is called low if the whole
+of its 99 % interval is. Counts of neighbouring passes hang together, so the interval is wide on purpose.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from specviz.theory.statistics import proportion
+
+#: How often the interval of a rate holds the true one.
+SURE = 0.99
+
+#: A position that keeps fewer of the tokens that reach it does not work as it was trained: published curves keep from
+#: 0.50 to 0.95 at every position (assets/anchors.json).
+BROKEN = 0.3
+
+#: A position that fewer passes keep is a slot of verification that is mostly wasted.
+WASTED = 0.1
+
+#: Fewer passes tell nothing.
+LEAST_PASSES = 20
+
+#: A measured speedup below this is no gain.
+GAIN = 1.05
+
+#: Two rates that differ by less are not mixed up.
+APART = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """A server's figures as they are diagnosed. Passes are those that verified a draft."""
+
+    passes: float  # where the server does not count them, at least that many
+    kept: Sequence[float] = ()  # by position, passes that kept a draft token there
+    reached: Sequence[float] = ()  # and those that got there, or more where `whole` is false
+    whole: bool = False  # whether `reached` is exact: the length of every draft is known
+    accepted: float | None = None  # draft tokens kept, in those passes
+    drafted: float | None = None  # and proposed, None where nobody says it of all of them
+    #: (requests at once, measured speed over the same server without drafts), the least load first.
+    speedups: Sequence[tuple[float, float]] = ()
+    cost: float | None = None  # c, if it is known
+
+    @property
+    def tokens_per_pass(self) -> float | None:
+        return None if self.accepted is None or not self.passes else 1 + self.accepted / self.passes
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that the figures say. kind and causes are names of texts; figures are the values in them."""
+
+    kind: str
+    figures: dict[str, float]
+    causes: tuple[str, ...] = field(default=())
+
+
+def examine(signs: Signs) -> list[Finding]:
+    """The findings, what is broken first; `few` alone where there is too little to go by."""
+    if signs.passes < LEAST_PASSES and not signs.speedups:
+        return [Finding("few", {"passes": signs.passes, "least": LEAST_PASSES})]
+    broken = list(filter(None, [_broken(signs)])) if signs.passes >= LEAST_PASSES else []
+    found = [*broken, *filter(None, [not broken and _tail(signs), _definitions(signs), *_speed(signs)])]
+    healthy = not broken and signs.tokens_per_pass is not None
+    if healthy and not signs.speedups:
+        found.append(Finding("unpriced", {"tokens": signs.tokens_per_pass}, ("measure",)))
+    return found
+
+
+def _broken(signs: Signs) -> Finding | None:
+    """The first position that hardly keeps what reaches it."""
+    if not signs.kept:
+        # Whatever was kept at position 1 is among all that was kept.
+        share = signs.accepted is not None and proportion(min(signs.accepted, signs.passes), signs.passes, SURE)
+        if not share or share.high >= BROKEN:
+            return None
+        return Finding("low_bound", {"rate": share.value, "passes": signs.passes}, _LOW)
+    for place, (kept, reached) in enumerate(zip(signs.kept, signs.reached)):
+        rate = proportion(kept, reached, SURE)
+        if rate is None or rate.high >= BROKEN:
+            continue
+        figures = {"position": place + 1, "rate": rate.value, "reached": reached, "first": signs.kept[0] / signs.passes}
+        figures |= {"before": place}
+        if place == 0:
+            return Finding("low", figures, _LOW)
+        kind, causes = ("second", ("slots", "step")) if place == 1 else ("cliff", ("trained", "window"))
+        return Finding(kind, figures, causes if signs.whole else (*causes, "short"))
+    return None
+
+
+_LOW = ("target", "template", "layers", "vocabulary", "block")
+
+
+def _tail(signs: Signs) -> Finding | None:
+    """Positions at the end that hardly any pass keeps: fewer would cost little."""
+    places = [
+        place
+        for place, kept in enumerate(signs.kept)
+        if (share := proportion(kept, signs.passes, SURE)) and share.high < WASTED
+    ]
+    if not places or places[0] == 0:
+        return None
+    lost = sum(signs.kept[places[0] :]) / signs.passes
+    return Finding("tail", {"gamma": places[0], "slots": len(signs.kept) - places[0], "lost": lost}, ("shorten",))
+
+
+def _definitions(signs: Signs) -> Finding | None:
+    """The two rates that both are called acceptance rate, where they lie apart."""
+    if not (signs.whole and signs.drafted and signs.kept):
+        return None
+    share, alpha = signs.accepted / signs.drafted, sum(signs.kept) / sum(signs.reached)
+    return Finding("rates", {"share": share, "alpha": alpha}) if alpha - share >= APART else None
+
+
+def _speed(signs: Signs) -> list[Finding]:
+    """What measured speedups say of the cost of a round, counted in plain steps: tokens per pass / speedup."""
+    tokens, found = signs.tokens_per_pass, []
+    if not signs.speedups:
+        return found
+    (load, speedup), (full, least) = signs.speedups[0], signs.speedups[-1]
+    if speedup < GAIN and tokens is not None:
+        figures = {"tokens": tokens, "speedup": speedup, "round": tokens / speedup, "load": load}
+        causes = ("draft_cost", "rows", "batch") if load <= 1 else ("batch", "rows", "draft_cost")
+        if signs.cost is not None and signs.drafted:
+            drafting = signs.cost * signs.drafted / signs.passes
+            figures |= {"draft": drafting, "rest": tokens / speedup - drafting}
+            causes = ("draft_cost",) if 2 * drafting > tokens / speedup else ("rows", "batch")
+            found.append(Finding("no_gain_parts", figures, causes))
+        else:
+            found.append(Finding("no_gain", figures, causes))
+    if full > load and least < speedup / GAIN:
+        figures = {"load": load, "speedup": speedup, "full": full, "least": least, "times": speedup / least}
+        found.append(Finding("load_off" if least < 1 else "load", figures, ("batch",)))
+    return found
