@@ -89,6 +89,7 @@ def _decoded(request: Request, build: BuildDrafter | None) -> Iterator[PendingRo
             text.stop_reason,
             None if choice.speed is None else choice,
             decoder.drafter.reachable,
+            decoder.target.read_again,
         )
         prefill, index = 0.0, index + 1
 
@@ -218,4 +219,4 @@ def _judged_again(one: PendingRound, rule: Rule, judge: Judge) -> PendingRound:
     verdict = judge.verdict_by_rows(one.verdict.draft, rows, one.verdict.uniforms)
     nothing = Seconds(0.0, 0.0, 0.0, 0.0, 0.0)
     judged = {"verdict": verdict, "rule": rule, "emitted": verdict.tokens, "pieces": ()}
-    return replace(one, **judged, seconds=nothing, stop_reason=None, choice=None)
+    return replace(one, **judged, seconds=nothing, stop_reason=None, choice=None, read_again=0)

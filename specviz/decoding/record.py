@@ -59,6 +59,7 @@ class PendingRound:
     stop_reason: StopReason | None = None
     choice: LengthChoice | None = None
     reachable: Tensor | None = None  # see `Drafter`
+    read_again: int = 0  # see `Round`
 
     @torch.inference_mode()
     def record(self) -> Round:
@@ -87,6 +88,7 @@ class PendingRound:
             confidence=draft.confidence,
             distance=host.get("distance"),
             choice=self.choice,
+            read_again=self.read_again,
         )
 
 

@@ -142,6 +142,8 @@ class Round:
     #: given the text before it; None under a lossless rule, where it is 0.
     distance: float | None = None
     choice: LengthChoice | None = None  # where γ was chosen for this round
+    #: Tokens that the target read in this round and had read before: a running state was put back after a rejection.
+    read_again: Whole = 0
 
     @property
     def accepted(self) -> int:

@@ -277,6 +277,8 @@ def _round(round: Round) -> dict[str, Any]:
         message["stop_reason"] = round.stop_reason
     if round.dropped:
         message["dropped"] = round.dropped
+    if round.read_again:
+        message["read_again"] = round.read_again
     message |= _those_there(round, "confidence", "distance")
     if round.choice is not None:
         message["choice"] = asdict(round.choice)

@@ -42,8 +42,9 @@ def test_greedy_text_is_that_of_generate(architecture, drafter, gamma, prompt, e
     pair, ids = pair_of(architecture), PROMPTS[prompt]
     expected = generated(pair, ids, 24)
     if ends:  # the text ends within a draft
-        pair = dataclasses.replace(pair, eos_ids=frozenset({expected[9]}))
-        expected = expected[: expected.index(expected[9]) + 1]
+        end = expected[min(9, len(expected) - 1)]
+        pair = dataclasses.replace(pair, eos_ids=frozenset({end}))
+        expected = expected[: expected.index(end) + 1]
     order = {"drafter": drafter, "num_draft_tokens": gamma, "drafting": DraftParams(branches=1)}
     run = specviz.run(pair, ids, sampling=GREEDY, max_new_tokens=len(expected), **order)
     assert list(run.token_ids) == expected
@@ -59,7 +60,7 @@ def made(monkeypatch):
 
 @pytest.mark.parametrize("architecture", WITH_STATES)
 @pytest.mark.parametrize("drafter, steps", [("draft_model", False), ("quantised_self", True)])
-def test_after_every_round_states_are_those_of_a_fresh_prefill(architecture, drafter, steps, made, monkeypatch):
+def test_after_every_round_states_are_those_of_a_fresh_prefill(architecture, drafter, steps, made, soon, monkeypatch):
     """And no more text is unread than may be read again together with a draft."""
     if steps:
         monkeypatch.setattr(engine, "length_of", lambda request: InTurn())
@@ -72,8 +73,27 @@ def test_after_every_round_states_are_those_of_a_fresh_prefill(architecture, dra
         assert_same_rows(target, ids, CLOSE)
         if isinstance(drafts, DraftModel):
             assert_same_rows(drafts.model, ids, CLOSE)
-        again.append(target.read_again)
+        again.append(one.read_again)
     assert any(again) == keeps_state(pair.target) or steps
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    """What is read again gets a pass of its own as soon as it is more than a few tokens."""
+    monkeypatch.setattr(StatefulModel, "AGAIN", 3)
+
+
+def test_a_round_says_what_it_read_again(tmp_path, soon):
+    """The accepted tokens of the rounds whose state was put back, each with the token that ended it."""
+    order = drafting_with("draft_model", "token", 1)
+    run = specviz.run(pair_of("qwen3_next"), PROMPT, sampling=HOT, max_new_tokens=40, seed=2, **order)
+    pending = 0
+    for one in run.rounds:
+        assert one.read_again == pending
+        kept_whole, too_much = one.accepted == len(one.drafted), pending > StatefulModel.AGAIN
+        pending = 0 if kept_whole else (0 if too_much else pending) + one.accepted + 1
+    run.save(tmp_path / "run.json")
+    assert specviz.Run.load(tmp_path / "run.json").rounds == run.rounds
 
 
 def test_a_state_that_is_not_put_back_is_found_out(monkeypatch):
@@ -97,7 +117,7 @@ def test_sampled_text_follows_the_targets_distribution(architecture, drafter, ru
 
 
 @torch.inference_mode()
-def test_heads_hear_of_each_token_once(made):
+def test_heads_hear_of_each_token_once(made, soon):
     """However often the target reads a token, its hidden state reaches a trained part once, and is the right one."""
     pair, ids = pair_of("qwen3_next"), list(PROMPT)
     order = drafting_with("eagle", "token", 1)

@@ -303,6 +303,20 @@ def test_a_row_with_a_residual_is_sent_exactly():
     assert held["next"]["line"] == [list(piece) for piece in one.next.line]
 
 
+@pytest.mark.parametrize(
+    "language, marked, said",
+    [("en", "3 read again", "its running state was put back"), ("de", "3 noch einmal", "laufender Zustand")],
+)
+def test_what_a_rejection_cost_a_running_state_is_said_where_it_is_paid(show, language, marked, said):
+    paid = dataclasses.replace(a_round("aa", 1), read_again=3)
+    page = show(a_run((a_round("ard"), paid)), language=language)
+    ask(page, 0, 0)
+    assert page.locator("[part=read_again]").count() == 0
+    ask(page, 1, 0)
+    assert said in page.locator("[part=read_again]").inner_text()
+    assert page.locator(".sum", has_text=marked).count() == 1
+
+
 # In German, and by keyboard
 
 

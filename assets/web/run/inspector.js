@@ -6,7 +6,7 @@ import { evidence } from "./evidence.js";
 import { tokenName } from "./names.js";
 import { placeLabel, sealedAt, sentenceHere } from "./place.js";
 import { isLossy, rowOf, tokenAt } from "./records.js";
-import { sayDistance, sayReach } from "./sentences.js";
+import { sayDistance, sayReach, sayReadAgain } from "./sentences.js";
 import { blockTable, siblingTable } from "./tables.js";
 import { whatIf } from "./whatif.js";
 
@@ -43,6 +43,7 @@ export function renderInspector(view) {
     ...blockTable(view.run, round, index), ...siblingTable(view.run, round, index), ...bars, ...draw, ...(index === "next" ? otherwise : [])];
   const { reach } = rowOf(round, index);
   if (reach != null && index !== "next") parts.push(make("p", { class: "raw", part: "reach", text: sayReach(view.run, reach) }));
+  if (round.read_again) parts.push(make("p", { class: "raw", part: "read_again", text: sayReadAgain(view.run, round) }));
   if (isLossy(round)) parts.push(make("p", { class: "raw", part: "distance", text: sayDistance(view.run, round) }));
   if (view.pinned && view.ui.view.dataset.layout === "wide") parts.push(make("p", { class: "raw", text: view.say("rounds.pinned") }));
   view.ui.body.replaceChildren(...parts);

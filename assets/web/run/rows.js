@@ -5,7 +5,7 @@ import { brief } from "../shared/numbers.js";
 import { draftChip, early, markChosen, nextChip, reason } from "./chips.js";
 import { acceptedIndexes, isLossy } from "./records.js";
 import { dressed } from "./seals.js";
-import { sayDistance } from "./sentences.js";
+import { sayDistance, sayReadAgain } from "./sentences.js";
 import { treeBox } from "./tree_box.js";
 import { isTree, pathOf } from "./trees.js";
 
@@ -66,5 +66,6 @@ function sumCell(run, round, tree) {
   else lines.push(run.say(judged < round.drafted.length ? "rounds.accepted_of_judged" : "rounds.accepted_of_all", { accepted, judged }));
   if (isLossy(round)) lines.push(make("span", { class: "lossy", text: run.say("rounds.lossy", { distance: brief(round.distance) }), title: sayDistance(run, round) }));
   if (round.dropped) lines.push(make("span", { class: "cut", text: `✂ ${run.say("rounds.cut_off", { dropped: round.dropped })}`, title: run.say("rounds.cut_off_why") }));
+  if (round.read_again) lines.push(make("span", { text: `↺ ${run.say("rounds.read_again", { n: round.read_again })}`, title: sayReadAgain(run, round) }));
   return make("div", { class: "sum" }, ...lines);
 }

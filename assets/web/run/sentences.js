@@ -139,6 +139,11 @@ export function sayDistance(run, round) {
   return run.say("rounds.distance", { distance: plainNumber(round.distance ?? 0) });
 }
 
+/** What an earlier rejection cost where the target has a running state. @param {Run} run @param {Round} round */
+export function sayReadAgain(run, round) {
+  return run.say("rounds.read_again_why", { n: round.read_again ?? 0 });
+}
+
 /** How much of p a draft vocabulary without all tokens reaches. @param {Run} run @param {number} reach */
 export function sayReach(run, reach) {
   return run.say("rounds.reach", { reach: plainNumber(reach) });

@@ -65,4 +65,5 @@ export type Round = {
   confidence?: number | null;
   distance?: number | null;
   choice?: LengthChoice | null;
+  read_again?: number;
 };
