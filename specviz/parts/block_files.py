@@ -1,6 +1,7 @@
 """What the files of DFlash drafters and of their kin say, read as those who write them do: z-lab, SpecForge, NVIDIA's
 Model Optimizer, DeepSpec, speculators, and transformers (the assistant of Muse Glimmer)."""
 
+from collections.abc import Callable
 from typing import Any
 
 from transformers import PreTrainedModel, Qwen3Config
@@ -8,7 +9,7 @@ from transformers import PreTrainedModel, Qwen3Config
 from specviz.parts.dflash import BlockConfig, DFlashHead, Sight
 from specviz.parts.heads import hidden_size_of
 from specviz.parts.part_files import PartFiles
-from specviz.parts.published import AnyPart, columns_of, filled, logit_width, same_target
+from specviz.parts.published import AnyPart, filled, same_target, smaller_vocabulary
 
 #: Settings of drafters that compute more, and the values with which they do not.
 _FURTHER_SETTINGS = {
@@ -41,38 +42,29 @@ def load_dflash(files: PartFiles, target: PreTrainedModel) -> DFlashHead:
     Raises SpecvizError (field ``draft``, or ``drafter`` for what the target lacks) if it is of a kind that is not
     known, was made for another target, or is damaged.
     """
-    return with_weights(DFlashHead(*block_settings(files, target, DFlashHead.method)), files, target)
+    return load_block(lambda files, *sizes: DFlashHead(*sizes), files, target, DFlashHead.method)
 
 
-def with_weights(part: AnyPart, files: PartFiles, target: PreTrainedModel) -> AnyPart:
-    """`filled`, with names as these drafters have them, and with the vocabulary of its own, if it has one."""
-    maps = {own: name for name in files.shapes if (own := _own_name(name)) in ("d2t", "t2d")}
-    rows, vocab_size = part.sizes.own_rows, logit_width(target)
-    if "d2t" in maps:
-        part.columns = columns_of(files, files.tensor(maps["d2t"]), vocab_size)
-    if rows not in (None, vocab_size) and (part.columns is None or part.columns.max() != rows):
-        raise files.complaint(
-            "The head in {folder} drafts from {rows} tokens, and its files do not say which of the target's "
-            "{vocabulary} they are (d2t).",
-            rows=rows,
-            vocabulary=vocab_size,
-        )
-    return filled(part, files, target, lambda name: None if name in maps.values() else _own_name(name))
-
-
-def block_settings(files: PartFiles, target: PreTrainedModel, method: str) -> tuple[Qwen3Config, BlockConfig]:
-    """Of such a drafter: its layers' sizes, and how it lays out blocks. Raises SpecvizError as `load_dflash`."""
+def load_block(make: Callable[..., AnyPart], files: PartFiles, target: PreTrainedModel, method: str) -> AnyPart:
+    """A drafter of blocks. make: makes it of its files, with its names for their tensors, its layers' sizes, and how it
+    lays out blocks. Raises SpecvizError as `load_dflash`."""
+    files = files.named(_own_name)
     config = _layers_config(files)
     _refuse_further(files, config, method)
-    shapes, layers = own_shapes(files), _feature_layers(files, method)
-    rows = shapes.get("lm_head.weight", (None,))[0]
+    own = _block_config(files, config, target, method)
+    return filled(lambda: make(files, config, own), files, target, smaller_vocabulary(files, target))
+
+
+def _block_config(files: PartFiles, config: Qwen3Config, target: PreTrainedModel, method: str) -> BlockConfig:
+    shapes, layers = files.shapes, _feature_layers(files, method)
+    rows = files.size("lm_head.weight", 0) if "lm_head.weight" in shapes else None
     # With both of its own, only what it reads of the target must be as wide as that.
     stands_alone = "embed_tokens.weight" in shapes and rows is not None
-    text, fused = target.config.get_text_config(), shapes.get("fc.weight", (0, 0))[-1]
+    text, fused = target.config.get_text_config(), files.size("fc.weight", 1)
     same_target(
         files,
         target,
-        hidden_size=(fused // len(layers) or None) if stands_alone else config.hidden_size,
+        hidden_size=fused // len(layers) if stands_alone else config.hidden_size,
         num_hidden_layers=files.setting("num_target_layers"),
         vocab_size=config.vocab_size,
     )
@@ -103,11 +95,6 @@ def block_settings(files: PartFiles, target: PreTrainedModel, method: str) -> tu
     return config, own
 
 
-def own_shapes(files: PartFiles) -> dict[str, tuple[int, ...]]:
-    """The tensors' shapes by the names that these drafters have for them."""
-    return {_own_name(name): shape for name, shape in files.shapes.items()}
-
-
 def _own_name(name: str) -> str:
     for beginning, own in _PREFIXES.items():
         if name.startswith(beginning):
@@ -128,7 +115,8 @@ def needed(files: PartFiles, method: str, *names: str) -> Any:
 
 def _in_block_settings(files: PartFiles, name: str) -> Any:
     """A setting of the drafter's own, and not of the target's layers that speculators keep beside it."""
-    return (files.settings.get("dflash_config") or {}).get(name, files.settings.get(name))
+    block = files.settings.get("dflash_config") or {}
+    return files.possible(name, block.get(name, files.settings.get(name)))
 
 
 def _layers_config(files: PartFiles) -> Qwen3Config:
@@ -136,6 +124,7 @@ def _layers_config(files: PartFiles) -> Qwen3Config:
     rope = settings.get("rope_parameters") or {}
     if "sliding_attention" in rope:
         settings["rope_parameters"] = rope["sliding_attention"]  # as speculators does for targets with several
+    files.setting("num_hidden_layers")  # says so if it cannot be
     config = Qwen3Config(**settings)
     if "head_dim" not in settings:
         config.head_dim = config.hidden_size // config.num_attention_heads

@@ -4,7 +4,6 @@ target's hidden states.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -21,7 +20,7 @@ from transformers.models.qwen3.modeling_qwen3 import (
     apply_rotary_pos_emb,
 )
 
-from specviz.parts.published import PublishedPart, Servers
+from specviz.parts.published import PublishedPart, Servers, read_as
 from specviz.records.words import Sentence
 from specviz.rules.sampling import in_order
 
@@ -131,13 +130,10 @@ class DFlashHead(PublishedPart):
         return super().reading() | {"block_size": self.sizes.block_size, "slots_predict": slots}
 
     def other_readings(self) -> dict[Sentence, PublishedPart]:
-        other = copy.copy(self)
-        other.sizes = replace(self.sizes, predicts_next=not self.sizes.predicts_next)
-        if other.sizes.predicts_next:
-            name = Sentence("each mask predicts the token after its place")
-        else:
-            name = Sentence("each mask predicts the token in its place")
-        return super().other_readings() | {name: other}
+        other = read_as(self, sizes=replace(self.sizes, predicts_next=not self.sizes.predicts_next))
+        if self.sizes.predicts_next:
+            return super().other_readings() | {Sentence("each mask predicts the token in its place"): other}
+        return super().other_readings() | {Sentence("each mask predicts the token after its place"): other}
 
     def forward(self, block: Tensor, features: Tensor, cache: DynamicCache, start: int) -> Tensor:
         """Hidden states [1, n, d] of a block's embeddings [1, n, d], for the output head.

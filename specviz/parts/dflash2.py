@@ -2,14 +2,14 @@
 are picked from a few candidates each, from left to right."""
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel, Qwen3Config
 
-from specviz.parts.block_files import block_settings, needed, with_weights
+from specviz.parts.block_files import load_block, needed
 from specviz.parts.dflash import BlockConfig
 from specviz.parts.dspark import CorrectedHead, RowsAndMemory
 from specviz.parts.part_files import PartFiles
@@ -72,7 +72,10 @@ class DFlash2Head(CorrectedHead):
 
 def load_dflash2(files: PartFiles, target: PreTrainedModel) -> DFlash2Head:
     """As `load_dflash`."""
-    method = DFlash2Head.method
-    kernel = needed(files, method, "conv_kernel_size"), needed(files, method, "conv_group_size")
-    selector = needed(files, method, "selector_rank"), needed(files, method, "selector_top_k")
-    return with_weights(DFlash2Head(*block_settings(files, target, method), kernel, *selector), files, target)
+
+    def make(files: PartFiles, *settings: Any) -> DFlash2Head:
+        names = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
+        taps, group, rank, candidates = (needed(files, DFlash2Head.method, name) for name in names)
+        return DFlash2Head(*settings, (taps, group), rank, candidates)
+
+    return load_block(make, files, target, DFlash2Head.method)

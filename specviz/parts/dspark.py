@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, Qwen3Config
 
-from specviz.parts.block_files import block_settings, needed, own_shapes, with_weights
+from specviz.parts.block_files import load_block, needed
 from specviz.parts.dflash import BlockConfig, DFlashHead
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import Servers
@@ -136,22 +136,28 @@ class DominoHead(CorrectedHead):
 
 def load_dspark(files: PartFiles, target: PreTrainedModel) -> DSparkHead:
     """As `load_dflash`."""
-    settings, shapes = block_settings(files, target, DSparkHead.method), own_shapes(files)
-    kind = files.setting("markov_head_type", default="vanilla")
-    if kind not in _KINDS:
-        raise files.complaint(
-            "The {method} drafter in {folder} is of a kind that is not known here: {kinds}.",
-            method=DSparkHead.method,
-            kinds=kind,
-        )
-    rank = files.setting("markov_rank", default=shapes.get("markov_head.markov_w1.weight", (0, 0))[1])
-    confidence_inputs = shapes.get("confidence_head.proj.weight", (1, 0))[1]
-    return with_weights(DSparkHead(*settings, kind, rank, confidence_inputs), files, target)
+
+    def make(files: PartFiles, config: Qwen3Config, own: BlockConfig) -> DSparkHead:
+        kind = files.setting("markov_head_type", default="vanilla")
+        if kind not in _KINDS:
+            raise files.complaint(
+                "The {method} drafter in {folder} is of a kind that is not known here: {kinds}.",
+                method=DSparkHead.method,
+                kinds=kind,
+            )
+        markov, confidence = "markov_head.markov_w1.weight", "confidence_head.proj.weight"
+        rank = files.setting("markov_rank", default=files.size(markov, 1) if markov in files.shapes else 0)
+        return DSparkHead(config, own, kind, rank, files.size(confidence, 1) if confidence in files.shapes else 0)
+
+    return load_block(make, files, target, DSparkHead.method)
 
 
 def load_domino(files: PartFiles, target: PreTrainedModel) -> DominoHead:
     """As `load_dflash`."""
-    settings, method = block_settings(files, target, DominoHead.method), DominoHead.method
-    widths = needed(files, method, "gru_hidden_dim"), needed(files, method, "emb_dim")
-    kept = files.setting("pure_draft_prefix_len", default=0)
-    return with_weights(DominoHead(*settings, widths, kept, target.get_input_embeddings()), files, target)
+
+    def make(files: PartFiles, config: Qwen3Config, own: BlockConfig) -> DominoHead:
+        widths = needed(files, DominoHead.method, "gru_hidden_dim"), needed(files, DominoHead.method, "emb_dim")
+        kept = files.setting("pure_draft_prefix_len", default=0)
+        return DominoHead(config, own, widths, kept, target.get_input_embeddings())
+
+    return load_block(make, files, target, DominoHead.method)

@@ -11,9 +11,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from specviz.parts.eagle3 import layer_config
 from specviz.parts.head_passes import PublishedHead
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import Servers, filled, same_target
@@ -43,24 +42,15 @@ class Eagle1Head(PublishedHead):
     servers: ClassVar[Servers] = Servers("eagle", "EAGLE", model="EAGLE_HEAD")
 
     def __init__(self, files: PartFiles, target: PreTrainedModel):
-        shapes = _own_shapes(files)
-        config = layer_config(files, shapes)
-        super().__init__(config)
-        d, eps = config.hidden_size, config.rms_norm_eps
+        super().__init__(files)
+        d, eps, shapes = self.config.hidden_size, self.config.rms_norm_eps, files.shapes
         self.feature_layers = (target.config.get_text_config().num_hidden_layers,)
         self.fc = nn.Linear(2 * d, d, bias="fc.bias" in shapes)
-        self.layers = nn.ModuleList([LlamaDecoderLayer(config, 0)])
-        if "layers.0.self_attn.o_proj.bias" not in shapes:
-            self.layers[0].self_attn.o_proj.bias = None
         if "layers.0.input_layernorm.weight" not in shapes:
             self.layers[0].input_layernorm = nn.Identity()
         self.embed_norm, self.norm = (
             LlamaRMSNorm(d, eps) if f"{name}.weight" in shapes else nn.Identity() for name in ("embed_norm", "norm")
         )
-        self.embed_tokens = self.lm_head = None
-        if "embed_tokens.weight" in shapes:
-            self.embed_tokens = nn.Embedding(*shapes["embed_tokens.weight"])
-        self.rotary_emb = LlamaRotaryEmbedding(config)
 
     def read(
         self, embeddings: Tensor, features: Tensor, turns: Tensor, attention_mask: Tensor | None, cache: Cache | None
@@ -79,22 +69,12 @@ class Eagle1Head(PublishedHead):
 def load_eagle1(files: PartFiles, target: PreTrainedModel) -> Eagle1Head:
     """The EAGLE head in a folder. Raises SpecvizError (field ``draft``) if it is damaged, or was made for another
     target."""
-    shapes = _own_shapes(files)
-    if missing := {"fc.weight", "layers.0.self_attn.q_proj.weight"} - shapes.keys():
-        files.tensors()  # says so if their file is damaged
-        raise files.complaint(
-            "The {method} weights in {folder} lack {tensor}.", method=Eagle1Head.method, tensor=min(missing)
-        )
-    width = shapes["fc.weight"][0]
-    same_target(files, target, hidden_size=width, vocab_size=files.setting("vocab_size"))
-    return filled(Eagle1Head(files, target), files, target, _own_name)
+    files = files.named(_own_name)
+    same_target(files, target, hidden_size=files.size("fc.weight", 0), vocab_size=files.setting("vocab_size"))
+    return filled(lambda: Eagle1Head(files, target), files, target)
 
 
 def _own_name(name: str) -> str | None:
     for pattern, own in _RENAMED:
         name = re.sub(pattern, own, name)
     return None if name.endswith("rotary_emb.inv_freq") else name
-
-
-def _own_shapes(files: PartFiles) -> dict[str, tuple[int, ...]]:
-    return {_own_name(name) or name: shape for name, shape in files.shapes.items()}

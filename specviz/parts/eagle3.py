@@ -7,7 +7,6 @@ norms.
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -15,29 +14,21 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from transformers import Cache, LlamaConfig, PreTrainedModel, Qwen3Config
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from specviz.parts.head_passes import PublishedHead
 from specviz.parts.part_files import PartFiles
-from specviz.parts.published import Servers, columns_of, filled, logit_width, same_target, shifted
+from specviz.parts.published import (
+    Servers,
+    filled,
+    read_as,
+    same_target,
+    shifted,
+    smaller_vocabulary,
+)
 from specviz.passes.cached_model import CachedModel
 from specviz.records.words import Sentence
-
-#: Settings that shape a layer, as the files and transformers both call them.
-_SHAPES = (
-    "hidden_size",
-    "intermediate_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "rms_norm_eps",
-    "hidden_act",
-    "rope_parameters",
-    "rope_scaling",
-    "rope_theta",
-    "max_position_embeddings",
-)
 
 #: How many tokens a P-EAGLE head drafts where its files do not say: what its recipes train by default.
 _DEPTHS = 8
@@ -86,21 +77,11 @@ class Eagle3Head(PublishedHead):
     servers: ClassVar[Servers] = Servers("eagle3", "EAGLE3", "draft-eagle3", "EAGLE3_HEAD")
 
     def __init__(self, files: PartFiles, target: PreTrainedModel):
-        config = layer_config(files, _own_shapes(files))
-        super().__init__(config)
+        super().__init__(files)
         self.feature_layers, self.numbered = _feature_layers(files, target)
-        d, eps, shapes = config.hidden_size, config.rms_norm_eps, _own_shapes(files)
-        first, others = (
-            (_JoiningQwen, Qwen3DecoderLayer) if isinstance(config, Qwen3Config) else (_JoiningLlama, LlamaDecoderLayer)
-        )
-        self.layers = nn.ModuleList(
-            [first(config, 0), *(others(config, i) for i in range(1, config.num_hidden_layers))]
-        )
-        self.layers[0].widen(config, bool(files.setting("norm_before_residual", default=False)))
-        for layer in self.layers:
-            if "layers.0.self_attn.o_proj.bias" not in shapes:
-                layer.self_attn.o_proj.bias = None
-        width, count = target.config.get_text_config().hidden_size, len(self.feature_layers)
+        d, eps, width = self.config.hidden_size, self.config.rms_norm_eps, target.config.get_text_config().hidden_size
+        self.layers[0].widen(self.config, bool(files.setting("norm_before_residual", default=False)))
+        count, shapes = len(self.feature_layers), files.shapes
         self.fc = nn.Linear(count * width, d, bias="fc.bias" in shapes)
         self.fc_norm = self.input_norm = None
         if "fc_norm.0.weight" in shapes:
@@ -109,12 +90,11 @@ class Eagle3Head(PublishedHead):
             self.input_norm = LlamaRMSNorm(count * width, eps)
         self.norm = LlamaRMSNorm(d, eps)
         self.normed_states = bool(files.setting("norm_output", default=False))
-        self.embed_tokens = self.lm_head = None
-        if "embed_tokens.weight" in shapes:
-            self.embed_tokens = nn.Embedding(*shapes["embed_tokens.weight"])
-        if "lm_head.weight" in shapes:
-            self.lm_head = nn.Linear(d, shapes["lm_head.weight"][0], bias=False)
-        self.rotary_emb = LlamaRotaryEmbedding(config)
+
+    def layer(self, index: int) -> nn.Module:
+        if index:
+            return super().layer(index)
+        return (_JoiningQwen if isinstance(self.config, Qwen3Config) else _JoiningLlama)(self.config, index)
 
     def fuse(self, features: Tensor) -> Tensor:
         if self.input_norm is not None:
@@ -142,11 +122,10 @@ class Eagle3Head(PublishedHead):
         return super().reading() | flags | {"normed_residual": self.layers[0].normed_residual}
 
     def other_readings(self) -> dict[Sentence, Eagle3Head]:
-        as_trained_elsewhere = copy.copy(self)
-        as_trained_elsewhere.normed_states = not self.normed_states
+        other = read_as(self, normed_states=not self.normed_states)
         if self.normed_states:
-            return shifted(self) | {Sentence("its states fed back without the norm"): as_trained_elsewhere}
-        return shifted(self) | {Sentence("its states fed back after the norm"): as_trained_elsewhere}
+            return shifted(self) | {Sentence("its states fed back without the norm"): other}
+        return shifted(self) | {Sentence("its states fed back after the norm"): other}
 
 
 class PEagleHead(Eagle3Head):
@@ -163,12 +142,12 @@ class PEagleHead(Eagle3Head):
     def __init__(self, files: PartFiles, target: PreTrainedModel):
         super().__init__(files, target)
         self.mask_hidden = nn.Parameter(torch.empty(1, 1, self.fc.in_features))
-        mask = files.setting("mask_token_id", "pard_token", "ptd_token_id")
-        if not isinstance(mask, int):
+        self.mask_id = files.setting("mask_token_id", "pard_token", "ptd_token_id")
+        if self.mask_id is None:
             raise files.complaint("The P-EAGLE head in {folder} does not name its mask token (mask_token_id).")
-        self.mask_id = mask
         proposals = files.settings.get("speculators_config", {}).get("proposal_methods") or [{}]
-        self.depths = files.setting("num_depths", "para_depths") or proposals[0].get("speculative_tokens") or _DEPTHS
+        proposed = files.possible("speculative_tokens", proposals[0].get("speculative_tokens"))
+        self.depths = files.setting("num_depths", "para_depths", default=proposed or _DEPTHS)
 
     def read_masks(
         self,
@@ -189,11 +168,10 @@ class PEagleHead(Eagle3Head):
 def load_eagle3(files: PartFiles, target: PreTrainedModel) -> Eagle3Head:
     """The EAGLE-3 or P-EAGLE head in a folder. Raises SpecvizError (field ``draft``) if it cannot be read here, or was
     made for another target."""
-    shapes = _own_shapes(files)
-    if missing := {"fc.weight", "layers.0.hidden_norm.weight", "layers.0.self_attn.q_proj.weight"} - shapes.keys():
-        raise files.complaint("The EAGLE-3 weights in {folder} lack {tensor}.", tensor=min(missing))
+    files = files.named(_own_name)
     same_target(files, target, hidden_size=files.setting("target_hidden_size"), vocab_size=files.setting("vocab_size"))
-    head = (PEagleHead if "mask_hidden" in shapes else Eagle3Head)(files, target)
+    kind, columns = PEagleHead if "mask_hidden" in files.shapes else Eagle3Head, smaller_vocabulary(files, target)
+    head = filled(lambda: kind(files, target), files, target, columns)
     width, targets = head.config.hidden_size, target.config.get_text_config().hidden_size
     if width != targets and None in (head.embed_tokens, head.lm_head):
         raise files.complaint(
@@ -202,52 +180,11 @@ def load_eagle3(files: PartFiles, target: PreTrainedModel) -> Eagle3Head:
             width=width,
             target=targets,
         )
-    rows, vocab_size = shapes.get("lm_head.weight", (None,))[0], logit_width(target)
-    if "d2t" in shapes:
-        head.columns = columns_of(files, files.tensor(_offsets_name(files)), vocab_size)
-    if rows not in (None, vocab_size) and (head.columns is None or head.columns.max() != rows):
-        raise files.complaint(
-            "The head in {folder} drafts from {rows} tokens, and its files do not say which of the target's "
-            "{vocabulary} they are (d2t).",
-            rows=rows,
-            vocabulary=vocab_size,
-        )
-    return filled(head, files, target, own_name)
+    return head
 
 
-def own_name(name: str) -> str | None:
-    """The head's name for a tensor in its files; None for one that only training needs."""
-    own = re.sub(r"^midlayer\.", "layers.0.", name.removeprefix("model."))
-    return None if own in ("t2d", "d2t") else own
-
-
-def _offsets_name(files: PartFiles) -> str:
-    return next(name for name in files.shapes if name.removeprefix("model.") == "d2t")
-
-
-def _own_shapes(files: PartFiles) -> dict[str, tuple[int, ...]]:
-    """The shapes in the files by the head's names, the map of its vocabulary included."""
-    return {own_name(name) or name.removeprefix("model."): shape for name, shape in files.shapes.items()}
-
-
-def layer_config(files: PartFiles, shapes: dict[str, tuple[int, ...]]) -> LlamaConfig:
-    """Of a head's layers, for transformers: Qwen 3's if they norm queries and keys, else Llama's.
-
-    shapes: of its tensors, by the head's names.
-    """
-    if "sliding_attention" in (files.setting("layer_types") or ()):
-        raise files.complaint("The head in {folder} has layers with sliding windows, which EAGLE-3 does not have here.")
-    settings = {name: value for name in _SHAPES if (value := files.setting(name)) is not None}
-    layers = 1 + max(int(place) for place in re.findall(r"(?m)^layers\.(\d+)\.", "\n".join(shapes)))
-    kind = Qwen3Config if "layers.0.self_attn.q_norm.weight" in shapes else LlamaConfig
-    config = kind(
-        **settings,
-        num_hidden_layers=layers,
-        attention_bias="layers.0.self_attn.q_proj.bias" in shapes,
-        mlp_bias="layers.0.mlp.up_proj.bias" in shapes,
-    )
-    config.layer_types = ["full_attention"] * layers
-    return config
+def _own_name(name: str) -> str:
+    return re.sub(r"^midlayer\.", "layers.0.", name.removeprefix("model."))
 
 
 def _feature_layers(files: PartFiles, target: PreTrainedModel) -> tuple[tuple[int, ...], str]:
@@ -266,7 +203,7 @@ def _feature_layers(files: PartFiles, target: PreTrainedModel) -> tuple[tuple[in
     else:
         found, numbered = tuple(layer + 1 for layer in ids), "outputs of layers"
     width = target.config.get_text_config().hidden_size
-    fused = _own_shapes(files)["fc.weight"][-1]
+    fused = files.size("fc.weight", 1)
     if len(found) * width != fused or not all(0 <= layer <= layers for layer in found):
         raise files.complaint(
             "The head in {folder} was made for another target: it fuses {fused} numbers of the hidden states {states}, "

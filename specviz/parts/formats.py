@@ -83,8 +83,9 @@ def _has_latent_attention(files: PartFiles) -> bool:
 def _is_eagle3(files: PartFiles) -> bool:
     """Attention reads embedding and state side by side, twice as wide as what it writes; or a label says so."""
     ends = ("midlayer.self_attn.", "layers.0.self_attn.")
-    read = [shape[-1] for name, shape in files.shapes.items() for end in ends if name.endswith(f"{end}q_proj.weight")]
-    written = [shape[0] for name, shape in files.shapes.items() for end in ends if name.endswith(f"{end}o_proj.weight")]
+    matrices = {name: shape for name, shape in files.shapes.items() if len(shape) == 2}
+    read = [shape[1] for name, shape in matrices.items() for end in ends if name.endswith(f"{end}q_proj.weight")]
+    written = [shape[0] for name, shape in matrices.items() for end in ends if name.endswith(f"{end}o_proj.weight")]
     if read and written and read[0] == 2 * written[0]:
         return True
     return _either(_called("eagle3"), _set("draft_vocab_size"))(files) and not _joins_two(files)

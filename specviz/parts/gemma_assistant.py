@@ -8,7 +8,6 @@ and so is what follows where engines differ: all tokens of a draft are drafted f
 
 from __future__ import annotations
 
-import copy
 from typing import Any, ClassVar
 
 import torch
@@ -17,7 +16,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedMode
 from transformers.models.gemma4_assistant.modeling_gemma4_assistant import Gemma4AssistantMaskedEmbedder
 
 from specviz.parts.part_files import PartFiles
-from specviz.parts.published import PublishedPart, Servers, filled, same_target
+from specviz.parts.published import PublishedPart, Servers, filled, read_as, same_target
 from specviz.passes.cached_model import CachedModel
 from specviz.passes.devices import is_sharded
 from specviz.records.words import Sentence
@@ -97,9 +96,8 @@ class GemmaAssistant(PublishedPart):
         return super().reading() | places
 
     def other_readings(self) -> dict[Sentence, PublishedPart]:
-        before = copy.copy(self)
-        before.step_back = 1
-        return super().other_readings() | {Sentence("drafting from the place before the last token"): before}
+        before = Sentence("drafting from the place before the last token")
+        return super().other_readings() | {before: read_as(self, step_back=1)}
 
 
 class AssistantReader(CachedModel):
@@ -152,9 +150,10 @@ def load_gemma_assistant(files: PartFiles, target: PreTrainedModel) -> GemmaAssi
         )
     config = AutoConfig.for_model(**files.settings)
     _check(files, config, target)
-    part = GemmaAssistant(config, target)
     # The output head is the embeddings: some files hold both.
-    filled(part, files, target, lambda name: None if name == "lm_head.weight" and part.lm_head is None else name)
+    copied = {"lm_head.weight"} if config.tie_word_embeddings else ()
+    files = files.named(lambda name: None if name in copied else name)
+    part = filled(lambda: GemmaAssistant(config, target), files, target)
     if part.masked_embedding is not None and not _groups_all(part.masked_embedding):
         raise files.complaint(
             "The groups of tokens in {folder} (masked_embedding) are damaged: they do not hold each token once."

@@ -5,13 +5,17 @@ from __future__ import annotations
 import copy
 import copyreg
 import inspect
+import re
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, PreTrainedModel
+from transformers import Cache, LlamaConfig, PreTrainedModel, Qwen3Config
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
+from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from specviz.parts.heads import Head, ParallelHead
+from specviz.parts.part_files import PartFiles
 from specviz.parts.published import PublishedPart
 from specviz.passes import kernel_library
 from specviz.passes.cached_model import CachedModel
@@ -19,6 +23,21 @@ from specviz.passes.few_rows import in_float32
 from specviz.passes.model_twins import with_grouped_attention
 from specviz.passes.static_passes import StaticPass
 from specviz.rules.sampling import in_order
+
+#: Settings that shape a layer, as the files and transformers both call them.
+_SHAPES = (
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "rms_norm_eps",
+    "hidden_act",
+    "rope_parameters",
+    "rope_scaling",
+    "rope_theta",
+    "max_position_embeddings",
+)
 
 
 class HeadOutput(NamedTuple):
@@ -32,10 +51,27 @@ class PublishedHead(PublishedPart, PreTrainedModel):
     """A published part that is read as a causal model (`HeadModel`), with transformers' layers."""
 
     _supports_sdpa = _supports_attention_backend = True
-    rotary_emb: nn.Module
     norm: nn.Module  # before the output head
-    embed_tokens: nn.Embedding | None  # its own; None for the target's
-    lm_head: nn.Linear | None
+
+    def __init__(self, files: PartFiles):
+        """files: with the part's names; layers are ``layers.0.`` and so on."""
+        config = _layers_config(files)
+        super().__init__(config)
+        self.layers = nn.ModuleList([self.layer(index) for index in range(config.num_hidden_layers)])
+        for layer in self.layers:
+            if "layers.0.self_attn.o_proj.bias" not in files.shapes:
+                layer.self_attn.o_proj.bias = None
+        # Its own; None for the target's.
+        self.embed_tokens = self.lm_head = None
+        if "embed_tokens.weight" in files.shapes:
+            self.embed_tokens = nn.Embedding(files.size("embed_tokens.weight", 0), config.hidden_size)
+        if "lm_head.weight" in files.shapes:
+            self.lm_head = nn.Linear(config.hidden_size, files.size("lm_head.weight", 0), bias=False)
+        self.rotary_emb = LlamaRotaryEmbedding(config)
+
+    def layer(self, index: int) -> nn.Module:
+        """A decoder layer as transformers has it."""
+        return (Qwen3DecoderLayer if isinstance(self.config, Qwen3Config) else LlamaDecoderLayer)(self.config, index)
 
     def fuse(self, features: Tensor) -> Tensor:
         """What the head reads with each token, [..., width]. features: the target's hidden states of the
@@ -62,6 +98,22 @@ class PublishedHead(PublishedPart, PreTrainedModel):
     def fed_back(self, hidden: Tensor) -> Tensor:
         """What takes the place of the target's features for a token that it has not read yet."""
         return hidden
+
+
+def _layers_config(files: PartFiles) -> LlamaConfig:
+    """For transformers: of Qwen 3's layers if they norm queries and keys, else of Llama's."""
+    if "sliding_attention" in (files.setting("layer_types") or ()):
+        raise files.complaint("The head in {folder} has layers with sliding windows, which are not run here.")
+    layers = len(set(re.findall(r"(?m)^layers\.\d+\.", "\n".join(files.shapes))))
+    kind = Qwen3Config if "layers.0.self_attn.q_norm.weight" in files.shapes else LlamaConfig
+    config = kind(
+        **{name: value for name in _SHAPES if (value := files.setting(name)) is not None},
+        num_hidden_layers=layers,
+        attention_bias="layers.0.self_attn.q_proj.bias" in files.shapes,
+        mlp_bias="layers.0.mlp.up_proj.bias" in files.shapes,
+    )
+    config.layer_types = ["full_attention"] * layers
+    return config
 
 
 class HeadModel(PreTrainedModel):

@@ -6,7 +6,6 @@ heads end in the target's; and vLLM's and speculators', of either kind, which ma
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import re
 from typing import Any, ClassVar
@@ -18,7 +17,7 @@ from transformers import PreTrainedModel
 
 from specviz.parts.heads import MedusaConfig
 from specviz.parts.part_files import PartFiles
-from specviz.parts.published import PublishedPart, Servers, columns_of, filled, logit_width, same_target
+from specviz.parts.published import PublishedPart, Servers, columns_of, filled, logit_width, read_as, same_target
 from specviz.records.words import Sentence
 from specviz.rules.sampling import in_order
 
@@ -28,9 +27,6 @@ _RENAMED = [
     (re.compile(r"(\d+)\.\d+\.weight"), r"lm_heads.\1.weight"),
     (re.compile(r"lm_head\.weight"), "lm_heads.0.weight"),
 ]
-
-#: Tensors that say which tokens are not left out, or that the target has too.
-_UNREAD = {"token_map", "d2t", "t2d", "embed_tokens.weight"}
 
 
 class PublishedMedusa(PublishedPart):
@@ -80,11 +76,9 @@ class PublishedMedusa(PublishedPart):
 
     def other_readings(self) -> dict[Sentence, PublishedPart]:
         """And with a first head that guesses the token already written, as some train it."""
-        skipping = copy.copy(self)
-        skipping.skipped = 1
-        skipping.sizes = dataclasses.replace(self.sizes, num_heads=self.sizes.num_heads - 1)
-        named = {Sentence("the first head guessing the token already written"): skipping}
-        return super().other_readings() | (named if skipping.sizes.num_heads else {})
+        sizes = dataclasses.replace(self.sizes, num_heads=self.sizes.num_heads - 1)
+        named = {Sentence("the first head guessing the token already written"): read_as(self, skipped=1, sizes=sizes)}
+        return super().other_readings() | (named if sizes.num_heads else {})
 
 
 def load_medusa(files: PartFiles, target: PreTrainedModel) -> PublishedMedusa:
@@ -93,23 +87,16 @@ def load_medusa(files: PartFiles, target: PreTrainedModel) -> PublishedMedusa:
     There are as many as the tensors say: published configurations may count fewer. Raises SpecvizError (field
     ``draft``) if they are damaged, or were made for another target.
     """
-    shapes = {_own_name(name): shape for name, shape in files.shapes.items()}
-    width, rows = (shapes.get(name, (None,))[0] for name in ("blocks.0.layers.0.weight", "lm_heads.0.weight"))
-    map_name = next((name for name in files.shapes if _own_name(name) in ("token_map", "d2t")), None)
+    shared = bool(files.setting("original_lm_head"))
+    copies = r"embed_tokens\.weight|lm_heads\.[1-9]\d*\.weight" if shared else r"embed_tokens\.weight"
+    files = files.named(lambda name: None if re.fullmatch(copies, own := _own_name(name)) else own)
+    width = files.size("blocks.0.layers.0.weight", 0)
+    rows = files.size("lm_heads.0.weight", 0) if "lm_heads.0.weight" in files.shapes else None
+    map_name = next((name for name in ("token_map", "d2t") if name in files.shapes), None)
     few = map_name is not None and files.shapes[map_name] == (rows,)
     same_target(files, target, hidden_size=width, vocab_size=files.setting("vocab_size") if few else rows)
-    shared = bool(files.setting("original_lm_head"))
-    with torch.device("meta"):
-        part = PublishedMedusa(shapes, shared, target)
-    if map_name is not None:
-        part.columns = _columns(files, map_name, rows or logit_width(target), logit_width(target))
-
-    def own_name(name: str) -> str | None:
-        own = _own_name(name)
-        unread = own in _UNREAD or (shared and re.fullmatch(r"lm_heads\.[1-9]\d*\.weight", own))
-        return None if unread else own
-
-    return filled(part, files, target, own_name)
+    columns = map_name and _columns(files, map_name, rows or logit_width(target), logit_width(target))
+    return filled(lambda: PublishedMedusa(files.shapes, shared, target), files, target, columns)
 
 
 def _own_name(name: str) -> str:

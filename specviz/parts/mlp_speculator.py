@@ -10,7 +10,6 @@ import math
 import re
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
@@ -69,19 +68,14 @@ class MlpSpeculator(PublishedPart):
     def reading(self) -> dict[str, Any]:
         return super().reading() | {"normed_first": self.scaled}
 
-    def own_name(self, name: str) -> str | None:
-        """Its name for a tensor of the files; None for a copy."""
-        own = name.removeprefix("speculator.")
-        return None if self.tied and _COPY.match(own) else own
-
 
 def load_mlp_speculator(files: PartFiles, target: PreTrainedModel) -> MlpSpeculator:
     """The speculator in a folder, in evaluation mode, on the target's device and in its dtype.
 
     Raises SpecvizError (field ``draft``) if it is damaged, or was made for another target.
     """
-    width = files.setting("emb_dim", "hidden_size")
+    tied, width = files.setting("tie_weights", default=False), files.setting("emb_dim", "hidden_size")
+    own = {name: name.removeprefix("speculator.") for name in files.shapes}
+    files = files.named(lambda name: None if tied and _COPY.match(own[name]) else own[name])
     same_target(files, target, hidden_size=width, vocab_size=files.setting("vocab_size"))
-    with torch.device("meta"):
-        part = MlpSpeculator(files, target)
-    return filled(part, files, target, part.own_name)
+    return filled(lambda: MlpSpeculator(files, target), files, target)

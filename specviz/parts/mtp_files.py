@@ -6,19 +6,16 @@ Names of weights are those of the files (``mtp_layers.0.…``). Embeddings and o
 
 from __future__ import annotations
 
-import copy
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, LlamaConfig, PreTrainedModel, Qwen3Config
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
-from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
+from transformers import Cache, PreTrainedModel
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from specviz.parts.eagle3 import layer_config
 from specviz.parts.head_passes import PublishedHead
 from specviz.parts.part_files import PartFiles
-from specviz.parts.published import Servers, filled, same_target
+from specviz.parts.published import Servers, filled, read_as, same_target
 from specviz.records.words import Sentence
 
 #: Families whose layers a module may have.
@@ -40,18 +37,13 @@ class MtpFile(PublishedHead):
     servers: ClassVar[Servers] = Servers("mtp", model="MTP_MODULE")
     num_modules: ClassVar[int] = 1
 
-    def __init__(self, config: LlamaConfig, target: PreTrainedModel):
-        super().__init__(config)
-        d = config.hidden_size
+    def __init__(self, files: PartFiles, target: PreTrainedModel):
+        super().__init__(files)
+        d, layer = self.config.hidden_size, self.layers[0]
         self.feature_layers = (target.config.get_text_config().num_hidden_layers,)
-        layer = (Qwen3DecoderLayer if isinstance(config, Qwen3Config) else LlamaDecoderLayer)(config, 0)
-        layer.self_attn.o_proj.bias = None
         layer.input_proj = nn.Linear(2 * d, d, bias=False)
         for name in ("token_layernorm", "hidden_layernorm", "final_layernorm"):
-            setattr(layer, name, LlamaRMSNorm(d, config.rms_norm_eps))
-        self.mtp_layers = nn.ModuleList([layer])
-        self.embed_tokens = self.lm_head = None
-        self.rotary_emb = LlamaRotaryEmbedding(config)
+            setattr(layer, name, LlamaRMSNorm(d, self.config.rms_norm_eps))
         # What the last norm makes of ones is its weights, whether they count from 0 or from 1.
         last_norm = target.get_decoder().norm
         ones = torch.ones(d, dtype=target.dtype, device=last_norm.weight.device)
@@ -63,7 +55,7 @@ class MtpFile(PublishedHead):
 
     @property
     def norm(self) -> nn.Module:
-        return self.mtp_layers[0].final_layernorm
+        return self.layers[0].final_layernorm
 
     def fuse(self, features: Tensor) -> Tensor:
         """The state before the target's last norm, but for its length, which the module's own norm takes away too."""
@@ -72,7 +64,7 @@ class MtpFile(PublishedHead):
     def read(
         self, embeddings: Tensor, features: Tensor, turns: Tensor, attention_mask: Tensor | None, cache: Cache | None
     ) -> Tensor:
-        layer = self.mtp_layers[0]
+        layer = self.layers[0]
         inputs = layer.token_layernorm(embeddings), layer.hidden_layernorm(features)
         joined = torch.cat(inputs if self.embedding_first else inputs[::-1], -1)
         attending = {"position_embeddings": tuple(turns), "attention_mask": attention_mask, "cache": cache}
@@ -92,12 +84,9 @@ class MtpFile(PublishedHead):
         others = super().other_readings()
         for other in others.values():
             other.before_last_norm = False  # further down there is no such norm
-        after, swapped = copy.copy(self), copy.copy(self)
-        after.before_last_norm = not self.before_last_norm
-        swapped.embedding_first = not self.embedding_first
         return others | {
-            Sentence("the state after the target's last norm"): after,
-            Sentence("state and embedding joined the other way round"): swapped,
+            Sentence("the state after the target's last norm"): read_as(self, before_last_norm=False),
+            Sentence("state and embedding joined the other way round"): read_as(self, embedding_first=False),
         }
 
 
@@ -114,7 +103,6 @@ def load_mtp_file(files: PartFiles, target: PreTrainedModel) -> MtpFile:
             families=", ".join(_FAMILIES),
         )
     same_target(files, target, **{name: layers.get(name) for name in ("hidden_size", "vocab_size")})
-    shapes = {name.removeprefix("mtp_"): shape for name, shape in files.shapes.items()}
-    part = MtpFile(layer_config(files, shapes), target)
     # Early files have copies of the target's embeddings and output head.
-    return filled(part, files, target, lambda name: name if name.startswith("mtp_layers.") else None)
+    files = files.named(lambda name: name.removeprefix("mtp_") if name.startswith("mtp_layers.") else None)
+    return filled(lambda: MtpFile(files, target), files, target)

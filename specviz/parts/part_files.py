@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,6 +27,19 @@ _POINTER = b"version https://git-lfs"
 #: Parts of a configuration in which formats have settings of their own.
 _BLOCKS = ("eagle_config", "dflash_config", "transformer_layer_config", "model")
 
+#: The most that whole numbers can be, and those that can be 0.
+_MOST = dict.fromkeys(("n_predict", "num_hidden_layers"), 1024)
+_MOST |= dict.fromkeys(("block_size", "num_depths", "para_depths", "pure_draft_prefix_len", "speculative_tokens"), 4096)
+_MOST |= dict.fromkeys(("conv_group_size", "conv_kernel_size", "emb_dim", "gru_hidden_dim", "inner_dim"), 2**16)
+_MOST |= dict.fromkeys(("markov_rank", "selector_rank", "selector_top_k"), 2**16)
+_MOST |= dict.fromkeys(("mask_token_id", "pard_token", "ptd_token_id"), 2**24)
+_MOST |= dict.fromkeys(("sliding_window", "swa_window_size"), 2**32)
+_FROM_ZERO = {"inner_dim", "markov_rank", "mask_token_id", "pard_token", "ptd_token_id", "pure_draft_prefix_len"}
+
+#: Settings that are factors or bounds of numbers, and those that are lists of the target's layers.
+_NUMBERS = ("input_embedding_scale", "output_multiplier", "final_logit_softcapping")
+_LISTS = ("aux_hidden_state_layer_ids", "eagle_aux_hidden_state_layer_ids", "target_layer_ids")
+
 #: How torch names what a pickle would import.
 _CODE = re.compile(r"GLOBAL ([\w.]+)")
 
@@ -38,6 +52,7 @@ class PartFiles:
     settings: dict[str, Any]  # its config.json; empty if there is none that can be read
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of the tensors in the files, by their names
     flaw: SpecvizError | None = None  # why one of the files cannot be read; it has no shapes then
+    names: Mapping[str, str] | None = None  # those in the files, by the names of `shapes`; None: the same
 
     @classmethod
     def at(cls, folder: pathlib.Path) -> PartFiles:
@@ -51,16 +66,37 @@ class PartFiles:
         return replace(files, shapes=shapes, flaw=flaw)
 
     def setting(self, *names: str, default: Any = None) -> Any:
-        """The first of these settings that is there: at the top, or in one of the blocks that formats have for them."""
-        blocks = (
-            self.settings.get(block) for block in ("eagle_config", "dflash_config", "transformer_layer_config", "model")
-        )
-        places = [self.settings, *(block for block in blocks if isinstance(block, dict))]
-        found = (place[name] for name in names for place in places if place.get(name) is not None)
-        return next(found, default)
+        """The first of these settings that is there: at the top, or in one of the blocks that formats have for them.
+
+        Raises SpecvizError (field ``draft``) for a value that it cannot have.
+        """
+        places = [self.settings, *(block for block in map(self.settings.get, _BLOCKS) if isinstance(block, dict))]
+        found = ((name, place[name]) for name in names for place in places if place.get(name) is not None)
+        return self.possible(*next(found, ("", default)))
+
+    def possible(self, name: str, value: Any) -> Any:
+        """The value of a setting. Raises SpecvizError (field ``draft``) if it cannot have that."""
+        if not _can_be(name, value):
+            raise self.complaint(
+                "The configuration in {folder} has {value} for {name}, which cannot be.",
+                name=name,
+                value=repr(value)[:80],
+            )
+        return value
+
+    def named(self, own_name: Callable[[str], str | None]) -> PartFiles:
+        """The same files, with a part's own names for their tensors, without those for which it gives none."""
+        names = {own: name for name in self.shapes if (own := own_name(name)) is not None}
+        return replace(self, shapes={own: self.shapes[name] for own, name in names.items()}, names=names)
+
+    def size(self, name: str, dimension: int) -> int:
+        """Of a tensor that has to be there. Raises SpecvizError (field ``draft``) if it lacks the dimension."""
+        if len(shape := self.shapes.get(name, ())) <= dimension:
+            raise self.complaint("The weights in {folder} lack {tensor}, or its dimensions.", tensor=name)
+        return shape[dimension]
 
     def tensors(self) -> dict[str, Tensor]:
-        """All weights by their names, on the CPU.
+        """All weights by the names of `shapes`, on the CPU.
 
         Raises SpecvizError (field ``draft``) for damaged files, and for weights that are no numbers.
         """
@@ -77,15 +113,16 @@ class PartFiles:
             wide = tensor.is_floating_point() and tensor.dtype.itemsize > 1
             if wide and not tensor.isfinite().all():
                 raise self.complaint("The weights in {folder} are not all numbers ({tensor}).", tensor=name)
-        return tensors
+        return tensors if self.names is None else {own: tensors[name] for own, name in self.names.items()}
 
     def tensor(self, name: str) -> Tensor:
         """One of the weights by its name, on the CPU. Raises as `tensors`."""
+        stored = name if self.names is None else self.names[name]
         for file in self._weights():
             if file.suffix == ".safetensors":
                 with self._explaining(file), safe_open(file, "pt") as opened:
-                    if name in opened.keys():  # noqa: SIM118
-                        return opened.get_tensor(name)
+                    if stored in opened.keys():  # noqa: SIM118
+                        return opened.get_tensor(stored)
         return self.tensors()[name]
 
     def complaint(self, template: str, **values: object) -> SpecvizError:
@@ -96,8 +133,10 @@ class PartFiles:
         return SpecvizError(template, "draft", **{"folder": name} | values)
 
     def _weights(self) -> list[pathlib.Path]:
-        safe = sorted(self.folder.glob("*.safetensors"))
-        return safe or sorted({file for pattern in PICKLES for file in self.folder.glob(pattern)})
+        return self._those("*.safetensors") or self._those(*PICKLES)
+
+    def _those(self, *patterns: str) -> list[pathlib.Path]:
+        return sorted({file for pattern in patterns for file in self.folder.glob(pattern) if file.is_file()})
 
     def _shapes_in(self, file: pathlib.Path) -> dict[str, tuple[int, ...]]:
         with self._explaining(file):
@@ -137,6 +176,19 @@ def is_pointer(file: pathlib.Path) -> bool:
         return opened.read(len(_POINTER)) == _POINTER
 
 
+def _can_be(name: str, value: Any) -> bool:
+    if value is None:
+        return True
+    whole, number = (isinstance(value, kind) and not isinstance(value, bool) for kind in (int, (int, float)))
+    if name in _MOST:
+        return whole and (name not in _FROM_ZERO) <= value <= _MOST[name]
+    if name in _NUMBERS:
+        return number and math.isfinite(value)
+    if name in _LISTS:
+        return isinstance(value, list) and bool(value) and all(type(one) is int for one in value)
+    return True
+
+
 def settings_in(folder: pathlib.Path) -> dict[str, Any]:
     """The config.json in `folder`; empty if there is none that can be read."""
     try:
@@ -150,6 +202,6 @@ def _tensors_of(held: Any) -> dict[str, Tensor]:
     """The tensors in what torch saved: a dictionary of them, at times inside another one."""
     if not isinstance(held, dict):
         return {}
-    tensors = {name: value for name, value in held.items() if isinstance(value, Tensor)}
+    tensors = {name: value for name, value in held.items() if isinstance(name, str) and isinstance(value, Tensor)}
     inner = (value for value in held.values() if isinstance(value, dict))
     return tensors or next((found for one in inner if (found := _tensors_of(one))), {})

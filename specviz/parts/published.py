@@ -9,14 +9,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.initialization import no_init_weights
 
 from specviz.parts.head_files import ready
 from specviz.parts.part_files import PartFiles
 from specviz.records.errors import SpecvizError, first_line
 from specviz.records.words import Sentence
+
+#: Tensors that say which of the target's tokens a part drafts from.
+MAPS = {"d2t", "t2d", "token_map"}
 
 #: A published part; any part.
 AnyPart = TypeVar("AnyPart", bound="PublishedPart")
@@ -79,45 +82,64 @@ class PublishedPart(nn.Module):
         return shifted(self)
 
 
+def read_as(part: Reads, **otherwise: Any) -> Reads:
+    """Any part with these attributes; the weights are the same tensors."""
+    other = copy.copy(part)
+    vars(other).update(otherwise)
+    return other
+
+
 def shifted(part: Reads) -> dict[Sentence, Reads]:
-    """Any part, reading hidden states one layer off; the weights are the same tensors."""
+    """Any part, reading hidden states one layer off."""
     names = {-1: Sentence("hidden states one layer lower"), 1: Sentence("hidden states one layer higher")}
-    others = {}
-    for by, name in names.items() if part.feature_layers else ():
-        others[name] = copy.copy(part)
-        others[name].feature_layers = tuple(layer + by for layer in part.feature_layers)
-    return others
+    layers = part.feature_layers
+    return {
+        name: read_as(part, feature_layers=tuple(layer + by for layer in layers))
+        for by, name in names.items()
+        if layers
+    }
 
 
 def filled(
-    part: AnyPart, files: PartFiles, target: PreTrainedModel, own_name: Callable[[str], str | None] = str
+    make: Callable[[], AnyPart], files: PartFiles, target: PreTrainedModel, columns: Tensor | None = None
 ) -> AnyPart:
-    """`part` with the weights from `files`, in evaluation mode, on the target's device and in its dtype.
+    """A part with the weights from `files`, in evaluation mode, on the target's device and in its dtype.
 
-    own_name: the part's name for a tensor of the files; None for one that is not needed. Raises SpecvizError (field
-    ``draft``) for weights that are damaged, missing, unknown, or of other shapes than the part's.
+    make: makes it, with any weights. files: with its names. columns: of its vocabulary. Raises SpecvizError (field
+    ``draft``) for weights that are damaged, missing, unknown, or of other shapes or kinds than the part's.
     """
-    held = {own: tensor for name, tensor in files.tensors().items() if (own := own_name(name)) is not None}
-    wanted = part.state_dict()
+    with torch.device("meta"):
+        # Whatever sizes a configuration promises, they take no memory yet.
+        wanted = make().state_dict()
     for name, tensor in wanted.items():
-        if name not in held:
-            raise files.complaint("The {method} weights in {folder} lack {tensor}.", method=part.method, tensor=name)
-        if held[name].shape != tensor.shape:
+        if name not in files.shapes:
+            raise files.complaint("The weights in {folder} lack {tensor}, or its dimensions.", tensor=name)
+        if files.shapes[name] != tensor.shape:
             raise files.complaint(
                 "{tensor} in {folder} has the shape {found}, and the configuration and the target need {wanted}.",
                 tensor=name,
-                found=list(held[name].shape),
+                found=list(files.shapes[name]),
                 wanted=list(tensor.shape),
             )
-    if unknown := sorted(held.keys() - wanted.keys()):
+    if unknown := sorted(files.shapes.keys() - wanted.keys() - MAPS):
         raise files.complaint(
-            "The {method} weights in {folder} hold {tensor}, which this reading of the format does not know: it would "
-            "be left out.",
-            method=part.method,
+            "The weights in {folder} hold {tensor}, which this reading of the format does not know: it would be left "
+            "out.",
             tensor=unknown[0],
         )
-    # A part that was made on no device takes the tensors themselves: as its own they would be in memory twice.
-    part.load_state_dict(held, assign=any(weight.is_meta for weight in part.parameters()))
+    held = files.tensors()
+    for name, tensor in wanted.items():
+        if held[name].is_floating_point() != tensor.is_floating_point():
+            raise files.complaint(
+                "{tensor} in {folder} holds numbers of the kind {found}, which a part is not made of.",
+                tensor=name,
+                found=str(held[name].dtype).removeprefix("torch."),
+            )
+    with no_init_weights():
+        part = make()
+    # The tensors themselves: as the part's own they would be in memory twice.
+    part.load_state_dict({name: held[name] for name in wanted}, assign=True)
+    part.columns = columns
     return ready(part, target)
 
 
@@ -126,9 +148,9 @@ def understood(files: PartFiles, method: str) -> Iterator[None]:
     """Turns what transformers raises over the settings of a part into a sentence (field ``draft``)."""
     try:
         yield
-    except (StrictDataclassError, ValueError, TypeError, LookupError, AttributeError) as error:
-        if isinstance(error, SpecvizError):
-            raise
+    except (SpecvizError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
         raise files.complaint(
             "The configuration in {folder} does not describe a part of its kind ({method}): {reason}.",
             method=method,
@@ -153,6 +175,21 @@ def same_target(files: PartFiles, target: PreTrainedModel, **sizes: int | None) 
             )
 
 
+def smaller_vocabulary(files: PartFiles, target: PreTrainedModel) -> Tensor | None:
+    """`columns_of`, of a part whose files have ``d2t``; None if they do not. Raises as that, and if they need it."""
+    vocab_size = logit_width(target)
+    rows = files.size("lm_head.weight", 0) if "lm_head.weight" in files.shapes else vocab_size
+    offsets = files.tensor("d2t") if "d2t" in files.shapes else torch.zeros(vocab_size)
+    if rows != offsets.numel():
+        raise files.complaint(
+            "The head in {folder} drafts from {rows} tokens, and its files do not say which of the target's "
+            "{vocabulary} they are (d2t).",
+            rows=rows,
+            vocabulary=vocab_size,
+        )
+    return columns_of(files, offsets, vocab_size) if "d2t" in files.shapes else None
+
+
 def columns_of(files: PartFiles, offsets: Tensor, vocab_size: int) -> Tensor:
     """Where each of the target's tokens stands in a smaller vocabulary, as `specviz.rules.sampling.in_order` takes it:
     [vocab] int64, the number of rows for those that it lacks.
@@ -160,7 +197,7 @@ def columns_of(files: PartFiles, offsets: Tensor, vocab_size: int) -> Tensor:
     offsets: ``d2t`` of the files, [rows]: what to add to a row's number to get the target's token. Raises SpecvizError
     (field ``draft``) unless the tokens rise and exist.
     """
-    ids = torch.arange(len(offsets)) + offsets.long()
+    ids = torch.arange(offsets.numel()) + offsets.flatten().long()
     if not len(ids) or not (ids.diff() > 0).all() or ids[0] < 0 or ids[-1] >= vocab_size:
         raise files.complaint(
             "The vocabulary of the part in {folder} is damaged, or another target's: its tokens do not rise from 0 to "
