@@ -79,7 +79,7 @@ def _block_config(files: PartFiles, config: Qwen3Config, target: PreTrainedModel
     block_size, mask_id = needed(files, method, "block_size"), needed(files, method, "mask_token_id")
     if block_size < 2 or not 0 <= mask_id < config.vocab_size:
         raise ValueError(f"block_size {block_size} or mask_token_id {mask_id} cannot be")
-    own = BlockConfig(
+    return BlockConfig(
         feature_layers=layers,
         block_size=block_size,
         mask_id=mask_id,
@@ -92,7 +92,6 @@ def _block_config(files: PartFiles, config: Qwen3Config, target: PreTrainedModel
         logit_scale=_in_block_settings(files, "output_multiplier") or 1.0,
         softcap=_in_block_settings(files, "final_logit_softcapping") or None,
     )
-    return config, own
 
 
 def _own_name(name: str) -> str:

@@ -28,11 +28,11 @@ _POINTER = b"version https://git-lfs"
 _BLOCKS = ("eagle_config", "dflash_config", "transformer_layer_config", "model")
 
 #: The most that whole numbers can be, and those that can be 0.
-_MOST = dict.fromkeys(("n_predict", "num_hidden_layers"), 1024)
+_MOST = dict.fromkeys(("n_predict", "num_hidden_layers", "num_target_layers"), 1024)
 _MOST |= dict.fromkeys(("block_size", "num_depths", "para_depths", "pure_draft_prefix_len", "speculative_tokens"), 4096)
 _MOST |= dict.fromkeys(("conv_group_size", "conv_kernel_size", "emb_dim", "gru_hidden_dim", "inner_dim"), 2**16)
-_MOST |= dict.fromkeys(("markov_rank", "selector_rank", "selector_top_k"), 2**16)
-_MOST |= dict.fromkeys(("mask_token_id", "pard_token", "ptd_token_id"), 2**24)
+_MOST |= dict.fromkeys(("hidden_size", "markov_rank", "selector_rank", "selector_top_k", "target_hidden_size"), 2**16)
+_MOST |= dict.fromkeys(("mask_token_id", "pard_token", "ptd_token_id", "vocab_size"), 2**24)
 _MOST |= dict.fromkeys(("sliding_window", "swa_window_size"), 2**32)
 _FROM_ZERO = {"inner_dim", "markov_rank", "mask_token_id", "pard_token", "ptd_token_id", "pure_draft_prefix_len"}
 

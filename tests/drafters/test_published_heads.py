@@ -232,6 +232,9 @@ FEW = "vllm, frequent tokens"
         ("EAGLE", "SafeAILab", edited(**{"layers.0.mlp.up_proj.weight": None}), "lack layers.0.mlp.up_proj.weight"),
         ("EAGLE", "SafeAILab", edited(**{"layers.0.self_attn.q_proj.weight": None}), "lack layers.0.self_attn.q_proj"),
         ("EAGLE", "SafeAILab", settings(intermediate_size=80), r"gate_proj.weight .* need \[80, 48\]"),
+        ("EAGLE", "SafeAILab", settings(intermediate_size=10**9), r"gate_proj.weight .* need \[1000000000, 48\]"),
+        ("EAGLE", "SafeAILab", edited(**{"fc.bias": torch.Tensor.long}), "fc.bias in .* of the kind int64"),
+        ("EAGLE", "SafeAILab", settings(num_key_value_heads=-1), "does not describe a part of its kind"),
         ("EAGLE", "SafeAILab", settings(vocab_size=32000), "another target: vocab_size is 32000"),
     ],
 )

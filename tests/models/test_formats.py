@@ -1,5 +1,6 @@
 """What lies in a folder, told by names and shapes as publishers write them, then by labels; no weights are read."""
 
+import json
 import os
 import pathlib
 import pickle
@@ -252,3 +253,25 @@ def test_what_a_trainer_leaves_beside_the_weights_is_not_read(tmp_path):
 def test_a_configuration_of_any_kind_is_looked_through(text, tmp_path):
     (tmp_path / "config.json").write_text(text)
     assert recognise(PartFiles.at(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [("block_size", 0), ("block_size", 2.0), ("block_size", True), ("num_depths", [4]), ("mask_token_id", -1)]
+    + [("num_hidden_layers", 10**9), ("target_layer_ids", [1, 2.5]), ("target_layer_ids", [])]
+    + [("output_multiplier", "2"), ("output_multiplier", float("nan"))],
+)
+def test_a_setting_that_cannot_be_is_named(name, value, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"dflash_config": {name: value}}))
+    with pytest.raises(SpecvizError, match=f"for {name}, which cannot be") as caught:
+        PartFiles.at(tmp_path).setting(name)
+    assert caught.value.field == "draft"
+
+
+def test_what_lies_among_the_tensors_does_not_matter(tmp_path):
+    torch.save({"fc.weight": torch.ones(2, 4), 3: torch.ones(2), "epoch": 4}, tmp_path / "model.bin")
+    (tmp_path / "model.safetensors").mkdir()
+    torch.save({"midlayer.self_attn.q_proj.weight": torch.tensor(1.0)}, tmp_path / "model-2.bin")
+    files = PartFiles.at(tmp_path)
+    assert files.shapes.keys() == {"fc.weight", "midlayer.self_attn.q_proj.weight"}
+    assert recognise(files).name == "EAGLE"
