@@ -257,9 +257,17 @@ def test_a_configuration_of_any_kind_is_looked_through(text, tmp_path):
 
 @pytest.mark.parametrize(
     "name, value",
-    [("block_size", 0), ("block_size", 2.0), ("block_size", True), ("num_depths", [4]), ("mask_token_id", -1)]
-    + [("num_hidden_layers", 10**9), ("target_layer_ids", [1, 2.5]), ("target_layer_ids", [])]
-    + [("output_multiplier", "2"), ("output_multiplier", float("nan"))],
+    [
+        ("block_size", 0),
+        ("block_size", 2.0),
+        ("num_depths", [4]),
+        ("mask_token_id", True),
+        ("num_hidden_layers", 10**9),
+        ("target_layer_ids", [1, 2.5]),
+        ("target_layer_ids", []),
+        ("output_multiplier", "2"),
+        ("output_multiplier", float("nan")),
+    ],
 )
 def test_a_setting_that_cannot_be_is_named(name, value, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"dflash_config": {name: value}}))
