@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import MtpModel
 
 from specviz.models.pair import Part
-from specviz.models.refusals import Named, explaining, quantisation_of
+from specviz.models.refusals import Named, explaining, quantisation_of, refusing_out_of_memory
 from specviz.models.sources import in_hub_cache, is_hub_id, on_the_hub, quietly, without_page
 from specviz.parts.block_files import load_dflash
 from specviz.parts.dflash2 import load_dflash2
@@ -28,7 +28,6 @@ from specviz.parts.mlp_speculator import load_mlp_speculator
 from specviz.parts.mtp_files import load_mtp_file
 from specviz.parts.mtp_modules import MtpModules
 from specviz.parts.part_files import PICKLES, PartFiles
-from specviz.parts.published import understood
 from specviz.passes.devices import home_of, is_sharded, is_spread
 from specviz.records.errors import SpecvizError, first_line, quoted
 
@@ -193,8 +192,25 @@ def _load_part(own: type[Head | MedusaHeads], folder: pathlib.Path, target: PreT
             "object. Copy them again.",
             method=form.name,
         )
-    with understood(files, form.name):
-        return _LOADERS[form.name](files, target)
+
+    def too_large() -> SpecvizError:
+        return files.complaint(
+            "The {method} part in {folder} does not fit into the memory that the target leaves: choose a smaller one.",
+            method=form.name,
+        )
+
+    try:
+        with refusing_out_of_memory(too_large):
+            return _LOADERS[form.name](files, target)
+    except SpecvizError:
+        raise
+    except Exception as error:
+        # A configuration can lead transformers and torch astray in any way.
+        raise files.complaint(
+            "The configuration in {folder} does not describe a part of its kind ({method}): {reason}.",
+            method=form.name,
+            reason=first_line(error),
+        ) from error
 
 
 def load_mtp_modules(target: PreTrainedModel) -> MtpModules | None:

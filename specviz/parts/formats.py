@@ -68,32 +68,30 @@ def _either(*tests: Callable[[PartFiles], bool]) -> Callable[[PartFiles], bool]:
     return lambda files: any(test(files) for test in tests)
 
 
-def _fusion(files: PartFiles) -> tuple[int, ...]:
-    """The shape of a head's first layer, which joins what it reads; empty if there is none."""
-    return next((files.shapes[name] for name in ("fc.weight", "model.fc.weight") if name in files.shapes), ())
+def _shape(files: PartFiles, name: str) -> tuple[int, ...]:
+    """Of the tensor of a head that has this name, or this name after ``model.``; empty if there is none."""
+    return next((files.shapes[full] for full in (name, f"model.{name}") if full in files.shapes), ())
 
 
 def _has_latent_attention(files: PartFiles) -> bool:
     """An EAGLE-3 head with the attention of DeepSeek and Kimi."""
     return _called("eagle3deepseek")(files) or (
-        bool(_fusion(files)) and _holds("self_attn.kv_a_proj_with_mqa.weight")(files)
+        bool(_shape(files, "fc.weight")) and _holds("self_attn.kv_a_proj_with_mqa.weight")(files)
     )
 
 
 def _is_eagle3(files: PartFiles) -> bool:
     """Attention reads embedding and state side by side, twice as wide as what it writes; or a label says so."""
-    ends = ("midlayer.self_attn.", "layers.0.self_attn.")
-    matrices = {name: shape for name, shape in files.shapes.items() if len(shape) == 2}
-    read = [shape[1] for name, shape in matrices.items() for end in ends if name.endswith(f"{end}q_proj.weight")]
-    written = [shape[0] for name, shape in matrices.items() for end in ends if name.endswith(f"{end}o_proj.weight")]
-    if read and written and read[0] == 2 * written[0]:
-        return True
+    for layer in ("midlayer.", "layers.0."):
+        read, written = (_shape(files, f"{layer}self_attn.{name}_proj.weight") for name in "qo")
+        if len(read) == len(written) == 2 and read[1] == 2 * written[0]:
+            return True
     return _either(_called("eagle3"), _set("draft_vocab_size"))(files) and not _joins_two(files)
 
 
 def _joins_two(files: PartFiles) -> bool:
     """A layer that joins the embedding and one state, each as wide as itself."""
-    shape = _fusion(files)
+    shape = _shape(files, "fc.weight")
     return len(shape) == 2 and shape[1] == 2 * shape[0]
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -15,7 +14,6 @@ from transformers.initialization import no_init_weights
 
 from specviz.parts.head_files import ready
 from specviz.parts.part_files import PartFiles
-from specviz.records.errors import SpecvizError, first_line
 from specviz.records.words import Sentence
 
 #: Tensors that say which of the target's tokens a part drafts from.
@@ -141,21 +139,6 @@ def filled(
     part.load_state_dict({name: held[name] for name in wanted}, assign=True)
     part.columns = columns
     return ready(part, target)
-
-
-@contextlib.contextmanager
-def understood(files: PartFiles, method: str) -> Iterator[None]:
-    """Turns what transformers raises over the settings of a part into a sentence (field ``draft``)."""
-    try:
-        yield
-    except (SpecvizError, MemoryError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:
-        raise files.complaint(
-            "The configuration in {folder} does not describe a part of its kind ({method}): {reason}.",
-            method=method,
-            reason=first_line(error),
-        ) from error
 
 
 def same_target(files: PartFiles, target: PreTrainedModel, **sizes: int | None) -> None:

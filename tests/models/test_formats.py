@@ -163,6 +163,10 @@ MODELS: dict[str, tuple[dict, Shapes]] = {
     "latent attention": ({"model_type": "deepseek_v3", "num_hidden_layers": 1}, LATENT),
     "modules in it": (QWEN, ORDINARY | layer("mtp.layers.0.") | {"mtp.fc.weight": (H, 2 * H)}),
     "GPT-2": ({"model_type": "gpt2"}, {"transformer.h.0.mlp.c_fc.weight": (H, 2 * H), "wte.weight": (V, H)}),
+    "names that end alike": (
+        {"model_type": "odd"},
+        {"h.10.0.linear.weight": (H, H), "all.hydra_lm_head.0.weights": (H,)},
+    ),
     "PARD": (QWEN | {"spd_type": "pard", "pard_token": 3}, ORDINARY),
     "PARD-2": (QWEN | {"spd_type": "pard2", "pard2_target_layers": [-1, -8], "pard_token": 3}, ORDINARY),
     "our own": ({"kind": "eagle", "draft_vocab_size": ROWS}, EAGLE),

@@ -12,7 +12,7 @@ from huggingface_hub import errors as hub
 from safetensors.torch import save_file
 from tiny import save_pair
 
-from specviz.models import sources
+from specviz.models import sources, trained_parts
 from specviz.models.loading import load_pair
 from specviz.parts.head_files import fingerprint, save
 from specviz.parts.heads import EagleHead, MedusaHeads, MtpHead, ParallelHead
@@ -131,6 +131,24 @@ def test_what_is_wrong_with_a_folder_is_said(folders, config, weights, said, tmp
     elif weights is not None:
         save_file(weights, tmp_path / "model.safetensors")
     assert said.format(folder=tmp_path) in refusal(folders["target"], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), "does not fit into the memory that the target leaves"),
+        (RuntimeError("negative dimension"), "does not describe a part of its kind (EAGLE-3): negative dimension"),
+        (ZeroDivisionError("modulo by zero"), "does not describe a part of its kind (EAGLE-3): modulo by zero"),
+    ],
+)
+def test_whatever_a_part_leads_the_libraries_to_is_a_sentence(folders, error, said, tmp_path, monkeypatch):
+    def fail(*arguments: object) -> None:
+        raise error
+
+    monkeypatch.setitem(trained_parts._LOADERS, "EAGLE-3", fail)
+    (tmp_path / "config.json").write_text('{"draft_vocab_size": 24}')
+    save_file(HEAD, tmp_path / "model.safetensors")
+    assert said in refusal(folders["target"], tmp_path)
 
 
 def test_a_part_on_the_hub_is_fetched(folders, tmp_path, monkeypatch):
