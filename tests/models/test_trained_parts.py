@@ -116,7 +116,7 @@ INCOMPLETE = [
         b"cut",
         "model.safetensors in {folder} is damaged or cut short",
     ),
-    ('{"model_type": "mlp_speculator", "n_predict": "x"}', HEAD, "The configuration in {folder} does not describe"),
+    ('{"model_type": "mlp_speculator", "n_predict": "x"}', HEAD, "The configuration in {folder} has 'x' for n_predict"),
     ("[1]", None, "transformers cannot use the config.json"),
     (None, None, "it has no config.json"),
 ]
