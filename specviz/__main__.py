@@ -1,5 +1,5 @@
 """The command line: `run` a prompt, `check` and `bench` this machine, `advise` on a drafter, read the `metrics` of a
-server, `serve` the page, `compile` a pair beforehand.
+server, `compare-texts` of other engines, `serve` the page, `compile` a pair beforehand.
 
 Under torchrun, all processes of a `run` or a `bench` share one target, and the first one prints and writes.
 """
@@ -105,7 +105,11 @@ def _blamed(options: argparse.Namespace, error: SpecvizError) -> str:
     """The option or argument that an error is about, as it is written on the command line."""
     if error.field is None or error.field not in vars(options):
         return ""
-    return f"{error.field}: " if error.field in ("prompt", "metrics") else f"--{error.field.replace('_', '-')}: "
+    return (
+        f"{error.field}: "
+        if error.field in ("prompt", "metrics", "one", "other")
+        else f"--{error.field.replace('_', '-')}: "
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -158,6 +162,17 @@ def _parser() -> argparse.ArgumentParser:
     metrics.add_argument("--speedup", default="", metavar="X", help=about)
     metrics.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the figures there too")
     metrics.set_defaults(command=_metrics)
+
+    comparing = adding.add_parser(
+        "compare-texts", help="two greedy texts that should be equal: did they part by rounding, or is one wrong?"
+    )
+    for name in ("one", "other"):
+        what = "a text after the prompt, or its token ids as a JSON list"
+        comparing.add_argument(name, type=pathlib.Path, metavar=name.upper(), help=what)
+    comparing.add_argument("--prompt", default="", metavar="TEXT", help="what both texts follow")
+    comparing.add_argument("--chat", action="store_true", help=SETTINGS["chat"].about)
+    _add_pair(comparing)
+    comparing.set_defaults(command=_compare_texts)
 
     serve = adding.add_parser("serve", help="serve the page, like app.py")
     serve.add_argument("--mcp", action="store_true", help="offer the functions of its API as tools of an MCP server")
@@ -439,19 +454,45 @@ def _compile(options: argparse.Namespace) -> int:
     return 0 if "target" in done.ready else 1
 
 
+def _compare_texts(options: argparse.Namespace) -> int:
+    """Exit status 1 where one of them is wrong."""
+    texts = [_read(path, name) for name, path in (("one", options.one), ("other", options.other))]
+    given = [ids if (ids := _token_ids(text)) is not None else text for text in texts]
+    from specviz.bench.two_texts import parting, verdict
+
+    found = parting(_load(options), *given, options.prompt, options.chat)
+    print(terminal.harmless(verdict(found, (str(options.one), str(options.other)))))
+    return int(found is not None and any(found.wrong))
+
+
+def _token_ids(text: str) -> list[int] | None:
+    """The list, if a text is a JSON list of whole numbers."""
+    try:
+        ids = json.loads(text)
+    except ValueError:
+        return None
+    return ids if isinstance(ids, list) and ids and all(type(one) is int for one in ids) else None
+
+
+def _read(path: pathlib.Path, field: str) -> str:
+    """The text of a file in any encoding; of the input for ``-``."""
+    from specviz.records.server_text import decoded
+
+    try:
+        return decoded(sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes())
+    except OSError as error:
+        raise SpecvizError("The file cannot be read: {reason}.", field, reason=error.strerror) from error
+
+
 def _metrics(options: argparse.Namespace) -> int:
     from specviz.records.server_metrics import read_metrics
-    from specviz.records.server_text import decoded
     from specviz.records.words import words
     from specviz.views.served_messages import served_message, served_text
 
-    try:
-        data = sys.stdin.buffer.read() if str(options.metrics) == "-" else options.metrics.read_bytes()
-    except OSError as error:
-        raise SpecvizError("The file cannot be read: {reason}.", "metrics", reason=error.strerror) from error
+    text = _read(options.metrics, "metrics")
     if options.cost is not None and not 0 <= options.cost < float("inf"):
         raise SpecvizError("c is a ratio of times: a number from 0 up, not {value}.", "cost", value=options.cost)
-    served = read_metrics(decoded(data), options.chains)
+    served = read_metrics(text, options.chains)
     _write(options, "json", served_message(served, words(), options.speedup, options.cost))
     print(served_text(served, options.cost, options.speedup))
     return 0

@@ -16,6 +16,7 @@ Measuring
     machine          this machine: its facts, its load, and the limits of its passes
 
 Checking
+    two_texts        two texts of other engines that should be equal: a near-tie, or a fault
     equal_texts      greedy texts are plain decoding's: before any time, and at every length
     wiring           trained parts, read as their files say and in neighbouring ways
     check            everything else about a pair: distributions, trees, passes, memory, a race

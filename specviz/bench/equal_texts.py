@@ -92,7 +92,9 @@ def agreement(contestant: Contestant, tokens: Sequence[int], due: Run, plain: Re
             margin="?" if apart is None else f"{apart:.2g}",
             dtype=due.pair.dtype,
         )
-    gaps = _gaps(plain, tokens)[place:]
+    rows = rows_of(plain.pair, plain.prompt.ids, tokens)
+    chosen = rows.gather(-1, torch.tensor(tokens, device=rows.device).unsqueeze(-1)).squeeze(-1)
+    gaps = (rows.amax(-1) - chosen).tolist()[place:]
     if max(gaps) > NEAR_TIE:
         raise SpecvizError(
             "{title} is wrong on {preset}: its greedy token {place} lies {gap} below the target's best in log "
@@ -112,14 +114,11 @@ def _named(pair: ModelPair, tokens: Sequence[int], place: int) -> str:
 
 
 @torch.inference_mode()
-def _gaps(plain: Request, tokens: Sequence[int]) -> list[float]:
-    """How far each token lies below the target's best one in log probability, by one plain pass over the text."""
-    target = reader(plain.pair.target, Unwatched(plain.pair.device))
-    target.prefill(plain.prompt.ids)
-    text = [*plain.prompt.ids, *tokens[:-1]]
-    logits = target.forward(target.unread(text), keep=len(tokens)).float()
-    chosen = logits.gather(-1, torch.tensor(tokens, device=logits.device).unsqueeze(-1)).squeeze(-1)
-    return (logits.amax(-1) - chosen).tolist()
+def rows_of(pair: ModelPair, before: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
+    """The target's logits in float32 at the place of each token, [tokens, vocab], by one plain pass over the text."""
+    target = reader(pair.target, Unwatched(pair.device))
+    target.prefill(before)
+    return target.forward(target.unread([*before, *tokens[:-1]]), keep=len(tokens)).float()
 
 
 # Checking a pair

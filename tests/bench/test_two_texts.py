@@ -1,0 +1,73 @@
+"""Two texts of other engines: rounding is told from a fault, and whose fault it is."""
+
+import pytest
+import torch
+from tiny import generated, tiny_pair
+
+from specviz.__main__ import main
+from specviz.bench.two_texts import parting, verdict
+from specviz.records.errors import SpecvizError
+
+PROMPT = [5, 6, 7, 5, 6]
+
+
+@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def pair(request):
+    made = tiny_pair("llama")
+    made.target.to(request.param)
+    return made
+
+
+def continued(pair, *tokens: int, length: int = 12) -> list[int]:
+    """These tokens after the prompt, and then the target's own."""
+    return [*PROMPT, *tokens, *generated(pair, [*PROMPT, *tokens], length)]
+
+
+def test_equal_texts_are_equal_and_a_changed_token_is_its_texts_fault(pair):
+    due = continued(pair)
+    assert parting(pair, due, list(due)) is None
+    place = len(PROMPT) + 4
+    other = (due[place] + 1) % pair.vocab_size
+    wrong = [*due[:place], other, *due[place + 1 :]]
+    found = parting(pair, due, wrong)
+    assert found.place == place + 1 and found.wrong == (False, True)
+    assert found.sides[0].gap == 0 < found.tolerance < found.sides[1].gap
+    assert "No near-tie: B did not choose greedily" in verdict(found, ("A", "B"))
+
+
+def test_two_tokens_that_the_target_cannot_tell_apart_are_a_near_tie(pair):
+    best = continued(pair)[len(PROMPT)]
+    twin = (best + 1) % pair.vocab_size
+    head = pair.target.get_output_embeddings().weight
+    with torch.no_grad():
+        head[twin] = head[best]
+    one, other = continued(pair, best), continued(pair, twin)
+    found = parting(pair, one, other)
+    assert found.wrong == (False, False) and [side.gap for side in found.sides] == [0, 0]
+    assert "near-tie" in verdict(found, ("A", "B")) and "neither text is wrong" in verdict(found, ("A", "B"))
+    # What comes after a tie must still be the target's own.
+    lost = [*other[:-1], (other[-1] + 1) % pair.vocab_size]
+    found = parting(pair, one, lost)
+    assert found.wrong == (False, True) and found.sides[1].later[0] == len(lost) - len(PROMPT) - 1
+
+
+def test_a_text_that_ends_early_and_texts_that_share_nothing(pair):
+    due = continued(pair)
+    found = parting(pair, due, due[:-3])
+    assert (found.place, found.sides[1].token, found.wrong[0]) == (len(due) - 2, "", False)
+    with pytest.raises(SpecvizError, match="give the prompt"):
+        parting(pair, [1, 2], [2, 1])
+
+
+def test_the_command_reads_texts_and_token_ids_and_its_status_says_whether_one_is_wrong(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text(" there lived a king who had a son", encoding="utf-16")
+    (tmp_path / "b.txt").write_text(" there lived a king who had a xylophone")
+    given = [str(tmp_path / "a.txt"), str(tmp_path / "b.txt"), "--prompt", "Once upon a time", "--dtype", "float32"]
+    assert main(["compare-texts", *given]) == 1
+    said = capsys.readouterr().out
+    assert "a king who had a'" in said  # what both share
+    assert "b.txt did not choose greedily by this target" in said and said.count("\n") >= 4
+    (tmp_path / "ids.json").write_text("[5, 6, 7]")
+    assert main(["compare-texts", *2 * [str(tmp_path / "ids.json")]]) == 0
+    assert main(["compare-texts", str(tmp_path / "none"), str(tmp_path / "b.txt")]) == 2
+    assert capsys.readouterr().err.startswith("specviz: one: The file cannot be read")
