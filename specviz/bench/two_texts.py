@@ -111,8 +111,8 @@ def verdict(found: Parting | None, names: tuple[str, str]) -> str:
         what = repr(side.token) if side.token else "the end (or it was cut off)"
         lines.append(f"  {name}: {what}, {side.gap:.3g} below the target's best token in log probability")
     lines.append(
-        f"Neighbouring {found.dtype} numbers lie about {found.step:.2g} apart there; up to {found.tolerance:g} is rounding. "
-        f"Load the target in the dtype of the engines (--dtype)."
+        f"Neighbouring {found.dtype} numbers lie about {found.step:.2g} apart there; up to {found.tolerance:g} is "
+        f"rounding. Load the target in the dtype of the engines (--dtype)."
     )
     off = [name for name, wrong in zip(names, found.wrong) if wrong]
     if not off:
