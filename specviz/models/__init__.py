@@ -14,5 +14,5 @@ pass_checks: makes one model's fast passes, and refuses those that are wrong or 
 refusals: turns the libraries' errors, and a tokenizer's that cannot be used, into one sentence a user can act on
 token_texts: from token ids to text, token by token
 vocabularies: two tokenizers side by side, for a draft model with a vocabulary of its own
-catalog: well-known pairs on the Hub and their sizes
+catalog: well-known pairs and published parts on the Hub, and their sizes
 """
