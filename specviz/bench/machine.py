@@ -214,18 +214,20 @@ def model_size(timer: PassTimer) -> ModelSize:
     """The bytes and operations of this model's passes, counted on the model and its cache."""
     model = timer.model
     # Layers that share another's keys and values have none of their own.
-    rows = [part for part in timer.reader.rows() if part is not None]
-    positions = statistics.mean(part.shape[-2] for part in rows)
+    rows, states = [part for part in timer.reader.rows() if part is not None], timer.reader.states()
+    positions = statistics.mean(part.shape[-2] for part in rows) if rows else timer.context
     cached = sum(part.numel() * part.element_size() for part in rows)
     config = model.config.get_text_config()
-    heads = config.num_attention_heads
+    heads = config.num_attention_heads if rows else 1
     head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    attending = len(rows) // 2 if states else config.num_hidden_layers
     return ModelSize(
         parameters=model.num_parameters() - sum(part.numel() for part in _looked_up(model)),
-        weight_bytes=_bytes(weights_read(model if timer.passes is None else timer.passes.static.model)),
+        # With the states, which every pass reads whole too.
+        weight_bytes=_bytes(weights_read(model if timer.passes is None else timer.passes.static.model) + states),
         position_bytes=cached / positions,
         positions=positions,
-        attention_width=config.num_hidden_layers * heads * head_size,
+        attention_width=attending * heads * head_size,
     )
 
 

@@ -29,6 +29,7 @@ from specviz.models.pass_timer import PassTimer, up_and_down
 from specviz.models.placement import dtype_name
 from specviz.models.refusals import refusing_out_of_memory
 from specviz.passes.devices import home_of, synchronise
+from specviz.passes.states import KeptStates, crop_rows, has_states, record_windows
 from specviz.passes.static_passes import kind_of
 from specviz.theory.roofline import BatchPoint, BatchTimes, Curve, Limits, PassTimes, Point
 
@@ -136,12 +137,14 @@ class RequestBatch:
         self.model, self.requests = model, requests
         self.device = home_of(model)
         self.cache = DynamicCache(config=model.config)
-        # Otherwise sliding windows forget the rows that come back when a pass is forgotten.
-        self.cache.activate_past_recording()
-        self.read(torch.ones(1, context, dtype=torch.long, device=self.device))
+        record_windows(self.cache)
+        read = requests if has_states(self.cache) else 1  # transformers repeats keys and values only
+        self.read(torch.ones(read, context, dtype=torch.long, device=self.device))
         # A sliding window keeps spare rows until it is told that the pass is over.
-        self.cache.crop(0)
-        self.cache.batch_repeat_interleave(requests)
+        crop_rows(self.cache, 0)
+        if read < requests:
+            self.cache.batch_repeat_interleave(requests)
+        self.kept = KeptStates(self.cache, context)
 
     @torch.inference_mode()
     def read(self, token_ids: Tensor) -> Tensor:
@@ -156,7 +159,8 @@ class RequestBatch:
         self.read(ids)
         synchronise(self.device)
         seconds = time.perf_counter() - start
-        self.cache.crop(-width)
+        crop_rows(self.cache, width)
+        self.kept.put_back()
         return seconds
 
 

@@ -205,9 +205,13 @@ class CachedModel:
             self.rewind(self.length)
 
     def rows(self) -> list[Tensor]:
-        """Keys and values of each layer in turn, [1, heads, tokens held, head size]; then windows and states."""
-        layers = [layer for layer in self.cache.layers if getattr(layer, "keys", None) is not None]
-        return [rows for layer in layers for rows in (layer.keys, layer.values)] + states_of(self.cache)
+        """Keys and values of each layer in turn, [1, heads, tokens held, head size]."""
+        layers = [layer for layer in self.cache.layers if hasattr(layer, "keys")]  # all but those with a state alone
+        return [rows for layer in layers for rows in (layer.keys, layer.values)]
+
+    def states(self) -> list[Tensor]:
+        """Windows [1, channels, size] and running states [1, ...], layer by layer."""
+        return states_of(self.cache)
 
 
 class StatefulModel(CachedModel):
@@ -382,6 +386,9 @@ class StaticModel(CachedModel):
 
     def rows(self) -> list[Tensor]:
         return [rows[:, :, : self.length] for rows in self._tensors]
+
+    def states(self) -> list[Tensor]:
+        return []
 
 
 def tree_view(parents: tuple[int, ...], read: int, unread: int) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 
+import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin, LinearAttentionCacheLayerMixin, LinearAttentionLayer
@@ -26,6 +27,11 @@ def keeps_state(model: PreTrainedModel) -> bool:
         kinds = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()
         _answers[model] = any(_with_state(layer) and kind != _WINDOW_ALONE for layer, kind in zip(cache.layers, kinds))
     return _answers[model]
+
+
+def has_states(cache: Cache) -> bool:
+    """True if some layer of a cache has a running state or a window, and not keys and values alone."""
+    return bool(_layers(cache))
 
 
 def _with_state(layer: object) -> bool:
@@ -51,6 +57,7 @@ class KeptStates:
         # Copies: passes over one token write into a state in place.
         self._kept = [(layer, _copied(layer), dict(layer.has_previous_state)) for layer in _layers(cache)]
 
+    @torch.inference_mode()  # in which the states were made
     def put_back(self) -> None:
         for layer, copies, begun in self._kept:
             for states, place, kept in copies:

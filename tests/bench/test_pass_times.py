@@ -156,7 +156,7 @@ def test_the_peak_is_the_best_of_all_products_and_a_slow_dtype_costs_no_time(mon
     assert peak_rate(torch.bfloat16, torch.device("cpu")) == 128.0
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gemma3", "gpt_neox"])
+@pytest.mark.parametrize("architecture", ["llama", "gemma3", "gpt_neox", "qwen3_next", "falcon_h1", "lfm2"])
 def test_each_request_is_read_after_rows_of_its_own(architecture):
     model, context = tiny_model(architecture), 20
     batch = RequestBatch(model, requests=3, context=context)

@@ -285,7 +285,8 @@ def assert_same_rows(cached: CachedModel, ids: list[int], close: float = 1e-4) -
         return
     fresh.forward(torch.tensor(ids[: cached.length], device=cached.device), keep=1)
     fresh.rewind(cached.length)
-    for rows, expected in zip(cached.rows(), fresh.rows(), strict=True):
+    held, due = ([*one.rows(), *one.states()] for one in (cached, fresh))
+    for rows, expected in zip(held, due, strict=True):
         # A sliding window's own cache holds the last of the rows only.
         torch.testing.assert_close(rows[:, :, -expected.shape[2] :], expected, rtol=close, atol=close)
 
