@@ -193,7 +193,7 @@ def settings_in(folder: pathlib.Path) -> dict[str, Any]:
     """The config.json in `folder`; empty if there is none that can be read."""
     try:
         settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return settings if isinstance(settings, dict) else {}
 
