@@ -14,7 +14,7 @@ from transformers.modeling_layers import MtpModel
 from specviz.models.pair import Part
 from specviz.models.refusals import Named, explaining, quantisation_of, refusing_out_of_memory
 from specviz.models.sources import in_hub_cache, is_hub_id, on_the_hub, quietly, without_page
-from specviz.parts.block_files import load_dflash
+from specviz.parts.dflash import load_dflash
 from specviz.parts.dflash2 import load_dflash2
 from specviz.parts.dspark import load_domino, load_dspark
 from specviz.parts.eagle1 import load_eagle1
@@ -129,15 +129,19 @@ def _kind(files: PartFiles) -> str | None:
     not read."""
     if (own := files.settings.get("kind")) is not None:
         if not isinstance(own, str) or own not in _PARTS:
-            raise _unread(files, quoted(own))
+            raise files.complaint(
+                "{folder} holds a trained part in a format that is not read here ({kind}): name a draft model, or a "
+                "part in one of the formats of docs/ways.md.",
+                kind=quoted(own),
+            )
         return own
     form = recognise(files)
     if files.flaw is not None and (form is not None or _is_headlike(files.settings)):
         raise files.flaw
     if form is None:
         return None
-    if form.drafter is None:
-        raise _unread(files, form.name) if form.refusal is None else form.refusal(files)
+    if (template := form.refusal) is not None:
+        raise files.complaint(template)
     if files.settings.get("quantization_config"):
         raise files.complaint(
             "The {method} part in {folder} is quantised, and parts are read as they were trained: name the one that it "
@@ -145,14 +149,6 @@ def _kind(files: PartFiles) -> str | None:
             method=form.name,
         )
     return form.drafter
-
-
-def _unread(files: PartFiles, kind: str) -> SpecvizError:
-    return files.complaint(
-        "{folder} holds a trained part in a format that is not read here ({kind}): name a draft model, or a part in "
-        "one of the formats of docs/ways.md.",
-        kind=kind,
-    )
 
 
 def load_parts(
@@ -182,7 +178,8 @@ def load_parts(
 def _load_part(own: type[Head | MedusaHeads], folder: pathlib.Path, target: PreTrainedModel) -> Part:
     """The part in `folder`: in a published format, or one of our own of this class."""
     files = PartFiles.at(folder)
-    _kind(files)  # refuses what is not read
+    if (kind := _kind(files)) not in (None, own.kind):
+        raise files.complaint("The part in {folder} drafts with {kind}: give its folder that name.", kind=kind)
     form = recognise(files)
     if form is None:
         return load(own, folder, target)

@@ -1,12 +1,13 @@
 """What the files of DFlash drafters and of their kin say, read as those who write them do: z-lab, SpecForge, NVIDIA's
 Model Optimizer, DeepSpec, speculators, and transformers (the assistant of Muse Glimmer)."""
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
 from transformers import PreTrainedModel, Qwen3Config
 
-from specviz.parts.dflash import BlockConfig, DFlashHead, Sight
 from specviz.parts.heads import hidden_size_of
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import AnyPart, filled, same_target, smaller_vocabulary
@@ -36,30 +37,62 @@ _PREFIXES = {
 }
 
 
-def load_dflash(files: PartFiles, target: PreTrainedModel) -> DFlashHead:
-    """The drafter in a folder, in evaluation mode, on the target's device and in its dtype.
+@dataclass(frozen=True)
+class Sight:
+    """What the slots of a block see of each other and of the text, in one layer."""
+
+    causal: bool = False  # of the block only themselves and the slots before
+    window: int | None = None  # tokens that many places away, and further, are out of sight
+    from_first_slot: bool = False  # all slots see the same `window` tokens before the block, and the block itself
+
+    def mask(self, text: int, slots: int, device: torch.device) -> Tensor | None:
+        """[slots, text + slots] bool; None if all see everything."""
+        if not self.causal and self.window is None:
+            return None
+        keys = torch.arange(text + slots, device=device)
+        places = keys[text:, None]
+        seen = (keys <= places) if self.causal else torch.ones(slots, len(keys), dtype=torch.bool, device=device)
+        if self.from_first_slot:
+            return seen & (keys >= text - self.window)
+        return seen if self.window is None else seen & ((places - keys).abs() < self.window)
+
+
+@dataclass(frozen=True)
+class BlockConfig:
+    """How a block is laid out and what it reads, apart from its layers' sizes."""
+
+    feature_layers: tuple[int, ...]
+    block_size: int  # slots, as many as in training: the text's last token and masks
+    mask_id: int  # whose embedding stands for a mask
+    predicts_next: bool  # each slot the token after its place, the first one too; or else the one in its place
+    sights: tuple[Sight, ...]  # of the layers
+    target_width: int  # of the target's hidden states
+    embedding_scale: float | None = None  # of the embeddings as they are stored; None: as the target looks them up
+    logit_scale: float = 1.0
+    softcap: float | None = None  # c · tanh(logits / c), after that
+
+    @property
+    def depths(self) -> int:
+        """The most tokens of a draft."""
+        return self.block_size if self.predicts_next else self.block_size - 1
+
+
+def load_block(kind: type[AnyPart], files: PartFiles, target: PreTrainedModel) -> AnyPart:
+    """A drafter of this class, in evaluation mode, on the target's device and in its dtype.
 
     Raises SpecvizError (field ``draft``, or ``drafter`` for what the target lacks) if it is of a kind that is not
     known, was made for another target, or is damaged.
     """
-    return load_block(lambda files, *sizes: DFlashHead(*sizes), files, target, DFlashHead.method)
-
-
-def load_block(make: Callable[..., AnyPart], files: PartFiles, target: PreTrainedModel, method: str) -> AnyPart:
-    """A drafter of blocks. make: makes it of its files, with its names for their tensors, its layers' sizes, and how it
-    lays out blocks. Raises SpecvizError as `load_dflash`."""
     files = files.named(_own_name)
-    config = _layers_config(files)
+    return filled(lambda: kind(files, target), files, target, smaller_vocabulary(files, target))
+
+
+def block_settings(files: PartFiles, target: PreTrainedModel, method: str) -> tuple[Qwen3Config, BlockConfig]:
+    """Of such a drafter: its layers' sizes, and how it lays out blocks. Raises SpecvizError as `load_block`."""
+    config, layers = _layers_config(files), _feature_layers(files, method)
     _refuse_further(files, config, method)
-    own = _block_config(files, config, target, method)
-    return filled(lambda: make(files, config, own), files, target, smaller_vocabulary(files, target))
-
-
-def _block_config(files: PartFiles, config: Qwen3Config, target: PreTrainedModel, method: str) -> BlockConfig:
-    shapes, layers = files.shapes, _feature_layers(files, method)
-    rows = files.size("lm_head.weight", 0) if "lm_head.weight" in shapes else None
     # With both of its own, only what it reads of the target must be as wide as that.
-    stands_alone = "embed_tokens.weight" in shapes and rows is not None
+    stands_alone = {"embed_tokens.weight", "lm_head.weight"} <= files.shapes.keys()
     text, fused = target.config.get_text_config(), files.size("fc.weight", 1)
     same_target(
         files,
@@ -79,19 +112,18 @@ def _block_config(files: PartFiles, config: Qwen3Config, target: PreTrainedModel
     block_size, mask_id = needed(files, method, "block_size"), needed(files, method, "mask_token_id")
     if block_size < 2 or not 0 <= mask_id < config.vocab_size:
         raise ValueError(f"block_size {block_size} or mask_token_id {mask_id} cannot be")
-    return BlockConfig(
+    own = BlockConfig(
         feature_layers=layers,
         block_size=block_size,
         mask_id=mask_id,
         predicts_next=_predicts_next(files, method),
         sights=_sights(files, config, method),
         target_width=text.hidden_size if stands_alone else hidden_size_of(target),
-        own_embeddings="embed_tokens.weight" in shapes,
-        own_rows=rows,
         embedding_scale=_in_block_settings(files, "input_embedding_scale"),
         logit_scale=_in_block_settings(files, "output_multiplier") or 1.0,
         softcap=_in_block_settings(files, "final_logit_softcapping") or None,
     )
+    return config, own
 
 
 def _own_name(name: str) -> str:

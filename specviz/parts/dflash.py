@@ -5,7 +5,7 @@ target's hidden states.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -20,51 +20,11 @@ from transformers.models.qwen3.modeling_qwen3 import (
     apply_rotary_pos_emb,
 )
 
+from specviz.parts.block_files import block_settings, load_block
+from specviz.parts.part_files import PartFiles
 from specviz.parts.published import PublishedPart, Servers, read_as
 from specviz.records.words import Sentence
 from specviz.rules.sampling import in_order
-
-
-@dataclass(frozen=True)
-class Sight:
-    """What the slots of a block see of each other and of the text, in one layer."""
-
-    causal: bool = False  # of the block only themselves and the slots before
-    window: int | None = None  # tokens that many places away, and further, are out of sight
-    from_first_slot: bool = False  # all slots see the same `window` tokens before the block, and the block itself
-
-    def mask(self, text: int, slots: int, device: torch.device) -> Tensor | None:
-        """[slots, text + slots] bool; None if all see everything."""
-        if not self.causal and self.window is None:
-            return None
-        keys = torch.arange(text + slots, device=device)
-        places = keys[text:, None]
-        seen = (keys <= places) if self.causal else torch.ones(slots, len(keys), dtype=torch.bool, device=device)
-        if self.from_first_slot:
-            return seen & (keys >= text - self.window)
-        return seen if self.window is None else seen & ((places - keys).abs() < self.window)
-
-
-@dataclass(frozen=True)
-class BlockConfig:
-    """How a block is laid out and what it reads, apart from its layers' sizes."""
-
-    feature_layers: tuple[int, ...]
-    block_size: int  # slots, as many as in training: the text's last token and masks
-    mask_id: int  # whose embedding stands for a mask
-    predicts_next: bool  # each slot the token after its place, the first one too; or else the one in its place
-    sights: tuple[Sight, ...]  # of the layers
-    target_width: int  # of the target's hidden states
-    own_embeddings: bool = False
-    own_rows: int | None = None  # of an output head of its own
-    embedding_scale: float | None = None  # of the embeddings as they are stored; None: as the target looks them up
-    logit_scale: float = 1.0
-    softcap: float | None = None  # c · tanh(logits / c), after that
-
-    @property
-    def depths(self) -> int:
-        """The most tokens of a draft."""
-        return self.block_size if self.predicts_next else self.block_size - 1
 
 
 class _Attention(Qwen3Attention):
@@ -112,9 +72,10 @@ class DFlashHead(PublishedPart):
     method: ClassVar[str] = "DFlash"
     servers: ClassVar[Servers] = Servers("dflash", "DFLASH", "draft-dflash", "DFLASH_DRAFTER")
 
-    def __init__(self, config: Qwen3Config, own: BlockConfig):
+    def __init__(self, files: PartFiles, target: PreTrainedModel):
+        """files: with the part's names."""
         super().__init__()
-        self.sizes = own
+        self.config, self.sizes = config, own = block_settings(files, target, self.method)
         self.feature_layers = own.feature_layers
         d = config.hidden_size
         self.layers = nn.ModuleList([_Layer(config, index) for index in range(config.num_hidden_layers)])
@@ -122,8 +83,11 @@ class DFlashHead(PublishedPart):
         self.hidden_norm = Qwen3RMSNorm(d, config.rms_norm_eps)
         self.fc = nn.Linear(len(own.feature_layers) * own.target_width, d, bias=False)
         self.rotary_emb = Qwen3RotaryEmbedding(config)
-        self.embed_tokens = nn.Embedding(config.vocab_size, d) if own.own_embeddings else None
-        self.lm_head = None if own.own_rows is None else nn.Linear(d, own.own_rows, bias=False)
+        self.embed_tokens = self.lm_head = None
+        if "embed_tokens.weight" in files.shapes:
+            self.embed_tokens = nn.Embedding(config.vocab_size, d)
+        if "lm_head.weight" in files.shapes:
+            self.lm_head = nn.Linear(d, files.size("lm_head.weight", 0), bias=False)
 
     def reading(self) -> dict[str, Any]:
         slots = "next" if self.sizes.predicts_next else "own"
@@ -190,3 +154,8 @@ class DFlashReader:
         if self.head.sizes.logit_scale != 1:
             logits = logits * self.head.sizes.logit_scale
         return logits if cap is None else cap * torch.tanh(logits / cap)
+
+
+def load_dflash(files: PartFiles, target: PreTrainedModel) -> DFlashHead:
+    """The drafter in a folder. Raises SpecvizError as `load_block`."""
+    return load_block(DFlashHead, files, target)

@@ -2,15 +2,14 @@
 are picked from a few candidates each, from left to right."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import PreTrainedModel, Qwen3Config
+from transformers import PreTrainedModel
 
 from specviz.parts.block_files import load_block, needed
-from specviz.parts.dflash import BlockConfig
 from specviz.parts.dspark import CorrectedHead, RowsAndMemory
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import Servers
@@ -53,13 +52,14 @@ class DFlash2Head(CorrectedHead):
     method: ClassVar[str] = "DFlash2"
     servers: ClassVar[Servers] = Servers()
 
-    def __init__(self, config: Qwen3Config, own: BlockConfig, kernel: tuple[int, int], rank: int, candidates: int):
-        """kernel: taps, and how many channels share what is added to them."""
-        super().__init__(config, own)
+    def __init__(self, files: PartFiles, target: PreTrainedModel):
+        super().__init__(files, target)
+        names = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
+        taps, group, rank, self.candidates = (needed(files, self.method, name) for name in names)
+        d = self.config.hidden_size
         for layer in self.layers:
-            layer.attention_conv, layer.mlp_conv = (_Mixing(config.hidden_size, *kernel) for _ in range(2))
-        self.candidate_selector = _Selector(config.vocab_size, rank, config.hidden_size)
-        self.candidates = candidates
+            layer.attention_conv, layer.mlp_conv = (_Mixing(d, taps, group) for _ in range(2))
+        self.candidate_selector = _Selector(self.config.vocab_size, rank, d)
 
     def corrected(self, depth: int, logits: Tensor, tokens: Tensor, hidden: Tensor, memory: Tensor) -> RowsAndMemory:
         selector = self.candidate_selector
@@ -71,11 +71,5 @@ class DFlash2Head(CorrectedHead):
 
 
 def load_dflash2(files: PartFiles, target: PreTrainedModel) -> DFlash2Head:
-    """As `load_dflash`."""
-
-    def make(files: PartFiles, *settings: Any) -> DFlash2Head:
-        names = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
-        taps, group, rank, candidates = (needed(files, DFlash2Head.method, name) for name in names)
-        return DFlash2Head(*settings, (taps, group), rank, candidates)
-
-    return load_block(make, files, target, DFlash2Head.method)
+    """The drafter in a folder. Raises SpecvizError as `load_block`."""
+    return load_block(DFlash2Head, files, target)

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel, Qwen3Config
+from transformers import PreTrainedModel
 
 from specviz.parts.block_files import load_block, needed
-from specviz.parts.dflash import BlockConfig, DFlashHead
+from specviz.parts.dflash import DFlashHead
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import Servers
 
@@ -73,16 +73,25 @@ class DSparkHead(CorrectedHead):
     method: ClassVar[str] = "DSpark"
     servers: ClassVar[Servers] = Servers("dspark", "DSPARK", "draft-dspark", "DSPARK_DRAFTER")
 
-    def __init__(self, config: Qwen3Config, own: BlockConfig, kind: str, rank: int, confidence_inputs: int):
-        """rank: of the Markov head; 0: there is none. confidence_inputs: likewise."""
-        super().__init__(config, own)
-        d, rows = config.hidden_size, own.own_rows or config.vocab_size
+    def __init__(self, files: PartFiles, target: PreTrainedModel):
+        super().__init__(files, target)
+        d, vocab, kind = self.config.hidden_size, self.config.vocab_size, files.setting("markov_head_type") or _KINDS[0]
+        if kind not in _KINDS:
+            raise files.complaint(
+                "The {method} drafter in {folder} is of a kind that is not known here: {kinds}.",
+                method=self.method,
+                kinds=kind,
+            )
+        embedded, proj = "markov_head.markov_w1.weight", "confidence_head.proj.weight"
+        rank = files.setting("markov_rank", default=files.size(embedded, 1) if embedded in files.shapes else 0)
+        rows = vocab if self.lm_head is None else self.lm_head.out_features
         self.memory_width = rank
-        self.markov_head = MarkovHead(kind, config.vocab_size, rows, rank, d) if rank else None
+        self.markov_head = MarkovHead(kind, vocab, rows, rank, d) if rank else None
         # From a row's hidden state, or that and the token's embedding in the Markov head.
         self.confidence_head = None
-        if confidence_inputs:
-            self.confidence_head = nn.ModuleDict({"proj": nn.Linear(d + rank * (confidence_inputs > d), 1)})
+        if proj in files.shapes:
+            width = d + rank * (files.size(proj, 1) > d)
+            self.confidence_head = nn.ModuleDict({"proj": nn.Linear(width, 1)})
 
     def first_memory(self, last: Tensor, hidden: Tensor) -> Tensor:
         memory = super().first_memory(last, hidden)
@@ -113,17 +122,14 @@ class DominoHead(CorrectedHead):
     method: ClassVar[str] = "Domino"
     servers: ClassVar[Servers] = Servers()
 
-    def __init__(
-        self, config: Qwen3Config, own: BlockConfig, widths: tuple[int, int], kept: int, embeddings: nn.Module
-    ):
-        """widths: of the GRU, and between U and V. kept: tokens that stay. embeddings: the target's."""
-        super().__init__(config, own)
-        self.memory_width, between = widths
-        self.kept = kept
-        self.__dict__["embeddings"] = embeddings  # not as one of its modules
-        d = config.hidden_size
+    def __init__(self, files: PartFiles, target: PreTrainedModel):
+        super().__init__(files, target)
+        self.kept = files.setting("pure_draft_prefix_len", default=0)
+        self.__dict__["embeddings"] = target.get_input_embeddings()  # not as one of its modules
+        self.memory_width, between = (needed(files, self.method, name) for name in ("gru_hidden_dim", "emb_dim"))
+        d, vocab = self.config.hidden_size, self.config.vocab_size
         self.prefix_gru = nn.GRU(d, self.memory_width, bias=False)
-        steps = nn.Linear(d + self.memory_width, between, bias=False), nn.Linear(between, config.vocab_size, bias=False)
+        steps = nn.Linear(d + self.memory_width, between, bias=False), nn.Linear(between, vocab, bias=False)
         self.embed_proj = nn.Sequential(steps[0], nn.SiLU(), steps[1])
 
     def corrected(self, depth: int, logits: Tensor, tokens: Tensor, hidden: Tensor, memory: Tensor) -> RowsAndMemory:
@@ -135,29 +141,10 @@ class DominoHead(CorrectedHead):
 
 
 def load_dspark(files: PartFiles, target: PreTrainedModel) -> DSparkHead:
-    """As `load_dflash`."""
-
-    def make(files: PartFiles, config: Qwen3Config, own: BlockConfig) -> DSparkHead:
-        kind = files.setting("markov_head_type", default="vanilla")
-        if kind not in _KINDS:
-            raise files.complaint(
-                "The {method} drafter in {folder} is of a kind that is not known here: {kinds}.",
-                method=DSparkHead.method,
-                kinds=kind,
-            )
-        markov, confidence = "markov_head.markov_w1.weight", "confidence_head.proj.weight"
-        rank = files.setting("markov_rank", default=files.size(markov, 1) if markov in files.shapes else 0)
-        return DSparkHead(config, own, kind, rank, files.size(confidence, 1) if confidence in files.shapes else 0)
-
-    return load_block(make, files, target, DSparkHead.method)
+    """The drafter in a folder. Raises SpecvizError as `load_block`."""
+    return load_block(DSparkHead, files, target)
 
 
 def load_domino(files: PartFiles, target: PreTrainedModel) -> DominoHead:
-    """As `load_dflash`."""
-
-    def make(files: PartFiles, config: Qwen3Config, own: BlockConfig) -> DominoHead:
-        widths = needed(files, DominoHead.method, "gru_hidden_dim"), needed(files, DominoHead.method, "emb_dim")
-        kept = files.setting("pure_draft_prefix_len", default=0)
-        return DominoHead(config, own, widths, kept, target.get_input_embeddings())
-
-    return load_block(make, files, target, DominoHead.method)
+    """The drafter in a folder. Raises SpecvizError as `load_block`."""
+    return load_block(DominoHead, files, target)

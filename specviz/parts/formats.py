@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from specviz.parts.part_files import PartFiles
-from specviz.records.errors import SpecvizError
 
 
 @dataclass(frozen=True)
@@ -17,9 +16,13 @@ class Format:
     """A form in which trained parts are published."""
 
     name: str  # for people
-    drafter: str | None  # which reads it; None: it does not run here
+    drafter: str | None  # which reads it; None: it does not run here, for the reason in `refusal`
     fits: Callable[[PartFiles], bool]
-    refusal: Callable[[PartFiles], SpecvizError] | None = None  # why it does not run, if that has a reason of its own
+    refusal: str | None = None  # why it does not run: a sentence about its {folder}
+
+
+def _refused(template: str, name: str, fits: Callable[[PartFiles], bool]) -> Format:
+    return Format(name, None, fits, template)
 
 
 def recognise(files: PartFiles) -> Format | None:
@@ -103,32 +106,23 @@ def _is_mtp_alone(files: PartFiles) -> bool:
 #: In the order of trial: what is special before what it would be taken for.
 FORMATS: tuple[Format, ...] = (
     # As published, their projection lies in a file of its own, which is needed only to read the target's states.
-    Format(
+    _refused(
+        "{folder} holds a PARD-2 draft model as it is trained, with the projection of its target's hidden states "
+        "among its weights (target_proj): name the folder that was made of it to draft with (pard_model).",
         "PARD-2 in training",
-        None,
         _holds("target_proj.weight"),
-        lambda files: files.complaint(
-            "{folder} holds a PARD-2 draft model as it is trained, with the projection of its target's hidden states "
-            "among its weights (target_proj): name the folder that was made of it to draft with (pard_model)."
-        ),
     ),
-    Format(
+    _refused(
+        "{folder} holds Hydra heads, which were published for Vicuna alone and are not run here: name a draft "
+        "model, or train a head with python -m specviz.training.",
         "Hydra",
-        None,
         _either(_set("hydra_num_heads"), _holds("hydra_lm_head.0.weight")),
-        lambda files: files.complaint(
-            "{folder} holds Hydra heads, which were published for Vicuna alone and are not run here: name a draft "
-            "model, or train a head with python -m specviz.training."
-        ),
     ),
-    Format(
+    _refused(
+        "{folder} holds an EAGLE-3 head with further heads for parallel drafting, which are not run here: export "
+        "it without them (parallel_draft_step 1), or name another part.",
         "EAGLE-3 with parallel heads",
-        None,
         _holds("parallel_draft_heads.0.medusa_layers.0.linear.weight"),
-        lambda files: files.complaint(
-            "{folder} holds an EAGLE-3 head with further heads for parallel drafting, which are not run here: export "
-            "it without them (parallel_draft_step 1), or name another part."
-        ),
     ),
     Format(
         "Medusa",
@@ -155,41 +149,29 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format("Domino", "parallel", _either(_called("domino"), _holds("prefix_gru.weight_ih_l0"))),
     Format("DFlash2", "parallel", _either(_called("dflash2"), _holds("candidate_selector.hidden_projection.weight"))),
-    Format(
+    _refused(
+        "{folder} holds a LiLiCorr drafter, which weighs all candidates of a block by a transformer of its own, "
+        "which is not run here: name a DFlash or DSpark drafter of this target.",
         "LiLiCorr",
-        None,
         _either(_called("lilicorr"), _set("lilicorr_enabled")),
-        lambda files: files.complaint(
-            "{folder} holds a LiLiCorr drafter, which weighs all candidates of a block by a transformer of its own, "
-            "which is not run here: name a DFlash or DSpark drafter of this target."
-        ),
     ),
-    Format(
+    _refused(
+        "{folder} holds a DFlare drafter, each of whose layers reads a mixture of its own of the target's layers, "
+        "which is not run here: name a DFlash or DSpark drafter of this target.",
         "DFlare",
-        None,
         _either(_called("dflare"), _holds("layer_fusion_weights")),
-        lambda files: files.complaint(
-            "{folder} holds a DFlare drafter, each of whose layers reads a mixture of its own of the target's layers, "
-            "which is not run here: name a DFlash or DSpark drafter of this target."
-        ),
     ),
-    Format(
+    _refused(
+        "{folder} holds a DSpark drafter of Gemma 4's own layers, and only those of Qwen 3's layers are run here: "
+        "name another drafter of this target.",
         "DSpark on Gemma's layers",
-        None,
         _either(_called("gemma4dspark"), _holds("markov_w1.weight", "pre_feedforward_layernorm.weight")),
-        lambda files: files.complaint(
-            "{folder} holds a DSpark drafter of Gemma 4's own layers, and only those of Qwen 3's layers are run here: "
-            "name another drafter of this target."
-        ),
     ),
-    Format(
+    _refused(
+        "{folder} holds a target with a DSpark drafter inside it, as DeepSeek-V4 has it, and only those in folders "
+        "of their own are run here: name another drafter.",
         "DSpark in its target",
-        None,
         _set("dspark_target_layer_ids"),
-        lambda files: files.complaint(
-            "{folder} holds a target with a DSpark drafter inside it, as DeepSeek-V4 has it, and only those in folders "
-            "of their own are run here: name another drafter."
-        ),
     ),
     Format("DSpark", "parallel", _either(_called("dspark"), _holds("markov_w1.weight"), _holds("markov_w2.weight"))),
     Format(
@@ -201,24 +183,18 @@ FORMATS: tuple[Format, ...] = (
             lambda files: {"fc.weight", "hidden_norm.weight"} <= files.shapes.keys(),
         ),
     ),
-    Format(
+    _refused(
+        "{folder} holds an EAGLE-3 head with the latent attention of DeepSeek and Kimi, which is not run here: "
+        "name one with ordinary attention.",
         "EAGLE-3 with latent attention",
-        None,
         _has_latent_attention,
-        lambda files: files.complaint(
-            "{folder} holds an EAGLE-3 head with the latent attention of DeepSeek and Kimi, which is not run here: "
-            "name one with ordinary attention."
-        ),
     ),
-    Format(
+    _refused(
+        "{folder} holds an EAGLE-3 head of Gemma 4's own layers, and only those of Llama's and Qwen 3's are run "
+        "here: name another part of this target.",
         "EAGLE-3 on Gemma's layers",
-        None,
         lambda files: (
             _called("gemma4eagle3")(files) or (_is_eagle3(files) and _holds("pre_feedforward_layernorm.weight")(files))
-        ),
-        lambda files: files.complaint(
-            "{folder} holds an EAGLE-3 head of Gemma 4's own layers, and only those of Llama's and Qwen 3's are run "
-            "here: name another part of this target."
         ),
     ),
     Format("P-EAGLE", "parallel", _either(_called("peagle"), _holds("mask_hidden"))),
@@ -229,13 +205,10 @@ FORMATS: tuple[Format, ...] = (
         "mtp",
         _either(_is("mtp", "mtpdraftmodel"), lambda files: "mtp_layers.0.input_proj.weight" in files.shapes),
     ),
-    Format(
+    _refused(
+        "{folder} holds multi-token-prediction modules that were taken out of a checkpoint: name that checkpoint "
+        "as the target, and its modules are read with it.",
         "MTP modules alone",
-        None,
         _either(_called("nextn"), _is_mtp_alone),
-        lambda files: files.complaint(
-            "{folder} holds multi-token-prediction modules that were taken out of a checkpoint: name that checkpoint "
-            "as the target, and its modules are read with it."
-        ),
     ),
 )

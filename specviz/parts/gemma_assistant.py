@@ -56,10 +56,6 @@ class GemmaAssistant(PublishedPart):
         if config.use_ordered_embeddings:
             self.masked_embedding = Gemma4AssistantMaskedEmbedder(config)
 
-    def fuse(self, features: Tensor) -> Tensor:
-        """The target's last hidden states as they are."""
-        return features
-
     def forward(self, embeddings: Tensor, states: Tensor, memory: Memory, position: int) -> tuple[Tensor, Tensor]:
         """Logits [n, vocab], −∞ for tokens that are not looked at, and states [n, d] to go on from.
 

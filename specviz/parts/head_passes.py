@@ -73,11 +73,6 @@ class PublishedHead(PublishedPart, PreTrainedModel):
         """A decoder layer as transformers has it."""
         return (Qwen3DecoderLayer if isinstance(self.config, Qwen3Config) else LlamaDecoderLayer)(self.config, index)
 
-    def fuse(self, features: Tensor) -> Tensor:
-        """What the head reads with each token, [..., width]. features: the target's hidden states of the
-        `feature_layers`, side by side."""
-        return features
-
     def shapes(self) -> list[tuple[int, ...]]:
         """Of its weights, for which programs are compiled."""
         return [tuple(weight.shape) for weight in self.parameters()]

@@ -172,6 +172,8 @@ class PartFiles:
 
 def is_pointer(file: pathlib.Path) -> bool:
     """Whether git has left only a pointer to a large file in its place."""
+    if not file.is_file():
+        return False
     with file.open("rb") as opened:
         return opened.read(len(_POINTER)) == _POINTER
 

@@ -67,6 +67,11 @@ class PublishedPart(nn.Module):
             return None
         return self.columns < lacking
 
+    def fuse(self, features: Tensor) -> Tensor:
+        """What it reads with each token, [..., width]. features: the target's hidden states of the `feature_layers`,
+        side by side."""
+        return features
+
     def reading(self) -> dict[str, Any]:
         """How its files are read where formats differ, as plain values for the page and the trace."""
         return {"format": self.method, "hidden_states": list(self.feature_layers)}

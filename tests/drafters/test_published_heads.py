@@ -251,3 +251,9 @@ def test_hydra_heads_are_refused_by_name(folder, tmp_path):
     write(tmp_path, {"hydra_num_heads": 1, "hydra_num_layers": 1}, weights, "hydra_lm_head.pt")
     with pytest.raises(SpecvizError, match="holds Hydra heads"):
         named(folder, tmp_path)
+
+
+def test_a_part_in_another_drafters_folder_is_not_drafted_with(speaker, tmp_path):
+    write_medusa(tmp_path / "eagle", speaker.target)
+    parts, flaws = load_parts(speaker.target, tmp_path, {})
+    assert not parts and "drafts with medusa" in str(flaws["eagle"])

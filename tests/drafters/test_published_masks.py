@@ -15,7 +15,7 @@ from transformers.cache_utils import DFlashCache
 import specviz
 from specviz.drafters.at_once import AtOnce, Parallel, ParallelDraftModel
 from specviz.drafters.registry import drafter_class
-from specviz.parts.block_files import load_dflash
+from specviz.parts.dflash import load_dflash
 from specviz.parts.part_files import PartFiles
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, SamplingParams

@@ -253,7 +253,9 @@ def test_what_a_trainer_leaves_beside_the_weights_is_not_read(tmp_path):
     assert PartFiles.at(tmp_path).tensors().keys() == {"fc.weight"}
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "[" * 5000, '"text"', '{"hidden_size": ', '{"architectures": 3, "eagle_config": 4}'])
+@pytest.mark.parametrize(
+    "text", ["", "[1]", "[" * 5000, '"text"', '{"hidden_size": ', '{"architectures": 3, "eagle_config": 4}']
+)
 def test_a_configuration_of_any_kind_is_looked_through(text, tmp_path):
     (tmp_path / "config.json").write_text(text)
     assert recognise(PartFiles.at(tmp_path)) is None

@@ -27,7 +27,7 @@ PACKAGE = sorted((ROOT / "specviz").rglob("*.py"))
 SCRIPTS = sorted((ROOT / "assets" / "web").rglob("*.js"))
 
 #: Areas whose keys are the English templates themselves, by the classes and methods that are given those templates.
-TEMPLATES = {"errors": ("SpecvizError", "complaint"), "steps": ("Sentence",)}
+TEMPLATES = {"errors": ("SpecvizError", "complaint", "_refused"), "steps": ("Sentence",)}
 
 #: Words, units and signs that are the same in German.
 SAME = {"Prompt", "Python", "Seed", "Medusa", "EAGLE", "MTP", "Parallel", "Lookahead", "Suffix", "Hybrid", "Bonus"}
@@ -217,7 +217,8 @@ def test_every_refusal_and_every_step_can_be_said_in_every_language(area, langua
             given = {keyword.arg for keyword in call.keywords}
             if None not in given:
                 # `complaint` knows a model's name and kind, or a part's folder.
-                known = {"name", "kind", "folder"} if getattr(call.func, "attr", None) == "complaint" else set()
+                knowing = ast.unparse(call.func).endswith(("complaint", "_refused"))
+                known = {"name", "kind", "folder"} if knowing else set()
                 assert given | known == set(PLACEHOLDER.findall(template.value)) | known, place
     assert found.keys() - translated.keys() == set(), "nobody has translated these"
     assert translated.keys() - found.keys() == set(), "nothing says these any more"
