@@ -210,6 +210,12 @@ def _load_part(own: type[Head | MedusaHeads], folder: pathlib.Path, target: PreT
         ) from error
 
 
+#: Of families whose configuration in transformers says nothing of modules (Qwen3-Next, Qwen3.5 and later): the pattern
+#: of names that are left unread, and some of those of the one module that they have, a layer with full attention.
+_ONE_MODULE = r"^mtp.*"
+_ONE_MODULE_NAMES = {"mtp.fc.weight", "mtp.pre_fc_norm_embedding.weight", "mtp.pre_fc_norm_hidden.weight"}
+
+
 def load_mtp_modules(target: PreTrainedModel) -> MtpModules | None:
     """The modules in this target's checkpoint, in evaluation mode, on its device and in its dtype; None if it has none,
     or if transformers does not know those of its family.
@@ -218,14 +224,18 @@ def load_mtp_modules(target: PreTrainedModel) -> MtpModules | None:
     """
     config = target.config.get_text_config()
     first, count = config.num_hidden_layers, getattr(config, "num_mtp_layers", None)
-    stored = StoredWeights(target) if count else None
-    if stored is None or stored.folder is None:
+    undescribed = count is None and _ONE_MODULE in (target._keys_to_ignore_on_load_unexpected or ())
+    stored = StoredWeights(target) if count or undescribed else None
+    if stored is None or stored.folder is None or (undescribed and not stored.names >= _ONE_MODULE_NAMES):
         return None
     # A twin that says where the files are, and what their weights are called: of families that count the modules as
     # further layers, transformers knows the numbers of the published sizes alone.
     source = copy.copy(target)
     source.config = copy.deepcopy(target.config)
     source.config.name_or_path = str(stored.folder)
+    if undescribed:
+        count, described = 1, source.config.get_text_config()
+        described.num_mtp_layers, described.mtp_layer_types = count, ["full_attention"]
     further = [rf"(^|\.)layers\.{layer}\." for layer in range(first, first + count)]
     source._keys_to_ignore_on_load_unexpected = [*(target._keys_to_ignore_on_load_unexpected or ()), *further]
     if not any(map(MtpModel.get_mtp_weights_regex(source).search, stored.names)):

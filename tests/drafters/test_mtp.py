@@ -4,6 +4,7 @@ where they cannot be.
 An MTP head trained afterwards is tested among all drafters.
 """
 
+import copy
 import dataclasses
 import types
 from functools import lru_cache
@@ -121,11 +122,60 @@ def test_after_every_round_the_modules_hold_what_a_fresh_prefill_leaves(
     assert sum(one.accepted for one in rounds) > 1 and sum(looked) > 3
 
 
-@pytest.mark.parametrize("family, modules", TARGETS)
+class QwenModule:
+    """Qwen3.5's module by its formulas, over a whole text at once: row t reads token t + 1 and the state of token t."""
+
+    def __init__(self, target: PreTrainedModel):
+        self.target, self.config = target, copy.deepcopy(target.config)
+        self.config.layer_types = ["full_attention"]
+        self.layer = type(target.model.layers[-1])(self.config, 0)
+        every = load_file(f"{target.name_or_path}/model.safetensors")
+        self.weights = {name.removeprefix("mtp."): one for name, one in every.items() if name.startswith("mtp.")}
+        inner = {name: one for name, one in self.weights.items() if name.startswith("layers.0.")}
+        self.layer.load_state_dict({name.removeprefix("layers.0."): one for name, one in inner.items()})
+
+    def norm(self, rows: torch.Tensor, name: str) -> torch.Tensor:
+        spread = (rows.square().mean(-1, keepdim=True) + self.config.rms_norm_eps).rsqrt()
+        return rows * spread * (1 + self.weights[f"{name}.weight"])
+
+    def states(self, tokens: list[int], before: torch.Tensor) -> torch.Tensor:
+        embeddings = self.target.get_input_embeddings()(torch.tensor(tokens))
+        joined = [self.norm(embeddings, "pre_fc_norm_embedding"), self.norm(before, "pre_fc_norm_hidden")]
+        rows, n = (torch.cat(joined, -1) @ self.weights["fc.weight"].T)[None], len(tokens)
+        turns = self.target.model.rotary_emb(rows, torch.arange(1, n + 1)[None])
+        mask = torch.full((n, n), float("-inf")).triu(1)[None, None]
+        return self.norm(self.layer(rows, position_embeddings=turns, attention_mask=mask)[0], "norm")
+
+
+@torch.inference_mode()
+def test_the_module_of_a_hybrid_is_read_by_its_formulas(pair_of, monkeypatch):
+    """Rounds read text again, plain steps come between, and drafts go deeper than there are modules."""
+    monkeypatch.setattr(engine, "length_of", lambda request: InTurn())
+    pair, ids, seen, again = pair_of("qwen3_5", 1), list(PROMPT), 0, 0
+    module = QwenModule(pair.target)
+    for one in specviz.speculate(pair, PROMPT, sampling=HOT, seed=4, **drafting()):
+        again += one.read_again
+        states = pair.target(torch.tensor([ids[:-1]]), output_hidden_states=True).hidden_states[-1][0]
+        tokens = ids[1:]
+        for token in one.drafted:
+            made = module.states(tokens, states)
+            q = pair.target.lm_head(made[-1]).softmax(-1)
+            assert token.q_raw == pytest.approx(q[token.id].item(), abs=1e-4)
+            states, tokens = torch.cat([states, made[-1:]]), [*tokens, token.id]
+            seen += 1
+        ids += one.emitted
+    assert seen > 8 and again
+
+
+def reads_chains(family: str) -> bool:
+    return "sliding" in family or family.startswith("qwen")
+
+
+@pytest.mark.parametrize("family, modules", [*TARGETS, ("qwen3_next", 1), ("qwen3_5", 1)])
 def test_greedy_text_is_that_of_generate(pair_of, family, modules):
     pair = pair_of(family, modules)
     for prompt, branches in [(PROMPT, 1), (PROMPT[:1], 1), (PROMPT[:2], 1), (PROMPT, 3)]:
-        if branches > 1 and "sliding" in family:
+        if branches > 1 and reads_chains(family):
             with pytest.raises(SpecvizError) as caught:
                 specviz.speculate(pair, prompt, sampling=GREEDY, **drafting(branches))
             assert caught.value.field == "branches"

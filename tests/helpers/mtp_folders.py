@@ -15,8 +15,11 @@ def save_with_modules(folder: pathlib.Path, family: str, modules: int = 1, vocab
 
     family: ``deepseek_v3`` and ``glm4_moe`` count the modules as further layers, with experts; ``mellum`` and
     ``mellum sliding``, here without experts, have one module below a name of its own, which in the second attends to
-    a window, as a layer of the target does.
+    a window, as a layer of the target does. ``qwen3_next`` and ``qwen3_5`` name theirs as Mellum does, and their
+    configuration says nothing of it that transformers knows.
     """
+    if family.startswith("qwen"):
+        return _save_with_one(folder, family, vocab)
     mellum, every = family.startswith("mellum"), LAYERS + modules
     attention = ["sliding_attention" if family.endswith("sliding") else "full_attention", "full_attention"]
     dense = {"mlp_layer_types": ["dense"] * every, "layer_types": [*attention, attention[0]]} if mellum else {}
@@ -39,6 +42,20 @@ def save_with_modules(folder: pathlib.Path, family: str, modules: int = 1, vocab
     if mellum:
         changes |= {"mtp_layer_types": attention[:1], "mtp_mlp_layer_types": ["dense"]}
     return edit_config(folder, **changes)
+
+
+def _save_with_one(folder: pathlib.Path, family: str, vocab: int) -> pathlib.Path:
+    kinds = ["linear_attention", "full_attention", "full_attention"]
+    model = tiny_model(family, layers=LAYERS + 1, vocab=vocab, eos_token_id=None, layer_types=kinds)
+    save_model(folder, model)
+    file, width = folder / "model.safetensors", model.config.hidden_size
+    weights, generator = load_file(file), torch.Generator().manual_seed(0)
+    weights = {name.replace(f"model.layers.{LAYERS}.", "mtp.layers.0."): weight for name, weight in weights.items()}
+    for norm in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"):
+        weights[f"mtp.{norm}.weight"] = torch.rand(width, generator=generator) - 0.5  # they count from 1
+    weights["mtp.fc.weight"] = torch.randn(width, 2 * width, generator=generator) / (2 * width) ** 0.5
+    save_file(weights, file, metadata={"format": "pt"})
+    return edit_config(folder, num_hidden_layers=LAYERS, layer_types=kinds[:LAYERS], mtp_num_hidden_layers=1)
 
 
 def _in_mellum(name: str) -> str:
