@@ -16,6 +16,7 @@ from specviz.parts.eagle3 import PEagleHead
 from specviz.parts.head_passes import HeadModel, read_masks
 from specviz.parts.published import PublishedPart
 from specviz.passes.cached_model import reader
+from specviz.records.errors import SpecvizError, quoted
 from specviz.records.settings import DraftParams
 from specviz.rules.draft import Draft, Verdict, tree_shape
 from specviz.rules.transfer import to_device
@@ -123,7 +124,15 @@ class ParallelDraftModel(Masked, DraftModel):
 
     @classmethod
     def check(cls, pair: ModelPair, params: DraftParams) -> None:
-        """It reads chains only, so any draft model will do."""
+        """It reads chains only, so any draft model will do whose mask is one of its tokens."""
+        mask, tokens = pair.draft.config.pard_token, len(pair.draft.get_input_embeddings().weight)
+        if not isinstance(mask, int) or not 0 <= mask < tokens:
+            raise SpecvizError(
+                "The draft model's mask, pard_token {mask}, is none of its {tokens} tokens: correct its config.json.",
+                "drafter",
+                mask=quoted(mask),
+                tokens=tokens,
+            )
 
     @classmethod
     def most_depths(cls, pair: ModelPair) -> int:

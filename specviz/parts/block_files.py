@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, Qwen3Config
 
 from specviz.parts.heads import hidden_size_of
 from specviz.parts.part_files import PartFiles
-from specviz.parts.published import AnyPart, filled, same_target, smaller_vocabulary
+from specviz.parts.published import AnyPart, feature_layers, filled, mask_token, same_target, smaller_vocabulary
 
 #: Settings of drafters that compute more, and the values with which they do not.
 _FURTHER_SETTINGS = {
@@ -89,36 +89,25 @@ def load_block(kind: type[AnyPart], files: PartFiles, target: PreTrainedModel) -
 
 def block_settings(files: PartFiles, target: PreTrainedModel, method: str) -> tuple[Qwen3Config, BlockConfig]:
     """Of such a drafter: its layers' sizes, and how it lays out blocks. Raises SpecvizError as `load_block`."""
-    config, layers = _layers_config(files), _feature_layers(files, method)
+    config = _layers_config(files)
     _refuse_further(files, config, method)
     # With both of its own, only what it reads of the target must be as wide as that.
     stands_alone = {"embed_tokens.weight", "lm_head.weight"} <= files.shapes.keys()
-    text, fused = target.config.get_text_config(), files.size("fc.weight", 1)
     same_target(
         files,
         target,
-        hidden_size=fused // len(layers) if stands_alone else config.hidden_size,
+        hidden_size=None if stands_alone else config.hidden_size,
         num_hidden_layers=files.setting("num_target_layers"),
         vocab_size=config.vocab_size,
     )
-    if not 0 <= min(layers) <= max(layers) <= text.num_hidden_layers:
-        raise files.complaint(
-            "The {method} drafter in {folder} reads the hidden states {layers} of its target, and this one has those "
-            "from 0 to {last}.",
-            method=method,
-            layers=list(layers),
-            last=text.num_hidden_layers,
-        )
-    block_size, mask_id = needed(files, method, "block_size"), needed(files, method, "mask_token_id")
-    if block_size < 2 or not 0 <= mask_id < config.vocab_size:
-        raise ValueError(f"block_size {block_size} or mask_token_id {mask_id} cannot be")
+    numbers = "aux_hidden_state_layer_ids" if _from_speculators(files) else "target_layer_ids"
     own = BlockConfig(
-        feature_layers=layers,
-        block_size=block_size,
-        mask_id=mask_id,
+        feature_layers=feature_layers(files, target, files.needed(numbers)),
+        block_size=files.needed("block_size"),
+        mask_id=mask_token(files, config.vocab_size),
         predicts_next=_predicts_next(files, method),
-        sights=_sights(files, config, method),
-        target_width=text.hidden_size if stands_alone else hidden_size_of(target),
+        sights=_sights(files, config),
+        target_width=target.config.get_text_config().hidden_size if stands_alone else hidden_size_of(target),
         embedding_scale=_in_block_settings(files, "input_embedding_scale"),
         logit_scale=_in_block_settings(files, "output_multiplier") or 1.0,
         softcap=_in_block_settings(files, "final_logit_softcapping") or None,
@@ -131,17 +120,6 @@ def _own_name(name: str) -> str:
         if name.startswith(beginning):
             name = own + name.removeprefix(beginning)
     return name
-
-
-def needed(files: PartFiles, method: str, *names: str) -> Any:
-    """A setting that has no default."""
-    if (value := files.setting(*names)) is None:
-        raise files.complaint(
-            "The configuration in {folder} does not say {name}, without which a {method} drafter cannot be read.",
-            name=names[0],
-            method=method,
-        )
-    return value
 
 
 def _in_block_settings(files: PartFiles, name: str) -> Any:
@@ -175,14 +153,6 @@ def _refuse_further(files: PartFiles, config: Qwen3Config, method: str) -> None:
         )
 
 
-def _feature_layers(files: PartFiles, method: str) -> tuple[int, ...]:
-    """speculators numbers hidden states as transformers does; the others number layers, whose outputs come one later,
-    and −1 is the embeddings."""
-    if _from_speculators(files):
-        return tuple(needed(files, method, "aux_hidden_state_layer_ids"))
-    return tuple(layer + 1 for layer in needed(files, method, "target_layer_ids"))
-
-
 def _from_speculators(files: PartFiles) -> bool:
     return files.setting("speculators_model_type") is not None
 
@@ -194,7 +164,7 @@ def _predicts_next(files: PartFiles, method: str) -> bool:
     return bool(files.setting("sample_from_anchor", "shift_label", default=method == "DSpark"))
 
 
-def _sights(files: PartFiles, config: Qwen3Config, method: str) -> tuple[Sight, ...]:
+def _sights(files: PartFiles, config: Qwen3Config) -> tuple[Sight, ...]:
     """Of each layer. Full attention sees all of the block. A sliding layer is causal in it by default, but not where
     ``use_swa`` makes all layers slide (Model Optimizer), nor in transformers' own."""
     slides = [kind == "sliding_attention" for kind in config.layer_types]
@@ -206,6 +176,6 @@ def _sights(files: PartFiles, config: Qwen3Config, method: str) -> tuple[Sight, 
     # Where a window's edge lies is transformers' own, too.
     in_transformers = files.setting("model_type") == "muse_glimmer_assistant"
     sees_all = everywhere or in_transformers or files.setting("sliding_window_non_causal", default=False)
-    window = needed(files, method, "swa_window_size", "sliding_window") + in_transformers
+    window = files.needed("swa_window_size", "sliding_window") + in_transformers
     sliding = Sight(not sees_all if causal is None else bool(causal), window, _from_speculators(files))
     return tuple(sliding if everywhere or slid else full for slid in slides)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from specviz.parts.block_files import load_block, needed
+from specviz.parts.block_files import load_block
 from specviz.parts.dspark import CorrectedHead, RowsAndMemory
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import Servers
@@ -55,7 +55,7 @@ class DFlash2Head(CorrectedHead):
     def __init__(self, files: PartFiles, target: PreTrainedModel):
         super().__init__(files, target)
         names = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
-        taps, group, rank, self.candidates = (needed(files, self.method, name) for name in names)
+        taps, group, rank, self.candidates = (files.needed(name) for name in names)
         d = self.config.hidden_size
         for layer in self.layers:
             layer.attention_conv, layer.mlp_conv = (_Mixing(d, taps, group) for _ in range(2))

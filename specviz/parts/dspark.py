@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from specviz.parts.block_files import load_block, needed
+from specviz.parts.block_files import load_block
 from specviz.parts.dflash import DFlashHead
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import Servers
@@ -126,7 +126,7 @@ class DominoHead(CorrectedHead):
         super().__init__(files, target)
         self.kept = files.setting("pure_draft_prefix_len", default=0)
         self.__dict__["embeddings"] = target.get_input_embeddings()  # not as one of its modules
-        self.memory_width, between = (needed(files, self.method, name) for name in ("gru_hidden_dim", "emb_dim"))
+        self.memory_width, between = (files.needed(name) for name in ("gru_hidden_dim", "emb_dim"))
         d, vocab = self.config.hidden_size, self.config.vocab_size
         self.prefix_gru = nn.GRU(d, self.memory_width, bias=False)
         steps = nn.Linear(d + self.memory_width, between, bias=False), nn.Linear(between, vocab, bias=False)

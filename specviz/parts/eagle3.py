@@ -21,7 +21,9 @@ from specviz.parts.head_passes import PublishedHead
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import (
     Servers,
+    feature_layers,
     filled,
+    mask_token,
     read_as,
     same_target,
     shifted,
@@ -78,7 +80,10 @@ class Eagle3Head(PublishedHead):
 
     def __init__(self, files: PartFiles, target: PreTrainedModel):
         super().__init__(files)
-        self.feature_layers, self.numbered = _feature_layers(files, target)
+        numbers = files.setting("eagle_aux_hidden_state_layer_ids", "target_layer_ids")
+        self.feature_layers = feature_layers(files, target, numbers)
+        own = "hidden states" if "speculators_model_type" in files.settings else "outputs of layers"
+        self.numbered = "default" if numbers is None else own
         d, eps, width = self.config.hidden_size, self.config.rms_norm_eps, target.config.get_text_config().hidden_size
         self.layers[0].widen(self.config, bool(files.setting("norm_before_residual", default=False)))
         count, shapes = len(self.feature_layers), files.shapes
@@ -142,9 +147,8 @@ class PEagleHead(Eagle3Head):
     def __init__(self, files: PartFiles, target: PreTrainedModel):
         super().__init__(files, target)
         self.mask_hidden = nn.Parameter(torch.empty(1, 1, self.fc.in_features))
-        self.mask_id = files.setting("mask_token_id", "pard_token", "ptd_token_id")
-        if self.mask_id is None:
-            raise files.complaint("The P-EAGLE head in {folder} does not name its mask token (mask_token_id).")
+        table = target.get_input_embeddings() if self.embed_tokens is None else self.embed_tokens
+        self.mask_id = mask_token(files, len(table.weight))
         proposals = files.settings.get("speculators_config", {}).get("proposal_methods") or [{}]
         proposed = files.possible("speculative_tokens", proposals[0].get("speculative_tokens"))
         self.depths = files.setting("num_depths", "para_depths", default=proposed or _DEPTHS)
@@ -185,32 +189,3 @@ def load_eagle3(files: PartFiles, target: PreTrainedModel) -> Eagle3Head:
 
 def _own_name(name: str) -> str:
     return re.sub(r"^midlayer\.", "layers.0.", name.removeprefix("model."))
-
-
-def _feature_layers(files: PartFiles, target: PreTrainedModel) -> tuple[tuple[int, ...], str]:
-    """The target's hidden states that the head reads, and how its files number them.
-
-    Those of SpecForge, NVIDIA and DeepSpec name layers by whose outputs they are; those of speculators name the hidden
-    states themselves; SafeAILab's name none, and read what enters the layers 2, L/2 and L − 3.
-    """
-    layers = target.config.get_text_config().num_hidden_layers
-    speculators = "speculators_model_type" in files.settings
-    ids = files.setting("eagle_aux_hidden_state_layer_ids", "target_layer_ids")
-    if ids is None:
-        found, numbered = (2, layers // 2, layers - 3), "default"
-    elif speculators:
-        found, numbered = tuple(ids), "hidden states"
-    else:
-        found, numbered = tuple(layer + 1 for layer in ids), "outputs of layers"
-    width = target.config.get_text_config().hidden_size
-    fused = files.size("fc.weight", 1)
-    if len(found) * width != fused or not all(0 <= layer <= layers for layer in found):
-        raise files.complaint(
-            "The head in {folder} was made for another target: it fuses {fused} numbers of the hidden states {states}, "
-            "and this target has {layers} layers, {width} wide.",
-            fused=fused,
-            states=", ".join(map(str, found)),
-            layers=layers,
-            width=width,
-        )
-    return found, numbered

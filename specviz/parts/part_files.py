@@ -16,7 +16,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from specviz.records.errors import SpecvizError, first_line
+from specviz.records.errors import SpecvizError, first_line, quoted
 
 #: Pickled tensors, as torch saves them: of whole models, and of heads alone. Beside them lie what trainers pickle.
 PICKLES = ("pytorch_model*.bin", "model*.bin", "*lm_head*.pt")
@@ -27,14 +27,15 @@ _POINTER = b"version https://git-lfs"
 #: Parts of a configuration in which formats have settings of their own.
 _BLOCKS = ("eagle_config", "dflash_config", "transformer_layer_config", "model")
 
-#: The most that whole numbers can be, and those that can be 0.
+#: The most that whole numbers can be, and the least of those that do not start at 1.
 _MOST = dict.fromkeys(("n_predict", "num_hidden_layers", "num_target_layers"), 1024)
 _MOST |= dict.fromkeys(("block_size", "num_depths", "para_depths", "pure_draft_prefix_len", "speculative_tokens"), 4096)
 _MOST |= dict.fromkeys(("conv_group_size", "conv_kernel_size", "emb_dim", "gru_hidden_dim", "inner_dim"), 2**16)
 _MOST |= dict.fromkeys(("hidden_size", "markov_rank", "selector_rank", "selector_top_k", "target_hidden_size"), 2**16)
 _MOST |= dict.fromkeys(("mask_token_id", "pard_token", "ptd_token_id", "vocab_size"), 2**24)
 _MOST |= dict.fromkeys(("sliding_window", "swa_window_size"), 2**32)
-_FROM_ZERO = {"inner_dim", "markov_rank", "mask_token_id", "pard_token", "ptd_token_id", "pure_draft_prefix_len"}
+_LEAST = dict.fromkeys(("inner_dim", "markov_rank", "mask_token_id", "pard_token", "ptd_token_id"), 0)
+_LEAST |= {"block_size": 2, "pure_draft_prefix_len": 0}
 
 #: Settings that are factors or bounds of numbers, and those that are lists of the target's layers.
 _NUMBERS = ("input_embedding_scale", "output_multiplier", "final_logit_softcapping")
@@ -74,13 +75,22 @@ class PartFiles:
         found = ((name, place[name]) for name in names for place in places if place.get(name) is not None)
         return self.possible(*next(found, ("", default)))
 
+    def needed(self, *names: str) -> Any:
+        """A `setting` that has no default. Raises SpecvizError (field ``draft``) if it is not there."""
+        if (value := self.setting(*names)) is None:
+            raise self.complaint(
+                "The configuration in {folder} does not say {name}, without which the part cannot be read.",
+                name=names[0],
+            )
+        return value
+
     def possible(self, name: str, value: Any) -> Any:
         """The value of a setting. Raises SpecvizError (field ``draft``) if it cannot have that."""
         if not _can_be(name, value):
             raise self.complaint(
                 "The configuration in {folder} has {value} for {name}, which cannot be.",
                 name=name,
-                value=repr(value)[:80],
+                value=quoted(value),
             )
         return value
 
@@ -183,7 +193,7 @@ def _can_be(name: str, value: Any) -> bool:
         return True
     whole, number = (isinstance(value, kind) and not isinstance(value, bool) for kind in (int, (int, float)))
     if name in _MOST:
-        return whole and (name not in _FROM_ZERO) <= value <= _MOST[name]
+        return whole and _LEAST.get(name, 1) <= value <= _MOST[name]
     if name in _NUMBERS:
         return number and math.isfinite(value)
     if name in _LISTS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -161,6 +161,45 @@ def same_target(files: PartFiles, target: PreTrainedModel, **sizes: int | None) 
                 size=size,
                 own=own,
             )
+
+
+def feature_layers(files: PartFiles, target: PreTrainedModel, numbers: Sequence[int] | None) -> tuple[int, ...]:
+    """The target's hidden states that a part reads side by side, as `PublishedPart.feature_layers` counts them.
+
+    numbers: those in its files. speculators writes the numbers of hidden states, the others those of the layers whose
+    outputs they are, −1 being the embeddings; None: as SafeAILab's files, which name none, what enters the layers 2,
+    L/2 and L − 3. Raises SpecvizError (field ``draft``) if this target does not have them.
+    """
+    config = target.config.get_text_config()
+    layers, width, fused = config.num_hidden_layers, config.hidden_size, files.size("fc.weight", 1)
+    if numbers is None:
+        states = (2, layers // 2, layers - 3)
+    else:
+        states = tuple(number + ("speculators_model_type" not in files.settings) for number in numbers)
+    if len(states) * width != fused or not all(0 <= state <= layers for state in states):
+        raise files.complaint(
+            "The part in {folder} was made for another target: it reads {fused} numbers of the hidden states {states}, "
+            "and this target has {layers} layers, {width} wide.",
+            fused=fused,
+            states=", ".join(map(str, states)),
+            layers=layers,
+            width=width,
+        )
+    return states
+
+
+def mask_token(files: PartFiles, rows: int) -> int:
+    """The token that stands for a mask, of an embedding table with so many rows. Raises SpecvizError (field ``draft``)
+    if there is none."""
+    mask = files.needed("mask_token_id", "pard_token", "ptd_token_id")
+    if mask >= rows:
+        raise files.complaint(
+            "The part in {folder} was made for another target: its mask is the token {mask}, and here the last is "
+            "{last}.",
+            mask=mask,
+            last=rows - 1,
+        )
+    return mask
 
 
 def smaller_vocabulary(files: PartFiles, target: PreTrainedModel) -> Tensor | None:

@@ -1,5 +1,6 @@
 """Published drafters that fill in masks: small folders of their form are drafted with as their papers say."""
 
+import copy
 import dataclasses
 import statistics
 from functools import lru_cache
@@ -57,6 +58,16 @@ def pard(tmp_path_factory, request):
     if request.param == "pard2":
         torch.save({"target_proj.weight": torch.zeros(48, 96)}, draft / "warp_model.bin")
     return loaded(target, edit_config(draft, spd_type=request.param, pard_token=MASK))
+
+
+@pytest.mark.parametrize("mask", [128, -1, "9", None])
+def test_a_pard_models_mask_is_one_of_its_tokens(mask, pard):
+    odd = copy.copy(pard.draft)
+    odd.config = copy.deepcopy(pard.draft.config)
+    odd.config.pard_token = mask
+    with pytest.raises(SpecvizError, match="is none of its 128 tokens") as caught:
+        specviz.run(dataclasses.replace(pard, draft=odd), PROMPT, drafter="parallel")
+    assert caught.value.field == "drafter"
 
 
 @pytest.mark.parametrize("branches", [1, 3])
@@ -345,12 +356,18 @@ def with_tensor(name, tensor):
         ("DFlash z-lab", {"hidden_size": 64}, None, "another target: hidden_size is 64 there, and 48"),
         ("DFlash z-lab", {"vocab_size": 99}, None, "another target: vocab_size"),
         ("DFlash z-lab", {"intermediate_size": 32}, None, "layers.0.mlp.gate_proj.weight .* needs? .*32, 48"),
-        ("DFlash z-lab", {"dflash_config": {"target_layer_ids": [0]}}, None, "does not say mask_token_id"),
+        ("DFlash z-lab", {"dflash_config": {"target_layer_ids": [0, 1]}}, None, "does not say mask_token_id"),
         ("DFlash z-lab", {"dflash_config": {"mask_token_id": 9}}, None, "does not say target_layer_ids"),
-        ("DFlash z-lab", {"dflash_config": {"mask_token_id": 9, "target_layer_ids": [0, 3]}}, None, r"\[1, 4\] of"),
+        (
+            "DFlash z-lab",
+            {"dflash_config": {"mask_token_id": 9, "target_layer_ids": [0, 3]}},
+            None,
+            "hidden states 1, 4, and",
+        ),
         ("DFlash z-lab", {"dflash_config": {"mask_token_id": 999, "target_layer_ids": [0, 2]}}, None, "999"),
         ("DFlash z-lab", {"hidden_size": "wide"}, None, "does not describe a part of its kind .*hidden_size"),
-        ("DFlash z-lab", {"block_size": 1}, None, "its kind .DFlash.: block_size"),
+        ("DFlash z-lab", {"dflash_config": {"mask_token_id": 999, "target_layer_ids": [0, 2]}}, None, "the token 999"),
+        ("DFlash z-lab", {"block_size": 1}, None, "has 1 for block_size"),
         ("DFlash z-lab, sliding", {"sliding_window": None}, None, "does not say swa_window_size"),
         ("DFlash z-lab", {"logit_scale": 0.2}, None, "not known here: logit_scale"),
         ("DFlash z-lab", {}, with_tensor("layers.0.self_attn.attention_sink_bias", torch.zeros(4)), "attention_sink"),
@@ -359,7 +376,7 @@ def with_tensor(name, tensor):
         ("DFlash z-lab", {}, with_tensor("norm.weight", torch.full((48,), torch.nan)), "not all numbers"),
         ("DFlash speculators", {}, dropped("d2t", "t2d"), "do not say which"),
         ("DFlash speculators", {}, with_tensor("d2t", torch.zeros(25).long() + 120), "do not rise"),
-        ("DFlash speculators", {}, with_tensor("fc.weight", torch.zeros(24, 128)), "hidden_size is 64 there, and 48"),
+        ("DFlash speculators", {}, with_tensor("fc.weight", torch.zeros(24, 128)), "reads 128 numbers of the hidden"),
         ("DFlash speculators", {}, dropped("fc.weight"), "lack fc.weight"),
         ("DSpark DeepSpec", {"markov_head_type": "lstm"}, None, "not known here: lstm"),
         ("DSpark DeepSpec", {}, dropped("markov_w2.weight"), "lack markov_head.markov_w2.weight"),
