@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from specviz.drafters import DRAFTERS
     from specviz.models.loading import load_pair
     from specviz.models.pair import ModelPair
+    from specviz.records.elsewhere import show
     from specviz.records.errors import SpecvizError
     from specviz.records.runs import Round, Run
     from specviz.records.settings import DraftParams, SamplingParams
@@ -35,6 +36,7 @@ __all__ = [
     "run_frame",
     "run_page",
     "runs_table",
+    "show",
     "speculate",
 ]
 
@@ -55,6 +57,7 @@ _HOMES = {
     "run_frame": "views.pages",
     "run_page": "views.pages",
     "runs_table": "records.tables",
+    "show": "records.elsewhere",
     "speculate": "decoding.engine",
 }
 

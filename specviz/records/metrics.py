@@ -48,12 +48,13 @@ class Tally:
             self.accepted_at[depth] += token.outcome == "accepted"
         self.judged += one.judged
         self.accepted += one.accepted
-        self.prefill += one.seconds.prefill
-        self.draft_seconds += one.seconds.draft
-        self.verify_seconds += one.seconds.verify
-        self.accept_seconds += one.seconds.accept
-        self.seconds += one.seconds.total
-        self.model_seconds += one.seconds.models
+        if one.seconds is not None:
+            self.prefill += one.seconds.prefill
+            self.draft_seconds += one.seconds.draft
+            self.verify_seconds += one.seconds.verify
+            self.accept_seconds += one.seconds.accept
+            self.seconds += one.seconds.total
+            self.model_seconds += one.seconds.models
         if one.distance is not None:
             self.distance_sum += one.distance
             self.measured_distances += 1
@@ -96,12 +97,12 @@ class Tally:
     @property
     def tokens_per_second(self) -> float | None:
         """Emitted tokens over all time spent on them, reading the prompt included."""
-        return self.tokens / (self.prefill + self.seconds) if self.rounds else None
+        return self.tokens / (self.prefill + self.seconds) if self.seconds else None
 
     @property
     def overhead_share(self) -> float | None:
         """The share of the rounds' time outside the models' forward passes."""
-        return 1 - self.model_seconds / self.seconds if self.rounds else None
+        return 1 - self.model_seconds / self.seconds if self.seconds else None
 
     def conditional_position_rates(self) -> list[float | None]:
         """Acceptance by draft position given that the verdict got there: accepted at i / judged at i."""
@@ -120,7 +121,7 @@ def emission_times(rounds: Sequence[Round]) -> list[float]:
     """When each round's tokens were ready, in seconds from the start of the run, prompt included."""
     times, now = [], 0.0
     for one in rounds:
-        now += one.seconds.prefill + one.seconds.total
+        now += one.seconds.prefill + one.seconds.total if one.seconds else 0.0
         times.append(now)
     return times
 

@@ -36,15 +36,15 @@ _FINITE = {"allow_inf_nan": False}
 
 @dataclass(frozen=True, slots=True)
 class DraftedToken:
-    """One draft token and its verdict."""
+    """One draft token and its verdict. Of rounds of other engines p, q and p_raw are None where nobody knows them."""
 
     __pydantic_config__ = _FINITE
     id: Whole
     text: str
     parent: int  # index in `Round.drafted` of the token it continues; -1 is the committed text
-    p: float  # probability as sampled from (after temperature and filters), under the target
-    q: float  # and under the drafter; on a path picked among several, the chance that the pick falls on it
-    p_raw: float  # the target's own softmax at temperature 1
+    p: float | None  # probability as sampled from (after temperature and filters), under the target
+    q: float | None  # and under the drafter; on a path picked among several, the chance that the pick falls on it
+    p_raw: float | None  # the target's own softmax at temperature 1
     q_raw: float | None  # the drafter's; None if it has no model
     u: float | None  # the coin of the accept decision; None if never judged, or if greedy (no coin is flipped)
     #: The coin must fall below this; None if never judged. Token by token min(1, p/q), in a tree min(1, p_left/q),
@@ -67,7 +67,7 @@ class NextToken:
     #: draft token was accepted; also the token of a plain step, where nothing was drafted.
     kind: NextKind
     u: float | None  # the uniform draw; None when greedy
-    prob: float  # its probability in the distribution it was drawn from
+    prob: float | None  # its probability in the distribution it was drawn from
     #: The probability there of all tokens with a smaller id; None when greedy. A draw goes through the ids in order
     #: (`specviz.rules.sampling.draw`), so u lies in [below, below + prob) up to rounding.
     below: float | None = None
@@ -134,7 +134,7 @@ class Round:
     #: character has an empty piece, and the token that completes the character carries all of it.
     pieces: tuple[str, ...]
     top: tuple[Candidates, ...]  # one row more than draft tokens
-    seconds: Seconds
+    seconds: Seconds | None  # None of another engine that did not time it
     stop_reason: StopReason | None = None  # on the last round only
     dropped: Whole = 0  # tokens decided but cut off by that stop
     confidence: float | None = None  # the drafter's probability for its last token, if that ended drafting early
@@ -215,6 +215,9 @@ class Run:
     coins: str = ""
     measured: Speedup | None = None  # None where it was not
     schema: str = SCHEMA
+    #: The engine whose rounds these are (`specviz.records.elsewhere`); empty for our own. Of another's, only what its
+    #: rounds say is known: neither seed nor sampling.
+    engine: str = ""
 
     #: How a run is shown, in a file and in a notebook: `specviz.views.pages`, above the records, hands these in.
     as_page: ClassVar[Callable[[Run], str]]
@@ -223,12 +226,12 @@ class Run:
     @property
     def prefill_seconds(self) -> float:
         """Time to read the prompt into the caches, before the first round."""
-        return self.rounds[0].seconds.prefill if self.rounds else 0.0
+        return self.rounds[0].seconds.prefill if self.rounds and self.rounds[0].seconds else 0.0
 
     @property
     def seconds(self) -> float:
         """Time for the whole text: reading the prompt, and every round."""
-        return self.prefill_seconds + sum(one.seconds.total for one in self.rounds)
+        return self.prefill_seconds + sum(one.seconds.total for one in self.rounds if one.seconds)
 
     def to_dict(self) -> dict[str, Any]:
         """The run as JSON-ready values (tuples stay tuples; `json` writes them as arrays)."""
@@ -261,7 +264,7 @@ class Run:
                 "The trace is damaged at {place}: {reason}.", "trace", place=place, reason=first["msg"]
             ) from error
         for index, one in enumerate(run.rounds):
-            if flaw := _flaw(one, index, coins=not run.sampling.greedy and one.distance is None):
+            if flaw := _flaw(one, index, not run.sampling.greedy and one.distance is None, not run.engine):
                 raise flaw
         return run
 
@@ -293,8 +296,9 @@ class Run:
         return cls.from_dict(data)
 
 
-def _flaw(one: Round, index: int, coins: bool) -> SpecvizError | None:
-    """The first inconsistency in a round whose fields are well-formed. coins: True if its rule flips any."""
+def _flaw(one: Round, index: int, coins: bool, ours: bool) -> SpecvizError | None:
+    """The first inconsistency in a round whose fields are well-formed. coins: True if its rule flips any. ours: False
+    for rounds of another engine, which need not say why a token was kept."""
     if one.index != index:
         return SpecvizError(
             "The trace is damaged at rounds.{index}: its index is {own}.", "trace", index=index, own=one.index
@@ -306,7 +310,7 @@ def _flaw(one: Round, index: int, coins: bool) -> SpecvizError | None:
             index=index,
         )
     judged = [token for token in one.drafted if token.outcome != "discarded"]
-    if any(token.accept_prob is None or (token.u is None and coins) for token in judged):
+    if ours and any(token.accept_prob is None or (token.u is None and coins) for token in judged):
         return SpecvizError(
             "The trace is damaged at rounds.{index}: a judged draft token has no coin.", "trace", index=index
         )

@@ -220,7 +220,7 @@ def show(run: Run, recording: Recording | None, file: str = "") -> Shown:
     figures, charts = headline(trail, run.measured), trail.charts()
     share = links.share(run) | {"recording": recording.name if recording else None}
     title = said("traces.recorded", title=said(f"traces.{recording.name}_title")) if recording else ""
-    end = said(f"traces.{recording.name}_about") if recording else said(f"generate.end_{run.stop_reason}")
+    end = said(f"traces.{recording.name}_about") if recording else messages.ending(run)
     parts = [
         opening(key, run, recorded=title, file=file, machine=run.measured and run.measured.machine),
         messages.rounds_message(key, run.rounds, run.vocabulary, figures=figures),

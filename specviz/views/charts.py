@@ -72,7 +72,10 @@ def time_chart(trail: Trail) -> dict[str, Any]:
     """Where time goes, in milliseconds per round: drafting, verifying, the rest."""
     counts = trail.counts
     seconds = counts.draft_seconds, counts.verify_seconds, counts.accept_seconds
-    return {"rounds": counts.rounds, "milliseconds": [1000 * each / max(1, counts.rounds) for each in seconds]}
+    return {
+        "rounds": counts.rounds if counts.seconds else 0,
+        "milliseconds": [1000 * each / max(1, counts.rounds) for each in seconds],
+    }
 
 
 CHARTS = (acceptance_chart, tokens_per_pass_chart, position_chart, time_chart)

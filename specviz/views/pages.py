@@ -20,6 +20,7 @@ from specviz.records.words import AREAS, LANGUAGES, Said, joined, said, words
 from specviz.views.charts import Trail
 from specviz.views.run_messages import (
     end_message,
+    ending,
     headline,
     opening,
     pair_line,
@@ -52,9 +53,10 @@ _PAGE = """<!doctype html>
 
 def run_page(run: Run, language: str = next(iter(LANGUAGES))) -> str:
     """The page as HTML. language: the one it opens in."""
-    trail, reason = Trail.of(run.rounds), said(f"generate.end_{run.stop_reason}")
+    trail, reason = Trail.of(run.rounds), ending(run)
+    recorded, machine = run.engine or said("file.recorded"), run.measured and run.measured.machine
     given = {
-        "start": opening(_RUN, run, recorded=said("file.recorded"), machine=run.measured and run.measured.machine),
+        "start": opening(_RUN, run, recorded=recorded, machine=machine),
         "rounds": rounds_message(_RUN, run.rounds, run.vocabulary, figures=headline(trail, run.measured)),
         "end": end_message(_RUN, total=len(run.rounds), reason=reason),
         "charts": trail.charts(),

@@ -64,6 +64,10 @@ def settings_line(run: Run) -> Said:
     Of the drafter's own settings those needed to compare runs; the trace has them all.
     """
     own, sampling, parts = run.settings, run.sampling, []
+    if run.engine:
+        return joined(
+            [said("generate.elsewhere", engine=run.engine), *([_sampling(sampling)] if sampling.greedy else [])]
+        )
     # Lookahead's branches are the n-grams it tries.
     branches = own.get("branches", own.get("guesses"))
     if branches not in (None, 1):
@@ -94,10 +98,17 @@ def _sampling(sampling: SamplingParams) -> Said:
     return joined(parts, ", ")
 
 
+def ending(run: Run) -> Said:
+    """Why it ended."""
+    return said(f"generate.end_{'elsewhere' if run.engine else run.stop_reason}")
+
+
 def pair_line(info: PairInfo) -> Said:
     """One line about a pair: name, sizes, device and precision."""
     known = {"name": info.name, "device": info.device, "dtype": info.dtype}
     known["target"] = parameters(info.target_parameters)
+    if not info.target_parameters:
+        return info.name
     if not info.draft_parameters:
         return said("page.pair", **known)
     return said("page.pair_with_draft", **known, draft=parameters(info.draft_parameters))
@@ -150,6 +161,7 @@ def opening(run_key: str, run: Run, **others: Any) -> str:
         settings=settings_line(run),
         rule=run.rule,
         coins=run.coins,
+        engine=run.engine,
         **others,
     )
 
@@ -271,7 +283,7 @@ def _round(round: Round) -> dict[str, Any]:
         "top": [
             _row(row, round.next.u is None) if told else {"p": []} for row, told in zip(round.top, _told_rows(round))
         ],
-        "seconds": _short(round.seconds.total),
+        "seconds": round.seconds and _short(round.seconds.total),
     }
     if round.stop_reason is not None:
         message["stop_reason"] = round.stop_reason

@@ -4,7 +4,7 @@ import { make } from "../shared/dom.js";
 import { brief, plainNumber } from "../shared/numbers.js";
 import { SYMBOL, quoted, showToken } from "../shared/tokens.js";
 import { placeInTree, sourceName } from "./names.js";
-import { isBlock, isGreedy, isJudged, isLossy, nextKind, rowOf, wasDropped } from "./records.js";
+import { isBlock, isChosen, isGreedy, isJudged, isLossy, nextKind, rowOf, wasDropped } from "./records.js";
 import { isTree } from "./trees.js";
 
 /** @typedef {import("./data.js").Run} Run */
@@ -98,7 +98,7 @@ function verdictLabel(run, round, token) {
   if (token.outcome === "discarded" && !block) return run.say("rounds.label_unjudged");
   if (isGreedy(run, token)) return run.say(token.outcome === "accepted" ? "rounds.label_match" : "rounds.label_no_match");
   if (isLossy(round)) return run.say("rounds.label_typical", { p: plainNumber(token.p) });
-  const numbers = { q: plainNumber(token.q), p: plainNumber(token.p), u: plainNumber(token.u ?? 0), threshold: plainNumber(token.accept_prob ?? 0) };
+  const numbers = { q: plainNumber(token.q), p: plainNumber(token.p), u: plainNumber(token.u), threshold: plainNumber(token.accept_prob) };
   if (token.p_left == null) return run.say("rounds.label_coin", numbers);
   return run.say("rounds.label_coin_left", { ...numbers, left: plainNumber(token.p_left) });
 }
@@ -107,7 +107,7 @@ function verdictLabel(run, round, token) {
 export function nextChip(run, index, round) {
   const { next } = round;
   const kind = nextKind(round);
-  const greedy = next.u === null;
+  const greedy = isChosen(run, next);
   const raw = greedy ? (rowOf(round, "next").p_raw ?? []).find(([id]) => id === next.id)?.[1] : undefined;
   const lines = [];
   const from = kind === "recovered" && isLossy(round) ? "target" : kind;

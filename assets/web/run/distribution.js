@@ -62,8 +62,8 @@ export function distributions(run, round, index) {
   const p = new Map(greedy && row.p_raw?.length ? row.p_raw : row.p);
   const q = new Map(greedy ? (row.q_raw ?? []) : (row.q ?? []));
   if (token && !greedy && token.outcome !== "discarded") {
-    p.set(token.id, token.p);
-    q.set(token.id, token.q);
+    if (token.p !== null) p.set(token.id, token.p);
+    if (token.q !== null) q.set(token.id, token.q);
   }
   // Drawn siblings come from different distributions, and the row lists that of the first; chosen ones come from none.
   const { kin, order } = siblings(round, index);
@@ -127,7 +127,7 @@ function barsLegend(run, token, { both, left, weight }) {
  */
 function rawLine(run, token, index, greedy) {
   if (index === "next") return [];
-  const changed = Math.abs(token.p_raw - token.p) > 0.005 || (token.q_raw !== null && Math.abs(token.q_raw - token.q) > 0.005);
+  const changed = token.p_raw !== null && (Math.abs(token.p_raw - token.p) > 0.005 || (token.q_raw !== null && Math.abs(token.q_raw - token.q) > 0.005));
   if (!changed) return [];
   const key = `rounds.raw_${greedy ? "greedy_" : ""}${token.q_raw === null ? "target" : "both"}`;
   const values = { token: quoted(run.say, token.text), p: plainNumber(token.p_raw), q: token.q_raw === null ? "" : plainNumber(token.q_raw) };

@@ -22,6 +22,12 @@ export const tokenAt = (round, index) => (index === "next" ? round.next : round.
 /** Whether a token was judged without a coin, at temperature 0. @param {Run} run @param {DraftedToken} token */
 export const isGreedy = (run, token) => Boolean(run.start.greedy) && token.u === null;
 
+/** Whether another engine's record says how a token was judged. @param {Run} run @param {DraftedToken} token */
+export const isTold = (run, token) => !run.start.engine || isGreedy(run, token) || (token.p !== null && token.q !== null && token.u !== null);
+
+/** Whether the target's own token was its choice, at temperature 0. @param {Run} run @param {NextToken} next */
+export const isChosen = (run, next) => next.u === null && (!run.start.engine || Boolean(run.start.greedy));
+
 /** @param {DraftedToken} token */
 export const isCopy = (token) => token.q_raw === null && token.q === 1 && /^match |^$/.test(token.source ?? "");
 
@@ -111,6 +117,6 @@ export function tokenText(run, id) {
 export function blockWeights(round) {
   /** @type {number[]} */
   const weights = [];
-  for (const token of round.drafted) weights.push(Math.min(1, ((weights[token.parent] ?? 1) * token.p) / token.q));
+  for (const token of round.drafted) weights.push(Math.min(1, ((weights[token.parent] ?? 1) * (token.p ?? 0)) / (token.q ?? 1)));
   return weights;
 }

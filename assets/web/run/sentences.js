@@ -4,7 +4,7 @@ import { compared, decimalsOf, divided, plainNumber, quotient, written } from ".
 import { quoted } from "../shared/tokens.js";
 import { sourceName } from "./names.js";
 import {
-  acceptedIndexes, hasCoin, isBlock, isCopy, isGreedy, isJudged, isLossy, isPlaced, nextKind, wasDropped,
+  acceptedIndexes, hasCoin, isBlock, isChosen, isCopy, isGreedy, isJudged, isLossy, isPlaced, isTold, nextKind, wasDropped,
 } from "./records.js";
 import { isTree, parentOf, refusedHere, siblings } from "./trees.js";
 
@@ -31,6 +31,7 @@ export const unbroken = (text) => text.replace(/ ([=</]) /g, "\u00a0$1\u00a0").r
 function sayDrafted(run, round, index, drawn) {
   const token = round.drafted[index];
   const block = isBlock(run) && isJudged(token);
+  if (!isTold(run, token)) return [run.say(`rounds.elsewhere_${token.outcome}`, { p: plainNumber(token.p), q: plainNumber(token.q), u: plainNumber(token.u) })];
   if (token.outcome === "discarded" && !block) return [...sayProposed(run, token), sayDiscarded(run, token), sayCut(run, round, index)];
   if (isGreedy(run, token)) return [...sayProposed(run, token), ...sayGreedy(run, round, index)];
   const opening = [...sayTurn(run, round, index), ...sayProposed(run, token), sayDraw(run, round, index)];
@@ -186,6 +187,7 @@ function sayGreedy(run, round, index) {
 /** @param {Run} run @param {Round} round */
 function sayNext(run, round) {
   const kind = nextKind(round);
+  if (round.next.u === null && !isChosen(run, round.next)) return [sayDrawn(run, round)];
   if (kind === "plain") return [run.say("rounds.next_plain"), sayDrawn(run, round)];
   if (isLossy(round)) return [run.say("rounds.next_typical"), sayDrawn(run, round)];
   if (kind === "recovered") return sayRecovered(run, round);
@@ -198,7 +200,7 @@ function sayRecovered(run, round) {
   const refused = refusedHere(round);
   const values = { token: quoted(run.say, refused[0]?.text ?? ""), refused: refused.length, next: quoted(run.say, round.next.text) };
   const many = refused.length === 1 ? "" : "_many";
-  if (round.next.u === null) return [run.say(`rounds.next_greedy${many}`, values)];
+  if (isChosen(run, round.next)) return [run.say(`rounds.next_greedy${many}`, values)];
   return [run.say(`rounds.next_residual${isBlock(run) ? "_block" : many}`, values), sayDrawn(run, round)];
 }
 
@@ -206,7 +208,7 @@ function sayRecovered(run, round) {
 function sayDrawn(run, round) {
   const { next } = round;
   const token = quoted(run.say, next.text);
-  if (next.u === null) return run.say("rounds.draw_greedy", { token });
+  if (next.u === null) return run.say(isChosen(run, next) ? "rounds.draw_greedy" : "rounds.draw_unknown", { token });
   const prob = plainNumber(next.prob);
   return isPlaced(next) ? run.say("rounds.draw", { token, prob, ...placeOfDraw(next) })
     : run.say("rounds.draw_unplaced", { token, prob, u: plainNumber(next.u) });

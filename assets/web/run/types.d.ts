@@ -8,7 +8,7 @@ export type { Candidates as Row, DraftedToken, NextToken } from "../shared/recor
 import type { Round as Recorded, DraftedToken, NextToken } from "../shared/records.js";
 
 /** A round as messages carry it: of its times, the whole. */
-export type Round = Omit<Recorded, "seconds"> & { seconds: number };
+export type Round = Omit<Recorded, "seconds"> & { seconds: number | null };
 
 /** A draft token that a coin was flipped for. */
 export type FlippedToken = DraftedToken & { u: number; accept_prob: number };
@@ -26,6 +26,7 @@ export type Start = {
   pair?: string;
   settings?: string;
   rule?: string;
+  engine?: string;
   recorded?: string;
   timing?: boolean;
   machine?: string | null;

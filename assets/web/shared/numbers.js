@@ -52,13 +52,13 @@ export function brief(x) {
 }
 
 /**
- * A probability in a sentence: two decimals, or two digits where it is small.
+ * A probability in a sentence: two decimals, or two digits where it is small; a dash for one that nobody knows.
  *
- * @param {number} x
+ * @param {number | null} x
  * @param {number} [digits]
  * @returns {string}
  */
-export const plainNumber = (x, digits = 2) => written(plain(x, digits));
+export const plainNumber = (x, digits = 2) => (x === null ? "–" : written(plain(x, digits)));
 
 /** @param {number} x @param {number} digits @returns {string} */
 function plain(x, digits) {
@@ -91,12 +91,13 @@ export function compared(a, b) {
 /**
  * p and q, with enough digits that dividing what is shown gives the quotient that is shown.
  *
- * @param {number} p
- * @param {number} q
+ * @param {number | null} p
+ * @param {number | null} q
  * @param {string} shown
  * @returns {[string, string]}
  */
 export function divided(p, q, shown) {
+  if (p === null || q === null) return [plainNumber(p), plainNumber(q)];
   const half = 0.5 * 10 ** -decimalsOf(shown);
   let digits = 2;
   while (digits < 9 && Math.abs(Number(plain(p, digits)) / Number(plain(q, digits)) - numberOf(shown)) > half) digits += 1;
@@ -106,8 +107,8 @@ export function divided(p, q, shown) {
 /**
  * "0.31 / 0.42": the same, as it is written.
  *
- * @param {number} p
- * @param {number} q
+ * @param {number | null} p
+ * @param {number | null} q
  * @param {string} shown
  * @returns {string}
  */

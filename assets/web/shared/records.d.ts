@@ -13,9 +13,9 @@ export type DraftedToken = {
   id: number;
   text: string;
   parent: number;
-  p: number;
-  q: number;
-  p_raw: number;
+  p: number | null;
+  q: number | null;
+  p_raw: number | null;
   q_raw: number | null;
   u: number | null;
   accept_prob: number | null;
@@ -38,7 +38,7 @@ export type NextToken = {
   text: string;
   kind: "recovered" | "bonus";
   u: number | null;
-  prob: number;
+  prob: number | null;
   below?: number | null;
   line?: [number, number, number][];
 };
@@ -59,7 +59,7 @@ export type Round = {
   emitted: number[];
   pieces: string[];
   top: Candidates[];
-  seconds: Seconds;
+  seconds: Seconds | null;
   stop_reason?: "eos" | "length" | "context" | "stop_string" | "stopped" | null;
   dropped?: number;
   confidence?: number | null;

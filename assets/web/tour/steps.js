@@ -94,7 +94,7 @@ async function showCoin(tour, ask) {
   const decided = coins.filter(({ pass }) => pass > 0 && pass < 1);
   if (!decided.length) return { said: say("tour.coin_none"), rings: () => [] };
   const open = decided.filter(({ pass }) => Math.abs(pass - 0.5) < 0.3);
-  const one = (open.length ? open : decided).reduce((best, other) => (other.token.q > best.token.q ? other : best));
+  const one = (open.length ? open : decided).reduce((best, other) => ((other.token.q ?? 0) > (best.token.q ?? 0) ? other : best));
   const { round, token, index } = one;
   const [u, threshold] = compared(one.u, one.pass);
   const values = { round: round.index + 1, token: quoted(say, token.text), u, next: quoted(say, round.next.text),

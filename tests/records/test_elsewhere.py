@@ -1,0 +1,118 @@
+"""Rounds of any engine: what its loop knows is shown as ours is, and what it does not know is not known."""
+
+import json
+import pathlib
+import re
+import runpy
+
+import pytest
+import torch
+from elements import chip
+
+import specviz
+from specviz.records.errors import SpecvizError
+from specviz.records.metrics import tally
+from specviz.records.runs import Run
+from specviz.views.pages import run_page
+
+own_loop = runpy.run_path(str(pathlib.Path(__file__).parents[2] / "examples" / "own_loop.py"))["own_loop"]
+
+#: What the log of any engine has: drafted ids, how many were kept, what followed.
+BARE = {"tokens": [[3, 4, 5], [], [6, 7]], "kept": [2, 0, 2], "following": [8, 9, 10]}
+TEXTS = {3: "the", 4: " quick", 5: " red", 6: " fox", 7: " jumps", 8: " brown", 9: " and", 10: " over"}
+
+
+def test_a_loop_of_forty_lines_is_shown_as_the_engine_records_it():
+    pair, gamma = specviz.load_pair(dtype="float32"), 4
+    random, waiting = torch.Generator().manual_seed(7), []
+
+    def coin() -> float:
+        if not waiting:
+            waiting.extend(torch.rand(2 * gamma + 1, generator=random).tolist())
+        return waiting.pop(0)
+
+    run = specviz.run(pair, "Once upon a time", num_draft_tokens=gamma, max_new_tokens=64, seed=7)
+    whole = [one for one in run.rounds if len(one.drafted) == gamma and not one.dropped]
+    log = own_loop(pair.target, pair.draft, list(run.prompt.ids), len(whole), gamma, coin)
+    given = json.loads(json.dumps(log | {"schema": "specviz.rounds/1"}))
+    shown = specviz.show(**given, texts=lambda ids: pair.texts.chip(ids[0]))
+    assert {one.accepted for one in whole} >= {0, gamma} or len({one.accepted for one in whole}) > 2
+    for ours, theirs in zip(whole, shown.rounds, strict=True):
+        assert (theirs.emitted, theirs.next.kind, theirs.next.id) == (ours.emitted, ours.next.kind, ours.next.id)
+        assert (theirs.next.u, theirs.next.prob) == pytest.approx((ours.next.u, ours.next.prob), abs=1e-4)
+        for one, other in zip(theirs.drafted, ours.drafted, strict=True):
+            assert [one.id, one.text, one.parent, one.outcome] == [other.id, other.text, other.parent, other.outcome]
+            for name in ("p", "q", "u", "accept_prob"):
+                assert getattr(one, name) == pytest.approx(getattr(other, name), abs=1e-4)
+        for row, due in zip(theirs.top, ours.top, strict=True):
+            for name in ("p", "q", "residual"):
+                assert dict(getattr(row, name)) == pytest.approx(dict(getattr(due, name)), abs=1e-4)
+    ours, theirs = tally(whole), tally(shown.rounds)
+    assert (theirs.acceptance_rate, theirs.acceptance_length) == (ours.acceptance_rate, ours.acceptance_length)
+    assert theirs.conditional_position_rates() == ours.conditional_position_rates()
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+def test_a_bare_log_is_kept_and_counted_and_times_are_not_made_up(greedy, tmp_path):
+    run = specviz.show(**BARE, texts=TEXTS, greedy=greedy, engine="a log")
+    counts = tally(run.rounds)
+    assert (counts.drafted, counts.judged, counts.accepted, counts.tokens) == (5, 5, 4, 7)
+    assert counts.tokens_per_second is None and run.seconds == 0
+    assert run.text == "the quick brown and fox jumps over"
+    run.save(tmp_path / "trace.json")
+    assert Run.load(tmp_path / "trace.json") == run
+    assert "<iframe" in run._repr_html_()
+    refused = run.rounds[0].drafted[2]
+    assert (refused.p, refused.q) == ((0.0, 1.0) if greedy else (None, None)) and refused.outcome == "rejected"
+
+
+def test_part_of_it_may_be_known():
+    run = specviz.show(
+        **BARE, p=[[0.5, 0.4, 0.1], None, [0.2, 0.9]], q=[[0.5, 0.8, 0.4], [], None], u=[[0.1, 0.3, None]] + 2 * [None]
+    )
+    first, second, third = run.rounds[0].drafted
+    assert (first.accept_prob, second.accept_prob, third.accept_prob) == (1.0, 0.5, 0.25)
+    assert third.u is None and run.rounds[2].drafted[0].q is None and run.rounds[2].drafted[0].accept_prob is None
+    timed = specviz.show(**BARE, seconds=[[0.1, 0.3, 0.1], None, [0, 0.5, 0]])
+    assert timed.seconds == 1.0 and tally(timed.rounds).draft_seconds == 0.1
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"kept": [4, 0, 2]}, "Round 1: kept must be a whole number from 0 to 3, not 4."),
+        ({"kept": [2, 0]}, "kept has 2 rounds, and tokens has 3."),
+        ({"tokens": [[3, 4, "5"], [], [6, 7]]}, "Round 1: a token must be a whole number from 0 up, not '5'."),
+        ({"u": [None, None, [0.5]]}, "Round 3: u must be 2 values, not [0.5]."),
+        ({"p": [None, None, [0.5, 1.5]]}, "Round 3: p must be numbers from 0 to 1, not 1.5."),
+        ({"p": [None, None, [[0.5] * 2] * 3]}, "Round 3: p must be rows over the whole vocabulary that sum to 1"),
+        ({"p": [None, None, [[1.0, *[0.0] * 20]] * 2]}, "Round 3: p must be 3 rows, not '2 rows'."),
+        ({"seconds": [[1, 2], None, None]}, "Round 1: seconds must be three times"),
+        ({"schema": "specviz.rounds/2"}, "its schema is 'specviz.rounds/2'"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_its_place(changed, said):
+    with pytest.raises(SpecvizError) as refused:
+        specviz.show(**BARE | changed)
+    assert said in str(refused.value) and refused.value.field == "trace"
+
+
+@pytest.mark.parametrize("language", ["en", "de"])
+@pytest.mark.parametrize("size", [(1280, 720), (390, 844)])
+def test_the_page_says_what_is_not_known(new_page, tmp_path, language, size):
+    path = tmp_path / "page.html"
+    path.write_text(run_page(specviz.show(**BARE, texts=TEXTS, engine="a log"), language), encoding="utf-8")
+    page = new_page(viewport={"width": size[0], "height": size[1]}, color_scheme="dark" if size[0] < 500 else "light")
+    page.goto(path.as_uri())
+    page.locator("specviz-run [data-state=finished]").wait_for()
+    told = {"en": ("not known", "how it was drawn"), "de": ("nicht bekannt", "wie es gezogen wurde")}[language]
+    chip(page, 0, 2).click()
+    say = page.locator("specviz-run [part=say]")
+    assert told[0] in say.inner_text() and "undefined" not in say.inner_text() and "NaN" not in say.inner_text()
+    chip(page, 0, "next").click()
+    assert told[1] in say.inner_text()
+    page.locator("specviz-run [part=to_start]").click()
+    for _ in range(14):
+        page.locator("specviz-run [part=forward]").click()
+        text = page.evaluate("() => document.querySelector('specviz-run').shadowRoot.querySelector('.view').innerText")
+        assert not re.search("NaN|undefined|null", text)
