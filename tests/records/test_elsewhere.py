@@ -62,6 +62,8 @@ def test_a_bare_log_is_kept_and_counted_and_times_are_not_made_up(greedy, tmp_pa
     run.save(tmp_path / "trace.json")
     assert Run.load(tmp_path / "trace.json") == run
     assert "<iframe" in run._repr_html_()
+    (row,) = specviz.runs_table([run]).to_dict("records")
+    assert row["seed"] is None and row["temperature"] == (0.0 if greedy else None)
     refused = run.rounds[0].drafted[2]
     assert (refused.p, refused.q) == ((0.0, 1.0) if greedy else (None, None)) and refused.outcome == "rejected"
 
