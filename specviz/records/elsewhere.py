@@ -67,6 +67,8 @@ def show(
     for index, drafted in enumerate(tokens):
         given = {name: values[index] for name, values in columns.items()}
         rounds.append(_round(index, [_id(index, one) for one in drafted], given, greedy, text_of))
+    for id in {id for one in rounds for row in one.top for id, _ in (*row.p, *row.q, *row.residual)}:
+        text_of(id)
     emitted = [id for one in rounds for id in one.emitted]
     return Run(
         pair=PairInfo(engine, "", 0, None, None, "", ""),

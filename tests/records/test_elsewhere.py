@@ -47,6 +47,8 @@ def test_a_loop_of_forty_lines_is_shown_as_the_engine_records_it():
         for row, due in zip(theirs.top, ours.top, strict=True):
             for name in ("p", "q", "residual"):
                 assert dict(getattr(row, name)) == pytest.approx(dict(getattr(due, name)), abs=1e-4)
+    listed = {id for one in shown.rounds for row in one.top for id, _ in (*row.p, *row.q, *row.residual)}
+    assert listed <= shown.vocabulary.keys() and all(shown.vocabulary[id] == run.vocabulary[id] for id in listed)
     ours, theirs = tally(whole), tally(shown.rounds)
     assert (theirs.acceptance_rate, theirs.acceptance_length) == (ours.acceptance_rate, ours.acceptance_length)
     assert theirs.conditional_position_rates() == ours.conditional_position_rates()
