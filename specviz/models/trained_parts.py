@@ -4,6 +4,7 @@ import copy
 import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,9 +15,10 @@ from transformers.modeling_layers import MtpModel
 from specviz.models.pair import Part
 from specviz.models.refusals import Named, explaining, quantisation_of, refusing_out_of_memory
 from specviz.models.sources import in_hub_cache, is_hub_id, on_the_hub, quietly, without_page
-from specviz.parts.dflash import load_dflash
-from specviz.parts.dflash2 import load_dflash2
-from specviz.parts.dspark import load_domino, load_dspark
+from specviz.parts.block_files import load_block
+from specviz.parts.dflash import DFlashHead
+from specviz.parts.dflash2 import DFlash2Head
+from specviz.parts.dspark import DominoHead, DSparkHead
 from specviz.parts.eagle1 import load_eagle1
 from specviz.parts.eagle3 import load_eagle3
 from specviz.parts.formats import recognise
@@ -41,10 +43,6 @@ _PARTS: dict[str, type[Head | MedusaHeads]] = {
 
 #: Reads a part in a published format, by the format's name.
 _LOADERS: dict[str, Callable[[PartFiles, PreTrainedModel], Part]] = {
-    "DFlash": load_dflash,
-    "DSpark": load_dspark,
-    "Domino": load_domino,
-    "DFlash2": load_dflash2,
     "Medusa": load_medusa,
     "MLP speculator": load_mlp_speculator,
     "EAGLE": load_eagle1,
@@ -53,6 +51,7 @@ _LOADERS: dict[str, Callable[[PartFiles, PreTrainedModel], Part]] = {
     "Gemma 4 assistant": load_gemma_assistant,
     "MTP": load_mtp_file,
 }
+_LOADERS |= {part.method: partial(load_block, part) for part in (DFlashHead, DSparkHead, DominoHead, DFlash2Head)}
 
 
 def sort_drafts(

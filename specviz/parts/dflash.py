@@ -20,7 +20,7 @@ from transformers.models.qwen3.modeling_qwen3 import (
     apply_rotary_pos_emb,
 )
 
-from specviz.parts.block_files import block_settings, load_block
+from specviz.parts.block_files import block_settings
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import PublishedPart, Servers, read_as
 from specviz.records.words import Sentence
@@ -154,8 +154,3 @@ class DFlashReader:
         if self.head.sizes.logit_scale != 1:
             logits = logits * self.head.sizes.logit_scale
         return logits if cap is None else cap * torch.tanh(logits / cap)
-
-
-def load_dflash(files: PartFiles, target: PreTrainedModel) -> DFlashHead:
-    """The drafter in a folder. Raises SpecvizError as `load_block`."""
-    return load_block(DFlashHead, files, target)

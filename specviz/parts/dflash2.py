@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from specviz.parts.block_files import load_block
 from specviz.parts.dspark import CorrectedHead, RowsAndMemory
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import Servers
@@ -68,8 +67,3 @@ class DFlash2Head(CorrectedHead):
         scores = likeliest + before @ selector.successor_codebook[ids].T
         out = logits.new_full((len(tokens), len(logits)), float("-inf"))
         return out.scatter(-1, ids.expand(len(tokens), -1), scores), memory
-
-
-def load_dflash2(files: PartFiles, target: PreTrainedModel) -> DFlash2Head:
-    """The drafter in a folder. Raises SpecvizError as `load_block`."""
-    return load_block(DFlash2Head, files, target)

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from specviz.parts.block_files import load_block
 from specviz.parts.dflash import DFlashHead
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import Servers
@@ -138,13 +137,3 @@ class DominoHead(CorrectedHead):
         if depth < self.kept:
             return super().corrected(depth, logits, tokens, hidden, memory)
         return logits + self.embed_proj(torch.cat([hidden.expand(len(tokens), -1), memory], -1)), memory
-
-
-def load_dspark(files: PartFiles, target: PreTrainedModel) -> DSparkHead:
-    """The drafter in a folder. Raises SpecvizError as `load_block`."""
-    return load_block(DSparkHead, files, target)
-
-
-def load_domino(files: PartFiles, target: PreTrainedModel) -> DominoHead:
-    """The drafter in a folder. Raises SpecvizError as `load_block`."""
-    return load_block(DominoHead, files, target)

@@ -16,7 +16,8 @@ from transformers.cache_utils import DFlashCache
 import specviz
 from specviz.drafters.at_once import AtOnce, Parallel, ParallelDraftModel
 from specviz.drafters.registry import drafter_class
-from specviz.parts.dflash import load_dflash
+from specviz.parts.block_files import load_block
+from specviz.parts.dflash import DFlashHead
 from specviz.parts.part_files import PartFiles
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, SamplingParams
@@ -334,7 +335,7 @@ def test_transformers_own_drafter_is_computed_as_transformers_does(tmp_path):
         assistant = MuseGlimmerAssistantModel(MuseGlimmerAssistantConfig(**sizes, **kinds, block_size=8)).eval()
         features, block = torch.randn(1, 11, 96), torch.randn(1, 8, 48)
     assistant.save_pretrained(tmp_path)
-    part = load_dflash(PartFiles.at(tmp_path), target)
+    part = load_block(DFlashHead, PartFiles.at(tmp_path), target)
     cache = DFlashCache(config=assistant.config)
     cache.set_previous_accepted_tokens(11)
     expected = assistant(block, features, position_ids=torch.arange(19)[None], cache=cache).last_hidden_state
@@ -364,7 +365,6 @@ def with_tensor(name, tensor):
             None,
             "hidden states 1, 4, and",
         ),
-        ("DFlash z-lab", {"dflash_config": {"mask_token_id": 999, "target_layer_ids": [0, 2]}}, None, "999"),
         ("DFlash z-lab", {"hidden_size": "wide"}, None, "does not describe a part of its kind .*hidden_size"),
         ("DFlash z-lab", {"dflash_config": {"mask_token_id": 999, "target_layer_ids": [0, 2]}}, None, "the token 999"),
         ("DFlash z-lab", {"block_size": 1}, None, "has 1 for block_size"),
