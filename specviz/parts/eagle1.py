@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from specviz.parts.head_passes import PublishedHead
@@ -52,11 +52,8 @@ class Eagle1Head(PublishedHead):
             LlamaRMSNorm(d, eps) if f"{name}.weight" in shapes else nn.Identity() for name in ("embed_norm", "norm")
         )
 
-    def read(
-        self, embeddings: Tensor, features: Tensor, turns: Tensor, attention_mask: Tensor | None, cache: Cache | None
-    ) -> Tensor:
+    def read(self, embeddings: Tensor, features: Tensor, **attending: Any) -> Tensor:
         x = self.fc(torch.cat([self.embed_norm(embeddings), features], -1))
-        attending = {"position_embeddings": tuple(turns), "attention_mask": attention_mask, "cache": cache}
         return self.layers[0](x, **attending)
 
     def reading(self) -> dict[str, Any]:

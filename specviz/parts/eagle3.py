@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, LlamaConfig, PreTrainedModel, Qwen3Config
+from transformers import LlamaConfig, PreTrainedModel, Qwen3Config
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
@@ -109,10 +109,7 @@ class Eagle3Head(PublishedHead):
             features = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], -1)
         return self.fc(features)
 
-    def read(
-        self, embeddings: Tensor, features: Tensor, turns: Tensor, attention_mask: Tensor | None, cache: Cache | None
-    ) -> Tensor:
-        attending = {"position_embeddings": tuple(turns), "attention_mask": attention_mask, "cache": cache}
+    def read(self, embeddings: Tensor, features: Tensor, **attending: Any) -> Tensor:
         hidden = self.layers[0](embeddings, features, **attending)
         for layer in self.layers[1:]:
             hidden = layer(hidden, **attending)

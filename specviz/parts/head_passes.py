@@ -6,7 +6,7 @@ import copy
 import copyreg
 import inspect
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -81,12 +81,10 @@ class PublishedHead(PublishedPart, PreTrainedModel):
         """Cosine and sine of rotary positions, position_ids [rows or 1, n] int64: [2, rows or 1, n, head size]."""
         return torch.stack(self.rotary_emb(torch.empty(0, dtype=dtype, device=position_ids.device), position_ids))
 
-    def read(
-        self, embeddings: Tensor, features: Tensor, turns: Tensor, attention_mask: Tensor | None, cache: Cache | None
-    ) -> Tensor:
+    def read(self, embeddings: Tensor, features: Tensor, **attending: Any) -> Tensor:
         """Hidden states [1, n, d] before the output head's norm; keys and values are added to the cache.
 
-        features: [1, n, width], fused, or the states that `fed_back` gave.
+        features: [1, n, width], fused, or the states that `fed_back` gave. attending: for transformers' layers.
         """
         raise NotImplementedError
 
@@ -168,7 +166,8 @@ class HeadModel(PreTrainedModel):
             attention_mask = seen.tril(start)[None, None]
         if isinstance(head, PublishedHead):
             embeddings = self.embed(input_ids).to(input_ids.device)
-            hidden = head.read(embeddings, features, turns, attention_mask, cache)
+            attending = {"position_embeddings": tuple(turns), "attention_mask": attention_mask, "cache": cache}
+            hidden = head.read(embeddings, features, **attending)
             return HeadOutput(self.logits(hidden[:, -logits_to_keep:]), (head.fed_back(hidden),))
         marks = None
         if isinstance(head, ParallelHead):

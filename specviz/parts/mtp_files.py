@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from specviz.parts.head_passes import PublishedHead
@@ -61,13 +61,10 @@ class MtpFile(PublishedHead):
         """The state before the target's last norm, but for its length, which the module's own norm takes away too."""
         return (features / self.last_scale).to(features.dtype) if self.before_last_norm else features
 
-    def read(
-        self, embeddings: Tensor, features: Tensor, turns: Tensor, attention_mask: Tensor | None, cache: Cache | None
-    ) -> Tensor:
+    def read(self, embeddings: Tensor, features: Tensor, **attending: Any) -> Tensor:
         layer = self.layers[0]
         inputs = layer.token_layernorm(embeddings), layer.hidden_layernorm(features)
         joined = torch.cat(inputs if self.embedding_first else inputs[::-1], -1)
-        attending = {"position_embeddings": tuple(turns), "attention_mask": attention_mask, "cache": cache}
         return layer(layer.input_proj(joined), **attending)
 
     def fed_back(self, hidden: Tensor) -> Tensor:
