@@ -20,7 +20,7 @@ from specviz.parts.dflash import DFlashHead
 from specviz.parts.dflash2 import DFlash2Head
 from specviz.parts.dspark import DominoHead, DSparkHead
 from specviz.parts.eagle1 import load_eagle1
-from specviz.parts.eagle3 import load_eagle3
+from specviz.parts.eagle3 import Eagle3Head, PEagleHead, load_eagle3
 from specviz.parts.formats import recognise
 from specviz.parts.gemma_assistant import load_gemma_assistant
 from specviz.parts.head_files import StoredWeights, load
@@ -46,11 +46,10 @@ _LOADERS: dict[str, Callable[[PartFiles, PreTrainedModel], Part]] = {
     "Medusa": load_medusa,
     "MLP speculator": load_mlp_speculator,
     "EAGLE": load_eagle1,
-    "EAGLE-3": load_eagle3,
-    "P-EAGLE": load_eagle3,
     "Gemma 4 assistant": load_gemma_assistant,
     "MTP": load_mtp_file,
 }
+_LOADERS |= {part.method: partial(load_eagle3, part) for part in (Eagle3Head, PEagleHead)}
 _LOADERS |= {part.method: partial(load_block, part) for part in (DFlashHead, DSparkHead, DominoHead, DFlash2Head)}
 
 

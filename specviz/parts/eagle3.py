@@ -166,13 +166,12 @@ class PEagleHead(Eagle3Head):
         return logits
 
 
-def load_eagle3(files: PartFiles, target: PreTrainedModel) -> Eagle3Head:
-    """The EAGLE-3 or P-EAGLE head in a folder. Raises SpecvizError (field ``draft``) if it cannot be read here, or was
+def load_eagle3(kind: type[Eagle3Head], files: PartFiles, target: PreTrainedModel) -> Eagle3Head:
+    """The head of this class in a folder. Raises SpecvizError (field ``draft``) if it cannot be read here, or was
     made for another target."""
     files = files.named(_own_name)
     same_target(files, target, hidden_size=files.setting("target_hidden_size"), vocab_size=files.setting("vocab_size"))
-    kind, columns = PEagleHead if "mask_hidden" in files.shapes else Eagle3Head, smaller_vocabulary(files, target)
-    head = filled(lambda: kind(files, target), files, target, columns)
+    head = filled(lambda: kind(files, target), files, target, smaller_vocabulary(files, target))
     width, targets = head.config.hidden_size, target.config.get_text_config().hidden_size
     if width != targets and None in (head.embed_tokens, head.lm_head):
         raise files.complaint(

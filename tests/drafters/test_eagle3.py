@@ -321,3 +321,11 @@ def test_a_bad_file_is_refused_with_its_reason(flaw, target, tmp_path):
     with pytest.raises(SpecvizError, match=sentence) as caught:
         specviz.load_pair(target, part, device="cpu", dtype="float32")
     assert caught.value.field == "draft"
+
+
+def test_a_p_eagle_head_without_its_masks_state_is_refused(target, tmp_path):
+    settings = {"architectures": ["PEagleDraftModel"], "mask_token_id": MASK}
+    part = write(tmp_path / "part", weights_of(48, V, 3), settings, "layers.0.", "model.safetensors", 48, V)
+    with pytest.raises(SpecvizError, match="lack mask_hidden") as caught:
+        specviz.load_pair(target, part, device="cpu", dtype="float32")
+    assert caught.value.field == "draft"
