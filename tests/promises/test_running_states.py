@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 from matrix import GREEDY, HOT, PROMPT, drafting_with, pair_of, pairwise
-from test_exact_sampling import FEW, p_value
+from test_exact_sampling import FEW, SHORT, p_value
 from tiny import WITH_STATES, InTurn, assert_same_rows, generated, tiny_model, tiny_pair, with_heads
 
 import specviz
@@ -105,15 +105,43 @@ def test_a_state_that_is_not_put_back_is_found_out(monkeypatch):
 
 
 def speakers(architecture: str) -> ModelPair:
+    """Of six tokens, none of which ends a text."""
     pair = with_heads(tiny_pair(architecture, noise=0.5, vocab=FEW))
     return dataclasses.replace(pair, eos_ids=frozenset())
 
 
-@pytest.mark.parametrize(
+SPOKEN = pytest.mark.parametrize(
     "architecture, drafter, rule", [("qwen3_5", "draft_model", "token"), ("mamba2", "eagle", "block")]
 )
+
+
+@torch.inference_mode()
+def surprise(pair: ModelPair, order: dict, length: int = 200) -> float:
+    """How many standard deviations the log probability of sampled texts, by the target's own rows, lies above what
+    these rows let expect. What a refused token leaves in a state differs from round to round, so that counts of tokens
+    hardly change; but texts become less likely."""
+    sampling, excess, variance = SamplingParams(temperature=1.0), 0.0, 0.0
+    for seed in range(3):
+        run = specviz.run(pair, SHORT, sampling=sampling, max_new_tokens=length, seed=seed, **order)
+        text = torch.tensor([*SHORT, *run.token_ids])
+        logs = pair.target(text[None]).logits[0, len(SHORT) - 1 : -1].double().log_softmax(-1)
+        mean = (logs.exp() * logs).sum(-1)
+        excess += (logs.gather(-1, text[len(SHORT) :, None])[:, 0] - mean).sum()
+        variance += ((logs.exp() * logs.square()).sum(-1) - mean.square()).sum()
+    return (excess / variance.sqrt()).item()
+
+
+@SPOKEN
 def test_sampled_text_follows_the_targets_distribution(architecture, drafter, rule):
-    assert p_value(drafting_with(drafter, rule, 1), HOT, 600, speakers(architecture)) > 0.001
+    pair, order = speakers(architecture), drafting_with(drafter, rule, 1)
+    assert p_value(order, HOT, 600, pair) > 0.001
+    assert abs(surprise(pair, order)) < 4
+
+
+@SPOKEN
+def test_sampled_text_does_not_where_a_state_is_not_put_back(architecture, drafter, rule, monkeypatch):
+    monkeypatch.setattr(KeptStates, "put_back", lambda self: None)
+    assert surprise(speakers(architecture), drafting_with(drafter, rule, 1)) < -8
 
 
 @torch.inference_mode()
