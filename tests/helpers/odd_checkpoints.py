@@ -158,11 +158,14 @@ def shrunk(kind: str) -> PreTrainedConfig:
     text = config.get_text_config(decoder=True)
     sizes = {name: size for name, size in _SIZES.items() if getattr(text, name, None) is not None}
     sizes |= {name: size for name, size in _SIZES.items() if name in text.attribute_map}
+    kinds = text.layer_types if text.to_dict().get("layer_types") else []
+    if kinds[:2] == ["linear_attention"] * 2 and "full_attention" in kinds:  # some of both, as what is published has
+        kinds = sizes["layer_types"] = ["linear_attention", "full_attention"]
     if text is config:
         return CONFIG_MAPPING[kind](**sizes)
     _set(text, sizes)
-    if getattr(text, "layer_types", None):
-        text.layer_types = text.layer_types[:2]
+    if kinds:
+        text.layer_types = kinds[:2]
     if "mrope_section" in (getattr(text, "rope_parameters", None) or {}):
         text.rope_parameters["mrope_section"] = [2, 2, 2]
     if hasattr(config, "vision_config"):
