@@ -46,8 +46,9 @@ class Start:
     round only.
     """
 
-    def __init__(self, request: Request, feature_layers: tuple[int, ...] = ()):
-        self.request = request
+    def __init__(self, request: Request, feature_layers: tuple[int, ...] = (), kind: type[CachedModel] | None = None):
+        """kind: of the reader, one that is wrong on purpose."""
+        self.request, self.kind = request, kind
         self.ids = list(request.prompt.ids)
         self.feature_layers = feature_layers
         model = request.pair.target
@@ -56,7 +57,11 @@ class Start:
 
     def _read(self) -> None:
         pair = self.request.pair
-        self._target = reader(pair.target, Stopwatch(pair.device), self.request.passes.get("target"))
+        stopwatch = Stopwatch(pair.device)
+        if self.kind is None:
+            self._target = reader(pair.target, stopwatch, self.request.passes.get("target"))
+        else:
+            self._target = self.kind(pair.target, stopwatch)
         self._target.feature_layers = self.feature_layers
         self._target.prefill(self.ids)
         #: The target's hidden states of the prompt, if requested.

@@ -20,8 +20,9 @@ from specviz.decoding.request import Request
 from specviz.drafters.base import Drafter
 from specviz.drafters.choosers import Children, Draws, TopChoices
 from specviz.drafters.stepwise import Stepwise
-from specviz.passes.cached_model import CachedModel
+from specviz.passes.cached_model import CachedModel, StatefulModel
 from specviz.passes.devices import Stopwatch
+from specviz.passes.states import crop_rows, keeps_state
 from specviz.passes.static_passes import between_rounds
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import LIKELIEST
@@ -41,6 +42,7 @@ class LabRule:
     lossless: bool = False  # True if it claims to follow the target
     wrong: Rule | None = None  # judges instead of the engine's rule
     mislabelled: bool = False  # drafts are the drafter's likeliest tokens, passed off as drawn
+    stale_state: bool = False  # a running state keeps what was refused
 
 
 # Rules that are wrong on purpose: only the lab knows them, and it must catch them
@@ -86,6 +88,15 @@ class Mislabelled(Draws):
         return replace(chosen, probs=self.warper.probabilities(rows)[chosen.places])
 
 
+class Forgetful(StatefulModel):
+    """WRONG: takes refused tokens out of keys and values alone, and goes on with the states that they have changed."""
+
+    def rewind(self, length: int) -> None:
+        crop_rows(self.cache, self.length - length)
+        self.length = length
+        self._kept.clear()
+
+
 #: The rules that can be tested, by name: the drafter's usual one first, the wrong ones last.
 LAB_RULES = {
     "auto": LabRule(lossless=True),
@@ -95,6 +106,7 @@ LAB_RULES = {
     "likeliest": LabRule(wrong=Rule("likeliest", accept_likeliest, lossless=False)),
     "typical": LabRule("typical"),
     "mislabelled": LabRule(mislabelled=True),
+    "stale_state": LabRule(stale_state=True),
 }
 
 
@@ -123,6 +135,11 @@ def check_lossless(request: Request, rule: LabRule) -> None:
     if rule.mislabelled and not issubclass(request.drafter, Stepwise):
         raise SpecvizError(
             "This drafter copies tokens and has no probabilities to mislabel: choose one with a model.",
+            "rule",
+        )
+    if rule.stale_state and not keeps_state(request.pair.target):
+        raise SpecvizError(
+            "This target keeps no running state that refused tokens could stay in: load a hybrid one, such as Qwen3.5.",
             "rule",
         )
     room = request.pair.context_length
@@ -155,7 +172,7 @@ class Sampler:
         self.coins = Coins(request.settings.seed, request.largest_draft, request.pair.device)
         layers = self._drafter(CachedModel(request.pair.target, Stopwatch(request.pair.device)), 0).feature_layers
         with torch.inference_mode():
-            self.start = Start(request, layers)
+            self.start = Start(request, layers, Forgetful if rule.stale_state else None)
         # Runs of a sample must not depend on those before, so each round drafts as deep as it may.
         self.length = FixedLength(request.num_draft_tokens)
         self.runs = 0

@@ -20,7 +20,7 @@ PLAIN = "plain"
 #: The acceptance rules (`specviz.rules`) and those of the Lossless lab (`specviz.decoding.lossless`): help texts and
 #: the page need their names before torch is there. Of the lab's, the usual rule comes first, the wrong ones last.
 RULES = ("token", "block", "tree", "multi_path", "typical")
-LAB_RULES = ("auto", "block", "multi_path", "everything", "likeliest", "typical", "mislabelled")
+LAB_RULES = ("auto", "block", "multi_path", "everything", "likeliest", "typical", "mislabelled", "stale_state")
 
 #: The lab's rule ``likeliest`` takes whatever is among this many of the target's likeliest tokens.
 LIKELIEST = 3

@@ -141,11 +141,17 @@ def test_right_rules_pass(pairs, drafter, rule, settings):
     assert evidence.outside == 0
 
 
+@pytest.fixture(scope="module")
+def hybrid() -> ModelPair:
+    """A target with a running state, and a draft model that is refused now and then."""
+    return tiny_pair("qwen3_5", noise=0.3)
+
+
 @pytest.mark.parametrize("rule", [name for name, rule in LAB_RULES.items() if not rule.lossless])
-def test_wrong_rules_fail(pair, rule):
+def test_wrong_rules_fail(pair, hybrid, rule):
     """Passing by chance is out of reach: with 250 runs over 16 outcomes these lie so far off that χ² exceeds its
     threshold by many of its standard deviations, of which 3.1 already come once in 1,000."""
-    evidence = evidence_of(ordered(pair, rule), rule)
+    evidence = evidence_of(ordered(hybrid if rule == "stale_state" else pair, rule), rule)
     found = evidence.test()
     degrees = found.cells - 1
     threshold = scipy.stats.chi2.isf(0.001, degrees)
@@ -154,6 +160,17 @@ def test_wrong_rules_fail(pair, rule):
     assert found.statistic - 3.1 * spread > threshold
     [band] = noise(evidence.probs, [RUNS])
     assert evidence.distance > 2 * band.high
+
+
+def test_a_greedy_text_leaves_plain_decodings_where_a_state_keeps_what_was_refused(hybrid):
+    def texts(rule):
+        asked = ordered(hybrid, sampling=SamplingParams(temperature=0), max_new_tokens=40)
+        found = list(examine(asked, LAB_RULES[rule], 1))
+        return [[token.id for token in found if token.plain == plain] for plain in (True, False)]
+
+    plain, spoilt = texts("stale_state")
+    assert plain != spoilt and plain[0] == spoilt[0]
+    assert texts("auto") == [plain, plain]
 
 
 def test_a_wrong_cache_is_found_out_too(pair, monkeypatch):
@@ -207,7 +224,7 @@ def test_origins_say_where_tokens_came_from(pair):
 
 
 def test_wrong_rules_exist_in_the_lab_only(pair):
-    for name in (name for name, rule in LAB_RULES.items() if rule.wrong or rule.mislabelled):
+    for name in (name for name, rule in LAB_RULES.items() if rule.wrong or rule.mislabelled or rule.stale_state):
         assert name not in RULES
         with pytest.raises(SpecvizError, match="no rule"):
             prepare(pair, RunSettings(PROMPT, rule=name))
