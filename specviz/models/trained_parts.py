@@ -208,10 +208,10 @@ def _load_part(own: type[Head | MedusaHeads], folder: pathlib.Path, target: PreT
         ) from error
 
 
-#: Of families whose configuration in transformers says nothing of modules (Qwen3-Next, Qwen3.5 and later): the pattern
-#: of names that are left unread, and some of those of the one module that they have, a layer with full attention.
-_ONE_MODULE = r"^mtp.*"
-_ONE_MODULE_NAMES = {"mtp.fc.weight", "mtp.pre_fc_norm_embedding.weight", "mtp.pre_fc_norm_hidden.weight"}
+#: Of families whose configuration in transformers says nothing of modules: how the patterns of names that it leaves
+#: unread begin, and some of those of the one module of Qwen3-Next, Qwen3.5 and later, a layer with full attention.
+_MODULES = ("mtp", "^mtp")
+_ONE_MODULE = {"mtp.fc.weight", "mtp.pre_fc_norm_embedding.weight", "mtp.pre_fc_norm_hidden.weight"}
 
 
 def load_mtp_modules(target: PreTrainedModel) -> MtpModules | None:
@@ -222,9 +222,21 @@ def load_mtp_modules(target: PreTrainedModel) -> MtpModules | None:
     """
     config = target.config.get_text_config()
     first, count = config.num_hidden_layers, getattr(config, "num_mtp_layers", None)
-    undescribed = count is None and _ONE_MODULE in (target._keys_to_ignore_on_load_unexpected or ())
+    undescribed = count is None and any(
+        pattern.startswith(_MODULES) for pattern in target._keys_to_ignore_on_load_unexpected or ()
+    )
     stored = StoredWeights(target) if count or undescribed else None
-    if stored is None or stored.folder is None or (undescribed and not stored.names >= _ONE_MODULE_NAMES):
+    if stored is None or stored.folder is None:
+        return None
+    if undescribed and not stored.names >= _ONE_MODULE:
+        if any(name.startswith("mtp.") for name in stored.names):
+            raise SpecvizError(
+                "transformers does not read the MTP modules of {name} ({kind}), so they draft nothing here: choose "
+                "another drafter.",
+                "drafter",
+                name=stored.folder.name,
+                kind=config.model_type,
+            )
         return None
     # A twin that says where the files are, and what their weights are called: of families that count the modules as
     # further layers, transformers knows the numbers of the published sizes alone.

@@ -13,7 +13,7 @@ import pytest
 import torch
 from mtp_folders import LAYERS, save_with_modules
 from safetensors.torch import load_file, save_file
-from tiny import InTurn, generated
+from tiny import InTurn, generated, save_pair
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.cache_utils import MtpCache
 from transformers.generation.candidate_generator import MTPCandidateGenerator
@@ -228,3 +228,11 @@ def test_modules_that_cannot_be_read_are_refused_by_name(tmp_path):
     pair.target.config.quantization_config = {"quant_method": "fp8"}
     with pytest.raises(SpecvizError, match="quantised"):
         load_mtp_modules(pair.target)
+
+
+def test_modules_that_transformers_does_not_know_are_named(tmp_path):
+    folder, _ = save_pair(tmp_path, "nemotron_h")
+    file = folder / "model.safetensors"
+    save_file(load_file(file) | {"mtp.layers.0.enorm.weight": torch.ones(4)}, file, metadata={"format": "pt"})
+    flaw = specviz.load_pair(folder, device="cpu").flaws["mtp"]
+    assert "does not read the MTP modules of" in str(flaw) and "(nemotron_h)" in str(flaw)
