@@ -209,7 +209,7 @@ def _head(options: argparse.Namespace, pair: ModelPair, recipe: type[HeadRecipe]
     """The head to train on, in float32; None: a new one."""
     if options.start is None:
         return None
-    if recipe is EagleRecipe and "kind" not in settings_in(options.start):
+    if recipe is EagleRecipe and "kind" not in settings_in(pathlib.Path(options.start)):
         return head_from(_start(options, pair.tokenizer, pair.device), EagleConfig.of(pair.target))
     return recipe.head_in(pathlib.Path(options.start), pair.target)
 
