@@ -8,6 +8,15 @@ import torch
 from torch import Tensor
 
 from specviz.decoding.decoder import Coins, Decoder, Judge, context_of, judge_of
+from specviz.decoding.engine_rules import (
+    Cut,
+    CutShort,
+    accept_by_thresholds,
+    accept_relaxed,
+    defer_rejections,
+    own_probability,
+    product_so_far,
+)
 from specviz.decoding.exact_distribution import (
     COMPARED,
     RUN_TOKENS,
@@ -41,7 +50,9 @@ class LabRule:
     engine_rule: str = "auto"  # the rule that the request names
     lossless: bool = False  # True if it claims to follow the target
     wrong: Rule | None = None  # judges instead of the engine's rule
+    argmax: bool = False  # drafts are the drafter's likeliest tokens, point masses
     mislabelled: bool = False  # drafts are the drafter's likeliest tokens, passed off as drawn
+    cut: Cut | None = None  # how many tokens of a chain are proposed
     stale_state: bool = False  # a running state keeps what was refused
 
 
@@ -97,16 +108,23 @@ class Forgetful(StatefulModel):
         self._kept.clear()
 
 
-#: The rules that can be tested, by name: the drafter's usual one first, the wrong ones last.
+#: The rules that can be tested, by name: the drafter's usual one first, then the other right ones, those that are wrong
+#: on purpose, and those that engines offer.
 LAB_RULES = {
     "auto": LabRule(lossless=True),
     "block": LabRule("block", lossless=True),
     "multi_path": LabRule("multi_path", lossless=True),
+    "greedy_drafts": LabRule(lossless=True, argmax=True),
     "everything": LabRule(wrong=Rule("everything", accept_everything, lossless=False)),
     "likeliest": LabRule(wrong=Rule("likeliest", accept_likeliest, lossless=False)),
     "typical": LabRule("typical"),
     "mislabelled": LabRule(mislabelled=True),
     "stale_state": LabRule(stale_state=True),
+    "sglang": LabRule(wrong=Rule("sglang", accept_by_thresholds, lossless=False), argmax=True),
+    "trtllm": LabRule("token", wrong=Rule("trtllm", accept_relaxed, lossless=False), argmax=True),
+    "fly": LabRule("token", wrong=Rule("fly", defer_rejections, lossless=False), argmax=True),
+    "p_min": LabRule("token", cut=own_probability),
+    "confidence_cut": LabRule("token", cut=product_so_far),
 }
 
 
@@ -132,9 +150,9 @@ def check_lossless(request: Request, rule: LabRule) -> None:
     """Raises SpecvizError if this request cannot be tested."""
     if request.settings.drafter is None:
         raise SpecvizError("Plain decoding drafts nothing, and no rule judges it: choose a drafter.", "drafter")
-    if rule.mislabelled and not issubclass(request.drafter, Stepwise):
+    if (rule.mislabelled or rule.cut) and not issubclass(request.drafter, Stepwise):
         raise SpecvizError(
-            "This drafter copies tokens and has no probabilities to mislabel: choose one with a model.",
+            "This drafter draws no tokens, and this rule goes by the q of drawn ones: choose one with a model.",
             "rule",
         )
     if rule.stale_state and not keeps_state(request.pair.target):
@@ -165,8 +183,7 @@ class Sampler:
     """Makes short runs of one prompt, each with its own coins and a fresh drafter that knows only the prompt."""
 
     def __init__(self, request: Request, rule: LabRule):
-        self.request = request
-        self.mislabels = rule.mislabelled and not request.settings.sampling.greedy
+        self.request, self.rule = request, rule
         # A wrong rule stays wrong at temperature 0, too.
         self.judge = Judge(rule.wrong, request.warper) if rule.wrong else judge_of(request)
         self.coins = Coins(request.settings.seed, request.largest_draft, request.pair.device)
@@ -205,9 +222,12 @@ class Sampler:
                     return
 
     def _drafter(self, target: CachedModel, run: int) -> Drafter:
-        chooser = Mislabelled(self.request.warper) if self.mislabels else None
+        rule, chooser = self.rule, None
+        if not self.request.settings.sampling.greedy:
+            chooser = Mislabelled(self.request.warper) if rule.mislabelled else TopChoices() if rule.argmax else None
         context = context_of(self.request, target, chooser)
-        return self.request.drafter(replace(context, seed=context.seed + run))
+        drafter = self.request.drafter(replace(context, seed=context.seed + run))
+        return drafter if rule.cut is None else CutShort(drafter, rule.cut)
 
 
 def greedy_texts(request: Request, rule: LabRule) -> Iterator[GreedyToken]:

@@ -18,9 +18,14 @@ from specviz.records.errors import SpecvizError, quoted
 PLAIN = "plain"
 
 #: The acceptance rules (`specviz.rules`) and those of the Lossless lab (`specviz.decoding.lossless`): help texts and
-#: the page need their names before torch is there. Of the lab's, the usual rule comes first, the wrong ones last.
+#: the page need their names before torch is there. Of the lab's, right ones come first, then those that are wrong on
+#: purpose, then those that engines offer.
 RULES = ("token", "block", "tree", "multi_path", "typical")
-LAB_RULES = ("auto", "block", "multi_path", "everything", "likeliest", "typical", "mislabelled", "stale_state")
+LAB_RULES = (
+    *("auto", "block", "multi_path", "greedy_drafts"),
+    *("everything", "likeliest", "typical", "mislabelled", "stale_state"),
+    *("sglang", "trtllm", "fly", "p_min", "confidence_cut"),
+)
 
 #: The lab's rule ``likeliest`` takes whatever is among this many of the target's likeliest tokens.
 LIKELIEST = 3

@@ -11,7 +11,7 @@ import torch
 from tiny import tiny_pair, with_heads
 
 from specviz import RULES
-from specviz.decoding import lossless
+from specviz.decoding import engine_rules, lossless
 from specviz.decoding.engine import rounds
 from specviz.decoding.exact_distribution import COMPARED, RUN_TOKENS, ExactDistribution, exact_distribution
 from specviz.decoding.lossless import LAB_RULES, examine
@@ -21,6 +21,8 @@ from specviz.models.pair import ModelPair
 from specviz.passes.devices import Stopwatch
 from specviz.records.errors import SpecvizError
 from specviz.records.settings import DraftParams, RunSettings, SamplingParams
+from specviz.rules.draft import Draft, TargetRows, Uniforms, chain
+from specviz.rules.sampling import Warper
 from specviz.theory.statistics import Evidence, noise
 
 PROMPT = "Once upon a time, upon a time"
@@ -127,6 +129,8 @@ RIGHT = [
     ("lookahead", "auto", {}),
     ("early_exit", "auto", {}),
     ("eagle", "block", {"drafting": DraftParams(branches=1)}),
+    ("draft_model", "greedy_drafts", {"sampling": SamplingParams(temperature=1, top_k=4)}),
+    ("draft_model", "greedy_drafts", {"drafting": DraftParams(branches=3)}),
 ]
 
 
@@ -147,19 +151,78 @@ def hybrid() -> ModelPair:
     return tiny_pair("qwen3_5", noise=0.3)
 
 
+#: Where those that change the distribution less show as surely: with few outcomes and more runs, and p-min where the
+#: drafter is sure of some tokens, or it drops them all.
+TELLING: dict[str, tuple[dict, int]] = {
+    "fly": ({"sampling": SamplingParams(temperature=0.9, top_k=2)}, 600),
+    "p_min": ({"sampling": SamplingParams(temperature=0.3, top_k=2)}, 1500),
+    "confidence_cut": ({"sampling": SamplingParams(temperature=0.9, top_k=2)}, 600),
+}
+
+
 @pytest.mark.parametrize("rule", [name for name, rule in LAB_RULES.items() if not rule.lossless])
 def test_wrong_rules_fail(pair, hybrid, rule):
-    """Passing by chance is out of reach: with 250 runs over 16 outcomes these lie so far off that χ² exceeds its
-    threshold by many of its standard deviations, of which 3.1 already come once in 1,000."""
-    evidence = evidence_of(ordered(hybrid if rule == "stale_state" else pair, rule), rule)
+    """Passing by chance is out of reach: with so many runs over so few outcomes these lie so far off that χ² exceeds
+    its threshold by many of its standard deviations, of which 3.1 already come once in 1,000."""
+    settings, runs = TELLING.get(rule, ({}, RUNS))
+    evidence = evidence_of(ordered(hybrid if rule == "stale_state" else pair, rule, **settings), rule, runs)
     found = evidence.test()
     degrees = found.cells - 1
     threshold = scipy.stats.chi2.isf(0.001, degrees)
     # A sample χ² around its noncentral mean: variance 2(k + 2λ), λ estimated by χ² − k.
     spread = math.sqrt(2 * (degrees + 2 * (found.statistic - degrees)))
     assert found.statistic - 3.1 * spread > threshold
-    [band] = noise(evidence.probs, [RUNS])
+    [band] = noise(evidence.probs, [runs])
     assert evidence.distance > 2 * band.high
+
+
+@pytest.mark.parametrize(
+    ("rule", "off"),
+    [
+        ("sglang", {"SINGLE": 1.0, "ACCUMULATED": 1.0}),
+        ("fly", {"FLY_ENTROPY": math.inf}),
+        ("p_min", {"P_MIN": 0.0}),
+        ("confidence_cut", {"LEAST_PRODUCT": 0.0}),
+    ],
+)
+def test_what_engines_offer_is_exact_where_it_is_switched_off(pair, monkeypatch, rule, off):
+    for name, value in off.items():
+        monkeypatch.setattr(engine_rules, name, value)
+    evidence = evidence_of(ordered(pair, rule), rule)
+    assert evidence.test().p_value > 0.001 and evidence.outside == 0
+
+
+def rows_of(*rows: list[float], greedy: bool = True) -> TargetRows:
+    """Target rows with these probabilities."""
+    return TargetRows.of(torch.tensor(rows).log(), Warper(SamplingParams(temperature=0 if greedy else 1)))
+
+
+UNSURE, SURE = [0.4, 0.35, 0.25, 0.0], [0.97, 0.01, 0.02, 0.0]
+COINS = Uniforms(torch.rand(4).double(), torch.full((4,), 0.9).double(), torch.tensor(0.5).double())
+
+
+@pytest.mark.parametrize(
+    ("rows", "tokens", "kept"),
+    [
+        ((UNSURE, SURE, SURE, SURE), (1, 0, 0), 3),  # refused where the target is unsure, and all goes on well
+        ((SURE, SURE, SURE, SURE), (1, 0, 0), 0),
+        ((UNSURE, SURE, SURE, SURE), (1, 0, 1), 0),  # refused again within the window
+        ((UNSURE, SURE, SURE, SURE), (3, 0, 0), 0),  # a token that the target never writes
+        ((SURE, UNSURE, SURE, SURE), (0, 1, 0), 1),  # the window does not end within the draft
+    ],
+)
+@pytest.mark.parametrize("greedy", [True, False])
+def test_fly_puts_a_rejection_off_only_for_a_draft_that_goes_on_well(rows, tokens, kept, greedy):
+    draft = Draft(torch.tensor(tokens), chain(3))
+    decision = engine_rules.defer_rejections(draft, rows_of(*rows, greedy=greedy), COINS)
+    assert decision.kept.sum() == kept
+
+
+@pytest.mark.parametrize(("token", "kept"), [(0, True), (1, True), (2, False), (3, False)])
+def test_relaxed_acceptance_takes_what_is_near_the_likeliest_and_goes_on_with_that(token, kept):
+    rows = rows_of([0.65, 0.3, 0.04, 0.01], SURE, greedy=False)
+    decision = engine_rules.accept_relaxed(Draft(torch.tensor([token]), chain(1)), rows, COINS)
+    assert (bool(decision.kept), decision.next_token.item()) == (kept, 0)
 
 
 def test_a_greedy_text_leaves_plain_decodings_where_a_state_keeps_what_was_refused(hybrid):
@@ -224,7 +287,9 @@ def test_origins_say_where_tokens_came_from(pair):
 
 
 def test_wrong_rules_exist_in_the_lab_only(pair):
-    for name in (name for name, rule in LAB_RULES.items() if rule.wrong or rule.mislabelled or rule.stale_state):
+    for name in (
+        name for name, rule in LAB_RULES.items() if rule.wrong or rule.mislabelled or rule.stale_state or rule.cut
+    ):
         assert name not in RULES
         with pytest.raises(SpecvizError, match="no rule"):
             prepare(pair, RunSettings(PROMPT, rule=name))

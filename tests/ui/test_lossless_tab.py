@@ -45,6 +45,7 @@ TRIAL = Trial("auto", 150, 4)
         ({}, {"rule": "wishful"}, "rule"),
         ({"drafter": "medusa"}, {"rule": "block"}, "rule"),
         ({"drafter": "prompt_lookup"}, {"rule": "mislabelled"}, "rule"),
+        ({"drafter": "prompt_lookup"}, {"rule": "p_min"}, "rule"),
         ({}, {"rule": "stale_state"}, "rule"),
         ({}, {"runs": 10**9}, "runs"),
         ({}, {"support": None}, "support"),
