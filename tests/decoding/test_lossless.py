@@ -177,18 +177,19 @@ def test_wrong_rules_fail(pair, hybrid, rule):
 
 
 @pytest.mark.parametrize(
-    ("rule", "off"),
+    ("rule", "branches", "off"),
     [
-        ("sglang", {"SINGLE": 1.0, "ACCUMULATED": 1.0}),
-        ("fly", {"FLY_ENTROPY": math.inf}),
-        ("p_min", {"P_MIN": 0.0}),
-        ("confidence_cut", {"LEAST_PRODUCT": 0.0}),
+        ("sglang", 1, {"SINGLE": 1.0, "ACCUMULATED": 1.0}),
+        ("sglang", 3, {"SINGLE": 1.0, "ACCUMULATED": 1.0}),
+        ("fly", 1, {"FLY_ENTROPY": math.inf}),
+        ("p_min", 1, {"P_MIN": 0.0}),
+        ("confidence_cut", 1, {"LEAST_PRODUCT": 0.0}),
     ],
 )
-def test_what_engines_offer_is_exact_where_it_is_switched_off(pair, monkeypatch, rule, off):
+def test_what_engines_offer_is_exact_where_it_is_switched_off(pair, monkeypatch, rule, branches, off):
     for name, value in off.items():
         monkeypatch.setattr(engine_rules, name, value)
-    evidence = evidence_of(ordered(pair, rule), rule)
+    evidence = evidence_of(ordered(pair, rule, drafting=DraftParams(branches=branches)), rule)
     assert evidence.test().p_value > 0.001 and evidence.outside == 0
 
 
