@@ -174,3 +174,5 @@ def test_a_server_that_does_not_answer_is_no_error_of_the_name_that_asks_it(alon
         page.clock.run_for(4000)
     # Whatever it throws is an error of the page, which no page of a test may have.
     assert asked.json_value() == ["usual", "usual"]
+    # Its clock stays with its context: no other test may be given this page.
+    page.context.close()
