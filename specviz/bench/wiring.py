@@ -23,7 +23,7 @@ from specviz.drafters.base import Drafter
 from specviz.drafters.choosers import TopChoices
 from specviz.models.pair import ModelPair, Part
 from specviz.parts.published import PublishedPart, shifted
-from specviz.passes.cached_model import CachedModel
+from specviz.passes.cached_model import CachedModel, reader
 from specviz.records.prompts import PRESETS
 from specviz.records.words import Sentence
 from specviz.rules.draft import Uniforms, Verdict
@@ -92,9 +92,11 @@ def listen(plain: Request, readings: Sequence[Reading], until: float) -> None:
     new = written(Contestant(PLAIN), plain)
     text, tokens = [*prompt, *new], torch.tensor(new, device=pair.device)
     layers = sorted({layer for one in readings for layer in one.part.feature_layers})
-    whole, read = CachedModel(pair.target, Unwatched(pair.device)), torch.tensor(text[:-1], device=pair.device)
+    # By the reader that a run has: a running state wants one of its own.
+    target_of = partial(reader, pair.target, Unwatched(pair.device), None)
+    whole, read = target_of(), torch.tensor(text[:-1], device=pair.device)
     probs = whole.forward(read, keep=len(new)).float().softmax(-1)
-    target, chooser = CachedModel(pair.target, Unwatched(pair.device), tuple(layers)), Dictated()
+    target, chooser = target_of(tuple(layers)), Dictated()
     requests = [one.request(plain) for one in readings]
     drafters = [request.drafter(context_of(request, target, chooser)) for request in requests]
     for one in readings:

@@ -49,6 +49,11 @@ def own_heads(folder):
     return with_heads(tiny_pair("llama", layers=3))
 
 
+def heads_of_a_hybrid(folder):
+    """Bamba counts by itself from 0 in each pass."""
+    return with_heads(tiny_pair("bamba"))
+
+
 def medusa_of_frequent_tokens(folder):
     return published(folder, lambda part, target: write_medusa(part, target, "vllm, frequent tokens"))
 
@@ -75,7 +80,9 @@ def published(folder, write):
     return specviz.load_pair(target, folder / "part", device="cpu", dtype="float32")
 
 
-@pytest.mark.parametrize("made", [own_heads, medusa_of_frequent_tokens, eagle, blocks, queries_over_the_targets_memory])
+@pytest.mark.parametrize(
+    "made", [own_heads, heads_of_a_hybrid, medusa_of_frequent_tokens, eagle, blocks, queries_over_the_targets_memory]
+)
 def test_at_each_place_a_reading_drafts_as_after_reading_the_text_anew(made, tmp_path):
     pair = replace(made(tmp_path), eos_ids=frozenset())
     readings = [one for name in pair.parts for one in readings_of(pair, name)]
