@@ -17,7 +17,7 @@ from transformers import LlamaConfig, PreTrainedModel, Qwen3Config
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
-from specviz.parts.head_passes import PublishedHead
+from specviz.parts.head_passes import PublishedHead, read_and_forget
 from specviz.parts.part_files import PartFiles
 from specviz.parts.published import (
     Servers,
@@ -161,9 +161,7 @@ class PEagleHead(Eagle3Head):
         """As `head_passes.read_masks`. features: not yet fused; fuse: `Eagle3Head.fuse`, or what runs it faster."""
         masks = tokens.new_full((depths - 1,), self.mask_id)
         features = torch.cat([features, self.mask_hidden[0].expand(len(masks), -1)])
-        logits = reader.forward(torch.cat([tokens, masks]), depths, inputs=fuse(features))
-        reader.rewind(reader.length - len(masks))
-        return logits
+        return read_and_forget(reader, tokens, masks, fuse(features))
 
 
 def load_eagle3(kind: type[Eagle3Head], files: PartFiles, target: PreTrainedModel) -> Eagle3Head:

@@ -200,7 +200,15 @@ def read_masks(reader: CachedModel, features: Tensor, tokens: Tensor, depths: in
     vocabulary = reader.model.get_input_embeddings().weight.shape[0]
     masks = tokens[-1] + vocabulary * torch.arange(1, depths, device=tokens.device)
     features = torch.cat([features, features[-1:].expand(len(masks), -1)])
-    logits = reader.forward(torch.cat([tokens, masks]), depths, inputs=features)
+    return read_and_forget(reader, tokens, masks, features)
+
+
+def read_and_forget(reader: CachedModel, tokens: Tensor, masks: Tensor, inputs: Tensor) -> Tensor:
+    """Reads tokens [n] and masks [m] after them, which are forgotten again: the last m + 1 rows of logits.
+
+    inputs: [n + m, width], what is read with each.
+    """
+    logits = reader.forward(torch.cat([tokens, masks]), 1 + len(masks), inputs=inputs)
     reader.rewind(reader.length - len(masks))
     return logits
 
