@@ -247,6 +247,9 @@ class _Run:
             else:
                 seconds += taken - self._take(step)
             yield self._progress()
+        if self.over:
+            # Not only at the end of all: where graphs were recorded, the next run needs the buffers that this one has.
+            self.steps.close()
         if len(self.token_ids) > before:
             others = max(0.0, others_seconds() - others)
             self.turns.append(Turn(place, len(self.token_ids) - before, seconds, others))

@@ -6,11 +6,13 @@ Without a GPU: a stand-in records as CUDA does, and torch's own calls are writte
 import contextlib
 import gc
 import types
+from dataclasses import replace
 
 import pytest
 import torch
 from tiny import assert_same_rows, tiny_model, tiny_pair
 
+from specviz.bench.turns import Plan, lane_of, take_turns
 from specviz.decoding import decoder, engine
 from specviz.decoding.request import prepare
 from specviz.models import pass_checks
@@ -22,6 +24,7 @@ from specviz.passes.cuda_graphs import (
     REMEMBERED_TEXTS,
     CudaRecorder,
     GraphedPasses,
+    KeptBuffers,
     refuse_unrecordable,
 )
 from specviz.passes.devices import Stopwatch
@@ -170,6 +173,18 @@ def test_between_two_rounds_the_engine_has_passes_recorded_and_no_round_waits_fo
     settings = RunSettings(IDS, sampling=SamplingParams(temperature=0), max_new_tokens=40)
     list(engine.rounds(prepare(pair, settings)))
     assert set(record.recorded) >= {1, 5} and record.replays > 10
+
+
+def test_all_who_take_turns_have_the_buffers_that_graphs_work_on(monkeypatch):
+    pair, lent = tiny_pair("llama"), []
+    statics = {"target": StaticPass(pair.target), "draft": StaticPass(pair.draft)}
+    pair.passes = PairPasses({role: GraphedPasses(static, Recorder()) for role, static in statics.items()})
+    lend = KeptBuffers.lend
+    monkeypatch.setattr(KeptBuffers, "lend", lambda kept, reader: lent.append(lend(kept, reader)) or lent[-1])
+    plain = RunSettings(IDS, None, sampling=SamplingParams(temperature=0), max_new_tokens=40)
+    lanes = [lane_of(prepare(pair, replace(plain, drafter=drafter))) for drafter in (None, "draft_model")]
+    assert list(take_turns([replace(lane, divisible=False) for lane in lanes], Plan(40, repeats=2)))
+    assert len(lent) > 6 and all(lent)
 
 
 # What cannot be recorded.
