@@ -158,11 +158,11 @@ def load_parts(
     them is unusable, that is an error (field ``draft``).
     """
     parts, flaws = {}, {}
-    for name, part in _PARTS.items():
+    for name in _PARTS:
         folder = named.get(name, home / name)
         try:
             if name in named or (folder / "config.json").is_file():
-                parts[name] = _load_part(part, folder, target)
+                parts[name] = load_part(name, folder, target)
             elif name == "mtp" and (modules := load_mtp_modules(target)):
                 parts[name] = modules
         except SpecvizError as error:
@@ -173,14 +173,18 @@ def load_parts(
     return parts, flaws
 
 
-def _load_part(own: type[Head | MedusaHeads], folder: pathlib.Path, target: PreTrainedModel) -> Part:
-    """The part in `folder`: in a published format, or one of our own of this class."""
+def load_part(drafter: str, folder: pathlib.Path, target: PreTrainedModel) -> Part:
+    """The part in `folder` that this drafter reads, in evaluation mode, on the target's device and in its dtype.
+
+    Raises SpecvizError (field ``draft``, or ``drafter`` for one of our own) if it is none, is damaged, or was made for
+    another target.
+    """
     files = PartFiles.at(folder)
-    if (kind := _kind(files)) not in (None, own.kind):
+    if (kind := _kind(files)) not in (None, drafter):
         raise files.complaint("The part in {folder} drafts with {kind}: give its folder that name.", kind=kind)
     form = recognise(files)
     if form is None:
-        return load(own, folder, target)
+        return load(_PARTS[drafter], folder, target)
     if not files.settings or not files.shapes:
         raise files.complaint(
             "The {method} part in {folder} is not complete: it needs its weights and a config.json that is a JSON "

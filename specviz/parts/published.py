@@ -54,6 +54,8 @@ class PublishedPart(nn.Module):
     #: Where each of the target's tokens stands in the part's own, smaller vocabulary (`columns_of`); None if it drafts
     #: from the target's.
     columns: Tensor | None
+    #: What its weights are called in its files, by their own names.
+    names: dict[str, str]
 
     def __init__(self, *given: Any):
         super().__init__(*given)
@@ -143,6 +145,7 @@ def filled(
     # The tensors themselves: as the part's own they would be in memory twice.
     part.load_state_dict({name: held[name] for name in wanted}, assign=True)
     part.columns = columns
+    part.names = {name: name if files.names is None else files.names[name] for name in wanted}
     return ready(part, target)
 
 
@@ -203,7 +206,10 @@ def mask_token(files: PartFiles, rows: int) -> int:
 
 
 def smaller_vocabulary(files: PartFiles, target: PreTrainedModel) -> Tensor | None:
-    """`columns_of`, of a part whose files have ``d2t``; None if they do not. Raises as that, and if they need it."""
+    """`columns_of`, of a part whose files have ``d2t``; None if it drafts from the whole vocabulary.
+
+    Raises as that, and for files that lack it.
+    """
     vocab_size = logit_width(target)
     rows = files.size("lm_head.weight", 0) if "lm_head.weight" in files.shapes else vocab_size
     offsets = files.tensor("d2t") if "d2t" in files.shapes else torch.zeros(vocab_size)
@@ -214,7 +220,8 @@ def smaller_vocabulary(files: PartFiles, target: PreTrainedModel) -> Tensor | No
             rows=rows,
             vocabulary=vocab_size,
         )
-    return columns_of(files, offsets, vocab_size) if "d2t" in files.shapes else None
+    whole = rows == vocab_size and not offsets.any()
+    return None if whole else columns_of(files, offsets, vocab_size)
 
 
 def columns_of(files: PartFiles, offsets: Tensor, vocab_size: int) -> Tensor:

@@ -1,7 +1,9 @@
 """Recipes for a pair's models and trained parts, on CPU or CUDA: `python -m specviz.training --help`.
 
 models: a target from scratch, with losses at early exits; a draft model distilled from the target
-heads: Medusa, EAGLE, MTP and parallel heads on the frozen target
+parts: what recipes of trained parts share: the frozen target, the files, the loss
+eagle3: EAGLE-3 heads
+heads: Medusa, MTP and parallel heads in a format of our own
 loop: the loop that every recipe runs through, with its optimisers, checkpoints and validation
 data: text as training blocks, and the target's own continuations
 losses: how far a student is from its teacher

@@ -17,16 +17,19 @@ from specviz.models.placement import Place, automatic_dtype, device_named, dtype
 from specviz.models.sources import find_model, load_tokenizer
 from specviz.models.vocabularies import same_vocabulary
 from specviz.models.weights import load_weights
+from specviz.parts.formats import recognise
 from specviz.parts.heads import EagleConfig
-from specviz.parts.part_files import settings_in
+from specviz.parts.part_files import PartFiles, settings_in
 from specviz.passes.devices import is_spread
 from specviz.passes.processes import refuse_more_than_one
 from specviz.records.assets import EMBEDDED
 from specviz.records.errors import SpecvizError
 from specviz.training.data import Corpus, read_corpus, with_own_text
+from specviz.training.eagle3 import Eagle3Recipe
 from specviz.training.heads import EagleRecipe, HeadRecipe, MedusaRecipe, MtpRecipe, ParallelRecipe, head_from
 from specviz.training.loop import Recipe, Schedule, train
 from specviz.training.models import DraftRecipe, TargetRecipe, add_units, freeze_all_but_added, join, small_llama
+from specviz.training.parts import PartRecipe
 
 #: Recipe -> its description, default number of tokens to learn from, and default learning rate of the matrices.
 _RECIPES = {
@@ -38,7 +41,10 @@ _RECIPES = {
     "parallel": ("a head on the frozen target that drafts all tokens in one pass", 1_500_000, 3e-3),
 }
 
-#: Recipes of heads on the frozen target.
+#: Recipes of parts in published formats on the frozen target, by the drafter that reads them.
+_PARTS: dict[str, type[PartRecipe]] = {recipe.name: recipe for recipe in (Eagle3Recipe,)}
+
+#: Recipes of heads of our own on the frozen target.
 _HEADS = {recipe.name: recipe for recipe in (MedusaRecipe, EagleRecipe, MtpRecipe, ParallelRecipe)}
 
 
@@ -175,6 +181,8 @@ def _on_a_target(options: argparse.Namespace, work: pathlib.Path) -> tuple[Recip
         corpus = with_own_text(pair.target, corpus, options.continuations, work / "continuations.safetensors")
     if options.recipe == "draft":
         return DraftRecipe(pair.target, _draft(options, pair), pair.tokenizer), corpus
+    if options.recipe in _PARTS:
+        return _PARTS[options.recipe](pair.target, _part_or_draft(options, pair), options.seed), corpus
     sample = corpus.batch(options.batch, options.seed, step=0)
     recipe = _HEADS[options.recipe]
     return recipe(pair.target, sample, options.seed, _head(options, pair, recipe)), corpus
@@ -202,6 +210,16 @@ def _draft(options: argparse.Namespace, pair: ModelPair) -> PreTrainedModel:
     """The draft model to train, in float32: a new one, or the one to start from."""
     if options.start is None:
         return small_llama(pair.tokenizer, options.layers, options.width, seed=options.seed).to(pair.device)
+    return _start(options, pair.tokenizer, pair.device)
+
+
+def _part_or_draft(options: argparse.Namespace, pair: ModelPair) -> pathlib.Path | PreTrainedModel | None:
+    """What a part starts from: the folder of one, or a draft model, in float32; None: nothing."""
+    if options.start is None:
+        return None
+    files = PartFiles.at(pathlib.Path(options.start))
+    if "kind" in files.settings or recognise(files):
+        return files.folder
     return _start(options, pair.tokenizer, pair.device)
 
 

@@ -7,7 +7,7 @@ the parallel head's, many drafts in each block of text, all in one pass (arXiv 2
 import pathlib
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -20,55 +20,13 @@ from specviz.parts.heads import EagleConfig, EagleHead, Head, MedusaHeads, MtpHe
 from specviz.records.errors import SpecvizError
 from specviz.training.loop import Recipe
 from specviz.training.losses import agreement, distillation, of_one_width
-
-#: The weight of each depth relative to the one before (Medusa, §2.2.1: λ_k).
-_DECAY = 0.8
+from specviz.training.parts import DECAY, Both, FrozenTarget, seen_by_chains
 
 #: Draft steps of an EAGLE head that are unrolled to learn from, and to measure.
 _UNROLLED, _MEASURED = 3, 5
 
 #: Places in a block of text from which a parallel head drafts.
 _ANCHORS = 32
-
-#: The head's and the target's logits, [rows, n, vocab] each.
-Both = tuple[Tensor, Tensor]
-
-
-@dataclass(frozen=True)
-class Reading:
-    """The target's outputs for each token it reads."""
-
-    features: Tensor  # [rows, n, layers · d], its hidden states, side by side
-    embeddings: Tensor  # [rows, n, d], the token's own
-    logits: Tensor  # [rows, n, vocab], of the token after it
-
-
-class FrozenTarget:
-    """A target whose weights stay fixed. feature_layers: the hidden states that a trained part reads."""
-
-    def __init__(self, model: PreTrainedModel, feature_layers: tuple[int, ...] = ()):
-        self.model = model.eval().requires_grad_(False)
-        self.feature_layers = feature_layers
-
-    @torch.no_grad()
-    def read(self, ids: Tensor) -> Reading:
-        """One pass over blocks [rows, n] int64."""
-        output = self.model(input_ids=ids, output_hidden_states=True, use_cache=False)
-        features = torch.cat([output.hidden_states[layer] for layer in self.feature_layers], -1)
-        return Reading(features, self.model.get_input_embeddings()(ids), output.logits)
-
-    @torch.no_grad()
-    def logits(self, ids: Tensor) -> Tensor:
-        """[rows, n, vocab] of one pass over blocks [rows, n] int64."""
-        return self.model(input_ids=ids, use_cache=False).logits
-
-    def head(self, hidden: Tensor) -> Tensor:
-        """The output head on [..., d]: logits [..., vocab]. Gradients flow through it but not into it."""
-        return self.model.get_output_embeddings()(hidden)
-
-    def last_scale(self, ids: Tensor) -> Tensor:
-        """Root mean square of the last hidden states of some text."""
-        return self.read(ids).features[..., -self.model.config.get_text_config().hidden_size :].square().mean().sqrt()
 
 
 class HeadRecipe(Recipe):
@@ -96,7 +54,7 @@ class HeadRecipe(Recipe):
 
     def loss(self, ids: Tensor, step: int) -> Tensor:
         terms = [distillation(*both) for both in self.drafts(ids, step)]
-        weights = [_DECAY**k for k in range(len(terms))]
+        weights = [DECAY**k for k in range(len(terms))]
         return sum(weight * term for weight, term in zip(weights, terms)) / sum(weights)
 
     def measure(self, ids: Tensor) -> dict[str, Tensor]:
@@ -148,15 +106,6 @@ class EagleRecipe(HeadRecipe):
             turns = head.turns(torch.arange(j, j + n, device=ids.device)[None], entered[0].dtype)
             hidden = head(*entered, turns, seen_by_chains(n, j, ids.device), cache)
             yield of_one_width(model.logits(hidden), text.logits[:, ahead])
-
-
-def seen_by_chains(n: int, step: int, device: torch.device) -> Tensor:
-    """The rows that chains from n rows see at this draft step, [1, 1, n, (step + 1) · n] bool.
-
-    Of the first step's rows those up to their own; of the later steps only their own.
-    """
-    own = torch.eye(n, dtype=torch.bool, device=device)
-    return torch.cat([torch.ones_like(own).tril(), *[own] * step], -1)[None, None]
 
 
 @torch.no_grad()

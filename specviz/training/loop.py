@@ -3,6 +3,7 @@
 import math
 import os
 import pathlib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -64,9 +65,15 @@ def orthogonalised(matrices: Tensor) -> Tensor:
     return x.mT if tall else x
 
 
+#: Output heads: tables, too, of a vector for each token.
+_OUTPUTS = re.compile(r"(^|\.)(lm_heads?|markov_w2)\.")
+
+
 def make_optimisers(module: nn.Module, lr: float, dtype: torch.dtype) -> list[torch.optim.Optimizer]:
-    """Muon, products in this dtype, for matrices; AdamW for vectors and for embeddings, which are tables of them."""
+    """Muon, products in this dtype, for matrices; AdamW for vectors, and for embeddings and output heads, which are
+    tables of them."""
     tables = {id(weight) for part in module.modules() if isinstance(part, nn.Embedding) for weight in part.parameters()}
+    tables |= {id(weight) for name, weight in module.named_parameters() if _OUTPUTS.search(name)}
     stacked = dict(getattr(module, "stored", {}).values())
     groups, others = {}, []
     for name, parameter in module.named_parameters():
