@@ -287,13 +287,17 @@ class Run:
     @classmethod
     def load(cls, path: str | pathlib.Path) -> Run:
         """Reads a trace file. Raises SpecvizError (field ``trace``) with the reason if it cannot."""
-        try:
-            data = from_json(pathlib.Path(path).read_bytes())
-        except OSError as error:
-            raise SpecvizError("The trace cannot be read: {reason}.", "trace", reason=error.strerror) from error
-        except ValueError as error:
-            raise SpecvizError("The trace is not a JSON file: {reason}.", "trace", reason=str(error)) from error
-        return cls.from_dict(data)
+        return cls.from_dict(read_json(path))
+
+
+def read_json(path: str | pathlib.Path) -> Any:
+    """The values in a file of a run. Raises SpecvizError (field ``trace``) with the reason if it cannot be read."""
+    try:
+        return from_json(pathlib.Path(path).read_bytes())
+    except OSError as error:
+        raise SpecvizError("The trace cannot be read: {reason}.", "trace", reason=error.strerror) from error
+    except ValueError as error:
+        raise SpecvizError("The trace is not a JSON file: {reason}.", "trace", reason=str(error)) from error
 
 
 def _flaw(one: Round, index: int, coins: bool, ours: bool) -> SpecvizError | None:

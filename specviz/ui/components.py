@@ -274,6 +274,11 @@ def fold_switch(label: str, controls: str) -> gr.HTML:
     return _joined("gradio/fold.js", {}, html_template=f"{button}{html.escape(label)}</button>")
 
 
+def dropped(onto: str, upload: str) -> gr.HTML:
+    """Invisible: a file dropped on the block with the element id `onto` goes to the button with the id `upload`."""
+    return _joined("gradio/dropped.js", {"onto": onto, "upload": upload}, visible="hidden")
+
+
 def page_css() -> str:
     """The look of the whole page, for `launch(css=...)`."""
     return text_of("colours.css") + text_of("page.css")

@@ -15,7 +15,7 @@ from specviz.records.recordings import RECORDINGS
 from specviz.records.runs import Round
 from specviz.records.words import Words, said
 from specviz.ui.applying import wire_links
-from specviz.ui.components import QUEUED, charts_view, element_view, gallery_view, run_view, share_view
+from specviz.ui.components import QUEUED, charts_view, dropped, element_view, gallery_view, run_view, share_view
 from specviz.ui.orders import Order
 from specviz.ui.race_tab import Duel, duel, progress, runs_of
 from specviz.ui.runner import Runner, Visit, closing
@@ -89,8 +89,11 @@ def create_viewer(runs: LiveRuns, links: bool, say: Words) -> Viewer:
         download = gr.DownloadButton(say("generate.download"), value=trace, size="sm", elem_id="download-trace")
         html = gr.DownloadButton(say("traces.page"), value=page, size="sm", elem_id="download-page")
         table = gr.DownloadButton(say("traces.table"), value=cells, size="sm")
-        upload = gr.UploadButton(say("generate.upload"), file_types=[".json"], file_count="single", size="sm")
+        upload = gr.UploadButton(
+            say("generate.upload"), file_types=[".json"], file_count="single", size="sm", elem_id="open-run"
+        )
         share = share_view(say, shown.share, links)
+    dropped("run-view", "open-run")
     gallery = gallery_view(say, shown.share["recording"])
 
     def on_upload(path: str, request: gr.Request) -> str:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from specviz.records import links
+from specviz.records.elsewhere import opened
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import Tally
 from specviz.records.recordings import Recording, recording_named
@@ -230,7 +231,7 @@ def show(run: Run, recording: Recording | None, file: str = "") -> Shown:
 
 
 def open_trace(path: str, say: Words) -> str:
-    """The view's message for a trace file. A bad one raises a toast that says why, and the view stays."""
+    """The view's message for a file with a run. A bad one raises a toast that says why, and the view stays."""
     # Millions of values and no cycle: searching for cycles again and again doubles the time to read them.
     with collector_at_rest():
         return show(_loaded(path, say), None, pathlib.Path(path).name).message
@@ -244,7 +245,7 @@ def offer_opened(path: str, say: Words) -> list[gr.DownloadButton]:
 
 def _loaded(path: str, say: Words) -> Run:
     try:
-        return Run.load(path)
+        return opened(path)
     except SpecvizError as error:
         # A toast is HTML, and the sentence may quote the file.
         raise gr.Error(html.escape(say.error(error)), print_exception=False) from error

@@ -7,9 +7,10 @@ import runpy
 
 import pytest
 import torch
-from elements import chip
+from elements import chip, unfold
 
 import specviz
+from specviz.records.elsewhere import opened
 from specviz.records.errors import SpecvizError
 from specviz.records.metrics import tally
 from specviz.records.runs import Run
@@ -19,6 +20,13 @@ own_loop = runpy.run_path(str(pathlib.Path(__file__).parents[2] / "examples" / "
 
 #: What the log of any engine has: drafted ids, how many were kept, what followed.
 BARE = {"tokens": [[3, 4, 5], [], [6, 7]], "kept": [2, 0, 2], "following": [8, 9, 10]}
+#: A tree of two below two of three, as a log of any engine has it: the second branch is kept, and then all is refused.
+TREE = {
+    "tokens": [[3, 4, 5, 6, 7, 8], [3]],
+    "parents": [[-1, -1, -1, 0, 1, 1], None],
+    "kept": [[1], 1],
+    "following": [9, 10],
+}
 TEXTS = {3: "the", 4: " quick", 5: " red", 6: " fox", 7: " jumps", 8: " brown", 9: " and", 10: " over"}
 
 
@@ -81,9 +89,70 @@ def test_part_of_it_may_be_known():
     assert timed.seconds == 1.0 and tally(timed.rounds).draft_seconds == 0.1
 
 
+def test_a_tree_is_shown_by_who_continues_whom_and_as_much_of_it_is_known_as_was_recorded():
+    run = specviz.show(**TREE, texts=TEXTS)
+    tree, chain = run.rounds
+    assert [one.parent for one in tree.drafted] == TREE["parents"][0] and chain.drafted[0].parent == -1
+    refused, discarded = "rejected", "discarded"
+    assert [one.outcome for one in tree.drafted] == [refused, "accepted", discarded, discarded, refused, refused]
+    assert (tree.emitted, tree.next.kind, run.text) == ((4, 9), "recovered", " quick andthe over")
+    assert run.num_draft_tokens == 2 and tally(run.rounds).accepted_at == [2, 0]
+    p = [[0.0, 0.5, 0.25, 0.25], [0.0, 0.25, 0.25, 0.5], [0.5, 0.25, 0.25, 0.0], [1.0, 0.0, 0.0, 0.0]]
+    q = [[0.0, 0.25, 0.5, 0.25]] * 2 + [[0.0, 0.0, 0.0, 1.0]]
+    rows = {"tokens": [[1, 2, 3]], "parents": [[-1, -1, 0]], "following": [1], "p": [p], "q": [q]}
+    # Of one refused token what is left of p follows; of several their engine's rule decides it.
+    (one,) = specviz.show(**rows, kept=[[0]], u=[[0.1, None, 0.9]]).rounds
+    assert [(token.p, token.q) for token in one.drafted] == [(0.5, 0.25), (0.25, 0.5), (0.5, 1.0)]
+    assert [token.accept_prob for token in one.drafted] == [1.0, None, 0.5] and one.next.prob == 0.5
+    assert dict(one.top[1].residual) == {1: 0.5, 2: 0.5} and one.top[1].q == ((3, 1.0),) and not one.top[2].q
+    (none,) = specviz.show(**rows, kept=[[]], u=[[0.9, 0.9, None]]).rounds
+    assert [token.accept_prob for token in none.drafted] == [1.0, None, None] and none.next.prob is None
+    greedy = specviz.show(**TREE, greedy=True).rounds[0]
+    assert [token.p for token in greedy.drafted] == [0.0, 1.0, None, None, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("given", [BARE, TREE, BARE | {"schema": "specviz.rounds/1", "texts": {"3": "the"}}])
+def test_a_file_of_rounds_is_opened_as_a_trace_is(given, tmp_path):
+    file = tmp_path / "rounds.json"
+    file.write_text(json.dumps(given))
+    run = opened(file)
+    assert run == specviz.show(**given)
+    run.save(file)
+    assert opened(file) == run
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"schema": "specviz.rounds/1", "tokens": [[1]]}, "'kept' is missing or none of them"),
+        (BARE | {"colour": 3}, "'colour' is missing or none of them"),
+        (BARE | {"schema": "specviz.rounds/2"}, "its schema is 'specviz.rounds/2'"),
+        (BARE | {"tokens": 5}, "tokens must be a list with an entry a round, not 5."),
+        (BARE | {"tokens": [5, [], []]}, "Round 1: tokens must be a list, not 5."),
+        (BARE | {"texts": 5}, "texts must be an object from ids to texts, not 5."),
+        ({"schema": "specviz.run/2"}, "This is not a specviz trace: its schema is 'specviz.run/2'"),
+        ([1, 2], "This is not a specviz trace"),
+    ],
+)
+def test_a_file_that_is_none_is_refused_in_a_sentence(data, said, tmp_path):
+    file = tmp_path / "rounds.json"
+    file.write_text(json.dumps(data))
+    with pytest.raises(SpecvizError) as refused:
+        opened(file)
+    assert said in str(refused.value) and refused.value.field == "trace"
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
+        ({"parents": [[-1, 1, 0], None, None]}, "Round 1: parents must be before each token: from -1 to 0"),
+        ({"parents": [[-1], None, None]}, "Round 1: parents must be 3 values, not [-1]."),
+        ({"parents": [[-1, -1, 0], None, None]}, "Round 1: kept must be a list, not 2."),
+        ({"parents": [[-1, -1, 0], None, None], "kept": [[1, 2], 0, 2]}, "Round 1: kept must be the places of a path"),
+        ({"kept": ["2", 0, 2]}, "Round 1: kept must be a whole number from 0 to 3, not '2'."),
+        ({"p": [[[0.5, None]] * 4, None, None]}, "Round 1: p must be rows over the whole vocabulary"),
+        ({"u": [5, None, None]}, "Round 1: u must be a list, not 5."),
+        ({"following": [2**70, 9, 10]}, "Round 1: a token must be a whole number"),
         ({"kept": [4, 0, 2]}, "Round 1: kept must be a whole number from 0 to 3, not 4."),
         ({"kept": [2, 0]}, "kept has 2 rounds, and tokens has 3."),
         ({"tokens": [[3, 4, "5"], [], [6, 7]]}, "Round 1: a token must be a whole number from 0 up, not '5'."),
@@ -102,17 +171,22 @@ def test_what_does_not_fit_is_refused_with_its_place(changed, said):
 
 
 @pytest.mark.parametrize("language", ["en", "de"])
-@pytest.mark.parametrize("size", [(1280, 720), (390, 844)])
-def test_the_page_says_what_is_not_known(new_page, tmp_path, language, size):
+@pytest.mark.parametrize(("size", "given"), [((1280, 720), BARE), ((390, 844), BARE), ((1280, 720), TREE)])
+def test_the_page_says_what_is_not_known(new_page, tmp_path, language, size, given):
     path = tmp_path / "page.html"
-    path.write_text(run_page(specviz.show(**BARE, texts=TEXTS, engine="a log"), language), encoding="utf-8")
+    path.write_text(run_page(specviz.show(**given, texts=TEXTS, engine="a log"), language), encoding="utf-8")
     page = new_page(viewport={"width": size[0], "height": size[1]}, color_scheme="dark" if size[0] < 500 else "light")
     page.goto(path.as_uri())
     page.locator("specviz-run [data-state=finished]").wait_for()
     told = {"en": ("not known", "how it was drawn"), "de": ("nicht bekannt", "wie es gezogen wurde")}[language]
-    chip(page, 0, 2).click()
+    if given is TREE:
+        unfold(page, 0)
+    chip(page, 0, given["tokens"][0].index(7 if given is TREE else 5)).click()
     say = page.locator("specviz-run [part=say]")
-    assert told[0] in say.inner_text() and "undefined" not in say.inner_text() and "NaN" not in say.inner_text()
+    assert told[0] in say.inner_text()
+    if given is TREE:
+        assert page.locator("specviz-run [part=siblings] td").all_inner_texts() == 2 * [*5 * ["–"], "✗"]
+    assert "undefined" not in say.inner_text() and "NaN" not in say.inner_text()
     chip(page, 0, "next").click()
     assert told[1] in say.inner_text()
     page.locator("specviz-run [part=to_start]").click()

@@ -391,6 +391,7 @@ def test_a_damaged_or_foreign_trace_is_a_sentence_and_nothing_is_lost(page):
         "<img src=x onerror=window.pwned=1>": '{"schema": "<img src=x onerror=window.pwned=1>"}',
         "damaged at rounds.0.drafted.0.p": good.replace('"p": 0.25', '"p": NaN', 1),
         "damaged at rounds.0.next": good.replace('"next": {', '"previous": {', 1),
+        "Round 1: kept must be": '{"tokens": [[1]], "kept": [2], "following": [3]}',
     }
     for sentence, content in files.items():
         open_trace(page, content)
@@ -401,6 +402,24 @@ def test_a_damaged_or_foreign_trace_is_a_sentence_and_nothing_is_lost(page):
     other = a_run(rounds_of("r", "a"))
     open_run(page, other)
     assert_shows(page, other)
+    # So are rounds of another engine, and a file that is dropped on the run.
+    drop = """([selector, text]) => {
+        const given = new DataTransfer();
+        given.items.add(new File([text], "rounds.json"));
+        const event = new DragEvent("drop", { dataTransfer: given, bubbles: true, composed: true, cancelable: true });
+        document.querySelector(selector).dispatchEvent(event);
+    }"""
+    log = {
+        "tokens": [[1, 2, 3]],
+        "parents": [[-1, -1, 0]],
+        "kept": [[1]],
+        "following": [4],
+        "texts": {"2": "so", "4": "!"},
+    }
+    page.evaluate(drop, ["specviz-run", json.dumps(log)])
+    page.wait_for_function(f"() => {VIEW}.text === 'so!'")
+    page.evaluate(drop, ["specviz-run", "once"])
+    expect(page.get_by_test_id("toast-text").filter(has_text="not a JSON file")).to_have_count(1)
 
 
 # Bad input

@@ -22,8 +22,13 @@ export const tokenAt = (round, index) => (index === "next" ? round.next : round.
 /** Whether a token was judged without a coin, at temperature 0. @param {Run} run @param {DraftedToken} token */
 export const isGreedy = (run, token) => Boolean(run.start.greedy) && token.u === null;
 
-/** Whether another engine's record says how a token was judged. @param {Run} run @param {DraftedToken} token */
-export const isTold = (run, token) => !run.start.engine || isGreedy(run, token) || (token.p !== null && token.q !== null && token.u !== null);
+/**
+ * Whether another engine's record says how a token was judged. What is left of p for a sibling tried after others is up to
+ * that engine's rule.
+ *
+ * @param {Run} run @param {DraftedToken} token
+ */
+export const isTold = (run, token) => !run.start.engine || isGreedy(run, token) || (token.p !== null && token.q !== null && hasCoin(token));
 
 /** Whether the target's own token was its choice, at temperature 0. @param {Run} run @param {NextToken} next */
 export const isChosen = (run, next) => next.u === null && (!run.start.engine || Boolean(run.start.greedy));

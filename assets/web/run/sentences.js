@@ -31,13 +31,19 @@ export const unbroken = (text) => text.replace(/ ([=</]) /g, "\u00a0$1\u00a0").r
 function sayDrafted(run, round, index, drawn) {
   const token = round.drafted[index];
   const block = isBlock(run) && isJudged(token);
-  if (!isTold(run, token)) return [run.say(`rounds.elsewhere_${token.outcome}`, { p: plainNumber(token.p), q: plainNumber(token.q), u: plainNumber(token.u) })];
+  if (!isTold(run, token)) return [sayElsewhere(run, token)];
   if (token.outcome === "discarded" && !block) return [...sayProposed(run, token), sayDiscarded(run, token), sayCut(run, round, index)];
   if (isGreedy(run, token)) return [...sayProposed(run, token), ...sayGreedy(run, round, index)];
   const opening = [...sayTurn(run, round, index), ...sayProposed(run, token), sayDraw(run, round, index)];
   if (isLossy(round)) return [...opening, run.say("rounds.typical_rule"), sayTypical(run, token)];
   if (block) return [...opening, run.say("rounds.block_given", { p: plainNumber(token.p) }), run.say("rounds.block_rule"), sayBlock(run, round, index)];
   return [...opening, sayCoin(run, round, index), ...sayAfter(run, round, index, drawn)];
+}
+
+/** As much as another engine recorded of a token. @param {Run} run @param {DraftedToken} token */
+function sayElsewhere(run, token) {
+  const later = token.outcome !== "discarded" && [token.p, token.q, token.u].every((value) => value !== null);
+  return run.say(`rounds.elsewhere_${token.outcome}${later ? "_later" : ""}`, { p: plainNumber(token.p), q: plainNumber(token.q), u: plainNumber(token.u) });
 }
 
 /** Which layer, head, mask or match put a token forward. @param {Run} run @param {DraftedToken} token */

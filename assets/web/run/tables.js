@@ -38,7 +38,7 @@ function tokenTable(run, round, nodes, chosen, columns, part) {
 const cell = (text) => text.replace(/^0(?=[.,])/, "");
 
 /** @param {DraftedToken} token */
-const comparedCells = (token) => (hasCoin(token) ? compared(token.u, token.accept_prob).map(cell) : ["–", "–"]);
+const comparedCells = (token) => (hasCoin(token) ? compared(token.u, token.accept_prob).map(cell) : [brief(token.u), "–"]);
 
 /**
  * Block verification: weight, what is left, h and coin of every position.
@@ -80,7 +80,7 @@ function siblingColumns(run, inTurn) {
   const p = ["p", (token) => brief(run.start.greedy ? token.p_raw : token.p)];
   if (!inTurn) return [p];
   /** @type {Column} */
-  const left = ["p′", (token) => brief(token.p_left ?? (token.outcome === "discarded" ? null : token.p))];
+  const left = ["p′", (token) => brief(token.p_left ?? (isJudged(token) ? token.p : null))];
   /** @type {Column} */
   const q = ["q", (token) => brief(token.q)];
   return [p, left, q, ["u <", (token) => comparedCells(token)[1]], ["u", (token) => comparedCells(token)[0]]];
